@@ -1,0 +1,22 @@
+#!/usr/bin/env bash
+# Writes the hashed lock files. dev.txt is resolved first and constrains the others, so that one virtual environment can
+# be upgraded from run.txt to dev.txt in place. No index is named: the machine that installs chooses its own.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+tool=$(mktemp -d)
+trap 'rm -rf "$tool"' EXIT
+"$(.ci/python.sh)" -m venv "$tool"
+"$tool/bin/pip" install --quiet uv
+
+compile() {
+    local output=$1
+    shift
+    "$tool/bin/uv" pip compile pyproject.toml "$@" --output-file "$output" --quiet --upgrade \
+        --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate \
+        --universal --python-version 3.11 --custom-compile-command "make lock"
+}
+
+compile requirements/dev.txt --extra plan --extra train --extra postgres --extra dev --group build
+compile requirements/run.txt --extra plan --extra train --group build --constraint requirements/dev.txt
+compile requirements/core.txt --constraint requirements/dev.txt

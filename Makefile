@@ -1,0 +1,52 @@
+# Everything a person or a CI machine does here. `make run` works from a clean clone on a bare machine.
+OUT ?= out/week
+ARGS ?=
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+.PHONY: help run test test-fast lint bench lock clean
+
+BIN := .venv/bin
+PACKAGES := scheduler platforms jobs config
+PYTHON_SOURCES := $(PACKAGES) tests benchmarks
+
+help: ## Show this list
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+
+run: .venv/ready ## Rehearse a whole week on this machine (OUT=folder, ARGS=options of schedctl rehearse)
+	$(BIN)/schedctl rehearse --out "$(OUT)" $(ARGS)
+
+test: .venv/ready-dev ## Run every test, real services included (ARGS=options of pytest)
+	.ci/services.sh
+	$(BIN)/python -m pytest $(ARGS)
+
+test-fast: .venv/ready-dev ## Run the tests that need no process or service, in under a minute
+	$(BIN)/python -m pytest tests/unit tests/property $(ARGS)
+
+lint: .venv/ready-dev ## Check format, style, types and the import rule
+	$(BIN)/ruff format --check $(PYTHON_SOURCES)
+	$(BIN)/ruff check $(PYTHON_SOURCES)
+	$(BIN)/mypy $(PYTHON_SOURCES)
+	$(BIN)/lint-imports
+
+bench: .venv/ready-dev ## Run every benchmark and print its figures
+	for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python "$$benchmark"; done
+
+lock: ## Resolve the dependencies anew and write the hashed lock files
+	.ci/lock.sh
+
+clean: ## Remove the virtual environment and everything the tools left
+	rm -rf .venv dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	find $(PYTHON_SOURCES) -type d -name __pycache__ -prune -exec rm -rf {} +
+
+# One environment: dev.txt holds every line of run.txt, so the second stamp only adds to the first.
+.venv/ready: requirements/run.txt pyproject.toml
+	python=$$(.ci/python.sh) && "$$python" -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	touch $@
+
+.venv/ready-dev: .venv/ready requirements/dev.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	touch $@

@@ -1,0 +1,1 @@
+"""Settings model, shipped defaults, and how both are loaded."""

@@ -1,0 +1,1 @@
+"""What is trained and how it runs remotely; knows no platform, quota or database."""

@@ -1,0 +1,1 @@
+"""Sources to deduplicated, tagged, versioned shards, and per-job mixtures."""

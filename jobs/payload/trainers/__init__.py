@@ -1,0 +1,1 @@
+"""Training commands shipped with the payload."""

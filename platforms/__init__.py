@@ -1,0 +1,1 @@
+"""Where training runs: one adapter per place, the artifact stores and the emulators."""

@@ -1,0 +1,1 @@
+"""Artifact stores: where checkpoints, corpora and run records are kept."""

@@ -1,0 +1,1 @@
+"""Local servers that speak the real platforms' protocols and really run payloads."""

@@ -1,0 +1,1 @@
+"""The schedctl command line: one file per command group."""

@@ -1,0 +1,1 @@
+"""Turns a snapshot into a plan: pure, seeded, every choice with its reason."""

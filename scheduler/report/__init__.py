@@ -1,0 +1,1 @@
+"""Facts in, readable documents out: summaries, weekly report, pictures."""

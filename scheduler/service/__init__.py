@@ -1,0 +1,1 @@
+"""Use cases, one per file: load, decide, apply."""
