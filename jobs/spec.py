@@ -1,0 +1,65 @@
+"""JobSpec: what is trained, and what it needs. Knows no platform, quota or database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+Role = Literal["main", "manager"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gate:
+    """The job may start once ``parent`` has checkpointed ``fraction`` (0 to 1) of its target steps."""
+
+    parent: str
+    fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class Needs:
+    """What a session must offer: devices (a range: the plan picks), memory per device, a number format."""
+
+    devices_min: int = 1
+    devices_max: int = 1
+    vram_gib: float = 0.0
+    dtype: str = "fp32"
+
+
+@dataclass(frozen=True, slots=True)
+class Mixture:
+    """Everybody trains on the full corpus; ``extra_share`` adds that share of ``domain`` data on top."""
+
+    domain: str | None = None
+    extra_share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class JobSpec:
+    """The definition of one job.
+
+    ``weight`` is the worth of one useful hour relative to other jobs. ``steps_per_hour`` is the prior on the
+    reference device, ``device_speedup`` the prior gain of n devices (index n - 1) over one; both are replaced by
+    measurements. ``{python}`` and ``{payload}`` in ``command`` are filled in where the job runs.
+    """
+
+    name: str
+    role: Role
+    command: tuple[str, ...]
+    target_step: int
+    steps_per_hour: float
+    weight: float = 1.0
+    needs: Needs = Needs()
+    mixture: Mixture = Mixture()
+    gate: Gate | None = None
+    pools: tuple[str, ...] = ()  # empty: any pool
+    seed: int = 0
+    setup_seconds: int = 600
+    checkpoint_seconds: int = 60
+    device_speedup: tuple[float, ...] = (1.0,)
+    environment: Mapping[str, str] = field(default_factory=dict)
+    not_before: int | None = None  # UTC seconds
+    deadline: int | None = None  # UTC seconds

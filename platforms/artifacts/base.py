@@ -1,0 +1,68 @@
+"""The blob store port: where checkpoints, heartbeats and results live. Keys are '/'-separated, relative, plain ASCII."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class StoreError(Exception):
+    """Base of all store errors; ``action`` and ``key`` say what failed, ``remedy`` what to do next."""
+
+    def __init__(self, action: str, key: str, why: str, remedy: str = "") -> None:
+        super().__init__(f"artifact store: cannot {action} {key}: {why}" + (f". {remedy}" if remedy else ""))
+        self.action = action
+        self.key = key
+        self.why = why
+        self.remedy = remedy
+
+
+class Missing(StoreError):
+    """There is no such key."""
+
+
+class StoreFull(StoreError):
+    """No space is left; nothing was changed and the call can be repeated once there is space."""
+
+
+class StoreUnreachable(StoreError):
+    """No trustworthy answer; a write may or may not have happened, and repeating it is safe."""
+
+
+class BlobStore(Protocol):
+    """All writes are atomic: a reader sees the old value, the new one, or nothing, never a part."""
+
+    def create(self, key: str, source: Path | bytes) -> bool:
+        """Write ``key`` unless it exists; return whether this call wrote it. May be repeated."""
+        ...
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write or replace a small object. May be repeated."""
+        ...
+
+    def read(self, key: str, limit_bytes: int = 1 << 24) -> bytes:
+        """Return an object's bytes. Raises Missing, and StoreError when it is larger than ``limit_bytes``."""
+        ...
+
+    def fetch(self, key: str, target: Path) -> None:
+        """Copy an object into the file ``target``, which appears only when complete. Raises Missing."""
+        ...
+
+    def size(self, key: str) -> int | None:
+        """Return an object's size in bytes, or None when there is none."""
+        ...
+
+    def keys(self, prefix: str) -> Iterator[str]:
+        """Yield the keys that begin with ``prefix``, sorted. ``prefix`` ends with '/' or is empty."""
+        ...
+
+    def delete(self, key: str) -> bool:
+        """Remove an object; return whether there was one."""
+        ...
+
+    def payload_address(self) -> dict[str, str]:
+        """Return the ``store`` part of the launch contract for payloads that may reach the store directly."""
+        ...

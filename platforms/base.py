@@ -1,0 +1,168 @@
+"""The platform port: what an adapter must do, in prose that is the contract, and the errors it may raise.
+
+Errors::
+
+    PlatformError            base; carries platform, action and what to do next
+      Refused                nothing was started; ``wait_until`` or ``permanent`` says what to make of it
+      Unreachable            no answer that can be trusted; for a launch this means "perhaps started"
+      Misconfigured          credentials, names or versions are wrong; a person must act
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TYPE_CHECKING, Any, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+
+class PlatformError(Exception):
+    """Base of all platform errors. ``remedy`` is the next thing to try, in one sentence."""
+
+    def __init__(self, platform: str, action: str, why: str, remedy: str = "") -> None:
+        super().__init__(f"{platform}: {action} failed: {why}" + (f". {remedy}" if remedy else ""))
+        self.platform = platform
+        self.action = action
+        self.why = why
+        self.remedy = remedy
+
+
+class Refused(PlatformError):
+    """The platform said no, and nothing was started.
+
+    ``wait_until`` (UTC seconds) closes the pool until then; ``permanent`` means that asking again cannot help.
+    """
+
+    def __init__(  # noqa: PLR0913 - the two extra fields are the point of this class
+        self,
+        platform: str,
+        action: str,
+        why: str,
+        remedy: str = "",
+        *,
+        wait_until: int | None = None,
+        permanent: bool = False,
+    ) -> None:
+        super().__init__(platform, action, why, remedy)
+        self.wait_until = wait_until
+        self.permanent = permanent
+
+
+class Unreachable(PlatformError):
+    """No trustworthy answer: time-out, broken connection, server error. A launch may or may not have happened."""
+
+
+class Misconfigured(PlatformError):
+    """A person must act: credentials, a missing program, a wrong name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    """What adapters differ in, as data. Never ask an adapter for its type or name instead."""
+
+    reports_quota: bool = False  # read_quota tells what the platform thinks is used
+    cancels: bool = True  # stop(force=True) works from outside
+    tails_logs: bool = False  # logs can be read while the session runs
+    survives_daemon: bool = True  # sessions live on when the daemon dies
+    keeps_output_on_kill: bool = True  # files survive a session that is killed
+    visibility_seconds: int = 0  # a launched key may be missing from find() for this long
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchRequest:
+    """One launch.
+
+    ``key`` is the platform-side name. ``launch`` is the document for the agent (the launch contract, plain JSON types, without
+    ``work_dir``). ``deadline`` (UTC seconds) is when the platform itself must end the session, as the second of three
+    independent stops. ``bundle`` is the folder that holds the payload package.
+    """
+
+    key: str
+    pool: str
+    devices: int
+    deadline: int
+    launch: Mapping[str, Any]
+    bundle: str
+    options: Mapping[str, str]
+
+
+class SessionState(StrEnum):
+    """What a platform says about one session. Silence is not a state: it raises Unreachable."""
+
+    QUEUED = "queued"  # accepted, meter not running
+    RUNNING = "running"
+    ENDED = "ended"  # terminal, with proof
+    ABSENT = "absent"  # the platform proves that the key was never started and never will be
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """One session as the platform reports it. Times are UTC seconds; None means "not told".
+
+    ``started`` and ``ended`` bound what the platform bills. ``detail`` is its own word for the state.
+    """
+
+    key: str
+    state: SessionState
+    remote_id: str
+    started: int | None = None
+    ended: int | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaReading:
+    """What the platform says about one quota window, in seconds."""
+
+    quota: str
+    start: int
+    end: int
+    limit_seconds: int
+    used_seconds: int
+    reserved_seconds: int = 0
+
+
+class Platform(Protocol):
+    """One metered place. Every call has a deadline of its own and may be made from any thread."""
+
+    capabilities: Capabilities
+
+    def launch(self, request: LaunchRequest, now: int) -> Observed:
+        """Start a session named ``request.key``.
+
+        Idempotent by key: when the key exists already, nothing is started and the existing session is returned.
+        Raises Refused when nothing was started, Unreachable when that is unknown, Misconfigured when a person must act.
+        """
+        ...
+
+    def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
+        """Return what is known of each key. A key the platform has not heard of is left out.
+
+        ABSENT is answered only with proof that the key can never start. Raises Unreachable when nothing can be told;
+        an adapter must never turn a failed read into a state.
+        """
+        ...
+
+    def stop(self, key: str, now: int, *, force: bool) -> None:
+        """Ask a session to save and leave; with ``force``, end it. May be called twice; unknown keys are ignored.
+
+        Stopping is confirmed by find(), never by this call. Raises Unreachable.
+        """
+        ...
+
+    def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
+        """Yield what the session has printed from byte ``offset``, at most ``limit_bytes``; nothing when unknown."""
+        ...
+
+    def read_quota(self, now: int) -> Sequence[QuotaReading]:
+        """Return the platform's own books, or nothing when ``capabilities.reports_quota`` is False."""
+        ...
+
+    def sweep(self, keep: Sequence[str], now: int) -> Sequence[str]:
+        """Remove what ended sessions left behind, except those in ``keep``; return the keys removed.
+
+        Touches only what carries our prefix. Idempotent.
+        """
+        ...

@@ -1,0 +1,78 @@
+"""The only module that reads a clock.
+
+Everything else takes ``now`` as an argument, so that a week can be replayed in seconds and tested without sleeping.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    import threading
+
+
+class Clock(Protocol):
+    """Scheduled time: UTC seconds as the scheduler sees them."""
+
+    def now(self) -> int:
+        """Return scheduled UTC seconds."""
+        ...
+
+    def wall_seconds(self, scheduled_seconds: float) -> float:
+        """Return how many seconds of real time pass in ``scheduled_seconds``."""
+        ...
+
+    def payload_clock(self) -> dict[str, float]:
+        """Return the ``clock`` part of the launch contract, so that payloads live on the same clock."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledClock:
+    """A clock that runs ``scale`` times faster than real time and showed ``epoch`` at the real instant ``origin``.
+
+    It is a pure function of real time: processes that know the three figures agree, also after a crash.
+    """
+
+    epoch: float
+    origin: float
+    scale: float
+
+    def now(self) -> int:
+        """Return scheduled UTC seconds."""
+        return int(self.epoch + (time.time() - self.origin) * self.scale)
+
+    def wall_seconds(self, scheduled_seconds: float) -> float:
+        """Return how many seconds of real time pass in ``scheduled_seconds``."""
+        return scheduled_seconds / self.scale
+
+    def payload_clock(self) -> dict[str, float]:
+        """Return the ``clock`` part of the launch contract."""
+        return {"epoch": self.epoch, "origin": self.origin, "scale": self.scale}
+
+
+def system_clock() -> ScaledClock:
+    """Return the real clock: scale one, no shift."""
+    return ScaledClock(epoch=0.0, origin=0.0, scale=1.0)
+
+
+def starting_now(epoch: int, scale: float) -> ScaledClock:
+    """Return a scaled clock that shows ``epoch`` at this moment."""
+    return ScaledClock(epoch=float(epoch), origin=time.time(), scale=scale)
+
+
+def real_now() -> float:
+    """Return real UTC seconds, for progress displays and file ages that scaled time must not touch."""
+    return time.time()
+
+
+def stopwatch() -> float:
+    """Return monotonic real seconds, for measuring durations."""
+    return time.monotonic()
+
+
+def wait(event: threading.Event, clock: Clock, scheduled_seconds: float) -> bool:
+    """Wait for ``event`` for at most ``scheduled_seconds``; return whether it was set."""
+    return event.wait(clock.wall_seconds(scheduled_seconds))

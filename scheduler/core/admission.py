@@ -1,0 +1,88 @@
+"""Admission: the only place that says yes to metered time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota, longest
+from scheduler.core.window import DAY
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.core.ledger import Charge
+    from scheduler.core.pool import Pool
+    from scheduler.core.quota import ObservedLimit
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The longest session a pool admits at one instant, and what limits it.
+
+    ``limited_by`` is a quota's name, ``"session cap"``, ``"opening hours"`` or ``"concurrency"``.
+    """
+
+    seconds: int
+    limited_by: str
+
+
+def room(
+    pool: Pool,
+    charges: Sequence[Charge],
+    live_ends: Sequence[int],
+    start: int,
+    observed: Sequence[ObservedLimit] = (),
+) -> Room:
+    """Return the longest chargeable session ``pool`` admits from ``start``.
+
+    ``charges`` are all charges of the pool, holds included; ``live_ends`` the ends of holds still open. The figure
+    includes ``pool.overrun_seconds``, which the caller must hold on top of the session it plans.
+    """
+    if sum(1 for end in live_ends if end > start) >= pool.sessions_max:
+        return Room(0, "concurrency")
+    found = Room(pool.session_cap_seconds + pool.overrun_seconds, "session cap")
+    openings = pool.open_windows(start, start + found.seconds)
+    if not openings or openings[0].start > start:
+        return Room(0, "opening hours")
+    if openings[0].end - start < found.seconds:
+        found = Room(openings[0].end - start, "opening hours")
+    for quota in pool.quotas:
+        seconds = longest(quota, charges, start, found.seconds, observed, pool.price_microdollars_per_hour)
+        if seconds < found.seconds:
+            found = Room(seconds, quota.name)
+    return found
+
+
+def earliest(
+    pool: Pool,
+    charges: Sequence[Charge],
+    live_ends: Sequence[int],
+    after: int,
+    seconds: int,
+    observed: Sequence[ObservedLimit] = (),
+    within_seconds: int = 35 * DAY,
+) -> int | None:
+    """Return the first instant from ``after`` on at which a session of ``seconds`` is admitted, or None.
+
+    Room can only grow where a window begins, a session ends, hours open or an old charge starts to expire, so only
+    those instants are tried.
+    """
+    until = after + within_seconds
+    instants = {after, *live_ends}
+    instants.update(window.start for window in pool.open_windows(after, until))
+    instants.update(seen.start for seen in observed)
+    for quota in pool.quotas:
+        match quota:
+            case CalendarQuota() | MoneyQuota():
+                instants.update(window.start for window in quota.calendar.windows(after, until))
+            case RollingQuota():
+                for charge in charges:
+                    instants.update((charge.start + quota.span_seconds, charge.end + quota.span_seconds))
+            case FirstUseQuota():
+                instants.update(charge.start + quota.span_seconds for charge in charges)
+                instants.update(charge.end for charge in charges)
+    for instant in sorted(instants):
+        if after <= instant < until and room(pool, charges, live_ends, instant, observed).seconds >= seconds:
+            return instant
+    return None

@@ -1,0 +1,157 @@
+"""Job states and the arrows between them. A job lives over many runs.
+
+::
+
+    Queued --activate--> Active --requeue--> Queued        a run ended, work is left
+                         Active --finish---> Done          target step reached
+                         Active --fail-----> Failed        retries used up, or hopeless
+                         Active --park-----> Held          a hold was asked for, or a failure needs a person
+                         Active --cancelled> Cancelled     a cancel was asked for
+    Queued | Active --ask_hold / ask_cancel--> Held / Cancelled, or Active with the wish noted until its run ended
+    Held --release--> Queued      Held | Failed --ask_cancel--> Cancelled     Failed --release--> Queued
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Literal
+
+Wish = Literal["hold", "cancel"]
+
+
+class IllegalArrow(ValueError):
+    """A transition that the state does not allow."""
+
+    def __init__(self, arrow: str, state: object) -> None:
+        super().__init__(f"{arrow} is not possible from {type(state).__name__}")
+        self.arrow = arrow
+        self.state = state
+
+
+@dataclass(frozen=True, slots=True)
+class Queued:
+    """Waiting for a place; not before ``retry_at`` when the last run failed."""
+
+    since: int
+    retry_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Active:
+    """Has a seat in the live run ``run``; ``wish`` is carried out when the run has ended."""
+
+    run: str
+    since: int
+    wish: Wish | None = None
+    by: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Will not start until released."""
+
+    by: str
+    why: str
+    since: int
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """Reached its target step."""
+
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Gave up; ``why`` is an error class, ``message`` is for people."""
+
+    why: str
+    message: str
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Cancelled:
+    """A person no longer wants it."""
+
+    by: str
+    at: int
+
+
+JobState = Queued | Active | Held | Done | Failed | Cancelled
+OPEN_STATES: tuple[type[Queued], type[Active], type[Held]] = (Queued, Active, Held)
+
+
+def activate(state: JobState, run: str, now: int) -> Active:
+    """Queued -> Active: the job got a seat in ``run``."""
+    if isinstance(state, Queued):
+        return Active(run, now)
+    raise IllegalArrow("activate", state)
+
+
+def requeue(state: JobState, now: int, retry_at: int | None = None) -> Queued | Held | Cancelled:
+    """Active -> Queued; a wish noted meanwhile is carried out instead."""
+    if not isinstance(state, Active):
+        raise IllegalArrow("requeue", state)
+    match state.wish:
+        case "hold":
+            return Held(state.by, "asked for while running", now)
+        case "cancel":
+            return Cancelled(state.by, now)
+        case None:
+            return Queued(now, retry_at)
+
+
+def finish(state: JobState, now: int) -> Done:
+    """Active -> Done: a verified checkpoint at the target step exists."""
+    if isinstance(state, Active):
+        return Done(now)
+    raise IllegalArrow("finish", state)
+
+
+def park(state: JobState, by: str, why: str, now: int) -> Held | Cancelled:
+    """Active -> Held: a failure that needs a person. A cancel wished meanwhile wins."""
+    if not isinstance(state, Active):
+        raise IllegalArrow("park", state)
+    return Cancelled(state.by, now) if state.wish == "cancel" else Held(by, why, now)
+
+
+def fail(state: JobState, why: str, message: str, now: int) -> Failed | Cancelled:
+    """Active -> Failed: no retry makes sense. A cancel wished meanwhile wins."""
+    if not isinstance(state, Active):
+        raise IllegalArrow("fail", state)
+    return Cancelled(state.by, now) if state.wish == "cancel" else Failed(why, message, now)
+
+
+def ask_hold(state: JobState, by: str, why: str, now: int) -> Held | Active:
+    """Hold at once, or after the running session saved and ended."""
+    match state:
+        case Queued():
+            return Held(by, why, now)
+        case Active():
+            return replace(state, wish="hold", by=by)
+        case _:
+            raise IllegalArrow("hold", state)
+
+
+def ask_cancel(state: JobState, by: str, now: int) -> Cancelled | Active:
+    """Cancel at once, or after the running session saved and ended."""
+    match state:
+        case Queued() | Held() | Failed():
+            return Cancelled(by, now)
+        case Active():
+            return replace(state, wish="cancel", by=by)
+        case _:
+            raise IllegalArrow("cancel", state)
+
+
+def release(state: JobState, now: int) -> Queued | Active:
+    """Held or Failed -> Queued; a hold that was only wished for is withdrawn."""
+    match state:
+        case Held() | Failed():
+            return Queued(now)
+        case Active(wish="hold"):
+            return replace(state, wish=None, by="")
+        case _:
+            raise IllegalArrow("release", state)

@@ -1,0 +1,135 @@
+"""The ledger: append-only facts about metered time, and what they add up to.
+
+Every entry is an interval of density one: it stands for exactly ``end - start`` metered seconds at exactly that
+time, so the same arithmetic serves calendar and rolling windows. Correcting history means appending an ``adjust``.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from scheduler.core.window import Window
+
+
+class EntryKind(StrEnum):
+    """What an entry says about its interval."""
+
+    HOLD = "hold"  # set aside before a launch; counts until the run is spent or released
+    SPEND = "spend"  # what the run was charged; replaces its hold
+    RELEASE = "release"  # the hold is given back without any charge
+    ADJUST = "adjust"  # correction with evidence; ``credit`` gives time back, otherwise it takes more
+
+
+@dataclass(frozen=True, slots=True)
+class LedgerEntry:
+    """One append-only fact.
+
+    ``run`` is the launch key; only an ``adjust`` may have none (time the platform reports and no run of ours
+    explains). ``price_microdollars_per_hour`` is the price at the time, zero where hours are free.
+    ``evidence`` says where the figure comes from, in words for people.
+    """
+
+    kind: EntryKind
+    pool: str
+    run: str | None
+    start: int
+    end: int
+    at: int
+    credit: bool = False
+    price_microdollars_per_hour: int = 0
+    evidence: str = ""
+
+    def __post_init__(self) -> None:
+        if self.end < self.start:
+            raise ValueError(f"ledger entry of {self.pool} ends before it starts: [{self.start}, {self.end})")
+        if self.run is None and self.kind is not EntryKind.ADJUST:
+            raise ValueError(f"a {self.kind} entry of {self.pool} must name its run")
+        if self.credit and self.kind is not EntryKind.ADJUST:
+            raise ValueError(f"only an adjust entry can be a credit, not a {self.kind}")
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """Seconds that count against a pool's quotas: the fold of one or more entries.
+
+    ``sign`` is -1 for a credit. ``held`` marks time that is only set aside and may be given back.
+    """
+
+    start: int
+    end: int
+    sign: int = 1
+    held: bool = False
+    price_microdollars_per_hour: int = 0
+    run: str | None = None
+
+    def within(self, start: int, end: int) -> int:
+        """Return the signed seconds of this charge inside [start, end)."""
+        return self.sign * max(0, min(self.end, end) - max(self.start, start))
+
+    def cost_within(self, start: int, end: int) -> int:
+        """Return the signed micro-dollars of this charge inside [start, end), rounded away from zero."""
+        cost = abs(self.within(start, end)) * self.price_microdollars_per_hour
+        return self.sign * -(-cost // 3_600)
+
+
+@dataclass(slots=True)
+class _RunEntries:
+    holds: list[LedgerEntry] = field(default_factory=list)
+    spends: list[LedgerEntry] = field(default_factory=list)
+    adjusts: list[LedgerEntry] = field(default_factory=list)
+    released: bool = False
+
+
+def fold(entries: Iterable[LedgerEntry]) -> dict[str, tuple[Charge, ...]]:
+    """Add entries up: pool name -> charges, sorted by start.
+
+    A run's hold counts until a spend or a release of the same run appears, in whatever order entries are read.
+    """
+    runs: dict[tuple[str, str | None], _RunEntries] = defaultdict(_RunEntries)
+    for entry in entries:
+        seen = runs[entry.pool, entry.run]
+        match entry.kind:
+            case EntryKind.HOLD:
+                seen.holds.append(entry)
+            case EntryKind.SPEND:
+                seen.spends.append(entry)
+            case EntryKind.RELEASE:
+                seen.released = True
+            case EntryKind.ADJUST:
+                seen.adjusts.append(entry)
+    charges: dict[str, list[Charge]] = defaultdict(list)
+    for (pool, _), seen in runs.items():
+        counted = seen.spends or ([] if seen.released else seen.holds)
+        charges[pool].extend(
+            Charge(
+                start=entry.start,
+                end=entry.end,
+                sign=-1 if entry.credit else 1,
+                held=entry.kind is EntryKind.HOLD,
+                price_microdollars_per_hour=entry.price_microdollars_per_hour,
+                run=entry.run,
+            )
+            for entry in (*counted, *seen.adjusts)
+            if entry.end > entry.start
+        )
+    return {pool: tuple(sorted(found, key=_by_start)) for pool, found in charges.items()}
+
+
+def seconds_within(charges: Iterable[Charge], window: Window) -> int:
+    """Return the metered seconds inside ``window``, holds included."""
+    return sum(charge.within(window.start, window.end) for charge in charges)
+
+
+def cost_within(charges: Iterable[Charge], window: Window) -> int:
+    """Return the micro-dollars inside ``window``, holds included."""
+    return sum(charge.cost_within(window.start, window.end) for charge in charges)
+
+
+def _by_start(charge: Charge) -> tuple[int, int, str]:
+    return charge.start, charge.end, charge.run or ""

@@ -1,0 +1,71 @@
+"""Plan: the frozen output of every planner."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from scheduler.core.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One job's share of a placement: how many devices, and the steps it is expected to checkpoint."""
+
+    job: str
+    devices: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """A session to run on ``pool`` during [start, end); it is charged once whatever the number of seats."""
+
+    pool: str
+    start: int
+    end: int
+    seats: tuple[Seat, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Deferral:
+    """A job that does not start now, and the first reason that applies."""
+
+    job: str
+    reason: Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """Placements from ``made_at`` to the horizon, and a reason for every job that waits.
+
+    ``value`` is the weighted discounted useful hours of the placements; ``bound`` is what no plan can exceed, when a
+    layer that can prove one was at hand. ``warnings`` name layers that failed and were done without.
+    """
+
+    made_at: int
+    placements: tuple[Placement, ...]
+    deferrals: tuple[Deferral, ...]
+    value: float = 0.0
+    bound: float | None = None
+    made_by: str = "dispatch"
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def due_now(self) -> tuple[Placement, ...]:
+        """The sessions to launch at once."""
+        return tuple(placement for placement in self.placements if placement.start <= self.made_at)
+
+    @property
+    def digest(self) -> str:
+        """Sixteen hex digits that are equal for equal placements and deferrals."""
+        body = {
+            "placements": [
+                [p.pool, p.start, p.end, [[s.job, s.devices, s.steps] for s in p.seats]] for p in self.placements
+            ],
+            "deferrals": [[deferral.job, deferral.reason.to_json()] for deferral in self.deferrals],
+        }
+        return hashlib.sha256(json.dumps(body, sort_keys=True).encode()).hexdigest()[:16]

@@ -1,0 +1,55 @@
+"""Pools: metered places where sessions run, described entirely by data."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from scheduler.core.window import DailyHours, Window, merge
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scheduler.core.quota import Quota
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """One metered place: platform, account and accelerator. All times in seconds.
+
+    A session holds all ``devices_per_session`` devices for one charge; its lanes share them. ``speed`` is the prior
+    relative to the reference device and is replaced by what is measured. ``session_seconds_min`` is the shortest
+    session worth a launch, set-up and checkpoint excluded.
+    """
+
+    name: str
+    platform: str
+    accelerator: str
+    quotas: tuple[Quota, ...] = ()
+    hours: tuple[DailyHours, ...] = ()  # empty: always open
+    devices_per_session: int = 1
+    sessions_max: int = 1
+    session_cap_seconds: int = 43_200
+    session_seconds_min: int = 1_800
+    vram_gib: float = 16.0
+    dtypes: frozenset[str] = frozenset({"fp32", "fp16"})
+    speed: float = 1.0
+    setup_seconds: int = 600
+    start_delay_seconds: int = 180
+    stop_margin_seconds: int = 120
+    overrun_seconds: int = 0  # how long the platform may bill past the planned end; held as well
+    mtbf_seconds: int = 108_000
+    visibility_seconds: int = 120  # a launched session shows up in the platform's lists within this time
+    price_microdollars_per_hour: int = 0
+    sharing: float = 1.0  # speed of each lane when several jobs share a session, relative to running alone
+    source: str = "declared"
+    as_of: str = ""
+    options: Mapping[str, str] = field(default_factory=dict)  # for the platform adapter alone
+
+    def open_windows(self, start: int, end: int) -> list[Window]:
+        """Return the disjoint openings that overlap [start, end), clipped to it."""
+        if not self.hours:
+            return [Window(start, end)]
+        openings = merge(window for hours in self.hours for window in hours.windows(start, end))
+        clipped = ((max(opening.start, start), min(opening.end, end)) for opening in openings)
+        return [Window(opens, closes) for opens, closes in clipped if closes > opens]

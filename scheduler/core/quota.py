@@ -1,0 +1,296 @@
+"""Quotas: rules that bound metered time or money, and the longest session each rule still allows.
+
+Four shapes cover the platforms we know: a calendar period in a zone (Kaggle's week, a daily budget, a monthly
+budget in money), a rolling span, and a span that opens with the first use (Studio Lab). Limits may change while
+runs go on; an observed limit overrides the declared one for its window.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, assert_never
+
+from scheduler.core.ledger import Charge, cost_within, seconds_within
+from scheduler.core.window import Calendar, Window
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class CalendarQuota:
+    """At most ``limit_seconds`` in each window of a calendar."""
+
+    name: str
+    limit_seconds: int
+    calendar: Calendar
+    source: str = "declared"
+    as_of: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RollingQuota:
+    """At most ``limit_seconds`` in every interval (t - span, t]."""
+
+    name: str
+    limit_seconds: int
+    span_seconds: int = 86_400
+    source: str = "declared"
+    as_of: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FirstUseQuota:
+    """At most ``limit_seconds`` in a span that opens with the first use after the span before it closed."""
+
+    name: str
+    limit_seconds: int
+    span_seconds: int = 86_400
+    source: str = "declared"
+    as_of: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class MoneyQuota:
+    """At most ``limit_microdollars`` in each window of a calendar, at the pool's price."""
+
+    name: str
+    limit_microdollars: int
+    calendar: Calendar
+    source: str = "declared"
+    as_of: str = ""
+
+
+Quota = CalendarQuota | RollingQuota | FirstUseQuota | MoneyQuota
+
+
+@dataclass(frozen=True, slots=True)
+class ObservedLimit:
+    """What a platform said about one quota: ``limit`` (seconds or micro-dollars) from ``start`` until ``end``.
+
+    Later observations (``at``) override earlier ones for the instants both cover.
+    """
+
+    quota: str
+    start: int
+    end: int
+    limit: int
+    at: int
+    source: str = "observed"
+
+
+@dataclass(frozen=True, slots=True)
+class WindowUsage:
+    """One window of one quota with what is used of it (seconds, or micro-dollars for money)."""
+
+    quota: str
+    window: Window
+    limit: int
+    used: int
+    held: int
+
+    @property
+    def free(self) -> int:
+        """What is left; never negative, even when a quota shrank below its use."""
+        return max(0, self.limit - self.used)
+
+
+def declared_limit(quota: Quota) -> int:
+    """Return the declared limit, in seconds or micro-dollars."""
+    return quota.limit_microdollars if isinstance(quota, MoneyQuota) else quota.limit_seconds
+
+
+def limit_at(quota: Quota, instant: int, observed: Sequence[ObservedLimit] = ()) -> int:
+    """Return the limit in force at ``instant``: the newest observation that covers it, else the declared one."""
+    newest: ObservedLimit | None = None
+    for seen in observed:
+        covers = seen.quota == quota.name and seen.start <= instant < seen.end
+        if covers and (newest is None or seen.at >= newest.at):
+            newest = seen
+    return declared_limit(quota) if newest is None else newest.limit
+
+
+def windows(quota: Quota, charges: Sequence[Charge], start: int, end: int) -> list[Window]:
+    """Return the windows of ``quota`` that overlap [start, end), in order.
+
+    A rolling quota answers with the one span that ends at ``start``; a first-use quota with the spans its charges
+    opened, and with the span a session starting at ``start`` would open.
+    """
+    match quota:
+        case CalendarQuota() | MoneyQuota():
+            return list(quota.calendar.windows(start, end))
+        case RollingQuota():
+            return [Window(start - quota.span_seconds, start)]
+        case FirstUseQuota():
+            return _first_use_windows(quota, charges, start, end)
+        case _:
+            assert_never(quota)
+
+
+def usage(
+    quota: Quota, charges: Sequence[Charge], at: int, observed: Sequence[ObservedLimit] = ()
+) -> WindowUsage:
+    """Return the window of ``quota`` that counts at ``at`` and what is used and held in it."""
+    window = windows(quota, charges, at, at + 1)[0]
+    count = cost_within if isinstance(quota, MoneyQuota) else seconds_within
+    return WindowUsage(
+        quota=quota.name,
+        window=window,
+        limit=limit_at(quota, at, observed),
+        used=count(charges, window),
+        held=count([charge for charge in charges if charge.held], window),
+    )
+
+
+def longest(
+    quota: Quota,
+    charges: Sequence[Charge],
+    start: int,
+    cap_seconds: int,
+    observed: Sequence[ObservedLimit] = (),
+    price_microdollars_per_hour: int = 0,
+) -> int:
+    """Return the longest session (seconds, at most ``cap_seconds``) the quota allows from ``start``.
+
+    The session may cross window edges; each window is charged its own part. Zero means nothing is left.
+    """
+    match quota:
+        case RollingQuota():
+            return _longest_rolling(quota, charges, start, cap_seconds, limit_at(quota, start, observed))
+        case FirstUseQuota():
+            return _longest_first_use(quota, charges, start, cap_seconds, observed)
+        case CalendarQuota() | MoneyQuota():
+            return _longest_calendar(quota, charges, start, cap_seconds, observed, price_microdollars_per_hour)
+        case _:
+            assert_never(quota)
+
+
+def _longest_calendar(
+    quota: CalendarQuota | MoneyQuota,
+    charges: Sequence[Charge],
+    start: int,
+    cap: int,
+    observed: Sequence[ObservedLimit],
+    price: int,
+) -> int:
+    end = start + cap
+    for window in quota.calendar.windows(start, end):
+        limit = limit_at(quota, max(window.start, start), observed)
+        wanted = window.overlap(start, end)
+        if isinstance(quota, MoneyQuota):
+            if price <= 0:
+                continue
+            # Each run's cost is rounded up on its own, so the division here rounds down.
+            free = max(0, limit - cost_within(charges, window)) * 3_600 // price
+        else:
+            free = max(0, limit - seconds_within(charges, window))
+        if free < wanted:
+            return max(window.start, start) + free - start
+    return cap
+
+
+def _first_use_windows(quota: FirstUseQuota, charges: Sequence[Charge], start: int, end: int) -> list[Window]:
+    spans: list[Window] = []
+    opened_until: int | None = None
+    for charge in sorted(charges, key=lambda found: found.start):
+        if charge.sign < 0:
+            continue
+        opens = charge.start if opened_until is None else max(charge.start, opened_until)
+        while opens < charge.end:
+            spans.append(Window(opens, opens + quota.span_seconds))
+            opened_until = opens = opens + quota.span_seconds
+    found = [span for span in spans if span.start < end and span.end > start]
+    covered = start
+    for span in found:
+        if span.start > covered:
+            break
+        covered = span.end
+    if covered < end and not any(span.start <= covered < span.end for span in found):
+        found.append(Window(covered, covered + quota.span_seconds))
+    return sorted(found)
+
+
+def _longest_first_use(
+    quota: FirstUseQuota, charges: Sequence[Charge], start: int, cap: int, observed: Sequence[ObservedLimit]
+) -> int:
+    """Walk the spans as they would be if the session ran; a new use may also move spans that follow it."""
+    length = min(cap, quota.span_seconds)
+    while length > 0:
+        trial = (*charges, Charge(start, start + length))
+        excess = 0
+        for span in _first_use_windows(quota, trial, start, max(c.end for c in trial)):
+            limit = limit_at(quota, max(span.start, start), observed)
+            if span.overlap(start, start + length):
+                excess = max(excess, seconds_within(trial, span) - limit)
+            elif seconds_within(trial, span) > max(limit, seconds_within(charges, span)):
+                excess = max(excess, 1)
+        if excess <= 0:
+            return length
+        length -= excess
+    return 0
+
+
+def _longest_rolling(quota: RollingQuota, charges: Sequence[Charge], start: int, cap: int, limit: int) -> int:
+    """Forward-looking: old use expires while the session runs (facts: a tenth of the quota is lost otherwise).
+
+    With U(t) the known use in (t - span, t], the session [start, start + l) is allowed when for every t >= start
+    U(t) + min(t - start, l) - max(0, t - span - start) <= limit. U is piecewise linear with integer slopes, so
+    looking at its breakpoints is exact.
+    """
+    span = quota.span_seconds
+    edges = {start, start + span}
+    for charge in charges:
+        edges.update((charge.start, charge.end, charge.start + span, charge.end + span))
+    points = sorted(edge for edge in edges if edge >= start)
+    use = _RollingUse(charges, span).at
+    length = min(cap, span)
+    previous, known = start, use(start)
+    if known > limit:
+        return 0
+    for point in points[1:]:
+        if previous >= start + length:
+            break
+        reached = use(point)
+        total = reached + (point - start)
+        if total > limit:
+            slope_times_run = total - (known + previous - start)
+            room = limit - (known + previous - start)
+            length = min(length, previous + room * (point - previous) // slope_times_run - start)
+            break
+        previous, known = point, reached
+    for point in points:
+        if point >= start + length:
+            length = min(length, limit - use(point) + max(0, point - span - start))
+    return max(0, length)
+
+
+class _RollingUse:
+    """U(t): signed seconds of charges in (t - span, t], in O(log n) after sorting the edges once."""
+
+    def __init__(self, charges: Sequence[Charge], span: int) -> None:
+        slopes: dict[int, int] = {}
+        for charge in charges:
+            slopes[charge.start] = slopes.get(charge.start, 0) + charge.sign
+            slopes[charge.end] = slopes.get(charge.end, 0) - charge.sign
+        self._span = span
+        self._times = sorted(slopes)
+        self._slopes: list[int] = []
+        self._totals: list[int] = []
+        total = slope = 0
+        previous = self._times[0] if self._times else 0
+        for time in self._times:
+            total += slope * (time - previous)
+            slope += slopes[time]
+            self._totals.append(total)
+            self._slopes.append(slope)
+            previous = time
+
+    def at(self, instant: int) -> int:
+        return self._until(instant) - self._until(instant - self._span)
+
+    def _until(self, instant: int) -> int:
+        index = bisect_right(self._times, instant) - 1
+        if index < 0:
+            return 0
+        return self._totals[index] + self._slopes[index] * (instant - self._times[index])

@@ -1,0 +1,215 @@
+"""Reasons: why a job waits or a run was stopped, as data that feeds the CLI, logs, reports and pages alike.
+
+"Why is my job not running?" has one answer, the first that applies, in the order of the classes below.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+from zoneinfo import ZoneInfo
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """Base of all reasons: ``code`` is stable for machines, :meth:`sentence` is for people."""
+
+    code: ClassVar[str] = ""
+
+    def sentence(self, zone: str = "UTC") -> str:
+        """Return one sentence; instants are shown in ``zone``."""
+        raise TypeError(f"{type(self).__name__} has no sentence for {zone}")
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the code, the fields and the sentence in UTC."""
+        return {"code": self.code, **asdict(self), "sentence": self.sentence()}
+
+
+@dataclass(frozen=True, slots=True)
+class HeldByPerson(Reason):
+    """Somebody, or a failure rule, holds the job."""
+
+    code: ClassVar[str] = "held"
+    by: str
+    why: str
+
+    def sentence(self, zone: str = "UTC") -> str:
+        del zone
+        return f"held by {self.by}: {self.why}" if self.why else f"held by {self.by}"
+
+
+@dataclass(frozen=True, slots=True)
+class NotReleased(Reason):
+    """The job's earliest start, or its retry delay, lies ahead."""
+
+    code: ClassVar[str] = "not_released"
+    until: int
+    why: str
+
+    def sentence(self, zone: str = "UTC") -> str:
+        return f"{self.why} until {show(self.until, zone)}"
+
+
+@dataclass(frozen=True, slots=True)
+class GateClosed(Reason):
+    """The parent's checkpointed progress is below the gate; ``passes_at`` is the plan's estimate, if any."""
+
+    code: ClassVar[str] = "gate"
+    parent: str
+    reached: float
+    needed: float
+    passes_at: int | None = None
+
+    def sentence(self, zone: str = "UTC") -> str:
+        expected = f", expected {show(self.passes_at, zone)}" if self.passes_at is not None else ""
+        return f"waits for {self.parent} at {self.needed:.0%} (now {self.reached:.1%}{expected})"
+
+
+@dataclass(frozen=True, slots=True)
+class NoAllowedPool(Reason):
+    """No configured pool is in the job's list of allowed pools."""
+
+    code: ClassVar[str] = "no_allowed_pool"
+    allowed: tuple[str, ...]
+
+    def sentence(self, zone: str = "UTC") -> str:
+        del zone
+        return f"none of its allowed pools is configured: {', '.join(self.allowed)}"
+
+
+@dataclass(frozen=True, slots=True)
+class DoesNotFit(Reason):
+    """No allowed pool has the memory, devices or number format the job needs."""
+
+    code: ClassVar[str] = "does_not_fit"
+    needs: str
+    best_offer: str
+
+    def sentence(self, zone: str = "UTC") -> str:
+        del zone
+        return f"needs {self.needs}; the best pool offers {self.best_offer}"
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlineUnreachable(Reason):
+    """Even with every hour before the deadline the job cannot finish in time."""
+
+    code: ClassVar[str] = "deadline_unreachable"
+    deadline: int
+    hours_needed: float
+    hours_possible: float
+
+    def sentence(self, zone: str = "UTC") -> str:
+        return (
+            f"deadline {show(self.deadline, zone)} is out of reach: needs {self.hours_needed:.1f} h, "
+            f"at most {self.hours_possible:.1f} h are possible"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaEmpty(Reason):
+    """The best pool has no room in a quota window; ``resets_at`` is when it has again, if known."""
+
+    code: ClassVar[str] = "quota_empty"
+    pool: str
+    quota: str
+    resets_at: int | None
+
+    def sentence(self, zone: str = "UTC") -> str:
+        until = f", room again {show(self.resets_at, zone)}" if self.resets_at is not None else ""
+        return f"{self.pool}: no {self.quota} left{until}"
+
+
+@dataclass(frozen=True, slots=True)
+class PoolClosed(Reason):
+    """The pool is outside its hours, switched off, or backs off after refusals."""
+
+    code: ClassVar[str] = "pool_closed"
+    pool: str
+    why: str
+    until: int | None
+
+    def sentence(self, zone: str = "UTC") -> str:
+        until = f" until {show(self.until, zone)}" if self.until is not None else ""
+        return f"{self.pool}: {self.why}{until}"
+
+
+@dataclass(frozen=True, slots=True)
+class ConcurrencyFull(Reason):
+    """All sessions the pool allows at once are running."""
+
+    code: ClassVar[str] = "concurrency"
+    pool: str
+    sessions: int
+    until: int | None
+
+    def sentence(self, zone: str = "UTC") -> str:
+        until = f" until {show(self.until, zone)}" if self.until is not None else ""
+        return f"{self.pool}: all {self.sessions} sessions are busy{until}"
+
+
+@dataclass(frozen=True, slots=True)
+class LeftoverTooShort(Reason):
+    """What is left of the window would be eaten by set-up and the final checkpoint."""
+
+    code: ClassVar[str] = "leftover_too_short"
+    pool: str
+    seconds: int
+    needed: int
+
+    def sentence(self, zone: str = "UTC") -> str:
+        del zone
+        return f"{self.pool}: {self.seconds / 60:.0f} min left, a useful session needs {self.needed / 60:.0f} min"
+
+
+@dataclass(frozen=True, slots=True)
+class Outbid(Reason):
+    """Other jobs make more of the hours. ``weight_to_start`` is the weight that would start the job now, if known."""
+
+    code: ClassVar[str] = "outbid"
+    pool: str
+    by: str
+    price: float | None
+    weight_to_start: float | None
+    planned_start: int | None
+
+    def sentence(self, zone: str = "UTC") -> str:
+        parts = [f"{self.pool} goes to {self.by}"]
+        if self.price is not None:
+            parts.append(f"price {self.price:.2f} per hour")
+        if self.weight_to_start is not None:
+            parts.append(f"would start now at weight {self.weight_to_start:.2f}")
+        if self.planned_start is not None:
+            parts.append(f"planned {show(self.planned_start, zone)}")
+        return "; ".join(parts)
+
+
+def from_json(data: dict[str, Any]) -> Reason:
+    """Rebuild a reason from :meth:`Reason.to_json`; raises KeyError for a code of a newer version."""
+    kind = _BY_CODE[data["code"]]
+    fields = {name: value for name, value in data.items() if name not in {"code", "sentence"}}
+    if kind is NoAllowedPool:
+        fields["allowed"] = tuple(fields["allowed"])
+    return kind(**fields)
+
+
+def show(instant: int, zone: str = "UTC") -> str:
+    """Return an instant as people read it: ``Sat 21 Nov 14:05 UTC``."""
+    return datetime.fromtimestamp(instant, UTC).astimezone(ZoneInfo(zone)).strftime("%a %d %b %H:%M %Z")
+
+
+_KINDS: tuple[type[Reason], ...] = (
+    HeldByPerson,
+    NotReleased,
+    GateClosed,
+    NoAllowedPool,
+    DoesNotFit,
+    DeadlineUnreachable,
+    QuotaEmpty,
+    PoolClosed,
+    ConcurrencyFull,
+    LeftoverTooShort,
+    Outbid,
+)
+_BY_CODE: dict[str, type[Reason]] = {kind.code: kind for kind in _KINDS}

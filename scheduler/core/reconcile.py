@@ -1,0 +1,248 @@
+"""Reconcile: what was observed against what we recorded gives the steps to take. Pure.
+
+Three rules are kept here and nowhere else: silence is "unknown" and changes nothing; a run is over only with proof;
+an intent is void only when the platform's visibility delay and a margin have passed, or the platform proves absence.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, assert_never
+
+from scheduler.core.run import Ended, Lane, Outcome, Reserved, Run, Running, Stopping, Submitting
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from scheduler.core.job import Wish
+
+SightingState = Literal["queued", "running", "ended", "absent"]
+
+
+@dataclass(frozen=True, slots=True)
+class Sighting:
+    """What a platform said about one launch key. Times are UTC seconds, None when it did not tell."""
+
+    state: SightingState
+    remote_id: str
+    started: int | None = None
+    ended: int | None = None
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """Everything known about one live run.
+
+    ``sighting`` is None when the platform did not name the key; ``reachable`` is False when it did not answer at all.
+    ``results`` holds final words of lanes by index; ``wishes`` what people want of the lanes' jobs, by job name.
+    """
+
+    run: Run
+    sighting: Sighting | None
+    reachable: bool
+    results: Mapping[int, Mapping[str, Any]]
+    wishes: Mapping[str, tuple[Wish, str]]
+    visibility_seconds: int
+    overdue_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class LaneEnd:
+    """How one lane ended."""
+
+    index: int
+    job: str
+    outcome: Outcome
+    step: int | None
+    error_class: str | None
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class Accept:
+    """The platform shows the session."""
+
+    run: Run
+    remote_id: str
+    started: int
+
+
+@dataclass(frozen=True, slots=True)
+class CloseLane:
+    """A lane has said its last word while its run goes on."""
+
+    run: Run
+    end: LaneEnd
+
+
+@dataclass(frozen=True, slots=True)
+class Finish:
+    """The run is over: ``started`` .. ``ended`` is charged; ``started`` None means it never ran."""
+
+    run: Run
+    outcome: Outcome
+    started: int | None
+    ended: int
+    lanes: tuple[LaneEnd, ...]
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class AskStop:
+    """Ask the payload to save and leave; ``lane`` None means all lanes."""
+
+    run: Run
+    lane: int | None
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class ForceStop:
+    """End the session from outside: it overstayed, or did not follow a stop."""
+
+    run: Run
+    why: str
+
+
+Step = Accept | CloseLane | Finish | AskStop | ForceStop
+
+
+def reconcile(facts: Iterable[Facts], now: int) -> list[Step]:
+    """Return the steps for all live runs, in the order given."""
+    return [step for fact in facts for step in _steps(fact, now)]
+
+
+def _steps(fact: Facts, now: int) -> list[Step]:
+    run, state = fact.run, fact.run.state
+    match state:
+        case Reserved():
+            # Submitting is committed before the platform is called, so this was never sent anywhere.
+            return [_never_ran(fact, now, "left over from a restart before it was submitted")]
+        case Submitting(since=since):
+            if fact.sighting is None:
+                patience = fact.visibility_seconds + fact.overdue_seconds
+                if fact.reachable and now > since + patience:
+                    return [_never_ran(fact, now, f"not on the platform {patience} s after the launch")]
+                return []
+            if fact.sighting.state == "absent":
+                return [_never_ran(fact, now, fact.sighting.detail or "the platform proves it never started")]
+            if fact.sighting.state == "ended":
+                return [_finish(fact, fact.sighting, now)]
+            return [Accept(run, fact.sighting.remote_id, _started(fact, fact.sighting))]
+        case Running() | Stopping():
+            return _steps_of_session(fact, now)
+        case Ended():
+            return []
+        case _:
+            assert_never(state)
+
+
+def _steps_of_session(fact: Facts, now: int) -> list[Step]:
+    run, state = fact.run, fact.run.state
+    if fact.sighting is not None and fact.sighting.state in {"ended", "absent"}:
+        return [_finish(fact, fact.sighting, now)]
+    if now > run.held_until + fact.visibility_seconds + fact.overdue_seconds and (
+        fact.sighting is None and fact.reachable
+    ):
+        gone = Sighting("ended", "", None, run.held_until, "gone from the platform after its deadline")
+        return [_finish(fact, gone, now)]
+    steps: list[Step] = [
+        CloseLane(run, _lane_end(lane, fact.results[lane.index], run, None))
+        for lane in run.lanes
+        if lane.outcome is None and lane.index in fact.results
+    ]
+    if now > run.deadline + fact.overdue_seconds:
+        steps.append(ForceStop(run, "past its deadline"))
+    elif isinstance(state, Stopping) and now > state.since + 2 * fact.overdue_seconds:
+        steps.append(ForceStop(run, f"did not follow the stop: {state.why}"))
+    steps.extend(_wished_stops(fact))
+    return steps
+
+
+def _wished_stops(fact: Facts) -> list[Step]:
+    if isinstance(fact.run.state, Stopping):
+        return []
+    open_lanes = [lane for lane in fact.run.lanes if lane.outcome is None and lane.index not in fact.results]
+    wished = [lane for lane in open_lanes if lane.job in fact.wishes]
+    if not wished:
+        return []
+    why = "; ".join(f"{fact.wishes[lane.job][0]} {lane.job} by {fact.wishes[lane.job][1]}" for lane in wished)
+    if len(wished) == len(open_lanes):
+        return [AskStop(fact.run, None, why)]
+    return [AskStop(fact.run, lane.index, why) for lane in wished]
+
+
+def _never_ran(fact: Facts, now: int, why: str) -> Finish:
+    lanes = tuple(
+        LaneEnd(lane.index, lane.job, Outcome.REJECTED, None, None, why)
+        for lane in fact.run.lanes
+        if lane.outcome is None
+    )
+    return Finish(fact.run, Outcome.REJECTED, None, now, lanes, why)
+
+
+def _finish(fact: Facts, sighting: Sighting, now: int) -> Finish:
+    started = _started(fact, sighting)
+    # Without the platform's word, time counts until we saw the end, but never past what was held.
+    ended = sighting.ended if sighting.ended is not None else min(now, fact.run.held_until)
+    lanes = tuple(
+        _lane_end(lane, fact.results.get(lane.index), fact.run, sighting)
+        for lane in fact.run.lanes
+        if lane.outcome is None
+    )
+    outcomes = [*(end.outcome for end in lanes), *(lane.outcome for lane in fact.run.lanes if lane.outcome)]
+    return Finish(
+        fact.run, summary(outcomes), started, max(started, ended), lanes, sighting.detail or "session ended"
+    )
+
+
+def _started(fact: Facts, sighting: Sighting) -> int:
+    if sighting.started is not None:
+        return sighting.started
+    if isinstance(fact.run.state, Running | Stopping):
+        return fact.run.state.started
+    return fact.run.planned_start
+
+
+def _lane_end(lane: Lane, result: Mapping[str, Any] | None, run: Run, sighting: Sighting | None) -> LaneEnd:
+    if result is None:
+        detail = sighting.detail if sighting is not None else ""
+        return LaneEnd(
+            lane.index, lane.job, Outcome.LOST, None, "killed", f"ended without a result. {detail}".strip()
+        )
+    try:
+        outcome = Outcome(str(result.get("outcome")))
+    except ValueError:
+        outcome = Outcome.FAILED
+    step = result.get("checkpoint_step")
+    error_class = result.get("error_class")
+    why = str(result.get("why") or "")
+    message = str(result.get("message") or "")
+    if outcome in {Outcome.LOST, Outcome.REJECTED, Outcome.CANCELLED}:
+        # Those are ours to say, never the payload's.
+        outcome, message = Outcome.FAILED, f"the payload of {run.key} reported {outcome}"
+    return LaneEnd(
+        lane.index,
+        lane.job,
+        outcome,
+        step if isinstance(step, int) else None,
+        str(error_class) if error_class else None,
+        "; ".join(part for part in (why, message) if part)[:2_000],
+    )
+
+
+_GRAVITY: Sequence[Outcome] = (
+    Outcome.FINISHED,
+    Outcome.YIELDED,
+    Outcome.CANCELLED,
+    Outcome.PREEMPTED,
+    Outcome.REJECTED,
+    Outcome.FAILED,
+    Outcome.LOST,
+)
+
+
+def summary(outcomes: Iterable[Outcome]) -> Outcome:
+    """Return the gravest of the lanes' outcomes, which stands for the run."""
+    return max(outcomes, key=_GRAVITY.index, default=Outcome.LOST)

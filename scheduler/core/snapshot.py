@@ -1,0 +1,106 @@
+"""Snapshot: the frozen input of every decision. Built in one read transaction; nothing here does I/O."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jobs.spec import Gate, Needs
+    from scheduler.core.ledger import Charge
+    from scheduler.core.pool import Pool
+    from scheduler.core.quota import ObservedLimit
+    from scheduler.core.reasons import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Speed of one job on one device of one pool, in steps per second of training time.
+
+    ``sigma`` is the relative standard error; ``samples`` is zero for a prior.
+    """
+
+    steps_per_second: float
+    sigma: float = 0.2
+    samples: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """A job as the planner sees it: every open job, running ones included.
+
+    ``done_step`` counts checkpointed steps only. ``blocked`` is set for jobs that must not start whatever the
+    hours are (held by a person). ``running`` is the launch key of its live run. ``rates``, ``setup_seconds`` and
+    ``checkpoint_seconds`` are per pool name and hold every pool the job may use.
+    """
+
+    name: str
+    weight: float
+    target_step: int
+    done_step: int
+    needs: Needs
+    rates: Mapping[str, Rate]
+    setup_seconds: Mapping[str, int]
+    checkpoint_seconds: Mapping[str, int]
+    device_speedup: tuple[float, ...] = (1.0,)
+    allowed_pools: tuple[str, ...] = ()  # as the job's owner wrote it; empty: any
+    gate: Gate | None = None
+    not_before: int | None = None
+    retry_at: int | None = None
+    deadline: int | None = None
+    blocked: Reason | None = None
+    running: str | None = None
+    last_pool: str | None = None
+
+    @property
+    def remaining_steps(self) -> int:
+        """Steps between the newest checkpoint and the target."""
+        return max(0, self.target_step - self.done_step)
+
+    def speed(self, pool: str, devices: int) -> float:
+        """Return steps per second on ``devices`` devices of ``pool``; raises KeyError for a pool it may not use."""
+        gain = self.device_speedup[min(devices, len(self.device_speedup)) - 1]
+        return self.rates[pool].steps_per_second * gain
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRun:
+    """A run that holds quota now: its session is [start, deadline), its hold ends at ``held_until``."""
+
+    key: str
+    start: int
+    deadline: int
+    held_until: int
+    jobs: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PoolView:
+    """A pool with what counts against it. ``closed_until`` is set while it must not be used at all."""
+
+    pool: Pool
+    charges: tuple[Charge, ...] = ()
+    live: tuple[LiveRun, ...] = ()
+    observed: tuple[ObservedLimit, ...] = ()
+    closed_until: int | None = None
+    closed_why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """Everything a plan may depend on. ``finished`` holds the done fraction of parents that are no longer open."""
+
+    now: int
+    jobs: tuple[JobView, ...]
+    pools: tuple[PoolView, ...]
+    horizon_seconds: int = 604_800
+    finished: Mapping[str, float] = field(default_factory=dict)
+
+    def progress(self, job: str) -> float | None:
+        """Return the checkpointed fraction of a job's target, or None for a name nobody knows."""
+        for view in self.jobs:
+            if view.name == job:
+                return view.done_step / view.target_step if view.target_step > 0 else 1.0
+        return self.finished.get(job)

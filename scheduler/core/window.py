@@ -1,0 +1,155 @@
+"""Windows: concrete half-open intervals of UTC seconds, and the calendars that make them.
+
+A window is never computed by adding 86,400 seconds to a local time: a calendar day has 23, 24 or 25 hours.
+Boundaries are found by asking the zone for each local boundary and converting it to UTC, so consecutive
+windows tile time without gap or overlap in every zone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import date, datetime, timedelta
+from functools import lru_cache
+from typing import TYPE_CHECKING, Literal
+from zoneinfo import ZoneInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+Period = Literal["day", "week", "month"]
+
+HOUR = 3_600
+DAY = 86_400
+WEEK = 604_800
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Window:
+    """The half-open interval [start, end) in UTC seconds; never empty."""
+
+    start: int
+    end: int
+
+    def __post_init__(self) -> None:
+        if self.end <= self.start:
+            raise ValueError(f"a window must end after it starts: [{self.start}, {self.end})")
+
+    @property
+    def seconds(self) -> int:
+        """Length of the window."""
+        return self.end - self.start
+
+    def __contains__(self, instant: int) -> bool:
+        return self.start <= instant < self.end
+
+    def overlap(self, start: int, end: int) -> int:
+        """Return how many seconds of [start, end) lie inside the window."""
+        return max(0, min(self.end, end) - max(self.start, start))
+
+
+@dataclass(frozen=True, slots=True)
+class Calendar:
+    """A repeating calendar period in a zone.
+
+    ``weekday`` (Monday is 0) and ``offset_seconds`` (wall-clock seconds after local midnight) move the boundary:
+    Kaggle's week is ``Calendar("week", "UTC", weekday=5)``. ``weekday`` is ignored unless the period is a week.
+    """
+
+    period: Period
+    zone: str = "UTC"
+    weekday: int = 0
+    offset_seconds: int = 0
+
+    def window_at(self, instant: int) -> Window:
+        """Return the window that contains ``instant``."""
+        day = datetime.fromtimestamp(instant, _zone(self.zone)).date()
+        first = self._first_day(day)
+        if self._boundary(first) > instant:
+            first = self._first_day(first - timedelta(days=1))
+        following = self._next(first)
+        while self._boundary(following) <= instant:
+            first, following = following, self._next(following)
+        return Window(self._boundary(first), self._boundary(following))
+
+    def windows(self, start: int, end: int) -> Iterator[Window]:
+        """Yield, in order, every window that overlaps [start, end)."""
+        if end <= start:
+            return
+        window = self.window_at(start)
+        while window.start < end:
+            yield window
+            window = self.window_at(window.end)
+
+    def _first_day(self, day: date) -> date:
+        match self.period:
+            case "day":
+                return day
+            case "week":
+                return day - timedelta(days=(day.weekday() - self.weekday) % 7)
+            case "month":
+                return day.replace(day=1)
+
+    def _next(self, first: date) -> date:
+        match self.period:
+            case "day":
+                return first + timedelta(days=1)
+            case "week":
+                return first + timedelta(days=7)
+            case "month":
+                return (first + timedelta(days=31)).replace(day=1)
+
+    def _boundary(self, day: date) -> int:
+        return _instant(self.zone, day.toordinal(), self.offset_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class DailyHours:
+    """Hours of the day in which a pool may be used; ``end`` before ``start`` means past midnight.
+
+    ``start`` and ``end`` are wall-clock seconds after local midnight; ``weekdays`` (Monday is 0) name the days
+    on which an opening begins.
+    """
+
+    zone: str
+    start: int
+    end: int
+    weekdays: frozenset[int] = frozenset(range(7))
+
+    def windows(self, start: int, end: int) -> Iterator[Window]:
+        """Yield the openings that overlap [start, end), in order."""
+        day = datetime.fromtimestamp(start, _zone(self.zone)).date() - timedelta(days=1)
+        while True:
+            opens = _instant(self.zone, day.toordinal(), self.start)
+            if opens >= end:
+                return
+            closing_day = day if self.end > self.start else day + timedelta(days=1)
+            closes = _instant(self.zone, closing_day.toordinal(), self.end)
+            if day.weekday() in self.weekdays and closes > max(opens, start):
+                yield Window(opens, closes)
+            day += timedelta(days=1)
+
+
+def merge(windows: Iterable[Window]) -> list[Window]:
+    """Join windows that touch or overlap; the result is sorted and disjoint."""
+    merged: list[Window] = []
+    for window in sorted(windows):
+        if merged and window.start <= merged[-1].end:
+            merged[-1] = Window(merged[-1].start, max(merged[-1].end, window.end))
+        else:
+            merged.append(window)
+    return merged
+
+
+@lru_cache(maxsize=64)
+def _zone(name: str) -> ZoneInfo:
+    return ZoneInfo(name)
+
+
+@lru_cache(maxsize=65_536)
+def _instant(zone: str, ordinal: int, offset_seconds: int) -> int:
+    """UTC second at which the wall clock of ``zone`` first shows (day, offset).
+
+    A wall time skipped by daylight saving maps to the instant of the jump; a repeated one to its first showing.
+    """
+    local = datetime.fromordinal(ordinal) + timedelta(seconds=offset_seconds)
+    return int(local.replace(tzinfo=_zone(zone)).timestamp())
