@@ -1,1 +1,31 @@
-"""Sources to deduplicated, tagged, versioned shards, and per-job mixtures."""
+"""Training text: sources to a deduplicated, tagged, content-versioned corpus, and mixtures of it per job."""
+
+from jobs.corpus.build import Progress, build
+from jobs.corpus.errors import BadParameter, CorpusDamaged, CorpusError, NothingToTrainOn, SourceMissing
+from jobs.corpus.findings import Finding, Kind
+from jobs.corpus.manifest import CorpusManifest, open_corpus
+from jobs.corpus.mixture import Mixture, mixture, open_mixture
+from jobs.corpus.shards import Shard
+from jobs.corpus.sources import Files, Source, Stdlib, parse_source
+
+__all__ = [
+    "BadParameter",
+    "CorpusDamaged",
+    "CorpusError",
+    "CorpusManifest",
+    "Files",
+    "Finding",
+    "Kind",
+    "Mixture",
+    "NothingToTrainOn",
+    "Progress",
+    "Shard",
+    "Source",
+    "SourceMissing",
+    "Stdlib",
+    "build",
+    "mixture",
+    "open_corpus",
+    "open_mixture",
+    "parse_source",
+]

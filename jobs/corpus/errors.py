@@ -1,0 +1,52 @@
+"""What can go wrong with a corpus as a whole. Bad records are findings, never errors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class CorpusError(Exception):
+    """Base of all corpus errors."""
+
+
+class SourceMissing(CorpusError):
+    """A named source does not exist or is neither a file nor a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        super().__init__(
+            f"corpus source {path} is neither a file nor a folder; check the path, or use `stdlib` for the "
+            "text that comes with Python"
+        )
+
+
+class NothingToTrainOn(CorpusError):
+    """The sources held no usable text at all."""
+
+    def __init__(self, sources: tuple[str, ...], findings: dict[str, int]) -> None:
+        self.sources = sources
+        self.findings = findings
+        seen = ", ".join(f"{kind} {count}" for kind, count in sorted(findings.items())) or "no files"
+        super().__init__(
+            f"no usable text in {', '.join(sources) or 'an empty list of sources'} (found: {seen}); "
+            "add a source with text, code or episodes"
+        )
+
+
+class CorpusDamaged(CorpusError):
+    """A corpus or mixture folder does not hold what its manifest says."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        self.path = path
+        self.why = why
+        super().__init__(f"corpus file {path} cannot be trusted: {why}; delete its folder and build it again")
+
+
+class BadParameter(CorpusError):
+    """An argument is outside its range."""
+
+    def __init__(self, name: str, value: object, allowed: str) -> None:
+        self.name = name
+        self.value = value
+        self.allowed = allowed
+        super().__init__(f"{name} is {value!r}, but must be {allowed}")

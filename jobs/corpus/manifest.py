@@ -1,0 +1,122 @@
+"""What a corpus says about itself: `corpus.json`, named by its own content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from jobs.corpus.errors import CorpusDamaged
+from jobs.corpus.shards import Shard
+
+FORMAT = 1
+MANIFEST_NAME = "corpus.json"
+FINDINGS_NAME = "findings.jsonl"
+
+
+@dataclass(frozen=True, slots=True)
+class CorpusManifest:
+    """A finished corpus. All numbers describe this content; nothing in it depends on machine or time.
+
+    `train` and `held_out` are the files; `parameters` what decides the content for given sources; `stages` and
+    `domains` count kept rows per tag; `findings` counts per kind; `encodings` counts decoded pieces.
+    """
+
+    folder: Path
+    version: str
+    train: tuple[Shard, ...]
+    held_out: Shard
+    parameters: Mapping[str, Any]
+    documents_read: int
+    duplicates: int
+    clusters: int
+    near_duplicates: int
+    stages: Mapping[str, int]
+    domains: Mapping[str, int]
+    findings: Mapping[str, int]
+    encodings: Mapping[str, int]
+
+    @property
+    def rows(self) -> int:
+        """Rows kept, train and held-out together."""
+        return sum(shard.rows for shard in (*self.train, self.held_out))
+
+    @property
+    def train_text_bytes(self) -> int:
+        """UTF-8 bytes of training text, without the JSON around it."""
+        return sum(shard.text_bytes for shard in self.train)
+
+    @property
+    def findings_path(self) -> Path:
+        """The listing of what was odd in the sources."""
+        return self.folder / FINDINGS_NAME
+
+
+def content_version(fields: Mapping[str, Any]) -> str:
+    """First 16 hex digits of the SHA-256 of the canonical JSON of everything but `version`."""
+    content = {name: value for name, value in fields.items() if name != "version"}
+    canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
+    return hashlib.sha256(canonical.encode("ascii")).hexdigest()[:16]
+
+
+def write_json(path: Path, fields: Mapping[str, Any]) -> None:
+    """Write a manifest for people and programs alike."""
+    path.write_text(json.dumps(fields, indent=1, sort_keys=True) + "\n", encoding="ascii")
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """Read a manifest and check that its version is its content's.
+
+    Raises:
+        CorpusDamaged: missing, unreadable, of another format, or changed after it was written.
+    """
+    try:
+        fields = json.loads(path.read_bytes())
+    except OSError as error:
+        raise CorpusDamaged(path, error.strerror or str(error)) from error
+    except ValueError as error:
+        raise CorpusDamaged(path, f"not JSON ({error})") from error
+    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
+        raise CorpusDamaged(path, f"not of format {FORMAT}")
+    if content_version(fields) != fields.get("version"):
+        raise CorpusDamaged(path, "its content does not match its version")
+    return fields
+
+
+def corpus_fields(manifest: CorpusManifest) -> dict[str, Any]:
+    """The JSON object of a manifest; the folder is not part of it."""
+    fields = asdict(manifest)
+    del fields["folder"]
+    return {"format": FORMAT, **fields}
+
+
+def open_corpus(folder: Path, *, verify: bool = False) -> CorpusManifest:
+    """Open a built corpus; with `verify`, read every file and compare digests.
+
+    Raises:
+        CorpusDamaged: the manifest or (with `verify`) a file is not what was built.
+    """
+    fields = read_json(folder / MANIFEST_NAME)
+    del fields["format"]
+    fields["train"] = tuple(Shard(**shard) for shard in fields["train"])
+    fields["held_out"] = Shard(**fields["held_out"])
+    manifest = CorpusManifest(folder=folder, **fields)
+    if verify:
+        verify_shards(folder, (*manifest.train, manifest.held_out))
+    return manifest
+
+
+def verify_shards(folder: Path, shards: tuple[Shard, ...]) -> None:
+    """Raise CorpusDamaged for the first file that is missing or differs from its digest."""
+    for shard in shards:
+        path = folder / shard.name
+        try:
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise CorpusDamaged(path, error.strerror or str(error)) from error
+        if found != shard.sha256:
+            raise CorpusDamaged(path, f"sha256 is {found[:12]}..., the manifest says {shard.sha256[:12]}...")
