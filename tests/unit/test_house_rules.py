@@ -1,0 +1,152 @@
+"""Rules of the house that no ready-made checker knows; docs/contributing.md gives the reasons."""
+
+import ast
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGES = ("scheduler", "platforms", "jobs", "config")
+LINES_LIMIT = 400
+
+# Slow to import, rude while importing (kaggle logs in and prints), or not installed with the core.
+HEAVY = {"boto3", "botocore", "highspy", "kaggle", "kagglesdk", "matplotlib", "numpy", "sagemaker"}
+
+# Split, so that this file does not break the rule it states.
+REGISTRY_HOSTS = ("pypi" + ".org", "python" + "hosted.org", "anaconda" + ".org", "npmjs" + ".org")
+MACHINE_PATHS = re.compile(r"(?<![\w.}])/(work|root)/")
+
+
+def tracked_files(root: Path) -> list[Path]:
+    """Files under version control, and new ones that are not ignored."""
+    listing = ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"]
+    output = subprocess.run(listing, cwd=root, check=True, capture_output=True, text=True).stdout
+    names = sorted(set(output.split("\0")) - {""})
+    return [path for path in (root / name for name in names) if path.is_file()]
+
+
+def python_files(root: Path, *folders: str) -> Iterator[Path]:
+    """Python files of ``folders``, in a stable order."""
+    for folder in folders:
+        yield from sorted((root / folder).rglob("*.py"))
+
+
+def imports(tree: ast.Module, *, everywhere: bool) -> set[str]:
+    """Top-level names of absolute imports: all of them, or only those that importing the module runs."""
+    found: set[str] = set()
+    pending: list[ast.AST] = [tree]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.Import):
+            found |= {alias.name.split(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            found.add(node.module.split(".")[0])
+        elif not everywhere and isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        elif not everywhere and isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            pending += node.orelse
+            continue
+        pending += ast.iter_child_nodes(node)
+    return found
+
+
+def parse(path: Path) -> ast.Module:
+    return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
+
+
+def test_a_file_stays_under_400_lines(repository: Path) -> None:
+    lines = {
+        path.relative_to(repository).as_posix(): len(path.read_text(encoding="utf-8").splitlines())
+        for path in python_files(repository, *PACKAGES, "tests", "benchmarks")
+    }
+    assert lines
+    assert {name: count for name, count in lines.items() if count > LINES_LIMIT} == {}
+
+
+def test_no_module_is_a_drawer_for_everything(repository: Path) -> None:
+    drawers = {"utils", "util", "helpers", "helper", "misc", "common"}
+    files = python_files(repository, *PACKAGES, "tests", "benchmarks")
+    assert [path for path in files if path.stem in drawers] == []
+
+
+def test_heavy_libraries_are_imported_inside_the_function_that_needs_them(repository: Path) -> None:
+    """Trainers are programs of their own, run where NumPy is: they may import it at the top."""
+    trainers = repository / "jobs" / "payload" / "trainers"
+    eager = {
+        path.relative_to(repository).as_posix(): heavy
+        for path in python_files(repository, *PACKAGES)
+        if not path.is_relative_to(trainers) and (heavy := imports(parse(path), everywhere=False) & HEAVY)
+    }
+    assert eager == {}
+
+
+@pytest.mark.parametrize(
+    ("folder", "allowed"),
+    [("jobs", {"jobs"}), ("scheduler/core", {"jobs", "scheduler"})],
+    ids=["jobs", "core"],
+)
+def test_pure_rooms_import_the_standard_library_only(
+    repository: Path, folder: str, allowed: set[str]
+) -> None:
+    payload = repository / "jobs" / "payload"
+    foreign = {
+        path.relative_to(repository).as_posix(): names
+        for path in python_files(repository, folder)
+        if not path.is_relative_to(payload)
+        and (names := imports(parse(path), everywhere=True) - sys.stdlib_module_names - allowed)
+    }
+    assert foreign == {}
+
+
+def test_the_payload_imports_only_itself_and_the_standard_library(repository: Path) -> None:
+    """It is shipped to machines that have nothing of ours; its files find each other as siblings."""
+    payload = repository / "jobs" / "payload"
+    siblings = {path.stem for path in payload.iterdir()} | {
+        path.stem for path in (payload / "trainers").iterdir()
+    }
+    foreign = {}
+    for path in python_files(repository, "jobs/payload"):
+        allowed = (
+            sys.stdlib_module_names | siblings | ({"numpy"} if path.parent.name == "trainers" else set())
+        )
+        if names := imports(parse(path), everywhere=True) - allowed:
+            foreign[path.relative_to(repository).as_posix()] = names
+    assert foreign == {}
+
+
+def test_the_tracked_text_names_no_machine_and_no_package_registry(repository: Path) -> None:
+    named = {}
+    for path in tracked_files(repository):
+        text = path.read_bytes().decode("utf-8", errors="replace")
+        found = [host for host in REGISTRY_HOSTS if host in text] + [
+            hit[0] for hit in MACHINE_PATHS.finditer(text)
+        ]
+        if found:
+            named[path.relative_to(repository).as_posix()] = found
+    assert named == {}
+
+
+@pytest.mark.parametrize("lock", ["core.txt", "run.txt", "dev.txt"])
+def test_a_lock_file_pins_and_hashes_everything_and_names_no_address(repository: Path, lock: str) -> None:
+    text = (repository / "requirements" / lock).read_text(encoding="utf-8")
+    assert "://" not in text
+    assert "--index" not in text
+    assert "--find-links" not in text
+    requirements = re.sub(r"\\\n", "", re.sub(r"^#.*\n", "", text, flags=re.MULTILINE)).splitlines()
+    assert requirements
+    pinned_and_hashed = re.compile(r"[a-z0-9._-]+(\[[a-z,]+\])?==\S+ .*--hash=sha256:[0-9a-f]{64}")
+    assert [line for line in requirements if not pinned_and_hashed.match(line)] == []
+
+
+@pytest.mark.parametrize(("smaller", "larger"), [("core.txt", "run.txt"), ("run.txt", "dev.txt")])
+def test_lock_files_nest_so_that_one_environment_can_grow(
+    repository: Path, smaller: str, larger: str
+) -> None:
+    def pins(name: str) -> set[str]:
+        text = (repository / "requirements" / name).read_text(encoding="utf-8")
+        return {line.removesuffix("\\").strip() for line in text.splitlines() if "==" in line}
+
+    assert pins(smaller) < pins(larger)
