@@ -53,6 +53,7 @@ class JobView:
     blocked: Reason | None = None
     running: str | None = None
     last_pool: str | None = None
+    position: int = 0  # place in the queue: breaks ties between jobs of equal worth
 
     @property
     def remaining_steps(self) -> int:
