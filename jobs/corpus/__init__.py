@@ -5,6 +5,7 @@ from jobs.corpus.errors import BadParameter, CorpusDamaged, CorpusError, Nothing
 from jobs.corpus.findings import Finding, Kind
 from jobs.corpus.manifest import CorpusManifest, open_corpus
 from jobs.corpus.mixture import Mixture, mixture, open_mixture
+from jobs.corpus.options import Options
 from jobs.corpus.shards import Shard
 from jobs.corpus.sources import Files, Source, Stdlib, parse_source
 
@@ -18,6 +19,7 @@ __all__ = [
     "Kind",
     "Mixture",
     "NothingToTrainOn",
+    "Options",
     "Progress",
     "Shard",
     "Source",

@@ -6,11 +6,11 @@ import codecs
 import re
 from dataclasses import dataclass
 
-UTF16_MARKS = (codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)
+from jobs.corpus.findings import Kind
 
 # The notation of PEP 263, which editors understand in any kind of file.
 _DECLARED = re.compile(rb"coding[:=][ \t]*([-\w.]+)")
-# Tab, newline, form feed and carriage return are layout; the other control characters are noise or binary data.
+# Tab, line ends and form feed are layout; the other control characters are noise or binary data.
 _CONTROL = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
 _BINARY_SHARE = 0.02
@@ -23,6 +23,15 @@ class Decoded:
     text: str
     encoding: str
     replaced: int = 0
+
+    @property
+    def oddity(self) -> tuple[Kind, str] | None:
+        """What there is to report about it."""
+        if self.replaced:
+            return Kind.BROKEN_ENCODING, f"{self.replaced} broken sequences replaced"
+        if not self.encoding.startswith("utf-8"):
+            return Kind.NOT_UTF8, f"read as {self.encoding}"
+        return None
 
 
 def declared_encoding(head: bytes) -> str | None:
@@ -47,30 +56,28 @@ def decode(data: bytes, declared: str | None = None) -> Decoded:
     if data.startswith(codecs.BOM_UTF8):
         tail = decode(data[len(codecs.BOM_UTF8) :], declared)
         return Decoded(tail.text, "utf-8-sig" if tail.encoding == "utf-8" else tail.encoding, tail.replaced)
-    try:
-        return Decoded(data.decode("utf-8"), "utf-8")
-    except UnicodeDecodeError:
-        pass  # an ordinary case: the encodings below are tried in turn
-    if declared and declared != "utf-8":
-        try:
-            return Decoded(data.decode(declared), declared)
-        except (UnicodeError, ValueError):
-            pass  # the declaration is wrong; go on as if there were none
+    for encoding in ("utf-8", declared):
+        if encoding and (text := _strictly(data, encoding)) is not None:
+            return Decoded(text, encoding)
     mended = data.decode("utf-8", errors="replace")
     replaced = mended.count("\ufffd")
     good = sum(1 for character in mended if character > "\x7f") - replaced
     if good >= replaced:
         return Decoded(mended, "utf-8", replaced)
+    if (text := _strictly(data, "cp1252")) is not None:
+        return Decoded(text, "cp1252")
+    return Decoded(data.decode("latin-1"), "latin-1")
+
+
+def _strictly(data: bytes, encoding: str) -> str | None:
     try:
-        return Decoded(data.decode("cp1252"), "cp1252")
-    except UnicodeDecodeError:
-        return Decoded(data.decode("latin-1"), "latin-1")
+        return data.decode(encoding)
+    except ValueError:  # UnicodeError is one; some declared encodings raise others
+        return None
 
 
 def looks_binary(head: bytes) -> bool:
-    """Whether the first kilobytes of a file are data rather than text (UTF-16 with its mark is text)."""
-    if head.startswith(UTF16_MARKS):
-        return False
+    """Whether the first kilobytes of a file are data rather than text."""
     controls = len(_CONTROL.findall(head.decode("latin-1")))
     return controls > _BINARY_SHARE * len(head)
 
@@ -82,8 +89,7 @@ def clean(text: str) -> tuple[str, int, int]:
     """
     if "\r" in text:
         text = text.replace("\r\n", "\n").replace("\r", "\n")
-    controls = surrogates = 0
-    # ASCII text can hold no surrogate, and the search for both is the slow part of reading.
+    surrogates = 0
     if not text.isascii():
         text, surrogates = _SURROGATE.subn("\ufffd", text)
     text, controls = _CONTROL.subn("", text)

@@ -1,4 +1,4 @@
-"""Which managers a text concerns: the users' relevance test, share of a manager's keywords found in the text."""
+"""Which managers a text concerns: the share of a manager's keywords found in it."""
 
 from __future__ import annotations
 

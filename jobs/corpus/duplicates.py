@@ -13,6 +13,7 @@ SIGNATURE_SIZE = 64
 BAND_ROWS = 4
 SIMILARITY = 0.7
 _POINTS = tuple(range(0, 1 << 32, (1 << 32) // SIGNATURE_SIZE))
+METHOD = {"shingle_words": SHINGLE_WORDS, "signature_size": SIGNATURE_SIZE, "similarity": SIMILARITY}
 # Members of one bucket that are compared with a newcomer; keeps boilerplate from making the pass quadratic.
 _COMPARED = 32
 
@@ -66,7 +67,7 @@ def clusters(signatures: Sequence[bytes]) -> list[int]:
                 if mine == theirs:
                     unrelated = False
                 elif _similarity(value, signatures[other]) >= SIMILARITY:
-                    # The smaller index stays the root, so a cluster's name does not depend on the order of merges.
+                    # The smaller index is the root, whatever the order of merges.
                     parent[max(mine, theirs)] = min(mine, theirs)
                     unrelated = False
             # One member stands for all that are already in its cluster.

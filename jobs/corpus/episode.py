@@ -55,7 +55,13 @@ def document(value: Any, source: str, line: int, findings: Findings) -> Document
             # The odd value stays in the metadata: nothing of a kept record is lost.
             kind = Kind.NULL_FIELD if found is None else Kind.WRONG_TYPE
             findings.add(kind, source, line, f"{name} is {_type(found)}, not {_type(wanted())}; not used")
-    text = fields.get("text") or "\n\n".join(_paragraphs(fields))
+    try:
+        text: str = fields.get("text", "")
+        if not text.strip():
+            text = "\n\n".join(_paragraphs(fields))
+    except RecursionError:
+        findings.add(Kind.TOO_DEEP, source, line, "notes nested too deeply to read; left out")
+        return None
     if not text:
         present = any(name in fields for name in _TEXT_FIELDS)
         kind = Kind.EMPTY_TEXT if present else Kind.MISSING_TEXT
@@ -66,7 +72,7 @@ def document(value: Any, source: str, line: int, findings: Findings) -> Document
 
 
 def _stage(fields: Mapping[str, Any], source: str, line: int, findings: Findings) -> str | None:
-    stage = fields.get("tank_building_stage", fields.get("stage"))
+    stage: str | None = fields.get("tank_building_stage", fields.get("stage"))
     if stage is None or stage in STAGES:
         return stage
     findings.add(Kind.UNKNOWN_STAGE, source, line, f"stage {stage!r} is none of {', '.join(STAGES)}")

@@ -16,7 +16,7 @@ class Kind(StrEnum):
 
     BAD_JSON = "bad_json"
     BINARY = "binary"
-    BROKEN_UTF8 = "broken_utf8"
+    BROKEN_ENCODING = "broken_encoding"
     CONTROL_CHARACTERS = "control_characters"
     DUPLICATE = "duplicate"
     EMPTY_TEXT = "empty_text"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from jobs.corpus.errors import CorpusDamaged
-from jobs.corpus.shards import Shard
+from jobs.corpus.shards import Shard, verify_shards
 
 FORMAT = 1
 MANIFEST_NAME = "corpus.json"
@@ -21,8 +21,9 @@ FINDINGS_NAME = "findings.jsonl"
 class CorpusManifest:
     """A finished corpus. All numbers describe this content; nothing in it depends on machine or time.
 
-    `train` and `held_out` are the files; `parameters` what decides the content for given sources; `stages` and
-    `domains` count kept rows per tag; `findings` counts per kind; `encodings` counts decoded pieces.
+    `train` and `held_out` are the files; `parameters` what decides the content for given sources; `stages`
+    and `domains` count kept rows per tag; `findings` counts per kind; `encodings` counts decoded pieces;
+    `near_duplicates` counts the kept rows that share a cluster with an earlier one.
     """
 
     folder: Path
@@ -56,8 +57,11 @@ class CorpusManifest:
 
 
 def content_version(fields: Mapping[str, Any]) -> str:
-    """First 16 hex digits of the SHA-256 of the canonical JSON of everything but `version`."""
-    content = {name: value for name, value in fields.items() if name != "version"}
+    """First 16 hex digits of the SHA-256 of the canonical JSON of everything but `version` and `encodings`.
+
+    How many pieces were decoded in what way depends on where blocks of a file end, so on the records' order.
+    """
+    content = {name: value for name, value in fields.items() if name not in {"version", "encodings"}}
     canonical = json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=True)
     return hashlib.sha256(canonical.encode("ascii")).hexdigest()[:16]
 
@@ -107,16 +111,3 @@ def open_corpus(folder: Path, *, verify: bool = False) -> CorpusManifest:
     if verify:
         verify_shards(folder, (*manifest.train, manifest.held_out))
     return manifest
-
-
-def verify_shards(folder: Path, shards: tuple[Shard, ...]) -> None:
-    """Raise CorpusDamaged for the first file that is missing or differs from its digest."""
-    for shard in shards:
-        path = folder / shard.name
-        try:
-            with path.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
-        except OSError as error:
-            raise CorpusDamaged(path, error.strerror or str(error)) from error
-        if found != shard.sha256:
-            raise CorpusDamaged(path, f"sha256 is {found[:12]}..., the manifest says {shard.sha256[:12]}...")

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
-from typing import BinaryIO
+
+from jobs.corpus.errors import CorpusDamaged
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,49 +21,41 @@ class Shard:
     text_bytes: int
 
 
-class ShardWriter:
-    """Writes rows into `folder` as `<stem>-00000.jsonl` and so on, or `<stem>.jsonl` when `shard_bytes` is None."""
+class ShardFile:
+    """One file being written, row by row, into `folder`."""
 
-    def __init__(self, folder: Path, stem: str, shard_bytes: int | None) -> None:
-        self.shards: list[Shard] = []
-        self._folder = folder
-        self._stem = stem
-        self._shard_bytes = shard_bytes
-        self._file: BinaryIO | None = None
-        if shard_bytes is None:
-            self._open(f"{stem}.jsonl")
-
-    def __enter__(self) -> ShardWriter:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._close()
+    def __init__(self, folder: Path, name: str) -> None:
+        self.bytes = 0
+        self._name = name
+        self._file = (folder / name).open("xb")
+        self._digest = hashlib.sha256()
+        self._rows = self._text_bytes = 0
 
     def write(self, row: bytes, text_bytes: int) -> None:
-        """Append one row (a JSON object without its line end)."""
-        if self._shard_bytes is not None and self._file and self._bytes + len(row) >= self._shard_bytes:
-            self._close()
-        if not self._file:
-            self._open(f"{self._stem}-{len(self.shards):05d}.jsonl")
+        """Append one row: a JSON object without its line end, holding `text_bytes` of text."""
         line = row + b"\n"
-        assert self._file is not None
         self._file.write(line)
         self._digest.update(line)
         self._rows += 1
-        self._bytes += len(line)
+        self.bytes += len(line)
         self._text_bytes += text_bytes
 
-    def _open(self, name: str) -> None:
-        self._file = (self._folder / name).open("xb")
-        self._name = name
-        self._digest = hashlib.sha256()
-        self._rows = self._bytes = self._text_bytes = 0
+    def close(self) -> Shard:
+        """Close the file and describe it."""
+        self._file.close()
+        return Shard(self._name, self._digest.hexdigest(), self._rows, self.bytes, self._text_bytes)
 
-    def _close(self) -> None:
-        if self._file:
-            self._file.close()
-            self._file = None
-            digest = self._digest.hexdigest()
-            self.shards.append(Shard(self._name, digest, self._rows, self._bytes, self._text_bytes))
+
+def verify_shards(folder: Path, shards: Iterable[Shard]) -> None:
+    """Raise CorpusDamaged for the first file that is missing or differs from its digest."""
+    for shard in shards:
+        path = folder / shard.name
+        try:
+            with path.open("rb") as file:
+                found = hashlib.file_digest(file, "sha256").hexdigest()
+        except OSError as error:
+            raise CorpusDamaged(path, error.strerror or str(error)) from error
+        if found != shard.sha256:
+            raise CorpusDamaged(
+                path, f"its sha256 is {found[:12]}..., the manifest says {shard.sha256[:12]}..."
+            )

@@ -9,18 +9,21 @@ import sysconfig
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from io import BufferedReader, TextIOWrapper
+from io import BufferedReader
 from pathlib import Path
 
 from jobs.corpus import episode
-from jobs.corpus.decode import UTF16_MARKS, decode, declared_encoding, looks_binary
+from jobs.corpus.decode import declared_encoding, decode, looks_binary
 from jobs.corpus.document import Document
 from jobs.corpus.errors import SourceMissing
 from jobs.corpus.findings import Findings, Kind
+from jobs.corpus.options import Options
 from jobs.corpus.records import RecordReader, read_block
 from jobs.corpus.split_text import split_text
+from jobs.corpus.transcode import UTF16_MARKS, Utf16AsUtf8
 
 _BLOCK_BYTES = 1 << 20
+_HEAD_BYTES = 4096
 _RECORD_SUFFIXES = {".jsonl", ".ndjson"}
 _NOT_SOURCE_TEXT = {"__pycache__", "node_modules"}
 _STAGE_FOLDER = re.compile("stage_[1-4]")
@@ -44,7 +47,7 @@ _STDLIB_LEFT_OUT = {
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """A file, or every file below a folder. JSON records and plain text are told apart by name and content."""
+    """A file, or every file below a folder. Names and content tell JSON records from plain text."""
 
     path: Path
 
@@ -56,12 +59,13 @@ class Files:
 
 @dataclass(frozen=True, slots=True)
 class Stdlib:
-    """The standard library of the running interpreter: language reference, then modules up to `max_bytes`."""
+    """The running interpreter's standard library: language reference, then modules, up to `max_bytes`."""
 
     max_bytes: int = 8_000_000
 
     @property
     def label(self) -> str:
+        """The name that rows and findings use."""
         return "stdlib"
 
 
@@ -83,15 +87,14 @@ def parse_source(text: str) -> Source:
 
 
 class Loader:
-    """Reads sources into documents; counts files, bytes, encodings and findings on the way."""
+    """Reads sources into documents; counts bytes, encodings and findings on the way."""
 
-    def __init__(self, findings: Findings, document_characters: int, max_record_bytes: int) -> None:
+    def __init__(self, findings: Findings, options: Options, own_folder: Path) -> None:
         self.encodings: Counter[str] = Counter()
-        self.files = 0
         self.bytes_read = 0
         self._findings = findings
-        self._document_characters = document_characters
-        self._max_record_bytes = max_record_bytes
+        self._options = options
+        self._own_folder = own_folder.resolve()
 
     def load(self, source: Source) -> Iterator[Document]:
         """All documents of one source, in an order fixed by the names of its files."""
@@ -119,8 +122,10 @@ class Loader:
             if child.name.startswith(".") or child.name in _NOT_SOURCE_TEXT:
                 self._findings.add(Kind.SKIPPED, name, 0, "hidden or generated")
             elif child.is_dir():
-                if child.is_symlink():
-                    self._findings.add(Kind.SKIPPED, name, 0, "a link to a folder")
+                if child.is_symlink() or child.resolve() == self._own_folder:
+                    self._findings.add(
+                        Kind.SKIPPED, name, 0, "a link to a folder, or where corpora are built"
+                    )
                 else:
                     yield from self._walk(child, name)
             elif child.is_file():
@@ -131,50 +136,49 @@ class Loader:
     def _file(self, path: Path, label: str) -> Iterator[Document]:
         try:
             with path.open("rb") as file:
-                self.files += 1
-                head = file.peek(4096)[:4096]
-                if looks_binary(head):
-                    self._findings.add(Kind.BINARY, label, 0, "data, not text; left out")
-                    return
-                if _holds_records(path, head):
-                    reader = RecordReader(label, self._findings, self.encodings, self._max_record_bytes)
-                    for line, value in reader.read(file):
-                        if found := episode.document(value, label, line, self._findings):
-                            yield found
-                else:
-                    yield from self._text_file(file, head, label)
                 self.bytes_read += path.stat().st_size
+                if not file.peek(2).startswith(UTF16_MARKS):
+                    yield from self._content(path, file, label)
+                    return
+                self.encodings["utf-16"] += 1
+                self._findings.add(Kind.NOT_UTF8, label, 1, "read as utf-16")
+                wide = Utf16AsUtf8(file)
+                yield from self._content(path, BufferedReader(wide), label)
+                if wide.replaced:
+                    detail = f"{wide.replaced} broken characters replaced"
+                    self._findings.add(Kind.BROKEN_ENCODING, label, 1, detail)
         except OSError as error:
             self._findings.add(Kind.UNREADABLE, label, 0, error.strerror or str(error))
+
+    def _content(self, path: Path, file: BufferedReader, label: str) -> Iterator[Document]:
+        head = file.peek(_HEAD_BYTES)[:_HEAD_BYTES]
+        if looks_binary(head):
+            self._findings.add(Kind.BINARY, label, 0, "data, not text; left out")
+        elif _holds_records(path, head):
+            reader = RecordReader(label, self._findings, self.encodings, self._options.max_record_bytes)
+            for line, value in reader.read(file):
+                if found := episode.document(value, label, line, self._findings):
+                    yield found
+        else:
+            yield from self._text_file(file, head, label)
 
     def _text_file(self, file: BufferedReader, head: bytes, label: str) -> Iterator[Document]:
         stage = next((part for part in label.split("/") if _STAGE_FOLDER.fullmatch(part)), None)
         for line, text in self._blocks(file, head, label):
-            for offset, part in split_text(text, self._document_characters):
+            for offset, part in split_text(text, self._options.document_characters):
                 yield Document(part, label, line + offset, stage)
 
     def _blocks(self, file: BufferedReader, head: bytes, label: str) -> Iterator[tuple[int, str]]:
         """The text of a file in pieces of about a megabyte, each with its first line's number."""
         line = 1
-        if head.startswith(UTF16_MARKS):
-            self.encodings["utf-16"] += 1
-            self._findings.add(Kind.NOT_UTF8, label, 1, "read as utf-16")
-            wide = TextIOWrapper(file, encoding="utf-16", errors="replace")
-            while text := wide.read(_BLOCK_BYTES):
-                yield line, text
-                line += text.count("\n")
-            return
         declared = declared_encoding(head)
         if not head:
             self._findings.add(Kind.EMPTY_TEXT, label, 0, "the file is empty; left out")
         while data := read_block(file, _BLOCK_BYTES):
             decoded = decode(data, declared)
             self.encodings[decoded.encoding] += 1
-            if decoded.replaced:
-                detail = f"{decoded.replaced} broken sequences replaced"
-                self._findings.add(Kind.BROKEN_UTF8, label, line, detail)
-            elif not decoded.encoding.startswith("utf-8"):
-                self._findings.add(Kind.NOT_UTF8, label, line, f"read as {decoded.encoding}")
+            if odd := decoded.oddity:
+                self._findings.add(odd[0], label, line, odd[1])
             yield line, decoded.text
             line += data.count(b"\n")
 
@@ -212,14 +216,12 @@ def _reference_topics(path: Path) -> list[tuple[str, str]]:
 
 
 def _holds_records(path: Path, head: bytes) -> bool:
-    """JSON lines by name; a `.json` file when it is an array or has one object per line (not a settings file)."""
+    """JSON lines by name; `.json` when it is an array or has an object per line (not a settings file)."""
     suffix = path.suffix.lower()
     if suffix in _RECORD_SUFFIXES:
         return True
     if suffix != ".json":
         return False
-    if head.startswith(UTF16_MARKS):
-        return True
     text = decode(head).text.lstrip("\ufeff \t\r\n")
     if text.startswith("["):
         return True

@@ -12,9 +12,10 @@ def held_out_clusters(
 ) -> frozenset[str]:
     """Clusters that hold about `fraction` of the bytes, chosen by digest of seed and name.
 
-    The order of choice does not depend on what else is in the corpus, so a corpus that grows keeps nearly all
-    of its held-out texts held out. A cluster that would overshoot the target by more than a tenth is passed over,
-    but a corpus of two clusters or more always gets something to measure on (if `fraction` is above 0).
+    `cluster_of` and `text_bytes` are per text. The order of choice does not depend on what else is in the
+    corpus, so a corpus that grows keeps nearly all of its held-out texts held out. A cluster that would
+    overshoot the target by more than a tenth is passed over, but a corpus of two clusters or more always gets
+    something to measure on (if `fraction` is above 0).
     """
     sizes: Counter[str] = Counter()
     for cluster, size in zip(cluster_of, text_bytes, strict=True):

@@ -15,9 +15,9 @@ _PREFIX = ".building-"
 
 @contextmanager
 def staging(parent: Path) -> Iterator[Path]:
-    """A scratch folder inside `parent`, removed at the end; one at a time, others wait.
+    """Give a scratch folder inside `parent`, removed at the end; one at a time, others wait.
 
-    What a killed predecessor left behind is swept first: while we hold the lock, nobody else's scratch is live.
+    What a killed predecessor left behind is swept first: while we hold the lock, no other scratch is live.
     """
     parent.mkdir(parents=True, exist_ok=True)
     with (parent / ".lock").open("wb") as lock:
