@@ -41,8 +41,11 @@ clean: ## Remove the virtual environment and everything the tools left
 	find $(PYTHON_SOURCES) -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # One environment: dev.txt holds every line of run.txt, so the second stamp only adds to the first.
-.venv/ready: requirements/run.txt pyproject.toml
-	python=$$(.ci/python.sh) && "$$python" -m venv .venv
+.venv/created:
+	python=$$(.ci/python.sh) && "$$python" -m venv --clear .venv
+	touch $@
+
+.venv/ready: .venv/created requirements/run.txt pyproject.toml
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/run.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	touch $@
