@@ -1,0 +1,1 @@
+"""The local platform: sessions are detached processes of this machine, found again by launch key."""

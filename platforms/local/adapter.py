@@ -1,0 +1,339 @@
+"""The adapter of the local platform. A folder for each launch key; see session.py for what lies in it.
+
+``launch`` makes the folder appear at once and whole, then starts a keeper (keeper.py), which claims the
+session. From then on the daemon can die: another adapter object on the same folder sees and stops the same
+sessions. What one folder holds is one pool. Its limits are this platform's truth, so it refuses what
+another place would refuse.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import select
+import shutil
+import signal
+import subprocess
+import threading
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import platforms
+from platforms.base import (
+    Capabilities,
+    Misconfigured,
+    Observed,
+    QuotaReading,
+    Refused,
+    SessionState,
+    Unreachable,
+)
+from platforms.local.records import KEEPER_LOG, LAUNCH, ORDER, OUTPUT, WORK
+from platforms.local.session import Session
+from platforms.registry import read_count, reject_unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from platforms.base import LaunchRequest
+    from platforms.registry import PlatformContext
+
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}", re.ASCII)
+_LOCK = ".lock"
+_NEW = ".new-"  # a folder in the making
+_GONE = ".gone-"  # a folder in removal
+_LOCK_TRIES = 250
+_LOCK_WAIT_SECONDS = 0.02
+_CLAIM_SECONDS = 30  # real seconds a keeper may take to claim; it takes a few hundredths of one
+_LOG_CHUNK_BYTES = 1 << 16
+_SETTINGS = frozenset({"devices", "log_bytes", "nice", "pass_environment"})
+# The daemon's environment holds secrets of mail servers and accounts; a session gets what programs need to
+# run.
+_ENVIRONMENT = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TZ|TMPDIR|LD_LIBRARY_PATH|VIRTUAL_ENV|XDG_CACHE_HOME|"
+    r"(CUDA|NVIDIA|NCCL|OMP|MKL|OPENBLAS)_\w+"
+)
+_KEEPER = "import sys; sys.path.append(sys.argv.pop(1)); from platforms.local.keeper import main; main()"
+
+
+def load(settings: Mapping[str, str], context: PlatformContext) -> LocalPlatform:
+    """Return the local platform of one pool. Raises Misconfigured."""
+    return LocalPlatform(settings, context)
+
+
+class LocalPlatform:
+    """Runs payloads as detached processes of this machine.
+
+    Settings, all optional: ``devices`` (comma-separated numbers of the accelerators this pool owns; a
+    session gets its share of them and the ``devices`` of its lanes are translated), ``log_bytes`` (output
+    kept of each session), ``nice`` (added to the priority of payloads), ``pass_environment``
+    (comma-separated names of further variables that payloads may see).
+    """
+
+    capabilities = Capabilities(cancels=True, tails_logs=True)
+
+    def __init__(self, settings: Mapping[str, str], context: PlatformContext) -> None:
+        reject_unknown("local", settings, _SETTINGS)
+        self._context = context
+        self._log_bytes = read_count("local", settings, "log_bytes", 8 << 20)
+        self._nice = read_count("local", settings, "nice", 10)
+        self._devices = _read_devices(settings.get("devices", ""))
+        self._passed = frozenset(filter(None, settings.get("pass_environment", "").split(",")))
+        self._clock = {"epoch": 0.0, "origin": 0.0, "scale": 1.0, **context.clock}
+        self._root = context.state_folder.absolute()
+        try:
+            Path("/proc/self/stat").stat()
+            self._root.mkdir(parents=True, exist_ok=True)
+            (self._root / _LOCK).touch()
+        except OSError as error:
+            raise Misconfigured(
+                "local", "load", str(error), "It needs Linux and a state folder it may write to"
+            ) from error
+
+    def launch(self, request: LaunchRequest, now: int) -> Observed:
+        """Start a session; see Platform.launch. Refuses a session above ``sessions_max``."""
+        if not _KEY.fullmatch(request.key):
+            raise Refused(
+                "local",
+                "launch",
+                f"{request.key!r} cannot be a folder's name",
+                "Use A-Z a-z 0-9 . _ -",
+                permanent=True,
+            )
+        agent = Path(request.bundle or self._context.bundle).absolute() / "payload" / "agent.py"
+        if not agent.is_file():
+            raise Misconfigured("local", "launch", f"there is no agent at {agent}", "Check the bundle folder")
+        session = self._session(request.key)
+        with self._answering("launch"), self._lock():
+            known = session.observe(now)
+            if known is not None:
+                return known
+            self._admit(request, now)
+        return self._start(session, request, agent, now)
+
+    def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
+        """Return what is known of each key; see Platform.find."""
+        with self._answering("find"):
+            self._stand()
+            seen = {key: self._session(key).observe(now) for key in keys if _KEY.fullmatch(key)}
+        return {key: observed for key, observed in seen.items() if observed is not None}
+
+    def stop(self, key: str, now: int, *, force: bool) -> None:
+        """Send SIGTERM to the agent, or SIGKILL to all it started; an unclaimed session becomes void."""
+        if not _KEY.fullmatch(key):
+            return
+        session = self._session(key)
+        with self._answering("stop"):
+            self._stand()
+            if session.order() is None or session.void(now, "stopped before it started"):
+                return
+            if force:
+                session.kill()
+            elif (agent := session.agent()) is not None:
+                try:
+                    os.kill(agent, signal.SIGTERM)
+                except ProcessLookupError:
+                    return
+
+    def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
+        """Yield the output kept of a session; see Platform.logs."""
+        if not _KEY.fullmatch(key):
+            return
+        with self._answering("logs"):
+            self._stand()
+            try:
+                stream = (self._root / key / OUTPUT).open("rb")
+            except FileNotFoundError:
+                return
+            with stream:
+                stream.seek(max(offset, 0))
+                while limit_bytes > 0 and (piece := stream.read(min(limit_bytes, _LOG_CHUNK_BYTES))):
+                    limit_bytes -= len(piece)
+                    yield piece
+
+    def read_quota(self, now: int) -> Sequence[QuotaReading]:
+        """Return nothing: this machine keeps no books."""
+        del now
+        return ()
+
+    def sweep(self, keep: Sequence[str], now: int) -> Sequence[str]:
+        """Remove the folders of sessions that ended or never started, except ``keep``; return their keys."""
+        over = {SessionState.ENDED, SessionState.ABSENT}
+        with self._answering("sweep"):
+            with self._lock():
+                removed = [
+                    key
+                    for key in sorted(self._keys() - set(keep))
+                    if (seen := self._session(key).observe(now)) is not None and seen.state in over
+                ]
+                for name in [*removed, *(path.name for path in self._root.glob(f"{_NEW}*"))]:
+                    (self._root / name).rename(
+                        self._root / f"{_GONE}{name.lstrip('.')}.{os.urandom(4).hex()}"
+                    )
+            for leftover in self._root.glob(f"{_GONE}*"):
+                shutil.rmtree(leftover, ignore_errors=True)
+        return removed
+
+    def _admit(self, request: LaunchRequest, now: int) -> None:
+        """Make the session's folder appear, or raise Refused. The caller holds the lock."""
+        if request.deadline <= now:
+            raise Refused("local", "launch", f"the deadline {request.deadline} is not after {now}")
+        live = [
+            session
+            for session in map(self._session, self._keys())
+            if (seen := session.observe(now)) is not None
+            and seen.state in {SessionState.QUEUED, SessionState.RUNNING}
+        ]
+        if len(live) >= self._context.sessions_max:
+            raise Refused(
+                "local",
+                "launch",
+                f"{len(live)} of at most {self._context.sessions_max} sessions are live",
+                "Wait until one ends",
+            )
+        devices = self._share(request, live)
+        launch = {**request.launch, "work_dir": WORK}
+        if devices:
+            launch["lanes"] = [_translate(lane, devices) for lane in launch.get("lanes", ())]
+        order = {
+            "launched_at": now,
+            "claim_by": now + round(_CLAIM_SECONDS * max(self._clock["scale"], 1.0)),
+            "deadline": request.deadline,
+            "devices": devices,
+        }
+        try:
+            self._make_folder(request.key, json.dumps(launch), json.dumps(order))
+        except OSError as error:
+            raise Refused("local", "launch", str(error), f"Check the disk of {self._root}") from error
+
+    def _make_folder(self, key: str, launch: str, order: str) -> None:
+        """Make the folder of a session appear whole, or not at all."""
+        making = self._root / f"{_NEW}{key}"
+        shutil.rmtree(making, ignore_errors=True)  # left by a daemon that died in this very place
+        making.mkdir(mode=0o700)
+        try:
+            (making / WORK).mkdir()
+            (making / LAUNCH).write_text(launch)
+            (making / ORDER).write_text(order)
+            making.rename(self._root / key)
+        except OSError:
+            shutil.rmtree(making, ignore_errors=True)
+            raise
+
+    def _share(self, request: LaunchRequest, live: Sequence[Session]) -> Sequence[int]:
+        """Return the machine's devices that a new session gets: none when the pool names none."""
+        if not self._devices:
+            return ()
+        taken = {device for session in live if (order := session.order()) for device in order.devices}
+        free = [device for device in self._devices if device not in taken]
+        if len(free) < request.devices:
+            raise Refused("local", "launch", f"{len(free)} devices are free, {request.devices} are needed")
+        return free[: request.devices]
+
+    def _start(self, session: Session, request: LaunchRequest, agent: Path, now: int) -> Observed:
+        """Start the keeper; when it does not claim the session, make sure that it never will."""
+        try:
+            claimed, why = self._spawn(session.folder, request, agent), "the keeper did not claim the session"
+        except OSError as error:
+            claimed, why = False, str(error)
+        with self._answering("launch"):
+            if not claimed and session.void(now, why):
+                said = (session.folder / KEEPER_LOG).read_text(errors="replace").strip()[-500:]
+                raise Refused("local", "launch", "; ".join(filter(None, [why, said])))
+            observed = session.observe(now)
+        if observed is None:
+            raise Unreachable("local", "launch", f"{session.folder} vanished")
+        return observed
+
+    def _spawn(self, folder: Path, request: LaunchRequest, agent: Path) -> bool:
+        """Start the keeper of a session and wait until it has claimed it; return whether it said so."""
+        clock = {**self._clock, **request.launch.get("clock", {})}
+        arguments = [
+            Path(platforms.__file__).parent.parent,
+            folder,
+            request.deadline,
+            self._context.session_cap_seconds,
+            *(repr(float(clock[part])) for part in ("epoch", "origin", "scale")),
+            self._log_bytes,
+            self._nice,
+            self._context.python,
+            agent,
+        ]
+        environment = {
+            name: text
+            for name, text in os.environ.items()
+            if _ENVIRONMENT.fullmatch(name) or name in self._passed
+        }
+        with (
+            (folder / KEEPER_LOG).open("ab") as keeper_log,
+            subprocess.Popen(
+                [self._context.python, "-I", "-S", "-c", _KEEPER, *map(str, arguments)],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=keeper_log,
+                cwd="/",
+                env=environment,
+                start_new_session=True,
+            ) as starter,
+        ):
+            if starter.stdout is None:
+                raise AssertionError("a pipe was asked for")
+            answered = select.poll()
+            answered.register(starter.stdout, select.POLLIN)
+            if answered.poll(_CLAIM_SECONDS * 1000):
+                return starter.stdout.read(1) == b"1"
+            starter.kill()
+            return False
+
+    def _session(self, key: str) -> Session:
+        return Session(key, self._root / key)
+
+    def _keys(self) -> set[str]:
+        return {entry.name for entry in os.scandir(self._root) if _KEY.fullmatch(entry.name)}
+
+    def _stand(self) -> None:
+        """Raise OSError when the state folder is gone: an unmounted disk must not look like an empty one."""
+        (self._root / _LOCK).stat()
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        """Hold the pool against other threads and daemons, for the moment in which sessions are counted."""
+        with (self._root / _LOCK).open("rb") as handle:
+            patience = threading.Event()
+            for _ in range(_LOCK_TRIES):
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    patience.wait(_LOCK_WAIT_SECONDS)
+            else:
+                raise TimeoutError(f"another process holds {self._root / _LOCK}")
+            yield
+
+    @contextmanager
+    def _answering(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise Unreachable(
+                "local", action, f"{type(error).__name__}: {error}", f"Check {self._root}"
+            ) from error
+
+
+def _read_devices(text: str) -> tuple[int, ...]:
+    names = [name.strip() for name in text.split(",") if name.strip()]
+    if not all(name.isascii() and name.isdigit() for name in names) or len(set(names)) != len(names):
+        raise Misconfigured("local", "load", f"devices = {text!r} is no list of device numbers such as 0,1")
+    return tuple(map(int, names))
+
+
+def _translate(lane: Mapping[str, Any], share: Sequence[int]) -> dict[str, Any]:
+    try:
+        return {**lane, "devices": [share[index] for index in lane.get("devices", ())]}
+    except IndexError:
+        raise Refused(
+            "local", "launch", f"a lane asks for devices {lane['devices']} of {len(share)}", permanent=True
+        ) from None

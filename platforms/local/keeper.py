@@ -1,0 +1,176 @@
+"""The keeper: the part of the local platform that outlives the daemon. One small process for each session.
+
+It claims the session, starts the agent in a kernel session of its own, keeps its output, ends it at the
+deadline and writes down how it ended. Nothing in it decides anything: it stands for the machine room.
+
+Every millisecond between a launch and the first step is billed to somebody, so this file and what it
+imports load in a few: no typing, json, signal or subprocess module, and arguments instead of a file to
+parse.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+import time
+
+from platforms.local.processes import MARK, SIGKILL, boot_id, kill_members, start_ticks
+from platforms.local.records import CLAIM, END, LAUNCH, OUTPUT, publish
+
+_CHUNK_BYTES = 1 << 16
+_LOOK_SECONDS = 60.0  # a wall clock may be set while we wait, so the deadline is looked at again this often
+
+
+class Terms:
+    """What the adapter hands over, in the order of the command line. Times are scheduled UTC seconds."""
+
+    def __init__(self, arguments: list[str]) -> None:
+        self.folder = arguments[0]
+        self.deadline = int(arguments[1])
+        self.cap_seconds = int(arguments[2])  # 0: none
+        self.epoch, self.origin, self.scale = (float(figure) for figure in arguments[3:6])
+        self.log_bytes = int(arguments[6])
+        self.nice = int(arguments[7])
+        self.python = arguments[8]
+        self.agent = arguments[9]
+
+    def now(self) -> float:
+        """Return the scheduled time, by the clock that the launch contract defines."""
+        return self.epoch + (time.time() - self.origin) * self.scale  # noqa: TID251 - the platform's own clock
+
+    def seconds_until(self, instant: int) -> float:
+        """Return the real seconds until a scheduled instant."""
+        return (instant - self.now()) / self.scale
+
+
+class Log:
+    """The session's output on disk: the first ``limit`` bytes, then one notice."""
+
+    def __init__(self, path: str, limit: int) -> None:
+        self._descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._room = limit
+        self._notice = b"\n[output beyond %d bytes is dropped]\n" % limit
+
+    def write(self, data: bytes) -> None:
+        """Keep what fits. A full disk costs output, never the session."""
+        kept, self._room = data[: self._room], self._room - len(data)
+        if self._room < 0:
+            kept, self._notice, self._room = kept + self._notice, b"", 0
+        try:
+            while kept:
+                kept = kept[os.write(self._descriptor, kept) :]
+        except OSError as error:
+            sys.stderr.write(f"output dropped: {error}\n")
+
+
+def main() -> None:
+    """Detach, then keep one session. Writes one byte to stdout once it is claimed and the agent let go."""
+    terms = Terms(sys.argv[1:])
+    if os.fork():
+        os._exit(0)  # the daemon has nothing to reap later, and init adopts the keeper
+    os.chdir(terms.folder)
+    started_at = int(terms.now())
+    ends_by = min(terms.deadline, started_at + terms.cap_seconds) if terms.cap_seconds else terms.deadline
+    if started_at >= ends_by:
+        sys.exit("the deadline passed before the session could start")
+    output, output_end = os.pipe()
+    agent, let_go = _fork_agent(terms, output_end)
+    os.close(output_end)
+    ticks = start_ticks(agent) or 0
+    claim = (
+        f'{{"keeper": {os.getpid()}, "keeper_ticks": {start_ticks(os.getpid())}, "agent": {agent}, '
+        f'"agent_ticks": {ticks}, "boot": "{boot_id()}", "started_at": {started_at}, "ends_by": {ends_by}}}\n'
+    )
+    if not publish(".", CLAIM, claim):
+        sys.exit("the session is claimed or void")  # closing our end of the pipe sends the agent home
+    os.write(let_go, b"1")
+    os.close(let_go)
+    _acknowledge()
+    overran = _watch(terms, agent, ticks, output, ends_by)
+    _, status = os.waitpid(agent, 0)
+    ended_at = max(started_at, min(int(terms.now()), ends_by))
+    publish(".", END, _end(started_at, ended_at, os.waitstatus_to_exitcode(status), overran=overran))
+
+
+def _fork_agent(terms: Terms, output_end: int) -> tuple[int, int]:
+    """Start the agent's process, which waits to be let go; return its pid and the pipe that does it."""
+    permission, let_go = os.pipe()
+    agent = os.fork()
+    if agent:
+        os.close(permission)
+        return agent, let_go
+    os.close(let_go)
+    os.setsid()
+    os.nice(terms.nice)
+    os.dup2(output_end, 1)
+    os.dup2(output_end, 2)
+    if os.read(permission, 1):
+        try:
+            os.execve(  # noqa: S606 - no shell is wanted
+                terms.python,
+                [terms.python, terms.agent, f"{terms.folder}/{LAUNCH}"],
+                {**os.environ, MARK: terms.folder},
+            )
+        except OSError as error:
+            os.write(2, f"cannot start {terms.python}: {error}\n".encode())
+    os._exit(127)
+
+
+def _acknowledge() -> None:
+    os.write(1, b"1")
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 1)
+    os.close(nowhere)
+
+
+def _watch(terms: Terms, agent: int, ticks: int, output: int, ends_by: int) -> bool:
+    """Keep the output until the agent is gone, with all its kin; return whether the deadline ended it.
+
+    The agent is not reaped here: its pid stands for the group as long as there is something to kill.
+    """
+    log = Log(OUTPUT, terms.log_bytes)
+    agent_gone = os.pidfd_open(agent)
+    waiting_for = [agent_gone, output]
+    ready: list[int] = []
+    overran = False
+    while agent_gone not in ready:
+        if not overran and terms.seconds_until(ends_by) <= 0:
+            overran = True
+            os.kill(agent, SIGKILL)
+        remaining = min(max(terms.seconds_until(ends_by), 0.0), _LOOK_SECONDS)
+        ready, _, _ = select.select(waiting_for, [], [], _LOOK_SECONDS if overran else remaining)
+        if output in ready and not _pump(output, log):
+            waiting_for.remove(output)
+    while not kill_members(agent, ticks, terms.folder, rounds=1):
+        _drain(output, log)
+    _drain(output, log)
+    return overran
+
+
+def _pump(output: int, log: Log) -> bool:
+    data = os.read(output, _CHUNK_BYTES)
+    log.write(data)
+    return bool(data)
+
+
+def _drain(output: int, log: Log) -> None:
+    """Keep what is in the pipe. A stranger may hold its other end open, so do not wait for it to close."""
+    os.set_blocking(output, False)
+    try:
+        while _pump(output, log):
+            continue
+    except BlockingIOError:
+        return
+
+
+def _end(started_at: int, ended_at: int, exit_code: int, *, overran: bool) -> str:
+    if overran:
+        why = "killed at the deadline"
+    elif exit_code < 0:
+        why = f"killed by signal {-exit_code}"
+    else:
+        why = f"exit code {exit_code}"
+    return (
+        f'{{"started_at": {started_at}, "ended_at": {ended_at}, "exit_code": {exit_code}, "why": "{why}"}}\n'
+    )

@@ -1,0 +1,109 @@
+"""What Linux tells about the processes of a session.
+
+A session's processes are found in three ways, because each can be shaken off alone: by the process group
+and the kernel session of the agent, and by a mark in the environment that every child inherits. Processes
+are told apart by pid and start time, so that a reused pid is never taken for an old process. The keeper
+imports this file on its way to the agent: it must stay cheap, hence no typing, signal or subprocess module.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+
+MARK = "SCHED_SESSION"  # environment variable that carries the session's folder
+SIGKILL = 9
+_WAIT_MILLISECONDS = 200
+_CHUNK_BYTES = 1 << 16
+
+
+def read_stat(pid: int | str) -> list[bytes] | None:
+    """Return the fields of /proc/<pid>/stat from the third (state) on, or None when there is no live process.
+
+    Raises OSError when the answer cannot be read, which is not the same as gone. A zombie is gone.
+    """
+    data = _read(f"/proc/{pid}/stat")
+    if not data:
+        return None
+    fields = data[data.rindex(b")") + 2 :].split()
+    return None if fields[0] in b"ZX" else fields
+
+
+def start_ticks(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot, or None when there is no live one."""
+    fields = read_stat(pid)
+    return int(fields[19]) if fields else None
+
+
+def boot_id() -> str:
+    """Return the identity of this boot, or an empty text where it is hidden (a sandbox may hide it)."""
+    try:
+        return (_read("/proc/sys/kernel/random/boot_id") or b"").decode().strip()
+    except OSError:
+        return ""
+
+
+def members(leader: int, leader_ticks: int, folder: str) -> list[int]:
+    """Return the live processes of the session that was led by ``leader`` and works in ``folder``.
+
+    Raises OSError when the process table cannot be read.
+    """
+    now_there = start_ticks(leader)
+    # While one member of a group lives its number is not given out again: another leader means another group.
+    group = None if now_there not in {None, leader_ticks} else str(leader).encode()
+    mark = f"{MARK}={folder}".encode()
+    own_user = os.geteuid()
+    found = []
+    for name in os.listdir("/proc"):  # noqa: PTH208 - pathlib costs the keeper more than its whole work
+        if not name.isdigit() or int(name) == os.getpid():
+            continue
+        fields = read_stat(name)
+        if fields and ((group is not None and group in fields[2:4]) or _is_marked(name, mark, own_user)):
+            found.append(int(name))
+    return found
+
+
+def kill_members(leader: int, leader_ticks: int, folder: str, rounds: int) -> bool:
+    """Send SIGKILL to all members and wait briefly for their end; return whether none is left."""
+    for _ in range(rounds):
+        pids = members(leader, leader_ticks, folder)
+        if not pids:
+            return True
+        watch = select.poll()
+        watched = []
+        for pid in pids:
+            try:
+                descriptor = os.pidfd_open(pid)
+                watched.append(descriptor)
+                os.kill(pid, SIGKILL)
+            except (ProcessLookupError, PermissionError):
+                continue
+            watch.register(descriptor, select.POLLIN)
+        watch.poll(_WAIT_MILLISECONDS)
+        for descriptor in watched:
+            os.close(descriptor)
+    return not members(leader, leader_ticks, folder)
+
+
+def _is_marked(pid: str, mark: bytes, own_user: int) -> bool:
+    try:
+        if os.stat(f"/proc/{pid}").st_uid != own_user:  # noqa: PTH116 - as above
+            return False
+        return mark in (_read(f"/proc/{pid}/environ") or b"").split(b"\0")
+    except (FileNotFoundError, PermissionError):
+        return False
+
+
+def _read(path: str) -> bytes | None:
+    """Return a file of /proc, or None when its process is gone."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            pieces = []
+            while piece := os.read(descriptor, _CHUNK_BYTES):
+                pieces.append(piece)
+            return b"".join(pieces)
+        finally:
+            os.close(descriptor)
+    except (FileNotFoundError, ProcessLookupError):
+        return None

@@ -1,0 +1,35 @@
+"""Files of a session; claim and end appear whole and once. Shared with the keeper, hence only ``os``."""
+
+from __future__ import annotations
+
+import os
+
+LAUNCH = "launch.json"  # the document for the agent
+ORDER = "order.json"  # what the adapter must remember of the launch
+CLAIM = "claim.json"  # who runs the session; whoever writes it first owns the session's fate
+END = "ended.json"
+OUTPUT = "output.log"
+KEEPER_LOG = "keeper.log"
+WORK = "work"
+
+
+def publish(folder: str, name: str, text: str) -> bool:
+    """Write ``name`` unless it exists; return whether this call wrote it. After an OSError nothing was."""
+    temporary = f"{folder}/.{name}.{os.urandom(6).hex()}"
+    descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    try:
+        try:
+            _write_all(descriptor, text.encode())
+        finally:
+            os.close(descriptor)
+        os.link(temporary, f"{folder}/{name}")
+    except FileExistsError:
+        return False
+    finally:
+        os.unlink(temporary)  # noqa: PTH108 - pathlib costs the keeper more than its whole work
+    return True
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]

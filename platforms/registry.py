@@ -1,0 +1,85 @@
+"""The table of platforms: an explicit name for each, loaded only when a pool asks for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from importlib import import_module
+from typing import TYPE_CHECKING, cast
+
+from platforms.base import Misconfigured
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from platforms.base import Platform
+
+# name -> "module:function" with the signature Loader. Adding a platform: docs/adding-a-platform.md.
+_LOADERS: Mapping[str, str] = {
+    "fake": "platforms.fake:load",
+    "local": "platforms.local.adapter:load",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class PlatformContext:
+    """What a platform is given besides its own settings.
+
+    ``state_folder`` belongs to this one pool and survives restarts. ``bundle`` is the folder that holds the
+    payload package. ``clock`` is the ``clock`` part of the launch contract; empty means real time.
+    """
+
+    state_folder: Path
+    python: str
+    bundle: Path
+    sessions_max: int = 1
+    session_cap_seconds: int = 43_200
+    clock: Mapping[str, float] = field(default_factory=dict)
+
+
+if TYPE_CHECKING:
+    Loader = Callable[[Mapping[str, str], PlatformContext], Platform]
+
+
+def known() -> tuple[str, ...]:
+    """Return the names of all platforms, sorted."""
+    return tuple(sorted(_LOADERS))
+
+
+def load(platform: str, settings: Mapping[str, str], context: PlatformContext) -> Platform:
+    """Return the adapter ``platform`` for one pool.
+
+    Raises Misconfigured for an unknown name, a missing library or a bad setting.
+    """
+    address = _LOADERS.get(platform)
+    if address is None:
+        raise Misconfigured(
+            platform, "load", "there is no such platform", f"Known platforms: {', '.join(known())}"
+        )
+    module, function = address.split(":")
+    try:
+        loader = cast("Loader", getattr(import_module(module), function))
+    except ImportError as error:
+        raise Misconfigured(
+            platform, "load", str(error), f"Install the extra of this platform: uff-scheduler[{platform}]"
+        ) from error
+    return loader(settings, context)
+
+
+def reject_unknown(platform: str, settings: Mapping[str, str], allowed: frozenset[str]) -> None:
+    """Raise Misconfigured when ``settings`` names something the platform does not know."""
+    if unknown := sorted(set(settings) - allowed):
+        raise Misconfigured(
+            platform,
+            "load",
+            f"unknown setting {', '.join(unknown)}",
+            f"Known settings: {', '.join(sorted(allowed)) or 'none'}",
+        )
+
+
+def read_count(platform: str, settings: Mapping[str, str], name: str, default: int) -> int:
+    """Return a setting that is a whole number of at least zero. Raises Misconfigured."""
+    text = settings.get(name, str(default))
+    if not (text.isascii() and text.isdigit()):
+        raise Misconfigured(platform, "load", f"{name} = {text!r} is no whole number of at least 0")
+    return int(text)
