@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Literal
@@ -83,17 +84,22 @@ def build(
         entries = [spool.entries[name] for name in ids]
         progress(Progress("clustering", 0, len(ids), loader.bytes_read))
         cluster_of = [ids[root] for root in clusters([entry.signature for entry in entries])]
-        sizes = [entry.text_bytes for entry in entries]
-        held_out = held_out_clusters(cluster_of, sizes, held_out_fraction, seed)
+        held_out = held_out_clusters(
+            cluster_of,
+            [entry.text_bytes for entry in entries],
+            [entry.domains for entry in entries],
+            held_out_fraction,
+            seed,
+        )
         folder = scratch / "corpus"
         folder.mkdir()
-        writer = _Writer(folder, shard_bytes)
-        for index, (entry, cluster) in enumerate(zip(entries, cluster_of, strict=True)):
-            row = spool.row(entry)[:-1] + b',"cluster":"%s"}' % cluster.encode()
-            writer.write(row, entry.text_bytes, held_out=cluster in held_out)
-            if index % _REPORT_EVERY == 0:
-                progress(Progress("writing", index, len(ids), loader.bytes_read))
-        train, kept_out = writer.close()
+        with closing(_Writer(folder, shard_bytes)) as writer:
+            for index, (entry, cluster) in enumerate(zip(entries, cluster_of, strict=True)):
+                row = spool.row(entry)[:-1] + b',"cluster":"%s"}' % cluster.encode()
+                writer.write(row, entry.text_bytes, held_out=cluster in held_out)
+                if index % _REPORT_EVERY == 0:
+                    progress(Progress("writing", index, len(ids), loader.bytes_read))
+            train, kept_out = writer.finish()
         findings.write(folder / FINDINGS_NAME)
         manifest = CorpusManifest(
             folder=out_dir,
@@ -133,16 +139,20 @@ class _Writer:
         self._shard_bytes = shard_bytes
         self._held_out = ShardFile(folder, "heldout.jsonl")
         self._train = ShardFile(folder, "train-00000.jsonl")
-        self._closed: list[Shard] = []
+        self._finished: list[Shard] = []
 
     def write(self, row: bytes, text_bytes: int, *, held_out: bool) -> None:
         if held_out:
             self._held_out.write(row, text_bytes)
             return
         if self._train.bytes and self._train.bytes + len(row) > self._shard_bytes:
-            self._closed.append(self._train.close())
-            self._train = ShardFile(self._folder, f"train-{len(self._closed):05d}.jsonl")
+            self._finished.append(self._train.finish())
+            self._train = ShardFile(self._folder, f"train-{len(self._finished):05d}.jsonl")
         self._train.write(row, text_bytes)
 
-    def close(self) -> tuple[tuple[Shard, ...], Shard]:
-        return (*self._closed, self._train.close()), self._held_out.close()
+    def finish(self) -> tuple[tuple[Shard, ...], Shard]:
+        return (*self._finished, self._train.finish()), self._held_out.finish()
+
+    def close(self) -> None:
+        self._train.close()
+        self._held_out.close()

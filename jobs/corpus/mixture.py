@@ -8,7 +8,7 @@ import os
 import re
 import shutil
 from collections.abc import Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -209,14 +209,14 @@ def _rank(place: _Place, seed: str) -> bytes:
 
 
 def _copy_rows(corpus_folder: Path, folder: Path, name: str, places: Sequence[_Place]) -> Shard:
-    writer = ShardFile(folder, name)
     with ExitStack() as stack:
+        writer = stack.enter_context(closing(ShardFile(folder, name)))
         shards = {place.shard for place in places}
         files = {shard: stack.enter_context((corpus_folder / shard).open("rb")) for shard in sorted(shards)}
         for place in places:
             files[place.shard].seek(place.offset)
             writer.write(files[place.shard].read(place.length - 1), place.text_bytes)
-    return writer.close()
+        return writer.finish()
 
 
 def _link(existing: Path, new: Path) -> None:

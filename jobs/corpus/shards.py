@@ -40,10 +40,14 @@ class ShardFile:
         self.bytes += len(line)
         self._text_bytes += text_bytes
 
-    def close(self) -> Shard:
+    def finish(self) -> Shard:
         """Close the file and describe it."""
-        self._file.close()
+        self.close()
         return Shard(self._name, self._digest.hexdigest(), self._rows, self.bytes, self._text_bytes)
+
+    def close(self) -> None:
+        """Close the file, whatever state it is in."""
+        self._file.close()
 
 
 def verify_shards(folder: Path, shards: Iterable[Shard]) -> None:

@@ -152,13 +152,13 @@ class Loader:
 
     def _content(self, path: Path, file: BufferedReader, label: str) -> Iterator[Document]:
         head = file.peek(_HEAD_BYTES)[:_HEAD_BYTES]
-        if looks_binary(head):
-            self._findings.add(Kind.BINARY, label, 0, "data, not text; left out")
-        elif _holds_records(path, head):
+        if _holds_records(path, head):
             reader = RecordReader(label, self._findings, self.encodings, self._options.max_record_bytes)
             for line, value in reader.read(file):
                 if found := episode.document(value, label, line, self._findings):
                     yield found
+        elif looks_binary(head):
+            self._findings.add(Kind.BINARY, label, 0, "data, not text; left out")
         else:
             yield from self._text_file(file, head, label)
 
