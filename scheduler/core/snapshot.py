@@ -54,6 +54,7 @@ class JobView:
     running: str | None = None
     last_pool: str | None = None
     position: int = 0  # place in the queue: breaks ties between jobs of equal worth
+    reference_rate: float = 0.0  # steps per second of the reference device, the unit of value; 0: the fastest pool's
 
     @property
     def remaining_steps(self) -> int:
