@@ -1,0 +1,97 @@
+"""Describe: every setting as people read it, and where it came from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import BaseModel
+
+from config.secret import hidden, is_secret, passwords
+from config.values import Amount, OpeningHours, Reset
+from jobs.duration import show_duration
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from config.settings import Settings
+
+_DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday")
+
+
+def describe(settings: Settings) -> list[tuple[str, str, str]]:
+    """Return (key, value, source) of every setting in force; what may be secret is hidden."""
+    return [
+        (key, hidden(key, text) if is_secret(key) and text else text, settings.origin(place))
+        for key, place, text in _rows(settings, "", "")
+    ]
+
+
+def secrets(settings: Settings) -> list[str]:
+    """Return the secret values inside the settings, for :func:`config.logging.configure`."""
+    options = [settings.artifacts.options, *(pool.options for pool in settings.pools)]
+    found = [text for table in options for name, text in table.items() if is_secret(name)]
+    return [*passwords(settings.database_url), *found]
+
+
+def _rows(section: BaseModel, key: str, place: str) -> Iterator[tuple[str, str, str]]:
+    """Yield (key for people, key of the origin, text).
+
+    Entries of lists go by name for people and by index in origins; a value nobody set has no place.
+    """
+    for name, field in type(section).model_fields.items():
+        value = getattr(section, name)
+        label = field.alias or name
+        is_set = name in section.model_fields_set
+        yield from _row(value, f"{key}{label}", f"{place}{label}" if is_set else "", name)
+
+
+def _row(value: Any, key: str, place: str, name: str) -> Iterator[tuple[str, str, str]]:
+    match value:
+        case BaseModel():
+            yield from _rows(value, f"{key}.", f"{place}.")
+        case tuple() if value and isinstance(value[0], BaseModel):
+            for index, entry in enumerate(value):
+                yield from _rows(entry, f"{key}.{getattr(entry, 'name', index)}.", f"{place}.{index}.")
+        case dict() if value:
+            for inner, text in value.items():
+                yield f"{key}.{inner}", f"{place}.{inner}", str(text)
+        case _:
+            yield key, place, _text(value, name)
+
+
+def _text(value: Any, name: str) -> str:
+    match value:
+        case None | () | {}:
+            return ""
+        case bool():
+            return str(value).lower()
+        case Amount(value=amount, unit="seconds"):
+            return show_duration(amount)
+        case Amount(value=amount):
+            return _money(amount)
+        case Reset(weekday=weekday, offset_seconds=offset):
+            return f"{_DAYS[weekday]} {_clock(offset)}"
+        case OpeningHours():
+            days = "" if len(value.weekdays) == 7 else ",".join(_DAYS[day][:3] for day in sorted(value.weekdays)) + " "
+            return f"{days}{_clock(value.start)}-{_clock(value.end)} {value.zone}"
+        case tuple() | frozenset():
+            items = value if isinstance(value, tuple) else sorted(value)
+            return ", ".join(_text(item, "") for item in items)
+        case int() if name.endswith(("_seconds", "_seconds_min")):
+            return show_duration(value)
+        case int() if "microdollars" in name:
+            return _money(value)
+        case Path():
+            return str(value)
+    return str(value)
+
+
+def _clock(seconds: int) -> str:
+    return f"{seconds // 3_600:02d}:{seconds % 3_600 // 60:02d}"
+
+
+def _money(microdollars: int) -> str:
+    text = f"{microdollars / 1_000_000:.6f}".rstrip("0")
+    whole, _, cents = text.partition(".")
+    return f"${whole}.{cents.ljust(2, '0')}"

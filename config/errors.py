@@ -1,0 +1,11 @@
+"""The error of this room."""
+
+from __future__ import annotations
+
+from jobs.problem import Problem, ProblemsFound
+
+__all__ = ["ConfigError", "Problem"]
+
+
+class ConfigError(ProblemsFound):
+    """The settings cannot be used; ``problems`` names every reason at once, one line each when printed."""

@@ -1,0 +1,161 @@
+"""Layers: where settings come from, and which of them wins.
+
+From weak to strong: the shipped defaults, one file, the environment, what the caller overrides. Tables are
+merged key by key; everything else, lists included, is replaced as a whole. Standard library only: the command
+line reads its few keys from here without building the settings model.
+"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from config.errors import ConfigError, Problem
+from config.shipped import shipped
+from jobs.problem import ProblemsFound
+from jobs.toml_file import read_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+SYSTEM_FILE = Path("/etc/uff-scheduler/config.toml")
+PREFIX = "SCHEDCTL_"
+FILE_VARIABLE = "SCHEDCTL_CONFIG"
+
+# Relative paths mean the folder of the file they stand in.
+_PATHS = (("state_dir",), ("artifacts", "root"), ("models",), ("corpus", "sources"), ("logging", "file"))
+_NO_PATHS = {"", "stdlib"}
+
+
+@dataclass(slots=True)
+class Layers:
+    """All layers merged: plain values, and the origin of each by its dotted key."""
+
+    values: dict[str, Any] = field(default_factory=dict)
+    origins: dict[str, str] = field(default_factory=dict)
+
+
+def origin(key: str, origins: Mapping[str, str]) -> str:
+    """Return the file or variable that set a dotted key, or the table or list around it."""
+    while key:
+        if key in origins:
+            return origins[key]
+        key = key.rpartition(".")[0]
+    return "default"
+
+
+def read_layers(
+    path: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Layers:
+    """Merge all layers. ``path`` replaces the file that ``SCHEDCTL_CONFIG`` or the system names.
+
+    Raises ConfigError for files that cannot be read.
+    """
+    environ = os.environ if environ is None else environ
+    layers = Layers()
+    for file in _files(path, environ):
+        try:
+            document = read_toml(file)
+        except ProblemsFound as error:
+            raise ConfigError(error.problems) from None
+        _merge(layers, _anchored(document, file.absolute().parent), str(file))
+    for name in sorted(environ):
+        if name.startswith(PREFIX) and name != FILE_VARIABLE:
+            keys = name.removeprefix(PREFIX).lower().split("__")
+            _merge(
+                layers,
+                _anchored(_nested(keys, environ[name], name), Path.cwd()),
+                f"environment variable {name}",
+            )
+    _merge(layers, _anchored(dict(overrides or {}), Path.cwd()), "command line")
+    _derive(layers)
+    return layers
+
+
+def _files(path: Path | None, environ: Mapping[str, str]) -> Iterator[Path]:
+    yield shipped("defaults.toml")
+    yield shipped("pools.toml")
+    if path is not None:
+        yield path.expanduser()
+    elif environ.get(FILE_VARIABLE):
+        yield Path(environ[FILE_VARIABLE]).expanduser()
+    elif SYSTEM_FILE.exists():
+        yield SYSTEM_FILE
+
+
+def _nested(keys: Iterable[str], text: str, name: str) -> dict[str, Any]:
+    value: Any = text
+    if text.lstrip().startswith(("[", "{")):
+        try:
+            value = tomllib.loads(f"value = {text}")["value"]
+        except tomllib.TOMLDecodeError as error:
+            remedy = 'write it as in a file, for example ["a", "b"]'
+            problem = Problem(f"environment variable {name}", "", "", f"is no TOML value: {error}", remedy)
+            raise ConfigError([problem]) from None
+    for key in reversed(list(keys)):
+        value = {key: value}
+    found: dict[str, Any] = value
+    return found
+
+
+def _merge(layers: Layers, document: Mapping[str, Any], source: str) -> None:
+    _merge_table(layers.values, document, layers.origins, source, "")
+
+
+def _merge_table(
+    into: dict[str, Any], table: Mapping[str, Any], origins: dict[str, str], source: str, prefix: str
+) -> None:
+    for name, value in table.items():
+        key = f"{prefix}{name}"
+        if isinstance(value, dict) and isinstance(into.get(name, {}), dict):
+            if name not in into:
+                origins[key] = source
+            _merge_table(into.setdefault(name, {}), value, origins, source, f"{key}.")
+        else:
+            into[name] = value
+            origins[key] = source
+
+
+def _anchored(document: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """Return the document with its relative paths made absolute."""
+    for *tables, name in _PATHS:
+        table: Any = document
+        for key in tables:
+            table = table.get(key) if isinstance(table, dict) else None
+        if not isinstance(table, dict) or name not in table:
+            continue
+        value = table[name]
+        table[name] = (
+            [_absolute(item, folder) for item in value] if isinstance(value, list) else _absolute(value, folder)
+        )
+    url = document.get("database_url")
+    if isinstance(url, str) and url.startswith("sqlite:///") and url[10:11] not in {"", "/", ":"}:
+        document["database_url"] = f"sqlite:///{folder / url[10:]}"
+    return document
+
+
+def _absolute(value: Any, folder: Path) -> Any:
+    if not isinstance(value, str) or value in _NO_PATHS:
+        return value  # of a wrong type: the settings model says so
+    try:
+        return str(folder / Path(value).expanduser())
+    except RuntimeError:  # a home folder that nobody has
+        return value
+
+
+def _derive(layers: Layers) -> None:
+    """Fill in what follows from ``state_dir`` unless it was set."""
+    state_dir, artifacts = layers.values.get("state_dir"), layers.values.get("artifacts")
+    if not isinstance(state_dir, str):
+        return
+    if layers.values.get("database_url") == "":
+        layers.values["database_url"] = f"sqlite:///{state_dir}/scheduler.db"
+        layers.origins["database_url"] = "derived from state_dir"
+    if isinstance(artifacts, dict) and artifacts.get("root") == "":
+        artifacts["root"] = f"{state_dir}/artifacts"
+        layers.origins["artifacts.root"] = "derived from state_dir"

@@ -1,0 +1,121 @@
+"""Load all settings: read the layers, validate the whole, and say in one line each what is wrong."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, get_args
+
+from pydantic import BaseModel, ValidationError
+
+from config.errors import ConfigError, Problem
+from config.layers import Layers, origin, read_layers
+from config.secret import hidden, is_secret
+from config.settings import Settings
+from config.values import BadValue
+from jobs.problem import did_you_mean, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from pydantic_core import ErrorDetails
+
+
+def load(
+    path: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Settings:
+    """Return the settings.
+
+    ``path`` is the file to read instead of the one that ``SCHEDCTL_CONFIG`` or the system names; ``environ``
+    the environment (the process's own when None); ``overrides`` wins over all and has the shape of a file.
+    Raises ConfigError with every problem found.
+    """
+    layers = read_layers(path, environ, overrides)
+    try:
+        settings = Settings.model_validate(layers.values)
+    except ValidationError as error:
+        raise ConfigError([_problem(found, layers) for found in error.errors()]) from None
+    settings.remember_origins(layers.origins)
+    return settings
+
+
+def _problem(found: ErrorDetails, layers: Layers) -> Problem:
+    location = [part for part in found["loc"] if part != "[key]"]
+    key = _key(location, layers.values)
+    why, remedy = _why(found, location)
+    value = "" if found["type"] in {"missing", "extra_forbidden"} else shown(_written(location, layers.values))
+    if is_secret(key):
+        value = hidden(key, value)
+    dotted = ".".join(str(part) for part in location)
+    return Problem(origin(dotted, layers.origins), key, value, why, remedy)
+
+
+def _why(found: ErrorDetails, location: Sequence[int | str]) -> tuple[str, str]:
+    context = found.get("ctx", {})
+    error = context.get("error")
+    match found["type"]:
+        case "value_error" if isinstance(error, BadValue):
+            return error.why, error.remedy
+        case "value_error":
+            return str(error), ""
+        case "missing":
+            return "is missing", "add it"
+        case "extra_forbidden":
+            return "there is no such key", did_you_mean(str(location[-1]), _keys_beside(location))
+        case "literal_error":
+            return "there is no such choice", f"use {context['expected'].replace(chr(39), '')}"
+        case "string_pattern_mismatch":
+            return "this is no usable name", "use small letters, digits and hyphens, beginning with a letter"
+        case "greater_than_equal" | "greater_than" | "less_than_equal" | "less_than":
+            return f"this must be {found['msg'].removeprefix('Input should be ')}", "correct the number"
+        case "model_type" | "dict_type" | "model_attributes_type":
+            return "this must be a table", "write its keys one by one"
+        case "tuple_type" | "list_type" | "frozen_set_type" | "set_type":
+            return "this must be a list", "put it in square brackets"
+    return found["msg"].replace("Input should be", "this must be").rstrip("."), "correct the value"
+
+
+def _keys_beside(location: Sequence[int | str]) -> list[str]:
+    """Return the keys known in the table that the last part of ``location`` stands in."""
+    model: Any = Settings
+    for part in location[:-1]:
+        if isinstance(part, int):
+            continue
+        annotations = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
+        model = _model_in(annotations.get(str(part)))
+        if model is None:
+            return []
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """Return the model that an annotation such as ``tuple[PoolSettings, ...]`` holds."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _model_in(part))), None)
+
+
+def _key(location: Sequence[int | str], values: Any) -> str:
+    """Return the dotted key, with names for entries of lists that have one: ``pools.kaggle.session_cap``."""
+    parts: list[str] = []
+    for part in location:
+        values = _inside(values, part)
+        if isinstance(part, int):
+            name = values.get("name") if isinstance(values, dict) else None
+            parts.append(name if isinstance(name, str) and name else str(part))
+        else:
+            parts.append(part)
+    return ".".join(parts)
+
+
+def _written(location: Sequence[int | str], values: Any) -> Any:
+    for part in location:
+        values = _inside(values, part)
+    return values
+
+
+def _inside(values: Any, part: int | str) -> Any:
+    if isinstance(values, list) and isinstance(part, int) and part < len(values):
+        return values[part]
+    return values.get(part) if isinstance(values, dict) else None

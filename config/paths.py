@@ -1,0 +1,50 @@
+"""The three settings that commands which only read need, without the cost of the whole settings model."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+from config.layers import read_layers
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+
+@dataclass(frozen=True, slots=True)
+class Paths:
+    """Where the state lies, and the zone in which people read times."""
+
+    state_dir: Path
+    database_url: str
+    zone: str
+
+
+def load_paths(
+    path: Path | None = None,
+    environ: Mapping[str, str] | None = None,
+    overrides: Mapping[str, Any] | None = None,
+) -> Paths:
+    """Return what :func:`config.load.load` would, for these three keys; only they are validated.
+
+    Raises ConfigError.
+    """
+    values = read_layers(path, environ, overrides).values
+    match values:
+        case {"state_dir": str(state_dir), "database_url": str(url), "zone": str(zone)} if url and _exists(zone):
+            return Paths(Path(state_dir), url, zone)
+    # Something is wrong; the settings model knows how to say it.
+    from config.load import load
+
+    settings = load(path, environ, overrides)
+    return Paths(settings.state_dir, settings.database_url, settings.zone)
+
+
+def _exists(zone: str) -> bool:
+    try:
+        ZoneInfo(zone)
+    except (ValueError, OSError, KeyError):
+        return False
+    return True

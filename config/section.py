@@ -1,0 +1,43 @@
+"""What all parts of the settings model share: the base class and the field types."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
+
+from config.values import BadValue, zone
+from jobs.duration import parse_duration
+from jobs.instant import parse_instant
+
+
+class Section(BaseModel):
+    """One table of a file. Unknown keys are refused; a key is the field's name without ``_seconds``."""
+
+    model_config = ConfigDict(
+        frozen=True,
+        extra="forbid",
+        alias_generator=lambda name: name.removesuffix("_seconds"),
+        hide_input_in_errors=True,
+    )
+
+
+def _positive(seconds: int) -> int:
+    if seconds <= 0:
+        raise BadValue("this must be longer than zero", 'write it like "30s", "90m" or "12h"')
+    return seconds
+
+
+def _no_truth_value(value: Any) -> Any:
+    if isinstance(value, bool):
+        raise BadValue("this is a truth value, not a number", "write a number")
+    return value
+
+
+Seconds = Annotated[int, BeforeValidator(parse_duration)]
+PositiveSeconds = Annotated[Seconds, AfterValidator(_positive)]
+Instant = Annotated[int, BeforeValidator(parse_instant)]
+PositiveInt = Annotated[int, BeforeValidator(_no_truth_value), Field(ge=1)]
+PositiveFloat = Annotated[float, BeforeValidator(_no_truth_value), Field(gt=0, allow_inf_nan=False)]
+Fraction = Annotated[float, BeforeValidator(_no_truth_value), Field(ge=0, lt=1)]
+ZoneName = Annotated[str, AfterValidator(zone)]

@@ -1,0 +1,124 @@
+"""The settings model: everything a person may set, validated as a whole and frozen.
+
+A key in a file is the field's name without ``_seconds``: ``cycle = "30s"`` sets ``cycle_seconds``. Sections have
+no defaults here; they stand, with their explanation, in ``defaults.toml``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
+
+from config.layers import origin
+from config.pool_settings import PoolSettings
+from config.section import Fraction, Instant, PositiveFloat, PositiveInt, PositiveSeconds, Section, ZoneName
+from config.values import BadValue
+from jobs.instant import parse_instant
+
+
+class ArtifactSettings(Section):
+    """Where checkpoints, heartbeats and results are kept."""
+
+    kind: str = Field(min_length=1)
+    root: Path
+    options: dict[str, str] = Field(default_factory=dict)
+
+
+class DaemonSettings(Section):
+    """The rhythm of the daemon, and when it gives up on something."""
+
+    cycle_seconds: PositiveSeconds
+    housekeeping_seconds: PositiveSeconds
+    lease_seconds: PositiveSeconds  # real time, also in rehearsals: it fences processes, not quota
+    heartbeat_seconds: PositiveSeconds
+    grace_seconds: PositiveSeconds
+    poll_timeout_seconds: PositiveSeconds
+    plan_horizon_seconds: PositiveSeconds
+    failures_max: PositiveInt
+    retry_base_seconds: PositiveSeconds
+    retry_cap_seconds: PositiveSeconds
+    launch_prefix: str = Field(pattern=r"^[a-z][a-z0-9-]{0,11}$")
+    stop_at: Instant | None = None
+
+    @field_validator("retry_cap_seconds")
+    @classmethod
+    def _cap_above_base(cls, cap: int, info: ValidationInfo) -> int:
+        if cap < info.data.get("retry_base_seconds", 0):
+            raise BadValue("the longest retry delay is shorter than the first", "raise it to retry_base or more")
+        return cap
+
+
+class ClockSettings(Section):
+    """Scheduled time, for rehearsals.
+
+    It shows ``epoch`` at the real instant ``origin`` and runs ``scale`` times as fast as real time.
+    """
+
+    scale: PositiveFloat
+    epoch: float | None = None
+    origin: float | None = Field(default=None, validate_default=True)
+
+    @field_validator("origin")
+    @classmethod
+    def _origin_with_epoch(cls, found: float | None, info: ValidationInfo) -> float | None:
+        if "epoch" in info.data and (found is None) != (info.data["epoch"] is None):
+            raise BadValue("clock.epoch and clock.origin go together", "set both, or neither")
+        return found
+
+    @field_validator("epoch", mode="before")
+    @classmethod
+    def _epoch_as_instant(cls, value: object) -> object:
+        return value if value is None or isinstance(value, float) else parse_instant(value)
+
+
+class CorpusSettings(Section):
+    """What the models learn from."""
+
+    sources: tuple[str, ...] = Field(min_length=1)
+    max_bytes: PositiveInt
+    held_out_fraction: Fraction
+
+
+class LoggingSettings(Section):
+    """How the daemon talks."""
+
+    format: Literal["auto", "json", "console"]
+    level: Literal["debug", "info", "warning", "error"]
+    file: Path | None = None
+
+
+class Settings(Section):
+    """All settings. ``database_url`` and ``artifacts.root`` follow from ``state_dir`` when left empty."""
+
+    state_dir: Path
+    database_url: str = Field(min_length=1)
+    zone: ZoneName
+    models: tuple[Path, ...]
+    artifacts: ArtifactSettings
+    daemon: DaemonSettings
+    clock: ClockSettings
+    corpus: CorpusSettings
+    logging: LoggingSettings
+    pools: tuple[PoolSettings, ...]
+
+    _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)
+
+    def origin(self, key: str) -> str:
+        """Return the file or variable that set a dotted key, or the table or list around it."""
+        return origin(key, self._origins)
+
+    def remember_origins(self, origins: Mapping[str, str]) -> None:
+        """Note where the values came from, for people who ask."""
+        self._origins = dict(origins)
+
+    @field_validator("pools")
+    @classmethod
+    def _names_once(cls, pools: tuple[PoolSettings, ...]) -> tuple[PoolSettings, ...]:
+        names = [pool.name for pool in pools]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise BadValue(f"two pools are named {', '.join(twice)}", "give each its own name")
+        return pools

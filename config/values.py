@@ -1,0 +1,148 @@
+"""Small values as people write them in settings: opening hours, limits, reset times, prices, zones."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Literal
+from zoneinfo import ZoneInfo, available_timezones
+
+from jobs.duration import parse_duration
+from jobs.problem import did_you_mean
+
+_DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+_CLOCK = re.compile(r"^([01]?\d|2[0-4]):([0-5]\d)$")
+_MONEY = re.compile(r"^\$\s*(\d{1,9}(?:\.\d{1,6})?)$")
+
+
+class BadValue(ValueError):
+    """``why`` a text cannot be understood, and the ``remedy``."""
+
+    def __init__(self, why: str, remedy: str) -> None:
+        super().__init__(f"{why}; {remedy}")
+        self.why = why
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True)
+class OpeningHours:
+    """Hours of the day in a zone: wall-clock seconds after midnight; they begin on ``weekdays`` (Monday is 0)."""
+
+    zone: str
+    start: int
+    end: int
+    weekdays: frozenset[int] = frozenset(range(7))
+
+
+@dataclass(frozen=True, slots=True)
+class Amount:
+    """A limit: seconds or micro-dollars."""
+
+    value: int
+    unit: Literal["seconds", "microdollars"]
+
+
+@dataclass(frozen=True, slots=True)
+class Reset:
+    """When a calendar window begins: weekday (Monday is 0) and wall-clock seconds after midnight."""
+
+    weekday: int = 0
+    offset_seconds: int = 0
+
+
+def zone(text: str) -> str:
+    """Check the name of a time zone."""
+    try:
+        ZoneInfo(text)
+    except (ValueError, OSError, KeyError):
+        raise BadValue("there is no such time zone", did_you_mean_zone(text)) from None
+    return text
+
+
+def did_you_mean_zone(text: str) -> str:
+    """Return the remedy for a zone that does not exist."""
+    names = {name.lower(): name for name in available_timezones()}
+    cities = {name.rpartition("/")[2].lower(): name for name in sorted(available_timezones())}
+    wanted = text.lower()
+    found = names.get(wanted) or cities.get(wanted.rpartition("/")[2])
+    if found is None:
+        guess = did_you_mean(wanted, names)
+        found = next((name for lower, name in names.items() if guess == f"did you mean {lower}?"), None)
+    return f"did you mean {found}?" if found else "use an IANA name such as Europe/Berlin, or UTC"
+
+
+def opening_hours(text: str) -> OpeningHours:
+    """Read ``20:00-08:00 Europe/Berlin`` or ``Mon-Fri 20:00-08:00 Europe/Berlin``."""
+    remedy = 'write it like "20:00-08:00 Europe/Berlin" or "Mon-Fri 20:00-08:00 Europe/Berlin"'
+    words = text.split()
+    weekdays = frozenset(range(7))
+    if len(words) == 3:
+        weekdays = _weekdays(words.pop(0), remedy)
+    if len(words) != 2 or words[0].count("-") != 1:
+        raise BadValue("these are no opening hours", remedy)
+    start, end = (_clock(part, remedy) for part in words[0].split("-"))
+    if start == end:
+        raise BadValue("opening hours must end at another time than they begin", "leave hours out for always open")
+    return OpeningHours(zone(words[1]), start, end, weekdays)
+
+
+def amount(text: object) -> Amount:
+    """Read ``30h`` or ``$12.50``."""
+    if isinstance(text, str) and text.strip().startswith("$"):
+        match = _MONEY.match(text.strip())
+        if match is None:
+            raise BadValue("this is no amount of money", 'write it like "$12.50"')
+        value, unit = int(Decimal(match[1]) * 1_000_000), "microdollars"
+    else:
+        value, unit = parse_duration(text), "seconds"
+    if value <= 0:
+        raise BadValue("a limit must be more than zero", "switch the pool off with enabled = false instead")
+    return Amount(value, "microdollars" if unit == "microdollars" else "seconds")
+
+
+def reset(text: str) -> Reset:
+    """Read ``Saturday 00:00`` (weeks) or ``06:00`` (days and months)."""
+    remedy = 'write it like "Saturday 00:00", or "06:00" for a day'
+    words = text.split()
+    weekday = _weekday(words.pop(0), remedy) if len(words) == 2 else 0
+    if len(words) != 1:
+        raise BadValue("this is no reset time", remedy)
+    offset = _clock(words[0], remedy)
+    if offset == 24 * 3_600:
+        raise BadValue("a day resets before 24:00", "use 00:00 of the day after")
+    return Reset(weekday, offset)
+
+
+def price(text: object) -> int:
+    """Read a price per hour, ``$1.20``; returns micro-dollars."""
+    if text == 0 and not isinstance(text, bool):
+        return 0
+    if isinstance(text, str) and (match := _MONEY.match(text.strip())):
+        return int(Decimal(match[1]) * 1_000_000)
+    raise BadValue("this is no price", 'write it like "$1.20"')
+
+
+def _clock(text: str, remedy: str) -> int:
+    match = _CLOCK.match(text)
+    seconds = int(match[1]) * 3_600 + int(match[2]) * 60 if match else 86_401
+    if seconds > 86_400:
+        raise BadValue(f"{text!r} is no time of day", remedy)
+    return seconds
+
+
+def _weekdays(text: str, remedy: str) -> frozenset[int]:
+    days: set[int] = set()
+    for part in text.split(","):
+        first, _, last = part.partition("-")
+        begin = _weekday(first, remedy)
+        count = (_weekday(last, remedy) - begin) % 7 if last else 0
+        days.update((begin + step) % 7 for step in range(count + 1))
+    return frozenset(days)
+
+
+def _weekday(text: str, remedy: str) -> int:
+    found = [index for index, day in enumerate(_DAYS) if len(text) >= 3 and day.startswith(text.lower())]
+    if not found:
+        raise BadValue(f"{text!r} is no weekday", remedy)
+    return found[0]

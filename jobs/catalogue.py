@@ -1,0 +1,186 @@
+"""The catalogue: model definitions in TOML become job specs, or errors that name file, key, value and remedy.
+
+A catalogue has ``[defaults]`` for all jobs, ``[domains]`` with their keywords, and any number of ``[[jobs]]``::
+
+    [[jobs]]
+    name = "ufm"
+    role = "manager"
+    command = ["{python}", "{payload}/trainers/charlm.py"]
+    target_step = 6000
+    steps_per_hour = 3000
+    weight = 4
+    mixture = { domain = "ufm", extra_share = 0.3 }
+    gate = { parent = "uff-main", fraction = 0.2 }
+
+A job file for ``schedctl queue add`` is one such table without its heading.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from jobs.definition import Definition
+from jobs.problem import Problem, ProblemsFound, did_you_mean, shown
+from jobs.toml_file import read_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from pathlib import Path
+
+    from jobs.spec import JobSpec
+
+_TABLES = ("defaults", "domains", "jobs")
+
+
+class CatalogueError(ProblemsFound):
+    """Model definitions cannot be used; ``problems`` names every reason, one line each when printed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """The jobs of one or more files in their order, and the keywords of each domain."""
+
+    jobs: tuple[JobSpec, ...] = ()
+    domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+
+def read_catalogue(paths: Iterable[Path]) -> Catalogue:
+    """Read catalogues as if they were one: names are unique and gates may point across files.
+
+    Raises CatalogueError with every problem of all files.
+    """
+    problems: list[Problem] = []
+    jobs: list[tuple[str, JobSpec]] = []
+    keywords: dict[str, tuple[str, ...]] = {}
+    for path in paths:
+        try:
+            document = read_toml(path)
+        except ProblemsFound as error:
+            problems.extend(error.problems)
+            continue
+        file = str(path)
+        jobs.extend((file, spec) for spec in _jobs(document, file, problems))
+        keywords.update(_domains(document, file, problems))
+    problems.extend(_duplicates(jobs))
+    problems.extend(_gates(jobs))
+    problems.extend(_unknown_domains(jobs, keywords))
+    if problems:
+        raise CatalogueError(problems)
+    return Catalogue(tuple(spec for _, spec in jobs), keywords)
+
+
+def job_from_toml(path: Path) -> JobSpec:
+    """Read one job file. Whether its gate's parent exists the queue checks. Raises CatalogueError."""
+    try:
+        document = read_toml(path)
+    except ProblemsFound as error:
+        raise CatalogueError(error.problems) from None
+    return job_from_table(document, str(path))
+
+
+def job_from_table(table: Mapping[str, Any], file: str) -> JobSpec:
+    """Read one job from a table of TOML types; ``file`` is what errors name. Raises CatalogueError."""
+    if "jobs" in table:
+        remedy = "name it under models in the settings instead"
+        raise CatalogueError([Problem(file, "jobs", "", "this is a catalogue, not one job", remedy)])
+    problems: list[Problem] = []
+    spec = Definition(file, "", problems).job(table)
+    if spec is None:
+        raise CatalogueError(problems)
+    return spec
+
+
+def domains(document: Mapping[str, Any], file: str = "catalogue") -> dict[str, list[str]]:
+    """Return the keyword table of a parsed catalogue. Raises CatalogueError."""
+    problems: list[Problem] = []
+    found = _domains(document, file, problems)
+    if problems:
+        raise CatalogueError(problems)
+    return {name: list(words) for name, words in found.items()}
+
+
+def _jobs(document: Mapping[str, Any], file: str, problems: list[Problem]) -> list[JobSpec]:
+    problems.extend(
+        Problem(file, key, "", "there is no such table", did_you_mean(key, _TABLES))
+        for key in document
+        if key not in _TABLES
+    )
+    defaults, entries = document.get("defaults", {}), document.get("jobs", [])
+    if not isinstance(defaults, dict):
+        problems.append(Problem(file, "defaults", shown(defaults), "this must be a table", "write [defaults]"))
+        defaults = {}
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        problems.append(Problem(file, "jobs", shown(entries), "this must be a list of tables", "write [[jobs]]"))
+        entries = []
+    found = []
+    for index, entry in enumerate(entries):
+        name = entry.get("name")
+        label = f"jobs.{name if isinstance(name, str) and name else index}"
+        spec = Definition(file, label, problems).job({**defaults, **entry})
+        if spec is not None:
+            found.append(spec)
+    return found
+
+
+def _domains(document: Mapping[str, Any], file: str, problems: list[Problem]) -> dict[str, tuple[str, ...]]:
+    table = document.get("domains", {})
+    if not isinstance(table, dict):
+        problems.append(Problem(file, "domains", shown(table), "this must be a table", "write [domains]"))
+        return {}
+    found: dict[str, tuple[str, ...]] = {}
+    for name, words in table.items():
+        if isinstance(words, list) and words and all(isinstance(word, str) and word.strip() for word in words):
+            found[name] = tuple(words)
+        else:
+            remedy = 'write them like ["gpu", "memory"]'
+            problems.append(Problem(file, f"domains.{name}", shown(words), "this must be a list of words", remedy))
+    return found
+
+
+def _duplicates(jobs: Iterable[tuple[str, JobSpec]]) -> list[Problem]:
+    seen: dict[str, str] = {}
+    problems = []
+    for file, spec in jobs:
+        if spec.name in seen:
+            why = f"a job of this name is already defined in {seen[spec.name]}"
+            problems.append(Problem(file, f"jobs.{spec.name}", "", why, "give each its own name"))
+        seen.setdefault(spec.name, file)
+    return problems
+
+
+def _gates(jobs: Iterable[tuple[str, JobSpec]]) -> list[Problem]:
+    found = list(jobs)
+    parents = {spec.name: spec.gate.parent for _, spec in found if spec.gate is not None}
+    names = [spec.name for _, spec in found]
+    problems = []
+    for file, spec in found:
+        key = f"jobs.{spec.name}.gate.parent"
+        parent = parents.get(spec.name)
+        if parent is None:
+            continue
+        if parent not in names:
+            problems.append(Problem(file, key, shown(parent), "there is no such job", did_you_mean(parent, names)))
+            continue
+        chain = [spec.name]
+        while parent is not None and parent not in chain:
+            chain.append(parent)
+            parent = parents.get(parent)
+        if parent == spec.name:
+            why = f"the gates wait for each other: {' -> '.join([*chain, parent])}"
+            problems.append(Problem(file, key, shown(chain[1] if chain[1:] else parent), why, "remove one of them"))
+    return problems
+
+
+def _unknown_domains(jobs: Iterable[tuple[str, JobSpec]], known: Mapping[str, object]) -> list[Problem]:
+    return [
+        Problem(
+            file,
+            f"jobs.{spec.name}.mixture.domain",
+            shown(spec.mixture.domain),
+            "there are no keywords of this domain",
+            did_you_mean(spec.mixture.domain, known) if known else "add it to [domains]",
+        )
+        for file, spec in jobs
+        if spec.mixture.domain is not None and spec.mixture.domain not in known
+    ]

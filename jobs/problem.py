@@ -1,0 +1,58 @@
+"""Problems in what a person wrote: where, what, why it cannot be used, and what would be right."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One wrong value. ``file`` may name an environment variable; ``key`` is empty when the file itself is wrong."""
+
+    file: str
+    key: str
+    value: str
+    why: str
+    remedy: str
+
+    def __str__(self) -> str:
+        what = f"{self.key} = {self.value}" if self.value else self.key
+        return ": ".join(part for part in (self.file, what, self.why) if part) + (
+            f"; {self.remedy}" if self.remedy else ""
+        )
+
+
+class ProblemsFound(ValueError):
+    """Base of errors that report every problem of a document at once, one line each."""
+
+    def __init__(self, problems: Sequence[Problem]) -> None:
+        super().__init__("\n".join(str(problem) for problem in problems))
+        self.problems = tuple(problems)
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """Return the remedy for an unknown word: the closest known one, or all of them."""
+    words = sorted(known)
+    close = get_close_matches(word.lower(), words, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]}?"
+    return f"known are {', '.join(words)}" if words else "remove it"
+
+
+def shown(value: object, length_max: int = 80) -> str:
+    """Return a value as it looks in a TOML file, shortened for a message; nothing for a table."""
+    match value:
+        case None | dict() | [dict(), *_]:
+            text = ""
+        case bool():
+            text = str(value).lower()
+        case str():
+            text = '"' + "".join(c if c.isprintable() else "?" for c in value) + '"'
+        case _:
+            text = str(value)
+    return text if len(text) <= length_max else text[: length_max - 3] + "..."

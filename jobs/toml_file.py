@@ -1,0 +1,24 @@
+"""Read a TOML file, with one clear problem when that is not possible."""
+
+from __future__ import annotations
+
+import tomllib
+from typing import TYPE_CHECKING, Any
+
+from jobs.problem import Problem, ProblemsFound
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def read_toml(path: Path) -> dict[str, Any]:
+    """Return the document in ``path``; raises ProblemsFound when it is missing, unreadable or no TOML."""
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ProblemsFound([Problem(str(path), "", "", "there is no such file", "check the path")]) from None
+    except OSError as error:
+        why = f"cannot be read: {(error.strerror or str(error)).lower()}"
+        raise ProblemsFound([Problem(str(path), "", "", why, "check what it is and who may read it")]) from None
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise ProblemsFound([Problem(str(path), "", "", f"is not TOML: {error}", "correct it and try again")]) from None
