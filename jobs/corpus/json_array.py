@@ -12,6 +12,8 @@ from jobs.corpus.findings import Kind
 from jobs.corpus.lenient_json import DECODER, wants_more
 
 _CHUNK_CHARACTERS = 1 << 16
+# How many different beginnings of records are remembered.
+_FIRST_KEYS = 16
 _BETWEEN = re.compile(r"[\s,]*")
 _FIRST_KEY = re.compile(r'\{\s*("(?:[^"\\]|\\.){0,200}")\s*:')
 # The beginning of a record may be cut by the end of the buffer; this much of it is kept.
@@ -42,7 +44,7 @@ class ArrayReader:
         self._limit = max_record_characters
         self._buffer = ""
         self._position = 0
-        self._next_record = re.compile(r"\{")
+        self._first_keys: set[str] = set()
 
     def __iter__(self) -> Iterator[tuple[int, Any | Damage]]:
         self._fill()
@@ -52,10 +54,14 @@ class ArrayReader:
             number += 1
             if self._buffer[self._position] == "]":
                 self._position += 1
-                if self._skip_space():
-                    yield number, Damage(Kind.BAD_JSON, "more text after the array; left out")
-                return
-            value = self._element()
+                if not self._skip_space():
+                    return
+                detail = "the array ends, but the file goes on; going on at the next record"
+                value: Any | Damage = Damage(Kind.BAD_JSON, detail)
+            else:
+                value = self._element()
+                # Past the beginning of a damaged record, else it would be found as the next one.
+                self._position += isinstance(value, Damage)
             yield number, value
             if isinstance(value, Damage) and not self._resume():
                 return
@@ -63,9 +69,6 @@ class ArrayReader:
 
     def _element(self) -> Any | Damage:
         while True:
-            if found := _FIRST_KEY.match(self._buffer, self._position):
-                # Exports write all records alike, so after damage the next one begins with the same key.
-                self._next_record = re.compile(r"\{\s*" + re.escape(found[1]) + r"\s*:")
             try:
                 value, end = DECODER.raw_decode(self._buffer, self._position)
             except json.JSONDecodeError as error:
@@ -82,13 +85,20 @@ class ArrayReader:
             else:
                 # A number at the end of the buffer may go on in the next chunk.
                 if end < len(self._buffer) or not self._fill():
+                    found = _FIRST_KEY.match(self._buffer, self._position)
+                    if found and len(self._first_keys) < _FIRST_KEYS:
+                        self._first_keys.add(found[1])
                     self._position = end
                     return value
 
     def _resume(self) -> bool:
-        """Move to the beginning of the next record; False if there is none."""
-        self._position += 1
-        while (found := self._next_record.search(self._buffer, self._position)) is None:
+        """Move to the beginning of the next record; False if there is none.
+
+        Exports write all records alike, so the next one begins with a key that good ones began with.
+        """
+        keys = "|".join(map(re.escape, sorted(self._first_keys)))
+        beginning = re.compile(rf"\{{\s*(?:{keys})\s*:" if keys else r"\{")
+        while (found := beginning.search(self._buffer, self._position)) is None:
             self._position = max(self._position, len(self._buffer) - _OVERLAP_CHARACTERS)
             if not self._fill():
                 return False

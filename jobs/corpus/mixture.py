@@ -159,9 +159,7 @@ def _fields(made: Mixture) -> dict[str, Any]:
     return {"format": FORMAT, **fields}
 
 
-def _check(
-    corpus: CorpusManifest, job_name: str, domain: str | None, extra_share: float, max_passes: int
-) -> None:
+def _check(corpus: CorpusManifest, job_name: str, domain: str | None, extra_share: float, max_passes: int) -> None:
     if not _JOB_NAME.fullmatch(job_name):
         raise BadParameter("job_name", job_name, "letters, digits, dots, dashes and underscores")
     if not 0 <= extra_share <= 1:
@@ -170,9 +168,7 @@ def _check(
         raise BadParameter("max_passes", max_passes, "at least 1")
     known = corpus.parameters["domains"]
     if domain is not None and domain not in known:
-        raise BadParameter(
-            "domain", domain, f"one the corpus has tags for ({', '.join(known) or 'it has none'})"
-        )
+        raise BadParameter("domain", domain, f"one the corpus has tags for ({', '.join(known) or 'it has none'})")
 
 
 def _places(folder: Path, shard: Shard, domain: str | None) -> list[_Place]:

@@ -20,9 +20,7 @@ _LINE_REST_BYTES = 1 << 16
 class RecordReader:
     """Reads one file of records; reports damage to `findings` and counts encodings in `encodings`."""
 
-    def __init__(
-        self, source: str, findings: Findings, encodings: Counter[str], max_record_bytes: int
-    ) -> None:
+    def __init__(self, source: str, findings: Findings, encodings: Counter[str], max_record_bytes: int) -> None:
         self._source = source
         self._findings = findings
         self._encodings = encodings

@@ -60,6 +60,4 @@ def verify_shards(folder: Path, shards: Iterable[Shard]) -> None:
         except OSError as error:
             raise CorpusDamaged(path, error.strerror or str(error)) from error
         if found != shard.sha256:
-            raise CorpusDamaged(
-                path, f"its sha256 is {found[:12]}..., the manifest says {shard.sha256[:12]}..."
-            )
+            raise CorpusDamaged(path, f"its sha256 is {found[:12]}..., the manifest says {shard.sha256[:12]}...")

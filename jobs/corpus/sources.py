@@ -123,9 +123,7 @@ class Loader:
                 self._findings.add(Kind.SKIPPED, name, 0, "hidden or generated")
             elif child.is_dir():
                 if child.is_symlink() or child.resolve() == self._own_folder:
-                    self._findings.add(
-                        Kind.SKIPPED, name, 0, "a link to a folder, or where corpora are built"
-                    )
+                    self._findings.add(Kind.SKIPPED, name, 0, "a link to a folder, or where corpora are built")
                 else:
                     yield from self._walk(child, name)
             elif child.is_file():

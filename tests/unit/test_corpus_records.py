@@ -28,9 +28,7 @@ def built(tmp_path: Path) -> Built:
 
 def rows(manifest: CorpusManifest) -> list[dict[str, Any]]:
     files = [*manifest.train, manifest.held_out]
-    return [
-        json.loads(line) for file in files for line in (manifest.folder / file.name).read_text().splitlines()
-    ]
+    return [json.loads(line) for file in files for line in (manifest.folder / file.name).read_text().splitlines()]
 
 
 def texts(manifest: CorpusManifest) -> list[str]:
@@ -42,9 +40,7 @@ def listed(manifest: CorpusManifest) -> list[dict[str, Any]]:
 
 
 def lines(*records: object) -> bytes:
-    return b"".join(
-        record if isinstance(record, bytes) else json.dumps(record).encode() + b"\n" for record in records
-    )
+    return b"".join(record if isinstance(record, bytes) else json.dumps(record).encode() + b"\n" for record in records)
 
 
 @pytest.mark.parametrize(
@@ -69,9 +65,7 @@ def lines(*records: object) -> bytes:
         (b'{"component_code": "defmodule  Good\\n do end"}\n', "duplicate"),
     ],
 )
-def test_a_bad_line_is_listed_and_the_good_ones_around_it_are_kept(
-    built: Built, bad: bytes, kind: str
-) -> None:
+def test_a_bad_line_is_listed_and_the_good_ones_around_it_are_kept(built: Built, bad: bytes, kind: str) -> None:
     other = {"text": "the line after it"}
     limit = 1 << 20 if kind == "too_deep" else 6000 if kind == "bad_json" else 1024
     manifest = built("episodes.jsonl", lines(GOOD, bad, other), max_record_bytes=limit)
@@ -95,18 +89,14 @@ def test_a_bad_line_is_listed_and_the_good_ones_around_it_are_kept(
         (b'{"text": "kept"} and more\n', "bad_json", "kept"),
     ],
 )
-def test_a_damaged_but_readable_record_is_kept_and_listed(
-    built: Built, line: bytes, kind: str, text: str
-) -> None:
+def test_a_damaged_but_readable_record_is_kept_and_listed(built: Built, line: bytes, kind: str, text: str) -> None:
     manifest = built("episodes.jsonl", lines(GOOD, line))
     assert text in texts(manifest)
     assert manifest.findings == {kind: 1}
 
 
 def test_every_encoding_of_one_file_is_read_and_counted(built: Built) -> None:
-    content = b"\xef\xbb\xbf" + lines(
-        {"text": "a"}, '{"text": "n\u00fc"}\n'.encode(), b'{"text": "n\xfc\x81"}\n'
-    )
+    content = b"\xef\xbb\xbf" + lines({"text": "a"}, '{"text": "n\u00fc"}\n'.encode(), b'{"text": "n\xfc\x81"}\n')
     manifest = built("episodes.jsonl", content)
     assert texts(manifest) == ["a", "n\u00fc", "n\u00fc\x81"]
     assert manifest.encodings == {"utf-8-sig": 1, "utf-8": 1, "latin-1": 1}
@@ -116,9 +106,7 @@ def test_every_encoding_of_one_file_is_read_and_counted(built: Built) -> None:
 @pytest.mark.parametrize("indent", [None, 2])
 def test_one_array_export_reads_like_lines(built: Built, encoding: str, indent: int | None) -> None:
     records = [GOOD | {"component_code": f"code \u00fc number {n}"} for n in range(300)]
-    manifest = built(
-        "training_data.json", json.dumps(records, ensure_ascii=False, indent=indent).encode(encoding)
-    )
+    manifest = built("training_data.json", json.dumps(records, ensure_ascii=False, indent=indent).encode(encoding))
     assert texts(manifest) == sorted(record["component_code"] for record in records)
     assert manifest.stages == {"stage_2": 300}
 
@@ -138,6 +126,15 @@ def test_a_broken_element_costs_only_itself(built: Built, broken: str, kind: str
     assert len(texts(manifest)) == 40
     assert manifest.findings == {kind: 1}
     assert listed(manifest)[0]["line"] == 21
+
+
+def test_a_damaged_key_or_a_stray_bracket_does_not_cost_the_rest(built: Built) -> None:
+    elements = [json.dumps({"text": f"element {n}"}) for n in range(40)]
+    elements[10] = '{"te'
+    elements[20] += "]"
+    manifest = built("training_data.json", ("[" + ",\n".join(elements) + "]").encode())
+    assert len(texts(manifest)) == 39
+    assert manifest.findings == {"bad_json": 2}
 
 
 def test_an_array_that_ends_early_keeps_what_came_before(built: Built) -> None:
@@ -172,9 +169,7 @@ def test_an_episode_becomes_code_and_notes_and_the_rest_is_metadata(built: Built
     content = lines(episode).replace(b"Infinity", b"1e999")
     (row,) = rows(built("episodes.jsonl", content))
     assert row["text"] == (
-        "defmodule Good do end\n\n"
-        "Decisions:\n- use a GenServer; state; Agent, ETS\n\n"
-        "What failed:\n- timeouts"
+        "defmodule Good do end\n\nDecisions:\n- use a GenServer; state; Agent, ETS\n\nWhat failed:\n- timeouts"
     )
     assert row["stage"] == "stage_2"
     assert row["metadata"] == {
