@@ -1,0 +1,147 @@
+"""Read launch.json: what the daemon wants of this session."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .clock import Clock
+from .transport import DirectoryTransport
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from .transport import Transport
+
+FORMAT = 1
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class BadLaunch(Exception):
+    """launch.json cannot be read or does not say what is needed."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"{path}: {why}; the daemon that wrote it and this payload must speak format {FORMAT}")
+
+
+class LaneOrder(NamedTuple):
+    """One job's seat in the session. Seconds are scheduled; ``restore`` names manifests, newest first."""
+
+    index: int
+    job: str
+    attempt: int
+    devices: tuple[int, ...]
+    seed: int
+    target_step: int
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    data: str
+    setup_seconds: float
+    checkpoint_seconds: float
+    restore: tuple[str, ...]
+
+
+class Devices(NamedTuple):
+    """The accelerators the session must have."""
+
+    count: int
+    name: str
+
+
+class Launch(NamedTuple):
+    """One session. Instants are scheduled seconds UTC, spans are scheduled seconds."""
+
+    run: str
+    clock: Clock
+    started_at: float
+    deadline: float
+    stop_margin_seconds: float
+    heartbeat_seconds: float
+    grace_seconds: float
+    mtbf_seconds: float
+    work_dir: Path
+    store: Path
+    expected_devices: Devices | None
+    lanes: tuple[LaneOrder, ...]
+
+    @property
+    def closing_at(self) -> float:
+        """When the last checkpoint must have been published."""
+        return self.deadline - self.stop_margin_seconds
+
+    def lane_dir(self, lane: LaneOrder) -> Path:
+        """Return the lane's scratch folder."""
+        return self.work_dir / f"lane-{lane.index}"
+
+    def transport(self) -> Transport:
+        """Open the store."""
+        return DirectoryTransport(self.store)
+
+
+def read_launch(path: Path) -> Launch:
+    """Parse launch.json; raises BadLaunch with the reason."""
+    try:
+        document = json.loads(path.read_bytes())
+        if document["format"] != FORMAT:
+            raise BadLaunch(path, f"format {document['format']!r}")
+        return _launch(document, path.resolve().parent)
+    except OSError as error:
+        raise BadLaunch(path, f"cannot be read: {error.strerror}") from None
+    except KeyError as error:
+        raise BadLaunch(path, f"field {error} is missing") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise BadLaunch(path, f"not a launch document: {error}") from None
+
+
+def _launch(document: dict[str, Any], folder: Path) -> Launch:
+    clock = Clock(**{name: float(document["clock"][name]) for name in ("epoch", "origin", "scale")})
+    if clock.scale <= 0:
+        raise ValueError("clock.scale must be above 0")
+    store, devices, started_at = document["store"], document.get("expected_devices"), document.get("started_at")
+    if store["kind"] != "directory":
+        raise ValueError(f"store kind {store['kind']!r} is unknown")
+    lanes = tuple(_lane(entry) for entry in document["lanes"])
+    if not lanes or len({lane.index for lane in lanes}) != len(lanes):
+        raise ValueError("lanes must be a list with distinct indexes")
+    return Launch(
+        run=_name(document["run"]),
+        clock=clock,
+        started_at=clock.now() if started_at is None else float(started_at),
+        deadline=float(document["deadline"]),
+        stop_margin_seconds=float(document["stop_margin_seconds"]),
+        heartbeat_seconds=float(document["heartbeat_seconds"]),
+        grace_seconds=float(document["grace_seconds"]),
+        mtbf_seconds=float(document["mtbf_seconds"]),
+        work_dir=folder / document["work_dir"],
+        store=folder / store["root"],
+        expected_devices=devices and Devices(int(devices["count"]), str(devices["name"])),
+        lanes=lanes,
+    )
+
+
+def _lane(entry: dict[str, Any]) -> LaneOrder:
+    command = tuple(str(word) for word in entry["command"])
+    if not command:
+        raise ValueError("command is empty")
+    return LaneOrder(
+        index=int(entry["index"]),
+        job=_name(entry["job"]),
+        attempt=int(entry["attempt"]),
+        devices=tuple(int(device) for device in entry["devices"]),
+        seed=int(entry["seed"]),
+        target_step=int(entry["target_step"]),
+        command=command,
+        environment={str(name): str(value) for name, value in entry["environment"].items()},
+        data=str(entry["data"]),
+        setup_seconds=float(entry["setup_seconds"]),
+        checkpoint_seconds=float(entry["checkpoint_seconds"]),
+        restore=tuple(str(key) for key in entry["restore"]),
+    )
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise ValueError(f"{value!r} is not a name")
+    return value

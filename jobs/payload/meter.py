@@ -1,0 +1,106 @@
+"""What the command's progress lines tell: where it is, how fast, how long it trained."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_RECENT = 5
+
+
+class Meter:
+    """Folds progress lines and publications. All instants and spans are scheduled seconds."""
+
+    def __init__(self, checkpoint_seconds: float) -> None:
+        self._prior_checkpoint_seconds = checkpoint_seconds
+        self._durations: list[float] = []
+        self._trained = 0.0  # up to the last save that has ended
+        self._training_since: float | None = None  # None before training and during a save
+        self._marks: dict[int, float] = {}  # training time up to the save of a step
+        self._save_began: dict[int, float] = {}
+        self._first: tuple[int, float] | None = None  # (step, training time) of the first and the last report
+        self._last: tuple[int, float] | None = None
+        self.began_at: float | None = None  # when set-up was over: the first progress line
+        self.loss: float | None = None
+        self.held_out_loss: float | None = None
+        self.gpu_memory_bytes: int | None = None
+        self.save_failed: str | None = None
+
+    @property
+    def step(self) -> int | None:
+        """The newest step reported."""
+        return self._last[0] if self._last else None
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Steps per scheduled second of training, saves excluded."""
+        if not self._first or not self._last or self._last[1] <= self._first[1]:
+            return None
+        return (self._last[0] - self._first[0]) / (self._last[1] - self._first[1])
+
+    @property
+    def checkpoint_seconds(self) -> float | None:
+        """Mean measured time from asking for a checkpoint to having it published."""
+        return sum(self._durations) / len(self._durations) if self._durations else None
+
+    @property
+    def expected_checkpoint_seconds(self) -> float:
+        """What a checkpoint is likely to take: the measured mean, or the prior."""
+        return self._prior_checkpoint_seconds if self.checkpoint_seconds is None else self.checkpoint_seconds
+
+    @property
+    def closing_seconds(self) -> float:
+        """What the last checkpoint is given: the slowest of the recent ones and a quarter more."""
+        return 1.25 * max(self._durations[-_RECENT:], default=self._prior_checkpoint_seconds)
+
+    def feed(self, line: Mapping[str, Any], now: float) -> bool:
+        """Take one progress line; True when it says that a checkpoint is complete."""
+        if self.began_at is None:
+            self.began_at = self._training_since = now
+        step, saving, saved = (_count(line.get(name)) for name in ("step", "saving", "saved"))
+        if step is not None:
+            self._last = (step, self.trained_seconds(now))
+            self._first = self._first or self._last
+        for name in ("loss", "held_out_loss"):
+            if (value := _number(line.get(name))) is not None:
+                setattr(self, name, value)
+        memory = _count(line.get("gpu_memory_bytes"))
+        self.gpu_memory_bytes = self.gpu_memory_bytes if memory is None else memory
+        if saving is not None:
+            self._trained = self._marks[saving] = self.trained_seconds(now)
+            self._training_since = None
+            self._save_began[saving] = now
+        self.save_failed = str(line["save_failed"])[:500] if "save_failed" in line else self.save_failed
+        if saved is not None:
+            self._marks.setdefault(saved, self.trained_seconds(now))
+            self.save_failed = None
+        if (saved is not None or "save_failed" in line) and self._training_since is None:
+            self._training_since = now
+        return saved is not None
+
+    def trained_seconds(self, now: float) -> float:
+        """Return the training time since the command began, saves excluded."""
+        return self._trained + (now - self._training_since if self._training_since is not None else 0.0)
+
+    def trained_at_save(self, step: int, now: float) -> float:
+        """Return the training time that a checkpoint of ``step`` holds; ``now`` if its save was not announced."""
+        return self._marks.setdefault(step, self.trained_seconds(now))
+
+    def published(self, step: int, asked_at: float | None, now: float) -> None:
+        """Note that a checkpoint is in the store, asked for at ``asked_at`` or begun when the command said so."""
+        began_at = self._save_began.pop(step, None) if asked_at is None else asked_at
+        if began_at is not None:
+            self._durations.append(now - began_at)
+
+
+def _count(value: Any) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) and value >= 0 else None
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value):
+        return float(value)
+    return None

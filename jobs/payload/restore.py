@@ -1,0 +1,66 @@
+"""Bring back the newest checkpoint that verifies."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from typing import TYPE_CHECKING, NamedTuple
+
+from .manifest import BadManifest, blob_key, decode
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from .manifest import Manifest
+    from .transport import Transport
+
+_LOCAL_TROUBLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+
+
+class Restored(NamedTuple):
+    """What was found: the checkpoint that is in place (None: none verified), and the ones that are damaged."""
+
+    manifest: Manifest | None
+    bad: tuple[tuple[str, str], ...]  # (manifest key, why), newest first
+
+
+def restore(transport: Transport, job: str, candidates: Sequence[str], target: Path) -> Restored:
+    """Try the candidates, newest first; put the first whose every byte verifies into the folder ``target``.
+
+    A damaged or unreadable candidate is recorded and the one before it tried. Raises OSError only for trouble with
+    the local disk: that is not the candidate's fault, and an older one would not fare better.
+    """
+    bad: list[tuple[str, str]] = []
+    partial = target.with_name(f"{target.name}.partial")
+    for key in candidates:
+        shutil.rmtree(partial, ignore_errors=True)
+        partial.mkdir(parents=True)
+        try:
+            manifest = decode(key, job, transport.read(key))
+            _fetch(transport, manifest, partial)
+        except BadManifest as error:
+            bad.append((key, str(error)))
+        except (OSError, ValueError) as error:
+            if isinstance(error, OSError) and error.errno in _LOCAL_TROUBLE:
+                raise
+            bad.append((key, f"cannot be read: {error}"))
+        else:
+            partial.rename(target)
+            return Restored(manifest, tuple(bad))
+    shutil.rmtree(partial, ignore_errors=True)
+    return Restored(None, tuple(bad))
+
+
+def _fetch(transport: Transport, manifest: Manifest, folder: Path) -> None:
+    for component in manifest.components:
+        path = folder / component.name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            digest = transport.fetch(blob_key(manifest.job, component.sha256), path)
+        except FileNotFoundError:
+            raise BadManifest(f"component {component.name} is missing") from None
+        if path.stat().st_size != component.bytes:
+            raise BadManifest(f"component {component.name} has {path.stat().st_size} bytes, not {component.bytes}")
+        if digest != component.sha256:
+            raise BadManifest(f"component {component.name} does not have the digest it is named by")

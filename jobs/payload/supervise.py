@@ -1,0 +1,116 @@
+"""Run the lanes of a session so that none can take another down."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import traceback
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .lane import Lane
+from .launch import BadLaunch, read_launch
+from .log import log
+from .status import Ending, encode, lane_prefix, result
+
+if TYPE_CHECKING:
+    from .launch import LaneOrder, Launch
+
+EXIT_OK, EXIT_NO_RESULT, EXIT_BAD_LAUNCH = 0, 1, 2
+_WATCHED = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
+# Of the stop margin: what is left when a lane that hangs is ended and a result written in its place.
+_MARGIN_LAST = 0.1
+
+
+def main(arguments: list[str]) -> int:
+    """Run ``LAUNCH.JSON [--lane INDEX]``; the exit status is 0 when every lane left a result."""
+    match arguments:
+        case [path]:
+            only = None
+        case [path, "--lane", text] if text.isdecimal():
+            only = int(text)
+        case _:
+            log(None, "usage: agent.py LAUNCH.JSON [--lane INDEX]")
+            return EXIT_BAD_LAUNCH
+    try:
+        launch = read_launch(Path(path))
+    except BadLaunch as error:
+        log(None, str(error))
+        return EXIT_BAD_LAUNCH
+    orders = [order for order in launch.lanes if only in (None, order.index)]
+    if len(orders) == 1:
+        return EXIT_OK if Lane(launch, orders[0]).run() else EXIT_NO_RESULT
+    if not orders:
+        log(None, f"{path} has no lane {only}")
+        return EXIT_BAD_LAUNCH
+    return _run_lanes(launch, orders)
+
+
+def _run_lanes(launch: Launch, orders: list[LaneOrder]) -> int:
+    """Run each lane in a process of its own, forked: a start from nothing would cost each an interpreter's start."""
+    signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)
+    leash, hold = os.pipe()
+    alive: dict[int, LaneOrder] = {}
+    for order in orders:
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid == 0:
+            _be_lane(launch, order, leash, hold)
+        alive[pid] = order
+    os.close(leash)
+    give_up_at = launch.deadline - _MARGIN_LAST * launch.stop_margin_seconds
+    complete = True
+    while alive:
+        event = signal.sigtimedwait(_WATCHED, max(0.0, launch.clock.wall_seconds_until(give_up_at)))
+        if event is None:
+            for pid in alive:
+                os.kill(pid, signal.SIGKILL)
+                os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
+        elif event.si_signo != signal.SIGCHLD:
+            for pid in alive:
+                os.kill(pid, signal.SIGTERM)
+        for pid in list(alive):
+            if os.waitpid(pid, os.WNOHANG)[0]:
+                complete &= _has_result(launch, alive.pop(pid))
+    return EXIT_OK if complete else EXIT_NO_RESULT
+
+
+def _be_lane(launch: Launch, order: LaneOrder, leash: int, hold: int) -> None:
+    """Live as one lane, in the forked process; never returns."""
+    code = EXIT_NO_RESULT
+    try:
+        os.setpgid(0, 0)
+        os.close(hold)
+        code = EXIT_OK if Lane(launch, order, leash).run() else EXIT_NO_RESULT
+    except BaseException:  # noqa: BLE001 - the process ends here, whatever it was
+        traceback.print_exc()
+    finally:
+        os._exit(code)
+
+
+def _has_result(launch: Launch, order: LaneOrder) -> bool:
+    """Make sure that a lane whose process has ended left a result."""
+    transport, prefix = launch.transport(), lane_prefix(launch.run, order.index)
+    folder = launch.lane_dir(order)
+    with suppress(OSError):
+        if transport.exists(f"{prefix}/result.json") or (folder / "result.json").exists():
+            return True
+    heartbeat = {"format": 1, "run": launch.run, "lane": order.index, "job": order.job}
+    with suppress(OSError, ValueError):
+        heartbeat = json.loads(transport.read(f"{prefix}/heartbeat.json"))
+    ending = Ending("failed", "the lane's process was killed", "killed", "see the log for its last lines")
+    document = encode(result(heartbeat, ending, launch.started_at, 0.0, launch.clock.now()))
+    left = False
+    for leave in (
+        lambda: transport.publish_new(f"{prefix}/result.json", document),
+        lambda: (folder / "result.json").write_bytes(document),
+    ):
+        try:
+            leave()
+            left = True
+        except OSError as error:
+            log(order.index, f"no result: {error}")
+    return left

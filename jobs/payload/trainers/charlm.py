@@ -1,0 +1,293 @@
+"""A small character language model that trains for real with nothing but NumPy.
+
+Embedding of the last characters, one hidden layer, softmax, Adam. Reads ``train-*.jsonl`` and ``heldout.jsonl`` (one
+``{"text": ...}`` a line) below SCHED_DATA_DIR. Resumes bit for bit on the same machine: weights, Adam moments, random
+state and data position are all in the checkpoint, each in its own file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+# Before NumPy is loaded. One thread: lanes share a machine, and sums must come out the same each time.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ[_name] = "1"
+
+import numpy as np
+
+# Run as a script, the kit lies beside this file; as part of a package, it is a sibling.
+if TYPE_CHECKING or __package__:
+    from .trainer_kit import EXIT_DATA, Training
+else:
+    from trainer_kit import EXIT_DATA, Training
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from numpy.typing import NDArray
+
+    Floats = NDArray[np.float32]
+    Codes = NDArray[np.uint8]
+
+BLOCK_BYTES = 1 << 17  # a block of text is read at once, and trained on for BLOCK_STEPS
+BLOCK_STEPS = 32
+RECORD_BYTES_MAX = 1 << 20
+HELD_OUT_WINDOWS = 1024
+LOSS_MEMORY = 0.98
+ADAM_MEAN, ADAM_SQUARE, ADAM_FLOOR = np.float32(0.9), np.float32(0.999), np.float32(1e-8)
+
+# Newline, printable ASCII, and one code for every other byte.
+ALPHABET = 97
+_CODE_OF_BYTE = np.zeros(256, np.uint8)
+_CODE_OF_BYTE[10] = 1
+_CODE_OF_BYTE[32:127] = np.arange(2, ALPHABET)
+
+
+class UnreadableData(Exception):
+    """The corpus is missing or has no usable record."""
+
+
+class Shape(NamedTuple):
+    """Sizes that a checkpoint is bound to."""
+
+    context: int
+    embedding: int
+    width: int
+
+    def sizes(self) -> tuple[tuple[int, ...], ...]:
+        """Return the shapes of the parameters, in the order in which they lie in the flat vector."""
+        inputs = self.context * self.embedding
+        return (
+            (ALPHABET, self.embedding),
+            (inputs, self.width),
+            (self.width,),
+            (self.width, ALPHABET),
+            (ALPHABET,),
+        )
+
+
+class Model:
+    """Parameters and Adam's moments as flat float32 vectors, with views of the parts."""
+
+    def __init__(self, shape: Shape, generator: np.random.Generator) -> None:
+        self.shape = shape
+        self._ends = np.cumsum([int(np.prod(size)) for size in shape.sizes()]).tolist()
+        self.weights: Floats = np.zeros(self._ends[-1], np.float32)
+        self.moments: Floats = np.zeros((2, self._ends[-1]), np.float32)
+        self._gradient: Floats = np.zeros(self._ends[-1], np.float32)
+        embedding, hidden, _, output, _ = self._parts(self.weights)
+        embedding[:] = generator.standard_normal(embedding.shape) * 0.5
+        hidden[:] = generator.standard_normal(hidden.shape) / np.sqrt(hidden.shape[0])
+        output[:] = generator.standard_normal(output.shape) / np.sqrt(output.shape[0]) * 0.1
+
+    def _parts(self, flat: Floats) -> list[Floats]:
+        starts = [0, *self._ends[:-1]]
+        return [
+            flat[start:end].reshape(size)
+            for start, end, size in zip(starts, self._ends, self.shape.sizes(), strict=True)
+        ]
+
+    def _forward(self, windows: Codes) -> tuple[Floats, Floats, Floats, float]:
+        """Return inputs, activations, probabilities and the mean loss (nats a character) of (n, context + 1) windows."""
+        embedding, hidden, hidden_bias, output, output_bias = self._parts(self.weights)
+        inputs = embedding[windows[:, :-1]].reshape(len(windows), -1)
+        active = np.maximum(inputs @ hidden + hidden_bias, 0)
+        scores = active @ output + output_bias
+        scores -= scores.max(axis=1, keepdims=True)
+        np.exp(scores, out=scores)
+        scores /= scores.sum(axis=1, keepdims=True)
+        hit = scores[np.arange(len(windows)), windows[:, -1]]
+        return inputs, active, scores, float(-np.log(np.maximum(hit, 1e-12)).mean())
+
+    def loss(self, windows: Codes) -> float:
+        """Return the mean loss of windows without learning from them."""
+        return self._forward(windows)[3]
+
+    def learn(self, windows: Codes, step: int, rate: float) -> float:
+        """Make Adam's step number ``step`` (from 1) on a batch; return the batch's loss before it."""
+        _, hidden, _, output, _ = self._parts(self.weights)
+        inputs, active, error, loss = self._forward(windows)
+        error[np.arange(len(windows)), windows[:, -1]] -= 1
+        error /= len(windows)
+        to_embedding, to_hidden, to_hidden_bias, to_output, to_output_bias = self._parts(self._gradient)
+        np.matmul(active.T, error, out=to_output)
+        error.sum(axis=0, out=to_output_bias)
+        back = error @ output.T
+        back *= active > 0
+        np.matmul(inputs.T, back, out=to_hidden)
+        back.sum(axis=0, out=to_hidden_bias)
+        spread = (back @ hidden.T).reshape(-1, self.shape.embedding)
+        # A product with the one-hot matrix sums by character, much faster than np.add.at.
+        one_hot = (windows[:, :-1].reshape(-1, 1) == np.arange(ALPHABET, dtype=np.uint8)).astype(np.float32)
+        np.matmul(one_hot.T, spread, out=to_embedding)
+        self._adam(step, rate)
+        return loss
+
+    def _adam(self, step: int, rate: float) -> None:
+        mean, square = self.moments
+        mean += (1 - ADAM_MEAN) * (self._gradient - mean)
+        square += (1 - ADAM_SQUARE) * (self._gradient * self._gradient - square)
+        scale = np.float32(rate * np.sqrt(1 - float(ADAM_SQUARE) ** step) / (1 - float(ADAM_MEAN) ** step))
+        self.weights -= scale * mean / (np.sqrt(square) + ADAM_FLOOR)
+
+
+class Stream:
+    """The training text as blocks in a seeded random order, of which only the current one is in memory.
+
+    ``position`` counts blocks since the first step of the job; the generator draws windows inside a block.
+    """
+
+    def __init__(self, data_dir: Path, seed: int, context: int) -> None:
+        self._shards = [(path, path.stat().st_size) for path in sorted(data_dir.glob("train-*.jsonl"))]
+        self._blocks = [(path, start) for path, size in self._shards for start in range(0, size, BLOCK_BYTES)]
+        if not self._blocks:
+            raise UnreadableData(f"{data_dir} has no train-*.jsonl with anything in it")
+        self._seed = seed
+        self._window = context + 1
+        self.position = -1
+        self._text: Codes = np.zeros(0, np.uint8)
+
+    def seek(self, position: int) -> None:
+        """Make the block at ``position`` the current one, or the next that has enough text."""
+        for candidate in range(position, position + len(self._blocks)):
+            lap, place = divmod(candidate, len(self._blocks))
+            order = np.random.default_rng((self._seed, lap)).permutation(len(self._blocks))
+            path, start = self._blocks[order[place]]
+            self._text = encode(records(path, start, BLOCK_BYTES))
+            if len(self._text) > self._window:
+                self.position = candidate
+                return
+        raise UnreadableData(f"{self._shards[0][0].parent} has no record with text in it")
+
+    def batch(self, generator: np.random.Generator, size: int) -> Codes:
+        """Return ``size`` random windows of the current block, shape (size, context + 1)."""
+        starts = generator.integers(0, len(self._text) - self._window + 1, size)
+        windows: Codes = np.lib.stride_tricks.sliding_window_view(self._text, self._window)[starts]
+        return windows
+
+
+def records(path: Path, start: int, length: int) -> Iterator[str]:
+    """Yield the texts of the lines that begin in ``path[start:start + length]``; what is no record is passed over."""
+    with path.open("rb") as stream:
+        if start:
+            stream.seek(start - 1)
+            stream.readline()
+        while stream.tell() < start + length and (line := stream.readline(RECORD_BYTES_MAX)):
+            try:
+                text = json.loads(line)["text"]
+            except (ValueError, KeyError, TypeError, RecursionError):
+                continue
+            if isinstance(text, str):
+                yield text
+
+
+def encode(texts: Iterator[str]) -> Codes:
+    """Turn texts into codes, one after another with a newline between."""
+    return _CODE_OF_BYTE[np.frombuffer("\n".join(texts).encode(errors="replace"), np.uint8)]
+
+
+def held_out_sample(data_dir: Path, context: int) -> Codes | None:
+    """Return a fixed, evenly spread sample of held-out windows, or None when there is no such file."""
+    path = data_dir / "heldout.jsonl"
+    if not path.exists():
+        return None
+    text = encode(records(path, 0, 2 * BLOCK_BYTES))
+    if len(text) <= context:
+        return None
+    windows: Codes = np.lib.stride_tricks.sliding_window_view(text, context + 1)
+    return windows[np.linspace(0, len(windows) - 1, min(HELD_OUT_WINDOWS, len(windows))).astype(np.int64)]
+
+
+class Run:
+    """The state of one job's training, saved and restored as a whole."""
+
+    def __init__(self, training: Training, options: argparse.Namespace) -> None:
+        shape = Shape(options.context, options.embedding, options.width)
+        self._generator = np.random.default_rng(training.seed)
+        self._model = Model(shape, self._generator)
+        self._stream = Stream(training.data_dir, training.seed, shape.context)
+        self._held_out = held_out_sample(training.data_dir, shape.context)
+        self._batch, self._rate = options.batch, options.rate
+        self._training = training
+        self.step = 0
+        self.loss: float | None = None  # exponential mean over steps
+        position = self._restore(training.resume_dir) if training.resume_dir else 0
+        self._stream.seek(position)
+
+    def advance(self) -> None:
+        """Train one step."""
+        if self.step and self.step % BLOCK_STEPS == 0:
+            self._stream.seek(self._stream.position + 1)
+        windows = self._stream.batch(self._generator, self._batch)
+        self.step += 1
+        loss = self._model.learn(windows, self.step, self._rate)
+        self.loss = loss if self.loss is None else LOSS_MEMORY * self.loss + (1 - LOSS_MEMORY) * loss
+
+    def save(self) -> bool:
+        """Write a checkpoint with its held-out loss; False when the disk is full."""
+        metrics = {} if self.loss is None else {"loss": self.loss}
+        if self._held_out is not None:
+            metrics["held_out_loss"] = self._model.loss(self._held_out)
+        return self._training.checkpoint(self.step, self._write, metrics)
+
+    def _write(self, folder: Path) -> None:
+        np.save(folder / "weights.npy", self._model.weights)
+        np.save(folder / "optimizer.npy", self._model.moments)
+        state = {
+            "step": self.step,
+            "loss": self.loss,
+            "position": self._stream.position,
+            "shape": list(self._model.shape),
+            "batch": self._batch,
+            "generator": self._generator.bit_generator.state,
+        }
+        (folder / "state.json").write_text(json.dumps(state))
+
+    def _restore(self, folder: Path) -> int:
+        """Take over a checkpoint; return its data position."""
+        state: dict[str, Any] = json.loads((folder / "state.json").read_bytes())
+        if (state["shape"], state["batch"]) != (list(self._model.shape), self._batch):
+            raise SystemExit(f"the checkpoint has shape {state['shape']} and batch {state['batch']}: other options")
+        self._model.weights[:] = np.load(folder / "weights.npy")
+        self._model.moments[:] = np.load(folder / "optimizer.npy")
+        self.step, self.loss = state["step"], state["loss"]
+        self._generator.bit_generator.state = state["generator"]
+        return int(state["position"])
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train until the target step, or until asked to stop."""
+    parser = argparse.ArgumentParser(description="Train a small character language model.")
+    parser.add_argument("--width", type=int, default=128, help="hidden units")
+    parser.add_argument("--context", type=int, default=16, help="characters the model sees")
+    parser.add_argument("--embedding", type=int, default=16, help="numbers per character")
+    parser.add_argument("--batch", type=int, default=64, help="windows a step")
+    parser.add_argument("--rate", type=float, default=2e-3, help="learning rate of Adam")
+    parser.add_argument("--report-every", type=int, default=10, metavar="STEPS", help="steps between reports")
+    options = parser.parse_args(arguments)
+    training = Training()
+    try:
+        run = Run(training, options)
+        training.progress(run.step)
+        while run.step < training.target_step:
+            if training.should_save:
+                run.save()
+            if training.should_stop:
+                return 0
+            run.advance()
+            if run.step % options.report_every == 0:
+                training.progress(run.step, loss=run.loss)
+                print(f"step {run.step} loss {run.loss}", flush=True)
+        return 0 if run.save() else 1
+    except (UnreadableData, OSError) as error:
+        print(f"charlm: {error}", file=sys.stderr)
+        return EXIT_DATA if isinstance(error, UnreadableData) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,83 @@
+"""The training contract in one small file: import it in a script the agent starts, or copy it beside your own.
+
+Outside a session it works too: checkpoints go to ./checkpoints, nothing is reported, Ctrl-C stops.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+EXIT_DATA = 65  # exit with this status when the data cannot be read
+
+
+class Training:
+    """What a training loop needs to know and to say. Create it before the loop; use it between steps.
+
+    ``resume_dir`` is a folder with the files of the checkpoint to go on from, or None on a first run.
+    """
+
+    def __init__(self) -> None:
+        environment = os.environ
+        self.job = environment.get("SCHED_JOB", "job")
+        self.seed = int(environment.get("SCHED_SEED") or 0)
+        self.target_step = int(environment.get("SCHED_TARGET_STEP") or 1000)
+        self.data_dir = Path(environment.get("SCHED_DATA_DIR") or ".")
+        resume, progress = environment.get("SCHED_RESUME_DIR"), environment.get("SCHED_PROGRESS")
+        self.resume_dir = Path(resume) if resume else None
+        self._checkpoint_dir = Path(environment.get("SCHED_CHECKPOINT_DIR") or "checkpoints")
+        self._checkpoint_dir.mkdir(parents=True, exist_ok=True)
+        self._progress = os.open(progress, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644) if progress else None
+        self._saved_step = -1
+        self.should_save = self.should_stop = False
+        signal.signal(signal.SIGUSR1, self._on_signal)
+        signal.signal(signal.SIGTERM, self._on_signal)
+        signal.signal(signal.SIGINT, self._on_signal)
+
+    def progress(self, step: int, **values: float) -> None:
+        """Report a step (the first report ends set-up) with any of loss, held_out_loss, gpu_memory_bytes."""
+        self._say({"step": step, **values})
+
+    def checkpoint(self, step: int, write: Callable[[Path], None], metrics: Mapping[str, float]) -> bool:
+        """Save: ``write`` puts files into the folder it gets. False when the disk is full; train on, it is asked for again.
+
+        A step is saved once. Put what changes and what does not (adapter, base, optimiser) into separate files: each
+        is stored under its digest, and only once.
+        """
+        self.should_save = False
+        if step == self._saved_step:
+            return True
+        self._say({"saving": step})
+        partial, final = (self._checkpoint_dir / name for name in (f".partial-{step:08d}", f"step-{step:08d}"))
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            partial.mkdir()
+            write(partial)
+            (partial / "meta.json").write_text(json.dumps({"step": step, "metrics": dict(metrics)}))
+            # No fsync: the agent copies the folder into the store, durably, and this disk goes with the session.
+            partial.rename(final)
+        except OSError as error:
+            shutil.rmtree(partial, ignore_errors=True)
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                raise
+            self._say({"save_failed": str(error)})
+            return False
+        self._saved_step = step
+        self._say({"saved": step, **metrics})
+        return True
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        self.should_save = True
+        self.should_stop = self.should_stop or number != signal.SIGUSR1
+
+    def _say(self, line: dict[str, Any]) -> None:
+        if self._progress is not None:
+            os.write(self._progress, json.dumps(line).encode() + b"\n")

@@ -1,0 +1,163 @@
+"""Where checkpoints and reports go: a small port, and the folder that implements it.
+
+Everything is asked for by key, nothing is listed, so that a transport made of presigned URLs can stand in.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import itertools
+import os
+import shutil
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from typing import BinaryIO
+
+PIECE_BYTES = 1 << 20
+
+
+class Transport(Protocol):
+    """A store of immutable objects and a few overwritten documents, under ``/``-separated keys.
+
+    Every method may be called again after any failure. A missing object raises FileNotFoundError, trouble with the
+    store or the local disk any other OSError. Every call ends in bounded time; two threads may call at once.
+    """
+
+    def read(self, key: str) -> bytes:
+        """Return a small document whole."""
+
+    def fetch(self, key: str, target: Path) -> str:
+        """Copy an object into a new local file; return the sha256 (hex) of what was written."""
+
+    def publish_new(self, key: str, source: Path | bytes) -> bool:
+        """Create an object, durably and all at once; False, with nothing changed, when the key is taken."""
+
+    def put(self, key: str, source: Path | bytes, *, durable: bool = True) -> None:
+        """Create or replace an object all at once; without ``durable`` a power cut may undo or empty it."""
+
+    def exists(self, key: str) -> bool:
+        """Tell whether the key is taken."""
+
+    def verify(self, key: str, sha256: str) -> bool:
+        """Tell whether the object is there with exactly this content."""
+
+    def folder(self, prefix: str) -> Path:
+        """Return a local folder that holds the objects under a prefix; may be the store's own: read only."""
+
+
+class DirectoryTransport:
+    """A folder on a file system this machine can see; keys are paths below it."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        self._serials = itertools.count()
+
+    def read(self, key: str) -> bytes:
+        """See Transport."""
+        return self._path(key).read_bytes()
+
+    def fetch(self, key: str, target: Path) -> str:
+        """See Transport."""
+        digest = hashlib.sha256()
+        with self._path(key).open("rb") as source, target.open("xb") as sink:
+            while piece := source.read(PIECE_BYTES):
+                digest.update(piece)
+                sink.write(piece)
+        return digest.hexdigest()
+
+    def publish_new(self, key: str, source: Path | bytes) -> bool:
+        """See Transport. Temporary file, fsync, hard link (which refuses a taken name), fsync of the folder."""
+        path = self._path(key)
+        if path.exists():
+            return False
+        temporary = self._write(path, source, durable=True)
+        try:
+            os.link(temporary, path)
+        except FileExistsError:
+            return False
+        finally:
+            temporary.unlink()
+        _sync_folder(path.parent)
+        return True
+
+    def put(self, key: str, source: Path | bytes, *, durable: bool = True) -> None:
+        """See Transport. Temporary file, fsync, rename, fsync of the folder."""
+        path = self._path(key)
+        temporary = self._write(path, source, durable=durable)
+        try:
+            temporary.replace(path)
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        if durable:
+            _sync_folder(path.parent)
+
+    def exists(self, key: str) -> bool:
+        """See Transport."""
+        return self._path(key).exists()
+
+    def verify(self, key: str, sha256: str) -> bool:
+        """See Transport."""
+        with suppress(FileNotFoundError), self._path(key).open("rb") as stream:
+            return hashlib.file_digest(stream, "sha256").hexdigest() == sha256
+        return False
+
+    def folder(self, prefix: str) -> Path:
+        """See Transport."""
+        path = self._path(prefix)
+        if not path.is_dir():
+            raise FileNotFoundError(f"{path} is not a folder of the store")
+        return path
+
+    def _path(self, key: str) -> Path:
+        parts = PurePosixPath(key).parts
+        if not parts or key.startswith("/") or ".." in parts:
+            raise ValueError(f"{key!r} is not a key")
+        return self._root.joinpath(*parts)
+
+    def _write(self, path: Path, source: Path | bytes, *, durable: bool) -> Path:
+        """Write a temporary file beside ``path``; on failure nothing of it is left."""
+        temporary = path.with_name(f".tmp-{os.getpid()}-{next(self._serials)}-{path.name}")
+        try:
+            sink = temporary.open("wb")
+        except FileNotFoundError:
+            _make_folder(path.parent)
+            sink = temporary.open("wb")
+        try:
+            with sink:
+                _pour(source, sink)
+                if durable:
+                    sink.flush()
+                    os.fsync(sink.fileno())
+        except OSError:
+            temporary.unlink(missing_ok=True)
+            raise
+        return temporary
+
+
+def _pour(source: Path | bytes, sink: BinaryIO) -> None:
+    if isinstance(source, bytes):
+        sink.write(source)
+        return
+    with source.open("rb") as stream:
+        shutil.copyfileobj(stream, sink, PIECE_BYTES)
+
+
+def _make_folder(folder: Path) -> None:
+    """Make a folder and its parents, each durable in the one above."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
