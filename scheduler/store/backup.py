@@ -1,0 +1,147 @@
+"""Backup while others write, and restore that checks before it replaces."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scheduler.store.errors import DatabaseBusy, DatabaseMissing, DatabaseNewer, StoreFailure, translated
+from scheduler.store.schema import REVISIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scheduler.store.engine import Database
+
+
+class BackupFailed(StoreFailure):
+    """No backup was made, or none was restored; what was there before is untouched."""
+
+    def __init__(self, where: str, why: str, remedy: str) -> None:
+        super().__init__("backup failed", where, why, remedy)
+
+
+def backup(db: Database, target: Path) -> None:
+    """Write a consistent copy to ``target``, in place of an older one only when complete and checked.
+
+    SQLite: a database file that stands alone. PostgreSQL: the custom format of ``pg_dump``. Raises StoreFailure.
+    """
+    partial = target.with_name(f".{target.name}.partial")
+    with _failures_told(target):
+        partial.unlink(missing_ok=True)
+        try:
+            if db.path is None:
+                _dump(db, partial)
+            else:
+                with closing(_open(db.path, "ro")) as source, closing(sqlite3.connect(partial)) as copy:
+                    source.backup(copy)
+                    _make_single_file(copy)
+                _check(partial)
+            _put(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def restore(source: Path, target: Path) -> None:
+    """Put the backup ``source`` (SQLite) in place of the database file ``target``, once it is found whole.
+
+    Refuses while any program has ``target`` open. Raises DatabaseMissing, DatabaseCorrupt, DatabaseNewer,
+    DatabaseBusy or another StoreFailure.
+    """
+    if not source.is_file():
+        raise DatabaseMissing("no backup", str(source), "there is no such file", "Give the path of a backup")
+    with _failures_told(source):
+        _check(source)
+    partial = target.with_name(f".{target.name}.partial")
+    with _failures_told(target):
+        try:
+            shutil.copyfile(source, partial)
+            _check(partial)
+            _retire(target)
+            _put(partial, target)
+        finally:
+            partial.unlink(missing_ok=True)
+
+
+def _open(path: Path, mode: str) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.absolute().as_uri()}?mode={mode}", uri=True)
+
+
+def _make_single_file(connection: sqlite3.Connection) -> None:
+    """Leave WAL mode: a lone file in WAL mode cannot be read where nothing may be written beside it."""
+    (mode,) = connection.execute("PRAGMA journal_mode = DELETE").fetchone()
+    if mode != "delete":
+        raise sqlite3.OperationalError(f"journal mode stays {mode}")
+
+
+def _check(path: Path) -> None:
+    """Raise unless the file is whole and of a revision we know. Leaves no file beside it."""
+    with closing(_open(path, "ro")) as connection:
+        found = [row[0] for row in connection.execute("PRAGMA integrity_check(5)")]
+        if found != ["ok"]:
+            raise BackupFailed(str(path), f"the copy is damaged: {'; '.join(found)}", "Use another backup")
+        if not connection.execute("SELECT 1 FROM sqlite_master WHERE name = 'alembic_version'").fetchone():
+            raise BackupFailed(str(path), "it is not a database of ours", "Give the path of a backup")
+        (revision,) = connection.execute("SELECT version_num FROM alembic_version").fetchone()
+    if revision not in REVISIONS:
+        raise DatabaseNewer(str(path), revision, REVISIONS[-1])
+
+
+def _retire(target: Path) -> None:
+    """Fold the old write-ahead log into the old file: left behind, it would be replayed onto the new one."""
+    beside = [target.with_name(target.name + ending) for ending in ("-wal", "-shm")]
+    if target.exists():
+        try:
+            with closing(sqlite3.connect(target, timeout=0)) as old:
+                _make_single_file(old)
+        except sqlite3.DatabaseError as error:
+            failure = translated(error, str(target), target)
+            if failure is None or isinstance(failure, DatabaseBusy):
+                remedy = "Stop the daemon and every schedctl, then restore again"
+                raise DatabaseBusy("database is in use", str(target), str(error), remedy) from None
+    for path in beside:
+        path.unlink(missing_ok=True)
+
+
+def _put(partial: Path, target: Path) -> None:
+    with partial.open("rb+") as written:
+        os.fsync(written.fileno())
+    partial.replace(target)
+    folder = os.open(target.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def _dump(db: Database, target: Path) -> None:
+    program = shutil.which("pg_dump")
+    if program is None:
+        raise BackupFailed(db.where, "pg_dump is not installed", "Install the PostgreSQL client programs")
+    url = db.url.set(drivername="postgresql", password=None)
+    # The password goes by the environment: arguments of a process are everybody's to read.
+    secret = {} if db.url.password is None else {"PGPASSWORD": str(db.url.password)}
+    command = [program, "--format=custom", f"--file={target}", f"--dbname={url.render_as_string()}"]
+    done = subprocess.run(
+        command, env={**os.environ, **secret}, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise BackupFailed(db.where, " ".join(done.stderr.split())[:500], "See what pg_dump says")
+
+
+@contextmanager
+def _failures_told(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except sqlite3.Error as error:
+        failure = translated(error, str(path), path)
+        if failure is None:
+            raise BackupFailed(str(path), str(error), "Run `schedctl db verify`") from error
+        raise failure from error
+    except OSError as error:
+        raise BackupFailed(str(path), error.strerror or str(error), "Check the folder and its disk") from error

@@ -1,0 +1,139 @@
+"""Checkpoints: the manifests seen in the artifact store, and what became of them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from sqlalchemy import bindparam, insert, select, update
+
+from jobs.checkpoint import Component, Manifest
+from scheduler.store import codec, events
+from scheduler.store.errors import Stale, StoreFailure
+from scheduler.store.schema import checkpoints
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from sqlalchemy import Connection, Row
+
+CheckpointState = Literal["good", "quarantined", "expired"]
+
+
+class UnknownCheckpoint(StoreFailure):
+    """No manifest of this key was ever seen."""
+
+    def __init__(self, key: str) -> None:
+        why = "no checkpoint has this key"
+        super().__init__("unknown checkpoint", key, why, "See `schedctl checkpoints list`")
+        self.key = key
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointRecord:
+    """A manifest as stored; ``why`` says what it is quarantined or expired for. A pinned one never expires."""
+
+    manifest: Manifest
+    seen_at: int
+    state: CheckpointState
+    why: str
+    pinned: bool
+
+
+_KNOWN = select(checkpoints.c.key).where(checkpoints.c.key == bindparam("key"))
+_ALL = select(checkpoints).order_by(
+    checkpoints.c.job, checkpoints.c.step.desc(), checkpoints.c.attempt.desc(), checkpoints.c.key
+)
+_ONE = select(checkpoints).where(checkpoints.c.key == bindparam("key"))
+_KEYS = select(checkpoints.c.key).where(checkpoints.c.job.in_(bindparam("jobs", expanding=True)))
+_OF_JOB = _ALL.where(checkpoints.c.job == bindparam("job"))
+_NEWEST = _OF_JOB.where(checkpoints.c.state == "good").limit(bindparam("limit"))
+_INSERT = insert(checkpoints)
+_CHANGE = update(checkpoints).where(checkpoints.c.key == bindparam("b_key"))
+_QUARANTINE = _CHANGE.where(checkpoints.c.state == "good").values(state="quarantined", why=bindparam("new_why"))
+_EXPIRE = _CHANGE.where(checkpoints.c.state != "expired", ~checkpoints.c.pinned).values(
+    state="expired", why=bindparam("new_why")
+)
+_PIN = _CHANGE.where(checkpoints.c.state != "expired").values(pinned=bindparam("new_pinned"))
+
+
+def record(tx: Connection, manifest: Manifest, now: int) -> bool:
+    """Store a manifest as good, with event ``checkpoint.seen``; return False when it is known already."""
+    if tx.execute(_KNOWN, {"key": manifest.key}).first() is not None:
+        return False
+    row = {
+        "key": manifest.key,
+        "job": manifest.job,
+        "step": manifest.step,
+        "attempt": manifest.attempt,
+        "manifest": codec.dump(asdict(manifest)),
+        "seen_at": now,
+        "state": "good",
+        "why": "",
+        "pinned": False,
+    }
+    tx.execute(_INSERT, row)
+    events.append(tx, "checkpoint.seen", manifest.key, now, job=manifest.job, step=manifest.step)
+    return True
+
+
+def newest(tx: Connection, job: str, limit: int = 5) -> list[CheckpointRecord]:
+    """Return the good checkpoints of a job, highest step first."""
+    return [_record(row) for row in tx.execute(_NEWEST, {"job": job, "limit": limit})]
+
+
+def everything(tx: Connection, job: str | None = None) -> list[CheckpointRecord]:
+    """Return all checkpoints, of one job if asked, by job and then highest step first."""
+    rows = tx.execute(_ALL) if job is None else tx.execute(_OF_JOB, {"job": job})
+    return [_record(row) for row in rows]
+
+
+def get(tx: Connection, key: str) -> CheckpointRecord:
+    """Return one checkpoint. Raises UnknownCheckpoint."""
+    row = tx.execute(_ONE, {"key": key}).one_or_none()
+    if row is None:
+        raise UnknownCheckpoint(key)
+    return _record(row)
+
+
+def find(tx: Connection, key: str) -> CheckpointRecord | None:
+    """Return one checkpoint, or None when it was never recorded."""
+    row = tx.execute(_ONE, {"key": key}).one_or_none()
+    return None if row is None else _record(row)
+
+
+def keys(tx: Connection, jobs: Collection[str]) -> set[str]:
+    """Return the keys of all recorded checkpoints of ``jobs``, whatever their state."""
+    return set(tx.execute(_KEYS, {"jobs": list(jobs)}).scalars())
+
+
+def quarantine(tx: Connection, key: str, why: str, now: int) -> None:
+    """Mark a good checkpoint as not to be used. Raises UnknownCheckpoint, or Stale when it is not good."""
+    if not tx.execute(_QUARANTINE, {"b_key": key, "new_why": why}).rowcount:
+        raise _stale(get(tx, key), "good")
+    events.append(tx, "checkpoint.quarantined", key, now, why=why)
+
+
+def pin(tx: Connection, key: str, pinned: bool, now: int, by: str) -> None:  # noqa: FBT001 - the value itself
+    """Protect from expiry, or no longer. Raises UnknownCheckpoint, or Stale when it has expired."""
+    if not tx.execute(_PIN, {"b_key": key, "new_pinned": pinned}).rowcount:
+        raise _stale(get(tx, key), "not expired")
+    events.append(tx, "checkpoint.pinned" if pinned else "checkpoint.unpinned", key, now, by)
+
+
+def expire(tx: Connection, key: str, why: str, now: int) -> None:
+    """Mark as deleted by retention. Raises UnknownCheckpoint, or Stale when pinned or expired."""
+    if not tx.execute(_EXPIRE, {"b_key": key, "new_why": why}).rowcount:
+        raise _stale(get(tx, key), "not pinned and not expired")
+    events.append(tx, "checkpoint.expired", key, now, why=why)
+
+
+def _stale(found: CheckpointRecord, expected: str) -> Stale:
+    pinned = ", pinned" if found.pinned else ""
+    return Stale(f"checkpoint {found.manifest.key}", expected, f"{found.state}{pinned}")
+
+
+def _record(row: Row[Any]) -> CheckpointRecord:
+    document = codec.load(row.manifest)
+    document["components"] = tuple(Component(**component) for component in document["components"])
+    return CheckpointRecord(Manifest(**document), row.seen_at, row.state, row.why, row.pinned)

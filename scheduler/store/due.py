@@ -1,0 +1,27 @@
+"""When each recurring duty is next due. Rows of ours, so that down time neither loses nor doubles one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import bindparam, insert, select, update
+
+from scheduler.store.schema import due
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+_ALL = select(due.c.name, due.c.at)
+_INSERT = insert(due)
+_UPDATE = update(due).where(due.c.name == bindparam("b_name")).values(at=bindparam("new_at"))
+
+
+def next_due(tx: Connection) -> dict[str, int]:
+    """Return the next instant of every duty by name."""
+    return {row.name: row.at for row in tx.execute(_ALL)}
+
+
+def set_due(tx: Connection, name: str, at: int) -> None:
+    """Set the next instant of a duty."""
+    if not tx.execute(_UPDATE, {"b_name": name, "new_at": at}).rowcount:
+        tx.execute(_INSERT, {"name": name, "at": at})

@@ -1,0 +1,241 @@
+"""Connections and transactions: one consistent snapshot to read, one writer at a time to write.
+
+SQLite: a write begins with BEGIN IMMEDIATE, so it waits for the lock before it reads what it will change.
+PostgreSQL: a write takes one advisory lock first, which gives the very same rule. READ COMMITTED is then
+enough: our writers are serial, so none ever has to be repeated, as it would have to be under SERIALIZABLE.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import create_engine, event, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+
+from scheduler.store.errors import (
+    DatabaseBusy,
+    DatabaseCorrupt,
+    DatabaseFull,
+    DatabaseMissing,
+    DatabaseNewer,
+    DatabaseOlder,
+    DatabaseReadOnly,
+    DatabaseUnreachable,
+    Fenced,
+    Refused,
+    Stale,
+    StoreFailure,
+    translated,
+)
+from scheduler.store.schema import REVISIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import Connection, Engine
+    from sqlalchemy.engine import URL
+
+__all__ = [
+    "Database",
+    "DatabaseBusy",
+    "DatabaseCorrupt",
+    "DatabaseFull",
+    "DatabaseMissing",
+    "DatabaseNewer",
+    "DatabaseOlder",
+    "DatabaseReadOnly",
+    "DatabaseUnreachable",
+    "Fenced",
+    "Refused",
+    "Stale",
+    "StoreFailure",
+    "open_database",
+    "revision",
+    "upgrade",
+]
+
+_WRITER_LOCK = 0x5C4ED
+"""Key of the advisory lock on PostgreSQL; such locks are private to a database."""
+
+
+class Database:
+    """One database and its pooled connections; safe to share between threads.
+
+    ``busy_seconds`` is how long a write waits for another writer. Connects on first use.
+    """
+
+    def __init__(self, url: str, *, busy_seconds: float = 5.0) -> None:
+        self.url = _parsed(url)
+        self.where = self.url.render_as_string(hide_password=True)
+        self.path = Path(self.url.database or "") if self.url.get_backend_name() == "sqlite" else None
+        self._engine = _engine(self.url, busy_seconds)
+        snapshot = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
+        self._reader = self._engine.execution_options(**(snapshot if self.path is None else {}))
+        self._writer = self._engine.execution_options(scheduler_writes=True)
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """One read transaction: everything read inside is of one instant. Raises StoreFailure."""
+        with self._failures_told(), self._reader.begin() as tx:
+            yield tx
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """One write transaction: committed at the end, rolled back by any exception. Raises StoreFailure."""
+        with self._failures_told(), self._writer.begin() as tx:
+            yield tx
+
+    def close(self) -> None:
+        """Close all connections; the object may be used again."""
+        self._engine.dispose()
+
+    @contextmanager
+    def _failures_told(self) -> Iterator[None]:
+        try:
+            yield
+        except (DBAPIError, sqlite3.Error) as error:
+            failure = translated(error, self.where, self.path)
+            if failure is None:
+                raise
+            raise failure from error
+
+
+def open_database(url: str, *, create: bool = False) -> Database:
+    """Return a database that is there, readable and of exactly our schema revision.
+
+    ``create`` makes a missing one. Raises DatabaseMissing, DatabaseOlder, DatabaseNewer, DatabaseCorrupt or
+    another StoreFailure. Opening is cheap: damage inside tables is found by :func:`scheduler.store.verify.verify`.
+    """
+    database = Database(url)
+    path = database.path
+    if path is not None and (not path.exists() or path.stat().st_size == 0):
+        if not create:
+            raise DatabaseMissing("no database", str(path), "there is no such file", "Run `schedctl db upgrade`")
+        upgrade(url)
+    try:
+        with database.read() as tx:
+            found = revision(tx, database.where)
+        if found is None and create:
+            upgrade(url)
+        else:
+            _check_revision(database.where, found)
+    except BaseException:
+        database.close()
+        raise
+    return database
+
+
+def upgrade(url: str) -> tuple[str | None, str]:
+    """Bring a database to our schema revision, making a missing file; return the revisions before and after.
+
+    All or nothing: it is one transaction. Raises DatabaseNewer, DatabaseCorrupt or another StoreFailure.
+    """
+    database = Database(url)
+    if database.path is not None:
+        _make_folder(database.path.parent)
+    try:
+        with database.write() as tx:
+            found = revision(tx, database.where)
+            if found not in {None, *REVISIONS}:
+                _check_revision(database.where, found)
+            if found != REVISIONS[-1]:
+                _migrate(tx)
+    finally:
+        database.close()
+    return found, REVISIONS[-1]
+
+
+_TABLES = {
+    "sqlite": text("SELECT name FROM sqlite_master WHERE type = 'table'"),
+    "postgresql": text("SELECT tablename FROM pg_tables WHERE schemaname = current_schema()"),
+}
+_REVISION = text("SELECT version_num FROM alembic_version")
+
+
+def revision(tx: Connection, where: str) -> str | None:
+    """Return the schema revision, None for an empty database; raises DatabaseCorrupt for somebody else's."""
+    tables = set(tx.execute(_TABLES[tx.dialect.name]).scalars())
+    found: str | None = tx.execute(_REVISION).scalar() if "alembic_version" in tables else None
+    if found is None and tables - {"alembic_version"}:
+        why = f"it holds tables but no schema revision: {', '.join(sorted(tables))[:200]}"
+        raise DatabaseCorrupt("not a database of ours", where, why, "Give another URL, or restore a backup")
+    return found
+
+
+def _check_revision(where: str, found: str | None) -> None:
+    if found is None or found in REVISIONS[:-1]:
+        raise DatabaseOlder(where, found, REVISIONS[-1])
+    if found != REVISIONS[-1]:
+        raise DatabaseNewer(where, found, REVISIONS[-1])
+
+
+def _migrate(tx: Connection) -> None:
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    folder = str(Path(__file__).with_name("migrations"))
+    config.set_main_option("script_location", folder.replace("%", "%%"))
+    config.attributes["connection"] = tx
+    command.upgrade(config, "head")
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        why = error.strerror or str(error)
+        raise DatabaseUnreachable("no folder for the database", str(folder), why, "Make it, or give another") from None
+
+
+def _parsed(url: str) -> URL:
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        # The URL may hold a password, so it is not repeated.
+        raise StoreFailure("bad database URL", "the configuration", "it cannot be parsed", _URL_HELP) from None
+    where = parsed.render_as_string(hide_password=True)
+    if parsed.get_backend_name() not in _TABLES:
+        raise StoreFailure("bad database URL", where, "neither SQLite nor PostgreSQL", _URL_HELP)
+    if parsed.get_backend_name() == "sqlite" and parsed.database in {None, "", ":memory:"}:
+        raise StoreFailure("bad database URL", where, "it names no file", _URL_HELP)
+    return parsed
+
+
+_URL_HELP = "Use sqlite:////folder/scheduler.db or postgresql+psycopg://user@host/name"
+
+
+def _engine(url: URL, busy_seconds: float) -> Engine:
+    if url.get_backend_name() == "sqlite":
+        # isolation_level None: the driver begins nothing by itself, _begin does.
+        engine = create_engine(url, connect_args={"timeout": busy_seconds, "isolation_level": None})
+        event.listen(engine, "connect", _prepare_sqlite)
+    else:
+        waits = f"-c lock_timeout={round(busy_seconds * 1_000)}"
+        connect = {"connect_timeout": 10, "application_name": "uff-scheduler", "options": waits}
+        try:
+            engine = create_engine(url, connect_args=connect, pool_pre_ping=True)
+        except (ModuleNotFoundError, NoSuchModuleError) as error:
+            where = url.render_as_string(hide_password=True)
+            remedy = "Install the extra `postgres`, and write the URL as postgresql+psycopg://"
+            raise StoreFailure("no PostgreSQL driver", where, str(error), remedy) from None
+    event.listen(engine, "begin", _begin)
+    return engine
+
+
+def _prepare_sqlite(connection: sqlite3.Connection, record: Any) -> None:
+    del record
+    for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
+        connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _begin(tx: Connection) -> None:
+    writes = tx.get_execution_options().get("scheduler_writes", False)
+    if tx.dialect.name == "sqlite":
+        tx.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
+    elif writes:
+        tx.exec_driver_sql(f"SELECT pg_advisory_xact_lock({_WRITER_LOCK})")

@@ -1,0 +1,192 @@
+"""What can go wrong with the database, told apart by what a person has to do about it.
+
+::
+
+    StoreFailure
+      DatabaseMissing  DatabaseOlder  DatabaseNewer  DatabaseCorrupt  DatabaseReadOnly
+      DatabaseFull  DatabaseBusy  DatabaseUnreachable
+      Refused      a unique index, a check or a trigger said no
+      Stale        a guarded write found another state
+      Fenced       another daemon holds the lease
+      DuplicateJob  UnknownJob  UnknownRun  UnknownCheckpoint  Backwards      (beside what they are about)
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy.exc import DBAPIError, IntegrityError
+
+
+class StoreFailure(Exception):
+    """Base: ``what`` failed, ``where``, ``why``, and the ``remedy``, each without a final full stop."""
+
+    def __init__(self, what: str, where: str, why: str, remedy: str) -> None:
+        super().__init__(what, where, why, remedy)
+        self.what = what
+        self.where = where
+        self.why = why
+        self.remedy = remedy
+
+    def __str__(self) -> str:
+        return f"{self.what}: {self.where}: {self.why}. {self.remedy}."
+
+
+class DatabaseMissing(StoreFailure):
+    """There is no database."""
+
+
+class DatabaseOlder(StoreFailure):
+    """The schema is of an older version; ``found`` is None when there is none yet."""
+
+    def __init__(self, where: str, found: str | None, expected: str) -> None:
+        why = f"its schema is at {found or 'nothing'}, this version needs {expected}"
+        super().__init__("database is older", where, why, "Run `schedctl db upgrade`")
+        self.found = found
+        self.expected = expected
+
+
+class DatabaseNewer(StoreFailure):
+    """The schema was made by a newer version."""
+
+    def __init__(self, where: str, found: str, expected: str) -> None:
+        why = f"its schema is at {found}, this version knows {expected} and before"
+        remedy = "Install the newer version again, or restore a backup made before its upgrade"
+        super().__init__("database is newer", where, why, remedy)
+        self.found = found
+        self.expected = expected
+
+
+class DatabaseCorrupt(StoreFailure):
+    """The file is no database, or not whole."""
+
+
+class DatabaseReadOnly(StoreFailure):
+    """Nothing can be written."""
+
+
+class DatabaseFull(StoreFailure):
+    """The disk is full; what was committed is safe."""
+
+
+class DatabaseBusy(StoreFailure):
+    """Another program holds the write lock for longer than we wait."""
+
+
+class DatabaseUnreachable(StoreFailure):
+    """The file or the server cannot be reached."""
+
+
+class Refused(StoreFailure):
+    """The database itself refused: the write would have broken one of its rules."""
+
+
+class Stale(StoreFailure):
+    """A guarded write matched no row: somebody else changed it first."""
+
+    def __init__(self, subject: str, expected: str, found: str) -> None:
+        why = f"expected {expected}, found {found}"
+        super().__init__("stale write", subject, why, "Load it again and decide anew")
+        self.expected = expected
+        self.found = found
+
+
+class Fenced(StoreFailure):
+    """Our epoch is no longer the lease's: another daemon acts now."""
+
+    def __init__(self, epoch: int) -> None:
+        why = f"epoch {epoch} is over, another daemon took the lease"
+        super().__init__("fenced off", "lease", why, "Stop; restart the daemon if the other one is not wanted")
+        self.epoch = epoch
+
+
+def translated(error: DBAPIError | sqlite3.Error, where: str, path: Path | None) -> StoreFailure | None:
+    """Return the failure that a driver's error means, or None when it is a fault of our own."""
+    cause: BaseException | None = error.orig if isinstance(error, DBAPIError) else error
+    if isinstance(error, IntegrityError | sqlite3.IntegrityError):
+        return Refused("refused by the database", where, _words(cause), "Run `schedctl db verify`")
+    if isinstance(cause, sqlite3.Error):
+        return _of_sqlite(cause, where, path)
+    return _of_postgresql(error, cause, where)
+
+
+_FULL_REMEDY = "Make room on the disk and try again; nothing that was committed is lost"
+_CORRUPT_REMEDY = "Run `schedctl db verify`, then restore the newest backup with `schedctl db restore`"
+_BUSY_REMEDY = "Try again; if it stays so, look for a program that holds the database open"
+_LEAST_FREE_BYTES = 65_536
+
+
+def _of_sqlite(error: sqlite3.Error, where: str, path: Path | None) -> StoreFailure | None:
+    # Errors raised by the module itself, not by SQLite, carry no name; those are faults of ours.
+    name: str = getattr(error, "sqlite_errorname", "")
+    why = f"{_words(error)} ({name})"
+    # "SQLITE_IOERR_SHMSIZE" and "SQLITE_BUSY_SNAPSHOT" are kinds of IOERR and BUSY.
+    match name.split("_")[1] if "_" in name else "":
+        case "FULL":
+            return DatabaseFull("disk full", where, why, _FULL_REMEDY)
+        case "IOERR" if _is_full(path):
+            return DatabaseFull("disk full", where, why, _FULL_REMEDY)
+        case "IOERR":
+            return DatabaseUnreachable("disk error", where, why, "Check the disk and the system log")
+        case "BUSY" | "LOCKED":
+            return DatabaseBusy("database is locked", where, why, _BUSY_REMEDY)
+        case "READONLY":
+            remedy = "Check the owner and the mode of the file and of its folder, and how the disk is mounted"
+            return DatabaseReadOnly("database is read-only", where, why, remedy)
+        case "CORRUPT" | "NOTADB":
+            return DatabaseCorrupt("database is damaged", where, why, _CORRUPT_REMEDY)
+        case "CANTOPEN" | "PERM" | "AUTH":
+            if path is not None and path.exists() and not os.access(path.parent, os.W_OK):
+                remedy = "Give its user the right to write into the folder"
+                return DatabaseReadOnly("database is read-only", where, why, remedy)
+            remedy = "Check that it is a file, and that its user may read and write it"
+            return DatabaseUnreachable("database cannot be opened", where, why, remedy)
+        case _:
+            return None
+
+
+def _is_full(path: Path | None) -> bool:
+    """In WAL mode a full disk shows as an I/O error when the shared-memory file cannot grow."""
+    if path is None:
+        return False
+    try:
+        disk = os.statvfs(path.parent)
+    except OSError as error:
+        return error.errno == errno.ENOSPC
+    return disk.f_bavail * disk.f_frsize < _LEAST_FREE_BYTES
+
+
+def _of_postgresql(error: Any, cause: BaseException | None, where: str) -> StoreFailure | None:
+    state: str = getattr(cause, "sqlstate", None) or ""
+    why = f"{_words(cause)} ({state})" if state else _words(cause)
+    match state:
+        case "53100":
+            return DatabaseFull("disk full", where, why, _FULL_REMEDY)
+        case "25006":
+            return DatabaseReadOnly("database is read-only", where, why, "Connect to the primary server")
+        case "55P03" | "40001" | "40P01":
+            return DatabaseBusy("database is locked", where, why, _BUSY_REMEDY)
+        case "XX001" | "XX002":
+            return DatabaseCorrupt("database is damaged", where, why, "Restore the newest backup (docs/store.md)")
+        case "3D000":
+            return DatabaseMissing("no database", where, why, "Create it with `createdb`")
+    unreachable = not state and type(cause).__name__ == "OperationalError"
+    if unreachable or state[:2] in {"08", "28", "53", "57"} or getattr(error, "connection_invalidated", False):
+        remedy = "Check that the server runs and that the URL, the user and the password are right"
+        return _missing(where, why) or DatabaseUnreachable("database server cannot be used", where, why, remedy)
+    return None
+
+
+def _missing(where: str, why: str) -> DatabaseMissing | None:
+    # A failed connection attempt carries no SQLSTATE, only the server's words.
+    if 'database "' in why and "does not exist" in why:
+        return DatabaseMissing("no database", where, why, "Create it with `createdb`")
+    return None
+
+
+def _words(error: BaseException | None) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

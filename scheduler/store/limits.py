@@ -1,0 +1,99 @@
+"""What platforms said about quotas, and which pools must not be used for now."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from sqlalchemy import bindparam, delete, insert, select, update
+
+from scheduler.core.quota import ObservedLimit
+from scheduler.store import events
+from scheduler.store.schema import closures as closures_table
+from scheduler.store.schema import limits
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+_SAME_WINDOW = (
+    limits.c.pool == bindparam("b_pool"),
+    limits.c.quota == bindparam("b_quota"),
+    limits.c.starts_at == bindparam("b_start"),
+    limits.c.ends_at == bindparam("b_end"),
+)
+_KNOWN = select(limits.c.limit, limits.c.at).where(*_SAME_WINDOW)
+_RENEW = (
+    update(limits)
+    .where(*_SAME_WINDOW)
+    .values(limit=bindparam("new_limit"), at=bindparam("new_at"), source=bindparam("new_source"))
+)
+_INSERT = insert(limits)
+_OBSERVED = select(
+    limits.c.pool,
+    limits.c.quota,
+    limits.c.starts_at,
+    limits.c.ends_at,
+    limits.c.limit,
+    limits.c.at,
+    limits.c.source,
+).order_by(limits.c.pool, limits.c.at, limits.c.quota, limits.c.starts_at)
+_CLOSE = insert(closures_table)
+_CLOSE_AGAIN = (
+    update(closures_table)
+    .where(closures_table.c.pool == bindparam("b_pool"))
+    .values(until=bindparam("new_until"), why=bindparam("new_why"), at=bindparam("new_at"))
+)
+_OPEN = delete(closures_table).where(closures_table.c.pool == bindparam("b_pool"))
+_CLOSURES = select(closures_table.c.pool, closures_table.c.until, closures_table.c.why)
+
+
+def observe(tx: Connection, pool: str, limit: ObservedLimit) -> None:
+    """Store the newest observation of a window; an older one is ignored. Event ``limit.observed`` on a change."""
+    window = {"b_pool": pool, "b_quota": limit.quota, "b_start": limit.start, "b_end": limit.end}
+    known = tx.execute(_KNOWN, window).one_or_none()
+    if known is not None and known.at > limit.at:
+        return
+    if known is None:
+        row = {
+            "pool": pool,
+            "quota": limit.quota,
+            "starts_at": limit.start,
+            "ends_at": limit.end,
+            "limit": limit.limit,
+            "at": limit.at,
+            "source": limit.source,
+        }
+        tx.execute(_INSERT, row)
+    else:
+        news = {"new_limit": limit.limit, "new_at": limit.at, "new_source": limit.source}
+        tx.execute(_RENEW, {**window, **news})
+    if known is None or known.limit != limit.limit:
+        events.append(tx, "limit.observed", pool, limit.at, **{**asdict(limit), "at": limit.at})
+
+
+def observed(tx: Connection) -> dict[str, tuple[ObservedLimit, ...]]:
+    """Return the observations by pool, oldest first."""
+    found: dict[str, list[ObservedLimit]] = defaultdict(list)
+    for row in tx.execute(_OBSERVED):
+        found[row.pool].append(ObservedLimit(*row[1:]))
+    return {pool: tuple(seen) for pool, seen in found.items()}
+
+
+def close_pool(tx: Connection, pool: str, until: int | None, why: str, now: int) -> None:
+    """Keep a pool unused until an instant, or (None) until it is opened; event ``pool.closed``."""
+    news = {"b_pool": pool, "new_until": until, "new_why": why, "new_at": now}
+    if not tx.execute(_CLOSE_AGAIN, news).rowcount:
+        tx.execute(_CLOSE, {"pool": pool, "until": until, "why": why, "at": now})
+    events.append(tx, "pool.closed", pool, now, until=until, why=why)
+
+
+def open_pool(tx: Connection, pool: str, now: int) -> None:
+    """Let a pool be used again; event ``pool.opened`` if it was closed."""
+    if tx.execute(_OPEN, {"b_pool": pool}).rowcount:
+        events.append(tx, "pool.opened", pool, now)
+
+
+def closures(tx: Connection) -> dict[str, tuple[int | None, str]]:
+    """Return (until, why) of every closed pool, also of those whose time is over."""
+    return {row.pool: (row.until, row.why) for row in tx.execute(_CLOSURES)}

@@ -1,0 +1,86 @@
+"""What is to be sent: written with the facts it reports, sent later, at most one per kind, period and channel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import bindparam, insert, select, update
+
+from scheduler.store import codec
+from scheduler.store.errors import Stale
+from scheduler.store.schema import outbox
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Letter:
+    """One message to send: ``attempts`` so far, not again before ``retry_at``; ``why`` tells the last failure."""
+
+    id: int
+    kind: str
+    period: str
+    channel: str
+    body: dict[str, Any]
+    created_at: int
+    attempts: int
+    retry_at: int
+    why: str
+
+
+_KNOWN = select(outbox.c.id).where(
+    outbox.c.kind == bindparam("kind"),
+    outbox.c.period == bindparam("period"),
+    outbox.c.channel == bindparam("channel"),
+)
+_INSERT = insert(outbox)
+_PENDING = (
+    select(
+        outbox.c.id,
+        outbox.c.kind,
+        outbox.c.period,
+        outbox.c.channel,
+        outbox.c.body,
+        outbox.c.created_at,
+        outbox.c.attempts,
+        outbox.c.retry_at,
+        outbox.c.why,
+    )
+    .where(outbox.c.sent_at.is_(None), outbox.c.retry_at <= bindparam("now"))
+    .order_by(outbox.c.id)
+)
+_UNSENT = update(outbox).where(outbox.c.id == bindparam("b_id"), outbox.c.sent_at.is_(None))
+_SENT = _UNSENT.values(sent_at=bindparam("new_sent_at"), attempts=outbox.c.attempts + 1, why="")
+_FAILED = _UNSENT.values(retry_at=bindparam("new_retry_at"), attempts=outbox.c.attempts + 1, why=bindparam("new_why"))
+
+
+def add(tx: Connection, kind: str, period: str, channel: str, body: Mapping[str, Any], now: int) -> bool:
+    """Put a message in the outbox; return False when this kind, period and channel has one, sent or not."""
+    name = {"kind": kind, "period": period, "channel": channel}
+    if tx.execute(_KNOWN, name).first() is not None:
+        return False
+    row = {"body": codec.dump(dict(body)), "created_at": now, "attempts": 0, "retry_at": now, "why": ""}
+    tx.execute(_INSERT, {**name, **row})
+    return True
+
+
+def pending(tx: Connection, now: int) -> list[Letter]:
+    """Return the messages to send now, oldest first."""
+    rows = tx.execute(_PENDING, {"now": now})
+    return [Letter(*row[:4], codec.load(row.body), *row[5:]) for row in rows]
+
+
+def sent(tx: Connection, id: int, now: int) -> None:  # noqa: A002 - the column's name
+    """Note that a message was delivered. Raises Stale when it had been before, or is unknown."""
+    if not tx.execute(_SENT, {"b_id": id, "new_sent_at": now}).rowcount:
+        raise Stale(f"message {id}", "unsent", "sent, or no such message")
+
+
+def failed(tx: Connection, id: int, retry_at: int, why: str) -> None:  # noqa: A002 - the column's name
+    """Note a failed delivery; not to be tried before ``retry_at``. Raises Stale when sent, or unknown."""
+    if not tx.execute(_FAILED, {"b_id": id, "new_retry_at": retry_at, "new_why": why}).rowcount:
+        raise Stale(f"message {id}", "unsent", "sent, or no such message")

@@ -1,0 +1,91 @@
+"""Plans as they were made, for `plan show`, `plan diff` and the answer to "why is my job not running?"."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from sqlalchemy import bindparam, delete, insert, select
+
+from scheduler.core import reasons
+from scheduler.core.plan import Deferral, Placement, Plan, Seat
+from scheduler.store import codec
+from scheduler.store.schema import plans
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from scheduler.core.reasons import Reason
+
+KEPT = 500
+_PRUNED_EVERY = 50
+
+_INSERT = insert(plans).returning(plans.c.id)
+_PRUNE = delete(plans).where(plans.c.id <= bindparam("last"))
+_NEWEST = select(plans.c.body).order_by(plans.c.id.desc()).limit(1)
+_BEFORE = _NEWEST.where(plans.c.made_at < bindparam("before"))
+
+
+def save(tx: Connection, plan: Plan, now: int) -> None:
+    """Store a plan. The newest 500 are kept, and up to 50 more, because old ones go in batches."""
+    row = {"made_at": plan.made_at, "saved_at": now, "digest": plan.digest, "body": _dump(plan)}
+    number: int = tx.execute(_INSERT, row).scalar_one()
+    if number % _PRUNED_EVERY == 0:
+        tx.execute(_PRUNE, {"last": number - KEPT})
+
+
+def newest(tx: Connection) -> Plan | None:
+    """Return the plan saved last."""
+    body = tx.execute(_NEWEST).scalar()
+    return None if body is None else _load(body)
+
+
+def previous(tx: Connection, before: int) -> Plan | None:
+    """Return the newest plan made before the instant ``before``."""
+    body = tx.execute(_BEFORE, {"before": before}).scalar()
+    return None if body is None else _load(body)
+
+
+def reason(tx: Connection, job: str) -> Reason | None:
+    """Return why ``job`` waits according to the newest plan; None when it does not wait or is not in it."""
+    plan = newest(tx)
+    if plan is None:
+        return None
+    return next((deferral.reason for deferral in plan.deferrals if deferral.job == job), None)
+
+
+def _dump(plan: Plan) -> str:
+    deferrals = [{"job": deferral.job, "reason": deferral.reason.to_json()} for deferral in plan.deferrals]
+    body = {
+        "made_at": plan.made_at,
+        "placements": [asdict(placement) for placement in plan.placements],
+        "deferrals": deferrals,
+        "value": plan.value,
+        "bound": plan.bound,
+        "made_by": plan.made_by,
+        "warnings": plan.warnings,
+    }
+    return codec.dump(body)
+
+
+def _load(body: str) -> Plan:
+    document = codec.load(body)
+    return Plan(
+        made_at=document["made_at"],
+        placements=tuple(
+            Placement(
+                pool=placement["pool"],
+                start=placement["start"],
+                end=placement["end"],
+                seats=tuple(Seat(**seat) for seat in placement["seats"]),
+            )
+            for placement in document["placements"]
+        ),
+        deferrals=tuple(
+            Deferral(deferral["job"], reasons.from_json(deferral["reason"])) for deferral in document["deferrals"]
+        ),
+        value=document["value"],
+        bound=document["bound"],
+        made_by=document["made_by"],
+        warnings=tuple(document["warnings"]),
+    )

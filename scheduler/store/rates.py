@@ -1,0 +1,56 @@
+"""Measured speed and overheads of each job on each pool."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy import bindparam, insert, select, update
+
+from scheduler.store.schema import rates
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class RateRecord:
+    """Speed in steps per second of training time on one device; ``sigma`` is its relative standard error."""
+
+    job: str
+    pool: str
+    steps_per_second: float
+    sigma: float
+    samples: int
+    setup_seconds: int
+    checkpoint_seconds: int
+    at: int
+
+
+_MEASURED = ("steps_per_second", "sigma", "samples", "setup_seconds", "checkpoint_seconds", "at")
+_ALL = select(rates).order_by(rates.c.job, rates.c.pool)
+_ONE = select(rates).where(rates.c.job == bindparam("job"), rates.c.pool == bindparam("pool"))
+_INSERT = insert(rates)
+_UPDATE = (
+    update(rates)
+    .where(rates.c.job == bindparam("b_job"), rates.c.pool == bindparam("b_pool"))
+    .values({name: bindparam(name) for name in _MEASURED})
+)
+
+
+def everything(tx: Connection) -> dict[tuple[str, str], RateRecord]:
+    """Return all rates by job and pool."""
+    return {(row.job, row.pool): RateRecord(*row) for row in tx.execute(_ALL)}
+
+
+def get(tx: Connection, job: str, pool: str) -> RateRecord | None:
+    """Return what was measured of one job on one pool, or None."""
+    row = tx.execute(_ONE, {"job": job, "pool": pool}).one_or_none()
+    return None if row is None else RateRecord(*row)
+
+
+def put(tx: Connection, record: RateRecord) -> None:
+    """Store a rate in place of the one before."""
+    row = asdict(record)
+    if not tx.execute(_UPDATE, {"b_job": record.job, "b_pool": record.pool, **row}).rowcount:
+        tx.execute(_INSERT, row)

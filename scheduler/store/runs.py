@@ -1,0 +1,293 @@
+"""Runs and their lanes. Every change writes one event, but a heartbeat only overwrites the one before."""
+
+from __future__ import annotations
+
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+import sqlalchemy as sa
+from sqlalchemy import bindparam, false, select, true, update
+
+from scheduler.core.run import Ended, Lane, Outcome, Run
+from scheduler.store import codec, events
+from scheduler.store.errors import Stale, StoreFailure
+from scheduler.store.schema import lanes, runs
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from sqlalchemy import Connection, Row
+
+    from scheduler.core.run import RunState
+
+
+class UnknownRun(StoreFailure):
+    """No run has this launch key."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__("unknown run", key, "no run has this key", "See `schedctl runs list`")
+        self.key = key
+
+
+_BOTH = select(
+    runs.c.key,
+    runs.c.pool,
+    runs.c.planned_start,
+    runs.c.deadline,
+    runs.c.held_until,
+    runs.c.state,
+    runs.c.state_detail,
+    lanes.c.lane,
+    lanes.c.job,
+    lanes.c.attempt,
+    lanes.c.devices,
+    lanes.c.restore_step,
+    lanes.c.outcome,
+    lanes.c.end_step,
+    lanes.c.error_class,
+    lanes.c.message,
+).join_from(runs, lanes)
+_OLDEST_FIRST = _BOTH.order_by(runs.c.reserved_at, runs.c.key, lanes.c.lane)
+_NEWEST_FIRST = _BOTH.order_by(runs.c.reserved_at.desc(), runs.c.key.desc(), lanes.c.lane)
+_ONE = _OLDEST_FIRST.where(runs.c.key == bindparam("key"))
+_LIVE = _OLDEST_FIRST.where(runs.c.ended_at.is_(None))
+_SINCE = _OLDEST_FIRST.where((runs.c.ended_at > bindparam("start")) | runs.c.ended_at.is_(None))
+_KEYS = select(runs.c.key).order_by(runs.c.reserved_at.desc(), runs.c.key.desc())
+_INSERT = sa.insert(runs)
+_INSERT_LANES = sa.insert(lanes)
+_GUARDED = (
+    update(runs)
+    .where(
+        runs.c.key == bindparam("b_key"),
+        runs.c.state == bindparam("b_state"),
+        runs.c.state_detail == bindparam("b_detail"),
+    )
+    .values(state=bindparam("new_state"), state_detail=bindparam("new_detail"), ended_at=bindparam("new_ended_at"))
+)
+_FREE_LANES = update(lanes).where(lanes.c.run == bindparam("b_key"), lanes.c.live == true()).values(live=false())
+_CLOSE_LANE = (
+    update(lanes)
+    .where(lanes.c.run == bindparam("b_key"), lanes.c.lane == bindparam("b_lane"), lanes.c.outcome.is_(None))
+    .values(
+        live=false(),
+        outcome=bindparam("new_outcome"),
+        end_step=bindparam("new_end_step"),
+        error_class=bindparam("new_error_class"),
+        message=bindparam("new_message"),
+    )
+    .returning(lanes.c.job)
+)
+_HEARTBEAT = (
+    update(lanes)
+    .where(lanes.c.run == bindparam("b_key"), lanes.c.lane == bindparam("b_lane"))
+    .values(heartbeat=bindparam("new_heartbeat"))
+)
+_HEARTBEATS = select(lanes.c.run, lanes.c.lane, lanes.c.heartbeat).where(
+    lanes.c.run.in_(bindparam("keys", expanding=True)), lanes.c.heartbeat.is_not(None)
+)
+
+
+def insert(tx: Connection, run: Run, now: int, planned: Mapping[str, Any] | None = None) -> None:
+    """Store a new run and its lanes; event ``run.reserved``. ``planned`` is kept beside it for comparison.
+
+    The database refuses a key, an attempt or a second live run of a job (sqlalchemy.exc.IntegrityError inside the
+    transaction, Refused outside). Raises ValueError for a run without lanes.
+    """
+    if not run.lanes:
+        raise ValueError(f"run {run.key} has no lane")
+    ended = isinstance(run.state, Ended)
+    row = {
+        "key": run.key,
+        "pool": run.pool,
+        "planned_start": run.planned_start,
+        "deadline": run.deadline,
+        "held_until": run.held_until,
+        "state": codec.state_name(run.state),
+        "state_detail": codec.state_detail(run.state),
+        "reserved_at": now,
+        "ended_at": _ended_at(run.state),
+        "planned": None if planned is None else codec.dump(planned),
+    }
+    tx.execute(_INSERT, row)
+    tx.execute(
+        _INSERT_LANES,
+        [
+            {
+                "run": run.key,
+                "lane": lane.index,
+                "job": lane.job,
+                "attempt": lane.attempt,
+                "devices": codec.dump(lane.devices),
+                "restore_step": lane.restore_step,
+                "live": not ended and lane.outcome is None,
+                "outcome": lane.outcome,
+                "end_step": lane.end_step,
+                "error_class": lane.error_class,
+                "message": lane.message,
+            }
+            for lane in run.lanes
+        ],
+    )
+    jobs = [lane.job for lane in run.lanes]
+    events.append(tx, "run.reserved", run.key, now, to=codec.state_json(run.state), pool=run.pool, jobs=jobs)
+
+
+def get(tx: Connection, key: str) -> Run:
+    """Return one run. Raises UnknownRun."""
+    found = _runs(tx.execute(_ONE, {"key": key}))
+    if not found:
+        raise UnknownRun(key)
+    return found[0]
+
+
+def live(tx: Connection) -> list[Run]:
+    """Return all runs that have not ended, in the order they were reserved."""
+    return _runs(tx.execute(_LIVE))
+
+
+def recent(tx: Connection, limit: int = 50, pool: str | None = None, job: str | None = None) -> list[Run]:
+    """Return the newest ``limit`` runs, newest first, of one pool or with a lane of one job if asked."""
+    keys = _KEYS.limit(limit)
+    if pool is not None:
+        keys = keys.where(runs.c.pool == pool)
+    if job is not None:
+        keys = keys.where(runs.c.key.in_(select(lanes.c.run).where(lanes.c.job == job)))
+    return _runs(tx.execute(_NEWEST_FIRST.where(runs.c.key.in_(keys))))
+
+
+def since(tx: Connection, start: int) -> list[Run]:
+    """Return the runs that ended after ``start`` or are live, in the order they were reserved."""
+    return _runs(tx.execute(_SINCE, {"start": start}))
+
+
+def planned(tx: Connection, key: str) -> dict[str, Any] | None:
+    """Return what was stored as ``planned`` with a run. Raises UnknownRun."""
+    row = tx.execute(select(runs.c.planned).where(runs.c.key == key)).one_or_none()
+    if row is None:
+        raise UnknownRun(key)
+    return None if row.planned is None else dict(codec.load(row.planned))
+
+
+def change_state(
+    tx: Connection,
+    key: str,
+    old: RunState,
+    new: RunState,
+    arrow: str,
+    now: int,
+    by: str = "daemon",
+    **detail: Any,
+) -> None:
+    """Store the new state if the run is still exactly in the old one; event ``run.<arrow>``. Raises Stale.
+
+    An ended run frees the jobs of all its lanes.
+    """
+    changed = tx.execute(
+        _GUARDED,
+        {
+            "b_key": key,
+            "b_state": codec.state_name(old),
+            "b_detail": codec.state_detail(old),
+            "new_state": codec.state_name(new),
+            "new_detail": codec.state_detail(new),
+            "new_ended_at": _ended_at(new),
+        },
+    ).rowcount
+    if not changed:
+        raise Stale(f"run {key}", repr(old), repr(get(tx, key).state))
+    if isinstance(new, Ended):
+        tx.execute(_FREE_LANES, {"b_key": key})
+    before, after = codec.state_json(old), codec.state_json(new)
+    events.append(tx, f"run.{arrow}", key, now, by, **{**detail, "from": before, "to": after})
+
+
+def close_lane(
+    tx: Connection,
+    key: str,
+    index: int,
+    outcome: Outcome,
+    end_step: int | None,
+    error_class: str | None,
+    message: str,
+    now: int,
+) -> None:
+    """Store how a lane ended, which frees its job; event ``lane.<outcome>``. Raises Stale if it had ended."""
+    job = tx.execute(
+        _CLOSE_LANE,
+        {
+            "b_key": key,
+            "b_lane": index,
+            "new_outcome": outcome,
+            "new_end_step": end_step,
+            "new_error_class": error_class,
+            "new_message": message,
+        },
+    ).scalar_one_or_none()
+    if job is None:
+        raise Stale(f"lane {index} of run {key}", "no outcome yet", "an outcome, or no such lane")
+    events.append(
+        tx,
+        f"lane.{outcome}",
+        key,
+        now,
+        lane=index,
+        job=job,
+        end_step=end_step,
+        error_class=error_class,
+        message=message,
+    )
+
+
+def note_heartbeat(tx: Connection, key: str, index: int, heartbeat: Mapping[str, Any]) -> None:
+    """Keep the newest heartbeat of a lane; nothing happens when the lane is unknown."""
+    tx.execute(_HEARTBEAT, {"b_key": key, "b_lane": index, "new_heartbeat": codec.dump(dict(heartbeat))})
+
+
+def heartbeats(tx: Connection, keys: Collection[str]) -> dict[tuple[str, int], dict[str, Any]]:
+    """Return the newest heartbeats of the given runs, by launch key and lane."""
+    if not keys:
+        return {}
+    rows = tx.execute(_HEARTBEATS, {"keys": list(keys)})
+    return {(row.run, row.lane): codec.load(row.heartbeat) for row in rows}
+
+
+def _ended_at(state: RunState) -> int | None:
+    return state.at if isinstance(state, Ended) else None
+
+
+def _runs(rows: Iterable[Row[Any]]) -> list[Run]:
+    found: list[Run] = []
+    for _, group in groupby(rows, key=_key):
+        members = list(group)
+        first = members[0]
+        found.append(
+            Run(
+                key=first.key,
+                pool=first.pool,
+                lanes=tuple(_lane(row) for row in members),
+                planned_start=first.planned_start,
+                deadline=first.deadline,
+                held_until=first.held_until,
+                state=codec.run_state(first.state, first.state_detail),
+            )
+        )
+    return found
+
+
+def _key(row: Row[Any]) -> str:
+    key: str = row.key
+    return key
+
+
+def _lane(row: Row[Any]) -> Lane:
+    return Lane(
+        index=row.lane,
+        job=row.job,
+        attempt=row.attempt,
+        devices=codec.devices(row.devices),
+        restore_step=row.restore_step,
+        outcome=None if row.outcome is None else Outcome(row.outcome),
+        end_step=row.end_step,
+        error_class=row.error_class,
+        message=row.message,
+    )

@@ -1,0 +1,187 @@
+"""Verify: the database checks itself, then every row is held against the history that made it."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import select, text
+
+from scheduler.store import codec
+from scheduler.store.errors import DatabaseCorrupt
+from scheduler.store.schema import APPEND_ONLY, checkpoints, events, jobs, lanes, lease, ledger, runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from sqlalchemy import Connection
+
+    from scheduler.store.engine import Database
+
+
+def verify(db: Database) -> list[str]:
+    """Return every problem found, one sentence each; an empty list is a healthy database.
+
+    One read transaction, so it can run beside the daemon. Raises StoreFailure when the database cannot be read.
+    """
+    try:
+        with db.read() as tx:
+            return _verify(tx)
+    except DatabaseCorrupt as failure:
+        return [f"the database is damaged: {failure.why}"]
+
+
+def _verify(tx: Connection) -> list[str]:
+    damage = list(_storage(tx))
+    if damage:
+        # Rows of a damaged file prove nothing.
+        return damage
+    checks = (_triggers, _lease, _values, _history, _seats, _attempts, _ledger, _progress)
+    return [problem for check in checks for problem in check(tx)]
+
+
+def _storage(tx: Connection) -> Iterator[str]:
+    if tx.dialect.name != "sqlite":
+        return
+    for (found,) in tx.execute(text("PRAGMA integrity_check")):
+        if found != "ok":
+            yield f"the file is damaged: {found}"
+    for table, rowid, parent, _ in tx.execute(text("PRAGMA foreign_key_check")):
+        yield f"row {rowid} of {table} points to a row of {parent} that does not exist"
+
+
+_TRIGGERS = {
+    "sqlite": text("SELECT tbl_name, count(*) FROM sqlite_master WHERE type = 'trigger' GROUP BY tbl_name"),
+    "postgresql": text(
+        "SELECT relname, count(*) FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid "
+        "WHERE NOT tgisinternal AND tgenabled <> 'D' GROUP BY relname"
+    ),
+}
+_TRIGGERS_PER_TABLE = {"sqlite": 2, "postgresql": 1}
+
+
+def _triggers(tx: Connection) -> Iterator[str]:
+    found = {row[0]: row[1] for row in tx.execute(_TRIGGERS[tx.dialect.name])}
+    for table in APPEND_ONLY:
+        if found.get(table, 0) < _TRIGGERS_PER_TABLE[tx.dialect.name]:
+            yield f"{table} is no longer append-only: its trigger is gone"
+
+
+def _lease(tx: Connection) -> Iterator[str]:
+    if tx.execute(select(lease.c.id)).first() is None:
+        yield "the row of the lease is gone: no daemon can start"
+
+
+def _values(tx: Connection) -> Iterator[str]:
+    """Every state and definition must be readable."""
+    for row in tx.execute(select(jobs)):
+        yield from _readable(f"job {row.name}", codec.job_state, row.state, row.state_detail)
+        yield from _readable(f"job {row.name}", codec.spec, row)
+    for row in tx.execute(select(runs.c.key, runs.c.state, runs.c.state_detail)):
+        yield from _readable(f"run {row.key}", codec.run_state, row.state, row.state_detail)
+
+
+def _readable(subject: str, decode: Callable[..., object], *columns: Any) -> Iterator[str]:
+    try:
+        decode(*columns)
+    except (KeyError, TypeError, ValueError) as error:
+        yield f"{subject} cannot be read: {type(error).__name__}: {error}"
+
+
+def _history(tx: Connection) -> Iterator[str]:
+    """Replay the events: each must begin where the one before ended, and the last is where the row is."""
+    states: dict[tuple[str, str], dict[str, Any]] = {}
+    for row in tx.execute(select(events.c.id, events.c.kind, events.c.subject, events.c.data).order_by(events.c.id)):
+        noun = row.kind.partition(".")[0]
+        if noun not in {"job", "run"}:
+            continue
+        data = codec.load(row.data)
+        if "to" not in data:
+            continue
+        before = states.get((noun, row.subject))
+        if data.get("from") != before:
+            yield (
+                f"event {row.id} ({row.kind}) of {noun} {row.subject} begins at {_shown(data.get('from'))}, "
+                f"but the event before it ended at {_shown(before)}"
+            )
+        states[noun, row.subject] = data["to"]
+    for noun, table, name in (("job", jobs, jobs.c.name), ("run", runs, runs.c.key)):
+        rows = tx.execute(select(name, table.c.state, table.c.state_detail))
+        for subject, state, detail in rows:
+            told = states.pop((noun, subject), None)
+            kept = {"state": state, **codec.load(detail)}
+            if told != kept:
+                yield f"{noun} {subject} is {_shown(kept)}, but its events say {_shown(told)}"
+    for noun, subject in states:
+        yield f"{noun} {subject} has events but no row"
+
+
+def _shown(state: dict[str, Any] | None) -> str:
+    return "nothing" if state is None else codec.dump(state)
+
+
+def _seats(tx: Connection) -> Iterator[str]:
+    """Lanes against runs and jobs."""
+    run_states = {row.key: row.state for row in tx.execute(select(runs.c.key, runs.c.state))}
+    with_lanes: set[str] = set()
+    columns = (lanes.c.run, lanes.c.lane, lanes.c.job, lanes.c.live, lanes.c.outcome)
+    for row in tx.execute(select(*columns).order_by(lanes.c.run, lanes.c.lane)):
+        with_lanes.add(row.run)
+        ended = run_states[row.run] == "ended"
+        if ended and row.outcome is None:
+            yield f"run {row.run} has ended, but its lane {row.lane} ({row.job}) has no outcome"
+        if ended and row.live:
+            yield f"run {row.run} has ended, but its lane {row.lane} still holds {row.job}"
+        if not ended and row.outcome is None and not row.live:
+            yield f"lane {row.lane} of run {row.run} is open, but does not hold {row.job}"
+    for key in run_states:
+        if key not in with_lanes:
+            yield f"run {key} has no lane"
+    for name, detail in tx.execute(select(jobs.c.name, jobs.c.state_detail).where(jobs.c.state == "active")):
+        key = codec.load(detail).get("run")
+        if run_states.get(key, "ended") == "ended":
+            yield f"job {name} is active in run {key}, which is not live"
+
+
+def _attempts(tx: Connection) -> Iterator[str]:
+    launched = dict(tx.execute(select(jobs.c.name, jobs.c.attempts)).all())
+    seen: Counter[tuple[str, int]] = Counter()
+    for row in tx.execute(select(lanes.c.job, lanes.c.attempt)):
+        seen[row.job, row.attempt] += 1
+        if row.attempt > launched.get(row.job, 0):
+            yield f"job {row.job} counts {launched.get(row.job, 0)} launches, but attempt {row.attempt} exists"
+    for (job, attempt), times in seen.items():
+        if times > 1:
+            yield f"attempt {attempt} of job {job} exists {times} times"
+
+
+def _ledger(tx: Connection) -> Iterator[str]:
+    """Every run has one hold, and every ended run one spend or release; nothing else holds quota."""
+    kinds: dict[str, Counter[str]] = defaultdict(Counter)
+    pools: dict[str, set[str]] = defaultdict(set)
+    for row in tx.execute(select(ledger.c.kind, ledger.c.pool, ledger.c.run).where(ledger.c.run.is_not(None))):
+        kinds[row.run][row.kind] += 1
+        pools[row.run].add(row.pool)
+    for row in tx.execute(select(runs.c.key, runs.c.pool, runs.c.state)):
+        found = kinds.pop(row.key, Counter())
+        settled = found["spend"] + found["release"]
+        if found["hold"] != 1:
+            yield f"run {row.key} has {found['hold']} holds in the ledger instead of one"
+        if row.state == "ended" and settled != 1:
+            yield f"run {row.key} has ended with {settled} spends and releases in the ledger instead of one"
+        if row.state != "ended" and settled:
+            yield f"run {row.key} is live, but already settled in the ledger"
+        if pools[row.key] - {row.pool}:
+            yield f"run {row.key} is of pool {row.pool}, but charged to {', '.join(sorted(pools[row.key]))}"
+    for key in kinds:
+        yield f"the ledger charges run {key}, which does not exist"
+
+
+def _progress(tx: Connection) -> Iterator[str]:
+    steps = {row.key: row.step for row in tx.execute(select(checkpoints.c.key, checkpoints.c.step))}
+    for row in tx.execute(select(jobs.c.name, jobs.c.done_step, jobs.c.checkpoint)):
+        if row.checkpoint is None:
+            if row.done_step:
+                yield f"job {row.name} is at step {row.done_step} without a checkpoint"
+        elif steps.get(row.checkpoint) != row.done_step:
+            yield f"job {row.name} is at step {row.done_step}, which its checkpoint {row.checkpoint} does not hold"
