@@ -17,7 +17,7 @@ from jobs.corpus.split_text import split_text
 WORDS = st.sampled_from(["gpu", "memory", "api", "poem", "one", "two", "three"])
 RECORDS = st.lists(
     st.fixed_dictionaries(
-        {"text": st.lists(WORDS, min_size=1, max_size=30).map(" ".join)},
+        {"text": st.lists(WORDS, min_size=1, max_size=4).map(" ".join)},
         optional={
             "stage": st.sampled_from(["stage_1", "stage_4", "stage_9", None]),
             "note": st.text(max_size=5),
@@ -31,9 +31,7 @@ DOMAINS = {"urm": ["gpu", "memory"], "uim": ["api"]}
 
 @settings(max_examples=25)
 @given(records=RECORDS, seed=st.integers(0, 3))
-def test_the_order_of_records_and_sources_does_not_matter(
-    records: list[dict[str, object]], seed: int
-) -> None:
+def test_the_order_of_records_and_sources_does_not_matter(records: list[dict[str, object]], seed: int) -> None:
     with tempfile.TemporaryDirectory() as name:
         root = Path(name)
         versions = set()
@@ -57,9 +55,7 @@ def test_every_text_is_kept_once_and_no_cluster_is_on_both_sides(
     with tempfile.TemporaryDirectory() as name:
         source = Path(name) / "records.jsonl"
         source.write_text("\n".join(map(json.dumps, records)))
-        corpus = build(
-            [Files(source)], Path(name) / "out", DOMAINS, held_out_fraction=fraction, shard_bytes=1000
-        )
+        corpus = build([Files(source)], Path(name) / "out", DOMAINS, held_out_fraction=fraction, shard_bytes=1000)
         made = mixture(corpus, "urm", "urm", share)
         sides = [
             [json.loads(line) for shard in shards for line in (folder / shard.name).read_text().splitlines()]
@@ -70,14 +66,15 @@ def test_every_text_is_kept_once_and_no_cluster_is_on_both_sides(
             )
         ]
     train, held_out, mixed = sides
-    assert sorted(row["text"] for row in train + held_out) == sorted(
-        {str(record["text"]) for record in records}
-    )
+    assert sorted(row["text"] for row in train + held_out) == sorted({str(record["text"]) for record in records})
     assert len(train) + len(held_out) + corpus.duplicates == corpus.documents_read == len(records)
     assert {row["cluster"] for row in mixed}.isdisjoint(row["cluster"] for row in held_out)
     assert {row["id"] for row in mixed} == {row["id"] for row in train}
     longest = max((len(row["text"]) for row in train), default=0)
-    assert made.extra_bytes <= made.wanted_bytes + longest / 2
+    if made.domain_rows:
+        assert made.extra_bytes <= made.wanted_bytes + longest / 2
+        reached = made.extra_bytes >= made.wanted_bytes - longest / 2
+        assert reached or made.extra_rows == made.max_passes * made.domain_rows
 
 
 @given(
@@ -121,3 +118,11 @@ def test_any_bytes_become_clean_text(data: bytes) -> None:
 @given(st.text(st.characters(codec="utf-8"), max_size=100))
 def test_utf8_is_read_as_it_is(text: str) -> None:
     assert decode(text.encode("utf-8")).text == text.removeprefix("\ufeff")
+
+
+@given(seed=st.integers(0, 50))
+def test_a_cluster_larger_than_the_held_out_share_stays_in_training(seed: int) -> None:
+    names = [str(index) for index in range(100)]
+    chosen = held_out_clusters(names, [1000, *[1] * 99], [()] * 100, 0.02, seed)
+    assert "0" not in chosen
+    assert 20 <= len(chosen) <= 24

@@ -30,9 +30,7 @@ DOMAINS = {"urm": ["resource", "memory", "gpu"], "uim": ["interface", "api"]}
 
 def rows(manifest: CorpusManifest) -> list[dict[str, Any]]:
     files = [*manifest.train, manifest.held_out]
-    return [
-        json.loads(line) for file in files for line in (manifest.folder / file.name).read_text().splitlines()
-    ]
+    return [json.loads(line) for file in files for line in (manifest.folder / file.name).read_text().splitlines()]
 
 
 @pytest.fixture
@@ -123,6 +121,16 @@ def test_other_text_or_parameters_make_another_version(folder: Path, tmp_path: P
     (folder / "more.txt").write_text("more")
     more_text = build([Files(folder)], tmp_path / "out", DOMAINS)
     assert len({first.version, other_seed.version, more_text.version}) == 3
+
+
+def test_which_copy_of_a_text_stays_does_not_depend_on_order(tmp_path: Path) -> None:
+    copies = ['{"text": "same", "stage": "stage_1"}\n', '{"text": " same ", "stage": "stage_4"}\n']
+    source = tmp_path / "episodes.jsonl"
+    versions = set()
+    for order in (1, -1):
+        source.write_text("".join(copies[::order]))
+        versions.add(build([Files(source)], tmp_path / "out", {}).version)
+    assert len(versions) == 1
 
 
 def test_near_duplicates_share_a_cluster_and_stay(tmp_path: Path) -> None:
@@ -218,9 +226,7 @@ def stop(progress):
 build([Files(Path(sys.argv[1]))], Path(sys.argv[2]), {}, progress=stop)
 """
     command = [sys.executable, "-c", program, str(folder), str(tmp_path / "out")]
-    with subprocess.Popen(
-        command, cwd=repository, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as child:
+    with subprocess.Popen(command, cwd=repository, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
         assert child.stdout is not None
         assert child.stdout.readline() == "writing\n"
         child.kill()
