@@ -23,9 +23,7 @@ def corpus(tmp_path_factory: pytest.TempPathFactory) -> CorpusManifest:
 
 
 def read(folder: Path, pattern: str) -> list[dict[str, object]]:
-    return [
-        json.loads(line) for path in sorted(folder.glob(pattern)) for line in path.read_text().splitlines()
-    ]
+    return [json.loads(line) for path in sorted(folder.glob(pattern)) for line in path.read_text().splitlines()]
 
 
 def test_main_gets_the_full_corpus_and_nothing_else(corpus: CorpusManifest) -> None:
@@ -123,8 +121,6 @@ def test_a_changed_mixture_is_noticed(corpus: CorpusManifest, tmp_path: Path) ->
         ("urm", "urm", 1.5, "extra_share is 1.5"),
     ],
 )
-def test_bad_arguments_are_named(
-    corpus: CorpusManifest, job: str, domain: str, share: float, message: str
-) -> None:
+def test_bad_arguments_are_named(corpus: CorpusManifest, job: str, domain: str, share: float, message: str) -> None:
     with pytest.raises(BadParameter, match=message):
         mixture(corpus, job, domain, share)
