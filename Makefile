@@ -17,7 +17,7 @@ help: ## Show this list
 run: .venv/ready ## Rehearse a whole week on this machine (OUT=folder, ARGS=options of schedctl rehearse)
 	$(BIN)/schedctl rehearse --out "$(OUT)" $(ARGS)
 
-test: .venv/ready-dev ## Run every test, real services included (ARGS=options of pytest)
+test: .venv/ready-dev lint ## Run every check and test, real services included (ARGS=options of pytest)
 	.ci/services.sh
 	$(BIN)/python -m pytest $(ARGS)
 

@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
-
-if TYPE_CHECKING:
-    import threading
+from datetime import UTC, datetime
+from typing import Protocol
 
 
 class Clock(Protocol):
@@ -73,6 +71,11 @@ def stopwatch() -> float:
     return time.monotonic()
 
 
-def wait(event: threading.Event, clock: Clock, scheduled_seconds: float) -> bool:
-    """Wait for ``event`` for at most ``scheduled_seconds``; return whether it was set."""
-    return event.wait(clock.wall_seconds(scheduled_seconds))
+def utc_datetime() -> datetime:
+    """Return the real instant as APScheduler wants it."""
+    return datetime.now(UTC)
+
+
+def pause(wall_seconds: float) -> None:
+    """Let real time pass, for displays that are drawn again and again."""
+    time.sleep(wall_seconds)

@@ -1,0 +1,233 @@
+"""App: the composition root. The only place that turns settings into pools, adapters, stores and ports."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scheduler.clock import ScaledClock, system_clock
+from scheduler.core.pool import Pool
+from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota, RollingQuota
+from scheduler.core.window import Calendar, DailyHours, Period
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from config.settings import PoolSettings, QuotaSettings, Settings
+    from jobs.catalogue import Catalogue
+    from platforms.artifacts.base import BlobStore
+    from platforms.base import Platform
+    from scheduler.clock import Clock
+    from scheduler.service.ports import Log, Policy, Ports
+    from scheduler.service.training_data import TrainingData
+    from scheduler.store.engine import Database
+
+
+# A session that was told to end gets this many times its grace before it is ended from outside: saving a large
+# checkpoint takes longer than the trainer's own grace.
+_OVERDUE_GRACES = 5
+
+
+@dataclass(frozen=True)
+class App:
+    """Settings and, built on first use, what they describe."""
+
+    settings: Settings
+
+    @cached_property
+    def clock(self) -> Clock:
+        """The system clock, or a rehearsal's scaled one."""
+        clock = self.settings.clock
+        if clock.epoch is None or clock.origin is None:
+            return system_clock()
+        return ScaledClock(epoch=clock.epoch, origin=clock.origin, scale=clock.scale)
+
+    @cached_property
+    def database_url(self) -> str:
+        """The configured database; SQLite in the state folder unless set."""
+        return self.settings.database_url
+
+    @cached_property
+    def database(self) -> Database:
+        """The opened database. Raises StoreFailure with what to do about it."""
+        from scheduler.store.engine import open_database
+
+        return open_database(self.database_url)
+
+    @cached_property
+    def artifacts(self) -> BlobStore:
+        """The artifact store."""
+        from platforms.artifacts.directory import DirectoryStore
+
+        return DirectoryStore(self.artifacts_root)
+
+    @cached_property
+    def artifacts_root(self) -> Path:
+        """Folder of the directory store."""
+        return self.settings.artifacts.root
+
+    @cached_property
+    def pools(self) -> dict[str, Pool]:
+        """The enabled pools by name."""
+        return {pool.name: _pool(pool) for pool in self.settings.pools if pool.enabled}
+
+    @cached_property
+    def platforms(self) -> dict[str, Platform]:
+        """An adapter for each pool. Raises UnknownPlatform, Misconfigured."""
+        from platforms.registry import PlatformContext, load
+
+        return {
+            name: load(
+                pool.platform,
+                dict(pool.options),
+                PlatformContext(
+                    state_folder=self.settings.state_dir / "sessions" / name,
+                    python=sys.executable,
+                    bundle=self.bundle,
+                    sessions_max=pool.sessions_max,
+                    session_cap_seconds=pool.session_cap_seconds,
+                    clock=self.clock.payload_clock(),
+                ),
+            )
+            for name, pool in self.pools.items()
+        }
+
+    @cached_property
+    def bundle(self) -> Path:
+        """The folder that holds the payload package."""
+        import jobs
+
+        return Path(jobs.__file__).parent
+
+    @cached_property
+    def policy(self) -> Policy:
+        """The settings that decisions depend on, as plain values."""
+        from scheduler.service.ports import Policy
+
+        daemon = self.settings.daemon
+        return Policy(
+            launch_prefix=daemon.launch_prefix,
+            heartbeat_seconds=daemon.heartbeat_seconds,
+            grace_seconds=daemon.grace_seconds,
+            overdue_seconds=_OVERDUE_GRACES * daemon.grace_seconds,
+            failures_max=daemon.failures_max,
+            retry_base_seconds=daemon.retry_base_seconds,
+            retry_cap_seconds=daemon.retry_cap_seconds,
+            horizon_seconds=daemon.plan_horizon_seconds,
+            poll_timeout_seconds=daemon.poll_timeout_seconds,
+        )
+
+    @cached_property
+    def training_data(self) -> TrainingData:
+        """The corpus and its mixtures."""
+        from scheduler.service.training_data import CorpusRecipe, TrainingData
+
+        corpus = self.settings.corpus
+        return TrainingData(
+            self.artifacts_root,
+            CorpusRecipe(
+                sources=tuple(corpus.sources),
+                held_out_fraction=corpus.held_out_fraction,
+                max_bytes=corpus.max_bytes,
+                domains=self.catalogue.domains,
+            ),
+            self.database,
+        )
+
+    @cached_property
+    def catalogue(self) -> Catalogue:
+        """The jobs and domains that the model definitions describe. Raises CatalogueError."""
+        from jobs.catalogue import read_catalogue
+
+        return read_catalogue(self.settings.models)
+
+    def ports(self, log: Log, epoch: int) -> Ports:
+        """Everything the daemon's use cases run on, under the lease with ``epoch``."""
+        from scheduler.planner import plan_week
+        from scheduler.service.ports import Ports
+
+        return Ports(
+            database=self.database,
+            artifacts=self.artifacts,
+            platforms=self.platforms,
+            pools=self.pools,
+            clock=self.clock,
+            policy=self.policy,
+            plan=plan_week,
+            data_prefix=self.training_data.prefix,
+            bundle=str(self.bundle),
+            log=log,
+            epoch=epoch,
+        )
+
+
+_MONEY_PERIODS: dict[str, Period] = {"money-day": "day", "money-week": "week", "money-month": "month"}
+
+
+def load_app(config: Path | None = None, environ: Mapping[str, str] | None = None) -> App:
+    """Read the settings once and return the app built on them. Raises ConfigError."""
+    from config.load import load
+
+    return App(load(config) if environ is None else load(config, environ))
+
+
+def _pool(settings: PoolSettings) -> Pool:
+    return Pool(
+        name=settings.name,
+        platform=settings.platform,
+        accelerator=settings.accelerator,
+        quotas=tuple(_quota(quota) for quota in settings.quotas),
+        hours=tuple(
+            DailyHours(zone=hours.zone, start=hours.start, end=hours.end, weekdays=frozenset(hours.weekdays))
+            for hours in settings.hours
+        ),
+        devices_per_session=settings.devices_per_session,
+        sessions_max=settings.sessions_max,
+        session_cap_seconds=settings.session_cap_seconds,
+        session_seconds_min=settings.session_seconds_min,
+        vram_gib=settings.vram_gib,
+        dtypes=frozenset(settings.dtypes),
+        speed=settings.speed,
+        setup_seconds=settings.setup_seconds,
+        start_delay_seconds=settings.start_delay_seconds,
+        stop_margin_seconds=settings.stop_margin_seconds,
+        overrun_seconds=settings.overrun_seconds,
+        mtbf_seconds=settings.mtbf_seconds,
+        visibility_seconds=settings.visibility_seconds,
+        price_microdollars_per_hour=settings.price_microdollars_per_hour,
+        sharing=settings.sharing,
+        source=settings.source,
+        as_of=settings.as_of,
+        options=dict(settings.options),
+    )
+
+
+def _quota(settings: QuotaSettings) -> Quota:
+    provenance = {"source": settings.source, "as_of": settings.as_of}
+    match settings.kind:
+        case "day" | "week" | "month":
+            return CalendarQuota(
+                settings.name,
+                settings.limit_seconds,
+                Calendar(settings.kind, settings.zone, settings.resets.weekday, settings.resets.offset_seconds),
+                **provenance,
+            )
+        case "rolling":
+            return RollingQuota(settings.name, settings.limit_seconds, settings.span_seconds, **provenance)
+        case "first-use":
+            return FirstUseQuota(settings.name, settings.limit_seconds, settings.span_seconds, **provenance)
+        case "money-day" | "money-week" | "money-month":
+            return MoneyQuota(
+                settings.name,
+                settings.limit_microdollars,
+                Calendar(
+                    _MONEY_PERIODS[settings.kind],
+                    settings.zone,
+                    settings.resets.weekday,
+                    settings.resets.offset_seconds,
+                ),
+                **provenance,
+            )

@@ -1,0 +1,239 @@
+"""schedctl rehearse: a whole week on this machine, with the real daemon on a scaled clock."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tomllib
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scheduler import clock
+from scheduler.cli.exits import Exit
+from scheduler.service.rehearsal import Rehearsal, RehearsalError, clear, reopen, settings_for, write_settings
+
+if TYPE_CHECKING:
+    from scheduler.app import App
+    from scheduler.report.week import Week
+
+# A Saturday 00:00 UTC: Kaggle's week begins with the rehearsal's.
+_DEFAULT_EPOCH = "2026-11-21T00:00:00Z"
+_PROGRESS_WALL_SECONDS = 0.5
+_LINE_EVERY_WALL_SECONDS = 15.0
+_EXAMPLES = """
+Examples:
+
+  schedctl rehearse --out out/week                 a week in about three minutes
+
+  schedctl rehearse --out out/week --resume        go on after a crash or Ctrl-C
+
+  schedctl rehearse --hours 24 --scale 1800        one day, at half the speed
+
+  schedctl --config out/week/rehearsal.toml runs list   look at it with any command
+"""
+
+
+def rehearse(
+    out: Annotated[Path, typer.Option(help="Folder of the rehearsal; an earlier rehearsal there is replaced.")] = Path(
+        "out/week"
+    ),
+    hours: Annotated[float, typer.Option(min=0.01, max=24 * 366, help="Scheduled hours to run.")] = 168.0,
+    scale: Annotated[float, typer.Option(min=1.0, max=36_000, help="Scheduled seconds in a real second.")] = 3_600.0,
+    epoch: Annotated[str, typer.Option(help="Scheduled instant at the start, ISO 8601 with zone.")] = _DEFAULT_EPOCH,
+    seed: Annotated[int, typer.Option(min=0, help="Added to every model's seed.")] = 0,
+    config: Annotated[
+        Path | None, typer.Option(help="Settings to rehearse instead of the shipped rehearsal.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the rehearsal that is in the folder.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print week.json instead of the summary.")] = False,
+) -> None:
+    """Run a whole week on this machine: real daemon, real database, real training, scaled clock."""
+    out = out.expanduser().absolute()
+    if resume:
+        rehearsal = reopen(out)
+    else:
+        rehearsal = Rehearsal(out, _instant(epoch), hours, scale, 0.0)
+        _refuse_while_running(rehearsal)
+        clear(out)
+    app = _prepare(rehearsal, config, seed) if not resume else _app(rehearsal)
+    _run_daemon(rehearsal if resume else reopen(out), app)
+    week = _week(reopen(out), app)
+    _write(out, week, app)
+    if as_json:
+        typer.echo(json.dumps(_week_json(week), indent=2))
+    else:
+        from scheduler.cli.week_summary import print_summary
+
+        print_summary(week, out)
+    if week.violations:
+        raise typer.Exit(Exit.VIOLATIONS)
+
+
+rehearse.__doc__ = f"{rehearse.__doc__}\n{_EXAMPLES}"
+
+
+def _instant(text: str) -> int:
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise RehearsalError(f"--epoch {text!r} is not an instant. Write it like {_DEFAULT_EPOCH}") from None
+    if found.tzinfo is None:
+        raise RehearsalError(f"--epoch {text!r} has no zone. Write it like {_DEFAULT_EPOCH}")
+    return int(found.timestamp())
+
+
+def _app(rehearsal: Rehearsal) -> App:
+    from scheduler.app import load_app
+
+    return load_app(rehearsal.config)
+
+
+def _daemon_pid(rehearsal: Rehearsal) -> int | None:
+    """Return the process that holds the rehearsal's lock, or None; 0 when it cannot be told."""
+    from scheduler.daemon import LOCK_FILE
+    from scheduler.store.lease import AlreadyRunning, file_lock
+
+    if not rehearsal.state.exists():
+        return None
+    try:
+        file_lock(rehearsal.state / LOCK_FILE).close()
+    except AlreadyRunning as error:
+        return error.pid or 0
+    return None
+
+
+def _refuse_while_running(rehearsal: Rehearsal) -> None:
+    pid = _daemon_pid(rehearsal)
+    if pid is not None:
+        raise RehearsalError(
+            f"{rehearsal.folder} holds a rehearsal whose daemon still runs (process {pid}). "
+            f"Go on with it by --resume, or end it: kill {pid}"
+        )
+
+
+def _prepare(rehearsal: Rehearsal, config: Path | None, seed: int) -> App:
+    """Make settings, corpus, database and queue; the clock starts last, so that none of it takes scheduled time."""
+    from dataclasses import replace
+
+    from config.shipped import shipped
+    from scheduler.service import queue
+    from scheduler.store.engine import open_database
+
+    base = _read_base(config or shipped("rehearsal.toml"))
+    write_settings(rehearsal, settings_for(rehearsal, base))
+    app = _app(rehearsal)
+    app.settings.state_dir.mkdir(parents=True, exist_ok=True)
+    open_database(app.database_url, create=True).close()
+    _say("building the corpus ...")
+    made = app.training_data.build()
+    _say(f"corpus {made.version}: {made.rows:,} texts, {made.train_text_bytes / 1e6:.1f} MB")
+    specs = [replace(spec, seed=spec.seed + seed) for spec in app.catalogue.jobs]
+    queue.add(app.database, specs, rehearsal.epoch, "rehearse")
+    for spec in specs:
+        app.training_data.prefix(spec.name)
+    started = replace(rehearsal, origin=clock.real_now())
+    write_settings(started, settings_for(started, base))
+    return _app(started)
+
+
+def _read_base(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text())
+    except FileNotFoundError:
+        raise RehearsalError(f"there is no settings file {path}") from None
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise RehearsalError(f"cannot read {path}: {error}") from None
+
+
+def _run_daemon(rehearsal: Rehearsal, app: App) -> None:
+    """Start the daemon, or join one that still runs, and show progress until it has ended."""
+    pid = _daemon_pid(rehearsal)
+    if pid is not None:
+        _say(f"joining the daemon that still runs (process {pid})")
+        _watch(rehearsal, app, lambda: _daemon_pid(rehearsal) is None)
+        return
+    command = [sys.executable, "-m", "scheduler.cli.main", "--config", str(rehearsal.config), "daemon"]
+    environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+    with rehearsal.log.open("ab") as log:
+        daemon = subprocess.Popen(  # noqa: S603 - our own command
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
+        )
+    _say(f"daemon started (process {daemon.pid}), log: {rehearsal.log}")
+    try:
+        _watch(rehearsal, app, lambda: daemon.poll() is not None)
+    except KeyboardInterrupt:
+        daemon.send_signal(signal.SIGTERM)
+        daemon.wait()
+        raise RehearsalError(
+            f"interrupted; running sessions save and end by themselves. Go on with: {_resume_command(rehearsal)}"
+        ) from None
+    if daemon.returncode != 0:
+        raise RehearsalError(
+            f"the daemon ended with {_how(daemon.returncode)} before the week was over; nothing is lost. "
+            f"Its last words are in {rehearsal.log}. Go on with: {_resume_command(rehearsal)}"
+        )
+
+
+def _resume_command(rehearsal: Rehearsal) -> str:
+    return f"schedctl rehearse --out {rehearsal.folder} --resume"
+
+
+def _how(code: int) -> str:
+    return f"signal {signal.Signals(-code).name}" if code < 0 else f"exit code {code}"
+
+
+def _watch(rehearsal: Rehearsal, app: App, ended: Any) -> None:
+    """Show a line of progress until ``ended``; on a terminal it is drawn over and over."""
+    from scheduler.cli.progress import line_of
+    from scheduler.store.errors import StoreFailure
+
+    live = sys.stderr.isatty()
+    next_line = 0.0
+    while not ended():
+        clock.pause(_PROGRESS_WALL_SECONDS)
+        if not live and clock.stopwatch() < next_line:
+            continue
+        next_line = clock.stopwatch() + _LINE_EVERY_WALL_SECONDS
+        with suppress(StoreFailure):
+            line = line_of(app, rehearsal.epoch, rehearsal.end)
+            sys.stderr.write(f"\r\x1b[K{line}" if live else f"{line}\n")
+            sys.stderr.flush()
+    if live:
+        sys.stderr.write("\r\x1b[K")
+
+
+def _week(rehearsal: Rehearsal, app: App) -> Week:
+    from scheduler.report.week import week_of
+    from scheduler.service.week_facts import week_facts
+
+    return week_of(week_facts(app.database, app.pools, rehearsal.epoch, rehearsal.end, rehearsal.scale))
+
+
+def _week_json(week: Week) -> dict[str, Any]:
+    from scheduler.report.week import to_json
+
+    return to_json(week)
+
+
+def _write(out: Path, week: Week, app: App) -> None:
+    from scheduler.report.gantt import week_svg
+
+    for name, text in {
+        "week.json": json.dumps(_week_json(week), indent=2) + "\n",
+        "week.svg": week_svg(week, app.pools, app.settings.zone),
+    }.items():
+        fresh = out / f"{name}.new"
+        fresh.write_text(text)
+        fresh.replace(out / name)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()

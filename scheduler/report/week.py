@@ -1,0 +1,371 @@
+"""The week in figures, computed from the ledger and the manifests, never from what a planner intended. Pure."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from scheduler.core.ledger import fold, seconds_within
+from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota, limit_at, windows
+from scheduler.core.run import Ended, Outcome, Run
+from scheduler.core.window import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from jobs.checkpoint import Manifest
+    from scheduler.core.ledger import Charge, LedgerEntry
+    from scheduler.core.pool import Pool
+    from scheduler.core.quota import ObservedLimit
+
+
+@dataclass(frozen=True, slots=True)
+class JobFacts:
+    """One job at the end of the week."""
+
+    name: str
+    role: str
+    target_step: int
+    step: int
+    state: str
+
+
+@dataclass(frozen=True, slots=True)
+class WeekFacts:
+    """What happened in [start, end). ``runs`` are all that touched it; ``manifests`` are good checkpoints."""
+
+    start: int
+    end: int
+    scale: float
+    pools: Mapping[str, Pool]
+    observed: Mapping[str, Sequence[ObservedLimit]]
+    entries: Sequence[LedgerEntry]
+    runs: Sequence[Run]
+    manifests: Sequence[Manifest]
+    jobs: Sequence[JobFacts]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowFigures:
+    """One quota window: its limit and what was charged in it, in seconds."""
+
+    quota: str
+    start: int
+    end: int
+    limit_seconds: int
+    charged_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class PoolFigures:
+    """One pool. ``quota_seconds`` is what its windows offered, or its opening hours where it has no quota."""
+
+    name: str
+    quota_seconds: int
+    charged_seconds: int
+    useful_seconds: int
+    lane_seconds: int
+    windows: tuple[WindowFigures, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class JobFigures:
+    """One job. Losses are held-out losses of its first and newest checkpoint."""
+
+    name: str
+    role: str
+    state: str
+    target_step: int
+    step: int
+    runs: int
+    pools: tuple[str, ...]
+    resumes: int
+    resumed_elsewhere: int
+    checkpoints: int
+    loss_first: float | None
+    loss_last: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Week:
+    """All figures of a week."""
+
+    start: int
+    end: int
+    scale: float
+    violations: tuple[str, ...]
+    pools: tuple[PoolFigures, ...]
+    jobs: tuple[JobFigures, ...]
+    runs: tuple[Run, ...]
+
+    @property
+    def charged_seconds(self) -> int:
+        """Metered seconds of all pools."""
+        return sum(pool.charged_seconds for pool in self.pools)
+
+    @property
+    def useful_seconds(self) -> int:
+        """Seconds of training that a kept checkpoint holds, weighted by the share of the session's devices."""
+        return sum(pool.useful_seconds for pool in self.pools)
+
+    @property
+    def goodput(self) -> float:
+        """Useful over charged seconds."""
+        return self.useful_seconds / self.charged_seconds if self.charged_seconds else 0.0
+
+    @property
+    def shared_runs(self) -> int:
+        """Sessions that trained more than one job."""
+        return sum(1 for run in self.runs if len(run.lanes) > 1 and _interval(run) is not None)
+
+
+def week_of(facts: WeekFacts) -> Week:
+    """Compute every figure of the week, and every rule it broke."""
+    charges = fold(facts.entries)
+    pools = tuple(_pool_figures(facts, pool, charges.get(pool.name, ())) for pool in facts.pools.values())
+    return Week(
+        start=facts.start,
+        end=facts.end,
+        scale=facts.scale,
+        violations=tuple(_violations(facts, charges)),
+        pools=pools,
+        jobs=tuple(_job_figures(facts, job) for job in facts.jobs),
+        runs=tuple(sorted(facts.runs, key=lambda run: (run.planned_start, run.key))),
+    )
+
+
+def _pool_figures(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> PoolFigures:
+    shown = tuple(
+        WindowFigures(
+            quota=quota.name,
+            start=window.start,
+            end=window.end,
+            limit_seconds=limit_at(quota, window.start, facts.observed.get(pool.name, ())),
+            charged_seconds=seconds_within(charges, window),
+        )
+        for quota in pool.quotas
+        if not isinstance(quota, MoneyQuota)
+        for window in _windows(quota, charges, facts.start, facts.end)
+    )
+    week = Window(facts.start, facts.end)
+    first = pool.quotas[0].name if pool.quotas else None
+    offered = sum(
+        window.limit_seconds for window in shown if window.quota == first and window.start < facts.end
+    )
+    if not offered:
+        openings = pool.open_windows(facts.start, facts.end)
+        offered = pool.sessions_max * sum(opening.seconds for opening in openings)
+    return PoolFigures(
+        name=pool.name,
+        quota_seconds=offered,
+        charged_seconds=seconds_within(charges, week),
+        useful_seconds=round(sum(_useful(facts, pool))),
+        lane_seconds=sum(
+            interval[1] - interval[0]
+            for run in facts.runs
+            if run.pool == pool.name and (interval := _interval(run))
+            for _ in run.lanes
+        ),
+        windows=shown,
+    )
+
+
+def _windows(
+    quota: CalendarQuota | RollingQuota | FirstUseQuota, charges: Sequence[Charge], start: int, end: int
+) -> list[Window]:
+    """A rolling span has no windows of its own: the fullest one is shown."""
+    if not isinstance(quota, RollingQuota):
+        return [window for window in windows(quota, charges, start, end) if window.end > start]
+    ends = sorted({charge.end for charge in charges if start < charge.end} | {start + quota.span_seconds})
+    spans = [Window(instant - quota.span_seconds, instant) for instant in ends]
+    return [max(spans, key=lambda span: seconds_within(charges, span))]
+
+
+def _useful(facts: WeekFacts, pool: Pool) -> Iterable[float]:
+    shares = {
+        (run.key, lane.index): len(lane.devices) / pool.devices_per_session
+        for run in facts.runs
+        if run.pool == pool.name
+        for lane in run.lanes
+    }
+    for manifest in facts.manifests:
+        share = shares.get((manifest.run, manifest.lane))
+        if share is not None:
+            yield manifest.trained_seconds * share
+
+
+def _job_figures(facts: WeekFacts, job: JobFacts) -> JobFigures:
+    seats = [
+        (run, lane)
+        for run in sorted(facts.runs, key=lambda run: run.planned_start)
+        for lane in run.lanes
+        if lane.job == job.name and lane.outcome is not Outcome.REJECTED
+    ]
+    saved = sorted((m for m in facts.manifests if m.job == job.name), key=lambda m: (m.step, m.attempt))
+    losses = [loss for manifest in saved if (loss := manifest.metrics.get("held_out_loss")) is not None]
+    homes = {manifest.key: _pool_of(facts, manifest.run) for manifest in saved}
+    resumes = elsewhere = 0
+    for run, lane in seats:
+        started_from = _parent_of_first(saved, run.key, lane.index)
+        if started_from is None:
+            continue
+        resumes += 1
+        if homes.get(started_from) not in {None, run.pool}:
+            elsewhere += 1
+    return JobFigures(
+        name=job.name,
+        role=job.role,
+        state=job.state,
+        target_step=job.target_step,
+        step=job.step,
+        runs=len(seats),
+        pools=tuple(dict.fromkeys(run.pool for run, _ in seats)),
+        resumes=resumes,
+        resumed_elsewhere=elsewhere,
+        checkpoints=len(saved),
+        loss_first=losses[0] if losses else None,
+        loss_last=losses[-1] if losses else None,
+    )
+
+
+def _parent_of_first(saved: Sequence[Manifest], run: str, lane: int) -> str | None:
+    """The checkpoint a lane proves to have continued: the parent of the first one it published."""
+    for manifest in saved:
+        if manifest.run == run and manifest.lane == lane:
+            return manifest.parent
+    return None
+
+
+def _pool_of(facts: WeekFacts, key: str) -> str | None:
+    return next((run.pool for run in facts.runs if run.key == key), None)
+
+
+def _violations(facts: WeekFacts, charges: Mapping[str, Sequence[Charge]]) -> Iterable[str]:
+    for pool in facts.pools.values():
+        for quota in pool.quotas:
+            if isinstance(quota, MoneyQuota):
+                continue
+            for window in _windows(quota, charges.get(pool.name, ()), facts.start, facts.end):
+                limit = limit_at(quota, window.start, facts.observed.get(pool.name, ()))
+                charged = seconds_within(charges.get(pool.name, ()), window)
+                if charged > limit:
+                    yield (
+                        f"quota: {pool.name} was charged {charged} s of {limit} s of {quota.name} "
+                        f"in the window from {window.start} to {window.end}"
+                    )
+        yield from _session_violations(facts, pool)
+    yield from _backward_checkpoints(facts.manifests)
+    yield from _overlapping_attempts(facts.manifests)
+
+
+def _session_violations(facts: WeekFacts, pool: Pool) -> Iterable[str]:
+    sessions = [(interval, run) for run in facts.runs if run.pool == pool.name and (interval := _interval(run))]
+    for (start, end), run in sessions:
+        if end - start > pool.session_cap_seconds + pool.overrun_seconds:
+            yield f"session: {run.key} ran {end - start} s, the cap of {pool.name} is {pool.session_cap_seconds} s"
+        at_once = sum(1 for (other_start, other_end), _ in sessions if other_start <= start < other_end)
+        if at_once > pool.sessions_max:
+            yield f"concurrency: {at_once} sessions on {pool.name} at {start}, allowed are {pool.sessions_max}"
+
+
+def _backward_checkpoints(manifests: Sequence[Manifest]) -> Iterable[str]:
+    """A later checkpoint of a job must hold a later step; quarantined ones are not among ``manifests``."""
+    by_job: dict[str, list[Manifest]] = defaultdict(list)
+    for manifest in manifests:
+        by_job[manifest.job].append(manifest)
+    for job, saved in by_job.items():
+        ordered = sorted(saved, key=lambda manifest: (manifest.attempt, manifest.created_at, manifest.step))
+        for before, after in zip(ordered, ordered[1:], strict=False):
+            if after.step <= before.step:
+                yield f"checkpoint: {job} went from step {before.step} back to {after.step} in {after.run}"
+
+
+def _overlapping_attempts(manifests: Sequence[Manifest]) -> Iterable[str]:
+    """An earlier attempt that still publishes after a later one began proves that a job ran twice at once."""
+    newest: dict[str, Manifest] = {}
+    for manifest in sorted(manifests, key=lambda manifest: (manifest.created_at, manifest.attempt, manifest.step)):
+        before = newest.get(manifest.job)
+        if before is not None and manifest.attempt < before.attempt:
+            yield f"twice: {manifest.run} saved {manifest.job} at step {manifest.step} after {before.run} had begun"
+        else:
+            newest[manifest.job] = manifest
+
+
+def _interval(run: Run) -> tuple[int, int] | None:
+    """When a run was metered, or None when it never ran or has not ended."""
+    if isinstance(run.state, Ended) and run.state.started is not None:
+        return run.state.started, run.state.at
+    return None
+
+
+def to_json(week: Week) -> dict[str, Any]:
+    """Return the documented shape of ``week.json``."""
+    return {
+        "scale": week.scale,
+        "hours": (week.end - week.start) / 3_600,
+        "start": week.start,
+        "end": week.end,
+        "violations": list(week.violations),
+        "goodput": round(week.goodput, 4),
+        "pools": [
+            {
+                "name": pool.name,
+                "quota_seconds": pool.quota_seconds,
+                "charged_seconds": pool.charged_seconds,
+                "useful_seconds": pool.useful_seconds,
+                "lane_seconds": pool.lane_seconds,
+                "windows": [
+                    {
+                        "quota": window.quota,
+                        "start": window.start,
+                        "end": window.end,
+                        "limit_seconds": window.limit_seconds,
+                        "charged_seconds": window.charged_seconds,
+                    }
+                    for window in pool.windows
+                ],
+            }
+            for pool in week.pools
+        ],
+        "jobs": [
+            {
+                "name": job.name,
+                "role": job.role,
+                "state": job.state,
+                "target_step": job.target_step,
+                "step": job.step,
+                "runs": job.runs,
+                "pools": list(job.pools),
+                "resumes": job.resumes,
+                "resumed_elsewhere": job.resumed_elsewhere,
+                "checkpoints": job.checkpoints,
+                "loss_first": job.loss_first,
+                "loss_last": job.loss_last,
+            }
+            for job in week.jobs
+        ],
+        "runs": [_run_json(run) for run in week.runs],
+    }
+
+
+def _run_json(run: Run) -> dict[str, Any]:
+    interval = _interval(run)
+    return {
+        "key": run.key,
+        "pool": run.pool,
+        "lanes": [
+            {
+                "job": lane.job,
+                "attempt": lane.attempt,
+                "devices": list(lane.devices),
+                "restore_step": lane.restore_step,
+                "end_step": lane.end_step,
+                "outcome": lane.outcome,
+            }
+            for lane in run.lanes
+        ],
+        "start": interval[0] if interval else None,
+        "end": interval[1] if interval else None,
+        "outcome": run.state.outcome if isinstance(run.state, Ended) else None,
+    }

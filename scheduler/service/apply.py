@@ -1,0 +1,224 @@
+"""Apply: write down what was observed and decided, in one transaction guarded by old state and epoch."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, assert_never
+
+from jobs.checkpoint import split_key
+from scheduler.core import job as arrows
+from scheduler.core import run as run_arrows
+from scheduler.core.backoff import retry_delay
+from scheduler.core.job import Active
+from scheduler.core.ledger import EntryKind, LedgerEntry
+from scheduler.core.reconcile import Accept, AskStop, CloseLane, Finish, ForceStop, LaneEnd, Step
+from scheduler.core.run import CONSEQUENCES, Ended, Outcome, Running, Stopping
+from scheduler.core.throughput import Estimate, Sample, alone, learn
+from scheduler.store import checkpoints, jobs, ledger, rates, runs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from jobs.checkpoint import Manifest
+    from scheduler.core.run import Lane, Run
+    from scheduler.service.observe import Observation
+    from scheduler.service.ports import Ports
+
+
+def apply(
+    ports: Ports,
+    tx: Connection,
+    live: Sequence[Run],
+    seen: Observation,
+    steps: Sequence[Step],
+    now: int,
+) -> None:
+    """Record checkpoints, heartbeats and what they teach, then carry out ``steps`` in the database.
+
+    Checkpoints come first: whether a lane finished is judged by what was recorded, not by what it says.
+    """
+    reports = seen.heartbeats | seen.results
+    for (key, index), report in reports.items():
+        runs.note_heartbeat(tx, key, index, report)
+        for entry in report.get("bad_manifests") or ():
+            if isinstance(entry, dict):
+                _quarantine(ports, tx, str(entry.get("manifest")), str(entry.get("why")), now)
+    for key, why in seen.bad:
+        _quarantine(ports, tx, key, why, now)
+    for manifest in sorted(seen.manifests, key=lambda found: found.key):
+        _record_checkpoint(ports, tx, manifest, now)
+    for run in live:
+        for lane in run.lanes:
+            if (run.key, lane.index) in reports:
+                _learn(ports, tx, run, lane, reports[run.key, lane.index], now)
+    for step in steps:
+        _carry_out(ports, tx, step, now)
+
+
+def _carry_out(ports: Ports, tx: Connection, step: Step, now: int) -> None:
+    match step:
+        case Accept(run=run, remote_id=remote_id, started=started):
+            accepted = run_arrows.accept(run.state, remote_id, started)
+            runs.change_state(tx, run.key, run.state, accepted, "accept", now, found_by_key=True)
+        case CloseLane(run=run, end=end):
+            _close_lane(ports, tx, run, end, now)
+        case Finish():
+            _finish(ports, tx, step, now)
+        case AskStop(lane=int()):
+            pass  # the job's own wish is the record; the run goes on for its other lane
+        case AskStop(run=run, why=why) | ForceStop(run=run, why=why):
+            if isinstance(run.state, Running):
+                runs.change_state(tx, run.key, run.state, run_arrows.stop(run.state, why, now), "stop", now)
+        case _:
+            assert_never(step)
+
+
+def _finish(ports: Ports, tx: Connection, step: Finish, now: int) -> None:
+    run = step.run
+    state = run.state
+    if step.started is not None and not isinstance(state, Running | Stopping):
+        # The whole session passed between the launch and the first time it was seen.
+        accepted = run_arrows.accept(state, run.key, step.started)
+        runs.change_state(tx, run.key, state, accepted, "accept", now, found_by_key=True)
+        state = accepted
+    for lane_end in step.lanes:
+        _close_lane(ports, tx, run, lane_end, now)
+    ended = Ended(step.outcome, step.ended, step.started)
+    runs.change_state(tx, run.key, state, ended, f"end_{step.outcome}", now, why=step.why)
+    pool = ports.pools.get(run.pool)
+    ledger.append(
+        tx,
+        [
+            LedgerEntry(
+                kind=EntryKind.RELEASE if step.started is None else EntryKind.SPEND,
+                pool=run.pool,
+                run=run.key,
+                start=run.planned_start if step.started is None else step.started,
+                end=run.held_until if step.started is None else step.ended,
+                at=now,
+                price_microdollars_per_hour=pool.price_microdollars_per_hour if pool else 0,
+                evidence=step.why,
+            )
+        ],
+    )
+
+
+def _close_lane(ports: Ports, tx: Connection, run: Run, end: LaneEnd, now: int) -> None:
+    lane = next(lane for lane in run.lanes if lane.index == end.index)
+    runs.close_lane(tx, run.key, end.index, end.outcome, end.step, end.error_class, end.message, now)
+    record = jobs.get(tx, end.job)
+    state = record.state
+    if not isinstance(state, Active) or state.run != run.key:
+        return
+    consequence = CONSEQUENCES[end.outcome]
+    progressed = record.done_step > (lane.restore_step or 0)
+    failures = 0
+    if consequence.counts_as_failure:
+        failures = 1 if progressed else record.failures + 1
+    if failures != record.failures:
+        jobs.note_failures(tx, end.job, failures)
+    if record.done_step >= record.spec.target_step:
+        jobs.change_state(tx, end.job, state, arrows.finish(state, now), "finish", now, run=run.key)
+    elif consequence.job == "retry" and failures >= ports.policy.failures_max:
+        why = f"{failures} failed runs in a row, the last: {end.error_class or end.outcome}: {end.message}"
+        jobs.change_state(
+            tx, end.job, state, arrows.park(state, "the failure rule", why[:500], now), "park", now
+        )
+    else:
+        retry_at = None
+        if consequence.job == "retry":
+            policy = ports.policy
+            retry_at = now + retry_delay(
+                end.job, failures, policy.retry_base_seconds, policy.retry_cap_seconds
+            )
+        requeued = arrows.requeue(state, now, retry_at)
+        jobs.change_state(tx, end.job, state, requeued, "requeue", now, run=run.key, outcome=end.outcome)
+
+
+def _record_checkpoint(ports: Ports, tx: Connection, manifest: Manifest, now: int) -> None:
+    record = jobs.find(tx, manifest.job)
+    if record is None:
+        return
+    if manifest.step <= record.done_step:
+        # A copy that should be dead, or a listing seen twice; either way progress never goes backwards.
+        if checkpoints.record(tx, manifest, now):
+            checkpoints.expire(tx, manifest.key, f"not ahead of step {record.done_step}", now)
+        return
+    if checkpoints.record(tx, manifest, now):
+        jobs.note_progress(tx, manifest.job, manifest.step, manifest.key)
+        ports.log.info(
+            "checkpoint.seen", job=manifest.job, step=manifest.step, run=manifest.run, **dict(manifest.metrics)
+        )
+
+
+def _quarantine(ports: Ports, tx: Connection, key: str, why: str, now: int) -> None:
+    named = split_key(key)
+    known = checkpoints.find(tx, key) if named is not None else None
+    if named is None or known is None or known.state != "good":
+        return
+    checkpoints.quarantine(tx, key, why, now)
+    job = named[0]
+    ports.log.warning("checkpoint.quarantined", job=job, manifest=key, why=why)
+    record = jobs.find(tx, job)
+    if record is not None and record.checkpoint == key:
+        good = checkpoints.newest(tx, job, 1)
+        step, newest = (good[0].manifest.step, good[0].manifest.key) if good else (0, None)
+        jobs.note_progress(tx, job, step, newest, fork=True)
+
+
+def _learn(ports: Ports, tx: Connection, run: Run, lane: Lane, report: Mapping[str, Any], now: int) -> None:
+    """Take the speed from a lane's last word, or from a heartbeat when nothing better is known yet."""
+    speed = report.get("steps_per_second")
+    record = jobs.find(tx, lane.job)
+    pool = ports.pools.get(run.pool)
+    if record is None or pool is None or not isinstance(speed, int | float) or speed <= 0:
+        return
+    is_last_word = "outcome" in report
+    known = rates.get(tx, lane.job, run.pool)
+    if not is_last_word and known is not None and known.samples > 0:
+        return
+    if lane.outcome is not None:
+        return
+    sharing = pool.sharing if len(run.lanes) > 1 else 1.0
+    sample = Sample(
+        steps_per_second=alone(float(speed), len(lane.devices), record.spec.device_speedup, sharing),
+        setup_seconds=_number(report.get("setup_seconds")),
+        checkpoint_seconds=_number(report.get("checkpoint_seconds")),
+    )
+    old = None
+    if known is not None:
+        old = Estimate(
+            known.steps_per_second, known.sigma, known.samples, known.setup_seconds, known.checkpoint_seconds
+        )
+    new = learn(old, sample, pool.setup_seconds + record.spec.setup_seconds, record.spec.checkpoint_seconds)
+    rates.put(
+        tx,
+        rates.RateRecord(
+            job=lane.job,
+            pool=run.pool,
+            steps_per_second=new.steps_per_second,
+            sigma=new.sigma,
+            samples=new.samples,
+            setup_seconds=new.setup_seconds,
+            checkpoint_seconds=new.checkpoint_seconds,
+            at=now,
+        ),
+    )
+
+
+def _number(value: Any) -> float | None:
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 else None
+
+
+def reject(ports: Ports, tx: Connection, run: Run, why: str, now: int, *, park: bool = False) -> None:
+    """End a run that was never started: release its hold and free its jobs; ``park`` holds them for a person."""
+    for lane in run.lanes:
+        end = LaneEnd(lane.index, lane.job, Outcome.REJECTED, None, None, why)
+        if park:
+            record = jobs.get(tx, lane.job)
+            if isinstance(record.state, Active) and record.state.run == run.key:
+                parked = arrows.park(record.state, "the platform", why[:500], now)
+                jobs.change_state(tx, lane.job, record.state, parked, "park", now, run=run.key)
+        _close_lane(ports, tx, run, end, now)
+    _finish(ports, tx, Finish(run, Outcome.REJECTED, None, now, (), why), now)

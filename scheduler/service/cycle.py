@@ -1,0 +1,175 @@
+"""One cycle of the daemon: load, observe, reconcile, apply, plan, reserve, launch, settle.
+
+The order is the safety argument. Nothing is launched without a committed intent, no transaction is open while a platform
+is called, and every write checks the lease. A crash between any two lines loses nothing: the next cycle starts from the
+database and the platforms alone.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from platforms.artifacts.base import StoreError
+from platforms.base import PlatformError
+from scheduler.core.job import Active
+from scheduler.core.reconcile import AskStop, Facts, ForceStop, Step, reconcile
+from scheduler.core.run import Run, Running, Stopping, stop
+from scheduler.service.apply import apply
+from scheduler.service.launch import launch_all, reserve
+from scheduler.service.observe import observe
+from scheduler.service.snapshot import load_snapshot
+from scheduler.store import checkpoints, events, jobs, plans, runs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from scheduler.core.job import Wish
+    from scheduler.core.plan import Plan
+    from scheduler.service.observe import Observation
+    from scheduler.service.ports import Ports
+
+_PLAN_AT_LEAST_EVERY_SECONDS = 3_600
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    live: list[Run]
+    wishes: Mapping[str, tuple[Wish, str]]
+    known_steps: Mapping[str, int]
+    known_keys: set[str]
+
+
+class Cycle:
+    """Runs cycles. Keeps only what may be lost: when to plan next, and the plan it kept as incumbent."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._plan_at = 0
+        self._planned_event = -1
+        self._incumbent: Plan | None = None
+
+    def run(self) -> int:
+        """Run one cycle and return the scheduled second it was run for. Raises what the database raises."""
+        now = self._settle()
+        self._plan_and_launch(now)
+        return now
+
+    def drain(self, why: str) -> bool:
+        """Launch nothing, ask every live session to save and leave; return whether all have ended."""
+        now = self._settle()
+        with self._ports.database.read() as tx:
+            running = [run for run in runs.live(tx) if isinstance(run.state, Running)]
+        for run in running:
+            with self._ports.write() as tx:
+                runs.change_state(tx, run.key, run.state, stop(run.state, why, now), "stop", now)
+        with self._ports.database.read() as tx:
+            return not runs.live(tx)
+
+    def _settle(self) -> int:
+        """Everything but new launches: observe, reconcile, apply, stop."""
+        ports = self._ports
+        now = ports.clock.now()
+        loaded = self._load()
+        if not loaded.live:
+            return now
+        seen = observe(ports, loaded.live, loaded.known_steps, loaded.known_keys, now)
+        now = ports.clock.now()
+        steps = reconcile(self._facts(loaded, seen), now)
+        if steps or seen.heartbeats or seen.results or seen.manifests or seen.bad:
+            with ports.write() as tx:
+                apply(ports, tx, loaded.live, seen, steps, now)
+        self._send_stops(loaded.live, steps, now)
+        return now
+
+    def _load(self) -> _Loaded:
+        with self._ports.database.read() as tx:
+            live = runs.live(tx)
+            if not live:
+                return _Loaded([], {}, {}, set())
+            names = sorted({lane.job for run in live for lane in run.lanes})
+            records = [record for name in names if (record := jobs.find(tx, name))]
+            return _Loaded(
+                live=live,
+                wishes={
+                    record.spec.name: (record.state.wish, record.state.by)
+                    for record in records
+                    if isinstance(record.state, Active) and record.state.wish
+                },
+                known_steps={record.spec.name: record.done_step for record in records},
+                known_keys=checkpoints.keys(tx, names),
+            )
+
+    def _facts(self, loaded: _Loaded, seen: Observation) -> list[Facts]:
+        ports = self._ports
+        facts = []
+        for run in loaded.live:
+            platform = ports.platforms.get(run.pool)
+            pool = ports.pools.get(run.pool)
+            visibility = max(
+                platform.capabilities.visibility_seconds if platform else 0,
+                pool.visibility_seconds if pool else 0,
+            )
+            facts.append(
+                Facts(
+                    run=run,
+                    sighting=seen.sightings.get(run.key),
+                    reachable=run.pool in seen.reachable,
+                    results={
+                        lane.index: seen.results[run.key, lane.index]
+                        for lane in run.lanes
+                        if (run.key, lane.index) in seen.results
+                    },
+                    wishes=loaded.wishes,
+                    visibility_seconds=visibility,
+                    overdue_seconds=ports.policy.overdue_seconds,
+                )
+            )
+        return facts
+
+    def _send_stops(self, live: Sequence[Run], steps: Sequence[Step], now: int) -> None:
+        """Put stop flags where payloads look, and end sessions that overstay. Repeated until the session has ended."""
+        for step in steps:
+            if isinstance(step, AskStop):
+                self._put_stop_flag(step.run, step.lane, step.why)
+            elif isinstance(step, ForceStop):
+                try:
+                    self._ports.platforms[step.run.pool].stop(step.run.key, now, force=True)
+                except (PlatformError, KeyError) as error:
+                    self._ports.log.error("stop.failed", run=step.run.key, why=str(error))
+        for run in live:
+            if isinstance(run.state, Stopping) and self._flag_missing(run):
+                self._put_stop_flag(run, None, run.state.why)
+
+    def _flag_missing(self, run: Run) -> bool:
+        try:
+            return self._ports.artifacts.size(f"runs/{run.key}/stop") is None
+        except StoreError:
+            return True
+
+    def _put_stop_flag(self, run: Run, lane: int | None, why: str) -> None:
+        try:
+            self._ports.artifacts.put(
+                f"runs/{run.key}/stop", json.dumps({"reason": why, "lane": lane}).encode()
+            )
+        except StoreError as error:
+            self._ports.log.warning("stop.flag_failed", run=run.key, why=str(error))
+
+    def _plan_and_launch(self, now: int) -> None:
+        ports = self._ports
+        with ports.database.read() as tx:
+            newest = events.newest_id(tx)
+            if newest == self._planned_event and now < self._plan_at:
+                return
+            snapshot = load_snapshot(tx, ports.pools, now, ports.policy.horizon_seconds)
+        plan = ports.plan(snapshot, self._incumbent)
+        for warning in plan.warnings:
+            ports.log.warning("plan.warning", why=warning)
+        with ports.write() as tx:
+            plans.save(tx, plan, now)
+        self._incumbent = plan
+        self._planned_event = newest
+        later = [placement.start for placement in plan.placements if placement.start > now]
+        self._plan_at = min([*later, now + _PLAN_AT_LEAST_EVERY_SECONDS])
+        launch_all(ports, reserve(ports, plan, now))

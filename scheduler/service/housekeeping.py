@@ -1,0 +1,43 @@
+"""Housekeeping: remove what nobody needs any more. Every step is idempotent and safe to cut short."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from platforms.base import PlatformError
+from scheduler.core.window import DAY
+from scheduler.store import due, runs
+
+if TYPE_CHECKING:
+    from scheduler.service.ports import Ports
+
+KEEP_SESSIONS_SECONDS = 7 * DAY
+
+
+def sweep_sessions(ports: Ports, now: int) -> None:
+    """Let platforms forget sessions that ended more than a week ago."""
+    with ports.database.read() as tx:
+        keep = [run.key for run in runs.since(tx, now - KEEP_SESSIONS_SECONDS)]
+    for name, platform in sorted(ports.platforms.items()):
+        try:
+            removed = platform.sweep(keep, now)
+        except PlatformError as error:
+            ports.log.warning("sweep.failed", pool=name, why=str(error))
+            continue
+        if removed:
+            ports.log.info("sweep.done", pool=name, sessions=len(removed))
+
+
+_TASKS = {"sweep-sessions": (sweep_sessions, DAY)}
+
+
+def run_due(ports: Ports, now: int) -> None:
+    """Run what the ``due`` table says is due; down time makes a task late, never lost and never doubled."""
+    with ports.database.read() as tx:
+        planned = due.next_due(tx)
+    for name, (task, every_seconds) in _TASKS.items():
+        if planned.get(name, 0) > now:
+            continue
+        task(ports, now)
+        with ports.write() as tx:
+            due.set_due(tx, name, now + every_seconds)

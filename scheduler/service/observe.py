@@ -1,0 +1,175 @@
+"""Observe: ask platforms and the artifact store about live runs. No transaction is open, nothing is decided here."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, assert_never
+
+from jobs.checkpoint import BadManifest, Manifest, parse_manifest, split_key
+from platforms.artifacts.base import Missing, StoreError
+from platforms.base import PlatformError, SessionState
+from scheduler.core.reconcile import Sighting
+from scheduler.core.run import Run, Running, Stopping
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from platforms.base import Observed
+    from scheduler.service.ports import Ports
+
+_REPORT_BYTES = 1 << 20
+
+
+@dataclass(slots=True)
+class Observation:
+    """What was seen, by launch key and lane index.
+
+    ``reachable`` names the pools whose platform answered. ``manifests`` are newly published checkpoints; ``bad``
+    pairs a manifest's key with what is wrong with it.
+    """
+
+    sightings: dict[str, Sighting] = field(default_factory=dict)
+    reachable: set[str] = field(default_factory=set)
+    heartbeats: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
+    results: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
+    manifests: list[Manifest] = field(default_factory=list)
+    bad: list[tuple[str, str]] = field(default_factory=list)
+
+
+def observe(
+    ports: Ports, runs: Sequence[Run], known_steps: Mapping[str, int], known_keys: Iterable[str], now: int
+) -> Observation:
+    """Look at every live run once.
+
+    ``known_steps`` is each job's newest recorded checkpoint step and ``known_keys`` the manifests already recorded:
+    the store is listed only for jobs whose payload claims more.
+    """
+    seen = Observation()
+    _ask_platforms(ports, runs, seen, now)
+    for run in runs:
+        if isinstance(run.state, Running | Stopping) or run.key in seen.sightings:
+            _read_lanes(ports, run, seen)
+    claims = _claimed_jobs(runs, seen, known_steps)
+    read_manifests(ports, claims, set(known_keys), seen)
+    return seen
+
+
+def _ask_platforms(ports: Ports, runs: Sequence[Run], seen: Observation, now: int) -> None:
+    keys_by_pool: dict[str, list[str]] = {}
+    for run in runs:
+        keys_by_pool.setdefault(run.pool, []).append(run.key)
+
+    def ask(pool: str) -> Mapping[str, Observed] | PlatformError:
+        try:
+            return ports.platforms[pool].find(keys_by_pool[pool], now)
+        except PlatformError as error:
+            return error
+        except KeyError:
+            return PlatformError(pool, "find", "the pool is no longer configured", "put it back until its runs end")
+
+    pools = sorted(keys_by_pool)
+    if len(pools) <= 1:
+        answers = [ask(pool) for pool in pools]
+    else:
+        with ThreadPoolExecutor(max_workers=min(8, len(pools)), thread_name_prefix="observe") as threads:
+            answers = list(threads.map(ask, pools))
+    for pool, answer in zip(pools, answers, strict=True):
+        if isinstance(answer, PlatformError):
+            ports.log.warning("platform.unknown", pool=pool, why=str(answer))
+            continue
+        seen.reachable.add(pool)
+        seen.sightings.update({key: _sighting(found) for key, found in answer.items()})
+
+
+def _sighting(found: Observed) -> Sighting:
+    match found.state:
+        case SessionState.QUEUED:
+            return Sighting("queued", found.remote_id, found.started, found.ended, found.detail)
+        case SessionState.RUNNING:
+            return Sighting("running", found.remote_id, found.started, found.ended, found.detail)
+        case SessionState.ENDED:
+            return Sighting("ended", found.remote_id, found.started, found.ended, found.detail)
+        case SessionState.ABSENT:
+            return Sighting("absent", found.remote_id, found.started, found.ended, found.detail)
+        case _:
+            assert_never(found.state)
+
+
+def _read_lanes(ports: Ports, run: Run, seen: Observation) -> None:
+    for lane in run.lanes:
+        if lane.outcome is not None:
+            continue
+        folder = f"runs/{run.key}/lane-{lane.index}"
+        heartbeat = _read_report(ports, f"{folder}/heartbeat.json")
+        if heartbeat is not None:
+            seen.heartbeats[run.key, lane.index] = heartbeat
+        if heartbeat is None or heartbeat.get("phase") == "ended" or _is_ended(run, seen):
+            result = _read_report(ports, f"{folder}/result.json")
+            if result is not None:
+                seen.results[run.key, lane.index] = result
+
+
+def _is_ended(run: Run, seen: Observation) -> bool:
+    sighting = seen.sightings.get(run.key)
+    return sighting is not None and sighting.state == "ended"
+
+
+def _read_report(ports: Ports, key: str) -> dict[str, Any] | None:
+    try:
+        report = json.loads(ports.artifacts.read(key, _REPORT_BYTES))
+    except Missing:
+        return None
+    except (StoreError, ValueError, RecursionError) as error:
+        ports.log.warning("report.unreadable", key=key, why=str(error))
+        return None
+    return report if isinstance(report, dict) else None
+
+
+def _claimed_jobs(runs: Sequence[Run], seen: Observation, known_steps: Mapping[str, int]) -> list[str]:
+    claimed: set[str] = set()
+    for run in runs:
+        for lane in run.lanes:
+            report = seen.results.get((run.key, lane.index)) or seen.heartbeats.get((run.key, lane.index)) or {}
+            step = report.get("checkpoint_step")
+            ahead = isinstance(step, int) and step > known_steps.get(lane.job, -1)
+            if ahead or (_is_ended(run, seen) and lane.outcome is None):
+                claimed.add(lane.job)
+    return sorted(claimed)
+
+
+def read_manifests(ports: Ports, jobs: Iterable[str], known_keys: set[str], seen: Observation) -> None:
+    """Read the manifests of ``jobs`` that are not in ``known_keys`` and check that their components are there."""
+    for job in jobs:
+        try:
+            keys = [key for key in ports.artifacts.keys(f"jobs/{job}/manifests/") if key not in known_keys]
+        except StoreError as error:
+            ports.log.warning("checkpoints.unreadable", job=job, why=str(error))
+            continue
+        for key in keys:
+            if split_key(key) is None:
+                continue
+            try:
+                manifest = parse_manifest(key, ports.artifacts.read(key, _REPORT_BYTES))
+                wrong = missing_components(ports, manifest)
+            except BadManifest as error:
+                seen.bad.append((key, error.why))
+            except StoreError as error:
+                ports.log.warning("checkpoint.unreadable", key=key, why=str(error))
+            else:
+                if wrong:
+                    seen.bad.append((key, wrong))
+                else:
+                    seen.manifests.append(manifest)
+
+
+def missing_components(ports: Ports, manifest: Manifest) -> str:
+    """Return what is wrong with a manifest's components by name and size, or nothing. Digests are checked on use."""
+    for component in manifest.components:
+        size = ports.artifacts.size(f"jobs/{manifest.job}/blobs/{component.sha256}")
+        if size is None:
+            return f"component {component.name} is missing"
+        if size != component.bytes:
+            return f"component {component.name} has {size} bytes instead of {component.bytes}"
+    return ""

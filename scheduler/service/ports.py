@@ -1,0 +1,69 @@
+"""Ports: everything a use case needs from outside, handed in by the composition root."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+from scheduler.store import lease as leases
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from sqlalchemy import Connection
+
+    from platforms.artifacts.base import BlobStore
+    from platforms.base import Platform
+    from scheduler.clock import Clock
+    from scheduler.core.plan import Plan
+    from scheduler.core.pool import Pool
+    from scheduler.core.snapshot import Snapshot
+    from scheduler.store.engine import Database
+
+
+class Log(Protocol):
+    """The part of a structlog logger that use cases call: an event name plus fields."""
+
+    def info(self, event: str, **fields: Any) -> Any: ...
+    def warning(self, event: str, **fields: Any) -> Any: ...
+    def error(self, event: str, **fields: Any) -> Any: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Plain values from the settings that decisions depend on. All times are scheduled seconds."""
+
+    launch_prefix: str = "uff"
+    heartbeat_seconds: int = 30
+    grace_seconds: int = 60
+    overdue_seconds: int = 300
+    failures_max: int = 5
+    retry_base_seconds: int = 60
+    retry_cap_seconds: int = 3_600
+    horizon_seconds: int = 604_800
+    poll_timeout_seconds: float = 60.0  # real seconds
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What the daemon's use cases run on. ``platforms`` and ``pools`` are keyed by pool name."""
+
+    database: Database
+    artifacts: BlobStore
+    platforms: Mapping[str, Platform]
+    pools: Mapping[str, Pool]
+    clock: Clock
+    policy: Policy
+    plan: Callable[[Snapshot, Plan | None], Plan]
+    data_prefix: Callable[[str], str]  # job name -> store prefix of its training data
+    bundle: str
+    log: Log
+    epoch: int = 0  # of the lease this daemon holds
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """Open a write transaction that only the holder of the lease can commit."""
+        with self.database.write() as tx:
+            leases.fence(tx, self.epoch)
+            yield tx

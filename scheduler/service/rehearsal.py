@@ -1,0 +1,144 @@
+"""Rehearsal: a folder that holds a whole week of its own: settings, database, artifacts, sessions and reports."""
+
+from __future__ import annotations
+
+import math
+import shutil
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_MARKER = "rehearsal.toml"
+
+# What one machine needs in real time whatever the clock says, in real seconds.
+_CYCLE_WALL = 0.2
+_HEARTBEAT_WALL = 0.25
+_GRACE_WALL = 0.6
+_STOP_MARGIN_WALL = 0.25
+_OVERRUN_WALL = 0.1
+_SETUP_WALL = 0.35
+_VISIBILITY_WALL = 2.0
+
+
+class RehearsalError(Exception):
+    """The folder cannot be used as asked; the message says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rehearsal:
+    """A rehearsal's folder and clock. ``epoch`` is the scheduled second of its first moment, ``origin`` the real one."""
+
+    folder: Path
+    epoch: int
+    hours: float
+    scale: float
+    origin: float
+
+    @property
+    def end(self) -> int:
+        """Scheduled second at which the daemon stops launching."""
+        return self.epoch + round(self.hours * 3_600)
+
+    @property
+    def config(self) -> Path:
+        """The settings file; every command reads the rehearsal with ``--config`` and this file."""
+        return self.folder / _MARKER
+
+    @property
+    def state(self) -> Path:
+        """State folder of the daemon."""
+        return self.folder / "state"
+
+    @property
+    def log(self) -> Path:
+        """What the daemon said."""
+        return self.folder / "daemon.log"
+
+
+def clear(folder: Path) -> None:
+    """Make ``folder`` ready for a new rehearsal. Removes an earlier rehearsal, and nothing else ever."""
+    if folder.exists() and not folder.is_dir():
+        raise RehearsalError(f"{folder} is not a folder. Name another with --out")
+    if folder.exists() and any(folder.iterdir()):
+        if not (folder / _MARKER).exists():
+            raise RehearsalError(f"{folder} is not empty and holds no rehearsal. Name another folder with --out")
+        shutil.rmtree(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+
+
+def reopen(folder: Path) -> Rehearsal:
+    """Return the rehearsal that was begun in ``folder``."""
+    try:
+        values = tomllib.loads((folder / _MARKER).read_text())
+        clock, daemon = values["clock"], values["daemon"]
+        epoch = int(clock["epoch"])
+        hours = (int(daemon["stop_at"]) - epoch) / 3_600
+        return Rehearsal(folder, epoch, hours, float(clock["scale"]), float(clock["origin"]))
+    except FileNotFoundError:
+        raise RehearsalError(f"{folder} holds no rehearsal to resume. Start one without --resume") from None
+    except (KeyError, TypeError, ValueError) as error:
+        raise RehearsalError(f"{folder / _MARKER} is damaged ({error}). Start anew without --resume") from None
+
+
+def settings_for(rehearsal: Rehearsal, base: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the settings of a rehearsal as the document to write: ``base`` with its own paths, clock and margins.
+
+    Margins grow with the scale, because starting a process takes real time whatever the clock says.
+    """
+    document: dict[str, Any] = {**base}
+    document["state_dir"] = str(rehearsal.state)
+    document["database_url"] = ""
+    document["artifacts"] = {"kind": "directory", "root": str(rehearsal.folder / "artifacts")}
+    document["clock"] = {
+        "scale": rehearsal.scale,
+        "epoch": float(rehearsal.epoch),
+        "origin": rehearsal.origin,
+    }
+    document["daemon"] = {
+        **dict(base.get("daemon", {})),
+        "cycle": _seconds(rehearsal, _CYCLE_WALL),
+        "heartbeat": _seconds(rehearsal, _HEARTBEAT_WALL),
+        "grace": _seconds(rehearsal, _GRACE_WALL),
+        "retry_base": _seconds(rehearsal, _CYCLE_WALL),
+        "stop_at": rehearsal.end,
+    }
+    document["logging"] = {"format": "json", "level": "info"}
+    document["pools"] = [_pool(rehearsal, pool) for pool in base.get("pools", [])]
+    return document
+
+
+def _pool(rehearsal: Rehearsal, pool: Mapping[str, Any]) -> dict[str, Any]:
+    floors = {
+        "setup": _SETUP_WALL,
+        "stop_margin": _STOP_MARGIN_WALL,
+        "overrun": _OVERRUN_WALL,
+        "visibility": _VISIBILITY_WALL,
+    }
+    raised = dict(pool)
+    for key, wall in floors.items():
+        floor = math.ceil(wall * rehearsal.scale)
+        raised[key] = f"{max(floor, _written(pool.get(key)))}s"
+    return raised
+
+
+def _written(value: object) -> int:
+    from jobs.duration import parse_duration
+
+    return 0 if value is None else parse_duration(value)
+
+
+def _seconds(rehearsal: Rehearsal, wall: float) -> str:
+    return f"{max(1, math.ceil(wall * rehearsal.scale))}s"
+
+
+def write_settings(rehearsal: Rehearsal, document: Mapping[str, Any]) -> None:
+    """Write the rehearsal's settings file; a crash leaves the old one or the new one."""
+    import tomli_w
+
+    fresh = rehearsal.folder / f"{_MARKER}.new"
+    fresh.write_text(tomli_w.dumps(document))
+    fresh.replace(rehearsal.config)

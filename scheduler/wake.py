@@ -1,0 +1,53 @@
+"""Wake: a named pipe in the state folder through which commands tell the daemon to look at once."""
+
+from __future__ import annotations
+
+import os
+import threading
+from contextlib import suppress
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
+_PIPE = "wake"
+_WAKE, _CLOSE = b"w", b"c"
+
+
+def wake(state_dir: Path) -> bool:
+    """Wake the daemon of ``state_dir``; return whether one listened. Never raises: the next cycle comes anyway."""
+    try:
+        # Without a reader a non-blocking open of a pipe for writing fails, which is the answer.
+        descriptor = os.open(state_dir / _PIPE, os.O_WRONLY | os.O_NONBLOCK)
+    except OSError:
+        return False
+    with suppress(OSError):
+        os.write(descriptor, _WAKE)
+    os.close(descriptor)
+    return True
+
+
+class Waker:
+    """The daemon's end of the pipe; calls ``on_wake`` from a thread of its own until closed."""
+
+    def __init__(self, state_dir: Path, on_wake: Callable[[], object]) -> None:
+        path = state_dir / _PIPE
+        with suppress(FileExistsError):
+            os.mkfifo(path, 0o600)
+        # Open for both directions, so that reads wait for writers instead of ending when the last one leaves.
+        self._descriptor = os.open(path, os.O_RDWR)
+        self._on_wake = on_wake
+        self._thread = threading.Thread(target=self._serve, name="wake", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread and close the pipe."""
+        os.write(self._descriptor, _CLOSE)
+        self._thread.join()
+        os.close(self._descriptor)
+
+    def _serve(self) -> None:
+        while _CLOSE not in (received := os.read(self._descriptor, 64)):
+            if received:
+                self._on_wake()
