@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import bindparam, case, func, insert, select, update
@@ -140,6 +139,8 @@ def get(tx: Connection, name: str) -> JobRecord:
     """Return one job. Raises UnknownJob."""
     row = tx.execute(_ONE, {"name": name}).one_or_none()
     if row is None:
+        from difflib import get_close_matches
+
         names = list(tx.execute(_NAMES).scalars())
         raise UnknownJob(name, tuple(get_close_matches(name, names)))
     return _record(row)

@@ -6,6 +6,7 @@ the migrations refuse UPDATE and DELETE.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import (
@@ -60,10 +61,6 @@ class Words(TypeDecorator[str]):
 
 # SQLite numbers rows by itself only in a column whose type is exactly INTEGER.
 _Serial = BigInteger().with_variant(Integer(), "sqlite")
-
-
-def _partial(name: str, *columns: str, where: str, unique: bool = False) -> Index:
-    return Index(name, *columns, unique=unique, sqlite_where=text(where), postgresql_where=text(where))
 
 
 def _one_of(column: str, *values: str) -> CheckConstraint:
@@ -135,7 +132,6 @@ lanes = Table(
     Column("heartbeat", Text),
     UniqueConstraint("job", "attempt"),
     CheckConstraint("NOT live OR outcome IS NULL", name="live"),
-    _partial("uq_lanes_job_live", "job", where="live", unique=True),
 )
 
 ledger = Table(
@@ -154,8 +150,6 @@ ledger = Table(
     _one_of("kind", "hold", "spend", "release", "adjust"),
     CheckConstraint("ends_at >= starts_at", name="interval"),
     CheckConstraint("kind = 'adjust' OR (run IS NOT NULL AND NOT credit)", name="adjust"),
-    _partial("uq_ledger_run_hold", "run", where="kind = 'hold'", unique=True),
-    _partial("uq_ledger_run_settled", "run", where="kind IN ('spend', 'release')", unique=True),
     Index("ix_ledger_run", "run"),
     Index("ix_ledger_ends_at", "ends_at"),
 )
@@ -266,5 +260,22 @@ outbox = Table(
     Column("sent_at", BigInteger),
     _required("why", Words),
     UniqueConstraint("kind", "period", "channel"),
-    _partial("ix_outbox_pending", "retry_at", where="sent_at IS NULL"),
 )
+
+_PARTIAL_INDEXES = (
+    ("uq_lanes_job_live", lanes.c.job, "live", True),
+    ("uq_ledger_run_hold", ledger.c.run, "kind = 'hold'", True),
+    ("uq_ledger_run_settled", ledger.c.run, "kind IN ('spend', 'release')", True),
+    ("ix_outbox_pending", outbox.c.retry_at, "sent_at IS NULL", False),
+)
+
+
+@cache
+def complete() -> MetaData:
+    """Return the metadata with its partial indexes, as migrations are compared to it.
+
+    They are added on demand: their options make SQLAlchemy load both dialects, a tenth of the start of a command.
+    """
+    for name, column, condition, unique in _PARTIAL_INDEXES:
+        Index(name, column, unique=unique, sqlite_where=text(condition), postgresql_where=text(condition))
+    return metadata

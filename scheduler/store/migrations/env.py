@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from alembic import context
 
-from scheduler.store.schema import metadata
+from scheduler.store.schema import complete
 
-context.configure(connection=context.config.attributes["connection"], target_metadata=metadata)
+context.configure(connection=context.config.attributes["connection"], target_metadata=complete())
 with context.begin_transaction():
     context.run_migrations()
