@@ -1,0 +1,282 @@
+"""The list dispatcher: standard library only, always at hand, and the last step of every other planner.
+
+It walks through time from now to the horizon. Wherever a pool has room it starts the waiting job that makes most of
+an hour there, weight * speed * (1 - overhead), ties to the job that finishes soonest per weight, then to the name.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from dataclasses import dataclass, field
+from functools import partial
+from heapq import heappop, heappush
+from typing import TYPE_CHECKING
+
+from scheduler.core.plan import Placement, Plan, Seat
+from scheduler.planner.book import NEVER
+from scheduler.planner.case import Case, make_case
+from scheduler.planner.lanes import Session, compose
+from scheduler.planner.value import LATE_FACTOR, value
+from scheduler.planner.waiting import deferrals
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from scheduler.core.snapshot import Snapshot
+    from scheduler.planner.session import Terms
+
+# The order of waiting jobs: density and Smith ratio (both negated), then the job's index, that is its name.
+Key = tuple[float, float, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What bends the plain order: factors on densities by job index, and a reserve price.
+
+    ``reserve(class, instant)`` is the value per second a session of that pool class must bring to be started then.
+    """
+
+    factors: Mapping[int, float] = field(default_factory=dict)
+    reserve: Callable[[int, int], float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """What the dispatcher decided, before reasons are given. ``gate_passes`` holds the expected instants by job."""
+
+    placements: tuple[Placement, ...]
+    gate_passes: dict[int, int]
+
+
+PLAIN = Policy()
+
+
+def dispatch(snapshot: Snapshot, policy: Policy = PLAIN, case: Case | None = None) -> Plan:
+    """Return the dispatcher's plan for ``snapshot``; the same input gives the same plan in whatever order."""
+    case = case or make_case(snapshot)
+    schedule = place(case, policy)
+    return Plan(
+        made_at=snapshot.now,
+        placements=schedule.placements,
+        deferrals=deferrals(case, schedule.placements, schedule.gate_passes),
+        value=value(snapshot, schedule.placements),
+    )
+
+
+def place(case: Case, policy: Policy = PLAIN) -> Schedule:
+    """Return the sessions alone: what candidate plans are compared by."""
+    return _Dispatcher(case, policy).run()
+
+
+class _Dispatcher:
+    """The state of one walk through time."""
+
+    def __init__(self, case: Case, policy: Policy) -> None:
+        self.case = case
+        self.policy = policy
+        self.books = [book.copy() for book in case.books]
+        self.remaining = [job.view.remaining_steps - job.expected_steps for job in case.jobs]
+        self.done = [job.view.done_step + job.expected_steps for job in case.jobs]
+        self.last_pool = [job.view.last_pool for job in case.jobs]
+        self.gate_passes: dict[int, int] = {}
+        self.queues: list[list[Key]] = [[] for _ in case.classes]
+        self.keys: dict[int, list[Key | None]] = {}
+        self.events: list[tuple[int, int, int]] = []  # instant, 0 for a job or 1 for a pool, its index
+        self.looked_until = [0] * len(case.books)
+        self.idle: set[int] = set()
+        self.busy_until = [0] * len(case.jobs)
+        self.placements: list[Placement] = []
+        for index, job in enumerate(case.jobs):
+            self._schedule_start(index)
+            if job.expected_steps and job.free_at is not None:
+                # A live run counts for its children when it ends: what it saves until then is not known yet.
+                self._pass_gates(index, partial(_at_the_end, job.free_at))
+        for pool in range(len(case.books)):
+            heappush(self.events, (case.now, 1, pool))
+
+    def run(self) -> Schedule:
+        """Walk to the horizon."""
+        events, until = self.events, self.case.until
+        while events and events[0][0] < until:
+            now = events[0][0]
+            looking = self.idle
+            while events and events[0][0] == now:
+                _, is_pool, index = heappop(events)
+                if is_pool:
+                    looking.add(index)
+                else:
+                    self._enqueue(index, now)
+            self.idle = self._fill(now, looking) if any(self.queues) else looking
+        self.placements.sort(key=lambda found: (found.start, found.pool, found.seats[0].job))
+        return Schedule(tuple(self.placements), self.gate_passes)
+
+    def _schedule_start(self, index: int) -> None:
+        job = self.case.jobs[index]
+        if not job.startable or job.free_at is None or self.remaining[index] <= 0:
+            return
+        opens = self.gate_passes.get(index, NEVER) if job.gate_parent is not None else 0
+        start = max(job.release, job.free_at, opens)
+        if start < self.case.until:
+            heappush(self.events, (start, 0, index))
+
+    def _enqueue(self, index: int, now: int) -> None:
+        """Make the job wait in the queue of every class it may use."""
+        if now < self.busy_until[index]:
+            return
+        if index in self.keys:
+            self._dequeue(index)
+        job = self.case.jobs[index]
+        remaining = self.remaining[index]
+        factor = self.policy.factors.get(index, 1.0)
+        if job.deadline is not None:
+            if now >= job.deadline:
+                factor *= LATE_FACTOR
+            else:
+                heappush(self.events, (job.deadline, 0, index))
+        keys: list[Key | None] = []
+        for group, queue in zip(self.case.classes, self.queues, strict=True):
+            offer = group.offers[index]
+            if offer is None:
+                keys.append(None)
+                continue
+            devices = len(offer.speeds)
+            length = offer.session_for(remaining, devices, 1.0)
+            per_second = offer.worth * offer.speeds[-1] * offer.terms.useful(length) / length
+            key = (-factor * per_second, -job.view.weight / remaining * offer.speeds[-1], index)
+            keys.append(key)
+            insort(queue, key)
+        self.keys[index] = keys
+
+    def _dequeue(self, index: int) -> None:
+        for queue, key in zip(self.queues, self.keys.pop(index), strict=True):
+            if key is not None:
+                del queue[bisect_left(queue, key)]
+
+    def _fill(self, now: int, looking: Iterable[int]) -> set[int]:
+        """Start sessions until nobody fits any more; return the pools that still have room."""
+        rooms: dict[int, int] = {}
+        for pool in looking:
+            seconds = self.books[pool].room(now).seconds
+            if seconds > 0:
+                rooms[pool] = seconds
+            else:
+                self._look_again(pool, now)
+        members: dict[int, list[int]] = {}
+        for pool in sorted(rooms):
+            members.setdefault(self.case.class_of[pool], []).append(pool)
+        while True:
+            best: tuple[float, int, int, Session] | None = None
+            for group in sorted(members):
+                found = self._first_that_fits(now, group, members[group], rooms)
+                if found is not None and (best is None or found[0] < best[0]):
+                    best = found
+            if best is None:
+                break
+            _, group, pool, session = best
+            self._start(now, group, pool, session)
+            seconds = self.books[pool].room(now).seconds
+            if seconds > 0:
+                rooms[pool] = seconds
+            else:
+                del rooms[pool]
+                members[group].remove(pool)
+                if not members[group]:
+                    del members[group]
+                self._look_again(pool, now)
+        for pool in rooms:
+            self._look_again(pool, now)
+        return set(rooms)
+
+    def _first_that_fits(
+        self, now: int, group: int, pools: list[int], rooms: dict[int, int]
+    ) -> tuple[float, int, int, Session] | None:
+        """Return (rank, class, pool, session) of the first waiting job that can use one of ``pools`` now."""
+        found_class = self.case.classes[group]
+        queue = self.queues[group]
+        widest = max(rooms[pool] for pool in pools)
+        for key in queue:
+            index = key[2]
+            offer = found_class.offers[index]
+            if offer is None or offer.shortest(self.remaining[index]) > widest:
+                continue
+            pool = self._pick_pool(index, pools, rooms, offer.least)
+            session = self._session(now, group, pool, index, rooms[pool])
+            if session is None:
+                continue
+            reserve = self.policy.reserve
+            if reserve is not None and session.rate < reserve(group, now):
+                continue
+            return key[0], group, pool, session
+        return None
+
+    def _pick_pool(self, index: int, pools: list[int], rooms: dict[int, int], least: int) -> int:
+        """Prefer the pool the job ran on last; among the others the roomiest, then the first by name."""
+        last = self.last_pool[index]
+        for pool in pools:
+            if self.books[pool].pool.name == last and rooms[pool] >= least:
+                return pool
+        return max(pools, key=lambda pool: (rooms[pool], -pool))
+
+    def _session(self, now: int, group: int, pool: int, index: int, room: int) -> Session | None:
+        found = self.case.classes[group]
+        waiting = (key[2] for key in self.queues[group])
+        session = compose(found, room, index, waiting, self.remaining)
+        offer = found.offers[index]
+        if session is None or offer is None:
+            return None
+        even = self.books[pool].even(now, session.length, offer.least)
+        if even < session.length:
+            waiting = (key[2] for key in self.queues[group])
+            return compose(found, even, index, waiting, self.remaining) or session
+        return session
+
+    def _start(self, now: int, group: int, pool: int, session: Session) -> None:
+        book = self.books[pool]
+        end = now + session.length
+        book.take(now, end)
+        sharing = book.pool.sharing if len(session.lanes) > 1 else 1.0
+        seats = []
+        for lane in session.lanes:
+            job = self.case.jobs[lane.job]
+            seats.append(Seat(job.view.name, lane.devices, lane.steps))
+            self._dequeue(lane.job)
+            offer = self.case.classes[group].offers[lane.job]
+            if offer is None:
+                continue
+            speed = offer.speeds[lane.devices - 1] * sharing
+            before = self.done[lane.job]
+            self.done[lane.job] += lane.steps
+            self.remaining[lane.job] -= lane.steps
+            self.last_pool[lane.job] = book.pool.name
+            published = partial(_published_at, now, offer.terms, session.length, speed, before)
+            self._pass_gates(lane.job, published)
+            self.busy_until[lane.job] = end if self.remaining[lane.job] > 0 else NEVER
+            if self.remaining[lane.job] > 0:
+                heappush(self.events, (end, 0, lane.job))
+        self.placements.append(Placement(book.pool.name, now, end, tuple(seats)))
+
+    def _pass_gates(self, parent: int, passes_at: Callable[[int], int]) -> None:
+        """Release the children whose gate the parent's planned progress now reaches."""
+        for child in self.case.children.get(parent, ()):
+            needed = self.case.jobs[child].gate_step
+            if child not in self.gate_passes and self.done[parent] >= needed:
+                self.gate_passes[child] = max(passes_at(needed), self.case.now + 1)
+                self._schedule_start(child)
+
+    def _look_again(self, pool: int, now: int) -> None:
+        """Come back to the pool when it may have more room."""
+        change = self.books[pool].next_change(now)
+        pending = self.looked_until[pool]
+        if change < self.case.until and not now < pending <= change:
+            self.looked_until[pool] = change
+            heappush(self.events, (change, 1, pool))
+
+
+def _at_the_end(ended: int, needed: int) -> int:
+    del needed
+    return ended
+
+
+def _published_at(start: int, terms: Terms, length: int, speed: float, before: int, needed: int) -> int:
+    """Return when a session that began at step ``before`` has checkpointed step ``needed``."""
+    return start + terms.published_after((needed - before) / speed, length)

@@ -1,0 +1,223 @@
+"""Verify: a checker of plans written from the definitions alone. It shares no code with the planners.
+
+Everything is recomputed second-exactly from the snapshot: use of every window, sessions and devices at every
+instant, opening hours, caps, gates against checkpointed steps, work done.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from math import ceil, sqrt
+from typing import TYPE_CHECKING, assert_never
+
+from scheduler.core.ledger import Charge
+from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota, limit_at
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from scheduler.core.plan import Placement, Plan, Seat
+    from scheduler.core.pool import Pool
+    from scheduler.core.quota import Quota
+    from scheduler.core.snapshot import JobView, PoolView, Snapshot
+
+
+def verify(snapshot: Snapshot, plan: Plan) -> list[str]:
+    """Return every violation as a sentence; an empty list means the plan may be carried out."""
+    pools = {view.pool.name: view for view in snapshot.pools}
+    jobs = {view.name: view for view in snapshot.jobs}
+    unknown = [
+        f"{placement.pool} with {seat.job}: no such pool or job"
+        for placement in plan.placements
+        for seat in placement.seats
+        if placement.pool not in pools or seat.job not in jobs
+    ]
+    if unknown:
+        return unknown
+    by_pool: dict[str, list[Placement]] = defaultdict(list)
+    for placement in plan.placements:
+        by_pool[placement.pool].append(placement)
+    found: list[str] = []
+    for name, placements in sorted(by_pool.items()):
+        found += _sessions(snapshot, pools[name], placements)
+        found += _concurrency(pools[name], placements)
+        for quota in pools[name].pool.quotas:
+            found += _quota(quota, pools[name], placements, snapshot.now)
+    found += _jobs(snapshot, plan, jobs, pools)
+    return found
+
+
+def _sessions(snapshot: Snapshot, view: PoolView, placements: list[Placement]) -> Iterator[str]:
+    pool = view.pool
+    for placement in placements:
+        what = f"{pool.name} at {placement.start}"
+        if not snapshot.now <= placement.start < snapshot.now + snapshot.horizon_seconds:
+            yield f"{what}: starts outside the horizon"
+        if not 0 < placement.end - placement.start <= pool.session_cap_seconds:
+            yield f"{what}: {placement.end - placement.start} s is no session length"
+        if view.closed_until is not None and placement.start < view.closed_until:
+            yield f"{what}: the pool is closed until {view.closed_until}"
+        held = placement.end + pool.overrun_seconds
+        if not any(o.start == placement.start and o.end == held for o in pool.open_windows(placement.start, held)):
+            yield f"{what}: not open for the whole session"
+        if not placement.seats:
+            yield f"{what}: nobody sits in it"
+        if sum(seat.devices for seat in placement.seats) > pool.devices_per_session:
+            yield f"{what}: more devices given away than there are"
+
+
+def _concurrency(view: PoolView, placements: list[Placement]) -> Iterator[str]:
+    edges = [(run.start, run.held_until) for run in view.live]
+    edges += [(found.start, found.end + view.pool.overrun_seconds) for found in placements]
+    for instant in sorted(found.start for found in placements):
+        running = sum(start <= instant < end for start, end in edges)
+        if running > view.pool.sessions_max:
+            yield f"{view.pool.name}: {running} sessions at {instant}, {view.pool.sessions_max} allowed"
+
+
+def _quota(quota: Quota, view: PoolView, placements: list[Placement], now: int) -> Iterator[str]:
+    pool = view.pool
+    mine = [
+        Charge(p.start, p.end + pool.overrun_seconds, price_microdollars_per_hour=pool.price_microdollars_per_hour)
+        for p in placements
+    ]
+    everything = [*view.charges, *mine]
+    last = max(charge.end for charge in mine)
+
+    def used(charges: list[Charge], start: int, end: int) -> int:
+        if isinstance(quota, MoneyQuota):
+            return sum(charge.cost_within(start, end) for charge in charges)
+        return sum(charge.within(start, end) for charge in charges)
+
+    spans: list[tuple[int, int]]
+    match quota:
+        case CalendarQuota() | MoneyQuota():
+            spans = [(window.start, window.end) for window in quota.calendar.windows(now, last)]
+        case RollingQuota():
+            # Use is piecewise linear in the end of the span, so its maximum lies where a charge ends or expires.
+            ends = {charge.end for charge in everything}
+            ends |= {edge + quota.span_seconds for c in everything for edge in (c.start, c.end)}
+            spans = [(end - quota.span_seconds, end) for end in sorted(ends) if end > now]
+        case FirstUseQuota():
+            spans = list(_first_use_spans(everything, quota.span_seconds))
+        case _:
+            assert_never(quota)
+    for start, end in spans:
+        ours = used(mine, start, end)
+        total = ours + used(list(view.charges), start, end)
+        starts = [p.start for p in placements if p.start < end and p.end > start]
+        limit = max((limit_at(quota, max(start, begin), view.observed) for begin in starts), default=0)
+        if ours > 0 and total > limit:
+            yield f"{pool.name}: {quota.name} {total} of {limit} used in [{start}, {end})"
+
+
+def _first_use_spans(charges: list[Charge], span: int) -> Iterator[tuple[int, int]]:
+    opened = None
+    for charge in sorted(charges, key=lambda found: found.start):
+        if charge.sign < 0:
+            continue
+        begins = charge.start if opened is None else max(charge.start, opened)
+        while begins < charge.end:
+            yield begins, begins + span
+            begins = opened = begins + span
+
+
+def _jobs(snapshot: Snapshot, plan: Plan, jobs: dict[str, JobView], pools: dict[str, PoolView]) -> Iterator[str]:
+    sessions: dict[str, list[tuple[Placement, Seat]]] = defaultdict(list)
+    for placement in plan.placements:
+        for seat in placement.seats:
+            sessions[seat.job].append((placement, seat))
+    live = {name: run for view in snapshot.pools for run in view.live for name in run.jobs}
+    for name, found in sorted(sessions.items()):
+        job = jobs[name]
+        found.sort(key=lambda pair: pair[0].start)
+        free_at = live[name].deadline if name in live else snapshot.now
+        if job.blocked is not None or (job.running is not None and name not in live):
+            yield f"{name}: is held or runs, and is planned"
+        done = 0
+        for placement, seat in found:
+            what = f"{name} on {placement.pool} at {placement.start}"
+            if placement.start < free_at:
+                yield f"{what}: runs until {free_at}"
+            free_at = placement.end
+            if placement.start < max(job.not_before or 0, job.retry_at or 0):
+                yield f"{what}: not released"
+            # What a live run will save is an estimate, so the rest of its job may be of any size.
+            left = 0 if name in live else job.remaining_steps - done
+            yield from _seat(what, job, pools[placement.pool].pool, placement, seat, left)
+            done += seat.steps
+            if job.gate is not None and placement.start < _gate_opens(snapshot, job, jobs, pools, sessions):
+                yield f"{what}: gate of {job.gate.parent} not passed"
+        if done > job.remaining_steps:
+            yield f"{name}: {done} steps planned, {job.remaining_steps} left"
+
+
+def _seat(what: str, job: JobView, pool: Pool, placement: Placement, seat: Seat, remaining: int) -> Iterator[str]:
+    needs = job.needs
+    if job.allowed_pools and pool.name not in job.allowed_pools:
+        yield f"{what}: pool not allowed"
+        return
+    if pool.name not in job.rates:
+        yield f"{what}: speed unknown"
+        return
+    if needs.vram_gib > pool.vram_gib or needs.dtype not in pool.dtypes:
+        yield f"{what}: does not fit"
+    if not needs.devices_min <= seat.devices <= max(needs.devices_max, needs.devices_min):
+        yield f"{what}: {seat.devices} devices"
+    speed = _speed(job, pool, placement, seat)
+    trained = seat.steps / speed
+    save, interval = _cadence(job, pool)
+    saves = max(1.0, trained / interval) if save else 0.0
+    needed = job.setup_seconds[pool.name] + trained + saves * save + pool.stop_margin_seconds
+    if needed > placement.end - placement.start + 1:
+        yield f"{what}: {seat.steps} steps take {needed:.0f} s"
+    if seat.steps < 1 or (trained + 1 / speed + 1 < pool.session_seconds_min and seat.steps < remaining):
+        yield f"{what}: {trained:.0f} s of training are not worth a session"
+
+
+def _gate_opens(
+    snapshot: Snapshot,
+    job: JobView,
+    jobs: dict[str, JobView],
+    pools: dict[str, PoolView],
+    sessions: dict[str, list[tuple[Placement, Seat]]],
+) -> float:
+    """Return from when checkpoints of the parent satisfy the gate; infinity for never."""
+    if job.gate is None:
+        return snapshot.now
+    parent = jobs.get(job.gate.parent)
+    if parent is None:
+        reached = snapshot.finished.get(job.gate.parent, 0.0)
+        return snapshot.now if reached >= job.gate.fraction - 1e-6 else float("inf")
+    needed = ceil(job.gate.fraction * parent.target_step - 1e-6)
+    reached_step = parent.done_step
+    if reached_step >= needed:
+        return snapshot.now
+    for view in snapshot.pools:
+        for run in view.live:
+            if parent.name in run.jobs and parent.name in jobs:
+                gained = parent.speed(view.pool.name, len(parent.device_speedup)) * (run.deadline - snapshot.now)
+                reached_step += min(parent.remaining_steps, int(gained))
+                if reached_step >= needed:
+                    return run.deadline
+    for placement, seat in sorted(sessions.get(parent.name, []), key=lambda pair: pair[0].start):
+        if reached_step + seat.steps >= needed:
+            pool = pools[placement.pool].pool
+            trained = (needed - reached_step) / _speed(parent, pool, placement, seat)
+            save, interval = _cadence(parent, pool)
+            saved = trained if not save else max(1, ceil(trained / interval - 1e-6)) * (interval + save)
+            published = placement.start + parent.setup_seconds[pool.name] + saved
+            return min(published, placement.end - pool.stop_margin_seconds) - 1
+        reached_step += seat.steps
+    return float("inf")
+
+
+def _speed(job: JobView, pool: Pool, placement: Placement, seat: Seat) -> float:
+    gain = job.device_speedup[min(seat.devices, len(job.device_speedup)) - 1]
+    return job.rates[pool.name].steps_per_second * gain * (pool.sharing if len(placement.seats) > 1 else 1.0)
+
+
+def _cadence(job: JobView, pool: Pool) -> tuple[int, float]:
+    """Return the seconds of a checkpoint and the training seconds between two (Young)."""
+    save = job.checkpoint_seconds[pool.name]
+    return save, sqrt(2.0 * save * pool.mtbf_seconds)

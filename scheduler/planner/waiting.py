@@ -1,0 +1,164 @@
+"""Waiting: the one reason why a job does not start now, the first that applies in the order of core.reasons."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scheduler.core.plan import Deferral
+from scheduler.core.reasons import (
+    ConcurrencyFull,
+    DeadlineUnreachable,
+    DoesNotFit,
+    GateClosed,
+    LeftoverTooShort,
+    NoAllowedPool,
+    NotReleased,
+    Outbid,
+    PoolClosed,
+    QuotaEmpty,
+)
+from scheduler.planner.book import NEVER
+from scheduler.planner.session import fits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from scheduler.core.plan import Placement
+    from scheduler.core.pool import Pool
+    from scheduler.core.reasons import Reason
+    from scheduler.core.snapshot import JobView
+    from scheduler.planner.book import Book
+    from scheduler.planner.case import Case, Job, Offer
+
+
+def deferrals(case: Case, placements: Sequence[Placement], gate_passes: Mapping[int, int]) -> tuple[Deferral, ...]:
+    """Return, by job name, why each job that neither runs nor starts now is waiting."""
+    started = {seat.job for found in placements if found.start <= case.now for seat in found.seats}
+    explain = _Waiting(case, placements, gate_passes)
+    return tuple(
+        Deferral(job.view.name, explain.reason(job))
+        for job in case.jobs
+        if job.view.running is None and job.free_at == case.now and job.view.name not in started
+    )
+
+
+class _Waiting:
+    def __init__(self, case: Case, placements: Sequence[Placement], gate_passes: Mapping[int, int]) -> None:
+        self.case = case
+        self.gate_passes = gate_passes
+        self.planned_start: dict[str, int] = {}
+        self.now_by_pool: dict[str, Placement] = {}
+        for placement in placements:
+            if placement.start <= case.now:
+                self.now_by_pool.setdefault(placement.pool, placement)
+            for seat in placement.seats:
+                self.planned_start.setdefault(seat.job, placement.start)
+        self.room = [book.room(case.now) for book in case.books]
+
+    def reason(self, job: Job) -> Reason:
+        """Return the first reason that applies."""
+        view = job.view
+        if view.blocked is not None:
+            return view.blocked
+        if job.release > self.case.now:
+            why = "waits after a failure" if view.retry_at == job.release else "not to start"
+            return NotReleased(job.release, why)
+        if job.gate_shut or job.gate_parent is not None:
+            return self._gate(job)
+        pools = [book.pool for book in self.case.books]
+        permitted = [pool for pool in pools if not view.allowed_pools or pool.name in view.allowed_pools]
+        if not permitted:
+            return NoAllowedPool(view.allowed_pools)
+        usable = [
+            (number, offer)
+            for number in range(len(pools))
+            if (offer := self.case.classes[self.case.class_of[number]].offers[job.index]) is not None
+        ]
+        if not usable:
+            return _does_not_fit(view, permitted)
+        return self._too_late(job, usable) or self._room(job, usable)
+
+    def _gate(self, job: Job) -> Reason:
+        gate = job.view.gate
+        if gate is None:
+            raise ValueError(f"{job.view.name} waits for a gate it does not have")
+        reached = self.case.snapshot.progress(gate.parent) or 0.0
+        return GateClosed(gate.parent, reached, gate.fraction, self.gate_passes.get(job.index))
+
+    def _too_late(self, job: Job, usable: list[tuple[int, Offer]]) -> Reason | None:
+        """Compare with a single session on the fastest pool that runs from now to the deadline."""
+        if job.deadline is None:
+            return None
+        possible = max(0, job.deadline - self.case.now)
+        needed = min(offer.terms.length_for(job.view.remaining_steps / offer.speeds[-1]) for _, offer in usable)
+        if needed <= possible:
+            return None
+        return DeadlineUnreachable(job.deadline, needed / 3_600, possible / 3_600)
+
+    def _room(self, job: Job, usable: list[tuple[int, Offer]]) -> Reason:
+        """Say who took the best pool that had room, or what the best pool lacks."""
+        ranked = sorted(usable, key=lambda found: (-found[1].worth * found[1].speeds[-1], found[0]))
+        for number, offer in ranked:
+            taken = self.now_by_pool.get(self.case.books[number].pool.name)
+            if taken is not None and self.room[number].seconds >= offer.shortest(job.view.remaining_steps):
+                return self._outbid(job, number, taken.seats[0].job)
+        reasons = [
+            (_RANK[type(reason)], rank, reason)
+            for rank, (number, offer) in enumerate(ranked)
+            if (reason := self._lacks(job, number, offer)) is not None
+        ]
+        if reasons:
+            return min(reasons, key=lambda found: found[:2])[2]
+        return self._outbid(job, ranked[0][0], "work that is worth more later")
+
+    def _outbid(self, job: Job, number: int, by: str) -> Reason:
+        return Outbid(
+            pool=self.case.books[number].pool.name,
+            by=by,
+            price=None,
+            weight_to_start=None,
+            planned_start=self.planned_start.get(job.view.name),
+        )
+
+    def _lacks(self, job: Job, number: int, offer: Offer) -> Reason | None:
+        book = self.case.books[number]
+        room = self.room[number]
+        name = book.pool.name
+        needed = offer.shortest(job.view.remaining_steps)
+        if room.seconds >= needed:
+            return None
+        if room.limited_by == "concurrency":
+            return ConcurrencyFull(name, book.pool.sessions_max, self._more_room(book, needed))
+        if room.seconds > 0:
+            return LeftoverTooShort(name, room.seconds, needed)
+        if room.limited_by == "opening hours":
+            why = self._closed_why(number)
+            return PoolClosed(name, why, self._more_room(book, needed))
+        return QuotaEmpty(name, room.limited_by, self._more_room(book, needed))
+
+    def _closed_why(self, number: int) -> str:
+        view = self.case.books[number].view
+        if view.closed_until is not None and view.closed_until > self.case.now:
+            return view.closed_why or "switched off"
+        return "outside its hours"
+
+    def _more_room(self, book: Book, needed: int) -> int | None:
+        """Return the first instant within the horizon at which ``needed`` seconds are free, nothing else planned."""
+        instant = book.next_change(self.case.now)
+        while instant < min(self.case.until, NEVER):
+            if book.room(instant).seconds >= needed:
+                return instant
+            instant = book.next_change(instant)
+        return None
+
+
+_RANK: dict[type[Reason], int] = {QuotaEmpty: 0, PoolClosed: 1, ConcurrencyFull: 2, LeftoverTooShort: 3}
+
+
+def _does_not_fit(view: JobView, permitted: Sequence[Pool]) -> Reason:
+    """Name what the job needs and the permitted pool that comes nearest."""
+    needs = view.needs
+    asked = f"{needs.devices_min} x {needs.vram_gib:g} GiB, {needs.dtype}"
+    best = max(permitted, key=lambda pool: (fits(view, pool), pool.vram_gib, pool.devices_per_session, pool.name))
+    numbers = ", ".join(sorted(best.dtypes))
+    return DoesNotFit(asked, f"{best.devices_per_session} x {best.vram_gib:g} GiB, {numbers} ({best.name})")
