@@ -10,6 +10,7 @@ from config.errors import ConfigError, Problem
 from config.layers import Layers, origin, read_layers
 from config.secret import hidden, is_secret
 from config.settings import Settings
+from config.shipped import shipped
 from config.values import BadValue
 from jobs.problem import did_you_mean, shown
 
@@ -18,6 +19,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from pydantic_core import ErrorDetails
+
+
+_DEFAULTS = str(shipped("defaults.toml"))
 
 
 def load(
@@ -42,6 +46,9 @@ def load(
 
 def _problem(found: ErrorDetails, layers: Layers) -> Problem:
     location = [part for part in found["loc"] if part != "[key]"]
+    error = found.get("ctx", {}).get("error")
+    if isinstance(error, BadValue) and error.beside and not _set_by_person(location, layers):
+        location[-1] = error.beside
     key = _key(location, layers.values)
     why, remedy = _why(found, location)
     value = "" if found["type"] in {"missing", "extra_forbidden"} else shown(_written(location, layers.values))
@@ -49,6 +56,11 @@ def _problem(found: ErrorDetails, layers: Layers) -> Problem:
         value = hidden(key, value)
     dotted = ".".join(str(part) for part in location)
     return Problem(origin(dotted, layers.origins), key, value, why, remedy)
+
+
+def _set_by_person(location: Sequence[int | str], layers: Layers) -> bool:
+    dotted = ".".join(str(part) for part in location)
+    return layers.origins.get(dotted, _DEFAULTS) != _DEFAULTS
 
 
 def _why(found: ErrorDetails, location: Sequence[int | str]) -> tuple[str, str]:

@@ -47,7 +47,9 @@ class DaemonSettings(Section):
     @classmethod
     def _cap_above_base(cls, cap: int, info: ValidationInfo) -> int:
         if cap < info.data.get("retry_base_seconds", 0):
-            raise BadValue("the longest retry delay is shorter than the first", "raise it to retry_base or more")
+            raise BadValue(
+                "the longest retry delay is shorter than the first", "make retry_cap at least retry_base", "retry_base"
+            )
         return cap
 
 
@@ -65,7 +67,7 @@ class ClockSettings(Section):
     @classmethod
     def _origin_with_epoch(cls, found: float | None, info: ValidationInfo) -> float | None:
         if "epoch" in info.data and (found is None) != (info.data["epoch"] is None):
-            raise BadValue("clock.epoch and clock.origin go together", "set both, or neither")
+            raise BadValue("clock.epoch and clock.origin go together", "set both, or neither", "epoch")
         return found
 
     @field_validator("epoch", mode="before")

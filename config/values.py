@@ -17,12 +17,16 @@ _MONEY = re.compile(r"^\$\s*(\d{1,9}(?:\.\d{1,6})?)$")
 
 
 class BadValue(ValueError):
-    """``why`` a text cannot be understood, and the ``remedy``."""
+    """``why`` a text cannot be understood, and the ``remedy``.
 
-    def __init__(self, why: str, remedy: str) -> None:
+    ``beside`` is another key of the same table that disagrees with this one, and is to blame when a person set it.
+    """
+
+    def __init__(self, why: str, remedy: str, beside: str = "") -> None:
         super().__init__(f"{why}; {remedy}")
         self.why = why
         self.remedy = remedy
+        self.beside = beside
 
 
 @dataclass(frozen=True, slots=True)

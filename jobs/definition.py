@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Any, Literal
 
 from jobs.duration import parse_duration
@@ -39,6 +39,7 @@ _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,39}$")
 _VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _STEP_MAX = 10**12 - 1  # a manifest's name has twelve digits
 _SEED_MAX = 2**63 - 1
+_DEFAULTS = {known.name: known.default for known in fields(JobSpec)}
 _NOTHING = object()
 
 
@@ -75,8 +76,8 @@ class Definition:
             "gate": self._gate(table),
             "pools": self._read(table, "pools", _strings, ()),
             "seed": self._read(table, "seed", _whole(0, _SEED_MAX), 0),
-            "setup_seconds": self._read(table, "setup", parse_duration, JobSpec.setup_seconds),
-            "checkpoint_seconds": self._read(table, "checkpoint", parse_duration, JobSpec.checkpoint_seconds),
+            "setup_seconds": self._read(table, "setup", parse_duration, _DEFAULTS["setup_seconds"]),
+            "checkpoint_seconds": self._read(table, "checkpoint", parse_duration, _DEFAULTS["checkpoint_seconds"]),
             "device_speedup": self._read(table, "device_speedup", _speedup, (1.0,)),
             "environment": self._read(table, "environment", _environment, {}),
             "not_before": self._read(table, "not_before", parse_instant, None),

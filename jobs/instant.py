@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import datetime
+
+_YEAR_3000 = 32_503_680_000
 
 
 def parse_instant(value: object) -> int:
@@ -19,7 +21,10 @@ def parse_instant(value: object) -> int:
     if isinstance(moment, datetime):
         if moment.tzinfo is None:
             raise ValueError("a date and time needs its offset from UTC, as in 2026-12-01T09:00:00Z")
-        return int(moment.astimezone(UTC).timestamp())
+        moment = int(moment.timestamp())
     if isinstance(moment, bool) or not isinstance(moment, int | str):
         raise ValueError("a date and time is written like 2026-12-01T09:00:00Z")
-    return int(moment)
+    seconds = int(moment)
+    if not 0 <= seconds < _YEAR_3000:
+        raise ValueError("a date and time lies between 1970 and 3000")
+    return seconds

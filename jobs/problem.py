@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from difflib import get_close_matches
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -37,6 +36,8 @@ class ProblemsFound(ValueError):
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return the remedy for an unknown word: the closest known one, or all of them."""
+    from difflib import get_close_matches  # needed by messages only, and start-up time counts
+
     words = sorted(known)
     close = get_close_matches(word.lower(), words, n=1, cutoff=0.6)
     if close:
