@@ -27,8 +27,8 @@ def job(name: str, more: str = "") -> str:
 def written(tmp_path: Path) -> Callable[[str], Path]:
     """Write a definition and return its path."""
 
-    def write(text: str, name: str = "models.toml") -> Path:
-        path = tmp_path / name
+    def write(text: str) -> Path:
+        path = tmp_path / "models.toml"
         path.write_text(text, encoding="utf-8")
         return path
 
@@ -101,9 +101,10 @@ def test_what_a_job_leaves_out_is_the_default_of_its_spec() -> None:
     assert spec == JobSpec(name="a", role="main", command=("x",), target_step=1, steps_per_hour=1.0)
 
 
-def test_gates_point_across_files(written: Callable[[str], Path]) -> None:
-    first = written(job("main"), "a.toml")
-    second = written(job("udm", 'gate = { parent = "main", fraction = 0.5 }'), "b.toml")
+def test_gates_point_across_files(tmp_path: Path) -> None:
+    first, second = tmp_path / "a.toml", tmp_path / "b.toml"
+    first.write_text(job("main"), encoding="utf-8")
+    second.write_text(job("udm", 'gate = { parent = "main", fraction = 0.5 }'), encoding="utf-8")
     assert [spec.name for spec in read_catalogue([first, second]).jobs] == ["main", "udm"]
 
 
@@ -254,10 +255,7 @@ def test_any_text_is_a_duration_or_a_clear_error(text: str) -> None:
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
         max_leaves=6,
     ),
-    st.sampled_from(
-        ["name", "role", "command", "target_step", "steps_per_hour", "weight", "needs", "mixture", "gate", "pools"]
-        + ["seed", "setup", "checkpoint", "device_speedup", "environment", "not_before", "deadline", "defaults"]
-    ),
+    st.sampled_from(_KEYS),
 )
 def test_no_value_of_any_key_escapes_as_another_error(value: object, key: str) -> None:
     table = {"name": "a", "role": "main", "command": ["x"], "target_step": 1, "steps_per_hour": 1, key: value}
