@@ -1,8 +1,8 @@
 """Manifests: what a checkpoint consists of, and how one is checked.
 
-A manifest is the JSON document a payload writes last, create-only, named ``<step>-<attempt>``. Names sort by step, then by
-the attempt that made it; the attempt is a fencing number, because attempts of a job never repeat and never run twice.
-Nothing here reads a component's content as anything but bytes.
+A manifest is the JSON document a payload writes last, create-only, named ``<step>-<attempt>``. Names sort by step,
+then by the attempt that made it; the attempt is a fencing number, because attempts of a job never repeat and never
+run twice. Nothing here reads a component's content as anything but bytes.
 """
 
 from __future__ import annotations

@@ -35,7 +35,7 @@ class Refused(PlatformError):
     ``wait_until`` (UTC seconds) closes the pool until then; ``permanent`` means that asking again cannot help.
     """
 
-    def __init__(  # noqa: PLR0913 - the two extra fields are the point of this class
+    def __init__(
         self,
         platform: str,
         action: str,
@@ -74,9 +74,9 @@ class Capabilities:
 class LaunchRequest:
     """One launch.
 
-    ``key`` is the platform-side name. ``launch`` is the document for the agent (the launch contract, plain JSON types, without
-    ``work_dir``). ``deadline`` (UTC seconds) is when the platform itself must end the session, as the second of three
-    independent stops. ``bundle`` is the folder that holds the payload package.
+    ``key`` is the platform-side name. ``launch`` is the document for the agent (the launch contract, plain JSON
+    types, without ``work_dir``). ``deadline`` (UTC seconds) is when the platform itself must end the session, as the
+    second of three independent stops. ``bundle`` is the folder that holds the payload package.
     """
 
     key: str

@@ -6,7 +6,7 @@ import sys
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, assert_never
 
 from scheduler.clock import ScaledClock, system_clock
 from scheduler.core.pool import Pool
@@ -16,7 +16,8 @@ from scheduler.core.window import Calendar, DailyHours, Period
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from config.settings import PoolSettings, QuotaSettings, Settings
+    from config.pool_settings import PoolSettings, QuotaSettings
+    from config.settings import Settings
     from jobs.catalogue import Catalogue
     from platforms.artifacts.base import BlobStore
     from platforms.base import Platform
@@ -207,12 +208,13 @@ def _pool(settings: PoolSettings) -> Pool:
 
 def _quota(settings: QuotaSettings) -> Quota:
     provenance = {"source": settings.source, "as_of": settings.as_of}
-    match settings.kind:
+    kind = settings.kind
+    match kind:
         case "day" | "week" | "month":
             return CalendarQuota(
                 settings.name,
                 settings.limit_seconds,
-                Calendar(settings.kind, settings.zone, settings.resets.weekday, settings.resets.offset_seconds),
+                Calendar(kind, settings.zone, settings.resets.weekday, settings.resets.offset_seconds),
                 **provenance,
             )
         case "rolling":
@@ -224,10 +226,12 @@ def _quota(settings: QuotaSettings) -> Quota:
                 settings.name,
                 settings.limit_microdollars,
                 Calendar(
-                    _MONEY_PERIODS[settings.kind],
+                    _MONEY_PERIODS[kind],
                     settings.zone,
                     settings.resets.weekday,
                     settings.resets.offset_seconds,
                 ),
                 **provenance,
             )
+        case _:
+            assert_never(kind)

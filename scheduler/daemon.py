@@ -49,7 +49,10 @@ class Daemon:
     _drained: bool = False
 
     def run(self) -> None:
-        """Hold the lease and run cycles until stopped. Raises AlreadyRunning, NotLeader, LostLeadership, StoreFailure."""
+        """Hold the lease and run cycles until stopped.
+
+        Raises AlreadyRunning, NotLeader, LostLeadership, StoreFailure.
+        """
         settings = self.app.settings
         settings.state_dir.mkdir(parents=True, exist_ok=True)
         with closing(leases.file_lock(settings.state_dir / LOCK_FILE)):
@@ -132,8 +135,9 @@ class Daemon:
             self._give_up(error)
         except (StoreFailure, OSError) as error:
             self.log.error("cycle.failed", why=str(error), next="tried again with the next cycle")
-        except Exception as error:  # noqa: BLE001 - one bad cycle must not end a daemon that guards running sessions
-            self.log.error("cycle.crashed", why=repr(error), exc_info=True)
+        except Exception:
+            # One bad cycle must not end a daemon that guards running sessions.
+            self.log.exception("cycle.crashed")
 
     def _renew(self) -> None:
         if self._lease is None or self._stop.is_set():

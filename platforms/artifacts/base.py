@@ -1,4 +1,7 @@
-"""The blob store port: where checkpoints, heartbeats and results live. Keys are '/'-separated, relative, plain ASCII."""
+"""The blob store port: where checkpoints, heartbeats and results live.
+
+Keys are '/'-separated, relative and plain ASCII.
+"""
 
 from __future__ import annotations
 

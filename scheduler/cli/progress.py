@@ -27,4 +27,5 @@ def line_of(app: App, start: int, end: int) -> str:
     hours = " ".join(f"{pool} {used:.0f}h" for pool, used in sorted(spent.items()))
     steps = " ".join(f"{record.spec.name}:{record.done_step}" for record in records)
     seats = sum(len(run.lanes) for run in live)
-    return f"{share:4.0%} {show(min(now, end), app.settings.zone)} | {len(live)} sessions, {seats} seats | {hours} | {steps}"
+    at = show(min(now, end), app.settings.zone)
+    return f"{share:4.0%} {at} | {len(live)} sessions, {seats} seats | {hours} | {steps}"

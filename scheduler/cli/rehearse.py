@@ -48,9 +48,7 @@ def rehearse(
     scale: Annotated[float, typer.Option(min=1.0, max=36_000, help="Scheduled seconds in a real second.")] = 3_600.0,
     epoch: Annotated[str, typer.Option(help="Scheduled instant at the start, ISO 8601 with zone.")] = _DEFAULT_EPOCH,
     seed: Annotated[int, typer.Option(min=0, help="Added to every model's seed.")] = 0,
-    config: Annotated[
-        Path | None, typer.Option(help="Settings to rehearse instead of the shipped rehearsal.")
-    ] = None,
+    config: Annotated[Path | None, typer.Option(help="Settings to rehearse instead of the shipped rehearsal.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the rehearsal that is in the folder.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print week.json instead of the summary.")] = False,
 ) -> None:
@@ -162,7 +160,7 @@ def _run_daemon(rehearsal: Rehearsal, app: App) -> None:
     command = [sys.executable, "-m", "scheduler.cli.main", "--config", str(rehearsal.config), "daemon"]
     environment = {**os.environ, "PYTHONSAFEPATH": "1"}
     with rehearsal.log.open("ab") as log:
-        daemon = subprocess.Popen(  # noqa: S603 - our own command
+        daemon = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
         )
     _say(f"daemon started (process {daemon.pid}), log: {rehearsal.log}")

@@ -12,6 +12,6 @@ def retry_delay(name: str, failures: int, base_seconds: int, cap_seconds: int) -
     """
     if failures < 1:
         raise ValueError(f"a delay needs at least one failure, not {failures}")
-    delay = min(cap_seconds, base_seconds * 2 ** min(failures - 1, 30))
+    delay: int = min(cap_seconds, base_seconds * 2 ** min(failures - 1, 30))
     spread = hashlib.sha256(f"{name}:{failures}".encode()).digest()[0] / 255
     return max(1, round(delay * (0.75 + 0.5 * spread)))

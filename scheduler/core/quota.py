@@ -128,9 +128,7 @@ def windows(quota: Quota, charges: Sequence[Charge], start: int, end: int) -> li
             assert_never(quota)
 
 
-def usage(
-    quota: Quota, charges: Sequence[Charge], at: int, observed: Sequence[ObservedLimit] = ()
-) -> WindowUsage:
+def usage(quota: Quota, charges: Sequence[Charge], at: int, observed: Sequence[ObservedLimit] = ()) -> WindowUsage:
     """Return the window of ``quota`` that counts at ``at`` and what is used and held in it."""
     window = windows(quota, charges, at, at + 1)[0]
     count = cost_within if isinstance(quota, MoneyQuota) else seconds_within

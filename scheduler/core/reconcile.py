@@ -192,9 +192,7 @@ def _finish(fact: Facts, sighting: Sighting, now: int) -> Finish:
         if lane.outcome is None
     )
     outcomes = [*(end.outcome for end in lanes), *(lane.outcome for lane in fact.run.lanes if lane.outcome)]
-    return Finish(
-        fact.run, summary(outcomes), started, max(started, ended), lanes, sighting.detail or "session ended"
-    )
+    return Finish(fact.run, summary(outcomes), started, max(started, ended), lanes, sighting.detail or "session ended")
 
 
 def _started(fact: Facts, sighting: Sighting) -> int:
@@ -208,9 +206,7 @@ def _started(fact: Facts, sighting: Sighting) -> int:
 def _lane_end(lane: Lane, result: Mapping[str, Any] | None, run: Run, sighting: Sighting | None) -> LaneEnd:
     if result is None:
         detail = sighting.detail if sighting is not None else ""
-        return LaneEnd(
-            lane.index, lane.job, Outcome.LOST, None, "killed", f"ended without a result. {detail}".strip()
-        )
+        return LaneEnd(lane.index, lane.job, Outcome.LOST, None, "killed", f"ended without a result. {detail}".strip())
     try:
         outcome = Outcome(str(result.get("outcome")))
     except ValueError:

@@ -48,9 +48,7 @@ def learn(old: Estimate | None, sample: Sample, setup_prior: int, checkpoint_pri
         steps_per_second=speed,
         sigma=max(0.02, (1 - share) * spread + share * surprise) if samples else spread,
         samples=samples + 1,
-        setup_seconds=_blend(
-            old.setup_seconds if old is not None else setup_prior, sample.setup_seconds, share
-        ),
+        setup_seconds=_blend(old.setup_seconds if old is not None else setup_prior, sample.setup_seconds, share),
         checkpoint_seconds=_blend(
             old.checkpoint_seconds if old is not None else checkpoint_prior, sample.checkpoint_seconds, share
         ),

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from xml.sax.saxutils import escape
 from zoneinfo import ZoneInfo
 
-from scheduler.core.run import Ended, Run
+from scheduler.core.run import Ended, Outcome, Run
 from scheduler.core.window import DAY
 
 if TYPE_CHECKING:
@@ -47,8 +47,8 @@ def week_svg(week: Week, pools: Mapping[str, Pool], zone: str = "UTC") -> str:
         return _LEFT + (_WIDTH - _LEFT - 10) * min(1.0, max(0.0, (instant - week.start) / span))
 
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" '
-        'font-family="system-ui, sans-serif" font-size="12" role="img">',
+        f"""<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}"
+ font-family="system-ui, sans-serif" font-size="12" role="img">""",
         f"<title>Sessions of the week, goodput {week.goodput:.1%}</title>",
         f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
     ]
@@ -96,18 +96,18 @@ def _lay_out(runs: Sequence[Run], pools: Mapping[str, Pool], until: int) -> tupl
                 continue
             slot = min(range(pool.sessions_max), key=lambda index: (free_from[index] > started, free_from[index]))
             free_from[slot] = ended
-            for lane in run.lanes:
-                for device in lane.devices:
-                    bars.append(
-                        _Bar(
-                            row=first + slot * pool.devices_per_session + device,
-                            start=started,
-                            end=ended,
-                            job=lane.job,
-                            title=f"{run.key}: {lane.job}, {(ended - started) / 3600:.1f} h, {lane.outcome or 'live'}",
-                            lost=lane.outcome is not None and lane.outcome in {"lost", "failed"},
-                        )
-                    )
+            bars.extend(
+                _Bar(
+                    row=first + slot * pool.devices_per_session + device,
+                    start=started,
+                    end=ended,
+                    job=lane.job,
+                    title=f"{run.key}: {lane.job}, {(ended - started) / 3600:.1f} h, {lane.outcome or 'live'}",
+                    lost=lane.outcome in {Outcome.LOST, Outcome.FAILED},
+                )
+                for lane in run.lanes
+                for device in lane.devices
+            )
     return rows, bars
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from scheduler.core.ledger import fold, seconds_within
@@ -150,9 +151,7 @@ def _pool_figures(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> Po
     )
     week = Window(facts.start, facts.end)
     first = pool.quotas[0].name if pool.quotas else None
-    offered = sum(
-        window.limit_seconds for window in shown if window.quota == first and window.start < facts.end
-    )
+    offered = sum(window.limit_seconds for window in shown if window.quota == first and window.start < facts.end)
     if not offered:
         openings = pool.open_windows(facts.start, facts.end)
         offered = pool.sessions_max * sum(opening.seconds for opening in openings)
@@ -276,7 +275,7 @@ def _backward_checkpoints(manifests: Sequence[Manifest]) -> Iterable[str]:
         by_job[manifest.job].append(manifest)
     for job, saved in by_job.items():
         ordered = sorted(saved, key=lambda manifest: (manifest.attempt, manifest.created_at, manifest.step))
-        for before, after in zip(ordered, ordered[1:], strict=False):
+        for before, after in pairwise(ordered):
             if after.step <= before.step:
                 yield f"checkpoint: {job} went from step {before.step} back to {after.step} in {after.run}"
 

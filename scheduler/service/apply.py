@@ -122,16 +122,12 @@ def _close_lane(ports: Ports, tx: Connection, run: Run, end: LaneEnd, now: int) 
         jobs.change_state(tx, end.job, state, arrows.finish(state, now), "finish", now, run=run.key)
     elif consequence.job == "retry" and failures >= ports.policy.failures_max:
         why = f"{failures} failed runs in a row, the last: {end.error_class or end.outcome}: {end.message}"
-        jobs.change_state(
-            tx, end.job, state, arrows.park(state, "the failure rule", why[:500], now), "park", now
-        )
+        jobs.change_state(tx, end.job, state, arrows.park(state, "the failure rule", why[:500], now), "park", now)
     else:
         retry_at = None
         if consequence.job == "retry":
             policy = ports.policy
-            retry_at = now + retry_delay(
-                end.job, failures, policy.retry_base_seconds, policy.retry_cap_seconds
-            )
+            retry_at = now + retry_delay(end.job, failures, policy.retry_base_seconds, policy.retry_cap_seconds)
         requeued = arrows.requeue(state, now, retry_at)
         jobs.change_state(tx, end.job, state, requeued, "requeue", now, run=run.key, outcome=end.outcome)
 

@@ -1,8 +1,8 @@
 """One cycle of the daemon: load, observe, reconcile, apply, plan, reserve, launch, settle.
 
-The order is the safety argument. Nothing is launched without a committed intent, no transaction is open while a platform
-is called, and every write checks the lease. A crash between any two lines loses nothing: the next cycle starts from the
-database and the platforms alone.
+The order is the safety argument. Nothing is launched without a committed intent, no transaction is open while a
+platform is called, and every write checks the lease. A crash between any two lines loses nothing: the next cycle
+starts from the database and the platforms alone.
 """
 
 from __future__ import annotations
@@ -150,9 +150,7 @@ class Cycle:
 
     def _put_stop_flag(self, run: Run, lane: int | None, why: str) -> None:
         try:
-            self._ports.artifacts.put(
-                f"runs/{run.key}/stop", json.dumps({"reason": why, "lane": lane}).encode()
-            )
+            self._ports.artifacts.put(f"runs/{run.key}/stop", json.dumps({"reason": why, "lane": lane}).encode())
         except StoreError as error:
             self._ports.log.warning("stop.flag_failed", run=run.key, why=str(error))
 

@@ -206,5 +206,3 @@ def _end_rejected(ports: Ports, run: Run, why: str, closed_until: int) -> None:
     with ports.write() as tx:
         reject(ports, tx, run, why, now)
         limits.close_pool(tx, run.pool, closed_until, why, now)
-
-

@@ -42,8 +42,7 @@ def launch_document(  # noqa: PLR0913 - one keyword per part of the document
         "store": dict(store),
         "expected_devices": _expected_devices(pool),
         "lanes": [
-            _lane(lane, specs[lane.job], pool, rates[lane.job], restore[lane.job], data[lane.job])
-            for lane in run.lanes
+            _lane(lane, specs[lane.job], pool, rates[lane.job], restore[lane.job], data[lane.job]) for lane in run.lanes
         ],
     }
 

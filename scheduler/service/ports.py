@@ -25,9 +25,17 @@ if TYPE_CHECKING:
 class Log(Protocol):
     """The part of a structlog logger that use cases call: an event name plus fields."""
 
-    def info(self, event: str, **fields: Any) -> Any: ...
-    def warning(self, event: str, **fields: Any) -> Any: ...
-    def error(self, event: str, **fields: Any) -> Any: ...
+    def info(self, event: str, **fields: Any) -> Any:
+        """Something happened."""
+
+    def warning(self, event: str, **fields: Any) -> Any:
+        """Something is not as it should be and is being dealt with."""
+
+    def error(self, event: str, **fields: Any) -> Any:
+        """Something failed."""
+
+    def exception(self, event: str, **fields: Any) -> Any:
+        """Something failed that should not be able to; the traceback is added."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,8 +72,6 @@ def _change(database: Database, name: str, verb: str, arrow: Any, now: int, by: 
             new: JobState = arrow(record.state)
         except IllegalArrow:
             state = type(record.state).__name__.lower()
-            raise QueueError(
-                f"cannot {verb} {name}: it is {state}. See: schedctl queue show {name}"
-            ) from None
+            raise QueueError(f"cannot {verb} {name}: it is {state}. See: schedctl queue show {name}") from None
         jobs.change_state(tx, name, record.state, new, verb, now, by)
         return jobs.get(tx, name)

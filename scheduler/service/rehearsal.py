@@ -30,7 +30,7 @@ class RehearsalError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Rehearsal:
-    """A rehearsal's folder and clock. ``epoch`` is the scheduled second of its first moment, ``origin`` the real one."""
+    """A rehearsal's folder and clock: ``epoch`` is the scheduled second of its start, ``origin`` the real one."""
 
     folder: Path
     epoch: int

@@ -113,8 +113,7 @@ def _job_view(
             for name, rate in known.items()
         },
         checkpoint_seconds={
-            name: max(1, rate.checkpoint_seconds) if rate else spec.checkpoint_seconds
-            for name, rate in known.items()
+            name: max(1, rate.checkpoint_seconds) if rate else spec.checkpoint_seconds for name, rate in known.items()
         },
         device_speedup=spec.device_speedup,
         allowed_pools=spec.pools,
@@ -129,9 +128,7 @@ def _job_view(
     )
 
 
-def _rates(
-    spec: JobSpec, pools: Sequence[Pool], measured: Mapping[tuple[str, str], RateRecord]
-) -> dict[str, Rate]:
+def _rates(spec: JobSpec, pools: Sequence[Pool], measured: Mapping[tuple[str, str], RateRecord]) -> dict[str, Rate]:
     """Use what was measured on a pool; elsewhere scale the prior by how wrong it was where we measured."""
     found = [
         (pool, rate)
@@ -143,9 +140,7 @@ def _rates(
     if found:
         ratios = sorted(rate.steps_per_second / (prior * pool.speed) for pool, rate in found)
         correction = ratios[len(ratios) // 2]
-    answer = {
-        pool.name: Rate(prior * pool.speed * correction, PRIOR_SIGMA, 0) for pool in pools
-    }
+    answer = {pool.name: Rate(prior * pool.speed * correction, PRIOR_SIGMA, 0) for pool in pools}
     answer.update({pool.name: Rate(rate.steps_per_second, rate.sigma, rate.samples) for pool, rate in found})
     return answer
 

@@ -25,9 +25,7 @@ def week_facts(database: Database, pools: Mapping[str, Pool], start: int, end: i
             observed=limits.observed(tx),
             entries=ledger.entries(tx, since=start),
             runs=[run for run in runs.since(tx, start) if run.planned_start < end],
-            manifests=[
-                record.manifest for record in checkpoints.everything(tx) if record.state == "good"
-            ],
+            manifests=[record.manifest for record in checkpoints.everything(tx) if record.state == "good"],
             jobs=[
                 JobFacts(
                     name=record.spec.name,
