@@ -1,14 +1,14 @@
 """When to save a checkpoint in a session of known length (pure).
 
-A session is ``setup_seconds`` long before training starts, fails with a constant ``failures_per_second``, and keeps only
-what its last completed checkpoint holds. With n equal intervals, of which the last checkpoint ends exactly at the
-session's end, the expected time kept is
+A session trains after ``setup_seconds``, fails with a constant ``failures_per_second``, and keeps only what its last
+completed checkpoint holds. With n equal intervals, of which the last checkpoint ends exactly at the session's end, the
+expected time kept is
 
-    useful(n) = d * sum_{i=1..n} exp(-rate * (setup + i * (d + checkpoint))),   d = (length - setup - n * checkpoint) / n
+    useful(n) = d * sum_{i=1..n} exp(-rate * (setup + i * (d + checkpoint)))
+    d = (length - setup - n * checkpoint) / n
 
-and the best n gives what no policy that cannot foresee failures can beat by more than rounding. Failures are
-memoryless, so planning again from the present (set-up ran long, a save was slower than thought) is the same problem
-with a shorter session.
+and the best n gives what no policy that cannot foresee failures beats. Failures are memoryless, so planning again from
+the present (set-up ran long, a save was slower than thought) is the same problem with a shorter session.
 """
 
 from __future__ import annotations

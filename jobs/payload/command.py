@@ -28,7 +28,7 @@ class Relay:
     """Copies one stream of the command to one of ours, up to a cap, and remembers its end."""
 
     def __init__(self, source: int, sink: int, prefix: str) -> None:
-        os.set_blocking(source, False)  # noqa: FBT003 - the call has no keyword
+        os.set_blocking(source, False)
         self.source = source
         self._sink = sink
         self._prefix = prefix.encode()
@@ -42,22 +42,29 @@ class Relay:
         return (self._tail + self._line).decode(errors="replace").strip()
 
     def pump(self) -> bool:
-        """Copy what is there; False at the stream's end."""
+        """Copy a piece of what is there; False at the stream's end."""
+        return self._copy() != 0
+
+    def _copy(self) -> int | None:
+        """Copy a piece; return its length, 0 at the stream's end, None when nothing is there."""
         try:
             piece = os.read(self.source, _PIECE_BYTES)
         except BlockingIOError:
-            return True
-        if not piece:
-            self._emit(self._line)
-            self._line = b""
-            return False
+            return None
         *lines, self._line = (self._line + piece).split(b"\n")
         for line in lines:
             self._emit(line + b"\n")
         if len(self._line) > _LINE_BYTES_MAX:
             self._emit(self._line + b"\n")
             self._line = b""
-        return True
+        return len(piece)
+
+    def drain(self) -> None:
+        """Copy all that is there: the command is gone, though a helper of it may still hold the other end."""
+        while self._copy():
+            pass
+        self._emit(self._line)
+        self._line = b""
 
     def _emit(self, line: bytes) -> None:
         if not line:

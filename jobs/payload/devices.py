@@ -22,12 +22,14 @@ def check_devices(expected: Devices | None) -> tuple[str, ...]:
     try:
         answer = subprocess.run(_ASK, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=True)
     except (OSError, subprocess.SubprocessError) as error:
-        raise Failure("device", f"expected {expected.count} x {expected.name}, but: {error}") from None
+        raise Failure("device", f"expected {expected.number} x {expected.name}, but: {error}") from None
     names = tuple(line.strip() for line in answer.stdout.splitlines() if line.strip())
     # Platforms call them NvidiaTeslaT4, the driver Tesla T4.
     wanted = _plain(expected.name)
-    if len(names) < expected.count or not all(_plain(name) == wanted for name in names):
-        raise Failure("device", f"expected {expected.count} x {expected.name}, got {', '.join(names) or 'none'}")
+    if len(names) < expected.number or not all(_plain(name) == wanted for name in names):
+        raise Failure(
+            "device", f"expected {expected.number} x {expected.name}, got {', '.join(names) or 'none'}"
+        )
     return names
 
 

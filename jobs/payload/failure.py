@@ -11,7 +11,13 @@ ErrorClass = Literal["oom", "data", "code", "store", "device", "killed"]
 EXIT_DATA = 65
 _SHELL_SIGNAL_BASE = 128
 
-_OOM = ("out of memory", "outofmemoryerror", "memoryerror", "cannot allocate memory", "cublas_status_alloc_failed")
+_OOM = (
+    "out of memory",
+    "outofmemoryerror",
+    "memoryerror",
+    "cannot allocate memory",
+    "cublas_status_alloc_failed",
+)
 _DEVICE = (
     "no kernel image is available",
     "no cuda-capable device",
@@ -47,7 +53,9 @@ def classify(exit_code: int, errors: str) -> Verdict:
     if any(words in said for words in _OOM):
         return Verdict("oom", f"the command ran out of memory (exit status {exit_code})")
     if killed_by == signal.SIGKILL:
-        return Verdict("killed", "the command was killed by SIGKILL, not by us: most often the machine ran out of memory")
+        return Verdict(
+            "killed", "the command was killed by SIGKILL, not by us: most often for lack of memory"
+        )
     if exit_code == EXIT_DATA:
         return Verdict("data", "the command could not read its data")
     if any(words in said for words in _DEVICE):

@@ -23,13 +23,15 @@ class BadLaunch(Exception):
     """launch.json cannot be read or does not say what is needed."""
 
     def __init__(self, path: Path, why: str) -> None:
-        super().__init__(f"{path}: {why}; the daemon that wrote it and this payload must speak format {FORMAT}")
+        super().__init__(
+            f"{path}: {why}; the daemon that wrote it and this payload must speak format {FORMAT}"
+        )
 
 
 class LaneOrder(NamedTuple):
     """One job's seat in the session. Seconds are scheduled; ``restore`` names manifests, newest first."""
 
-    index: int
+    lane: int
     job: str
     attempt: int
     devices: tuple[int, ...]
@@ -46,7 +48,7 @@ class LaneOrder(NamedTuple):
 class Devices(NamedTuple):
     """The accelerators the session must have."""
 
-    count: int
+    number: int
     name: str
 
 
@@ -73,7 +75,7 @@ class Launch(NamedTuple):
 
     def lane_dir(self, lane: LaneOrder) -> Path:
         """Return the lane's scratch folder."""
-        return self.work_dir / f"lane-{lane.index}"
+        return self.work_dir / f"lane-{lane.lane}"
 
     def transport(self) -> Transport:
         """Open the store."""
@@ -99,11 +101,17 @@ def _launch(document: dict[str, Any], folder: Path) -> Launch:
     clock = Clock(**{name: float(document["clock"][name]) for name in ("epoch", "origin", "scale")})
     if clock.scale <= 0:
         raise ValueError("clock.scale must be above 0")
-    store, devices, started_at = document["store"], document.get("expected_devices"), document.get("started_at")
+    store, devices, started_at = (
+        document["store"],
+        document.get("expected_devices"),
+        document.get("started_at"),
+    )
     if store["kind"] != "directory":
         raise ValueError(f"store kind {store['kind']!r} is unknown")
     lanes = tuple(_lane(entry) for entry in document["lanes"])
-    if not lanes or len({lane.index for lane in lanes}) != len(lanes):
+    if min(float(document[name]) for name in ("mtbf_seconds", "grace_seconds", "stop_margin_seconds")) <= 0:
+        raise ValueError("mtbf_seconds, grace_seconds and stop_margin_seconds must be above 0")
+    if not lanes or len({lane.lane for lane in lanes}) != len(lanes):
         raise ValueError("lanes must be a list with distinct indexes")
     return Launch(
         run=_name(document["run"]),
@@ -126,7 +134,7 @@ def _lane(entry: dict[str, Any]) -> LaneOrder:
     if not command:
         raise ValueError("command is empty")
     return LaneOrder(
-        index=int(entry["index"]),
+        lane=int(entry["index"]),
         job=_name(entry["job"]),
         attempt=int(entry["attempt"]),
         devices=tuple(int(device) for device in entry["devices"]),

@@ -49,7 +49,11 @@ class Manifest(NamedTuple):
 
     def encode(self) -> bytes:
         """Return the document's bytes."""
-        document = {"format": FORMAT, **self._asdict(), "components": [part._asdict() for part in self.components]}
+        document = {
+            "format": FORMAT,
+            **self._asdict(),
+            "components": [part._asdict() for part in self.components],
+        }
         return json.dumps(document, indent=1).encode()
 
 

@@ -27,7 +27,7 @@ class Meter:
         self.loss: float | None = None
         self.held_out_loss: float | None = None
         self.gpu_memory_bytes: int | None = None
-        self.save_failed: str | None = None
+        self.save_failed = ""  # why the newest save failed
 
     @property
     def step(self) -> int | None:
@@ -56,30 +56,34 @@ class Meter:
         """What the last checkpoint is given: the slowest of the recent ones and a quarter more."""
         return 1.25 * max(self._durations[-_RECENT:], default=self._prior_checkpoint_seconds)
 
-    def feed(self, line: Mapping[str, Any], now: float) -> bool:
-        """Take one progress line; True when it says that a checkpoint is complete."""
+    def feed(self, line: Mapping[str, Any], now: float) -> int | None:
+        """Take one progress line; return the step of a checkpoint that it says is complete."""
         if self.began_at is None:
             self.began_at = self._training_since = now
         step, saving, saved = (_count(line.get(name)) for name in ("step", "saving", "saved"))
-        if step is not None:
-            self._last = (step, self.trained_seconds(now))
+        if saving is not None:
+            self._trained = self._marks[saving] = self.trained_seconds(now)
+            self._training_since = None
+            self._save_began[saving] = now
+        if (reached := max(filter(None, (step, saving)), default=step)) is not None:
+            self._last = (reached, self.trained_seconds(now))
             self._first = self._first or self._last
         for name in ("loss", "held_out_loss"):
             if (value := _number(line.get(name))) is not None:
                 setattr(self, name, value)
         memory = _count(line.get("gpu_memory_bytes"))
         self.gpu_memory_bytes = self.gpu_memory_bytes if memory is None else memory
-        if saving is not None:
-            self._trained = self._marks[saving] = self.trained_seconds(now)
-            self._training_since = None
-            self._save_began[saving] = now
-        self.save_failed = str(line["save_failed"])[:500] if "save_failed" in line else self.save_failed
+        if saved is not None or "save_failed" in line:
+            self.save_failed = str(line.get("save_failed", ""))[:500]
+            if self._training_since is None:
+                self._training_since = now
         if saved is not None:
             self._marks.setdefault(saved, self.trained_seconds(now))
-            self.save_failed = None
-        if (saved is not None or "save_failed" in line) and self._training_since is None:
-            self._training_since = now
-        return saved is not None
+        return saved
+
+    def end(self, now: float) -> None:
+        """Note that the command has ended."""
+        self._trained, self._training_since = self.trained_seconds(now), None
 
     def trained_seconds(self, now: float) -> float:
         """Return the training time since the command began, saves excluded."""
@@ -90,10 +94,12 @@ class Meter:
         return self._marks.setdefault(step, self.trained_seconds(now))
 
     def published(self, step: int, asked_at: float | None, now: float) -> None:
-        """Note that a checkpoint is in the store, asked for at ``asked_at`` or begun when the command said so."""
-        began_at = self._save_began.pop(step, None) if asked_at is None else asked_at
-        if began_at is not None:
-            self._durations.append(now - began_at)
+        """Note that a checkpoint is in the store; if its save began after ``asked_at`` it counts from then."""
+        save_began_at = self._save_began.pop(step, None)
+        if asked_at is not None and (save_began_at is None or save_began_at >= asked_at):
+            self._durations.append(now - asked_at)
+        elif save_began_at is not None:
+            self._durations.append(now - save_began_at)
 
 
 def _count(value: Any) -> int | None:

@@ -58,7 +58,7 @@ def finished_steps(checkpoint_dir: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def publish(  # noqa: PLR0913 - what a manifest says comes from this many places
+def publish(
     transport: Transport,
     folder: Path,
     step: int,

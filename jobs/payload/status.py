@@ -3,40 +3,29 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from .failure import ErrorClass
+    from .ending import Ending
     from .launch import LaneOrder, Launch
-    from .manifest import Manifest
     from .meter import Meter
+    from .shelf import Shelf
 
 FORMAT = 1
 Phase = Literal["starting", "restoring", "training", "saving", "stopping", "ended"]
-Outcome = Literal["finished", "yielded", "preempted", "failed"]
-
-
-class Ending(NamedTuple):
-    """How a lane ended. ``message`` is for people: the last lines of the command, or what went wrong."""
-
-    outcome: Outcome
-    why: str
-    error_class: ErrorClass | None = None
-    message: str = ""
 
 
 class Status:
     """Everything a heartbeat says that the meter does not know."""
 
-    def __init__(self, launch: Launch, order: LaneOrder) -> None:
+    def __init__(self, launch: Launch, order: LaneOrder, shelf: Shelf) -> None:
         self._launch = launch
+        self._shelf = shelf
         self._order = order
         self._sequence = 0
         self.phase: Phase = "starting"
-        self.restored: Manifest | None = None
-        self.published: Manifest | None = None  # newest in the store, restored one included
         self.bad_manifests: Sequence[tuple[str, str]] = ()
         self.devices: Sequence[str] = ()
         self.trouble = ""  # what is wrong at present and may pass: a full disk, a store that does not answer
@@ -44,16 +33,16 @@ class Status:
     @property
     def prefix(self) -> str:
         """Where the lane's documents live in the store."""
-        return lane_prefix(self._launch.run, self._order.index)
+        return lane_prefix(self._launch.run, self._order.lane)
 
     def heartbeat(self, meter: Meter, now: float) -> dict[str, Any]:
         """Return the next heartbeat's document."""
         self._sequence += 1
-        began_at = meter.began_at
+        began_at, restored, newest = meter.began_at, self._shelf.restored, self._shelf.newest
         return {
             "format": FORMAT,
             "run": self._launch.run,
-            "lane": self._order.index,
+            "lane": self._order.lane,
             "job": self._order.job,
             "seq": self._sequence,
             "at": int(now),
@@ -64,9 +53,9 @@ class Status:
             "steps_per_second": meter.steps_per_second,
             "setup_seconds": None if began_at is None else max(0, int(began_at - self._launch.started_at)),
             "checkpoint_seconds": meter.checkpoint_seconds,
-            "checkpoint_step": self.published.step if self.published else None,
-            "restored_step": self.restored.step if self.restored else None,
-            "restored_from": self.restored.key if self.restored else None,
+            "checkpoint_step": newest.step if newest else None,
+            "restored_step": restored.step if restored else None,
+            "restored_from": restored.key if restored else None,
             "bad_manifests": [{"manifest": key, "why": why} for key, why in self.bad_manifests],
             "devices": list(self.devices),
             "gpu_memory_bytes": meter.gpu_memory_bytes,
@@ -75,7 +64,9 @@ class Status:
 
     def result(self, meter: Meter, ending: Ending, now: float) -> dict[str, Any]:
         """Return the result's document."""
-        return result(self.heartbeat(meter, now), ending, self._launch.started_at, meter.trained_seconds(now), now)
+        return result(
+            self.heartbeat(meter, now), ending, self._launch.started_at, meter.trained_seconds(now), now
+        )
 
 
 def result(

@@ -11,10 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .ending import Ending
 from .lane import Lane
 from .launch import BadLaunch, read_launch
 from .log import log
-from .status import Ending, encode, lane_prefix, result
+from .status import encode, lane_prefix, result
 
 if TYPE_CHECKING:
     from .launch import LaneOrder, Launch
@@ -40,7 +41,7 @@ def main(arguments: list[str]) -> int:
     except BadLaunch as error:
         log(None, str(error))
         return EXIT_BAD_LAUNCH
-    orders = [order for order in launch.lanes if only in (None, order.index)]
+    orders = [order for order in launch.lanes if only in (None, order.lane)]
     if len(orders) == 1:
         return EXIT_OK if Lane(launch, orders[0]).run() else EXIT_NO_RESULT
     if not orders:
@@ -93,24 +94,21 @@ def _be_lane(launch: Launch, order: LaneOrder, leash: int, hold: int) -> None:
 
 def _has_result(launch: Launch, order: LaneOrder) -> bool:
     """Make sure that a lane whose process has ended left a result."""
-    transport, prefix = launch.transport(), lane_prefix(launch.run, order.index)
+    transport, prefix = launch.transport(), lane_prefix(launch.run, order.lane)
     folder = launch.lane_dir(order)
     with suppress(OSError):
         if transport.exists(f"{prefix}/result.json") or (folder / "result.json").exists():
             return True
-    heartbeat = {"format": 1, "run": launch.run, "lane": order.index, "job": order.job}
+    heartbeat = {"format": 1, "run": launch.run, "lane": order.lane, "job": order.job}
     with suppress(OSError, ValueError):
         heartbeat = json.loads(transport.read(f"{prefix}/heartbeat.json"))
     ending = Ending("failed", "the lane's process was killed", "killed", "see the log for its last lines")
     document = encode(result(heartbeat, ending, launch.started_at, 0.0, launch.clock.now()))
     left = False
-    for leave in (
-        lambda: transport.publish_new(f"{prefix}/result.json", document),
-        lambda: (folder / "result.json").write_bytes(document),
-    ):
-        try:
-            leave()
-            left = True
-        except OSError as error:
-            log(order.index, f"no result: {error}")
+    try:
+        left = transport.publish_new(f"{prefix}/result.json", document)
+        (folder / "result.json").write_bytes(document)
+        left = True
+    except OSError as error:
+        log(order.lane, f"the result in place of the lane's own is incomplete: {error}")
     return left

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[_name] = "1"
 
-import numpy as np
+import numpy as np  # noqa: E402 - after the lines above
 
 # Run as a script, the kit lies beside this file; as part of a package, it is a sibling.
 if TYPE_CHECKING or __package__:
@@ -93,7 +93,7 @@ class Model:
         ]
 
     def _forward(self, windows: Codes) -> tuple[Floats, Floats, Floats, float]:
-        """Return inputs, activations, probabilities and the mean loss (nats a character) of (n, context + 1) windows."""
+        """Return inputs, activations, probabilities and mean loss (nats a character) of (n, context + 1) windows."""
         embedding, hidden, hidden_bias, output, output_bias = self._parts(self.weights)
         inputs = embedding[windows[:, :-1]].reshape(len(windows), -1)
         active = np.maximum(inputs @ hidden + hidden_bias, 0)
@@ -215,7 +215,7 @@ class Run:
         self._batch, self._rate = options.batch, options.rate
         self._training = training
         self.step = 0
-        self.loss: float | None = None  # exponential mean over steps
+        self.loss = float("nan")  # exponential mean over steps
         position = self._restore(training.resume_dir) if training.resume_dir else 0
         self._stream.seek(position)
 
@@ -226,11 +226,11 @@ class Run:
         windows = self._stream.batch(self._generator, self._batch)
         self.step += 1
         loss = self._model.learn(windows, self.step, self._rate)
-        self.loss = loss if self.loss is None else LOSS_MEMORY * self.loss + (1 - LOSS_MEMORY) * loss
+        self.loss = loss if self.step == 1 else LOSS_MEMORY * self.loss + (1 - LOSS_MEMORY) * loss
 
     def save(self) -> bool:
         """Write a checkpoint with its held-out loss; False when the disk is full."""
-        metrics = {} if self.loss is None else {"loss": self.loss}
+        metrics = {"loss": self.loss} if self.step else {}
         if self._held_out is not None:
             metrics["held_out_loss"] = self._model.loss(self._held_out)
         return self._training.checkpoint(self.step, self._write, metrics)
@@ -252,7 +252,9 @@ class Run:
         """Take over a checkpoint; return its data position."""
         state: dict[str, Any] = json.loads((folder / "state.json").read_bytes())
         if (state["shape"], state["batch"]) != (list(self._model.shape), self._batch):
-            raise SystemExit(f"the checkpoint has shape {state['shape']} and batch {state['batch']}: other options")
+            raise SystemExit(
+                f"the checkpoint has shape {state['shape']} and batch {state['batch']}: other options"
+            )
         self._model.weights[:] = np.load(folder / "weights.npy")
         self._model.moments[:] = np.load(folder / "optimizer.npy")
         self.step, self.loss = state["step"], state["loss"]

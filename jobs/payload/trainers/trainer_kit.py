@@ -35,8 +35,12 @@ class Training:
         self.resume_dir = Path(resume) if resume else None
         self._checkpoint_dir = Path(environment.get("SCHED_CHECKPOINT_DIR") or "checkpoints")
         self._checkpoint_dir.mkdir(parents=True, exist_ok=True)
-        self._progress = os.open(progress, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644) if progress else None
-        self._saved_step = -1
+        self._progress = (
+            os.open(progress, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644) if progress else None
+        )
+        self._saved_step = (
+            json.loads((self.resume_dir / "meta.json").read_bytes())["step"] if self.resume_dir else -1
+        )
         self.should_save = self.should_stop = False
         signal.signal(signal.SIGUSR1, self._on_signal)
         signal.signal(signal.SIGTERM, self._on_signal)
@@ -47,16 +51,19 @@ class Training:
         self._say({"step": step, **values})
 
     def checkpoint(self, step: int, write: Callable[[Path], None], metrics: Mapping[str, float]) -> bool:
-        """Save: ``write`` puts files into the folder it gets. False when the disk is full; train on, it is asked for again.
+        """Save: ``write`` puts files into the folder it gets.
 
-        A step is saved once. Put what changes and what does not (adapter, base, optimiser) into separate files: each
-        is stored under its digest, and only once.
+        False when the disk is full: train on, it is asked for again. A step is saved once. Put what changes and what
+        does not (adapter, base, optimiser) into separate files: each is stored under its digest, and only once.
         """
         self.should_save = False
         if step == self._saved_step:
+            self._say({"saved": step})
             return True
         self._say({"saving": step})
-        partial, final = (self._checkpoint_dir / name for name in (f".partial-{step:08d}", f"step-{step:08d}"))
+        partial, final = (
+            self._checkpoint_dir / name for name in (f".partial-{step:08d}", f"step-{step:08d}")
+        )
         shutil.rmtree(partial, ignore_errors=True)
         try:
             partial.mkdir()
