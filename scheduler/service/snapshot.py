@@ -100,6 +100,7 @@ def _job_view(
         case _:
             pass
     allowed = [name for name in pools if not spec.pools or name in spec.pools]
+    reference_rate, rates_by_pool = _rates(spec, [pools[name] for name in allowed], measured)
     known = {name: measured.get((spec.name, name)) for name in allowed}
     return JobView(
         name=spec.name,
@@ -107,7 +108,8 @@ def _job_view(
         target_step=spec.target_step,
         done_step=record.done_step,
         needs=spec.needs,
-        rates=_rates(spec, [pools[name] for name in allowed], measured),
+        rates=rates_by_pool,
+        reference_rate=reference_rate,
         setup_seconds={
             name: rate.setup_seconds if rate else pools[name].setup_seconds + spec.setup_seconds
             for name, rate in known.items()
@@ -128,8 +130,13 @@ def _job_view(
     )
 
 
-def _rates(spec: JobSpec, pools: Sequence[Pool], measured: Mapping[tuple[str, str], RateRecord]) -> dict[str, Rate]:
-    """Use what was measured on a pool; elsewhere scale the prior by how wrong it was where we measured."""
+def _rates(
+    spec: JobSpec, pools: Sequence[Pool], measured: Mapping[tuple[str, str], RateRecord]
+) -> tuple[float, dict[str, Rate]]:
+    """Return the job's speed on the reference device and on each pool.
+
+    What was measured on a pool is used there; elsewhere the prior is scaled by how wrong it was where we measured.
+    """
     found = [
         (pool, rate)
         for pool in pools
@@ -142,7 +149,7 @@ def _rates(spec: JobSpec, pools: Sequence[Pool], measured: Mapping[tuple[str, st
         correction = ratios[len(ratios) // 2]
     answer = {pool.name: Rate(prior * pool.speed * correction, PRIOR_SIGMA, 0) for pool in pools}
     answer.update({pool.name: Rate(rate.steps_per_second, rate.sigma, rate.samples) for pool, rate in found})
-    return answer
+    return prior * correction, answer
 
 
 def restore_candidates(tx: Connection, job: str) -> list[str]:
