@@ -11,7 +11,7 @@ from scheduler.store import codec
 from scheduler.store.schema import events
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Mapping
 
     from sqlalchemy import Connection
 
@@ -34,13 +34,13 @@ class Event:
 
 def append(tx: Connection, kind: str, subject: str, at: int, by: str = "daemon", **data: Any) -> int:
     """Write one event and return its id."""
+    return write(tx, kind, subject, at, by, data)
+
+
+def write(tx: Connection, kind: str, subject: str, at: int, by: str, data: Mapping[str, Any]) -> int:
+    """As :func:`append`, for data whose names are not known beforehand."""
     row = {"at": at, "kind": kind, "subject": subject, "by": by, "data": codec.dump(data)}
     return int(tx.execute(_INSERT, row).scalar_one())
-
-
-def newest_id(tx: Connection) -> int:
-    """Return the id of the newest event, 0 when there is none."""
-    return int(tx.execute(_NEWEST_ID).scalar_one() or 0)
 
 
 def tail(

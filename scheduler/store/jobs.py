@@ -186,7 +186,7 @@ def change_state(
     if not changed:
         raise Stale(f"job {name}", repr(old), repr(get(tx, name).state))
     before, after = codec.state_json(old), codec.state_json(new)
-    events.append(tx, f"job.{arrow}", name, now, by, **{**detail, "from": before, "to": after})
+    events.write(tx, f"job.{arrow}", name, now, by, {**detail, "from": before, "to": after})
 
 
 def change_spec(tx: Connection, name: str, now: int, by: str, **fields: Any) -> JobRecord:

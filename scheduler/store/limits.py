@@ -69,7 +69,7 @@ def observe(tx: Connection, pool: str, limit: ObservedLimit) -> None:
         news = {"new_limit": limit.limit, "new_at": limit.at, "new_source": limit.source}
         tx.execute(_RENEW, {**window, **news})
     if known is None or known.limit != limit.limit:
-        events.append(tx, "limit.observed", pool, limit.at, **{**asdict(limit), "at": limit.at})
+        events.write(tx, "limit.observed", pool, limit.at, "daemon", asdict(limit))
 
 
 def observed(tx: Connection) -> dict[str, tuple[ObservedLimit, ...]]:

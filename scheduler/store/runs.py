@@ -198,7 +198,7 @@ def change_state(
     if isinstance(new, Ended):
         tx.execute(_FREE_LANES, {"b_key": key})
     before, after = codec.state_json(old), codec.state_json(new)
-    events.append(tx, f"run.{arrow}", key, now, by, **{**detail, "from": before, "to": after})
+    events.write(tx, f"run.{arrow}", key, now, by, {**detail, "from": before, "to": after})
 
 
 def close_lane(
