@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scheduler import clock
+from scheduler.cli.command import command
+from scheduler.cli.context import Cli
 from scheduler.cli.exits import Exit
+from scheduler.cli.output import Output
+from scheduler.cli.week_summary import show_week
+from scheduler.report.week import to_json, week_of
 from scheduler.service.rehearsal import Rehearsal, RehearsalError, clear, reopen, settings_for, write_settings
 
 if TYPE_CHECKING:
@@ -27,20 +32,19 @@ if TYPE_CHECKING:
 _DEFAULT_EPOCH = "2026-11-21T00:00:00Z"
 _PROGRESS_WALL_SECONDS = 0.5
 _LINE_EVERY_WALL_SECONDS = 15.0
-_EXAMPLES = """
-Examples:
 
-  schedctl rehearse --out out/week                 a week in about three minutes
-
-  schedctl rehearse --out out/week --resume        go on after a crash or Ctrl-C
-
-  schedctl rehearse --hours 24 --scale 1800        one day, at half the speed
-
-  schedctl --config out/week/rehearsal.toml runs list   look at it with any command
-"""
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
+@command(
+    app,
+    "schedctl rehearse --out out/week                        a week in about three minutes",
+    "schedctl rehearse --out out/week --resume               go on after a crash or Ctrl-C",
+    "schedctl rehearse --hours 24 --scale 1800               one day, at half the speed",
+    "schedctl --config out/week/rehearsal.toml runs list     look at it with any command",
+)
 def rehearse(
+    ctx: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder of the rehearsal; an earlier rehearsal there is replaced.")] = Path(
         "out/week"
     ),
@@ -48,33 +52,34 @@ def rehearse(
     scale: Annotated[float, typer.Option(min=1.0, max=36_000, help="Scheduled seconds in a real second.")] = 3_600.0,
     epoch: Annotated[str, typer.Option(help="Scheduled instant at the start, ISO 8601 with zone.")] = _DEFAULT_EPOCH,
     seed: Annotated[int, typer.Option(min=0, help="Added to every model's seed.")] = 0,
-    config: Annotated[Path | None, typer.Option(help="Settings to rehearse instead of the shipped rehearsal.")] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the rehearsal that is in the folder.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print week.json instead of the summary.")] = False,
 ) -> None:
-    """Run a whole week on this machine: real daemon, real database, real training, scaled clock."""
+    """Run a whole week on this machine: real daemon, real database, real training, scaled clock.
+
+    With --config the pools and models of that file are rehearsed instead of the shipped ones. Leaves week.json,
+    week.svg, rehearsal.toml and daemon.log in the folder. Exits with 9 when a quota was exceeded or a checkpoint
+    went backwards.
+    """
+    cli: Cli = ctx.obj
     out = out.expanduser().absolute()
     if resume:
-        rehearsal = reopen(out)
+        app = _app(reopen(out))
     else:
         rehearsal = Rehearsal(out, _instant(epoch), hours, scale, 0.0)
         _refuse_while_running(rehearsal)
         clear(out)
-    app = _prepare(rehearsal, config, seed) if not resume else _app(rehearsal)
-    _run_daemon(rehearsal if resume else reopen(out), app)
-    week = _week(reopen(out), app)
+        app = _prepare(rehearsal, cli.options.config, seed)
+    begun = reopen(out)
+    _run_daemon(begun, app)
+    week = _week(begun, app)
     _write(out, week, app)
-    if as_json:
-        typer.echo(json.dumps(_week_json(week), indent=2))
+    output = Output(cli.options.json, cli.colour, app.settings.zone)
+    if output.as_json:
+        output.data(to_json(week))
     else:
-        from scheduler.cli.week_summary import print_summary
-
-        print_summary(week, out)
+        show_week(output, week, out)
     if week.violations:
         raise typer.Exit(Exit.VIOLATIONS)
-
-
-rehearse.__doc__ = f"{rehearse.__doc__}\n{_EXAMPLES}"
 
 
 def _instant(text: str) -> int:
@@ -157,7 +162,7 @@ def _run_daemon(rehearsal: Rehearsal, app: App) -> None:
         _say(f"joining the daemon that still runs (process {pid})")
         _watch(rehearsal, app, lambda: _daemon_pid(rehearsal) is None)
         return
-    command = [sys.executable, "-m", "scheduler.cli.main", "--config", str(rehearsal.config), "daemon"]
+    command = [sys.executable, "-m", "scheduler", "--config", str(rehearsal.config), "daemon"]
     environment = {**os.environ, "PYTHONSAFEPATH": "1"}
     with rehearsal.log.open("ab") as log:
         daemon = subprocess.Popen(
@@ -208,23 +213,16 @@ def _watch(rehearsal: Rehearsal, app: App, ended: Any) -> None:
 
 
 def _week(rehearsal: Rehearsal, app: App) -> Week:
-    from scheduler.report.week import week_of
     from scheduler.service.week_facts import week_facts
 
     return week_of(week_facts(app.database, app.pools, rehearsal.epoch, rehearsal.end, rehearsal.scale))
-
-
-def _week_json(week: Week) -> dict[str, Any]:
-    from scheduler.report.week import to_json
-
-    return to_json(week)
 
 
 def _write(out: Path, week: Week, app: App) -> None:
     from scheduler.report.gantt import week_svg
 
     for name, text in {
-        "week.json": json.dumps(_week_json(week), indent=2) + "\n",
+        "week.json": json.dumps(to_json(week), indent=2) + "\n",
         "week.svg": week_svg(week, app.pools, app.settings.zone),
     }.items():
         fresh = out / f"{name}.new"

@@ -12,11 +12,11 @@ from scheduler.core import job as job_arrows
 from scheduler.core import run as run_arrows
 from scheduler.core.admission import room
 from scheduler.core.job import Queued
-from scheduler.core.ledger import EntryKind, LedgerEntry
+from scheduler.core.ledger import Charge, EntryKind, LedgerEntry
 from scheduler.core.run import Lane, Reserved, Run, launch_key
 from scheduler.service.apply import reject
 from scheduler.service.launch_document import launch_document
-from scheduler.service.snapshot import LOOK_BACK_SECONDS, restore_candidates
+from scheduler.service.snapshot import LOOK_BACK_SECONDS, PRIOR_SIGMA, restore_candidates
 from scheduler.store import jobs, ledger, limits, rates, runs
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
     from scheduler.core.plan import Placement, Plan
     from scheduler.service.ports import Ports
+    from scheduler.store.jobs import JobRecord
 
 _REFUSED_SECONDS = 600  # how long a pool rests after a refusal that names no time
 _MISCONFIGURED_SECONDS = 3_600  # a person must act; look again after this
@@ -41,7 +42,15 @@ def reserve(ports: Ports, plan: Plan, now: int) -> list[Run]:
         return []
     prepared = [placement for placement in due if _prepare_data(ports, placement)]
     with ports.write() as tx:
-        return [run for placement in prepared if (run := _reserve_one(ports, tx, placement, now))]
+        waiting = list(prepared)
+        reserved = []
+        for placement in prepared:
+            waiting.remove(placement)
+            others = [other for other in waiting if other.pool == placement.pool]
+            run = _reserve_one(ports, tx, placement, others, now)
+            if run is not None:
+                reserved.append(run)
+        return reserved
 
 
 def _prepare_data(ports: Ports, placement: Placement) -> bool:
@@ -55,11 +64,16 @@ def _prepare_data(ports: Ports, placement: Placement) -> bool:
     return True
 
 
-def _reserve_one(ports: Ports, tx: Connection, placement: Placement, now: int) -> Run | None:
+def _reserve_one(
+    ports: Ports, tx: Connection, placement: Placement, others: Sequence[Placement], now: int
+) -> Run | None:
+    """Reserve one placement, leaving what ``others`` on the same pool still need; None when it no longer fits."""
     pool = ports.pools[placement.pool]
     charges = ledger.charges(tx, now - LOOK_BACK_SECONDS).get(pool.name, ())
     live_ends = [run.held_until for run in runs.live(tx) if run.pool == pool.name]
     observed = limits.observed(tx).get(pool.name, ())
+    ends = [other.end + pool.overrun_seconds for other in others]
+    planned = [Charge(now, end, held=True) for end in ends]
     wanted = placement.end + pool.overrun_seconds - now
     admitted = room(pool, charges, live_ends, now, observed)
     if admitted.seconds < wanted:
@@ -74,6 +88,8 @@ def _reserve_one(ports: Ports, tx: Connection, placement: Placement, now: int) -
     records = [jobs.get(tx, seat.job) for seat in placement.seats]
     if not all(isinstance(record.state, Queued) for record in records):
         return None
+    spare = room(pool, (*charges, *planned), (*live_ends, *ends), now, observed).seconds - wanted
+    deadline = placement.end + max(0, min(spare, _slack(tx, placement, records, now)))
     lanes: list[Lane] = []
     device = 0
     for index, (seat, record) in enumerate(zip(placement.seats, records, strict=True)):
@@ -93,8 +109,8 @@ def _reserve_one(ports: Ports, tx: Connection, placement: Placement, now: int) -
         pool=pool.name,
         lanes=tuple(lanes),
         planned_start=now,
-        deadline=placement.end,
-        held_until=placement.end + pool.overrun_seconds,
+        deadline=deadline,
+        held_until=deadline + pool.overrun_seconds,
         state=Reserved(now),
     )
     runs.insert(tx, run, now)
@@ -117,6 +133,22 @@ def _reserve_one(ports: Ports, tx: Connection, placement: Placement, now: int) -
         active = job_arrows.activate(record.state, key, now)
         jobs.change_state(tx, record.spec.name, record.state, active, "activate", now, run=key)
     return run
+
+
+def _slack(tx: Connection, placement: Placement, records: Sequence[JobRecord], now: int) -> int:
+    """Return how much longer than planned a session that should finish its jobs may hold its pool.
+
+    A session whose jobs reach their targets ends by itself and gives the rest back, so it is cheap to allow for a
+    speed below the estimate; cutting it off just before the end costs a whole further session.
+    """
+    slack = 0
+    for seat, record in zip(placement.seats, records, strict=True):
+        if record.done_step + seat.steps >= record.spec.target_step:
+            rate = rates.get(tx, seat.job, placement.pool)
+            sigma = rate.sigma if rate else PRIOR_SIGMA
+            setup = rate.setup_seconds if rate else 0
+            slack = max(slack, round(2 * sigma * (placement.end - now)) + setup)
+    return slack
 
 
 def launch_all(ports: Ports, reserved: Sequence[Run]) -> None:

@@ -43,6 +43,11 @@ def write(tx: Connection, kind: str, subject: str, at: int, by: str, data: Mappi
     return int(tx.execute(_INSERT, row).scalar_one())
 
 
+def newest_id(tx: Connection) -> int:
+    """Return the id of the newest event, 0 when there is none."""
+    return int(tx.execute(_NEWEST_ID).scalar_one() or 0)
+
+
 def tail(
     tx: Connection,
     after_id: int = 0,
