@@ -53,9 +53,7 @@ def load(platform: str, settings: Mapping[str, str], context: PlatformContext) -
     """
     address = _LOADERS.get(platform)
     if address is None:
-        raise Misconfigured(
-            platform, "load", "there is no such platform", f"Known platforms: {', '.join(known())}"
-        )
+        raise Misconfigured(platform, "load", "there is no such platform", f"Known platforms: {', '.join(known())}")
     module, function = address.split(":")
     try:
         loader = cast("Loader", getattr(import_module(module), function))

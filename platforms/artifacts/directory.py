@@ -11,6 +11,7 @@ import errno
 import os
 import re
 import shutil
+import stat
 import threading
 from contextlib import contextmanager
 from pathlib import Path
@@ -38,7 +39,10 @@ class DirectoryStore:
             self._root.mkdir(parents=True, exist_ok=True)
 
     def create(self, key: str, source: Path | bytes) -> bool:
-        """Write ``key`` unless it exists; return whether this call did. Raises StoreFull, StoreUnreachable."""
+        """Write ``key`` unless it exists; return whether this call did.
+
+        Raises StoreFull, StoreUnreachable, and StoreError when ``source`` is not there.
+        """
         path = self._path("create", key)
         with self._translate("create", key):
             if isinstance(source, Path) and not source.is_file():
@@ -88,7 +92,8 @@ class DirectoryStore:
         path = self._path("measure", key)
         try:
             with self._translate("measure", key):
-                return path.stat().st_size if path.is_file() else None
+                found = path.stat()
+                return found.st_size if stat.S_ISREG(found.st_mode) else None
         except Missing:
             return None
 
@@ -142,7 +147,7 @@ class DirectoryStore:
 
     @contextmanager
     def _written(self, path: Path, source: Path | bytes | BinaryIO) -> Iterator[Path]:
-        """Yield a synced temporary file beside ``path`` with the content of ``source``; leave nothing of it."""
+        """Yield a synced temporary file beside ``path`` with the content of ``source``, then remove it."""
         self._root.stat()  # do not build the store anew on the mount point of a disk that is gone
         _make_folder(path.parent)
         temporary = path.parent / f"{_TEMPORARY}{os.getpid()}-{threading.get_ident()}-{os.urandom(4).hex()}"
@@ -166,17 +171,15 @@ class DirectoryStore:
     def _translate(self, action: str, key: str) -> Iterator[None]:
         try:
             yield
-        except FileNotFoundError as error:
-            if self._root.is_dir():
-                raise Missing(action, key, "there is no such object") from error
-            raise StoreUnreachable(
-                action, key, f"{self._root} is gone", "Check that it is mounted"
-            ) from error
         except OSError as error:
             if error.errno in _FULL:
-                raise StoreFull(
-                    action, key, error.strerror or str(error), f"Make room below {self._root}"
-                ) from error
+                raise StoreFull(action, key, str(error), "Make room on that disk") from error
+            if not self._root.is_dir():
+                raise StoreUnreachable(action, key, f"{self._root} is gone", "Check the mount") from error
+            if action in _WRITES and isinstance(error, _CLASHES):
+                raise StoreError(action, key, "another key has it as a folder, or is a part of it") from error
+            if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
+                raise Missing(action, key, "there is no such object") from error
             raise StoreUnreachable(action, key, str(error), f"Check {self._root}") from error
 
 

@@ -170,9 +170,7 @@ class LocalPlatform:
                     if (seen := self._session(key).observe(now)) is not None and seen.state in over
                 ]
                 for name in [*removed, *(path.name for path in self._root.glob(f"{_NEW}*"))]:
-                    (self._root / name).rename(
-                        self._root / f"{_GONE}{name.lstrip('.')}.{os.urandom(4).hex()}"
-                    )
+                    (self._root / name).rename(self._root / f"{_GONE}{name.lstrip('.')}.{os.urandom(4).hex()}")
             for leftover in self._root.glob(f"{_GONE}*"):
                 shutil.rmtree(leftover, ignore_errors=True)
         return removed
@@ -184,8 +182,7 @@ class LocalPlatform:
         live = [
             session
             for session in map(self._session, self._keys())
-            if (seen := session.observe(now)) is not None
-            and seen.state in {SessionState.QUEUED, SessionState.RUNNING}
+            if (seen := session.observe(now)) is not None and seen.state in {SessionState.QUEUED, SessionState.RUNNING}
         ]
         if len(live) >= self._context.sessions_max:
             raise Refused(
@@ -263,9 +260,7 @@ class LocalPlatform:
             agent,
         ]
         environment = {
-            name: text
-            for name, text in os.environ.items()
-            if _ENVIRONMENT.fullmatch(name) or name in self._passed
+            name: text for name, text in os.environ.items() if _ENVIRONMENT.fullmatch(name) or name in self._passed
         }
         with (
             (folder / KEEPER_LOG).open("ab") as keeper_log,
@@ -318,9 +313,7 @@ class LocalPlatform:
         try:
             yield
         except (OSError, ValueError, KeyError, TypeError) as error:
-            raise Unreachable(
-                "local", action, f"{type(error).__name__}: {error}", f"Check {self._root}"
-            ) from error
+            raise Unreachable("local", action, f"{type(error).__name__}: {error}", f"Check {self._root}") from error
 
 
 def _read_devices(text: str) -> tuple[int, ...]:

@@ -171,6 +171,4 @@ def _end(started_at: int, ended_at: int, exit_code: int, *, overran: bool) -> st
         why = f"killed by signal {-exit_code}"
     else:
         why = f"exit code {exit_code}"
-    return (
-        f'{{"started_at": {started_at}, "ended_at": {ended_at}, "exit_code": {exit_code}, "why": "{why}"}}\n'
-    )
+    return f'{{"started_at": {started_at}, "ended_at": {ended_at}, "exit_code": {exit_code}, "why": "{why}"}}\n'

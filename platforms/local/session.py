@@ -70,9 +70,7 @@ class Session:
     def order(self) -> Order | None:
         """Return what was ordered, or None when there is no such session."""
         document = self._read(ORDER)
-        return (
-            None if document is None else Order(**{**document, "devices": tuple(document.get("devices", ()))})
-        )
+        return None if document is None else Order(**{**document, "devices": tuple(document.get("devices", ()))})
 
     def claim(self) -> Claim | Void | None:
         """Return who runs the session, or the proof that nobody ever will, or None when it is still open."""
@@ -126,15 +124,13 @@ class Session:
     def kill(self) -> None:
         """End every process of the session except the keeper, who is left to write down the end."""
         claim = self.claim()
-        if isinstance(claim, Claim) and self.end() is None and not self._rebooted(claim):
+        if isinstance(claim, Claim) and not self._rebooted(claim):
             kill_members(claim.agent, claim.agent_ticks, str(self.folder), rounds=_KILL_ROUNDS)
             if start_ticks(claim.keeper) == claim.keeper_ticks:
                 os.kill(claim.keeper, signal.SIGCONT)  # a keeper that somebody stopped cannot write
 
     def _observe_claimed(self, claim: Claim, now: int) -> Observed:
-        running = Observed(
-            self.key, SessionState.RUNNING, f"pid {claim.agent}", claim.started_at, detail="running"
-        )
+        running = Observed(self.key, SessionState.RUNNING, f"pid {claim.agent}", claim.started_at, detail="running")
         if not self._rebooted(claim):
             Path("/proc/self/stat").stat()  # without a process table "gone" would be a guess
             if start_ticks(claim.keeper) == claim.keeper_ticks:

@@ -1,0 +1,232 @@
+"""Archives that cross the border: the payload going out, and whatever a platform hands back.
+
+The payload is packed the same byte for byte on every machine, so its digest names it. What comes back is
+hostile until shown otherwise: only plain files and folders are taken, within limits, into a fresh folder
+that appears when complete.
+"""
+
+from __future__ import annotations
+
+import errno
+import gzip
+import hashlib
+import io
+import os
+import re
+import shutil
+import stat
+import struct
+import tarfile
+import zipfile
+import zlib
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO, TYPE_CHECKING, NoReturn, cast
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_PIECE_BYTES = 1 << 20
+_PART = re.compile(r"(?!\.{1,2}$)[A-Za-z0-9._+=@,()\[\] -]{1,200}", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Bundle:
+    """A packed payload. ``sha256`` is the digest of the archive before compression, and its identity."""
+
+    path: Path
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What an archive may contain. ``ratio`` bounds unpacked over packed size, once more than a mebibyte is out."""
+
+    files: int = 10_000
+    file_bytes: int = 8 << 30
+    total_bytes: int = 16 << 30
+    depth: int = 8
+    ratio: int = 200
+
+
+class BadArchive(Exception):
+    """The archive breaks a rule; nothing of it was kept."""
+
+    def __init__(self, archive: Path, member: str, why: str) -> None:
+        super().__init__(f"archive {archive}: {f'{member!r} ' if member else ''}{why}; nothing of it was kept")
+        self.archive = archive
+        self.member = member
+        self.why = why
+
+
+def build_bundle(payload: Path, folder: Path) -> Bundle:
+    """Pack the folder ``payload`` into ``folder``/payload-<sha256>.tar.gz, unless it is there; return it.
+
+    Only Python sources go in, under the name of the payload folder. Raises OSError.
+    """
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.USTAR_FORMAT) as archive:
+        for path in sorted(payload.rglob("*.py"), key=lambda path: path.relative_to(payload).parts):
+            member = tarfile.TarInfo(f"{payload.name}/{path.relative_to(payload).as_posix()}")
+            content = path.read_bytes()
+            member.size, member.mode = len(content), 0o644
+            archive.addfile(member, io.BytesIO(content))
+    digest = hashlib.sha256(buffer.getvalue()).hexdigest()
+    target = folder / f"payload-{digest}.tar.gz"
+    if not target.exists():
+        folder.mkdir(parents=True, exist_ok=True)
+        temporary = folder / f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}"
+        try:
+            temporary.write_bytes(gzip.compress(buffer.getvalue(), mtime=0))
+            temporary.replace(target)
+        finally:
+            temporary.unlink(missing_ok=True)
+    return Bundle(target, digest, target.stat().st_size)
+
+
+def extract(archive: Path, target: Path, limits: Limits | None = None) -> list[str]:
+    """Unpack a tar, tar.gz or zip into the folder ``target``, which must not exist yet; return the files' names.
+
+    Raises BadArchive for anything but plain files and folders within ``limits``, FileExistsError, OSError.
+    """
+    if target.exists():
+        raise FileExistsError(f"{target} exists; archives are unpacked into a fresh folder")
+    fresh = target.with_name(f".{target.name}.{os.getpid()}.{os.urandom(4).hex()}")
+    fresh.mkdir(parents=True, mode=0o700)
+    try:
+        unpacking = _Unpacking(archive, fresh, limits or Limits())
+        with _readable(archive):
+            unpacking.run()
+        fresh.rename(target)
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+    return sorted(unpacking.names)
+
+
+@contextmanager
+def _readable(archive: Path) -> Iterator[None]:
+    """Turn what the archive libraries raise over damaged bytes into BadArchive; a failing disk stays an OSError."""
+    damage = (tarfile.TarError, zipfile.BadZipFile, zlib.error, struct.error, EOFError, ValueError, RuntimeError)
+    try:
+        yield
+    except (*damage, OverflowError) as error:
+        raise BadArchive(archive, "", f"cannot be read: {error}") from error
+    except OSError as error:
+        if error.errno in {None, errno.EINVAL}:  # a bad gzip header, or a seek to where an offset lied
+            raise BadArchive(archive, "", f"cannot be read: {error}") from error
+        raise
+
+
+class _Unpacking:
+    """One archive on its way into one fresh folder."""
+
+    def __init__(self, archive: Path, folder: Path, limits: Limits) -> None:
+        self._archive = archive
+        self._folder = folder
+        self._limits = limits
+        self._packed_bytes = archive.stat().st_size
+        self._total_bytes = 0
+        self._seen: set[str] = set()
+        self.names: list[str] = []
+
+    def run(self) -> None:
+        with self._archive.open("rb") as stream:
+            magic = stream.read(4)
+            if magic[:2] == b"PK":  # its beginning tells; a tar may well end with a zip
+                self._unpack_zip()
+                return
+            stream.seek(0)
+            plain = cast("IO[bytes]", gzip.GzipFile(fileobj=stream) if magic[:2] == b"\x1f\x8b" else stream)
+            # Headers are counted as well as content: a long name or a comment can be the bomb.
+            counted = _Counted(plain, self._limits.total_bytes + self._limits.files * 2048)
+            with tarfile.open(fileobj=counted, mode="r|") as opened:
+                for member in opened:
+                    self._unpack_member(opened, member)
+
+    def _unpack_member(self, opened: tarfile.TarFile, member: tarfile.TarInfo) -> None:
+        if member.isdir():
+            self._take_folder(member.name)
+            return
+        content = opened.extractfile(member) if member.isreg() and not member.issparse() else None
+        if content is None:
+            self._refuse(member.name, "is no plain file or folder")
+        self._take_file(member.name, member.size, content)
+
+    def _unpack_zip(self) -> None:
+        with zipfile.ZipFile(self._archive) as opened:
+            for member in opened.infolist():
+                kind = stat.S_IFMT(member.external_attr >> 16)
+                if member.orig_filename != member.filename or member.flag_bits & 1:
+                    self._refuse(member.orig_filename, "is encrypted or has an odd name")
+                if member.compress_type not in {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+                    self._refuse(member.filename, f"is packed by method {member.compress_type}")
+                if member.is_dir() and kind in {0, stat.S_IFDIR}:
+                    self._take_folder(member.filename)
+                elif not member.is_dir() and kind in {0, stat.S_IFREG}:
+                    with opened.open(member) as content:
+                        self._take_file(member.filename, member.file_size, content)
+                else:
+                    self._refuse(member.filename, "is no plain file or folder")
+
+    def _take_folder(self, name: str) -> None:
+        if name.rstrip("/") not in {"", "."}:
+            self._path(name.rstrip("/")).mkdir(parents=True, exist_ok=True)
+
+    def _take_file(self, name: str, size: int, content: IO[bytes]) -> None:
+        path = self._path(name)
+        if size > self._limits.file_bytes:
+            self._refuse(name, f"is larger than {self._limits.file_bytes} bytes")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with path.open("xb") as output:
+            while piece := content.read(_PIECE_BYTES):
+                self._count(name, len(piece))
+                output.write(piece)
+            if output.tell() != size:
+                self._refuse(name, f"is not as long as it says, {size} bytes")
+        self.names.append(path.relative_to(self._folder).as_posix())
+
+    def _count(self, name: str, size: int) -> None:
+        self._total_bytes += size
+        if self._total_bytes > self._limits.total_bytes:
+            self._refuse(name, f"makes it more than {self._limits.total_bytes} bytes")
+        if self._total_bytes > max(1 << 20, self._packed_bytes * self._limits.ratio):
+            self._refuse(name, f"makes it more than {self._limits.ratio} times its packed size")
+
+    def _path(self, name: str) -> Path:
+        """Return where a member goes. Every name is used once, whatever its case, and folders stay folders."""
+        if len(self._seen) >= self._limits.files:
+            self._refuse(name, f"is one more than {self._limits.files} files and folders")
+        parts = name.removeprefix("./").split("/")
+        if len(parts) > self._limits.depth:
+            self._refuse(name, f"lies deeper than {self._limits.depth} folders")
+        if not all(_PART.fullmatch(part) for part in parts):
+            self._refuse(name, "has a name that is not taken")
+        folded = "/".join(parts).casefold()
+        if folded in self._seen:
+            self._refuse(name, "comes twice")
+        self._seen.add(folded)
+        path = self._folder / PurePosixPath(*parts)
+        if any(parent.is_file() for parent in path.parents if parent.is_relative_to(self._folder)):
+            self._refuse(name, "lies in a file")
+        return path
+
+    def _refuse(self, member: str, why: str) -> NoReturn:
+        raise BadArchive(self._archive, member, why)
+
+
+class _Counted(io.RawIOBase):
+    """Reads from a stream, up to a limit."""
+
+    def __init__(self, stream: IO[bytes], limit: int) -> None:
+        self._stream = stream
+        self._left = limit
+
+    def read(self, size: int = -1) -> bytes:
+        data = self._stream.read(size)
+        self._left -= len(data)
+        if self._left < 0:
+            raise tarfile.ReadError("it unpacks to more than is taken")
+        return data

@@ -1,0 +1,190 @@
+"""The places and stores that the conformance suites run against.
+
+A new adapter joins with one function that yields a Place, and one line in PLACES; see docs/adding-a-platform.md.
+"""
+
+import json
+import sys
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from platforms.artifacts.base import BlobStore
+from platforms.artifacts.directory import DirectoryStore
+from platforms.base import LaunchRequest, Observed, Platform, SessionState
+from platforms.fake import FakeCloud, FakePlatform, Script
+from platforms.local.processes import MARK
+from platforms.registry import PlatformContext, load
+from platforms.wrap import wrap
+from scheduler.clock import real_now, stopwatch
+
+SESSIONS_MAX = 2
+
+# Stands in for the payload: says hello, then leaves, or waits to be asked to.
+AGENT = """
+import json, signal, sys
+with open(sys.argv[1]) as stream:
+    launch = json.load(stream)
+if launch["lasting"]:
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
+print("hello from", launch["run"], flush=True)
+if launch["lasting"]:
+    signal.pause()
+"""
+
+
+@dataclass
+class Place:
+    """What the suite must know of a place. It must allow SESSIONS_MAX sessions at a time.
+
+    ``adapter`` makes a new adapter object, as a restarted daemon does. ``launch_lost`` launches a key in such a way
+    that it will never run, as when a daemon dies half-way. ``later`` lets some time pass. ``outage`` holds the place
+    in a condition in which it gives no answer.
+    """
+
+    adapter: Callable[[], Platform]
+    now: Callable[[], int]
+    later: Callable[[], object]
+    before_launch: Callable[[str, bool], object]
+    launch_lost: Callable[[LaunchRequest], object]
+    outage: Callable[[], AbstractContextManager[None]]
+    bundle: str = ""
+
+    def request(self, key: str, *, lasting: bool = True, seconds: int = 3600) -> LaunchRequest:
+        """A session that says hello, then lasts until it is stopped, or leaves at once."""
+        self.before_launch(key, lasting)
+        clock = {"epoch": 0.0, "origin": 0.0, "scale": 1.0}
+        launch = {"format": 1, "run": key, "clock": clock, "lasting": lasting, "lanes": []}
+        return LaunchRequest(key, "pool", 1, self.now() + seconds, launch, self.bundle, {})
+
+    def until(self, key: str, *states: SessionState) -> Observed:
+        """Wait, within reason, until the place reports one of ``states``."""
+        adapter, observed = self.adapter(), None
+        for _ in range(1000):
+            observed = adapter.find([key], self.now()).get(key)
+            if observed is not None and observed.state in states:
+                return observed
+            self.later()
+        raise AssertionError(f"{key} never became {states}, but {observed}")
+
+
+@contextmanager
+def fake(folder: Path) -> Iterator[Place]:
+    """The scripted place; time passes only when the suite lets it."""
+    cloud = FakeCloud(sessions_max=SESSIONS_MAX)
+    present = [1_000_000]
+
+    def script(key: str, lasting: bool) -> None:
+        output = f"hello from {key}\n".encode()
+        cloud.scripts = deque([Script(runs_seconds=None if lasting else 30, stop_seconds=30, output=output)])
+
+    def launch_lost(request: LaunchRequest) -> None:
+        cloud.scripts = deque([Script(queued_seconds=1_000_000)])
+        FakePlatform(cloud).launch(request, present[0])
+
+    @contextmanager
+    def outage() -> Iterator[None]:
+        cloud.outage = {"launch", "find", "stop", "logs", "sweep"}
+        yield
+        cloud.outage = set()
+
+    def later() -> None:
+        present[0] += 60
+
+    yield Place(lambda: FakePlatform(cloud), lambda: present[0], later, script, launch_lost, outage)
+
+
+@contextmanager
+def wrapped(folder: Path) -> Iterator[Place]:
+    """The scripted place seen through every wrapper: none of them may change what the port promises."""
+    with fake(folder) as place:
+        bare = place.adapter
+
+        def adapter() -> Platform:
+            return wrap(bare(), "fake", stopwatch=stopwatch, note=lambda event, fields: None, pause_seconds=0)
+
+        place.adapter = adapter
+        yield place
+
+
+@contextmanager
+def local(folder: Path) -> Iterator[Place]:
+    """This machine. Fails when a session leaves a process behind."""
+    state, bundle = folder / "state", folder / "bundle"
+    (bundle / "payload").mkdir(parents=True)
+    (bundle / "payload" / "agent.py").write_text(AGENT)
+
+    def adapter(python: str = sys.executable) -> Platform:
+        return load("local", {}, PlatformContext(state, python, bundle, sessions_max=SESSIONS_MAX))
+
+    def launch_lost(request: LaunchRequest) -> None:
+        # The folder appears, but whoever should have started the keeper is gone.
+        order = {"launched_at": 0, "claim_by": 0, "deadline": request.deadline, "devices": []}
+        (state / request.key).mkdir()
+        (state / request.key / "order.json").write_text(json.dumps(order))
+
+    @contextmanager
+    def outage() -> Iterator[None]:
+        state.rename(folder / "unmounted")
+        yield
+        (folder / "unmounted").rename(state)
+
+    platform = adapter()
+    patience = threading.Event()
+    yield Place(
+        adapter,
+        lambda: int(real_now()),
+        lambda: patience.wait(0.01),
+        lambda key, lasting: None,
+        launch_lost,
+        outage,
+        str(bundle),
+    )
+    for session in state.iterdir():
+        platform.stop(session.name, int(real_now()), force=True)
+    for _ in range(500):
+        if not processes_of(state):
+            break
+        patience.wait(0.01)
+    assert processes_of(state) == []
+
+
+def processes_of(state: Path) -> list[int]:
+    """Agents, whatever they started, and keepers: all that work for the sessions below ``state``."""
+    mark, folder = f"{MARK}={state}/".encode(), f"{state}/".encode()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            words = (process / "cmdline").read_bytes().split(b"\0")
+            environment = (process / "environ").read_bytes().split(b"\0")
+        except OSError:
+            continue
+        if any(word.startswith(mark) for word in environment) or any(word.startswith(folder) for word in words):
+            found.append(int(process.name))
+    return found
+
+
+PLACES = {"fake": fake, "local": local, "wrapped": wrapped}
+
+
+@pytest.fixture(params=sorted(PLACES))
+def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+    """Each place in turn, empty."""
+    with PLACES[request.param](tmp_path) as made:
+        yield made
+
+
+STORES: dict[str, Callable[[Path], BlobStore]] = {
+    "directory": lambda folder: DirectoryStore(folder / "store"),
+}
+
+
+@pytest.fixture(params=sorted(STORES))
+def store(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
+    """Each artifact store in turn, empty."""
+    return STORES[request.param](tmp_path)

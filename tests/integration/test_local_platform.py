@@ -1,0 +1,368 @@
+"""The local platform with real processes that are killed, overstay, talk too much and have children."""
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from platforms.base import LaunchRequest, Misconfigured, Observed, Platform, Refused, SessionState, Unreachable
+from platforms.local.processes import MARK, start_ticks
+from platforms.registry import PlatformContext, load
+from scheduler.clock import ScaledClock, starting_now, system_clock
+
+# Does what the launch document says, in order.
+AGENT = """
+import json, os, signal, subprocess, sys
+with open(sys.argv[1]) as stream:
+    launch = json.load(stream)
+if launch.get("deaf"):
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+for family in launch.get("children", ()):
+    script = "import signal, subprocess; subprocess.Popen(['sleep', '1000']); print('child', flush=True)"
+    subprocess.Popen([sys.executable, "-c", script + "; signal.pause()"], start_new_session=family == "own session")
+if "print_bytes" in launch:
+    sys.stdout.write("x" * launch["print_bytes"])
+if launch.get("tell"):
+    print(json.dumps({name: os.environ.get(name) for name in launch["tell"]}), os.getpriority(os.PRIO_PROCESS, 0))
+print("ready", flush=True)
+if "exit" in launch:
+    sys.exit(launch["exit"])
+signal.pause()
+"""
+
+
+@dataclass
+class Machine:
+    """The local platform on a folder, and the helpers of these tests."""
+
+    folder: Path
+    clock: ScaledClock = field(default_factory=system_clock)
+    settings: dict[str, str] = field(default_factory=dict)
+    sessions_max: int = 4
+    cap_seconds: int = 43_200
+    python: str = sys.executable
+
+    @property
+    def state(self) -> Path:
+        """The platform's state folder."""
+        return self.folder / "state"
+
+    def adapter(self) -> Platform:
+        """A new adapter object, as a restarted daemon has."""
+        context = PlatformContext(
+            self.state,
+            self.python,
+            self.folder / "bundle",
+            self.sessions_max,
+            self.cap_seconds,
+            self.clock.payload_clock(),
+        )
+        return load("local", self.settings, context)
+
+    def launch(self, key: str = "one", *, seconds: int = 3600, devices: int = 1, **document: object) -> Observed:
+        """Launch a session whose agent does what ``document`` says."""
+        launch = {"format": 1, "run": key, "clock": self.clock.payload_clock(), "lanes": [], **document}
+        now = self.clock.now()
+        return self.adapter().launch(LaunchRequest(key, "pool", devices, now + seconds, launch, "", {}), now)
+
+    def find(self, key: str = "one") -> Observed:
+        """Look at a session that must be known."""
+        return self.adapter().find([key], self.clock.now())[key]
+
+    def output(self, key: str = "one") -> bytes:
+        """Everything a session has printed."""
+        return b"".join(self.adapter().logs(key, 0, 1 << 30))
+
+    def claim(self, key: str = "one") -> dict[str, int]:
+        """The record of who runs a session."""
+        claim: dict[str, int] = json.loads((self.state / key / "claim.json").read_text())
+        return claim
+
+    def until_ended(self, key: str = "one") -> Observed:
+        """Wait for the end of a session."""
+        self.until(lambda: self.find(key).state == SessionState.ENDED)
+        return self.find(key)
+
+    def until_ready(self, key: str = "one") -> None:
+        """Wait until the agent has done what it was told to begin with."""
+        self.until(lambda: b"ready" in self.output(key))
+
+    @staticmethod
+    def until(condition: Callable[[], bool]) -> None:
+        """Wait, within reason, for something that no descriptor announces."""
+        patience = threading.Event()
+        for _ in range(1000):
+            if condition():
+                return
+            patience.wait(0.01)
+        raise AssertionError("it never came to that")
+
+    def processes(self, key: str = "one") -> set[int]:
+        """Agents and their descendants, by their environment; keepers are not among them."""
+        mark = f"{MARK}={self.state / key}".encode()
+        found = set()
+        for process in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                if mark in (process / "environ").read_bytes().split(b"\0"):
+                    found.add(int(process.name))
+        return found
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Iterator[Machine]:
+    payload = tmp_path / "bundle" / "payload"
+    payload.mkdir(parents=True)
+    (payload / "agent.py").write_text(AGENT)
+    made = Machine(tmp_path)
+    yield made
+    keys = [path.parent.name for path in made.state.glob("*/claim.json")]
+    for key in keys:
+        made.adapter().stop(key, made.clock.now(), force=True)
+        if "keeper" in made.claim(key):
+            made.until(lambda key=key: start_ticks(made.claim(key)["keeper"]) is None)  # type: ignore[misc]
+        assert made.processes(key) == set()
+
+
+def kill(pid: int) -> None:
+    """Kill a process and wait until it is gone."""
+    watch = os.pidfd_open(pid)
+    os.kill(pid, signal.SIGKILL)
+    assert select.select([watch], [], [], 10)[0]
+    os.close(watch)
+
+
+def test_a_session_outlives_the_process_that_launched_it(machine: Machine) -> None:
+    """The launching process is killed; its session is found, readable and stoppable from another process."""
+    script = (
+        "import json, os, signal, sys; from pathlib import Path; from platforms.base import LaunchRequest;"
+        "from platforms.registry import PlatformContext, load; state, bundle, now = sys.argv[1:];"
+        "platform = load('local', {}, PlatformContext(Path(state), sys.executable, Path(bundle)));"
+        "platform.launch(LaunchRequest('one', 'p', 1, int(now) + 3600, {'lanes': []}, '', {}), int(now));"
+        "os.killpg(0, signal.SIGKILL)"
+    )
+    words = [str(machine.state), str(machine.folder / "bundle"), str(machine.clock.now())]
+    launcher = subprocess.run([sys.executable, "-c", script, *words], start_new_session=True, check=False)
+    assert launcher.returncode == -signal.SIGKILL
+    machine.until_ready()
+    assert machine.find().state == SessionState.RUNNING
+    machine.adapter().stop("one", machine.clock.now(), force=False)
+    assert machine.until_ended().detail == "killed by signal 15"
+
+
+def test_the_exit_code_of_the_agent_is_told(machine: Machine) -> None:
+    machine.launch(exit=7)
+    ended = machine.until_ended()
+    assert ended.detail == "exit code 7"
+    assert machine.output() == b"ready\n"
+
+
+def test_when_the_agent_is_killed_its_children_die_with_it(machine: Machine) -> None:
+    machine.launch(children=["same group", "own session"])
+    machine.until_ready()
+    machine.until(lambda: machine.output().count(b"child") == 2)
+    assert len(machine.processes()) == 5
+    kill(machine.claim()["agent"])
+    assert machine.until_ended().detail == "killed by signal 9"
+    assert machine.processes() == set()
+
+
+def test_a_forced_stop_ends_children_of_children_in_sessions_of_their_own(machine: Machine) -> None:
+    machine.launch(deaf=True, children=["same group", "own session"])
+    machine.until(lambda: machine.output().count(b"child") == 2)
+    machine.adapter().stop("one", machine.clock.now(), force=False)
+    assert machine.find().state == SessionState.RUNNING
+    machine.adapter().stop("one", machine.clock.now(), force=True)
+    machine.until_ended()
+    assert machine.processes() == set()
+
+
+def test_a_session_whose_keeper_is_killed_still_runs_and_can_be_stopped(machine: Machine) -> None:
+    machine.launch(children=["own session"])
+    machine.until_ready()
+    kill(machine.claim()["keeper"])
+    running = machine.find()
+    assert (running.state, running.detail) == (SessionState.RUNNING, "keeper lost")
+    machine.adapter().stop("one", machine.clock.now(), force=True)
+    ended = machine.find()
+    assert ended.state == SessionState.ENDED
+    assert ended.ended is not None
+    assert ended.ended <= machine.clock.now()
+    assert machine.processes() == set()
+
+
+def test_a_session_is_over_only_when_its_last_process_is_gone(machine: Machine) -> None:
+    """Keeper and agent are killed; a child in a kernel session of its own still holds the session."""
+    machine.launch(children=["own session"])
+    machine.until(lambda: b"child" in machine.output())
+    claim = machine.claim()
+    kill(claim["keeper"])
+    kill(claim["agent"])
+    assert machine.find().state == SessionState.RUNNING
+    for pid in machine.processes():
+        kill(pid)
+    assert machine.find().state == SessionState.ENDED
+
+
+def test_an_end_nobody_saw_is_bounded_by_the_deadline_and_stays(machine: Machine) -> None:
+    machine.launch()
+    machine.until_ready()
+    claim = machine.claim()
+    kill(claim["keeper"])
+    kill(claim["agent"])
+    seen = machine.adapter().find(["one"], claim["ends_by"] + 5000)["one"]
+    assert (seen.state, seen.started, seen.ended) == (SessionState.ENDED, claim["started_at"], claim["ends_by"])
+    assert machine.find() == seen
+
+
+def test_a_reused_pid_is_not_taken_for_the_session(machine: Machine) -> None:
+    """The claim names pids that live but started at another time, and a group that is somebody else's."""
+    machine.launch()
+    machine.until_ready()
+    claim = machine.claim()
+    kill(claim["keeper"])
+    kill(claim["agent"])
+    with subprocess.Popen(["sleep", "1000"], start_new_session=True) as stranger:
+        forged = {**claim, "keeper": stranger.pid, "agent": stranger.pid}
+        (machine.state / "one" / "claim.json").write_text(json.dumps(forged))
+        machine.adapter().stop("one", machine.clock.now(), force=False)
+        machine.adapter().stop("one", machine.clock.now(), force=True)
+        assert machine.find().state == SessionState.ENDED
+        assert stranger.poll() is None
+        stranger.kill()
+
+
+def test_a_claim_of_another_boot_has_ended_whatever_lives_under_its_pids(machine: Machine) -> None:
+    machine.launch()
+    machine.until_ready()
+    claim = machine.claim()
+    (machine.state / "one" / "claim.json").write_text(json.dumps({**claim, "boot": "another"}))
+    assert machine.find().state == SessionState.ENDED
+    kill(claim["agent"])
+    (machine.state / "one" / "claim.json").write_text(json.dumps(claim))
+
+
+def test_the_platform_ends_a_session_at_its_deadline(machine: Machine) -> None:
+    """An hour of the clock is half a real second; the agent ignores every polite word."""
+    machine.clock = starting_now(1_000_000, 7200.0)
+    machine.launch(deaf=True, seconds=3600, children=["own session"])
+    claim = machine.claim()
+    ended = machine.until_ended()
+    assert ended.detail == "killed at the deadline"
+    assert ended.ended == claim["ends_by"]
+    assert machine.processes() == set()
+
+
+def test_the_session_cap_of_the_pool_ends_a_session_before_its_deadline(machine: Machine) -> None:
+    machine.clock = starting_now(1_000_000, 7200.0)
+    machine.cap_seconds = 3600
+    machine.launch(deaf=True, seconds=1_000_000)
+    ended = machine.until_ended()
+    assert ended.started is not None
+    assert ended.ended == ended.started + 3600
+
+
+def test_output_beyond_the_cap_is_dropped_without_blocking_the_payload(machine: Machine) -> None:
+    machine.settings = {"log_bytes": "1000"}
+    machine.launch(print_bytes=3_000_000, exit=0)
+    assert machine.until_ended().detail == "exit code 0"
+    assert machine.output() == b"x" * 1000 + b"\n[output beyond 1000 bytes is dropped]\n"
+
+
+def test_a_payload_sees_no_secret_of_the_daemon_and_is_nice(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SMTP_PASSWORD", "hunter2")
+    monkeypatch.setenv("MODEL_CACHE", "elsewhere")
+    machine.settings = {"pass_environment": "MODEL_CACHE", "nice": "7"}
+    machine.launch(tell=["SMTP_PASSWORD", "MODEL_CACHE", MARK], exit=0)
+    machine.until_ended()
+    told, priority = machine.output().splitlines()[0].rsplit(b" ", 1)
+    assert json.loads(told) == {
+        "SMTP_PASSWORD": None,
+        "MODEL_CACHE": "elsewhere",
+        MARK: str(machine.state / "one"),
+    }
+    assert int(priority) == os.getpriority(os.PRIO_PROCESS, 0) + 7
+    assert "hunter2" not in (machine.state / "one" / "launch.json").read_text()
+
+
+def test_sessions_get_devices_of_their_own(machine: Machine) -> None:
+    machine.settings = {"devices": "2,5,7"}
+    lanes = [{"index": 0, "devices": [0]}, {"index": 1, "devices": [1]}]
+    machine.launch("one", devices=2, lanes=lanes)
+    launch = json.loads((machine.state / "one" / "launch.json").read_text())
+    assert [lane["devices"] for lane in launch["lanes"]] == [[2], [5]]
+    with pytest.raises(Refused, match="1 devices are free"):
+        machine.launch("two", devices=2)
+    machine.launch("three", devices=1, lanes=lanes[:1])
+    launch = json.loads((machine.state / "three" / "launch.json").read_text())
+    assert launch["lanes"][0]["devices"] == [7]
+    machine.adapter().stop("three", 0, force=True)
+    machine.until_ended("three")
+    with pytest.raises(Refused) as refused:
+        machine.launch("four", devices=1, lanes=lanes)
+    assert refused.value.permanent
+
+
+def test_a_late_keeper_finds_the_session_void_and_starts_nothing(machine: Machine) -> None:
+    """``true`` stands for a keeper that is never scheduled; then the real one comes, too late."""
+    machine.python = "/bin/true"
+    with pytest.raises(Refused, match="did not claim"):
+        machine.launch()
+    assert machine.find().state == SessionState.ABSENT
+    folder = machine.state / "one"
+    keeper = "import sys; from platforms.local.keeper import main; main()"
+    words = [folder, machine.clock.now() + 3600, 0, 0.0, 0.0, 1.0, 1000, 0, sys.executable, folder / "agent.py"]
+    late = subprocess.run([sys.executable, "-c", keeper, *map(str, words)], capture_output=True, text=True, check=False)
+    assert "claimed or void" in late.stderr
+    assert late.stdout == ""
+    assert machine.find().state == SessionState.ABSENT
+    assert not (folder / "output.log").exists()
+
+
+def test_an_unclaimed_session_is_queued_until_its_time_is_up(machine: Machine) -> None:
+    machine.adapter()
+    now = machine.clock.now()
+    (machine.state / "one").mkdir()
+    order = {"launched_at": now, "claim_by": now + 30, "deadline": now + 100, "devices": []}
+    (machine.state / "one" / "order.json").write_text(json.dumps(order))
+    assert machine.adapter().find(["one"], now + 30)["one"].state == SessionState.QUEUED
+    assert machine.adapter().find(["one"], now + 31)["one"].state == SessionState.ABSENT
+
+
+def test_an_interpreter_that_is_not_there_is_refused_with_proof(machine: Machine) -> None:
+    machine.python = "/nowhere/python"
+    with pytest.raises(Refused, match="/nowhere/python"):
+        machine.launch()
+    assert machine.find().state == SessionState.ABSENT
+
+
+def test_a_bundle_without_agent_needs_a_person(machine: Machine) -> None:
+    machine.adapter()
+    (machine.folder / "bundle" / "payload" / "agent.py").unlink()
+    with pytest.raises(Misconfigured, match=r"agent\.py"):
+        machine.launch()
+    assert list(machine.state.glob("[a-z]*")) == []
+
+
+def test_an_unreadable_record_is_no_answer(machine: Machine) -> None:
+    machine.launch(exit=0)
+    machine.until_ended()
+    (machine.state / "one" / "ended.json").write_text('{"started_at": 1')
+    with pytest.raises(Unreachable, match="Check"):
+        machine.find()
+
+
+def test_sweeping_clears_what_a_crash_left(machine: Machine) -> None:
+    machine.adapter()
+    (machine.state / ".new-half" / "work").mkdir(parents=True)
+    (machine.state / ".gone-half" / "work").mkdir(parents=True)
+    assert machine.adapter().sweep([], machine.clock.now()) == []
+    assert [path.name for path in machine.state.iterdir()] == [".lock"]
