@@ -70,8 +70,8 @@ class Database:
 
     def __init__(self, url: str, *, busy_seconds: float = 5.0) -> None:
         self.url = _parsed(url)
-        self.where = self.url.render_as_string(hide_password=True)
         self.path = Path(self.url.database or "") if self.url.get_backend_name() == "sqlite" else None
+        self.where = str(self.path or self.url.render_as_string(hide_password=True))
         self._engine = _engine(self.url, busy_seconds)
         snapshot = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         self._reader = self._engine.execution_options(**(snapshot if self.path is None else {}))
