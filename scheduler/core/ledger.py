@@ -131,5 +131,7 @@ def cost_within(charges: Iterable[Charge], window: Window) -> int:
     return sum(charge.cost_within(window.start, window.end) for charge in charges)
 
 
-def _by_start(charge: Charge) -> tuple[int, int, str]:
-    return charge.start, charge.end, charge.run or ""
+def _by_start(charge: Charge) -> tuple[int, int, str, int, bool, int]:
+    """Every field counts, so that equal books give equal tuples in whatever order they are read."""
+    run = charge.run or ""
+    return charge.start, charge.end, run, charge.sign, charge.held, charge.price_microdollars_per_hour

@@ -219,8 +219,10 @@ def _longest_first_use(
         excess = 0
         for span in _first_use_windows(quota, trial, start, max(c.end for c in trial)):
             limit = limit_at(quota, max(span.start, start), observed)
-            if span.overlap(start, start + length):
-                excess = max(excess, seconds_within(trial, span) - limit)
+            own = span.overlap(start, start + length)
+            if own:
+                # A span overrun by others asks no more of the session than to stay out of it.
+                excess = max(excess, min(own, seconds_within(trial, span) - limit))
             elif seconds_within(trial, span) > max(limit, seconds_within(charges, span)):
                 excess = max(excess, 1)
         if excess <= 0:
