@@ -56,9 +56,7 @@ def expected_useful_seconds(
     """Return the training time a session is expected to keep under its best cadence: useful(n) at the best n."""
     count = interval_count(length_seconds, setup_seconds, checkpoint_seconds, failures_per_second)
     return (
-        _useful_seconds(count, length_seconds, setup_seconds, checkpoint_seconds, failures_per_second)
-        if count
-        else 0.0
+        _useful_seconds(count, length_seconds, setup_seconds, checkpoint_seconds, failures_per_second) if count else 0.0
     )
 
 

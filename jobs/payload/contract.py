@@ -36,8 +36,6 @@ def training_command(launch: Launch, order: LaneOrder, data: str, *, resume: boo
     # Makes `import trainer_kit` work in anybody's script, behind whatever it had on its path.
     path = (environment.get("PYTHONPATH"), str(_PAYLOAD / "trainers"))
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
-    words = [
-        word.replace("{python}", sys.executable).replace("{payload}", str(_PAYLOAD)) for word in order.command
-    ]
+    words = [word.replace("{python}", sys.executable).replace("{payload}", str(_PAYLOAD)) for word in order.command]
     prefix = f"{order.job}| " if len(launch.lanes) > 1 else ""
     return Spec(words, environment, folder / "command", prefix)

@@ -27,9 +27,7 @@ def check_devices(expected: Devices | None) -> tuple[str, ...]:
     # Platforms call them NvidiaTeslaT4, the driver Tesla T4.
     wanted = _plain(expected.name)
     if len(names) < expected.number or not all(_plain(name) == wanted for name in names):
-        raise Failure(
-            "device", f"expected {expected.number} x {expected.name}, got {', '.join(names) or 'none'}"
-        )
+        raise Failure("device", f"expected {expected.number} x {expected.name}, got {', '.join(names) or 'none'}")
     return names
 
 

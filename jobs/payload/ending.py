@@ -55,15 +55,9 @@ def judge(facts: Facts) -> Ending:
     if facts.stop and facts.stop.outcome == "preempted":
         return Ending("preempted", facts.stop.why, None, facts.errors)
     if facts.unstored:
-        return Ending(
-            "failed", "the last checkpoint could not be stored", "store", facts.trouble or facts.errors
-        )
+        return Ending("failed", "the last checkpoint could not be stored", "store", facts.trouble or facts.errors)
     if facts.stop and not _is_failure(facts):
-        why = (
-            facts.stop.why
-            if facts.began or facts.saved_since_stop
-            else f"{facts.stop.why}, before training began"
-        )
+        why = facts.stop.why if facts.began or facts.saved_since_stop else f"{facts.stop.why}, before training began"
         return Ending("yielded", why, None, facts.errors)
     if facts.stop and facts.killed:
         why = f"{facts.stop.why}: the command did not end in its grace and was killed"
@@ -72,11 +66,7 @@ def judge(facts: Facts) -> Ending:
         verdict = classify(facts.exit_code, facts.errors)
         return Ending("failed", verdict.why, verdict.error_class, facts.errors)
     steps = f"at step {facts.reported_step} (stored: {facts.stored_step}, target: {facts.target_step})"
-    why = (
-        f"the command ended {steps} without having saved"
-        if facts.stop
-        else f"the command ended too early, {steps}"
-    )
+    why = f"the command ended {steps} without having saved" if facts.stop else f"the command ended too early, {steps}"
     return Ending("failed", why, "code", facts.trouble or facts.errors)
 
 

@@ -53,9 +53,7 @@ def classify(exit_code: int, errors: str) -> Verdict:
     if any(words in said for words in _OOM):
         return Verdict("oom", f"the command ran out of memory (exit status {exit_code})")
     if killed_by == signal.SIGKILL:
-        return Verdict(
-            "killed", "the command was killed by SIGKILL, not by us: most often for lack of memory"
-        )
+        return Verdict("killed", "the command was killed by SIGKILL, not by us: most often for lack of memory")
     if exit_code == EXIT_DATA:
         return Verdict("data", "the command could not read its data")
     if any(words in said for words in _DEVICE):

@@ -73,6 +73,7 @@ class Lane:
         self._progress: Progress | None = None
         self._exit_code: int | None = None
         self._killed = False
+        self._store_fails = False  # the newest publication failed, and may yet succeed
         self._stop: Stop | None = None
         self._failure: Failure | None = None
         self._asked_at: float | None = None  # the checkpoint asked for that is not published yet
@@ -93,9 +94,7 @@ class Lane:
         except Exception as error:  # noqa: BLE001 - whatever happens, the daemon must learn of it
             # What escapes as OSError is trouble with the disk under the working folder.
             error_class: ErrorClass = "store" if isinstance(error, OSError) else "code"
-            ending = Ending(
-                "failed", "the agent itself failed", error_class, f"{type(error).__name__}: {error}"
-            )
+            ending = Ending("failed", "the agent itself failed", error_class, f"{type(error).__name__}: {error}")
             log(self._order.lane, ending.message)
         finally:
             if self._command:
@@ -141,9 +140,7 @@ class Lane:
         for key, why in status.bad_manifests:
             log(self._order.lane, f"{key} is damaged and was passed over: {why}")
         if self._order.restore and self._shelf.restored is None:
-            self._failure = Failure(
-                "store", "none of the checkpoints to resume from verifies; will not start anew"
-            )
+            self._failure = Failure("store", "none of the checkpoints to resume from verifies; will not start anew")
             return
         if self._stop:
             return
@@ -256,9 +253,7 @@ class Lane:
             self._give_up_at = min(self._give_up_at, stop.at + _GRACE_PUBLISH * grace)
         else:
             allowed = max(grace, self._meter.closing_seconds)
-            self._kill_at = min(
-                stop.at + allowed, self._launch.deadline - 0.5 * self._launch.stop_margin_seconds
-            )
+            self._kill_at = min(stop.at + allowed, self._launch.deadline - 0.5 * self._launch.stop_margin_seconds)
         self._set_phase("stopping")
         if self._command and self._exit_code is None:
             self._asked_at = stop.at if self._asked_at is None else self._asked_at
@@ -347,7 +342,7 @@ class Lane:
         if self._worker.busy or self._command is None or now < self._look_at:
             return
         self._look_at = math.inf
-        newest_first = self._stop is not None or bool(self._status.trouble)
+        newest_first = self._stop is not None or self._store_fails
         parcel = self._shelf.next_parcel(self._meter, now, newest_first=newest_first)
         if parcel:
             self._worker.start(parcel.send, lambda result: self._published(parcel, result))
@@ -359,7 +354,7 @@ class Lane:
             case Published():
                 log(self._order.lane, f"published {result.manifest.key}")
                 self._shelf.accept(parcel.folder, result)
-                self._status.trouble = ""
+                self._status.trouble, self._store_fails = "", False
                 self._meter.published(parcel.step, self._asked_at, now)
                 self._plan_next_ask(now)
             case BadCheckpoint() | FileNotFoundError():
@@ -369,7 +364,7 @@ class Lane:
                 full = result.errno in (errno.ENOSPC, errno.EDQUOT)
                 what = "the store's disk is full" if full else "the store does not take it"
                 self._trouble(f"step {parcel.step}: {what}; trying again while time is left: {result}")
-                self._look_at = now + self._beat_seconds
+                self._look_at, self._store_fails = now + self._beat_seconds, True
             case _:
                 raise result
 
@@ -387,7 +382,7 @@ class Lane:
 
     def _beat(self, now: float) -> None:
         self._beat_at = now + self._beat_seconds
-        if not self._status.trouble:  # a command need not announce its checkpoints
+        if not self._store_fails:  # a command need not announce its checkpoints
             self._look_at = min(self._look_at, now)
         try:
             document = encode(self._status.heartbeat(self._meter, now))

@@ -23,9 +23,7 @@ class BadLaunch(Exception):
     """launch.json cannot be read or does not say what is needed."""
 
     def __init__(self, path: Path, why: str) -> None:
-        super().__init__(
-            f"{path}: {why}; the daemon that wrote it and this payload must speak format {FORMAT}"
-        )
+        super().__init__(f"{path}: {why}; the daemon that wrote it and this payload must speak format {FORMAT}")
 
 
 class LaneOrder(NamedTuple):

@@ -61,8 +61,6 @@ def _fetch(transport: Transport, manifest: Manifest, folder: Path) -> None:
         except FileNotFoundError:
             raise BadManifest(f"component {component.name} is missing") from None
         if path.stat().st_size != component.bytes:
-            raise BadManifest(
-                f"component {component.name} has {path.stat().st_size} bytes, not {component.bytes}"
-            )
+            raise BadManifest(f"component {component.name} has {path.stat().st_size} bytes, not {component.bytes}")
         if digest != component.sha256:
             raise BadManifest(f"component {component.name} does not have the digest it is named by")

@@ -31,9 +31,7 @@ class Parcel(NamedTuple):
     def send(self) -> Published:
         """Publish; see ``publish`` for what it raises."""
         now = self.launch.clock.now
-        return publish(
-            self.transport, self.folder, self.step, self.origin, self.trained_seconds, now, self.known_good
-        )
+        return publish(self.transport, self.folder, self.step, self.origin, self.trained_seconds, now, self.known_good)
 
 
 class Shelf:
@@ -47,9 +45,7 @@ class Shelf:
         self._done: set[Path] = set()  # published, or never to be
         self._known_good: frozenset[str] = frozenset()
         self.restored: Manifest | None = None
-        self.newest: Manifest | None = (
-            None  # newest in the store as far as this lane goes, the restored one included
-        )
+        self.newest: Manifest | None = None  # newest in the store as far as this lane goes, the restored one included
 
     def start_from(self, manifest: Manifest | None) -> None:
         """Note what training goes on from; its components were all verified."""

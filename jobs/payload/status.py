@@ -64,9 +64,7 @@ class Status:
 
     def result(self, meter: Meter, ending: Ending, now: float) -> dict[str, Any]:
         """Return the result's document."""
-        return result(
-            self.heartbeat(meter, now), ending, self._launch.started_at, meter.trained_seconds(now), now
-        )
+        return result(self.heartbeat(meter, now), ending, self._launch.started_at, meter.trained_seconds(now), now)
 
 
 def result(

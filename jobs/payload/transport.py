@@ -6,7 +6,6 @@ Everything is asked for by key, nothing is listed, so that a transport made of p
 from __future__ import annotations
 
 import hashlib
-import itertools
 import os
 import shutil
 from contextlib import suppress
@@ -53,7 +52,6 @@ class DirectoryTransport:
 
     def __init__(self, root: Path) -> None:
         self._root = root
-        self._serials = itertools.count()
 
     def read(self, key: str) -> bytes:
         """See Transport."""
@@ -120,7 +118,8 @@ class DirectoryTransport:
 
     def _write(self, path: Path, source: Path | bytes, *, durable: bool) -> Path:
         """Write a temporary file beside ``path``; on failure nothing of it is left."""
-        temporary = path.with_name(f".tmp-{os.getpid()}-{next(self._serials)}-{path.name}")
+        # Random: machines that share the folder have equal process ids. No suffix: nobody takes it for a document.
+        temporary = path.with_name(f".tmp-{os.urandom(8).hex()}")
         try:
             sink = temporary.open("wb")
         except FileNotFoundError:

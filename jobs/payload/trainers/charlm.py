@@ -252,9 +252,7 @@ class Run:
         """Take over a checkpoint; return its data position."""
         state: dict[str, Any] = json.loads((folder / "state.json").read_bytes())
         if (state["shape"], state["batch"]) != (list(self._model.shape), self._batch):
-            raise SystemExit(
-                f"the checkpoint has shape {state['shape']} and batch {state['batch']}: other options"
-            )
+            raise SystemExit(f"the checkpoint has shape {state['shape']} and batch {state['batch']}: other options")
         self._model.weights[:] = np.load(folder / "weights.npy")
         self._model.moments[:] = np.load(folder / "optimizer.npy")
         self.step, self.loss = state["step"], state["loss"]

@@ -35,12 +35,8 @@ class Training:
         self.resume_dir = Path(resume) if resume else None
         self._checkpoint_dir = Path(environment.get("SCHED_CHECKPOINT_DIR") or "checkpoints")
         self._checkpoint_dir.mkdir(parents=True, exist_ok=True)
-        self._progress = (
-            os.open(progress, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644) if progress else None
-        )
-        self._saved_step = (
-            json.loads((self.resume_dir / "meta.json").read_bytes())["step"] if self.resume_dir else -1
-        )
+        self._progress = os.open(progress, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644) if progress else None
+        self._saved_step = json.loads((self.resume_dir / "meta.json").read_bytes())["step"] if self.resume_dir else -1
         self.should_save = self.should_stop = False
         signal.signal(signal.SIGUSR1, self._on_signal)
         signal.signal(signal.SIGTERM, self._on_signal)
@@ -61,9 +57,7 @@ class Training:
             self._say({"saved": step})
             return True
         self._say({"saving": step})
-        partial, final = (
-            self._checkpoint_dir / name for name in (f".partial-{step:08d}", f"step-{step:08d}")
-        )
+        partial, final = (self._checkpoint_dir / name for name in (f".partial-{step:08d}", f"step-{step:08d}"))
         shutil.rmtree(partial, ignore_errors=True)
         try:
             partial.mkdir()

@@ -1,0 +1,68 @@
+"""What is measured from progress lines: time trained, speed, what a checkpoint costs."""
+
+from jobs.payload.meter import Meter
+
+
+def test_saves_do_not_count_as_training() -> None:
+    meter = Meter(60.0)
+    meter.feed({"step": 0}, 100.0)
+    meter.feed({"step": 10, "loss": 2.5}, 110.0)
+    meter.feed({"saving": 10}, 111.0)
+    assert meter.feed({"saved": 10, "held_out_loss": 2.6}, 131.0) == 10
+    meter.feed({"step": 20}, 140.0)
+    assert meter.began_at == 100.0
+    assert meter.trained_seconds(140.0) == 20.0
+    assert meter.trained_at_save(10, 150.0) == 11.0
+    assert meter.steps_per_second == 1.0
+    assert (meter.step, meter.loss, meter.held_out_loss) == (20, 2.5, 2.6)
+
+
+def test_time_stands_still_when_the_command_has_ended() -> None:
+    meter = Meter(60.0)
+    meter.feed({"step": 0}, 100.0)
+    meter.end(130.0)
+    assert meter.trained_seconds(500.0) == 30.0
+
+
+def test_a_checkpoint_asked_for_costs_from_the_question_to_the_store() -> None:
+    meter = Meter(60.0)
+    assert (meter.checkpoint_seconds, meter.expected_checkpoint_seconds, meter.closing_seconds) == (None, 60.0, 75.0)
+    meter.feed({"step": 1}, 0.0)
+    meter.feed({"saving": 5}, 12.0)
+    meter.published(5, 10.0, 30.0)
+    assert meter.checkpoint_seconds == 20.0
+    assert meter.closing_seconds == 25.0
+
+
+def test_a_save_that_began_before_the_question_does_not_answer_it() -> None:
+    meter = Meter(60.0)
+    meter.feed({"saving": 5}, 8.0)
+    meter.published(5, 10.0, 30.0)
+    assert meter.checkpoint_seconds == 22.0
+
+
+def test_a_checkpoint_without_a_word_is_marked_when_it_is_found() -> None:
+    meter = Meter(60.0)
+    meter.feed({"step": 1}, 0.0)
+    assert meter.trained_at_save(5, 40.0) == 40.0
+    assert meter.trained_at_save(5, 90.0) == 40.0
+    meter.published(5, None, 95.0)
+    assert meter.checkpoint_seconds is None
+
+
+def test_a_failed_save_is_remembered_until_one_succeeds() -> None:
+    meter = Meter(60.0)
+    meter.feed({"saving": 5}, 0.0)
+    meter.feed({"save_failed": "disk full"}, 1.0)
+    assert meter.save_failed == "disk full"
+    assert meter.trained_seconds(11.0) == 10.0
+    meter.feed({"saved": 6}, 12.0)
+    assert meter.save_failed == ""
+
+
+def test_what_is_not_a_number_is_passed_over() -> None:
+    meter = Meter(60.0)
+    meter.feed({"step": "7", "loss": float("nan"), "held_out_loss": None, "gpu_memory_bytes": True}, 0.0)
+    assert (meter.step, meter.loss, meter.held_out_loss, meter.gpu_memory_bytes) == (None, None, None, None)
+    meter.feed({"step": 0, "gpu_memory_bytes": 5, "loss": 1}, 1.0)
+    assert (meter.step, meter.loss, meter.gpu_memory_bytes) == (0, 1.0, 5)
