@@ -1,0 +1,167 @@
+"""`schedctl checkpoints`: the saved states of the jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scheduler.cli.command import command, group
+from scheduler.cli.context import Cli
+from scheduler.cli.exits import NotFound, Violations
+from scheduler.cli.names import meant
+from scheduler.cli.output import size
+from scheduler.cli.shapes import checkpoint_json
+
+if TYPE_CHECKING:
+    from scheduler.store.checkpoints import CheckpointRecord
+
+app = group("Saved states: list, verify, copy, keep.")
+
+Key = Annotated[str, typer.Argument(metavar="KEY", help="Key of the checkpoint, as checkpoints list shows it.")]
+
+
+@command(app, "schedctl checkpoints list ufm", name="list")
+def list_(
+    ctx: typer.Context,
+    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Only of this job.", show_default=False)] = None,
+) -> None:
+    """List checkpoints, by job and then the highest step first."""
+    from scheduler.store import checkpoints, jobs
+
+    cli: Cli = ctx.obj
+    with cli.app.database.read() as tx:
+        if job is not None:
+            jobs.get(tx, job)
+        found = checkpoints.everything(tx, job)
+    if cli.options.json:
+        cli.out.data({"checkpoints": [checkpoint_json(record) for record in found]})
+        return
+    cli.out.table(
+        ("job", ">step", "state", ">size", ">loss", "made", "pinned", "~key", "~why"),
+        [_row(cli, record) for record in found],
+    )
+
+
+@command(app, "schedctl checkpoints verify", "schedctl checkpoints verify ufm")
+def verify(
+    ctx: typer.Context,
+    subject: Annotated[
+        str | None, typer.Argument(metavar="[JOB|KEY]", help="Default: all.", show_default=False)
+    ] = None,
+) -> None:
+    """Read every byte of checkpoints and compare sha256. Exits with 9 when one is damaged.
+
+    Nothing is changed: a session that would restore a damaged checkpoint finds that out and takes the one before.
+    """
+    from scheduler.service import checkpoint_files
+
+    cli: Cli = ctx.obj
+    with cli.app.database.read() as tx:
+        try:
+            records = checkpoint_files.select(tx, subject)
+        except _unknown_checkpoint():
+            raise _no_such(tx, str(subject)) from None
+    verdicts = []
+    for verdict in checkpoint_files.verify(cli.app.artifacts, records):
+        verdicts.append(verdict)
+        words = "; ".join(verdict.findings)
+        if not cli.options.json:
+            cli.out.line(f"{verdict.record.manifest.key}  {'bad: ' + words if words else 'good'}")
+    bad = [verdict for verdict in verdicts if verdict.findings]
+    if cli.options.json:
+        checked: list[dict[str, Any]] = [
+            {"key": verdict.record.manifest.key, "good": not verdict.findings, "findings": list(verdict.findings)}
+            for verdict in verdicts
+        ]
+        cli.out.data({"checkpoints": checked})
+    if bad:
+        job = bad[0].record.manifest.job
+        raise Violations(
+            f"{len(bad)} of {len(verdicts)} checkpoints are damaged",
+            "the next session uses the newest one that is whole",
+            f"See: schedctl checkpoints list {job}",
+        )
+    cli.out.say(f"{len(verdicts)} checkpoints are whole.")
+
+
+@command(app, "schedctl checkpoints pull ufm ./ufm-newest", "schedctl checkpoints pull ufm ./ufm-400 --step 400")
+def pull(
+    ctx: typer.Context,
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.")],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
+    step: Annotated[int | None, typer.Option("--step", min=0, help="Default: the newest good one.")] = None,
+) -> None:
+    """Copy a checkpoint out of the store, every byte checked."""
+    from scheduler.service import checkpoint_files
+
+    cli: Cli = ctx.obj
+    with cli.app.database.read() as tx:
+        manifest = checkpoint_files.choose(tx, job, step)
+    checkpoint_files.pull(cli.app.artifacts, manifest, folder)
+    if cli.options.json:
+        names = [component.name for component in manifest.components]
+        cli.out.data({"key": manifest.key, "step": manifest.step, "folder": str(folder.absolute()), "files": names})
+    else:
+        cli.out.line(f"Step {manifest.step} of {job} is in {folder} ({size(manifest.bytes)}).")
+
+
+@command(app, "schedctl checkpoints pin jobs/ufm/manifests/000000000400-000006.json")
+def pin(ctx: typer.Context, key: Key) -> None:
+    """Keep a checkpoint for good: it never expires until it is unpinned."""
+    _pin(ctx.obj, key, pinned=True)
+
+
+@command(app, "schedctl checkpoints unpin jobs/ufm/manifests/000000000400-000006.json")
+def unpin(ctx: typer.Context, key: Key) -> None:
+    """Let a checkpoint expire like any other."""
+    _pin(ctx.obj, key, pinned=False)
+
+
+def _pin(cli: Cli, key: str, *, pinned: bool) -> None:
+    from scheduler.service import checkpoint_files
+    from scheduler.store import checkpoints
+
+    change = checkpoint_files.pin if pinned else checkpoint_files.unpin
+    try:
+        change(cli.app.database, key, cli.now, cli.who)
+    except _unknown_checkpoint():
+        with cli.app.database.read() as tx:
+            raise _no_such(tx, key) from None
+    with cli.app.database.read() as tx:
+        record = checkpoints.get(tx, key)
+    if cli.options.json:
+        cli.out.data({"checkpoint": checkpoint_json(record)})
+    else:
+        cli.out.line(f"{key} is {'kept for good' if pinned else 'no longer kept for good'}.")
+    cli.wake_daemon()
+
+
+def _row(cli: Cli, record: CheckpointRecord) -> tuple[str, ...]:
+    manifest = record.manifest
+    loss = manifest.metrics.get("held_out_loss", manifest.metrics.get("loss"))
+    return (
+        manifest.job,
+        str(manifest.step),
+        record.state,
+        size(manifest.bytes),
+        "" if loss is None else f"{loss:.4f}",
+        cli.out.instant(manifest.created_at),
+        "yes" if record.pinned else "",
+        manifest.key,
+        record.why,
+    )
+
+
+def _unknown_checkpoint() -> type[Exception]:
+    from scheduler.store.checkpoints import UnknownCheckpoint
+
+    return UnknownCheckpoint
+
+
+def _no_such(tx: Any, key: str) -> NotFound:
+    from scheduler.store import checkpoints
+
+    known = [record.manifest.key for record in checkpoints.everything(tx)]
+    return NotFound("unknown checkpoint", f"{key} is no key", meant(key, known, "schedctl checkpoints list"))

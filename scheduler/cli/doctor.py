@@ -1,0 +1,98 @@
+"""`schedctl doctor`."""
+
+from __future__ import annotations
+
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from scheduler.cli.command import command
+from scheduler.cli.context import Cli
+from scheduler.cli.exits import Violations
+from scheduler.clock import real_now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scheduler.app import App
+    from scheduler.service.doctor import Diagnosis, Finding
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@command(app, "schedctl doctor", "schedctl doctor --json")
+def doctor(ctx: typer.Context) -> None:
+    """Check settings, models, database, disk, artifact store, clock, platforms and package names, all at once.
+
+    Exits with 9 when something is bad; warnings do not count.
+    """
+    from scheduler.service.doctor import examine
+
+    cli: Cli = ctx.obj
+    diagnoses = examine(_checks(cli))
+    if cli.options.json:
+        checks: list[dict[str, Any]] = [
+            {"check": d.check, "grade": d.finding.grade, "found": d.finding.found, "remedy": d.finding.remedy}
+            for d in diagnoses
+        ]
+        cli.plain.data({"checks": checks})
+    else:
+        cli.plain.table(("grade", "check", "~found", "~remedy"), [_row(diagnosis) for diagnosis in diagnoses])
+    bad = [diagnosis for diagnosis in diagnoses if diagnosis.finding.grade == "bad"]
+    if bad:
+        raise Violations(f"{len(bad)} checks failed", ", ".join(d.check for d in bad), "Do what their remedies say")
+
+
+def _checks(cli: Cli) -> dict[str, Callable[[], Finding]]:
+    """Return the checks; when the settings cannot be used, those that need none."""
+    from scheduler.service import doctor as service
+
+    always: dict[str, Callable[[], Finding]] = {"package names": service.check_names}
+    try:
+        app = cli.app
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with the settings is the finding
+        return {"settings": partial(_settings, None, error), **always}
+    checks: dict[str, Callable[[], Finding]] = {
+        "settings": partial(_settings, app, None),
+        "models": partial(_models, app),
+        "database": lambda: service.check_database(app.database),
+        "daemon": lambda: service.check_daemon(app.database),
+        "disk": lambda: service.check_disk(app.settings.state_dir),
+        "artifact store": lambda: service.check_store(app.artifacts),
+        "clock": lambda: service.check_clock(_disk_clock(app.settings.state_dir), real_now()),
+    }
+    for name in sorted(app.pools):
+        checks[f"platform of {name}"] = partial(service.check_platform, partial(_platform, app, name), app.clock.now())
+    return {**checks, **always}
+
+
+def _settings(app: App | None, error: Exception | None) -> Finding:
+    from scheduler.service.doctor import Finding
+
+    if app is None:
+        return Finding("bad", " ".join(str(error).split()), "Correct it, then: schedctl config check")
+    return Finding("ok", f"{len(app.pools)} pools: {', '.join(sorted(app.pools))}")
+
+
+def _models(app: App) -> Finding:
+    from scheduler.service.doctor import Finding
+
+    return Finding("ok", f"{len(app.catalogue.jobs)} models: {', '.join(spec.name for spec in app.catalogue.jobs)}")
+
+
+def _platform(app: App, name: str) -> Any:
+    return app.platforms[name]
+
+
+def _disk_clock(folder: Path) -> float:
+    """Return the time that the disk of the state folder stamps on a new file."""
+    with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as probe:
+        return Path(probe.name).stat().st_mtime
+
+
+def _row(diagnosis: Diagnosis) -> tuple[str, ...]:
+    finding = diagnosis.finding
+    return (finding.grade, diagnosis.check, finding.found, finding.remedy)

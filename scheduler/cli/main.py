@@ -1,0 +1,69 @@
+"""Entry point of ``schedctl``. The listing typed all day long is answered before the command tree is built."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scheduler.cli.context import Cli, Options
+from scheduler.cli.exits import report
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from typing import NoReturn
+
+
+def run() -> NoReturn:
+    """Run ``schedctl`` with the process's arguments and exit with its code (see scheduler.cli.exits)."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A name that the terminal's encoding lacks is no reason to fail.
+            stream.reconfigure(errors="replace")
+    sys.exit(main(sys.argv[1:]))
+
+
+def main(words: Sequence[str]) -> int:
+    """Run one command line and return its exit code. Errors are told on standard error, never raised."""
+    options = Options()
+    try:
+        quick = listing_asked(words)
+        if quick is not None:
+            options, states = quick
+            from scheduler.cli.queue_list import list_queue
+
+            list_queue(Cli(options), states)
+            code = 0
+        else:
+            from scheduler.cli.root import invoke
+
+            code = invoke(words, options)
+        sys.stdout.flush()
+    except BaseException as error:  # noqa: BLE001 - the one place where every error becomes an exit code
+        return report(error, options)
+    return code
+
+
+def listing_asked(words: Sequence[str]) -> tuple[Options, list[str]] | None:
+    """Return the options and states of a plain ``queue list``; None for everything else, help and typing errors too."""
+    options = Options()
+    states: list[str] = []
+    command: list[str] = []
+    rest = iter(words)
+    for word in rest:
+        name, given, value = word.partition("=")
+        match name:
+            case "--json" | "--no-color" | "--debug" if not given:
+                setattr(options, name.removeprefix("--").replace("-", "_"), True)
+            case "--config" | "--state":
+                text = value if given else next(rest, "")
+                if not text or (name == "--state" and command != ["queue", "list"]):
+                    return None
+                if name == "--config":
+                    options.config = Path(text)
+                else:
+                    states.append(text)
+            case _:
+                command.append(word)
+    return (options, states) if command == ["queue", "list"] else None

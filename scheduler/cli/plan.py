@@ -1,0 +1,162 @@
+"""`schedctl plan`: what the newest plan starts when and where, and why everything else waits."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from scheduler.cli.command import command, group
+from scheduler.cli.context import Cli
+from scheduler.cli.output import hours
+from scheduler.cli.queue import Job
+from scheduler.cli.shapes import job_state_json, plan_json, why
+
+if TYPE_CHECKING:
+    from scheduler.core.plan import Placement, Plan
+    from scheduler.store.jobs import JobRecord
+
+app = group("What runs next, and why a job waits.")
+
+_NO_PLAN = "There is no plan yet. The daemon makes one: schedctl daemon"
+_GANTT_COLUMNS = 96
+
+
+@command(app, "schedctl plan show")
+def show(ctx: typer.Context) -> None:
+    """Show the newest plan: sessions with their jobs, a picture of the week, and what waits for what."""
+    from scheduler.store import plans
+
+    cli: Cli = ctx.obj
+    with cli.app.database.read() as tx:
+        plan = plans.newest(tx)
+    if cli.options.json:
+        cli.out.data({"plan": plan_json(plan) if plan else None})
+    elif plan is None:
+        cli.out.say(_NO_PLAN)
+    else:
+        _show(cli, plan)
+
+
+@command(app, "schedctl plan explain ufm")
+def explain(ctx: typer.Context, job: Job) -> None:
+    """Say why a job is not running, or where it is; there is always one answer."""
+    from scheduler.store import jobs, plans
+
+    cli: Cli = ctx.obj
+    with cli.app.database.read() as tx:
+        record = jobs.get(tx, job)
+        plan = plans.newest(tx)
+    planned = [found for found in plan.placements if any(seat.job == job for seat in found.seats)] if plan else []
+    deferral = next((found for found in plan.deferrals if found.job == job), None) if plan else None
+    reason = deferral.reason.to_json() if deferral else None
+    answer = _answer(cli, record, reason, planned, plan)
+    if cli.options.json:
+        document: dict[str, Any] = {
+            "job": job,
+            **job_state_json(record.state),
+            "answer": answer,
+            "reason": reason,
+            "planned": [
+                {"pool": found.pool, "start": found.start, "end": found.end, "steps": _steps(found, job)}
+                for found in planned
+            ],
+        }
+        cli.out.data(document)
+        return
+    cli.out.line(f"{job}: {answer}.")
+    if planned:
+        cli.out.line()
+        cli.out.table(
+            ("from", "to", ">length", "pool", ">steps"),
+            [
+                (
+                    cli.out.instant(found.start),
+                    cli.out.instant(found.end),
+                    hours(found.end - found.start),
+                    found.pool,
+                    str(_steps(found, job)),
+                )
+                for found in planned
+            ],
+        )
+
+
+def _answer(
+    cli: Cli, record: JobRecord, reason: dict[str, Any] | None, planned: list[Placement], plan: Plan | None
+) -> str:
+    from scheduler.core.job import Queued
+
+    state = type(record.state).__name__.lower()
+    if not isinstance(record.state, Queued):
+        words = why(record.state, None, cli.out.zone)
+        return f"{state}, {words}" if words else state
+    if plan is None:
+        return "queued, and there is no plan yet; the daemon makes one: schedctl daemon"
+    if reason is not None:
+        return why(record.state, reason, cli.out.zone)
+    if planned:
+        return f"starts on {planned[0].pool} at {cli.out.instant(planned[0].start)}"
+    return f"queued after the newest plan ({cli.out.instant(plan.made_at)}); the next one considers it"
+
+
+def _steps(placement: Placement, job: str) -> int:
+    return sum(seat.steps for seat in placement.seats if seat.job == job)
+
+
+def _show(cli: Cli, plan: Plan) -> None:
+    out = cli.out
+    bound = f", no plan can exceed {plan.bound:.2f}" if plan.bound is not None else ""
+    out.line(f"Plan of {out.instant(plan.made_at)} by {plan.made_by}, worth {plan.value:.2f}{bound}.")
+    for warning in plan.warnings:
+        out.warn(warning)
+    if plan.placements:
+        out.line()
+        out.table(
+            ("from", "to", ">length", "pool", "~jobs", ">steps"),
+            [
+                (
+                    out.instant(found.start),
+                    out.instant(found.end),
+                    hours(found.end - found.start),
+                    found.pool,
+                    ", ".join(seat.job for seat in found.seats),
+                    ", ".join(str(seat.steps) for seat in found.seats),
+                )
+                for found in sorted(plan.placements, key=lambda found: (found.start, found.pool))
+            ],
+        )
+        out.line()
+        for line in gantt(plan.placements, plan.made_at, _GANTT_COLUMNS):
+            out.line(line)
+    if plan.deferrals:
+        out.line()
+        out.table(
+            ("job", "~waits because"),
+            [(deferral.job, deferral.reason.sentence(out.zone)) for deferral in plan.deferrals],
+        )
+
+
+def gantt(placements: tuple[Placement, ...], start: int, columns: int) -> list[str]:
+    """Return the sessions as bars, one line for each that a pool runs at once; times run from ``start``."""
+    end = max(found.end for found in placements)
+    per_column = max(1, -(-(end - start) // columns))
+    rows: list[tuple[str, list[Placement]]] = []
+    for found in sorted(placements, key=lambda found: (found.pool, found.start)):
+        row = next((row for pool, row in rows if pool == found.pool and row[-1].end <= found.start), None)
+        if row is None:
+            rows.append((found.pool, [found]))
+        else:
+            row.append(found)
+    width = max(len(pool) for pool, _ in rows)
+    lines = []
+    for pool, row in rows:
+        bar = ""
+        for found in row:
+            begin = max(len(bar), (found.start - start) // per_column)
+            length = max(1, (found.end - start) // per_column - begin)
+            label = "+".join(seat.job for seat in found.seats)[: length - 2]
+            bar = bar.ljust(begin) + (f"[{label.ljust(length - 2, '=')}]" if length > 1 else "|")
+        lines.append(f"{pool:<{width}} {bar}")
+    lines.append(f"{'':<{width}} one column is {hours(per_column)}")
+    return lines

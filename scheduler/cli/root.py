@@ -1,0 +1,90 @@
+"""Root: the table of commands, each loaded when it is used."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+import typer
+from typer.core import TyperGroup
+from typer.main import get_command
+
+from scheduler.cli.command import Group
+from scheduler.cli.context import Cli
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.cli.context import Options
+
+# name -> module and summary. The module has an ``app``; an app of one command is that command.
+COMMANDS: dict[str, tuple[str, str]] = {
+    "queue": ("scheduler.cli.queue", "The jobs: add, list, hold, cancel, reorder."),
+    "plan": ("scheduler.cli.plan", "What runs next, and why a job waits."),
+    "quota": ("scheduler.cli.quota", "Metered hours and money: limits, use, what is left."),
+    "pools": ("scheduler.cli.pools", "The places where sessions run."),
+    "runs": ("scheduler.cli.runs", "Sessions: list, logs, stop."),
+    "checkpoints": ("scheduler.cli.checkpoints", "Saved states: list, verify, copy, keep."),
+    "rehearse": ("scheduler.cli.rehearse", "A whole week on this machine in minutes."),
+    "daemon": ("scheduler.cli.daemon", "Plan, launch and settle, until stopped."),
+    "doctor": ("scheduler.cli.doctor", "Check that everything is in order."),
+    "db": ("scheduler.cli.db", "The database: make, upgrade, back up, verify."),
+    "config": ("scheduler.cli.config", "The settings and where they come from."),
+    "version": ("scheduler.cli.version", "The version of this program."),
+}
+
+
+class Root(Group):
+    """Loads a command's module when the command is used or asked for help."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        """Return the names of all commands."""
+        del ctx
+        return list(COMMANDS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        """Return a command, or None when there is none of this name."""
+        del ctx
+        if cmd_name not in COMMANDS:
+            return None
+        found = _load(cmd_name)
+        found.name = cmd_name
+        return found
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        """Write the summaries from the table, so that help loads no command."""
+        del ctx
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, summary) for name, (_, summary) in COMMANDS.items()])
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Find the command that ``args`` begin with; a misspelled one gets its nearest names."""
+        # typer looks for near names among the commands already loaded.
+        self.commands = dict.fromkeys(COMMANDS)  # type: ignore[assignment]
+        return super().resolve_command(ctx, args)
+
+
+def invoke(words: Sequence[str], options: Options) -> int:
+    """Parse one command line, run its command and return the exit code. Raises what the command raises."""
+    # Typer's own completion needs the tree's root; the context object reaches every command.
+    answer = tree().main(list(words), prog_name="schedctl", standalone_mode=False, obj=Cli(options))
+    return answer if isinstance(answer, int) else 0
+
+
+def tree() -> TyperGroup:
+    """Return the command tree."""
+    app = typer.Typer(cls=Root, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app.callback(epilog="\b\nExample:\n  schedctl queue list --state active")(_schedctl)
+    root = get_command(app)
+    if not isinstance(root, TyperGroup):
+        raise TypeError("the root of the command tree is no group")
+    return root
+
+
+def _schedctl() -> None:
+    """Train a family of models from scarce, metered GPU hours."""
+
+
+def _load(name: str) -> Any:
+    module = import_module(COMMANDS[name][0])
+    return get_command(module.app)

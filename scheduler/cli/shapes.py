@@ -1,0 +1,115 @@
+"""Shapes: how the scheduler's values stand in ``--json``, and in the words of a table. docs/cli.md lists the keys."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, assert_never
+
+from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
+from scheduler.core.run import Ended, Running, Stopping
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scheduler.core.job import JobState
+    from scheduler.core.plan import Plan
+    from scheduler.core.run import Run
+    from scheduler.store.checkpoints import CheckpointRecord
+
+
+def job_state_json(state: JobState) -> dict[str, Any]:
+    """Return the name of a job's state and its own fields."""
+    # The fields of a slotted dataclass; asdict would copy each deeply, a thousand times for a long queue.
+    detail = {name: getattr(state, name) for name in state.__slots__}
+    return {"state": type(state).__name__.lower(), "state_detail": detail}
+
+
+def why(state: JobState, waits: Mapping[str, Any] | None, zone: str) -> str:
+    """Return in one sentence why a job is where it is; ``waits`` is a stored reason."""
+    match state:
+        case Queued():
+            return sentence(waits, zone) if waits else ""
+        case Active(run=run, wish=None):
+            return f"runs as {run}"
+        case Active(run=run, wish=wish):
+            return f"runs as {run}, {wish} asked for"
+        case Held(by=by, why=reason):
+            return f"by {by}: {reason}" if reason else f"by {by}"
+        case Failed(why=reason, message=message):
+            return f"{reason}: {message}" if message else reason
+        case Cancelled(by=by):
+            return f"by {by}"
+        case Done():
+            return ""
+        case _:
+            assert_never(state)
+
+
+def sentence(stored: Mapping[str, Any], zone: str) -> str:
+    """Return a stored reason in words, with instants in ``zone``; one of a newer version keeps its own words."""
+    from scheduler.core.reasons import from_json
+
+    try:
+        return from_json(dict(stored)).sentence(zone)
+    except (KeyError, TypeError):
+        return str(stored.get("sentence", stored.get("code", "")))
+
+
+def share(part: int, whole: int) -> str:
+    """Return a percentage, ``33 %``."""
+    return f"{100 * part / whole:.0f} %" if whole > 0 else ""
+
+
+def run_json(run: Run) -> dict[str, Any]:
+    """Return a run with its lanes."""
+    state = run.state
+    ended = state if isinstance(state, Ended) else None
+    return {
+        "key": run.key,
+        "pool": run.pool,
+        "state": type(state).__name__.lower(),
+        "state_detail": {name: getattr(state, name) for name in state.__slots__},
+        "planned_start": run.planned_start,
+        "deadline": run.deadline,
+        "held_until": run.held_until,
+        "started": state.started if isinstance(state, Running | Stopping | Ended) else None,
+        "ended": ended.at if ended else None,
+        "outcome": ended.outcome if ended else None,
+        "lanes": [asdict(lane) for lane in run.lanes],
+    }
+
+
+def checkpoint_json(record: CheckpointRecord) -> dict[str, Any]:
+    """Return a checkpoint with its components."""
+    manifest = record.manifest
+    return {
+        "key": manifest.key,
+        "job": manifest.job,
+        "step": manifest.step,
+        "attempt": manifest.attempt,
+        "run": manifest.run,
+        "parent": manifest.parent,
+        "created_at": manifest.created_at,
+        "trained_seconds": manifest.trained_seconds,
+        "bytes": manifest.bytes,
+        "metrics": dict(manifest.metrics),
+        "components": [asdict(component) for component in manifest.components],
+        "state": record.state,
+        "why": record.why,
+        "pinned": record.pinned,
+        "seen_at": record.seen_at,
+    }
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """Return a plan with its placements and reasons."""
+    return {
+        "made_at": plan.made_at,
+        "made_by": plan.made_by,
+        "digest": plan.digest,
+        "value": plan.value,
+        "bound": plan.bound,
+        "warnings": list(plan.warnings),
+        "placements": [asdict(placement) for placement in plan.placements],
+        "deferrals": [{"job": deferral.job, "reason": deferral.reason.to_json()} for deferral in plan.deferrals],
+    }

@@ -1,0 +1,136 @@
+"""Doctor: independent checks of everything the scheduler stands on, each with what to do about it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from importlib.metadata import packages_distributions
+from typing import TYPE_CHECKING, Literal
+
+from platforms.base import PlatformError
+from scheduler.store import lease, runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from pathlib import Path
+
+    from platforms.artifacts.base import BlobStore
+    from platforms.base import Platform
+    from scheduler.store.engine import Database
+
+Grade = Literal["ok", "warning", "bad"]
+
+OUR_PACKAGES = frozenset({"config", "jobs", "platforms", "scheduler"})
+OUR_DISTRIBUTION = "uff-scheduler"
+_PROBE = "doctor/probe"
+_FREE_BYTES_WANTED = 1 << 30
+_FREE_BYTES_NEEDED = 1 << 26
+_CLOCK_SLACK_SECONDS = 120
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found; ``remedy`` is empty when all is well."""
+
+    grade: Grade
+    found: str
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """A finding with the name of its check."""
+
+    check: str
+    finding: Finding
+
+
+def examine(checks: Mapping[str, Callable[[], Finding]]) -> list[Diagnosis]:
+    """Run all checks at once and return their findings in the given order; a check that fails is a bad finding."""
+    with ThreadPoolExecutor(max_workers=8, thread_name_prefix="doctor") as threads:
+        found = list(threads.map(_guarded, checks.values()))
+    return [Diagnosis(name, finding) for name, finding in zip(checks, found, strict=True)]
+
+
+def check_database(database: Database) -> Finding:
+    """Read the database and write-lock it for a moment."""
+    with database.read() as tx:
+        live = runs.live(tx)
+    with database.write():
+        pass  # nobody holds the lock for long, and the disk may be written
+    return Finding("ok", f"{database.where}, {len(live)} live runs")
+
+
+def check_daemon(database: Database) -> Finding:
+    """Tell whether a daemon holds the lease."""
+    with database.read() as tx:
+        held = lease.current(tx)
+    if held is None:
+        return Finding("warning", "no daemon holds the lease: nothing is planned or launched", "Start: schedctl daemon")
+    return Finding("ok", f"{held.holder} holds the lease, epoch {held.epoch}")
+
+
+def check_disk(folder: Path) -> Finding:
+    """Look at the room where database and checkpoints go."""
+    there = next(place for place in (folder, *folder.parents) if place.exists())
+    if not os.access(there, os.W_OK):
+        return Finding("bad", f"{there} cannot be written", f"Give its user the right: chown it to uid {os.getuid()}")
+    free = shutil.disk_usage(there).free
+    room = f"{free / (1 << 30):.1f} GiB free at {there}"
+    if free >= _FREE_BYTES_WANTED:
+        return Finding("ok", room)
+    grade: Grade = "warning" if free >= _FREE_BYTES_NEEDED else "bad"
+    return Finding(grade, room, "Make room, or move state_dir to a larger disk")
+
+
+def check_store(artifacts: BlobStore) -> Finding:
+    """Write, read and remove a small object."""
+    word = os.urandom(8)
+    artifacts.put(_PROBE, word)
+    intact = artifacts.read(_PROBE) == word
+    artifacts.delete(_PROBE)
+    if not intact:
+        return Finding("bad", "the artifact store returned something else than was written", "Use another disk")
+    return Finding("ok", "written, read back, removed")
+
+
+def check_clock(artifacts_now: float, real_now: float) -> Finding:
+    """Compare this machine's clock with the one that stamps files of the store; all in real UTC seconds."""
+    off = round(artifacts_now - real_now)
+    if abs(off) > _CLOCK_SLACK_SECONDS:
+        why = f"the disk's clock is {abs(off)} s {'ahead of' if off > 0 else 'behind'} this machine's"
+        return Finding("bad", why, "Synchronise both with NTP: quota windows begin and end by the clock")
+    return Finding("ok", f"agrees with the disk's to {abs(off)} s")
+
+
+def check_platform(load: Callable[[], Platform], now: int) -> Finding:
+    """Load an adapter and ask it for nothing, which a working one answers."""
+    try:
+        load().find([], now)
+    except PlatformError as error:
+        return Finding("bad", error.why, error.remedy or "See docs/platforms.md")
+    return Finding("ok", "answers")
+
+
+def check_names() -> Finding:
+    """See that no other distribution brings packages of our names."""
+    owners = packages_distributions()
+    foreign = {
+        name: sorted(set(owners.get(name, [])) - {OUR_DISTRIBUTION})
+        for name in sorted(OUR_PACKAGES)
+        if set(owners.get(name, [])) - {OUR_DISTRIBUTION}
+    }
+    if foreign:
+        words = "; ".join(f"{name} also comes from {', '.join(others)}" for name, others in foreign.items())
+        return Finding("bad", words, "Install the scheduler into a virtual environment of its own")
+    return Finding("ok", f"{', '.join(sorted(OUR_PACKAGES))} are ours alone")
+
+
+def _guarded(check: Callable[[], Finding]) -> Finding:
+    try:
+        return check()
+    except Exception as error:  # noqa: BLE001 - a check that cannot be made is itself what was to be found
+        why = str(getattr(error, "why", "")) or str(error) or type(error).__name__
+        return Finding("bad", why, str(getattr(error, "remedy", "")) or "See docs/cli.md, doctor")

@@ -1,0 +1,93 @@
+"""Meters: every quota of every pool, with what is used, held and left of it now."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Literal
+
+from scheduler.core.quota import FirstUseQuota, MoneyQuota, RollingQuota, usage
+from scheduler.service.snapshot import LOOK_BACK_SECONDS
+from scheduler.store import ledger, limits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from scheduler.core.ledger import Charge
+    from scheduler.core.pool import Pool
+    from scheduler.core.quota import ObservedLimit, Quota
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """One quota of one pool; amounts are seconds or micro-dollars, as ``unit`` says.
+
+    ``used`` is spent, ``held`` is set aside for sessions that go on. The window is [``start``, ``end``).
+    ``resets_at`` is when room comes back, None when nothing has to. ``source`` and ``as_of`` say who set the limit.
+    """
+
+    pool: str
+    quota: str
+    unit: Literal["seconds", "microdollars"]
+    limit: int
+    used: int
+    held: int
+    free: int
+    start: int
+    end: int
+    resets_at: int | None
+    source: str
+    as_of: str
+
+
+def meters(tx: Connection, pools: Mapping[str, Pool], now: int) -> list[Meter]:
+    """Return the meters of all pools, by pool name, quotas in the order of the settings."""
+    charges = ledger.charges(tx, now - LOOK_BACK_SECONDS)
+    observed = limits.observed(tx)
+    return [
+        _meter(name, quota, charges.get(name, ()), now, observed.get(name, ()))
+        for name, pool in sorted(pools.items())
+        for quota in pool.quotas
+    ]
+
+
+def _meter(pool: str, quota: Quota, charges: Sequence[Charge], now: int, observed: Sequence[ObservedLimit]) -> Meter:
+    found = usage(quota, charges, now, observed)
+    source, as_of = _provenance(quota, now, observed)
+    return Meter(
+        pool=pool,
+        quota=quota.name,
+        unit="microdollars" if isinstance(quota, MoneyQuota) else "seconds",
+        limit=found.limit,
+        used=found.used - found.held,
+        held=found.held,
+        free=found.free,
+        start=found.window.start,
+        end=found.window.end,
+        resets_at=_resets_at(quota, charges, found.window.end, now),
+        source=source,
+        as_of=as_of,
+    )
+
+
+def _resets_at(quota: Quota, charges: Sequence[Charge], end: int, now: int) -> int | None:
+    match quota:
+        case RollingQuota(span_seconds=span):
+            leaving = [max(now, charge.start + span) for charge in charges if charge.end + span > now]
+            return min(leaving, default=None)
+        case FirstUseQuota():
+            # A span that no use has opened yet begins now, whenever now is.
+            opened = any(charge.start < end and charge.end > end - quota.span_seconds for charge in charges)
+            return end if opened else None
+        case _:
+            return end
+
+
+def _provenance(quota: Quota, now: int, observed: Sequence[ObservedLimit]) -> tuple[str, str]:
+    covering = [seen for seen in observed if seen.quota == quota.name and seen.start <= now < seen.end]
+    if not covering:
+        return quota.source, quota.as_of
+    newest = max(covering, key=lambda seen: seen.at)
+    return newest.source, datetime.fromtimestamp(newest.at, UTC).date().isoformat()

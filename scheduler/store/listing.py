@@ -1,0 +1,99 @@
+"""Listing: the queue at a glance, read without the database toolkit when the database is SQLite.
+
+`schedctl queue list` is typed all day long, and importing SQLAlchemy takes longer than everything else it does. The
+query is one portable text; on SQLite the standard library's driver runs it, on PostgreSQL the engine does. Whatever
+is unusual (missing, older, damaged, locked) is left to the engine, which knows how to say it.
+"""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from contextlib import closing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from scheduler.store import codec
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Mapping
+
+    from scheduler.core.job import JobState
+
+REVISION = "0001"
+"""The schema revision the query is written for; with another one the engine is asked."""
+
+_SQLITE = "sqlite:///"
+_JOBS = (
+    "SELECT name, role, position, state, state_detail, weight, target_step, done_step, attempts, failures,"
+    " last_pool, not_before, deadline, created_at FROM jobs ORDER BY position, name"
+)
+_PLAN = "SELECT body FROM plans ORDER BY id DESC LIMIT 1"
+_REVISION = "SELECT version_num FROM alembic_version"
+
+
+@dataclass(frozen=True, slots=True)
+class ListedJob:
+    """One job of the queue. ``waits`` is the reason of the newest plan as stored (see core.reasons), if it has one."""
+
+    name: str
+    role: str
+    position: int
+    state: JobState
+    weight: float
+    target_step: int
+    done_step: int
+    attempts: int
+    failures: int
+    last_pool: str | None
+    not_before: int | None
+    deadline: int | None
+    created_at: int
+    waits: Mapping[str, Any] | None
+
+
+def list_jobs(url: str, states: Collection[str] | None = None) -> list[ListedJob]:
+    """Return all jobs, or those in the named states, in queue order; one consistent snapshot. Raises StoreFailure."""
+    rows, plan = _from_sqlite(url) or _from_engine(url)
+    waits = {entry["job"]: entry["reason"] for entry in json.loads(plan)["deferrals"]} if plan else {}
+    found = []
+    for row in rows:
+        name, role, position, state, detail, *others = row
+        if states is None or state in states:
+            listed: tuple[Any, ...] = (name, role, position, codec.job_state(state, detail), *others, waits.get(name))
+            found.append(ListedJob(*listed))
+    return found
+
+
+_Found = tuple["Iterable[Any]", "str | None"]
+
+
+def _from_sqlite(url: str) -> _Found | None:
+    """Return rows and newest plan, or None when the engine has to look."""
+    path = url.removeprefix(_SQLITE)
+    if path == url or not path.startswith("/") or "?" in path:
+        return None
+    try:
+        # Explicit autocommit, so that BEGIN is ours and all three reads are of one instant.
+        with closing(sqlite3.connect(f"file:{quote(path)}?mode=ro", uri=True, isolation_level=None)) as connection:
+            connection.execute("BEGIN")
+            if connection.execute(_REVISION).fetchall() != [(REVISION,)]:
+                return None
+            plan = connection.execute(_PLAN).fetchone()
+            return connection.execute(_JOBS).fetchall(), plan[0] if plan else None
+    except sqlite3.Error:
+        return None
+
+
+def _from_engine(url: str) -> _Found:
+    from sqlalchemy import text
+
+    from scheduler.store.engine import open_database
+
+    database = open_database(url)
+    try:
+        with database.read() as tx:
+            return tx.execute(text(_JOBS)).all(), tx.execute(text(_PLAN)).scalar()
+    finally:
+        database.close()
