@@ -32,12 +32,17 @@ def verify(db: Database) -> list[str]:
 
 
 def _verify(tx: Connection) -> list[str]:
-    damage = list(_storage(tx))
-    if damage:
-        # Rows of a damaged file prove nothing.
-        return damage
-    checks = (_triggers, _lease, _values, _history, _seats, _attempts, _ledger, _progress)
-    return [problem for check in checks for problem in check(tx)]
+    stages = (
+        (_storage,),
+        (_values,),
+        (_triggers, _lease, _history, _seats, _attempts, _ledger, _progress),
+    )
+    for checks in stages:
+        problems = [problem for check in checks for problem in check(tx)]
+        if problems:
+            # What the next stage would read proves nothing.
+            return problems
+    return []
 
 
 def _storage(tx: Connection) -> Iterator[str]:
@@ -73,12 +78,16 @@ def _lease(tx: Connection) -> Iterator[str]:
 
 
 def _values(tx: Connection) -> Iterator[str]:
-    """Every state and definition must be readable."""
+    """Every state, definition and document must be readable."""
     for row in tx.execute(select(jobs)):
         yield from _readable(f"job {row.name}", codec.job_state, row.state, row.state_detail)
         yield from _readable(f"job {row.name}", codec.spec, row)
-    for row in tx.execute(select(runs.c.key, runs.c.state, runs.c.state_detail)):
-        yield from _readable(f"run {row.key}", codec.run_state, row.state, row.state_detail)
+    for key, state, detail in tx.execute(select(runs.c.key, runs.c.state, runs.c.state_detail)):
+        yield from _readable(f"run {key}", codec.run_state, state, detail)
+    for number, data in tx.execute(select(events.c.id, events.c.data)):
+        yield from _readable(f"event {number}", codec.load, data)
+    for key, manifest in tx.execute(select(checkpoints.c.key, checkpoints.c.manifest)):
+        yield from _readable(f"checkpoint {key}", codec.load, manifest)
 
 
 def _readable(subject: str, decode: Callable[..., object], *columns: Any) -> Iterator[str]:

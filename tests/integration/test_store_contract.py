@@ -443,9 +443,13 @@ def test_the_database_refuses_what_code_forgot(database: Database, statement: st
 
 
 def test_nothing_of_a_transaction_that_fails_is_kept(database: Database) -> None:
-    with pytest.raises(DuplicateJob), database.write() as tx:
-        jobs.add(tx, plain_spec("ufm"), NOW)
-        jobs.add(tx, plain_spec("ufm"), NOW)
+    def add_twice() -> None:
+        with database.write() as tx:
+            jobs.add(tx, plain_spec("ufm"), NOW)
+            jobs.add(tx, plain_spec("ufm"), NOW)
+
+    with pytest.raises(DuplicateJob):
+        add_twice()
     with database.read() as tx:
         assert jobs.everything(tx) == []
         assert events.tail(tx) == []

@@ -49,9 +49,14 @@ def test_a_lease_that_is_over_is_taken_under_a_new_epoch_and_the_old_holder_is_f
     assert second.epoch == first.epoch + 1
     with pytest.raises(Fenced, match="epoch 1 is over"):
         lease.renew(database, first, 60)
-    with pytest.raises(Fenced), database.write() as tx:
-        jobs.add(tx, SPEC, 0)
-        lease.fence(tx, first.epoch)
+
+    def write_late(epoch: int) -> None:
+        with database.write() as tx:
+            jobs.add(tx, SPEC, 0)
+            lease.fence(tx, epoch)
+
+    with pytest.raises(Fenced):
+        write_late(first.epoch)
     with database.write() as tx:
         lease.fence(tx, second.epoch)
         assert jobs.everything(tx) == []
@@ -93,11 +98,13 @@ def test_a_second_daemon_of_the_host_does_not_start(tmp_path: Path) -> None:
         [
             sys.executable,
             "-c",
-            "import pathlib, sys\n"
-            "from scheduler.store.lease import file_lock\n"
-            "held = file_lock(pathlib.Path(sys.argv[1]))\n"
-            "print('held', flush=True)\n"
-            "sys.stdin.read()\n",
+            (
+                "import pathlib, sys\n"
+                "from scheduler.store.lease import file_lock\n"
+                "held = file_lock(pathlib.Path(sys.argv[1]))\n"
+                "print('held', flush=True)\n"
+                "sys.stdin.read()\n"
+            ),
             str(path),
         ],
         stdin=subprocess.PIPE,

@@ -78,8 +78,10 @@ def test_postgresql_tables_are_the_same(postgresql: str) -> None:
                     for query in (
                         "SELECT conname, pg_get_constraintdef(oid) FROM pg_constraint WHERE conrelid <> 0",
                         "SELECT indexname, indexdef FROM pg_indexes WHERE schemaname = 'public'",
-                        "SELECT table_name || '.' || column_name, data_type || is_nullable || "
-                        "coalesce(column_default, '') FROM information_schema.columns WHERE table_schema = 'public'",
+                        (
+                            "SELECT table_name || '.' || column_name, data_type || is_nullable || "
+                            "coalesce(column_default, '') FROM information_schema.columns WHERE table_schema = 'public'"
+                        ),
                     )
                     for row in tx.execute(text(query))
                     if "alembic" not in row[0]
