@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -153,13 +152,7 @@ def _slack(tx: Connection, placement: Placement, records: Sequence[JobRecord], n
 
 def launch_all(ports: Ports, reserved: Sequence[Run]) -> None:
     """Submit each run: commit Submitting, call the platform, record the answer. An unknown answer changes nothing."""
-    if len(reserved) <= 1:
-        for run in reserved:
-            _launch_one(ports, run)
-        return
-    with ThreadPoolExecutor(max_workers=min(8, len(reserved)), thread_name_prefix="launch") as threads:
-        for done in [threads.submit(_launch_one, ports, run) for run in reserved]:
-            done.result()
+    ports.in_parallel(lambda run: _launch_one(ports, run), reserved)
 
 
 def _launch_one(ports: Ports, reserved: Run) -> None:

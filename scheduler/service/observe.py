@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, assert_never
 
@@ -70,12 +69,7 @@ def _ask_platforms(ports: Ports, runs: Sequence[Run], seen: Observation, now: in
             return PlatformError(pool, "find", "the pool is no longer configured", "put it back until its runs end")
 
     pools = sorted(keys_by_pool)
-    if len(pools) <= 1:
-        answers = [ask(pool) for pool in pools]
-    else:
-        with ThreadPoolExecutor(max_workers=min(8, len(pools)), thread_name_prefix="observe") as threads:
-            answers = list(threads.map(ask, pools))
-    for pool, answer in zip(pools, answers, strict=True):
+    for pool, answer in zip(pools, ports.in_parallel(ask, pools), strict=True):
         if isinstance(answer, PlatformError):
             ports.log.warning("platform.unknown", pool=pool, why=str(answer))
             continue

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from scheduler.store import lease as leases
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -20,6 +21,10 @@ if TYPE_CHECKING:
     from scheduler.core.pool import Pool
     from scheduler.core.snapshot import Snapshot
     from scheduler.store.engine import Database
+
+
+_Item = TypeVar("_Item")
+_Answer = TypeVar("_Answer")
 
 
 class Log(Protocol):
@@ -36,6 +41,22 @@ class Log(Protocol):
 
     def exception(self, event: str, **fields: Any) -> Any:
         """Something failed that should not be able to; the traceback is added."""
+
+
+class InParallel(Protocol):
+    """Does one piece of slow work per item and returns the answers in the items' order; raises what the work raises."""
+
+    def __call__(self, work: Callable[[_Item], _Answer], items: Sequence[_Item]) -> list[_Answer]:
+        """Return ``[work(item) for item in items]``, perhaps all at the same time."""
+        ...
+
+
+def in_threads(work: Callable[[_Item], _Answer], items: Sequence[_Item]) -> list[_Answer]:
+    """Do the work of up to eight items at a time; all items are worked on even if one of them raises."""
+    if len(items) <= 1:
+        return [work(item) for item in items]
+    with ThreadPoolExecutor(max_workers=min(8, len(items)), thread_name_prefix="ports") as threads:
+        return [done.result() for done in [threads.submit(work, item) for item in items]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +89,7 @@ class Ports:
     bundle: str
     log: Log
     epoch: int = 0  # of the lease this daemon holds
+    in_parallel: InParallel = in_threads
 
     @contextmanager
     def write(self) -> Iterator[Connection]:
