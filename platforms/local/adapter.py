@@ -47,7 +47,7 @@ _NEW = ".new-"  # a folder in the making
 _GONE = ".gone-"  # a folder in removal
 _LOCK_TRIES = 250
 _LOCK_WAIT_SECONDS = 0.02
-_CLAIM_SECONDS = 30  # real seconds a keeper may take to claim; it takes a few hundredths of one
+_CLAIM_SECONDS = 10  # real seconds a keeper may take to claim; it takes a hundredth of one
 _LOG_CHUNK_BYTES = 1 << 16
 _SETTINGS = frozenset({"devices", "log_bytes", "nice", "pass_environment"})
 # The daemon's environment holds secrets of mail servers and accounts; a session gets what programs need to
@@ -128,7 +128,7 @@ class LocalPlatform:
         session = self._session(key)
         with self._answering("stop"):
             self._stand()
-            if session.order() is None or session.void(now, "stopped before it started"):
+            if session.order() is None or (session.claim() is None and session.void(now, "stopped before it started")):
                 return
             if force:
                 session.kill()
@@ -312,8 +312,8 @@ class LocalPlatform:
     def _answering(self, action: str) -> Iterator[None]:
         try:
             yield
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise Unreachable("local", action, f"{type(error).__name__}: {error}", f"Check {self._root}") from error
+        except (OSError, ValueError) as error:
+            raise Unreachable("local", action, str(error), f"Check {self._root}") from error
 
 
 def _read_devices(text: str) -> tuple[int, ...]:

@@ -60,8 +60,8 @@ class Log:
         try:
             while kept:
                 kept = kept[os.write(self._descriptor, kept) :]
-        except OSError as error:
-            sys.stderr.write(f"output dropped: {error}\n")
+        except OSError:
+            return
 
 
 def main() -> None:
@@ -74,6 +74,7 @@ def main() -> None:
     ends_by = min(terms.deadline, started_at + terms.cap_seconds) if terms.cap_seconds else terms.deadline
     if started_at >= ends_by:
         sys.exit("the deadline passed before the session could start")
+    log = Log(OUTPUT, terms.log_bytes)
     output, output_end = os.pipe()
     agent, let_go = _fork_agent(terms, output_end)
     os.close(output_end)
@@ -87,7 +88,7 @@ def main() -> None:
     os.write(let_go, b"1")
     os.close(let_go)
     _acknowledge()
-    overran = _watch(terms, agent, ticks, output, ends_by)
+    overran = _watch(terms, agent, ticks, ends_by, output, log)
     _, status = os.waitpid(agent, 0)
     ended_at = max(started_at, min(int(terms.now()), ends_by))
     publish(".", END, _end(started_at, ended_at, os.waitstatus_to_exitcode(status), overran=overran))
@@ -124,12 +125,11 @@ def _acknowledge() -> None:
     os.close(nowhere)
 
 
-def _watch(terms: Terms, agent: int, ticks: int, output: int, ends_by: int) -> bool:
+def _watch(terms: Terms, agent: int, ticks: int, ends_by: int, output: int, log: Log) -> bool:
     """Keep the output until the agent is gone, with all its kin; return whether the deadline ended it.
 
     The agent is not reaped here: its pid stands for the group as long as there is something to kill.
     """
-    log = Log(OUTPUT, terms.log_bytes)
     agent_gone = os.pidfd_open(agent)
     waiting_for = [agent_gone, output]
     ready: list[int] = []

@@ -7,15 +7,16 @@ import os
 import signal
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from platforms.base import Observed, SessionState
 from platforms.local.processes import boot_id, kill_members, members, start_ticks
 from platforms.local.records import CLAIM, END, ORDER, publish
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable
 
+_Record = TypeVar("_Record")
 _KILL_ROUNDS = 5
 
 
@@ -69,20 +70,15 @@ class Session:
 
     def order(self) -> Order | None:
         """Return what was ordered, or None when there is no such session."""
-        document = self._read(ORDER)
-        return None if document is None else Order(**{**document, "devices": tuple(document.get("devices", ()))})
+        return self._read(ORDER, lambda document: Order(**{**document, "devices": tuple(document["devices"])}))
 
     def claim(self) -> Claim | Void | None:
         """Return who runs the session, or the proof that nobody ever will, or None when it is still open."""
-        document = self._read(CLAIM)
-        if document is None:
-            return None
-        return Void(**document["void"]) if "void" in document else Claim(**document)
+        return self._read(CLAIM, lambda document: Void(**document["void"]) if "void" in document else Claim(**document))
 
     def end(self) -> End | None:
         """Return how the session ended, or None while it has not."""
-        document = self._read(END)
-        return None if document is None else End(**document)
+        return self._read(END, lambda document: End(**document))
 
     def void(self, now: int, why: str) -> bool:
         """Take the claim, so that no keeper can; return False when somebody had it already."""
@@ -104,7 +100,10 @@ class Session:
                 return None
             if now <= order.claim_by:
                 return Observed(self.key, SessionState.QUEUED, "", detail="starting")
-            self.void(now, "no keeper claimed the session in time")
+            try:
+                self.void(now, "no keeper claimed the session in time")
+            except OSError as error:
+                return Observed(self.key, SessionState.QUEUED, "", detail=f"overdue, and cannot be voided: {error}")
             claim = self.claim()
         match claim:
             case Void(why=why):
@@ -166,11 +165,10 @@ class Session:
         current = boot_id()
         return bool(claim.boot and current) and claim.boot != current
 
-    def _read(self, name: str) -> Mapping[str, Any] | None:
+    def _read(self, name: str, build: Callable[[dict[str, Any]], _Record]) -> _Record | None:
         try:
-            document = json.loads((self.folder / name).read_bytes())
+            return build(json.loads((self.folder / name).read_bytes()))
         except FileNotFoundError:
             return None
-        if not isinstance(document, dict):
-            raise ValueError(f"{self.folder / name} is no JSON object")
-        return document
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            raise ValueError(f"{self.folder / name} is damaged: {error}") from error

@@ -1,5 +1,6 @@
 """The local platform with real processes that are killed, overstay, talk too much and have children."""
 
+import errno
 import json
 import os
 import select
@@ -199,6 +200,46 @@ def test_a_session_whose_keeper_is_killed_still_runs_and_can_be_stopped(machine:
     assert machine.processes() == set()
 
 
+def test_a_session_can_be_ended_in_the_instant_it_is_launched(machine: Machine) -> None:
+    """Many times, because the agent's process has its group and its mark only after a moment."""
+    machine.sessions_max = 20
+    for number in range(20):
+        machine.launch(f"run-{number}")
+        machine.adapter().stop(f"run-{number}", machine.clock.now(), force=True)
+    for number in range(20):
+        machine.until_ended(f"run-{number}")
+
+
+def test_a_forced_stop_is_confirmed_even_when_the_keeper_was_stopped(machine: Machine) -> None:
+    machine.launch()
+    machine.until_ready()
+    os.kill(machine.claim()["keeper"], signal.SIGSTOP)
+    machine.adapter().stop("one", machine.clock.now(), force=True)
+    assert machine.until_ended().detail == "killed by signal 9"
+
+
+def test_a_full_disk_neither_ends_a_session_nor_keeps_it_from_being_stopped(
+    machine: Machine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine.launch()
+    machine.until_ready()
+    kill(machine.claim()["keeper"])
+
+    def full(*_: object) -> bool:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("platforms.local.session.publish", full)
+        assert machine.find().state == SessionState.RUNNING
+        machine.adapter().stop("one", machine.clock.now(), force=True)
+        assert machine.find().state == SessionState.ENDED
+        patch.setattr(Path, "write_text", full)
+        with pytest.raises(Refused, match="No space"):
+            machine.launch("two")
+    assert machine.adapter().find(["two"], machine.clock.now()) == {}
+    assert machine.find().state == SessionState.ENDED
+
+
 def test_a_session_is_over_only_when_its_last_process_is_gone(machine: Machine) -> None:
     """Keeper and agent are killed; a child in a kernel session of its own still holds the session."""
     machine.launch(children=["own session"])
@@ -324,7 +365,7 @@ def test_a_late_keeper_finds_the_session_void_and_starts_nothing(machine: Machin
     assert "claimed or void" in late.stderr
     assert late.stdout == ""
     assert machine.find().state == SessionState.ABSENT
-    assert not (folder / "output.log").exists()
+    assert machine.output() == b""
 
 
 def test_an_unclaimed_session_is_queued_until_its_time_is_up(machine: Machine) -> None:
