@@ -1,0 +1,124 @@
+"""Whatever goes wrong has a result, and leaves nothing running."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+# Holds the write end of a FIFO as long as it lives, and starts a child that does too; neither obeys SIGTERM.
+STUBBORN = """
+import os, select, signal, subprocess, sys
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+held = os.open(os.environ["ALIVE"], os.O_WRONLY)
+os.set_inheritable(held, True)
+child = "import signal, select; signal.signal(signal.SIGTERM, signal.SIG_IGN); select.select([], [], [])"
+subprocess.Popen([sys.executable, "-c", child], close_fds=False)
+open(os.environ["SCHED_PROGRESS"], "w").write('{"step": 1}\\n')
+select.select([], [], [])
+"""
+
+
+def test_a_crashing_lane_does_not_take_the_other_along(session: Any) -> None:
+    crash = "import sys\nsys.stderr.write('KeyError: weights\\n')\nsys.exit(3)\n"
+    session.run(session.lane(crash, 0), session.lane(session.counter, 1, target_step=20))
+    failed, finished = session.result(0), session.result(1)
+    assert (failed["outcome"], failed["error_class"]) == ("failed", "code")
+    assert "KeyError: weights" in failed["message"]
+    assert finished["outcome"] == "finished"
+    assert session.manifests("job1")
+
+
+def test_a_command_that_ignores_sigterm_is_killed_with_its_children(
+    session: Any, alive: tuple[Path, Callable[[], None]]
+) -> None:
+    path, wait_for_all_gone = alive
+    result = session.run(session.lane(STUBBORN, environment={"ALIVE": str(path)}), seconds=3.0, grace_seconds=0.5)
+    wait_for_all_gone()
+    assert (result["outcome"], result["error_class"]) == ("failed", "killed")
+    assert "grace" in result["why"]
+
+
+def test_a_killed_agent_takes_its_command_along(session: Any, alive: tuple[Path, Callable[[], None]]) -> None:
+    path, wait_for_all_gone = alive
+    session.write(session.lane(STUBBORN, environment={"ALIVE": str(path)}))
+    session.start()
+    session.until_training()
+    assert session.process
+    session.process.kill()
+    session.process.wait()
+    wait_for_all_gone()
+
+
+def test_a_killed_supervisor_takes_its_lanes_along(session: Any, alive: tuple[Path, Callable[[], None]]) -> None:
+    path, wait_for_all_gone = alive
+    environment = {"ALIVE": str(path)}
+    session.write(*(session.lane(STUBBORN, index, environment=environment) for index in (0, 1)))
+    session.start()
+    session.until_training()
+    assert session.process
+    session.process.kill()
+    session.process.wait()
+    wait_for_all_gone()
+
+
+def test_a_killed_lane_gets_a_result_and_the_other_goes_on(
+    session: Any, alive: tuple[Path, Callable[[], None]]
+) -> None:
+    """The command kills the agent of its own lane; the supervisor reports in its place."""
+    path, wait_for_all_gone = alive
+    killer = STUBBORN.replace("select.select([], [], [])\n", "os.kill(os.getppid(), signal.SIGKILL)\n")
+    killer += "select.select([], [], [])\n"
+    session.run(
+        session.lane(killer, 0, environment={"ALIVE": str(path)}), session.lane(session.counter, 1, target_step=20)
+    )
+    wait_for_all_gone()
+    lost = session.result(0)
+    assert (lost["outcome"], lost["error_class"], lost["job"]) == ("failed", "killed", "job0")
+    assert session.result(1)["outcome"] == "finished"
+
+
+def test_missing_data_is_a_data_failure(session: Any) -> None:
+    result = session.run(session.lane(session.counter, data="corpus/none"))
+    assert (result["outcome"], result["error_class"]) == ("failed", "data")
+    assert "corpus/none" in result["message"]
+
+
+@pytest.mark.parametrize(
+    ("script", "error_class"),
+    [
+        ("import sys; sys.exit(65)", "data"),
+        ("raise MemoryError", "oom"),
+        ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "killed"),
+        ("import torch_that_is_not_there", "code"),
+        ("", "code"),
+    ],
+)
+def test_a_failing_command_is_classed(session: Any, script: str, error_class: str) -> None:
+    result = session.run(session.lane(script))
+    assert (result["outcome"], result["error_class"]) == ("failed", error_class)
+
+
+def test_a_program_that_does_not_exist_is_a_clear_failure(session: Any) -> None:
+    result = session.run(session.lane("", command=["/no/such/program"]))
+    assert (result["outcome"], result["error_class"]) == ("failed", "code")
+    assert "/no/such/program" in result["message"]
+
+
+@pytest.mark.parametrize(("found", "outcome"), [("Tesla T4\nTesla T4", "finished"), ("Tesla P100-PCIE-16GB", "failed")])
+def test_the_devices_must_be_the_expected_ones(session: Any, tmp_path: Path, found: str, outcome: str) -> None:
+    tool = tmp_path / "bin/nvidia-smi"
+    tool.parent.mkdir()
+    tool.write_text(f"#!/bin/sh\nprintf '{found}\\n'\n")
+    tool.chmod(0o755)
+    session.write(session.lane(session.counter, target_step=5), expected_devices={"count": 2, "name": "NvidiaTeslaT4"})
+    session.start(PATH=f"{tool.parent}:{os.environ['PATH']}")
+    assert session.end() == 0
+    result = session.result()
+    assert result["outcome"] == outcome
+    if outcome == "failed":
+        assert result["error_class"] == "device"
+        assert "P100" in result["message"]
+    else:
+        assert result["devices"] == ["Tesla T4", "Tesla T4"]
