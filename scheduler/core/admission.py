@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota, longest
+from scheduler.core.quota import longest, reliefs
 from scheduler.core.window import DAY
 
 if TYPE_CHECKING:
@@ -65,23 +65,13 @@ def earliest(
 ) -> int | None:
     """Return the first instant from ``after`` on at which a session of ``seconds`` is admitted, or None.
 
-    Room can only grow where a window begins, a session ends, hours open or an old charge starts to expire, so only
-    those instants are tried.
+    Room can only come where a session ends, hours open or a quota gives relief, so only those instants are tried.
     """
     until = after + within_seconds
-    instants = {after, *live_ends}
-    instants.update(window.start for window in pool.open_windows(after, until))
-    instants.update(seen.start for seen in observed)
+    instants = {after, *live_ends, *(window.start for window in pool.open_windows(after, until))}
+    price = pool.price_microdollars_per_hour
     for quota in pool.quotas:
-        match quota:
-            case CalendarQuota() | MoneyQuota():
-                instants.update(window.start for window in quota.calendar.windows(after, until))
-            case RollingQuota():
-                for charge in charges:
-                    instants.update((charge.start + quota.span_seconds, charge.end + quota.span_seconds))
-            case FirstUseQuota():
-                instants.update(charge.start + quota.span_seconds for charge in charges)
-                instants.update(charge.end for charge in charges)
+        instants |= reliefs(quota, charges, after, until, seconds, observed, price)
     for instant in sorted(instants):
         if after <= instant < until and room(pool, charges, live_ends, instant, observed).seconds >= seconds:
             return instant

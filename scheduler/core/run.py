@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Literal
@@ -130,8 +131,11 @@ def launch_key(prefix: str, job: str, attempt: int) -> str:
     The job is the run's first lane. Attempts of a job are never reused, so neither is a key.
     """
     cleaned = "".join(c if c.isascii() and c.isalnum() else "-" for c in job.lower()).strip("-")
-    tail = f"-{attempt:04d}"
-    return f"{prefix}-{cleaned}"[: 50 - len(tail)].rstrip("-") + tail
+    name, tail = f"{prefix}-{cleaned}", f"-{attempt:04d}"
+    if cleaned != job or len(name) + len(tail) > 50:
+        # Names that look alike once cleaned or cut must not share a key.
+        tail = f"-{hashlib.sha256(job.encode()).hexdigest()[:8]}{tail}"
+    return name[: 50 - len(tail)].rstrip("-") + tail
 
 
 def submit(state: RunState, now: int) -> Submitting:

@@ -1,0 +1,83 @@
+"""Reasons: data that survives JSON, and sentences that tell all of it."""
+
+import json
+from dataclasses import replace
+
+import pytest
+
+from scheduler.core import reasons
+from scheduler.core.reasons import (
+    ConcurrencyFull,
+    DeadlineUnreachable,
+    DoesNotFit,
+    GateClosed,
+    HeldByPerson,
+    LeftoverTooShort,
+    NoAllowedPool,
+    NotReleased,
+    Outbid,
+    PoolClosed,
+    QuotaEmpty,
+    Reason,
+    from_json,
+    show,
+)
+
+AT = 1_795_269_900  # Sat 21 Nov 2026, 14:05 UTC
+
+CASES: list[tuple[Reason, list[str]]] = [
+    (HeldByPerson("ann", "lunch"), ["held by ann", "lunch"]),
+    (HeldByPerson("ann", ""), ["held by ann"]),
+    (NotReleased(AT, "retry delay"), ["retry delay", "14:05"]),
+    (GateClosed("uff-main", 0.123, 0.2, AT), ["uff-main", "20%", "12.3%", "14:05"]),
+    (GateClosed("uff-main", 0.0, 1.0), ["uff-main", "100%", "0.0%"]),
+    (NoAllowedPool(("kaggle", "desk")), ["kaggle", "desk"]),
+    (DoesNotFit("1 x 24 GiB", "2 x 15 GiB"), ["1 x 24 GiB", "2 x 15 GiB"]),
+    (DeadlineUnreachable(AT, 12.34, 5.67), ["14:05", "12.3 h", "5.7 h"]),
+    (QuotaEmpty("kaggle", "GPU hours of the week", AT), ["kaggle", "GPU hours of the week", "14:05"]),
+    (QuotaEmpty("kaggle", "week", None), ["kaggle", "week"]),
+    (PoolClosed("desk", "outside its hours", AT), ["desk", "outside its hours", "14:05"]),
+    (PoolClosed("desk", "switched off", None), ["desk", "switched off"]),
+    (ConcurrencyFull("kaggle", 2, AT), ["kaggle", "2 sessions", "14:05"]),
+    (ConcurrencyFull("kaggle", 2, None), ["kaggle", "2 sessions"]),
+    (LeftoverTooShort("kaggle", 660, 2400), ["kaggle", "11 min", "40 min"]),
+    (Outbid("kaggle", "uff-main", 3.14159, 4.5, AT), ["kaggle", "uff-main", "3.14", "4.50", "14:05"]),
+    (Outbid("kaggle", "uff-main", None, None, None), ["kaggle", "uff-main"]),
+]
+
+
+@pytest.mark.parametrize(("reason", "words"), CASES, ids=lambda value: type(value).__name__)
+def test_a_reason_survives_json(reason: Reason, words: list[str]) -> None:
+    assert from_json(json.loads(json.dumps(reason.to_json()))) == reason
+
+
+@pytest.mark.parametrize(("reason", "words"), CASES, ids=lambda value: type(value).__name__)
+def test_a_sentence_says_every_figure(reason: Reason, words: list[str]) -> None:
+    sentence = reason.sentence()
+    assert [word for word in words if word not in sentence] == []
+    assert "None" not in sentence
+    assert reason.to_json()["sentence"] == sentence
+
+
+def test_every_kind_of_reason_is_tested_and_has_its_own_code() -> None:
+    named = [value for value in vars(reasons).values() if isinstance(value, type) and issubclass(value, Reason)]
+    kinds = [kind for kind in named if kind is not Reason]
+    assert {type(reason) for reason, _ in CASES} == set(kinds)
+    assert len({kind.code for kind in kinds} | {""}) == len(kinds) + 1
+
+
+def test_instants_are_shown_in_the_reader_s_zone() -> None:
+    assert show(AT) == "Sat 21 Nov 14:05 UTC"
+    assert show(AT, "Europe/Berlin") == "Sat 21 Nov 15:05 CET"
+    assert "15:05 CET" in NotReleased(AT, "waits").sentence("Europe/Berlin")
+
+
+def test_a_code_of_a_newer_version_is_no_reason() -> None:
+    with pytest.raises(KeyError):
+        from_json({"code": "weather", "sentence": "it rains"})
+
+
+def test_reasons_are_values() -> None:
+    reason = QuotaEmpty("kaggle", "week", AT)
+    assert replace(reason) == reason
+    assert hash(replace(reason)) == hash(reason)

@@ -1,0 +1,175 @@
+"""Every arrow of jobs and runs: the legal ones lead where the diagram says, all others raise."""
+
+from collections.abc import Callable
+
+import pytest
+
+from scheduler.core import job, run
+from scheduler.core.job import Active, Cancelled, Done, Failed, Held, IllegalArrow, JobState, Queued
+from scheduler.core.reconcile import summary
+from scheduler.core.run import CONSEQUENCES, Ended, Outcome, Reserved, Running, RunState, Stopping, Submitting
+
+NOW = 1_000
+
+JOB_STATES: dict[str, JobState] = {
+    "queued": Queued(since=1, retry_at=2),
+    "active": Active("k", since=1),
+    "active, hold wished": Active("k", since=1, wish="hold", by="ann"),
+    "active, cancel wished": Active("k", since=1, wish="cancel", by="ann"),
+    "held": Held("ann", "lunch", since=1),
+    "done": Done(at=1),
+    "failed": Failed("oom", "out of memory", at=1),
+    "cancelled": Cancelled("ann", at=1),
+}
+
+JOB_ARROWS: dict[str, Callable[[JobState], JobState]] = {
+    "activate": lambda state: job.activate(state, "k2", NOW),
+    "requeue": lambda state: job.requeue(state, NOW, retry_at=NOW + 60),
+    "finish": lambda state: job.finish(state, NOW),
+    "park": lambda state: job.park(state, "rule", "needs a person", NOW),
+    "fail": lambda state: job.fail(state, "oom", "out of memory", NOW),
+    "hold": lambda state: job.ask_hold(state, "bob", "later", NOW),
+    "cancel": lambda state: job.ask_cancel(state, "bob", NOW),
+    "release": lambda state: job.release(state, NOW),
+}
+
+# The diagram of scheduler/core/job.py as a table. What is not here must raise.
+JOB_LEGAL: dict[tuple[str, str], JobState] = {
+    ("activate", "queued"): Active("k2", NOW),
+    ("requeue", "active"): Queued(NOW, NOW + 60),
+    ("requeue", "active, hold wished"): Held("ann", "asked for while running", NOW),
+    ("requeue", "active, cancel wished"): Cancelled("ann", NOW),
+    ("finish", "active"): Done(NOW),
+    ("finish", "active, hold wished"): Done(NOW),
+    ("finish", "active, cancel wished"): Done(NOW),
+    ("park", "active"): Held("rule", "needs a person", NOW),
+    ("park", "active, hold wished"): Held("rule", "needs a person", NOW),
+    ("park", "active, cancel wished"): Cancelled("ann", NOW),
+    ("fail", "active"): Failed("oom", "out of memory", NOW),
+    ("fail", "active, hold wished"): Failed("oom", "out of memory", NOW),
+    ("fail", "active, cancel wished"): Cancelled("ann", NOW),
+    ("hold", "queued"): Held("bob", "later", NOW),
+    ("hold", "active"): Active("k", 1, "hold", "bob"),
+    ("hold", "active, hold wished"): Active("k", 1, "hold", "bob"),
+    ("hold", "active, cancel wished"): Active("k", 1, "hold", "bob"),
+    ("cancel", "queued"): Cancelled("bob", NOW),
+    ("cancel", "active"): Active("k", 1, "cancel", "bob"),
+    ("cancel", "active, hold wished"): Active("k", 1, "cancel", "bob"),
+    ("cancel", "active, cancel wished"): Active("k", 1, "cancel", "bob"),
+    ("cancel", "held"): Cancelled("bob", NOW),
+    ("cancel", "failed"): Cancelled("bob", NOW),
+    ("release", "active, hold wished"): Active("k", 1),
+    ("release", "held"): Queued(NOW),
+    ("release", "failed"): Queued(NOW),
+}
+
+
+@pytest.mark.parametrize("state", JOB_STATES)
+@pytest.mark.parametrize("arrow", JOB_ARROWS)
+def test_every_arrow_of_a_job(arrow: str, state: str) -> None:
+    expected = JOB_LEGAL.get((arrow, state))
+    if expected is None:
+        with pytest.raises(IllegalArrow, match=f"^{arrow} is not possible from") as caught:
+            JOB_ARROWS[arrow](JOB_STATES[state])
+        assert caught.value.state == JOB_STATES[state]
+    else:
+        assert JOB_ARROWS[arrow](JOB_STATES[state]) == expected
+
+
+def test_every_state_of_a_job_is_in_the_table() -> None:
+    assert {type(state) for state in JOB_STATES.values()} == set(JobState.__args__)
+    assert {type(state) for state in JOB_LEGAL.values()} == set(JobState.__args__)
+
+
+RUN_STATES: dict[str, RunState] = {
+    "reserved": Reserved(at=1),
+    "submitting": Submitting(since=1, attempts=1),
+    "running": Running("r", started=5),
+    "stopping": Stopping("r", started=5, why="outbid", since=7),
+    "ended": Ended(Outcome.YIELDED, at=9, started=5),
+}
+
+RUN_ARROWS: dict[str, Callable[[RunState], RunState]] = {
+    "submit": lambda state: run.submit(state, NOW),
+    "accept": lambda state: run.accept(state, "r2", NOW),
+    "stop": lambda state: run.stop(state, "hold", NOW),
+}
+
+RUN_LEGAL: dict[tuple[str, str], RunState] = {
+    ("submit", "reserved"): Submitting(NOW, 1),
+    ("submit", "submitting"): Submitting(1, 2),
+    ("accept", "submitting"): Running("r2", NOW),
+    ("stop", "running"): Stopping("r", 5, "hold", NOW),
+}
+
+
+@pytest.mark.parametrize("state", RUN_STATES)
+@pytest.mark.parametrize("arrow", RUN_ARROWS)
+def test_every_arrow_of_a_run(arrow: str, state: str) -> None:
+    expected = RUN_LEGAL.get((arrow, state))
+    if expected is None:
+        with pytest.raises(IllegalArrow, match=f"^{arrow} is not possible from"):
+            RUN_ARROWS[arrow](RUN_STATES[state])
+    else:
+        assert RUN_ARROWS[arrow](RUN_STATES[state]) == expected
+
+
+@pytest.mark.parametrize("state", RUN_STATES)
+@pytest.mark.parametrize("outcome", Outcome)
+def test_every_end_of_a_run(outcome: Outcome, state: str) -> None:
+    """What began may end in any way; what never began was refused or cancelled; what is over is over."""
+    began = state in {"running", "stopping"}
+    if began or (state in {"reserved", "submitting"} and outcome in {Outcome.REJECTED, Outcome.CANCELLED}):
+        assert run.end(RUN_STATES[state], outcome, NOW) == Ended(outcome, NOW, 5 if began else None)
+    else:
+        with pytest.raises(IllegalArrow, match=r"^end.* is not possible from"):
+            run.end(RUN_STATES[state], outcome, NOW)
+
+
+def test_every_outcome_has_its_consequence() -> None:
+    assert set(CONSEQUENCES) == set(Outcome)
+    assert {outcome for outcome, found in CONSEQUENCES.items() if not found.charged} == {Outcome.REJECTED}
+    failures = {outcome for outcome, found in CONSEQUENCES.items() if found.counts_as_failure}
+    assert failures == {Outcome.FAILED, Outcome.LOST}
+    assert {outcome for outcome, found in CONSEQUENCES.items() if found.job == "retry"} == failures
+    assert {outcome for outcome, found in CONSEQUENCES.items() if found.job == "finish"} == {Outcome.FINISHED}
+
+
+@pytest.mark.parametrize("outcome", Outcome)
+def test_the_gravest_lane_stands_for_the_run(outcome: Outcome) -> None:
+    """Every outcome has a place in the order of gravity; a run of which nothing is known is lost."""
+    assert summary([outcome]) is outcome
+    assert summary([Outcome.FINISHED, outcome]) is outcome
+    assert summary([outcome, Outcome.LOST]) is Outcome.LOST
+    assert summary([]) is Outcome.LOST
+
+
+@pytest.mark.parametrize(
+    ("name", "attempt", "key"),
+    [
+        ("uff-main", 1, "uff-uff-main-0001"),
+        ("ufm", 12345, "uff-ufm-12345"),
+    ],
+)
+def test_a_launch_key_names_job_and_attempt(name: str, attempt: int, key: str) -> None:
+    assert run.launch_key("uff", name, attempt) == key
+
+
+@pytest.mark.parametrize("name", ["x" * 40, "a.b_c", "Ünï", "..", "a" * 33 + "." * 7])
+def test_a_launch_key_is_a_name_that_every_platform_takes(name: str) -> None:
+    key = run.launch_key("uff-scheduler"[:12], name, 7)
+    assert len(key) <= 50
+    assert all(c.isascii() and (c.isdigit() or c.islower() or c == "-") for c in key)
+    assert key[0].isalpha()
+    assert not key.endswith("-")
+    assert key.endswith("-0007")
+
+
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [("a.b", "a-b"), ("a_b", "a-b"), ("x" * 39 + "1", "x" * 39 + "2"), ("a", "a-0001"), ("a.", "a")],
+)
+def test_different_jobs_have_different_launch_keys(one: str, other: str) -> None:
+    """A key belongs to one launch for ever, so no two jobs may share it, however alike their names."""
+    keys = {run.launch_key("uff-schedule", name, attempt) for name in (one, other) for attempt in (1, 2, 12345)}
+    assert len(keys) == 6
