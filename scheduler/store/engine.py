@@ -215,8 +215,9 @@ def _engine(url: URL, busy_seconds: float) -> Engine:
         engine = create_engine(url, connect_args={"timeout": busy_seconds, "isolation_level": None})
         event.listen(engine, "connect", _prepare_sqlite)
     else:
-        waits = f"-c lock_timeout={round(busy_seconds * 1_000)}"
-        connect = {"connect_timeout": 10, "application_name": "uff-scheduler", "options": waits}
+        # What the URL says comes first: psycopg takes one string of options only.
+        options = f"{url.query.get('options', '')} -c lock_timeout={round(busy_seconds * 1_000)}"
+        connect = {"connect_timeout": 10, "application_name": "uff-scheduler", "options": options}
         try:
             engine = create_engine(url, connect_args=connect, pool_pre_ping=True)
         except (ModuleNotFoundError, NoSuchModuleError) as error:

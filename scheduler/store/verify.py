@@ -59,7 +59,8 @@ _TRIGGERS = {
     "sqlite": text("SELECT tbl_name, count(*) FROM sqlite_master WHERE type = 'trigger' GROUP BY tbl_name"),
     "postgresql": text(
         "SELECT relname, count(*) FROM pg_trigger JOIN pg_class ON pg_class.oid = tgrelid "
-        "WHERE NOT tgisinternal AND tgenabled <> 'D' GROUP BY relname"
+        "WHERE NOT tgisinternal AND tgenabled <> 'D' AND relnamespace = current_schema()::regnamespace "
+        "GROUP BY relname"
     ),
 }
 _TRIGGERS_PER_TABLE = {"sqlite": 2, "postgresql": 1}

@@ -4,6 +4,7 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -265,6 +266,32 @@ def test_a_full_disk_loses_nothing_and_work_goes_on(tiny_disk: Path) -> None:
     assert written > 0
     assert verify(database) == []
     database.close()
+
+
+def test_a_writer_killed_at_any_moment_loses_nothing_it_was_told_is_safe(path: Path) -> None:
+    program = (
+        "import sys\n"
+        "from scheduler.store import events\n"
+        "from scheduler.store.engine import open_database\n"
+        "database = open_database(sys.argv[1])\n"
+        "while True:\n"
+        "    with database.write() as tx:\n"
+        "        number = events.append(tx, 'note', 'ufm', 0, text='x' * 2_000)\n"
+        "    print(number, flush=True)\n"
+    )
+    command = [sys.executable, "-c", program, url_of(path)]
+    for _ in range(3):
+        with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as writer:
+            assert writer.stdout is not None
+            told_safe = [int(writer.stdout.readline()) for _ in range(20)]
+            writer.kill()
+            told_safe += [int(line) for line in writer.stdout if line.endswith("\n")]
+        database = open_database(url_of(path))
+        with database.read() as tx:
+            kept = {event.id for event in events.tail(tx, limit=100_000, kinds=["note"])}
+        assert kept >= set(told_safe)
+        assert verify(database) == []
+        database.close()
 
 
 def hold_sqlite(url: str) -> Callable[[], None]:
