@@ -1,0 +1,72 @@
+"""A rehearsal's folder: only rehearsals are ever removed, and margins grow with the scale."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+
+from scheduler.service.rehearsal import Rehearsal, RehearsalError, clear, reopen, settings_for, write_settings
+from scheduler.wake import Waker, wake
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+BASE = {"pools": [{"name": "kaggle", "platform": "local", "setup": "10m", "stop_margin": "1h"}]}
+
+
+def rehearsal_in(folder: Path, scale: float = 3_600.0) -> Rehearsal:
+    return Rehearsal(folder, epoch=1_000_000, hours=168, scale=scale, origin=5.0)
+
+
+def test_a_folder_with_anything_else_in_it_is_never_removed(tmp_path: Path) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    with pytest.raises(RehearsalError, match="not empty"):
+        clear(tmp_path)
+    assert (tmp_path / "thesis.tex").exists()
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "week").write_text("")
+    with pytest.raises(RehearsalError, match="not a folder"):
+        clear(tmp_path / "week")
+
+
+def test_an_earlier_rehearsal_is_replaced(tmp_path: Path) -> None:
+    folder = tmp_path / "week"
+    clear(folder)
+    write_settings(rehearsal_in(folder), settings_for(rehearsal_in(folder), BASE))
+    (folder / "week.json").write_text("{}")
+    clear(folder)
+    assert list(folder.iterdir()) == []
+
+
+def test_a_rehearsal_is_reopened_with_the_clock_it_was_begun_with(tmp_path: Path) -> None:
+    write_settings(rehearsal_in(tmp_path), settings_for(rehearsal_in(tmp_path), BASE))
+    assert reopen(tmp_path) == rehearsal_in(tmp_path)
+
+
+@pytest.mark.parametrize("content", [None, "", "clock = 3", "[clock]\nepoch = 'x'"])
+def test_nothing_to_resume_is_said_in_one_sentence(tmp_path: Path, content: str | None) -> None:
+    if content is not None:
+        (tmp_path / "rehearsal.toml").write_text(content)
+    with pytest.raises(RehearsalError, match="without --resume"):
+        reopen(tmp_path)
+
+
+def test_margins_are_raised_to_what_a_machine_needs_and_never_lowered(tmp_path: Path) -> None:
+    fast = settings_for(rehearsal_in(tmp_path, 3_600.0), BASE)["pools"][0]
+    slow = settings_for(rehearsal_in(tmp_path, 1.0), BASE)["pools"][0]
+    assert int(fast["setup"][:-1]) > 600
+    assert (slow["setup"], slow["stop_margin"]) == ("600s", "3600s")
+
+
+def test_a_command_wakes_the_daemon_and_learns_when_none_listens(tmp_path: Path) -> None:
+    woken = threading.Event()
+    assert not wake(tmp_path)
+    waker = Waker(tmp_path, woken.set)
+    assert wake(tmp_path)
+    assert woken.wait(10)
+    waker.close()
+    assert not wake(tmp_path)

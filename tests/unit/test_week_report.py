@@ -1,0 +1,153 @@
+"""The week's figures come from the ledger and the manifests, and every broken rule is found."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from typing import Any
+from xml.etree import ElementTree as ET  # our own output, not somebody's
+
+import pytest
+
+from jobs.checkpoint import Component, Manifest, manifest_key
+from scheduler.core.ledger import EntryKind, LedgerEntry
+from scheduler.core.pool import Pool
+from scheduler.core.quota import CalendarQuota, RollingQuota
+from scheduler.core.run import Ended, Lane, Outcome, Run
+from scheduler.core.window import DAY, HOUR, Calendar
+from scheduler.report.gantt import week_svg
+from scheduler.report.week import JobFacts, WeekFacts, to_json, week_of
+
+START = 1_795_219_200  # Saturday 2026-11-21 00:00 UTC
+KAGGLE = Pool(
+    name="kaggle",
+    platform="local",
+    accelerator="two slots",
+    quotas=(CalendarQuota("week", 30 * HOUR, Calendar("week", "UTC", weekday=5)),),
+    devices_per_session=2,
+    sessions_max=2,
+)
+
+
+def run(key: str, start: int, end: int, jobs: tuple[str, ...] = ("ufm",), outcome: Outcome = Outcome.YIELDED) -> Run:
+    lanes = tuple(Lane(index, job, int(key[-1]), (index,), None, outcome) for index, job in enumerate(jobs))
+    return Run(key, "kaggle", lanes, start, end, end, Ended(outcome, end, start))
+
+
+def spend(of: Run) -> LedgerEntry:
+    assert isinstance(of.state, Ended)
+    return LedgerEntry(EntryKind.SPEND, of.pool, of.key, of.state.started or 0, of.state.at, of.state.at)
+
+
+def saved(of: Run, job: str, step: int, at: int, **changes: Any) -> Manifest:
+    lane = next(lane for lane in of.lanes if lane.job == job)
+    fields: dict[str, Any] = {
+        "key": manifest_key(job, step, lane.attempt),
+        "job": job,
+        "step": step,
+        "attempt": lane.attempt,
+        "run": of.key,
+        "lane": lane.index,
+        "parent": None,
+        "created_at": at,
+        "trained_seconds": HOUR,
+        "components": (Component("weights", "0" * 64, 1),),
+        "metrics": {"held_out_loss": 3.0 - step / 1_000},
+        **changes,
+    }
+    return Manifest(**fields)
+
+
+def facts(runs: list[Run], manifests: list[Manifest], **changes: Any) -> WeekFacts:
+    fields: dict[str, Any] = {
+        "start": START,
+        "end": START + 7 * DAY,
+        "scale": 3_600.0,
+        "pools": {"kaggle": KAGGLE},
+        "observed": {},
+        "entries": [spend(each) for each in runs],
+        "runs": runs,
+        "manifests": manifests,
+        "jobs": [JobFacts("ufm", "manager", 1_000, 200, "queued")],
+        **changes,
+    }
+    return WeekFacts(**fields)
+
+
+def test_charges_are_summed_per_window_and_useful_time_is_weighted_by_the_share_of_devices() -> None:
+    shared = run("uff-ufm-1", START, START + 4 * HOUR, ("ufm", "ucm"))
+    manifests = [saved(shared, "ufm", 100, START + HOUR), saved(shared, "ucm", 100, START + HOUR)]
+    week = week_of(facts([shared], manifests))
+    (pool,) = week.pools
+    assert (pool.charged_seconds, pool.useful_seconds, pool.lane_seconds) == (4 * HOUR, HOUR, 8 * HOUR)
+    assert pool.windows[0].charged_seconds == 4 * HOUR
+    assert week.goodput == pytest.approx(0.25)
+    assert week.shared_runs == 1
+    assert week.violations == ()
+
+
+def test_a_resume_elsewhere_is_proven_by_the_parent_of_the_first_checkpoint() -> None:
+    first = run("uff-ufm-1", START, START + HOUR)
+    second = replace(run("uff-ufm-2", START + 2 * HOUR, START + 3 * HOUR), pool="other")
+    parent = saved(first, "ufm", 100, START + HOUR - 9)
+    child = saved(second, "ufm", 200, START + 3 * HOUR - 9, parent=parent.key)
+    pools = {"kaggle": KAGGLE, "other": replace(KAGGLE, name="other")}
+    (job,) = week_of(facts([first, second], [parent, child], pools=pools)).jobs
+    assert (job.resumes, job.resumed_elsewhere, job.pools) == (1, 1, ("kaggle", "other"))
+    assert (job.loss_first, job.loss_last) == (2.9, 2.8)
+
+
+def test_a_window_over_its_limit_is_a_violation() -> None:
+    long = run("uff-ufm-1", START, START + 31 * HOUR)
+    assert any(text.startswith("quota: kaggle") for text in week_of(facts([long], [])).violations)
+
+
+def test_a_rolling_span_over_its_limit_is_found_where_it_is_fullest() -> None:
+    pool = replace(KAGGLE, quotas=(RollingQuota("rolling", 4 * HOUR),))
+    runs = [
+        run("uff-ufm-1", START + 20 * HOUR, START + 23 * HOUR),
+        run("uff-ufm-2", START + 26 * HOUR, START + 28 * HOUR),
+    ]
+    week = week_of(facts(runs, [], pools={"kaggle": pool}))
+    assert any("18000 s of 14400 s" in text for text in week.violations)
+
+
+def test_a_checkpoint_that_goes_backwards_is_a_violation() -> None:
+    one, two = run("uff-ufm-1", START, START + HOUR), run("uff-ufm-2", START + HOUR, START + 2 * HOUR)
+    manifests = [saved(one, "ufm", 200, START + 60), saved(two, "ufm", 150, START + HOUR + 60)]
+    assert any(text.startswith("checkpoint: ufm") for text in week_of(facts([one, two], manifests)).violations)
+
+
+def test_an_attempt_that_publishes_after_its_successor_is_a_violation() -> None:
+    one, two = run("uff-ufm-1", START, START + HOUR), run("uff-ufm-2", START + HOUR, START + 2 * HOUR)
+    manifests = [saved(two, "ufm", 300, START + HOUR), saved(one, "ufm", 200, START + HOUR + 60)]
+    assert any(text.startswith("twice: ") for text in week_of(facts([one, two], manifests)).violations)
+
+
+def test_too_many_sessions_at_once_and_one_over_its_cap_are_violations() -> None:
+    runs = [run(f"uff-ufm-{index}", START + index, START + HOUR) for index in range(3)]
+    runs.append(run("uff-ufm-9", START + 2 * HOUR, START + 15 * HOUR))
+    violations = week_of(facts(runs, [])).violations
+    assert any(text.startswith("concurrency: 3 sessions") for text in violations)
+    assert any(text.startswith("session: uff-ufm-9") for text in violations)
+
+
+def test_the_document_has_the_documented_keys() -> None:
+    one = run("uff-ufm-1", START, START + HOUR)
+    document = json.loads(json.dumps(to_json(week_of(facts([one], [saved(one, "ufm", 100, START + 60)])))))
+    assert set(document) >= {"scale", "hours", "violations", "pools", "jobs", "runs"}
+    assert set(document["pools"][0]) >= {"name", "quota_seconds", "charged_seconds", "useful_seconds", "windows"}
+    assert set(document["pools"][0]["windows"][0]) >= {"start", "end", "limit_seconds", "charged_seconds"}
+    wanted = {"name", "role", "target_step", "step", "runs", "pools", "resumes", "checkpoints"}
+    assert set(document["jobs"][0]) >= wanted | {"loss_first", "loss_last"}
+    assert set(document["runs"][0]) >= {"key", "pool", "lanes", "start", "end", "outcome"}
+
+
+def test_the_picture_is_well_formed_and_names_hostile_jobs_harmlessly() -> None:
+    hostile = 'x"><script>alert(1)</script>'
+    one = run("uff-ufm-1", START, START + 20 * HOUR, (hostile,))
+    week = week_of(facts([one], [], jobs=[JobFacts(hostile, "main", 10, 0, "active")]))
+    picture = week_svg(week, {"kaggle": KAGGLE})
+    root = ET.fromstring(picture)  # noqa: S314 - our own output
+    assert not list(root.iter("script"))
+    assert any(hostile in (element.text or "") for element in root.iter())
