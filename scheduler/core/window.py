@@ -149,7 +149,7 @@ def _zone(name: str) -> ZoneInfo:
 def _instant(zone: str, ordinal: int, offset_seconds: int) -> int:
     """UTC second at which the wall clock of ``zone`` first shows (day, offset).
 
-    A wall time skipped by daylight saving maps to the instant of the jump; a repeated one to its first showing.
+    A wall time that is skipped counts on from the jump: where 02:00 becomes 03:00, 02:30 is shown as 03:30.
     """
     local = datetime.fromordinal(ordinal) + timedelta(seconds=offset_seconds)
     return int(local.replace(tzinfo=_zone(zone)).timestamp())

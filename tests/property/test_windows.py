@@ -144,6 +144,25 @@ def test_weeks_in_which_clocks_change(zone: str, day: tuple[int, int, int], hour
     assert Calendar("week", zone).window_at(at(zone, *day, 12)).seconds == hours * HOUR
 
 
+@pytest.mark.parametrize(
+    ("offset", "shown"),
+    [(2 * HOUR, (3, 0)), (2 * HOUR + 1800, (3, 30)), (3 * HOUR, (3, 0)), (HOUR, (1, 0))],
+)
+def test_a_reset_time_that_is_skipped_counts_on_from_the_jump(offset: int, shown: tuple[int, int]) -> None:
+    """Berlin, 29 March 2026: 02:00 becomes 03:00."""
+    noon = at("Europe/Berlin", 2026, 3, 29, 12)
+    begins = local(Calendar("day", "Europe/Berlin", offset_seconds=offset).window_at(noon).start, "Europe/Berlin")
+    assert (begins.day, begins.hour, begins.minute) == (29, *shown)
+
+
+def test_a_reset_time_that_comes_twice_counts_at_its_first_showing() -> None:
+    """Berlin, 25 October 2026: 03:00 becomes 02:00."""
+    noon = at("Europe/Berlin", 2026, 10, 25, 12)
+    begins = Calendar("day", "Europe/Berlin", offset_seconds=2 * HOUR + 1800).window_at(noon).start
+    assert local(begins, "Europe/Berlin").fold == 0
+    assert local(begins + HOUR, "Europe/Berlin").fold == 1
+
+
 def test_months_in_which_clocks_change() -> None:
     lengths = [
         Calendar("month", "Europe/Berlin").window_at(at("Europe/Berlin", 2026, month, 9)).seconds / HOUR
