@@ -41,7 +41,7 @@ def test_the_listing_holds_what_the_records_hold(database: Database, database_ur
 
 
 def test_the_short_cut_is_written_for_the_current_schema() -> None:
-    assert REVISION == REVISIONS[-1]
+    assert REVISIONS[-1] == REVISION
 
 
 def test_what_is_unusual_is_told_by_the_engine(tmp_path: Path, database: Database, database_url: str) -> None:
