@@ -100,13 +100,16 @@ def _manifest(document: dict[str, Any]) -> Manifest:
     names = {component.name for component in components}
     if not components or len(names) != len(components):
         raise ValueError("components are missing or named twice")
+    parent = document["parent"]
+    if parent is not None and not _KEY.fullmatch(parent):
+        raise ValueError(f"parent {parent!r}")
     return Manifest(
         job=str(document["job"]),
         step=_count(document["step"]),
         attempt=_count(document["attempt"]),
         run=str(document["run"]),
         lane=_count(document["lane"]),
-        parent=document["parent"],
+        parent=parent,
         created_at=_count(document["created_at"]),
         trained_seconds=_count(document["trained_seconds"]),
         metrics=finite_metrics(document["metrics"]),

@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import sys
-import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -87,7 +86,7 @@ def _be_lane(launch: Launch, order: LaneOrder, leash: int, hold: int) -> None:
         os.close(hold)
         code = EXIT_OK if Lane(launch, order, leash).run() else EXIT_NO_RESULT
     except BaseException:  # noqa: BLE001 - the process ends here, whatever it was
-        traceback.print_exc()
+        sys.excepthook(*sys.exc_info())
     finally:
         os._exit(code)
 

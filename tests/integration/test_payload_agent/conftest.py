@@ -2,6 +2,7 @@
 
 import json
 import os
+import select
 import shutil
 import subprocess
 import sys
@@ -89,10 +90,10 @@ class Session:
             **changes,
         }
 
-    def start(self, *words: str, **environment: str) -> None:
-        """Start the agent."""
+    def start(self, *words: str, options: tuple[str, ...] = (), **environment: str) -> None:
+        """Start the agent; ``words`` come before the launch file, ``options`` after it."""
         self.process = subprocess.Popen(
-            [sys.executable, *(words or (str(self.payload / "agent.py"),)), "launch.json"],
+            [sys.executable, *(words or (str(self.payload / "agent.py"),)), "launch.json", *options],
             cwd=self.folder,
             env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1", **environment},
             stdout=subprocess.DEVNULL,
@@ -152,14 +153,14 @@ class Session:
         shutil.rmtree(self.store / "runs", ignore_errors=True)
         self.said.clear()
 
-    def until_training(self) -> None:
-        """Ask for a checkpoint and wait until it is stored: the command runs and has its handlers."""
+    def until_training(self, lane: int = 0) -> None:
+        """Wait for a heartbeat with a step: the command runs and has its handlers."""
         assert self.process
-        while not (self.store / "runs/run-0001/lane-0/heartbeat.json").exists() or not self.heartbeat()["step"]:
+        path = self.store / f"runs/run-0001/lane-{lane}/heartbeat.json"
+        while not path.exists() or not self.heartbeat(lane)["step"]:
             assert self.process.poll() is None, self.end()
             # An os-level wait: nothing becomes readable, time passes.
-            with pytest.raises(subprocess.TimeoutExpired):
-                self.process.wait(0.02)
+            select.select([], [], [], 0.01)
 
 
 @pytest.fixture

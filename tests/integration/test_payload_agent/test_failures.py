@@ -122,3 +122,15 @@ def test_the_devices_must_be_the_expected_ones(session: Any, tmp_path: Path, fou
         assert "P100" in result["message"]
     else:
         assert result["devices"] == ["Tesla T4", "Tesla T4"]
+
+
+def test_a_lane_that_hangs_is_ended_at_the_deadline(session: Any, alive: tuple[Path, Callable[[], None]]) -> None:
+    """The command stops the agent of its own lane; the supervisor ends both and reports in its place."""
+    path, wait_for_all_gone = alive
+    stopper = STUBBORN.replace("select.select([], [], [])\n", "os.kill(os.getppid(), signal.SIGSTOP)\n")
+    stopper += "select.select([], [], [])\n"
+    lane = session.lane(stopper, 0, environment={"ALIVE": str(path)})
+    result = session.run(lane, session.lane(session.counter, 1, target_step=20), seconds=2.0)
+    wait_for_all_gone()
+    assert (result["outcome"], result["error_class"]) == ("failed", "killed")
+    assert session.result(1)["outcome"] == "finished"

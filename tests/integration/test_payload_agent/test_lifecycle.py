@@ -95,6 +95,28 @@ def test_a_platforms_sigterm_is_preemption_and_saves(session: Any) -> None:
     assert result["checkpoint_step"] >= result["step"] > 0
 
 
+def test_a_platforms_sigterm_reaches_every_lane(session: Any) -> None:
+    session.write(session.lane(session.counter, 0), session.lane(session.counter, 1))
+    session.start()
+    session.until_training(0)
+    session.until_training(1)
+    session.process.send_signal(signal.SIGTERM)
+    assert session.end() == 0
+    for lane in (0, 1):
+        result = session.result(lane)
+        assert result["outcome"] == "preempted"
+        assert result["checkpoint_step"] >= result["step"] > 0
+
+
+def test_one_lane_can_be_run_alone(session: Any) -> None:
+    lanes = (session.lane(session.counter, index, target_step=5) for index in (0, 1))
+    session.write(*lanes)
+    session.start(str(session.payload / "agent.py"), options=("--lane", "1"))
+    assert session.end() == 0
+    assert session.result(1)["outcome"] == "finished"
+    assert not (session.store / "runs/run-0001/lane-0").exists()
+
+
 def test_a_sigterm_before_anything_runs_still_leaves_a_result(session: Any) -> None:
     session.write(session.lane(session.counter))
     held = {signal.SIGTERM}

@@ -1,0 +1,191 @@
+"""What the payload reads and writes: launch.json, manifests, the stop flag, the command's output."""
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs import checkpoint
+from jobs.payload.command import LOG_BYTES_MAX, TAIL_BYTES, Relay
+from jobs.payload.launch import BadLaunch, read_launch
+from jobs.payload.manifest import BadManifest, Component, Manifest, decode
+from jobs.payload.stop import read_stop
+from jobs.payload.transport import DirectoryTransport
+
+LAUNCH: dict[str, Any] = {
+    "format": 1,
+    "run": "uff-ufm-0007",
+    "clock": {"epoch": 0, "origin": 0, "scale": 1},
+    "deadline": 2_000_000_000,
+    "stop_margin_seconds": 120,
+    "heartbeat_seconds": 30,
+    "grace_seconds": 60,
+    "mtbf_seconds": 108_000,
+    "work_dir": "work",
+    "store": {"kind": "directory", "root": "/store"},
+    "expected_devices": {"count": 2, "name": "NvidiaTeslaT4"},
+    "lanes": [
+        {
+            "index": 0,
+            "job": "ufm",
+            "attempt": 7,
+            "devices": [0],
+            "seed": 1,
+            "target_step": 1200,
+            "command": ["true"],
+            "environment": {},
+            "data": "",
+            "setup_seconds": 720,
+            "checkpoint_seconds": 60,
+            "restore": [],
+        }
+    ],
+}
+
+
+def test_a_launch_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "launch.json"
+    path.write_text(json.dumps(LAUNCH))
+    launch = read_launch(path)
+    assert (launch.run, launch.closing_at, launch.work_dir) == (
+        "uff-ufm-0007",
+        2_000_000_000 - 120,
+        tmp_path / "work",
+    )
+    assert launch.expected_devices == (2, "NvidiaTeslaT4")
+    assert launch.lanes[0].lane == 0
+    assert launch.started_at > 1_700_000_000  # left out: now
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"format": 2}, "format 2"),
+        ({"run": "../etc"}, "is not a name"),
+        ({"clock": {"epoch": 0, "origin": 0, "scale": 0}}, "above 0"),
+        ({"clock": {"epoch": 0}}, "'origin' is missing"),
+        ({"mtbf_seconds": 0}, "above 0"),
+        ({"store": {"kind": "tape", "root": ""}}, "'tape' is unknown"),
+        ({"lanes": []}, "lanes"),
+        ({"lanes": LAUNCH["lanes"] * 2}, "distinct"),
+        ({"lanes": [{**LAUNCH["lanes"][0], "command": []}]}, "empty"),
+        ({"deadline": "soon"}, "soon"),
+    ],
+)
+def test_a_bad_launch_says_what_is_wrong(tmp_path: Path, change: dict[str, Any], why: str) -> None:
+    path = tmp_path / "launch.json"
+    path.write_text(json.dumps({**LAUNCH, **change}))
+    with pytest.raises(BadLaunch, match=why):
+        read_launch(path)
+
+
+counts = st.integers(0, 10**9)
+names = st.from_regex(r"[A-Za-z0-9][A-Za-z0-9._-]{0,20}", fullmatch=True)
+components = st.builds(
+    Component,
+    names.filter(lambda name: ".." not in name),
+    st.text("0123456789abcdef", min_size=64, max_size=64),
+    counts,
+)
+manifests = st.builds(
+    Manifest,
+    job=names,
+    step=counts,
+    attempt=st.integers(0, 999_999),
+    run=names,
+    lane=st.integers(0, 9),
+    parent=st.none() | st.just("jobs/a/manifests/000000000001-000001.json"),
+    created_at=counts,
+    trained_seconds=counts,
+    metrics=st.dictionaries(names, st.floats(allow_nan=False, allow_infinity=False), max_size=3),
+    components=st.lists(components, min_size=1, max_size=4, unique_by=lambda part: part.name).map(tuple),
+)
+
+
+@given(manifests)
+def test_both_sides_read_a_manifest_alike(manifest: Manifest) -> None:
+    """What is shipped cannot import the daemon's reader; the two must agree on every manifest."""
+    assert decode(manifest.key, manifest.job, manifest.encode()) == manifest
+    theirs = checkpoint.parse_manifest(manifest.key, manifest.encode())
+    for field in Manifest._fields:
+        if field != "components":
+            assert getattr(theirs, field) == getattr(manifest, field)
+    assert [(part.name, part.sha256, part.bytes) for part in theirs.components] == list(manifest.components)
+
+
+@given(manifests, st.data())
+def test_a_damaged_manifest_is_read_by_neither_as_anything_else(manifest: Manifest, data: st.DataObject) -> None:
+    """Any byte changed: it is refused, or it says exactly the same to both."""
+    content = bytearray(manifest.encode())
+    place = data.draw(st.integers(0, len(content) - 1))
+    content[place] = data.draw(st.integers(0, 255))
+    try:
+        ours = decode(manifest.key, manifest.job, bytes(content))
+    except BadManifest:
+        return
+    theirs = checkpoint.parse_manifest(manifest.key, bytes(content))
+    assert (theirs.step, theirs.parent, theirs.bytes) == (ours.step, ours.parent, sum(p.bytes for p in ours.components))
+
+
+@pytest.mark.parametrize("name", ["../w", "a/../w", "/w", ".w", "a//w", "a/b/c/d/e/f", "w\n", ""])
+def test_a_component_never_leaves_its_folder(name: str) -> None:
+    key = "jobs/a/manifests/000000000001-000001.json"
+    manifest = Manifest("a", 1, 1, "r", 0, None, 0, 0, {}, (Component(name, "0" * 64, 1),))
+    with pytest.raises(BadManifest):
+        decode(key, "a", manifest.encode())
+
+
+def test_another_jobs_manifest_is_refused() -> None:
+    manifest = Manifest("a", 1, 1, "r", 0, None, 0, 0, {}, (Component("w", "0" * 64, 1),))
+    with pytest.raises(BadManifest, match="of b"):
+        decode(manifest.key, "b", manifest.encode())
+
+
+@pytest.mark.parametrize(
+    ("flag", "why"),
+    [
+        (None, None),
+        ('{"reason": "cancelled", "lane": null}', "cancelled"),
+        ('{"reason": "cancelled", "lane": 1}', "cancelled"),
+        ('{"reason": "cancelled", "lane": 0}', None),
+        ("{", "the flag is unreadable"),
+    ],
+)
+def test_the_stop_flag(tmp_path: Path, flag: str | None, why: str | None) -> None:
+    if flag is not None:
+        path = tmp_path / "runs/r/stop"
+        path.parent.mkdir(parents=True)
+        path.write_text(flag)
+    assert read_stop(DirectoryTransport(tmp_path), "r", 1) == why
+
+
+def test_output_is_capped_prefixed_and_its_end_remembered(tmp_path: Path) -> None:
+    source, writer = os.pipe()
+    with (tmp_path / "log").open("wb") as log:
+        relay = Relay(source, log.fileno(), "ufm| ")
+        line = b"x" * 1023 + b"\n"
+        for _ in range(LOG_BYTES_MAX // len(line) + 100):
+            os.write(writer, line)
+            assert relay.pump()
+        os.write(writer, b"the last words")
+        os.close(writer)
+        relay.drain()
+    os.close(source)
+    written = (tmp_path / "log").read_bytes()
+    assert written.startswith(b"ufm| xxx")
+    assert written.count(b"log cap") == 1
+    assert len(written) < LOG_BYTES_MAX * 1.02
+    assert relay.tail.endswith("the last words")
+    assert len(relay.tail) <= TAIL_BYTES
+
+
+def test_no_file_of_the_payload_hides_a_standard_module(repository: Path) -> None:
+    """Started as a plain script, Python looks into the script's folder first."""
+    folder = repository / "jobs/payload"
+    stems = {path.stem for path in (*folder.glob("*.py"), *(folder / "trainers").glob("*.py"))}
+    assert stems & sys.stdlib_module_names == set()
