@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from platforms.base import LaunchRequest, Misconfigured, Observed, Platform, Refused, SessionState, Unreachable
+from platforms.base import LaunchRequest, Observed, Platform, Refused, SessionState
 from platforms.local.processes import MARK, start_ticks
 from platforms.registry import PlatformContext, load
 from scheduler.clock import ScaledClock, starting_now, system_clock
@@ -292,8 +292,8 @@ def test_a_claim_of_another_boot_has_ended_whatever_lives_under_its_pids(machine
 
 
 def test_the_platform_ends_a_session_at_its_deadline(machine: Machine) -> None:
-    """An hour of the clock is half a real second; the agent ignores every polite word."""
-    machine.clock = starting_now(1_000_000, 7200.0)
+    """An hour of the clock is two real seconds; the agent ignores every polite word."""
+    machine.clock = starting_now(1_000_000, 1800.0)
     machine.launch(deaf=True, seconds=3600, children=["own session"])
     claim = machine.claim()
     ended = machine.until_ended()
@@ -303,7 +303,7 @@ def test_the_platform_ends_a_session_at_its_deadline(machine: Machine) -> None:
 
 
 def test_the_session_cap_of_the_pool_ends_a_session_before_its_deadline(machine: Machine) -> None:
-    machine.clock = starting_now(1_000_000, 7200.0)
+    machine.clock = starting_now(1_000_000, 1800.0)
     machine.cap_seconds = 3600
     machine.launch(deaf=True, seconds=1_000_000)
     ended = machine.until_ended()
@@ -368,42 +368,8 @@ def test_a_late_keeper_finds_the_session_void_and_starts_nothing(machine: Machin
     assert machine.output() == b""
 
 
-def test_an_unclaimed_session_is_queued_until_its_time_is_up(machine: Machine) -> None:
-    machine.adapter()
-    now = machine.clock.now()
-    (machine.state / "one").mkdir()
-    order = {"launched_at": now, "claim_by": now + 30, "deadline": now + 100, "devices": []}
-    (machine.state / "one" / "order.json").write_text(json.dumps(order))
-    assert machine.adapter().find(["one"], now + 30)["one"].state == SessionState.QUEUED
-    assert machine.adapter().find(["one"], now + 31)["one"].state == SessionState.ABSENT
-
-
 def test_an_interpreter_that_is_not_there_is_refused_with_proof(machine: Machine) -> None:
     machine.python = "/nowhere/python"
     with pytest.raises(Refused, match="/nowhere/python"):
         machine.launch()
     assert machine.find().state == SessionState.ABSENT
-
-
-def test_a_bundle_without_agent_needs_a_person(machine: Machine) -> None:
-    machine.adapter()
-    (machine.folder / "bundle" / "payload" / "agent.py").unlink()
-    with pytest.raises(Misconfigured, match=r"agent\.py"):
-        machine.launch()
-    assert list(machine.state.glob("[a-z]*")) == []
-
-
-def test_an_unreadable_record_is_no_answer(machine: Machine) -> None:
-    machine.launch(exit=0)
-    machine.until_ended()
-    (machine.state / "one" / "ended.json").write_text('{"started_at": 1')
-    with pytest.raises(Unreachable, match="Check"):
-        machine.find()
-
-
-def test_sweeping_clears_what_a_crash_left(machine: Machine) -> None:
-    machine.adapter()
-    (machine.state / ".new-half" / "work").mkdir(parents=True)
-    (machine.state / ".gone-half" / "work").mkdir(parents=True)
-    assert machine.adapter().sweep([], machine.clock.now()) == []
-    assert [path.name for path in machine.state.iterdir()] == [".lock"]
