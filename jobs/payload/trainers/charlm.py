@@ -11,6 +11,7 @@ import argparse
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -260,6 +261,27 @@ class Run:
         return int(state["position"])
 
 
+class Pace:
+    """Holds training down to the speed of an emulated device, so that a rehearsal runs alike on every machine."""
+
+    def __init__(self, steps_per_second: float) -> None:
+        self._seconds = 1 / steps_per_second if steps_per_second else 0.0
+        self._next = time.monotonic()
+
+    def keep(self) -> None:
+        """Wait until the next step is due; time lost to a slow machine or a save is not made up for."""
+        now = time.monotonic()
+        self._next = max(self._next + self._seconds, now - self._seconds)
+        if self._next > now:
+            time.sleep(self._next - now)
+
+
+def emulated_speed(pace: float, gain: float) -> float:
+    """Return ``pace`` on one device and ``gain`` times that on two or more, by what CUDA_VISIBLE_DEVICES lists."""
+    devices = [name for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name]
+    return pace * (gain if len(devices) > 1 else 1.0)
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Train until the target step, or until asked to stop."""
     parser = argparse.ArgumentParser(description="Train a small character language model.")
@@ -269,17 +291,21 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--batch", type=int, default=64, help="windows a step")
     parser.add_argument("--rate", type=float, default=2e-3, help="learning rate of Adam")
     parser.add_argument("--report-every", type=int, default=10, metavar="STEPS", help="steps between reports")
+    parser.add_argument("--pace", type=float, default=0.0, metavar="STEPS", help="at most this many steps a second")
+    parser.add_argument("--gain", type=float, default=1.0, help="with --pace: speed of two devices over one")
     options = parser.parse_args(arguments)
     training = Training()
     try:
         run = Run(training, options)
         training.progress(run.step)
+        pace = Pace(emulated_speed(options.pace, options.gain))
         while run.step < training.target_step:
             if training.should_save:
                 run.save()
             if training.should_stop:
                 return 0
             run.advance()
+            pace.keep()
             if run.step % options.report_every == 0:
                 training.progress(run.step, loss=run.loss)
                 print(f"step {run.step} loss {run.loss}", flush=True)
