@@ -30,6 +30,8 @@ if launch.get("deaf"):
 for family in launch.get("children", ()):
     script = "import signal, subprocess; subprocess.Popen(['sleep', '1000']); print('child', flush=True)"
     subprocess.Popen([sys.executable, "-c", script + "; signal.pause()"], start_new_session=family == "own session")
+if launch.get("bare"):
+    print("bare", subprocess.Popen(["sleep", "1000"], env={}, process_group=0).pid, flush=True)
 if "print_bytes" in launch:
     sys.stdout.write("x" * launch["print_bytes"])
 if launch.get("tell"):
@@ -174,6 +176,16 @@ def test_when_the_agent_is_killed_its_children_die_with_it(machine: Machine) -> 
     kill(machine.claim()["agent"])
     assert machine.until_ended().detail == "killed by signal 9"
     assert machine.processes() == set()
+
+
+def test_a_child_that_dropped_its_environment_and_its_group_dies_with_the_agent(machine: Machine) -> None:
+    machine.launch(bare=True)
+    machine.until_ready()
+    watch = os.pidfd_open(int(machine.output().split()[1]))
+    kill(machine.claim()["agent"])
+    machine.until_ended()
+    assert select.select([watch], [], [], 10)[0]
+    os.close(watch)
 
 
 def test_a_forced_stop_ends_children_of_children_in_sessions_of_their_own(machine: Machine) -> None:
