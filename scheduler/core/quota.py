@@ -244,7 +244,7 @@ def _free_seconds(
     return max(0, limit - cost_within(charges, window)) * 3_600 // price
 
 
-def _first_use_windows(quota: FirstUseQuota, charges: Sequence[Charge], start: int, end: int) -> list[Window]:
+def _opened_spans(quota: FirstUseQuota, charges: Sequence[Charge]) -> list[Window]:
     spans: list[Window] = []
     opened_until: int | None = None
     for charge in sorted(charges, key=lambda found: found.start):
@@ -254,7 +254,11 @@ def _first_use_windows(quota: FirstUseQuota, charges: Sequence[Charge], start: i
         while opens < charge.end:
             spans.append(Window(opens, opens + quota.span_seconds))
             opened_until = opens = opens + quota.span_seconds
-    found = [span for span in spans if span.start < end and span.end > start]
+    return spans
+
+
+def _first_use_windows(quota: FirstUseQuota, charges: Sequence[Charge], start: int, end: int) -> list[Window]:
+    found = [span for span in _opened_spans(quota, charges) if span.start < end and span.end > start]
     covered = start
     for span in found:
         if span.start > covered:
@@ -270,16 +274,17 @@ def _longest_first_use(
 ) -> int:
     """Walk the spans as they would be if the session ran; a new use may also move spans that follow it."""
     length = min(cap, quota.span_seconds)
+    known = set(_opened_spans(quota, charges))
     while length > 0:
         trial = (*charges, Charge(start, start + length))
         excess = 0
-        for span in _first_use_windows(quota, trial, start, max(c.end for c in trial)):
+        for span in _opened_spans(quota, trial):
             limit = limit_at(quota, max(span.start, start), observed)
             own = span.overlap(start, start + length)
             if own:
                 # A span overrun by others asks no more of the session than to stay out of it.
                 excess = max(excess, min(own, seconds_within(trial, span) - limit))
-            elif seconds_within(trial, span) > max(limit, seconds_within(charges, span)):
+            elif span not in known and seconds_within(trial, span) > limit:
                 excess = max(excess, 1)
         if excess <= 0:
             return length
