@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scheduler.cli.command import command, group
+from scheduler.cli.complete import job_names
 from scheduler.cli.context import Cli
 from scheduler.cli.exits import NotFound, Violations
 from scheduler.cli.names import meant
@@ -25,7 +26,7 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="Key of the checkpoint, 
 @command(app, "schedctl checkpoints list ufm", name="list")
 def list_(
     ctx: typer.Context,
-    job: Annotated[str | None, typer.Argument(metavar="[JOB]", help="Only of this job.", show_default=False)] = None,
+    job: Annotated[str | None, typer.Argument(metavar="JOB", help="Only of this job.", autocompletion=job_names)] = None,
 ) -> None:
     """List checkpoints, by job and then the highest step first."""
     from scheduler.store import checkpoints, jobs
@@ -48,7 +49,7 @@ def list_(
 def verify(
     ctx: typer.Context,
     subject: Annotated[
-        str | None, typer.Argument(metavar="[JOB|KEY]", help="Default: all.", show_default=False)
+        str | None, typer.Argument(metavar="JOB|KEY", help="Default: all.", show_default=False)
     ] = None,
 ) -> None:
     """Read every byte of checkpoints and compare sha256. Exits with 9 when one is damaged.
@@ -89,7 +90,7 @@ def verify(
 @command(app, "schedctl checkpoints pull ufm ./ufm-newest", "schedctl checkpoints pull ufm ./ufm-400 --step 400")
 def pull(
     ctx: typer.Context,
-    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.")],
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", autocompletion=job_names)],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
     step: Annotated[int | None, typer.Option("--step", min=0, help="Default: the newest good one.")] = None,
 ) -> None:

@@ -15,7 +15,7 @@ app = group("The settings and where they come from.")
 @command(app, "schedctl config show", "schedctl config show daemon --json")
 def show(
     ctx: typer.Context,
-    prefix: Annotated[str, typer.Argument(metavar="[KEY]", help="Only keys that begin so.", show_default=False)] = "",
+    prefix: Annotated[str, typer.Argument(metavar="KEY", help="Only keys that begin so.", show_default=False)] = "",
 ) -> None:
     """Show every setting with its value and the file or variable that set it. Secrets are hidden."""
     from config.describe import describe

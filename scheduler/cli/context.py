@@ -62,6 +62,12 @@ class Cli:
         """As ``out``, for commands that must work while the settings do not."""
         return Output(self.options.json, self.colour)
 
+    def close(self) -> None:
+        """Close the database, if the command opened it."""
+        app: App | None = vars(self).get("app")
+        if app is not None and "database" in vars(app):
+            app.database.close()
+
     @property
     def now(self) -> int:
         """Scheduled UTC seconds; in the folder of a rehearsal, the rehearsal's."""

@@ -40,7 +40,11 @@ def main(words: Sequence[str]) -> int:
 
             code = invoke(words, options)
         sys.stdout.flush()
+    except SystemExit:
+        raise  # the parser's own: it has answered the shell's question for completions
     except BaseException as error:  # noqa: BLE001 - the one place where every error becomes an exit code
+        # The parser may have stopped before it came to this option.
+        options.json |= "--json" in words
         return report(error, options)
     return code
 

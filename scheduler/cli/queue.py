@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scheduler.cli.command import command, group
+from scheduler.cli.complete import job_names, states
 from scheduler.cli.context import Cli
 from scheduler.cli.exits import UsageFault
 from scheduler.cli.queue_list import STATES, list_queue
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 app = group("The jobs: add, list, hold, cancel, reorder.")
 
-Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.")]
+Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", autocompletion=job_names)]
 
 
 @command(app, "schedctl queue list", "schedctl queue list --state held --json", name="list")
@@ -26,7 +27,10 @@ def list_(
     state: Annotated[
         list[str] | None,
         typer.Option(
-            "--state", metavar="STATE", help=f"Only jobs in this state: {', '.join(STATES)}; may be repeated."
+            "--state",
+            metavar="STATE",
+            help=f"Only jobs in this state: {', '.join(STATES)}; may be repeated.",
+            autocompletion=states,
         ),
     ] = None,
 ) -> None:
@@ -51,7 +55,7 @@ def show(ctx: typer.Context, job: Job) -> None:
 def add(  # noqa: PLR0913, PLR0917 - one parameter for each option
     ctx: typer.Context,
     file: Annotated[
-        Path | None, typer.Argument(metavar="[FILE]", help="A job definition (TOML).", show_default=False)
+        Path | None, typer.Argument(metavar="FILE", help="A job definition (TOML).", show_default=False)
     ] = None,
     models: Annotated[
         bool, typer.Option("--models", help="Add every model of the settings that is not in the queue yet.")

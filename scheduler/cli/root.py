@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import closing
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
@@ -66,8 +67,8 @@ class Root(Group):
 
 def invoke(words: Sequence[str], options: Options) -> int:
     """Parse one command line, run its command and return the exit code. Raises what the command raises."""
-    # Typer's own completion needs the tree's root; the context object reaches every command.
-    answer = tree().main(list(words), prog_name="schedctl", standalone_mode=False, obj=Cli(options))
+    with closing(Cli(options)) as cli:
+        answer = tree().main(list(words), prog_name="schedctl", standalone_mode=False, obj=cli)
     return answer if isinstance(answer, int) else 0
 
 

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from scheduler.cli.command import command, group
+from scheduler.cli.complete import job_names
 from scheduler.cli.context import Cli
 from scheduler.cli.exits import NotFound
 from scheduler.cli.names import find_pool, find_run
@@ -34,7 +35,7 @@ def list_(
     ctx: typer.Context,
     live: Annotated[bool, typer.Option("--live", help="Only runs that have not ended.")] = False,
     pool: Annotated[str | None, typer.Option("--pool", help="Only runs on this pool.")] = None,
-    job: Annotated[str | None, typer.Option("--job", help="Only runs with this job.")] = None,
+    job: Annotated[str | None, typer.Option("--job", help="Only runs with this job.", autocompletion=job_names)] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many, the newest.")] = 50,
 ) -> None:
     """List runs, the newest first."""

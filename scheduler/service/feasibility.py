@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from scheduler.core.reasons import DeadlineUnreachable, DoesNotFit, NoAllowedPool
+from scheduler.core.reasons import DoesNotFit, NoAllowedPool
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from scheduler.core.reasons import Reason
     from scheduler.core.snapshot import Snapshot
 
-_LASTING = (NoAllowedPool, DoesNotFit, DeadlineUnreachable)
+_LASTING = (NoAllowedPool, DoesNotFit)
 
 
 def obstacles(snapshot: Snapshot, names: Collection[str], plan: Callable[[Snapshot, None], Plan]) -> dict[str, Reason]:

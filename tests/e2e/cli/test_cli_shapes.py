@@ -1,0 +1,204 @@
+"""Every JSON shape: the keys that docs/cli.md promises, and no others."""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from scheduler.store.engine import Database
+
+JOB = {
+    "name",
+    "role",
+    "position",
+    "state",
+    "state_detail",
+    "weight",
+    "target_step",
+    "done_step",
+    "attempts",
+    "failures",
+    "last_pool",
+    "not_before",
+    "deadline",
+    "created_at",
+    "waits",
+}
+WHOLE_JOB = JOB | {"checkpoint", "spec"}
+RUN = {
+    "key",
+    "pool",
+    "state",
+    "state_detail",
+    "planned_start",
+    "deadline",
+    "held_until",
+    "started",
+    "ended",
+    "outcome",
+    "lanes",
+}
+LANE = {"index", "job", "attempt", "devices", "restore_step", "outcome", "end_step", "error_class", "message"}
+CHECKPOINT = {
+    "key",
+    "job",
+    "step",
+    "attempt",
+    "run",
+    "parent",
+    "created_at",
+    "trained_seconds",
+    "bytes",
+    "metrics",
+    "components",
+    "state",
+    "why",
+    "pinned",
+    "seen_at",
+}
+METER = {
+    "pool",
+    "quota",
+    "unit",
+    "limit",
+    "used",
+    "held",
+    "free",
+    "start",
+    "end",
+    "resets_at",
+    "source",
+    "as_of",
+}
+POOL = {
+    "name",
+    "state",
+    "platform",
+    "accelerator",
+    "devices_per_session",
+    "sessions_max",
+    "sessions_live",
+    "session_cap_seconds",
+    "session_seconds_min",
+    "vram_gib",
+    "dtypes",
+    "price_microdollars_per_hour",
+    "hours",
+    "quotas",
+    "source",
+    "as_of",
+    "closed_until",
+    "closed_why",
+}
+PLAN = {"made_at", "made_by", "digest", "value", "bound", "warnings", "placements", "deferrals"}
+EXPLAINED = {"job", "state", "state_detail", "answer", "reason", "planned"}
+KEY = "uff-uff-main-0001"
+MANIFEST = "jobs/ulm/manifests/000000000500-000001.json"
+
+# command -> the keys of its document, of the things in it, and of what those hold
+SHAPES: list[tuple[str, Mapping[str, Any]]] = [
+    ("queue list", {"jobs": [JOB]}),
+    ("queue show ufm", {"job": WHOLE_JOB | {"rates", "runs"}}),
+    ("queue add --name new --command train --target-step 5", {"jobs": [WHOLE_JOB]}),
+    ("queue hold ucm", {"job": WHOLE_JOB}),
+    ("queue release urm", {"job": WHOLE_JOB}),
+    ("queue cancel ucm", {"job": WHOLE_JOB}),
+    ("queue priority ucm 2", {"job": WHOLE_JOB}),
+    ("queue move ucm 1", {"job": WHOLE_JOB}),
+    ("plan show", {"plan": PLAN}),
+    ("plan explain ucm", dict.fromkeys(EXPLAINED)),
+    ("quota", {"quotas": [METER]}),
+    ("pools", {"pools": [POOL]}),
+    ("pools list", {"pools": [POOL]}),
+    ("pools open kaggle", {"pool": POOL}),
+    ("pools close kaggle", {"pool": POOL}),
+    ("runs list", {"runs": [RUN]}),
+    (f"runs show {KEY}", {"run": RUN | {"events"}}),
+    (f"runs stop {KEY}", {"run": RUN, "told": None}),
+    ("checkpoints list", {"checkpoints": [CHECKPOINT]}),
+    ("checkpoints verify", {"checkpoints": [{"key", "good", "findings"}]}),
+    (f"checkpoints pin {MANIFEST}", {"checkpoint": CHECKPOINT}),
+    (f"checkpoints unpin {MANIFEST}", {"checkpoint": CHECKPOINT}),
+    ("doctor", {"checks": [{"check", "grade", "found", "remedy"}]}),
+    ("db init", {"from": None, "to": None}),
+    ("db upgrade", {"from": None, "to": None}),
+    ("db verify", {"problems": None}),
+    ("config show", {"settings": [{"key", "value", "source"}]}),
+    ("config check", {"pools": None, "models": None}),
+    ("version", {"version": None, "python": None}),
+]
+
+
+@pytest.mark.parametrize(("words", "shape"), SHAPES, ids=[words for words, _ in SHAPES])
+def test_a_command_answers_in_the_shape_it_promises(
+    words: str, shape: Mapping[str, Any], world: Database, schedctl: Callable[..., Any]
+) -> None:
+    document = schedctl(*words.split(), "--json").document
+    assert set(document) == set(shape)
+    for key, promised in shape.items():
+        match promised:
+            case [keys]:
+                assert document[key]
+                assert all(set(entry) == keys for entry in document[key])
+            case set():
+                assert set(document[key]) == promised
+
+
+@pytest.mark.parametrize("words", [words for words, _ in SHAPES])
+def test_json_may_be_asked_for_before_the_command_too(
+    words: str, world: Database, schedctl: Callable[..., Any]
+) -> None:
+    assert schedctl("--json", *words.split()).document
+
+
+def test_the_lanes_of_a_run_have_one_shape(world: Database, schedctl: Callable[..., Any]) -> None:
+    listed = schedctl("runs", "list", "--json").document["runs"]
+    shown = schedctl("runs", "show", KEY, "--json").document["run"]
+    assert all(set(lane) == LANE for run in listed for lane in run["lanes"])
+    assert all(set(lane) == LANE | {"heartbeat"} for lane in shown["lanes"])
+    assert shown["lanes"][0]["heartbeat"]["step"] == 120
+
+
+def test_pull_says_what_it_copied(world: Database, home: Path, schedctl: Callable[..., Any]) -> None:
+    target = home / "copy"
+    document = schedctl("checkpoints", "pull", "ulm", str(target), "--json").document
+    assert document == {
+        "key": MANIFEST,
+        "step": 500,
+        "folder": str(target),
+        "files": ["weights.npz", "optimizer/state.json"],
+    }
+
+
+def test_backup_and_restore_say_what_they_wrote(world: Database, home: Path, schedctl: Callable[..., Any]) -> None:
+    copy = home / "copy.db"
+    written = schedctl("db", "backup", str(copy), "--json").document
+    assert written == {"file": str(copy), "bytes": copy.stat().st_size}
+    world.close()
+    assert schedctl("db", "restore", str(copy), "--json").document == {"restored": str(copy)}
+
+
+def test_logs_are_one_object_a_line(world: Database, schedctl: Callable[..., Any]) -> None:
+    lines = schedctl("runs", "logs", KEY, "--lane", "1", "--json").out.splitlines()
+    assert lines == ['{"line": "\\u001b[31mstep 7\\u001b[0m"}', '{"line": "[agent lane 1] saved"}']
+
+
+def test_without_a_plan_the_plan_is_null(database: Database, schedctl: Callable[..., Any]) -> None:
+    assert schedctl("plan", "show", "--json").document == {"plan": None}
+
+
+def test_instants_are_whole_utc_seconds(world: Database, schedctl: Callable[..., Any]) -> None:
+    run = schedctl("runs", "list", "--json").document["runs"][0]
+    assert run["started"] == 1_790_000_000 - 3_600
+    assert isinstance(run["deadline"], int)
+
+
+def test_the_reference_names_every_key(repository: Path) -> None:
+    """docs/cli.md is what users build on: a key that it does not name is no promise."""
+    reference = (repository / "docs" / "cli.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"""[`"]([a-z_]+)[`"]""", reference))
+    promised = WHOLE_JOB | RUN | LANE | CHECKPOINT | METER | POOL | PLAN | EXPLAINED
+    top = {key for _, shape in SHAPES for key in shape}
+    assert promised | top <= named

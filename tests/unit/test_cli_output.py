@@ -1,0 +1,138 @@
+"""Output for people: clean, aligned, in their zone."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from scheduler.cli.main import listing_asked
+from scheduler.cli.output import Output, clean, hours, size
+from scheduler.cli.plan import gantt
+from scheduler.core.plan import Placement, Seat
+
+
+@given(st.text())
+def test_clean_text_can_always_be_printed(text: str) -> None:
+    assert clean(text).isprintable()
+    assert clean(clean(text)) == clean(text)
+
+
+@given(st.text(alphabet=st.characters(categories=("L", "N", "P"))))
+def test_ordinary_text_stays_as_it_is(text: str) -> None:
+    assert clean(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("\x1b[1;31mred\x1b[0m", "red"),
+        ("\x1b]0;title\x07after", "after"),
+        ("\x1b]8;;http://x\x1b\\link", "link"),
+        ("a\tb\r\nc", "a b  c"),
+        ("left\u202eright", "leftright"),
+        ("nul\0 del\x7f c1\x9b", "nul del c1"),
+    ],
+)
+def test_what_steers_a_terminal_is_taken_out(text: str, shown: str) -> None:
+    assert clean(text) == shown
+
+
+def test_plain_tables_are_aligned_also_for_wide_characters(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(as_json=False, colour=False).table(("name", ">step", "~why"), [("日本", "7", "a"), ("e\u0301", "12", "")])
+    assert capsys.readouterr().out == "NAME  STEP  WHY\n日本     7  a\ne\u0301       12\n"
+
+
+def test_facts_leave_out_what_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(as_json=False, colour=False).facts([("job", "ufm"), ("deadline", ""), ("weight", "1")])
+    assert capsys.readouterr().out == "job     ufm\nweight  1\n"
+
+
+def test_talk_is_not_mixed_with_data(capsys: pytest.CaptureFixture[str]) -> None:
+    Output(as_json=False, colour=False).say("hello")
+    Output(as_json=True, colour=False).say("nobody listens")
+    Output(as_json=True, colour=False).warn("but this matters")
+    out, err = capsys.readouterr()
+    assert (out, err) == ("", "hello\nschedctl: warning: but this matters\n")
+
+
+@pytest.mark.parametrize(
+    ("zone", "shown"),
+    [
+        ("UTC", "Mon 2026-09-21 14:13 UTC"),
+        ("Europe/Berlin", "Mon 2026-09-21 16:13 CEST"),
+        ("Asia/Kathmandu", "Mon 2026-09-21 19:58 +0545"),
+    ],
+)
+def test_instants_are_shown_in_the_zone_of_the_settings(zone: str, shown: str) -> None:
+    assert Output(as_json=False, colour=False, zone=zone).instant(1_790_000_000) == shown
+
+
+def test_a_terminal_gets_a_rich_table_without_markup(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", "60")
+    Output(as_json=False, colour=False).table(("state", "why"), [("held", "[bold]not markup[/bold]")])
+    out = capsys.readouterr().out
+    assert "[bold]not markup[/bold]" in out
+    assert "─" in out
+    assert "\x1b[3" not in out
+
+
+@pytest.mark.parametrize(
+    ("seconds", "shown"),
+    [(0, "0h 00m"), (5_400, "1h 30m"), (108_000, "30h 00m"), (-90, "-0h 02m"), (3_599, "1h 00m")],
+)
+def test_hours_and_minutes(seconds: int, shown: str) -> None:
+    assert hours(seconds) == shown
+
+
+@pytest.mark.parametrize(("count", "shown"), [(0, "0 B"), (1_536, "1.5 KiB"), (5 << 40, "5.0 TiB")])
+def test_sizes(count: int, shown: str) -> None:
+    assert size(count) == shown
+
+
+def test_the_picture_gives_each_session_of_a_pool_its_own_line() -> None:
+    def placement(pool: str, start: int, end: int, *jobs: str) -> Placement:
+        return Placement(pool, start, end, tuple(Seat(job, 1, 1) for job in jobs))
+
+    lines = gantt(
+        (
+            placement("kaggle", 0, 20, "uff-main"),
+            placement("kaggle", 10, 30, "ufm", "ucm"),
+            placement("kaggle", 20, 40, "ulm"),
+            placement("desk", 38, 40, "uim"),
+        ),
+        0,
+        40,
+    )
+    assert lines == [
+        "desk                                         []",
+        "kaggle [uff-main==========][ulm===============]",
+        "kaggle           [ufm+ucm===========]",
+        "       one column is 0h 00m",
+    ]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        [],
+        ["queue"],
+        ["queue", "list", "--help"],
+        ["queue", "list", "extra"],
+        ["queue", "list", "--json=1"],
+        ["queue", "list", "--sate", "held"],
+        ["--state", "held", "queue", "list"],
+        ["queue", "list", "--state"],
+        ["list", "queue"],
+    ],
+)
+def test_only_a_plain_listing_takes_the_fast_way(words: list[str]) -> None:
+    assert listing_asked(words) is None
+
+
+def test_the_fast_way_reads_options_wherever_they_stand() -> None:
+    asked = listing_asked(["--config", "a.toml", "queue", "--json", "list", "--state=held", "--state", "done"])
+    assert asked is not None
+    options, states = asked
+    assert (str(options.config), options.json, options.no_color, states) == ("a.toml", True, False, ["held", "done"])
