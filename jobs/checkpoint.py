@@ -18,10 +18,11 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 FORMAT = 1
-_NAME = re.compile(r"^jobs/([A-Za-z0-9][A-Za-z0-9._-]*)/manifests/(\d{12})-(\d{6})\.json$")
-_SHA256 = re.compile(r"^[0-9a-f]{64}$")
-_COMPONENT = re.compile(r"^[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*){0,4}$")
+_NAME = re.compile(r"jobs/([A-Za-z0-9][A-Za-z0-9._-]*)/manifests/([0-9]{12})-([0-9]{6})\.json")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_COMPONENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*){0,4}")
 _COMPONENTS_MAX = 10_000
+_COUNT_MAX = 2**63  # what a database column holds
 
 
 class BadManifest(ValueError):
@@ -76,7 +77,7 @@ def blob_key(job: str, sha256: str) -> str:
 
 def split_key(key: str) -> tuple[str, int, int] | None:
     """Return (job, step, attempt) of a manifest's key, or None when it is not one."""
-    match = _NAME.match(key)
+    match = _NAME.fullmatch(key)
     return (match[1], int(match[2]), int(match[3])) if match else None
 
 
@@ -93,7 +94,7 @@ def parse_manifest(key: str, data: bytes) -> Manifest:
         raise BadManifest(key, f"not a manifest of format {FORMAT}")
     try:
         manifest = _build(key, document)
-    except (KeyError, TypeError, ValueError) as error:
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise BadManifest(key, f"field missing or of a wrong type: {error}") from None
     if (manifest.job, manifest.step, manifest.attempt) != named:
         raise BadManifest(key, "job, step or attempt differ from its name")
@@ -119,7 +120,7 @@ def _build(key: str, document: dict[str, Any]) -> Manifest:
         job=str(document["job"]),
         step=_count(document["step"]),
         attempt=_count(document["attempt"]),
-        run=str(document["run"]),
+        run=_text(document["run"]),
         lane=_count(document["lane"]),
         parent=parent,
         created_at=_count(document["created_at"]),
@@ -131,15 +132,21 @@ def _build(key: str, document: dict[str, Any]) -> Manifest:
 
 def _component(entry: Any) -> Component:
     name, digest, size = str(entry["name"]), str(entry["sha256"]), _count(entry["bytes"])
-    if not _COMPONENT.match(name) or ".." in name.split("/"):
+    if not _COMPONENT.fullmatch(name) or ".." in name.split("/"):
         raise ValueError(f"component name {name!r}")
-    if not _SHA256.match(digest):
+    if not _SHA256.fullmatch(digest):
         raise ValueError(f"digest of {name}")
     return Component(name, digest, size)
 
 
+def _text(value: Any) -> str:
+    if not isinstance(value, str):
+        raise ValueError(f"{value!r} is not a text")
+    return value
+
+
 def _count(value: Any) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < _COUNT_MAX:
         raise ValueError(f"{value!r} is not a count")
     return value
 

@@ -140,8 +140,11 @@ def _steps(fact: Facts, now: int) -> list[Step]:
 
 def _steps_of_session(fact: Facts, now: int) -> list[Step]:
     run, state = fact.run, fact.run.state
-    if fact.sighting is not None and fact.sighting.state in {"ended", "absent"}:
+    if fact.sighting is not None and fact.sighting.state == "ended":
         return [_finish(fact, fact.sighting, now)]
+    if fact.sighting is not None and fact.sighting.state == "absent":
+        # Accepted into a platform's queue, and proven never to leave it.
+        return [_never_ran(fact, now, fact.sighting.detail or "the platform proves it never started")]
     if now > run.held_until + fact.visibility_seconds + fact.overdue_seconds and (
         fact.sighting is None and fact.reachable
     ):

@@ -163,12 +163,13 @@ def stop(state: RunState, why: str, now: int) -> Stopping:
     raise IllegalArrow("stop", state)
 
 
-def end(state: RunState, outcome: Outcome, at: int) -> Ended:
-    """Any live state -> Ended. A run that never ran can only end rejected or cancelled."""
+def end(state: RunState, outcome: Outcome, at: int, started: int | None) -> Ended:
+    """Any live state -> Ended. ``started`` is when the meter began; None says that it never did."""
+    never_ran = outcome in {Outcome.REJECTED, Outcome.CANCELLED}
     match state:
-        case Running(started=started) | Stopping(started=started):
+        case Running() | Stopping() if started is not None or never_ran:
             return Ended(outcome, at, started)
-        case Reserved() | Submitting() if outcome in {Outcome.REJECTED, Outcome.CANCELLED}:
+        case Reserved() | Submitting() if started is None and never_ran:
             return Ended(outcome, at, None)
         case _:
             raise IllegalArrow(f"end({outcome})", state)

@@ -11,7 +11,7 @@ from scheduler.core.backoff import retry_delay
 from scheduler.core.job import Active
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.reconcile import Accept, AskStop, CloseLane, Finish, ForceStop, LaneEnd, Step
-from scheduler.core.run import CONSEQUENCES, Ended, Outcome, Running, Stopping
+from scheduler.core.run import CONSEQUENCES, Outcome, Running, Stopping
 from scheduler.core.throughput import Estimate, Sample, alone, learn
 from scheduler.store import checkpoints, jobs, ledger, rates, runs
 
@@ -84,7 +84,7 @@ def _finish(ports: Ports, tx: Connection, step: Finish, now: int) -> None:
         state = accepted
     for lane_end in step.lanes:
         _close_lane(ports, tx, run, lane_end, now)
-    ended = Ended(step.outcome, step.ended, step.started)
+    ended = run_arrows.end(state, step.outcome, step.ended, step.started)
     runs.change_state(tx, run.key, state, ended, f"end_{step.outcome}", now, why=step.why)
     pool = ports.pools.get(run.pool)
     ledger.append(

@@ -116,14 +116,18 @@ def test_every_arrow_of_a_run(arrow: str, state: str) -> None:
 
 @pytest.mark.parametrize("state", RUN_STATES)
 @pytest.mark.parametrize("outcome", Outcome)
-def test_every_end_of_a_run(outcome: Outcome, state: str) -> None:
-    """What began may end in any way; what never began was refused or cancelled; what is over is over."""
-    began = state in {"running", "stopping"}
-    if began or (state in {"reserved", "submitting"} and outcome in {Outcome.REJECTED, Outcome.CANCELLED}):
-        assert run.end(RUN_STATES[state], outcome, NOW) == Ended(outcome, NOW, 5 if began else None)
+@pytest.mark.parametrize("started", [5, None])
+def test_every_end_of_a_run(outcome: Outcome, state: str, started: int | None) -> None:
+    """What was metered may end in any way; what was not was refused or cancelled; what is over is over."""
+    never_ran = outcome in {Outcome.REJECTED, Outcome.CANCELLED}
+    sent = state in {"running", "stopping"}
+    if (sent and (started is not None or never_ran)) or (
+        state in {"reserved", "submitting"} and never_ran and not started
+    ):
+        assert run.end(RUN_STATES[state], outcome, NOW, started) == Ended(outcome, NOW, started)
     else:
         with pytest.raises(IllegalArrow, match=r"^end.* is not possible from"):
-            run.end(RUN_STATES[state], outcome, NOW)
+            run.end(RUN_STATES[state], outcome, NOW, started)
 
 
 def test_every_outcome_has_its_consequence() -> None:

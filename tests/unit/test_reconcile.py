@@ -75,6 +75,12 @@ def test_proof_of_absence_ends_an_intent_without_a_charge() -> None:
     assert (step.outcome, step.started) == (Outcome.REJECTED, None)
 
 
+def test_a_session_that_was_queued_and_is_proven_absent_is_not_charged() -> None:
+    (step,) = reconcile([facts(run_in(Running("r", START)), Sighting("absent", "r"))], 2_000)
+    assert isinstance(step, Finish)
+    assert (step.outcome, step.started) == (Outcome.REJECTED, None)
+
+
 def test_a_session_that_ended_without_a_result_is_lost_and_charged_as_the_platform_says() -> None:
     fact = facts(run_in(Running("r", START)), Sighting("ended", "r", START + 5, 3_000))
     (step,) = reconcile([fact], 4_000)
