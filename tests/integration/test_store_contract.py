@@ -225,7 +225,7 @@ def test_the_life_of_a_run(database: Database) -> None:
     reserve(database, run)
     submitting = run_arrows.submit(run.state, NOW)
     running = run_arrows.accept(submitting, "remote-1", NOW + 5)
-    ended = run_arrows.end(running, Outcome.YIELDED, NOW + 900)
+    ended = run_arrows.end(running, Outcome.YIELDED, NOW + 900, NOW + 5)
     with database.write() as tx:
         runs.change_state(tx, "run-1", run.state, submitting, "submit", NOW)
         runs.change_state(tx, "run-1", submitting, running, "accept", NOW + 5)
@@ -278,7 +278,7 @@ def test_an_ended_run_frees_its_jobs(database: Database) -> None:
     run = a_run("run-1", ("ufm", 1))
     reserve(database, run)
     with database.write() as tx:
-        ended = run_arrows.end(run.state, Outcome.REJECTED, NOW)
+        ended = run_arrows.end(run.state, Outcome.REJECTED, NOW, None)
         runs.change_state(tx, "run-1", run.state, ended, "end", NOW)
         runs.insert(tx, a_run("run-2", ("ufm", 2)), NOW)
 

@@ -29,7 +29,7 @@ def week(database: Database) -> Database:
         run = runs.get(tx, "run-old")
         running = run_arrows.accept(run_arrows.submit(run.state, NOW), "remote", NOW)
         runs.change_state(tx, run.key, run.state, running, "accept", NOW)
-        ended = run_arrows.end(running, Outcome.YIELDED, NOW + 500)
+        ended = run_arrows.end(running, Outcome.YIELDED, NOW + 500, NOW)
         manifest = Manifest(key, "ufm", 40, 1, run.key, 0, None, NOW, 60, (Component("model", "a" * 64, 3),))
         assert checkpoints.record(tx, manifest, NOW)
         jobs.note_progress(tx, "ufm", 40, key)
