@@ -42,7 +42,7 @@ def test_a_command_that_ignores_sigterm_is_killed_with_its_children(
 
 def test_a_killed_agent_takes_its_command_along(session: Any, alive: tuple[Path, Callable[[], None]]) -> None:
     path, wait_for_all_gone = alive
-    session.write(session.lane(STUBBORN, environment={"ALIVE": str(path)}))
+    session.write(session.lane(STUBBORN, environment={"ALIVE": str(path)}), seconds=600)
     session.start()
     session.until_training()
     assert session.process
@@ -54,7 +54,7 @@ def test_a_killed_agent_takes_its_command_along(session: Any, alive: tuple[Path,
 def test_a_killed_supervisor_takes_its_lanes_along(session: Any, alive: tuple[Path, Callable[[], None]]) -> None:
     path, wait_for_all_gone = alive
     environment = {"ALIVE": str(path)}
-    session.write(*(session.lane(STUBBORN, index, environment=environment) for index in (0, 1)))
+    session.write(*(session.lane(STUBBORN, index, environment=environment) for index in (0, 1)), seconds=600)
     session.start()
     session.until_training()
     assert session.process
