@@ -56,12 +56,14 @@ class DaemonSettings(Section):
 class ClockSettings(Section):
     """Scheduled time, for rehearsals.
 
-    It shows ``epoch`` at the real instant ``origin`` and runs ``scale`` times as fast as real time.
+    It shows ``epoch`` at the real instant ``origin`` and runs ``scale`` times as fast as real time. It stands still at
+    ``stopped_at``, so that a rehearsal that is over can be looked at.
     """
 
     scale: PositiveFloat
     epoch: float | None = None
     origin: float | None = Field(default=None, validate_default=True)
+    stopped_at: Instant | None = None
 
     @field_validator("origin")
     @classmethod

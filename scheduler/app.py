@@ -44,7 +44,7 @@ class App:
         clock = self.settings.clock
         if clock.epoch is None or clock.origin is None:
             return system_clock()
-        return ScaledClock(epoch=clock.epoch, origin=clock.origin, scale=clock.scale)
+        return ScaledClock(clock.epoch, clock.origin, clock.scale, clock.stopped_at)
 
     @cached_property
     def database_url(self) -> str:

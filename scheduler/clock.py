@@ -31,16 +31,19 @@ class Clock(Protocol):
 class ScaledClock:
     """A clock that runs ``scale`` times faster than real time and showed ``epoch`` at the real instant ``origin``.
 
-    It is a pure function of real time: processes that know the three figures agree, also after a crash.
+    It is a pure function of real time: processes that know its figures agree, also after a crash. It stands still
+    at ``stopped_at``, if that is set.
     """
 
     epoch: float
     origin: float
     scale: float
+    stopped_at: int | None = None
 
     def now(self) -> int:
         """Return scheduled UTC seconds."""
-        return int(self.epoch + (time.time() - self.origin) * self.scale)
+        running = int(self.epoch + (time.time() - self.origin) * self.scale)
+        return running if self.stopped_at is None else min(running, self.stopped_at)
 
     def wall_seconds(self, scheduled_seconds: float) -> float:
         """Return how many seconds of real time pass in ``scheduled_seconds``."""

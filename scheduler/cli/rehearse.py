@@ -22,7 +22,15 @@ from scheduler.cli.exits import Exit
 from scheduler.cli.output import Output
 from scheduler.cli.week_summary import show_week
 from scheduler.report.week import to_json, week_of
-from scheduler.service.rehearsal import Rehearsal, RehearsalError, clear, reopen, settings_for, write_settings
+from scheduler.service.rehearsal import (
+    Rehearsal,
+    RehearsalError,
+    clear,
+    reopen,
+    settings_for,
+    stop_clock,
+    write_settings,
+)
 
 if TYPE_CHECKING:
     from scheduler.app import App
@@ -71,6 +79,7 @@ def rehearse(
         app = _prepare(rehearsal, cli.options.config, seed)
     begun = reopen(out)
     _run_daemon(begun, app)
+    stop_clock(begun, app.clock.now())
     week = _week(begun, app)
     _write(out, week, app)
     output = Output(cli.options.json, cli.colour, app.settings.zone)

@@ -182,10 +182,15 @@ def _windows(
 
 
 def _useful(facts: WeekFacts, pool: Pool) -> Iterable[float]:
+    """Training time of kept checkpoints, weighted by the lane's share of devices and the run's share in the week."""
+    week = Window(facts.start, facts.end)
     shares = {
-        (run.key, lane.index): len(lane.devices) / pool.devices_per_session
+        (run.key, lane.index): len(lane.devices)
+        / pool.devices_per_session
+        * week.overlap(*interval)
+        / max(1, interval[1] - interval[0])
         for run in facts.runs
-        if run.pool == pool.name
+        if run.pool == pool.name and (interval := _interval(run))
         for lane in run.lanes
     }
     for manifest in facts.manifests:

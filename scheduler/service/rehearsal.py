@@ -135,6 +135,13 @@ def _seconds(rehearsal: Rehearsal, wall: float) -> str:
     return f"{max(1, math.ceil(wall * rehearsal.scale))}s"
 
 
+def stop_clock(rehearsal: Rehearsal, now: int) -> None:
+    """Let the clock of a rehearsal that is over stand still, so that commands show its last moment."""
+    document = tomllib.loads(rehearsal.config.read_text())
+    document["clock"].setdefault("stopped_at", now)
+    write_settings(rehearsal, document)
+
+
 def write_settings(rehearsal: Rehearsal, document: Mapping[str, Any]) -> None:
     """Write the rehearsal's settings file; a crash leaves the old one or the new one."""
     import tomli_w

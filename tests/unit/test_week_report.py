@@ -86,6 +86,13 @@ def test_charges_are_summed_per_window_and_useful_time_is_weighted_by_the_share_
     assert week.violations == ()
 
 
+def test_a_session_across_the_end_of_the_week_counts_for_its_part() -> None:
+    end = START + 7 * DAY
+    late = run("uff-ufm-1", end - HOUR, end + HOUR)
+    (pool,) = week_of(facts([late], [saved(late, "ufm", 100, end)])).pools
+    assert (pool.charged_seconds, pool.useful_seconds) == (HOUR, HOUR // 4)
+
+
 def test_a_resume_elsewhere_is_proven_by_the_parent_of_the_first_checkpoint() -> None:
     first = run("uff-ufm-1", START, START + HOUR)
     second = replace(run("uff-ufm-2", START + 2 * HOUR, START + 3 * HOUR), pool="other")
