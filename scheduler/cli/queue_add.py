@@ -78,11 +78,9 @@ def _spec(file: Path | None, table: dict[str, Any]) -> JobSpec:
 
 
 def _obstacles(cli: Cli, specs: list[JobSpec]) -> dict[str, Reason]:
-    from scheduler.planner import plan_week
-
     if not specs:
         return {}
     app = cli.app
     with app.database.read() as tx:
         snapshot = load_snapshot(tx, app.pools, cli.now, app.policy.horizon_seconds)
-    return obstacles(snapshot, {spec.name for spec in specs}, plan_week)
+    return obstacles(snapshot, {spec.name for spec in specs})

@@ -6,7 +6,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, assert_never
 
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
-from scheduler.core.run import Ended, Running, Stopping
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -62,6 +61,8 @@ def share(part: int, whole: int) -> str:
 
 def run_json(run: Run) -> dict[str, Any]:
     """Return a run with its lanes."""
+    from scheduler.core.run import Ended, Running, Stopping
+
     state = run.state
     ended = state if isinstance(state, Ended) else None
     return {

@@ -11,10 +11,11 @@ import json
 import sqlite3
 from contextlib import closing
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
-from scheduler.store import codec
+from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
@@ -24,6 +25,9 @@ if TYPE_CHECKING:
 REVISION = "0001"
 """The schema revision the query is written for; with another one the engine is asked."""
 
+_STATES: dict[str, type[JobState]] = {
+    kind.__name__.lower(): kind for kind in (Queued, Active, Held, Done, Failed, Cancelled)
+}
 _SQLITE = "sqlite:///"
 _JOBS = (
     "SELECT name, role, position, state, state_detail, weight, target_step, done_step, attempts, failures,"
@@ -61,9 +65,15 @@ def list_jobs(url: str, states: Collection[str] | None = None) -> list[ListedJob
     for row in rows:
         name, role, position, state, detail, *others = row
         if states is None or state in states:
-            listed: tuple[Any, ...] = (name, role, position, codec.job_state(state, detail), *others, waits.get(name))
+            listed: tuple[Any, ...] = (name, role, position, _state(state, detail), *others, waits.get(name))
             found.append(ListedJob(*listed))
     return found
+
+
+@lru_cache(maxsize=4_096)
+def _state(name: str, detail: str) -> JobState:
+    """Rebuild a state as scheduler.store.codec does, without loading what it knows besides."""
+    return _STATES[name](**json.loads(detail))
 
 
 _Found = tuple["Iterable[Any]", "str | None"]

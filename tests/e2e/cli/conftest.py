@@ -198,7 +198,7 @@ def _ended_run(database: Database, artifacts: DirectoryStore) -> None:
         checkpoints.record(tx, manifest, NOW - 2_000)
         jobs.note_progress(tx, "ulm", 500, manifest.key)
         runs.close_lane(tx, run.key, 0, run_arrows.Outcome.FINISHED, 500, None, "", NOW - 1_500)
-        ended = run_arrows.end(running, run_arrows.Outcome.FINISHED, NOW - 1_500)
+        ended = run_arrows.end(running, run_arrows.Outcome.FINISHED, NOW - 1_500, NOW - 9_000)
         runs.change_state(tx, run.key, running, ended, "end_finished", NOW - 1_500)
         ledger.append(tx, [entry_of(EntryKind.SPEND, run, NOW - 9_000, NOW - 1_500)])
         jobs.change_state(tx, "ulm", state, job_arrows.finish(state, NOW - 1_500), "finish", NOW - 1_500)

@@ -262,7 +262,7 @@ def test_a_followed_log_ends_with_its_run_and_misses_nothing(world: Database, ho
             stream.write(b"one more\n")
         with world.write() as tx:
             run = runs.get(tx, KEY)
-            runs.change_state(tx, KEY, run.state, arrows.end(run.state, Outcome.LOST, 1), "end_lost", 1)
+            runs.change_state(tx, KEY, run.state, arrows.end(run.state, Outcome.LOST, 1, 0), "end_lost", 1)
 
     before = log.read_bytes()
     seen = b"".join(followed_log(world, Files(), KEY, pause))  # type: ignore[arg-type]
@@ -346,7 +346,7 @@ def test_a_daemon_runs_until_it_is_told_to_stop(world: Database, schedctl: Sched
     """stop_at lies in the past: the daemon takes the lease, drains, and ends by itself."""
     with world.write() as tx:
         run = runs.get(tx, KEY)
-        ended = arrows.end(run.state, Outcome.LOST, 1_790_000_000)
+        ended = arrows.end(run.state, Outcome.LOST, 1_790_000_000, 1_789_996_400)
         for lane in run.lanes:
             runs.close_lane(tx, KEY, lane.index, Outcome.LOST, None, None, "", 1_790_000_000)
         runs.change_state(tx, KEY, run.state, ended, "end_lost", 1_790_000_000)
