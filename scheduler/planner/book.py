@@ -33,9 +33,7 @@ class Count:
         self._windows = list(quota.calendar.windows(start, until))
         self._starts = [window.start for window in self._windows]
         used = cost_within if self._money else seconds_within
-        self._free = [
-            _lowest_limit(quota, view, window, start) - used(view.charges, window) for window in self._windows
-        ]
+        self._free = [lowest_limit(quota, view, window, start) - used(view.charges, window) for window in self._windows]
 
     def copy(self) -> Count:
         """Return a copy whose counts change on their own."""
@@ -76,6 +74,10 @@ class Count:
             self._free[index] -= -(-seconds * self._price // 3_600) if self._money else seconds
             index += 1
 
+    def free_in(self, start: int) -> int:
+        """Return the seconds free in the window that begins at ``start``, or that holds it."""
+        return self._seconds(bisect_right(self._starts, max(start, self._starts[0])) - 1)
+
     def next_start(self, after: int) -> int:
         """Return when the next window begins."""
         index = bisect_right(self._starts, after)
@@ -91,7 +93,7 @@ class Count:
 class Book:
     """The room of one pool from ``start`` on. Copies share what never changes."""
 
-    __slots__ = ("_charges", "_counts", "_ends", "_flexible", "_openings", "pool", "view")
+    __slots__ = ("_charges", "_ends", "_flexible", "_openings", "counts", "pool", "view")
 
     def __init__(self, view: PoolView, start: int, until: int) -> None:
         self.view = view
@@ -101,7 +103,7 @@ class Book:
         self._openings = (
             [(opening.start, opening.end) for opening in pool.open_windows(closed, until)] if (closed < until) else []
         )
-        self._counts = [
+        self.counts = [
             Count(quota, view, start, until) for quota in pool.quotas if isinstance(quota, CalendarQuota | MoneyQuota)
         ]
         self._flexible: list[Quota] = [
@@ -114,7 +116,7 @@ class Book:
         """Return a book that can be written in without touching this one."""
         twin = object.__new__(Book)
         twin.view, twin.pool, twin._openings, twin._flexible = self.view, self.pool, self._openings, self._flexible
-        twin._counts = [count.copy() for count in self._counts]
+        twin.counts = [count.copy() for count in self.counts]
         twin._charges = self._charges.copy()
         twin._ends = self._ends.copy()
         return twin
@@ -130,7 +132,7 @@ class Book:
         seconds, limited_by = self.pool.session_cap_seconds + overrun, "session cap"
         if opening[1] - start < seconds:
             seconds, limited_by = opening[1] - start, "opening hours"
-        for count in self._counts:
+        for count in self.counts:
             found = count.longest(start, seconds)
             if found < seconds:
                 seconds, limited_by = found, count.name
@@ -144,7 +146,7 @@ class Book:
     def even(self, start: int, seconds: int, least: int) -> int:
         """Return ``seconds``, or half of what its window has left when the rest would be too short to use."""
         overrun = self.pool.overrun_seconds
-        left = min((count.left_alone(start) for count in self._counts), default=NEVER)
+        left = min((count.left_alone(start) for count in self.counts), default=NEVER)
         if left == NEVER or not 0 < left - seconds - overrun < least + overrun:
             return seconds
         half = -(-left // 2) - overrun
@@ -153,7 +155,7 @@ class Book:
     def take(self, start: int, end: int) -> None:
         """Write a session down; it holds the pool's overrun as well."""
         held = end + self.pool.overrun_seconds
-        for count in self._counts:
+        for count in self.counts:
             count.take(start, held)
         if self._flexible:
             self._charges.append(Charge(start, held, held=True))
@@ -164,7 +166,7 @@ class Book:
         """Return the first instant after ``after`` at which there may be more room."""
         instants = [end for end in self._ends if end > after]
         instants += [begins for begins, _ in self._openings if begins > after][:1]
-        instants += [count.next_start(after) for count in self._counts]
+        instants += [count.next_start(after) for count in self.counts]
         for quota in self._flexible:
             span = quota.span_seconds if isinstance(quota, RollingQuota | FirstUseQuota) else 0
             for charge in self._charges:
@@ -172,7 +174,7 @@ class Book:
         return min(instants, default=NEVER)
 
 
-def _lowest_limit(quota: CalendarQuota | MoneyQuota, view: PoolView, window: Window, start: int) -> int:
+def lowest_limit(quota: CalendarQuota | MoneyQuota, view: PoolView, window: Window, start: int) -> int:
     """Return the lowest limit any instant of ``window`` from ``start`` on is known to have."""
     instants = {max(window.start, start)}
     for seen in view.observed:

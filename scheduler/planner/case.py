@@ -33,10 +33,24 @@ class Offer:
         """Return the seconds of a session that trains ``steps``, at most the cap."""
         return min(self.cap, self.terms.length_for(steps / (self.speeds[devices - 1] * sharing)))
 
+    def time_for(self, steps: int) -> int:
+        """Return the seconds of all sessions that ``steps`` take on the widest share of the devices."""
+        whole = self.terms.useful(self.cap) * self.speeds[-1]
+        if steps <= whole or whole <= 0:
+            return self.terms.length_for(steps / self.speeds[-1])
+        count, rest = divmod(steps, whole)
+        return int(count) * self.cap + (self.terms.length_for(rest / self.speeds[-1]) if rest >= 1 else 0)
+
     def steps_in(self, length: int, devices: int, sharing: float, remaining: int) -> int:
         """Return the whole steps a session of ``length`` seconds checkpoints, at most ``remaining``."""
         done = int(self.terms.useful(length) * self.speeds[devices - 1] * sharing + TOLERANCE)
         return min(done, remaining)
+
+    def best_rate(self, steps: int) -> tuple[float, int]:
+        """Return steps per second of a session as long as ``steps`` and the cap allow, and the devices it takes."""
+        devices = next(count for count, speed in enumerate(self.speeds, 1) if speed > 0)
+        length = self.session_for(steps, devices, 1.0)
+        return self.terms.useful(length) * self.speeds[devices - 1] / length, devices
 
     def shortest(self, remaining: int) -> int:
         """Return the shortest useful session: the pool's minimum, or less if the job ends in it."""
@@ -79,6 +93,7 @@ class Case:
     books: list[Book]
     classes: list[PoolClass]
     class_of: list[int]
+    firm_deadlines: bool = True  # False: lateness only costs value
     children: dict[int, list[int]] = field(default_factory=dict)
 
     @property
@@ -97,7 +112,7 @@ class Case:
         return Discount(self.snapshot.now, self.snapshot.horizon_seconds)
 
 
-def make_case(snapshot: Snapshot) -> Case:
+def make_case(snapshot: Snapshot, *, firm_deadlines: bool = True) -> Case:
     """Index ``snapshot``; the order of its jobs and pools does not matter."""
     views = sorted(snapshot.jobs, key=lambda view: (view.position, view.name))
     pool_views = sorted(snapshot.pools, key=lambda view: view.pool.name)
@@ -111,6 +126,7 @@ def make_case(snapshot: Snapshot) -> Case:
         books=[Book(view, snapshot.now, snapshot.now + snapshot.horizon_seconds) for view in pool_views],
         classes=classes,
         class_of=class_of,
+        firm_deadlines=firm_deadlines and any(view.deadline is not None for view in views),
     )
     for number, view in enumerate(views):
         live = runs.get(view.name)

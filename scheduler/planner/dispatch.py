@@ -7,6 +7,7 @@ an hour there, weight * speed * (1 - overhead), ties to the job that finishes so
 from __future__ import annotations
 
 from bisect import bisect_left, insort
+from collections import Counter
 from dataclasses import dataclass, field
 from functools import partial
 from heapq import heappop, heappush
@@ -25,19 +26,37 @@ if TYPE_CHECKING:
     from scheduler.core.snapshot import Snapshot
     from scheduler.planner.session import Terms
 
-# The order of waiting jobs: density and Smith ratio (both negated), then the job's index, that is its name.
-Key = tuple[float, float, int]
+# The order of waiting jobs: those that must make a deadline by the last instant they could start, then the others
+# by density and Smith ratio (both negated); ties by the job's index, that is its place in the queue.
+Key = tuple[int, float, float, int]
+URGENT, ORDINARY = 0, 1
+# How long a session of an earlier plan is waited for before its place is given away.
+PATIENCE_SECONDS = 7_200
+# When so many of the densest jobs cannot pay the price, the rest will not either.
+REFUSALS_MAX = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Appointment:
+    """A session to repeat from an earlier plan: at ``start``, led by the first of ``jobs`` that can come."""
+
+    start: int
+    jobs: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """What bends the plain order: factors on densities by job index, and a reserve price.
+    """What bends the plain order.
 
-    ``reserve(class, instant)`` is the value per second a session of that pool class must bring to be started then.
+    ``factors`` scale densities by (pool class, job). ``admits(class, instant, session)`` tells whether a session
+    is worth its hours. ``urgent`` jobs go first as long as they can make their deadline. ``agenda`` holds by
+    pool index what an earlier plan decided; its jobs and pools do nothing else before.
     """
 
-    factors: Mapping[int, float] = field(default_factory=dict)
-    reserve: Callable[[int, int], float] | None = None
+    factors: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    admits: Callable[[int, int, Session], bool] | None = None
+    urgent: frozenset[int] = frozenset()
+    agenda: Mapping[int, tuple[Appointment, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +105,12 @@ class _Dispatcher:
         self.idle: set[int] = set()
         self.busy_until = [0] * len(case.jobs)
         self.placements: list[Placement] = []
+        self.agenda = {pool: list(found) for pool, found in policy.agenda.items() if found}
+        self.appointments = Counter(job for found in policy.agenda.values() for one in found for job in one.jobs)
+        for pool, appointments in self.agenda.items():
+            for one in appointments:
+                heappush(self.events, (one.start, 1, pool))
+                heappush(self.events, (one.start + PATIENCE_SECONDS, 1, pool))
         for index, job in enumerate(case.jobs):
             self._schedule_start(index)
             if job.expected_steps and job.free_at is not None:
@@ -106,7 +131,7 @@ class _Dispatcher:
                     looking.add(index)
                 else:
                     self._enqueue(index, now)
-            self.idle = self._fill(now, looking) if any(self.queues) else looking
+            self.idle = self._fill(now, looking) if self.keys else looking
         self.placements.sort(key=lambda found: (found.start, found.pool, found.seats[0].job))
         return Schedule(tuple(self.placements), self.gate_passes)
 
@@ -127,22 +152,24 @@ class _Dispatcher:
             self._dequeue(index)
         job = self.case.jobs[index]
         remaining = self.remaining[index]
-        factor = self.policy.factors.get(index, 1.0)
-        if job.deadline is not None:
-            if now >= job.deadline:
-                factor *= LATE_FACTOR
-            else:
-                heappush(self.events, (job.deadline, 0, index))
+        if job.deadline is not None and now < job.deadline:
+            heappush(self.events, (job.deadline, 0, index))
+        late = LATE_FACTOR if job.deadline is not None and now >= job.deadline else 1.0
+        urgent = index in self.policy.urgent and late == 1.0
         keys: list[Key | None] = []
-        for group, queue in zip(self.case.classes, self.queues, strict=True):
+        for number, (group, queue) in enumerate(zip(self.case.classes, self.queues, strict=True)):
             offer = group.offers[index]
             if offer is None:
                 keys.append(None)
                 continue
-            devices = len(offer.speeds)
-            length = offer.session_for(remaining, devices, 1.0)
-            per_second = offer.worth * offer.speeds[-1] * offer.terms.useful(length) / length
-            key = (-factor * per_second, -job.view.weight / remaining * offer.speeds[-1], index)
+            tier, rank = ORDINARY, 0.0
+            length = offer.session_for(remaining, len(offer.speeds), 1.0)
+            if urgent and job.deadline is not None and (start := job.deadline - offer.time_for(remaining)) >= now:
+                tier, rank = URGENT, float(start)
+            else:
+                factor = late * self.policy.factors.get((number, index), 1.0)
+                rank = -factor * offer.worth * offer.speeds[-1] * offer.terms.useful(length) / length
+            key = (tier, rank, -job.view.weight / remaining * offer.speeds[-1], index)
             keys.append(key)
             insort(queue, key)
         self.keys[index] = keys
@@ -156,58 +183,87 @@ class _Dispatcher:
         """Start sessions until nobody fits any more; return the pools that still have room."""
         rooms: dict[int, int] = {}
         for pool in looking:
-            seconds = self.books[pool].room(now).seconds
-            if seconds > 0:
-                rooms[pool] = seconds
-            else:
-                self._look_again(pool, now)
+            self._update_room(now, pool, rooms)
+        if self.agenda:
+            self._keep_appointments(now, rooms)
         members: dict[int, list[int]] = {}
         for pool in sorted(rooms):
-            members.setdefault(self.case.class_of[pool], []).append(pool)
+            if pool not in self.agenda:
+                members.setdefault(self.case.class_of[pool], []).append(pool)
         while True:
-            best: tuple[float, int, int, Session] | None = None
-            for group in sorted(members):
-                found = self._first_that_fits(now, group, members[group], rooms)
+            best: tuple[Key, int, int, Session] | None = None
+            for group, pools in sorted(members.items()):
+                found = self._first_that_fits(now, group, pools, rooms) if pools else None
                 if found is not None and (best is None or found[0] < best[0]):
                     best = found
             if best is None:
                 break
             _, group, pool, session = best
             self._start(now, group, pool, session)
-            seconds = self.books[pool].room(now).seconds
-            if seconds > 0:
-                rooms[pool] = seconds
-            else:
-                del rooms[pool]
-                members[group].remove(pool)
-                if not members[group]:
-                    del members[group]
-                self._look_again(pool, now)
+            self._update_room(now, pool, rooms)
+            members[group] = [other for other in members[group] if other in rooms]
         for pool in rooms:
             self._look_again(pool, now)
         return set(rooms)
 
     def _first_that_fits(
         self, now: int, group: int, pools: list[int], rooms: dict[int, int]
-    ) -> tuple[float, int, int, Session] | None:
+    ) -> tuple[Key, int, int, Session] | None:
         """Return (rank, class, pool, session) of the first waiting job that can use one of ``pools`` now."""
-        found_class = self.case.classes[group]
-        queue = self.queues[group]
+        offers = self.case.classes[group].offers
         widest = max(rooms[pool] for pool in pools)
-        for key in queue:
-            index = key[2]
-            offer = found_class.offers[index]
-            if offer is None or offer.shortest(self.remaining[index]) > widest:
+        admits, refused = self.policy.admits, 0
+        for key in self.queues[group]:
+            tier, rank, _, index = key
+            offer = offers[index]
+            if offer is None or offer.shortest(self.remaining[index]) > widest or self.appointments[index]:
                 continue
+            if tier == URGENT and rank < now:
+                self._enqueue(index, now)  # too late by now: it waits with the others
+                return self._first_that_fits(now, group, pools, rooms)
             pool = self._pick_pool(index, pools, rooms, offer.least)
             session = self._session(now, group, pool, index, rooms[pool])
             if session is None:
                 continue
-            reserve = self.policy.reserve
-            if reserve is not None and session.rate < reserve(group, now):
-                continue
-            return key[0], group, pool, session
+            if tier == URGENT or admits is None or admits(group, now, session):
+                return key, group, pool, session
+            refused += 1
+            if refused == REFUSALS_MAX:
+                break
         return None
+
+    def _keep_appointments(self, now: int, rooms: dict[int, int]) -> None:
+        """Start what an earlier plan wants here by now; the next of a pool may come early, the patient ones late."""
+        for pool in sorted(set(rooms) & set(self.agenda)):
+            agenda = self.agenda[pool]
+            kept: list[Appointment] = []
+            for number, due in enumerate(agenda):
+                session = None
+                if number == 0 or due.start <= now:
+                    session = self._appointed_session(pool, due, rooms.get(pool, 0))
+                if session is not None:
+                    self._start(now, self.case.class_of[pool], pool, session)
+                    self._update_room(now, pool, rooms)
+                if session is not None or now >= due.start + PATIENCE_SECONDS:
+                    self.appointments.subtract(due.jobs)
+                else:
+                    kept.append(due)
+            self.agenda[pool] = kept
+            if not kept:
+                del self.agenda[pool]
+
+    def _appointed_session(self, pool: int, due: Appointment, room: int) -> Session | None:
+        jobs = [job for job in due.jobs if job in self.keys]
+        group = self.case.classes[self.case.class_of[pool]]
+        return compose(group, room, jobs[0], jobs, self.remaining) if jobs and room else None
+
+    def _update_room(self, now: int, pool: int, rooms: dict[int, int]) -> None:
+        seconds = self.books[pool].room(now).seconds
+        if seconds > 0:
+            rooms[pool] = seconds
+        else:
+            rooms.pop(pool, None)
+            self._look_again(pool, now)
 
     def _pick_pool(self, index: int, pools: list[int], rooms: dict[int, int], least: int) -> int:
         """Prefer the pool the job ran on last; among the others the roomiest, then the first by name."""
@@ -219,14 +275,14 @@ class _Dispatcher:
 
     def _session(self, now: int, group: int, pool: int, index: int, room: int) -> Session | None:
         found = self.case.classes[group]
-        waiting = (key[2] for key in self.queues[group])
+        waiting = (key[3] for key in self.queues[group] if not self.appointments[key[3]])
         session = compose(found, room, index, waiting, self.remaining)
         offer = found.offers[index]
         if session is None or offer is None:
             return None
         even = self.books[pool].even(now, session.length, offer.least)
         if even < session.length:
-            waiting = (key[2] for key in self.queues[group])
+            waiting = (key[3] for key in self.queues[group] if not self.appointments[key[3]])
             return compose(found, even, index, waiting, self.remaining) or session
         return session
 

@@ -105,7 +105,7 @@ def _quota(quota: Quota, view: PoolView, placements: list[Placement], now: int) 
     for start, end in spans:
         ours = used(mine, start, end)
         total = ours + used(list(view.charges), start, end)
-        starts = [p.start for p in placements if p.start < end and p.end > start]
+        starts = [charge.start for charge in mine if charge.start < end and charge.end > start]
         limit = max((limit_at(quota, max(start, begin), view.observed) for begin in starts), default=0)
         if ours > 0 and total > limit:
             yield f"{pool.name}: {quota.name} {total} of {limit} used in [{start}, {end})"

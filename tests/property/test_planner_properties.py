@@ -17,7 +17,7 @@ from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Obser
 from scheduler.core.reasons import HeldByPerson
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
-from scheduler.planner import dispatch, plan_week, verify
+from scheduler.planner import Options, Planner, dispatch, verify
 from scheduler.planner.book import Book
 
 if TYPE_CHECKING:
@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago")
 # A day before the clocks change in Berlin (both ways), in New York and on Lord Howe Island, and a plain day.
 EPOCHS = (1_774_656_000, 1_792_800_000, 1_772_928_000, 1_790_985_600, 1_763_769_600)
+
+
+def plan_quickly(snapshot: Snapshot, incumbent: Plan | None = None) -> Plan:
+    """All layers, with a few steps of local search only."""
+    return Planner(Options(search_steps=3)).plan(snapshot, incumbent)
 
 
 @st.composite
@@ -140,7 +145,33 @@ def test_a_plan_breaks_no_rule(snapshot: Snapshot) -> None:
 def test_the_order_of_the_input_does_not_matter(snapshot: Snapshot) -> None:
     """The same jobs and pools in another order give the same plan."""
     turned = replace(snapshot, jobs=snapshot.jobs[::-1], pools=snapshot.pools[::-1])
-    assert plan_week(turned).digest == plan_week(snapshot).digest
+    assert plan_quickly(turned).digest == plan_quickly(snapshot).digest
+
+
+@given(snapshots())
+@settings(max_examples=100)
+def test_every_layer_breaks_no_rule_and_stays_below_the_bound(snapshot: Snapshot) -> None:
+    """No layer fell back, nothing is violated, V <= bound, also when the plan is carried on a little later."""
+    plan = plan_quickly(snapshot)
+    later = replace(snapshot, now=snapshot.now + 600)
+    for found, seen in ((plan, snapshot), (plan_quickly(later, plan), later)):
+        assert found.warnings == ()
+        assert verify(seen, found) == []
+        assert found.bound is not None
+        assert found.value <= found.bound * (1 + 1e-6) + 1e-6
+
+
+@given(snapshots(), st.integers(0, 2))
+@settings(max_examples=40)
+def test_the_bound_never_rises_when_quota_is_removed(snapshot: Snapshot, number: int) -> None:
+    """Closing a pool for a day lowers what is possible, or leaves it."""
+    number %= len(snapshot.pools)
+    closed = replace(snapshot.pools[number], closed_until=snapshot.now + DAY)
+    pools = (*snapshot.pools[:number], closed, *snapshot.pools[number + 1 :])
+    less, more = plan_quickly(replace(snapshot, pools=pools)).bound, plan_quickly(snapshot).bound
+    assert less is not None
+    assert more is not None
+    assert less <= more * (1 + 1e-6) + 1e-6
 
 
 @given(snapshots())
@@ -194,7 +225,7 @@ def _room_left(snapshot: Snapshot, plan: Plan) -> dict[str, int]:
 @settings(max_examples=60)
 def test_every_open_job_starts_runs_or_has_a_reason(snapshot: Snapshot) -> None:
     """No job is forgotten, and none is both started and deferred."""
-    plan = plan_week(snapshot)
+    plan = plan_quickly(snapshot)
     started = {seat.job for placement in plan.due_now for seat in placement.seats}
     deferred = {deferral.job for deferral in plan.deferrals}
     running = {job.name for job in snapshot.jobs if job.running is not None}

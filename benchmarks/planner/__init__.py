@@ -1,0 +1,1 @@
+"""Instances, baselines and measurements of the planner's benchmark."""

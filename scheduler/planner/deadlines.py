@@ -1,0 +1,36 @@
+"""Deadlines: which jobs the plan commits to finish in time, a tier above value."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from scheduler.planner.dispatch import Policy, place
+from scheduler.planner.score import met
+
+if TYPE_CHECKING:
+    from scheduler.planner.case import Case
+
+ROUNDS_MAX = 6
+
+
+def commit(case: Case, policy: Policy) -> frozenset[int]:
+    """Return the jobs that, put first by latest start, all finish before their deadlines.
+
+    Starts with everybody who has a deadline. Those who miss it only take hours from those who make it, so they are
+    dropped and the rest is planned again, until nobody misses or the count falls.
+    """
+    urgent = frozenset(
+        job.index for job in case.jobs if job.deadline is not None and job.startable and job.deadline > case.now
+    )
+    best: frozenset[int] = frozenset()
+    for _ in range(ROUNDS_MAX):
+        if not urgent:
+            break
+        made = met(case, place(case, replace(policy, urgent=urgent)))
+        if len(made) > len(best):
+            best = made
+        if made >= urgent:
+            break
+        urgent = urgent & made
+    return best

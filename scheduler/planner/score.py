@@ -1,0 +1,34 @@
+"""Score: what candidate plans are compared by. Deadlines met come first, value second."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, NamedTuple
+
+from scheduler.planner.value import value
+
+if TYPE_CHECKING:
+    from scheduler.planner.case import Case
+    from scheduler.planner.dispatch import Schedule
+
+
+class Score(NamedTuple):
+    """Larger is better, field by field; ``on_time`` counts jobs with a firm deadline that finish before it."""
+
+    on_time: int
+    value: float
+
+
+def score(case: Case, schedule: Schedule) -> Score:
+    """Return the score of ``schedule``."""
+    return Score(len(met(case, schedule)) if case.firm_deadlines else 0, value(case.snapshot, schedule.placements))
+
+
+def met(case: Case, schedule: Schedule) -> frozenset[int]:
+    """Return the jobs with a deadline that finish all their work before it."""
+    due = {job.view.name: job for job in case.jobs if job.deadline is not None}
+    left = {name: job.view.remaining_steps - job.expected_steps for name, job in due.items()}
+    for placement in schedule.placements:
+        for seat in placement.seats:
+            if seat.job in due and placement.end <= (due[seat.job].deadline or 0):
+                left[seat.job] -= seat.steps
+    return frozenset(due[name].index for name, steps in left.items() if steps <= 0)

@@ -1,0 +1,111 @@
+"""Search: a seeded walk over dispatch policies. Bends a few densities or a price, plans again, keeps what is no worse.
+
+The number of steps is fixed by the size of the case, never by a clock: the same input gives the same plan.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import exp
+from random import Random
+from typing import TYPE_CHECKING
+
+from scheduler.planner.dispatch import Policy, Schedule, place
+from scheduler.planner.score import Score, score
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.planner.case import Case
+    from scheduler.planner.prices import Prices
+
+PRICE_FACTORS = (0.0, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05)
+PATIENCES = (0.0, 0.8, 1.0)
+# (price factor, patience), most promising first; a large case tries the first two only.
+FIRST_BIDS = ((0.85, 0.8), (0.9, 0.0), *((f, p) for f in (0.8, 0.85, 0.9, 0.95) for p in PATIENCES))
+SMALL = 2_000
+STEPS_MAX = 400
+# A step costs about a microsecond per job and pool class; this buys one second.
+EFFORT = 120_000
+
+
+@dataclass(frozen=True, slots=True)
+class Bids:
+    """How strictly prices are honoured, by pool class, and how much of a job's worth elsewhere counts."""
+
+    price_factors: tuple[float, ...]
+    patience: float = 0.0
+
+
+NO_BIDS = Bids(())
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A schedule with the policy that made it and what it scores."""
+
+    policy: Policy
+    bids: Bids
+    schedule: Schedule
+    score: Score
+
+
+def steps_for(case: Case) -> int:
+    """Return how many steps a case of this size deserves."""
+    return min(STEPS_MAX, EFFORT // max(1, len(case.jobs) * len(case.classes)))
+
+
+def first_candidates(case: Case, prices: Prices | None, urgent: frozenset[int]) -> list[Candidate]:
+    """Return the plain dispatch and, with prices at hand, those that honour them more or less strictly."""
+    count = len(case.classes)
+    bids = [Bids((0.0,) * count)]
+    if prices is not None:
+        tried = FIRST_BIDS if len(case.jobs) * count <= SMALL else FIRST_BIDS[:2]
+        bids += [Bids((factor,) * count, patience) for factor, patience in tried]
+    return [attempt(case, Policy(urgent=urgent), bid, prices) for bid in bids]
+
+
+def attempt(case: Case, policy: Policy, bids: Bids, prices: Prices | None) -> Candidate:
+    """Return what the dispatcher makes of ``policy`` when sessions must pay their prices as ``bids`` say."""
+    if prices is not None and any(bids.price_factors):
+        policy = replace(policy, admits=prices.admits(bids.price_factors, bids.patience))
+    schedule = place(case, policy)
+    return Candidate(policy, bids, schedule, score(case, schedule))
+
+
+def improve(case: Case, start: Candidate, prices: Prices | None, steps: int) -> Candidate:
+    """Return the best candidate that ``steps`` seeded steps from ``start`` come across."""
+    rng = Random(1)
+    options = [
+        (group, job)
+        for group, found in enumerate(case.classes)
+        for job, offer in enumerate(found.offers)
+        if offer is not None and case.jobs[job].startable
+    ]
+    if not options or len(case.jobs) < 2:
+        return start
+    best = start
+    for _ in range(steps):
+        policy, bids = _bend(rng, best, options, with_prices=prices is not None)
+        found = attempt(case, policy, bids, prices)
+        if found.score >= best.score:
+            best = found
+    return best
+
+
+def _bend(
+    rng: Random, best: Candidate, options: Sequence[tuple[int, int]], *, with_prices: bool
+) -> tuple[Policy, Bids]:
+    densities = dict(best.policy.factors)
+    prices = list(best.bids.price_factors)
+    patience = best.bids.patience
+    for _ in range(rng.choice((1, 1, 2, 3))):
+        dice = rng.random()
+        if with_prices and dice < 0.2:
+            prices[rng.randrange(len(prices))] = rng.choice(PRICE_FACTORS)
+        elif with_prices and dice < 0.25:
+            patience = rng.choice(PATIENCES)
+        else:
+            option = rng.choice(options)
+            densities[option] = densities.get(option, 1.0) * exp(rng.gauss(0.0, 0.6))
+    return replace(best.policy, factors=densities), Bids(tuple(prices), patience)

@@ -1,0 +1,109 @@
+"""Solver: HiGHS, imported when first asked for, with a memory of its last basis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from scheduler.planner.linear import Programme
+
+
+class SolverFailed(Exception):
+    """The solver is missing, crashed or ran into its limit; ``why`` says which."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"no linear plan: {why}")
+        self.why = why
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """An optimum. ``seconds`` belong to the programme's columns, ``prices`` to its rows (value per unit)."""
+
+    bound: float
+    seconds: NDArray[np.float64]
+    prices: NDArray[np.float64]
+    iterations: int
+
+
+class Solver:
+    """One thread, fixed seed. A programme shaped like the one before starts from that one's basis."""
+
+    def __init__(self, time_limit_seconds: float = 30.0) -> None:
+        try:
+            import highspy
+        except ImportError as error:
+            raise SolverFailed(f"highspy is not installed ({error})") from error
+        self._highs = highspy.Highs()
+        self._time_limit_seconds = time_limit_seconds
+        settings: tuple[tuple[str, Any], ...] = (("output_flag", False), ("threads", 1), ("random_seed", 1))
+        for option, setting in settings:
+            self._highs.setOptionValue(option, setting)
+        self._loaded: Programme | None = None
+
+    def solve(self, programme: Programme) -> Solution:
+        """Return an optimum of ``programme``; raises SolverFailed."""
+        import highspy
+        import numpy as np
+
+        highs = self._highs
+        if self._loaded is not None and programme.same_shape(self._loaded):
+            self._change(programme, self._loaded)
+        else:
+            self._load(programme)
+        self._loaded = programme
+        # HiGHS counts its running time from its first run.
+        highs.setOptionValue("time_limit", highs.getRunTime() + self._time_limit_seconds)
+        highs.run()
+        status = highs.getModelStatus()
+        if status != highspy.HighsModelStatus.kOptimal:
+            self._loaded = None
+            raise SolverFailed(f"HiGHS stopped with {highs.modelStatusToString(status)}")
+        found = highs.getSolution()
+        info = highs.getInfo()
+        return Solution(
+            bound=-float(info.objective_function_value),
+            seconds=np.asarray(found.col_value),
+            prices=np.maximum(0.0, -np.asarray(found.row_dual)),
+            iterations=int(info.simplex_iteration_count),
+        )
+
+    def _load(self, programme: Programme) -> None:
+        import highspy
+        import numpy as np
+
+        lp = highspy.HighsLp()
+        count, rows = len(programme.cost), len(programme.upper)
+        lp.num_col_, lp.num_row_ = count, rows
+        lp.col_cost_ = -programme.cost
+        lp.col_lower_, lp.col_upper_ = np.zeros(count), np.full(count, highspy.kHighsInf)
+        lp.row_lower_, lp.row_upper_ = np.full(rows, -highspy.kHighsInf), programme.upper
+        lp.a_matrix_.format_ = highspy.MatrixFormat.kColwise
+        lp.a_matrix_.start_, lp.a_matrix_.index_ = programme.starts, programme.rows
+        lp.a_matrix_.value_ = programme.values
+        self._highs.clearModel()
+        if self._highs.passModel(lp) == highspy.HighsStatus.kError:
+            raise SolverFailed("HiGHS refused the model")
+
+    def _change(self, programme: Programme, before: Programme) -> None:
+        """Tell HiGHS only what differs; its basis stays."""
+        import highspy
+        import numpy as np
+
+        highs = self._highs
+        columns = np.nonzero(programme.cost != before.cost)[0].astype(np.int32)
+        if len(columns):
+            highs.changeColsCost(len(columns), columns, -programme.cost[columns])
+        rows = np.nonzero(programme.upper != before.upper)[0].astype(np.int32)
+        for row in rows.tolist():
+            highs.changeRowBounds(row, -highspy.kHighsInf, float(programme.upper[row]))
+        entries = np.nonzero(programme.values != before.values)[0]
+        column_of = np.searchsorted(programme.starts, entries, side="right") - 1
+        for column, row, coefficient in zip(
+            column_of.tolist(), programme.rows[entries].tolist(), programme.values[entries].tolist(), strict=True
+        ):
+            highs.changeCoeff(row, column, coefficient)
