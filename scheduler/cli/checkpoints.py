@@ -26,7 +26,9 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="Key of the checkpoint, 
 @command(app, "schedctl checkpoints list ufm", name="list")
 def list_(
     ctx: typer.Context,
-    job: Annotated[str | None, typer.Argument(metavar="JOB", help="Only of this job.", autocompletion=job_names)] = None,
+    job: Annotated[
+        str | None, typer.Argument(metavar="JOB", help="Only of this job.", autocompletion=job_names)
+    ] = None,
 ) -> None:
     """List checkpoints, by job and then the highest step first."""
     from scheduler.store import checkpoints, jobs
@@ -48,9 +50,7 @@ def list_(
 @command(app, "schedctl checkpoints verify", "schedctl checkpoints verify ufm")
 def verify(
     ctx: typer.Context,
-    subject: Annotated[
-        str | None, typer.Argument(metavar="JOB|KEY", help="Default: all.", show_default=False)
-    ] = None,
+    subject: Annotated[str | None, typer.Argument(metavar="JOB|KEY", help="Default: all.", show_default=False)] = None,
 ) -> None:
     """Read every byte of checkpoints and compare sha256. Exits with 9 when one is damaged.
 

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from config.paths import Paths
+    from platforms.base import Platform
     from scheduler.app import App
 
 
@@ -61,6 +62,12 @@ class Cli:
     def plain(self) -> Output:
         """As ``out``, for commands that must work while the settings do not."""
         return Output(self.options.json, self.colour)
+
+    def platform(self, pool: str) -> Platform:
+        """Return the adapter of one configured pool, whatever is wrong with the others. Raises PlatformError."""
+        settings = self.app.settings
+        alone = [found for found in settings.pools if found.name == pool]
+        return type(self.app)(settings.model_copy(update={"pools": tuple(alone)})).platforms[pool]
 
     def close(self) -> None:
         """Close the database, if the command opened it."""

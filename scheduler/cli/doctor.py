@@ -65,7 +65,7 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Finding]]:
         "clock": lambda: service.check_clock(_disk_clock(app.settings.state_dir), real_now()),
     }
     for name in sorted(app.pools):
-        checks[f"platform of {name}"] = partial(service.check_platform, partial(_platform, app, name), app.clock.now())
+        checks[f"platform of {name}"] = partial(service.check_platform, partial(cli.platform, name), app.clock.now())
     return {**checks, **always}
 
 
@@ -81,10 +81,6 @@ def _models(app: App) -> Finding:
     from scheduler.service.doctor import Finding
 
     return Finding("ok", f"{len(app.catalogue.jobs)} models: {', '.join(spec.name for spec in app.catalogue.jobs)}")
-
-
-def _platform(app: App, name: str) -> Any:
-    return app.platforms[name]
 
 
 def _disk_clock(folder: Path) -> float:

@@ -143,7 +143,7 @@ def _platform(cli: Cli, run: Run) -> Platform:
     if run.pool not in cli.app.pools:
         remedy = "Put the pool back into the settings to read its logs"
         raise NotFound("no logs", f"{run.key} ran on {run.pool}, which is no longer configured", remedy)
-    return cli.app.platforms[run.pool]
+    return cli.platform(run.pool)
 
 
 def _write_line(cli: Cli, line: bytes) -> None:

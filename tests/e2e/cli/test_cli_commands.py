@@ -332,6 +332,15 @@ def test_doctor_finds_all_well_and_a_missing_daemon_no_disaster(world: Database,
     assert {"platform of desk", "platform of kaggle"} <= set(checks)
 
 
+def test_doctor_blames_only_the_pool_that_is_misconfigured(world: Database, home: Path, schedctl: Schedctl) -> None:
+    with (home / "config.toml").open("a") as settings:
+        settings.write('options = { colour = "red" }\n')
+    checks = {found["check"]: found for found in schedctl("doctor", "--json").document["checks"]}
+    assert (checks["platform of desk"]["grade"], checks["platform of kaggle"]["grade"]) == ("bad", "ok")
+    assert "colour" in checks["platform of desk"]["found"]
+    assert schedctl("runs", "logs", KEY).code == 0
+
+
 def test_doctor_works_while_nothing_else_does(home: Path, schedctl: Schedctl) -> None:
     (home / "models.toml").write_text("jobs = 3")
     typed = schedctl("doctor")
