@@ -44,6 +44,7 @@ class Active:
     since: int
     wish: Wish | None = None
     by: str = ""
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +97,7 @@ def requeue(state: JobState, now: int, retry_at: int | None = None) -> Queued | 
         raise IllegalArrow("requeue", state)
     match state.wish:
         case "hold":
-            return Held(state.by, "asked for while running", now)
+            return Held(state.by, state.why, now)
         case "cancel":
             return Cancelled(state.by, now)
         case None:
@@ -130,7 +131,7 @@ def ask_hold(state: JobState, by: str, why: str, now: int) -> Held | Active:
         case Queued():
             return Held(by, why, now)
         case Active():
-            return replace(state, wish="hold", by=by)
+            return replace(state, wish="hold", by=by, why=why)
         case _:
             raise IllegalArrow("hold", state)
 
@@ -141,7 +142,7 @@ def ask_cancel(state: JobState, by: str, now: int) -> Cancelled | Active:
         case Queued() | Held() | Failed():
             return Cancelled(by, now)
         case Active():
-            return replace(state, wish="cancel", by=by)
+            return replace(state, wish="cancel", by=by, why="")
         case _:
             raise IllegalArrow("cancel", state)
 
@@ -152,6 +153,6 @@ def release(state: JobState, now: int) -> Queued | Active:
         case Held() | Failed():
             return Queued(now)
         case Active(wish="hold"):
-            return replace(state, wish=None, by="")
+            return replace(state, wish=None, by="", why="")
         case _:
             raise IllegalArrow("release", state)

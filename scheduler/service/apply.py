@@ -121,8 +121,9 @@ def _close_lane(ports: Ports, tx: Connection, run: Run, end: LaneEnd, now: int) 
     if record.done_step >= record.spec.target_step:
         jobs.change_state(tx, end.job, state, arrows.finish(state, now), "finish", now, run=run.key)
     elif consequence.job == "retry" and failures >= ports.policy.failures_max:
-        why = f"{failures} failed runs in a row, the last: {end.error_class or end.outcome}: {end.message}"
-        jobs.change_state(tx, end.job, state, arrows.park(state, "the failure rule", why[:500], now), "park", now)
+        why = f"{failures} failed runs in a row, the last in {run.key}: {end.message}"
+        failed = arrows.fail(state, end.error_class or end.outcome, why[:500], now)
+        jobs.change_state(tx, end.job, state, failed, "fail", now, run=run.key)
     else:
         retry_at = None
         if consequence.job == "retry":
