@@ -28,7 +28,7 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class HeldByPerson(Reason):
-    """Somebody, or a failure rule, holds the job."""
+    """A person, or a platform that refuses it for good, holds the job."""
 
     code: ClassVar[str] = "held"
     by: str
