@@ -45,6 +45,8 @@ def list_(
         ("job", ">step", "state", ">size", ">loss", "made", "pinned", "~key", "~why"),
         [_row(cli, record) for record in found],
     )
+    if not found:
+        cli.out.say("No checkpoints yet. Sessions make them: schedctl runs list")
 
 
 @command(app, "schedctl checkpoints verify", "schedctl checkpoints verify ufm")

@@ -55,6 +55,8 @@ def list_(
         cli.out.data({"runs": [run_json(run) for run in found]})
         return
     cli.out.table(RUN_COLUMNS, [run_row(run, cli.out) for run in found])
+    if not found:
+        cli.out.say("No such runs. What is planned: schedctl plan show")
 
 
 @command(app, "schedctl runs show uff-ufm-0007")
