@@ -17,6 +17,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from platforms.artifacts.base import BlobStore
+
 
 class PlatformError(Exception):
     """Base of all platform errors. ``remedy`` is the next thing to try, in one sentence."""
@@ -64,6 +66,7 @@ class Capabilities:
 
     reports_quota: bool = False  # read_quota tells what the platform thinks is used
     cancels: bool = True  # stop(force=True) works from outside
+    asks_to_leave: bool = True  # stop(force=False) reaches the payload; else only the artifact store's stop flag does
     tails_logs: bool = False  # logs can be read while the session runs
     survives_daemon: bool = True  # sessions live on when the daemon dies
     keeps_output_on_kill: bool = True  # files survive a session that is killed
@@ -158,6 +161,15 @@ class Platform(Protocol):
 
     def read_quota(self, now: int) -> Sequence[QuotaReading]:
         """Return the platform's own books, or nothing when ``capabilities.reports_quota`` is False."""
+        ...
+
+    def collect(self, key: str, into: BlobStore, now: int) -> None:
+        """Bring home what an ended session left on the platform: checkpoints and reports become objects of ``into``.
+
+        Called before an end is believed, so that whoever judges a session sees all of it. Idempotent; does nothing for
+        unknown keys, for sessions that have not ended, and where payloads write to the artifact store themselves.
+        Raises Unreachable to be called again, Refused when what was left is not taken and never will be.
+        """
         ...
 
     def sweep(self, keep: Sequence[str], now: int) -> Sequence[str]:

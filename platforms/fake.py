@@ -20,6 +20,7 @@ from platforms.registry import read_count, reject_unknown
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from platforms.artifacts.base import BlobStore
     from platforms.base import LaunchRequest
     from platforms.registry import PlatformContext
 
@@ -202,6 +203,9 @@ class FakePlatform:
         with self._cloud.lock:
             self._answer("read_quota")
             return [reading for reading in self._cloud.quota if reading.start <= now < reading.end]
+
+    def collect(self, key: str, into: BlobStore, now: int) -> None:
+        """Bring nothing home: scripted sessions leave nothing. See Platform.collect."""
 
     def sweep(self, keep: Sequence[str], now: int) -> Sequence[str]:
         """Forget sessions that are over, except ``keep``; the cloud still bills them."""

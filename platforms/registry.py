@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # name -> "module:function" with the signature Loader. Adding a platform: docs/adding-a-platform.md.
 _LOADERS: Mapping[str, str] = {
     "fake": "platforms.fake:load",
+    "kaggle": "platforms.kaggle.adapter:load",
     "local": "platforms.local.adapter:load",
 }
 

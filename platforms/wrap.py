@@ -16,6 +16,7 @@ from platforms.base import PlatformError, Unreachable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from platforms.artifacts.base import BlobStore
     from platforms.base import LaunchRequest, Observed, Platform, QuotaReading
 
     Note = Callable[[str, Mapping[str, object]], None]  # event name and its fields
@@ -51,6 +52,10 @@ class Wrapper:
     def read_quota(self, now: int) -> Sequence[QuotaReading]:
         """See Platform.read_quota."""
         return self._call("read_quota", partial(self._inner.read_quota, now))
+
+    def collect(self, key: str, into: BlobStore, now: int) -> None:
+        """See Platform.collect."""
+        self._call("collect", partial(self._inner.collect, key, into, now))
 
     def sweep(self, keep: Sequence[str], now: int) -> Sequence[str]:
         """See Platform.sweep."""

@@ -38,6 +38,7 @@ from platforms.registry import read_count, reject_unknown
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from platforms.artifacts.base import BlobStore
     from platforms.base import LaunchRequest
     from platforms.registry import PlatformContext
 
@@ -158,6 +159,9 @@ class LocalPlatform:
         """Return nothing: this machine keeps no books."""
         del now
         return ()
+
+    def collect(self, key: str, into: BlobStore, now: int) -> None:
+        """Bring nothing home: payloads here write to the artifact store themselves. See Platform.collect."""
 
     def sweep(self, keep: Sequence[str], now: int) -> Sequence[str]:
         """Remove the folders of sessions that ended or never started, except ``keep``; return their keys."""

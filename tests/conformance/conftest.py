@@ -14,10 +14,15 @@ from pathlib import Path
 
 import pytest
 
+from jobs.payload.clock import Clock
 from platforms.artifacts.base import BlobStore
 from platforms.artifacts.directory import DirectoryStore
 from platforms.base import LaunchRequest, Observed, Platform, SessionState
+from platforms.emulators.kaggle import place as kaggle_place
+from platforms.emulators.kaggle.rules import Fault, Rules
+from platforms.emulators.kaggle.server import Server
 from platforms.fake import FakeCloud, FakePlatform, Script
+from platforms.kaggle.records import Record, Records
 from platforms.local.processes import MARK
 from platforms.registry import PlatformContext, load
 from platforms.wrap import wrap
@@ -154,6 +159,51 @@ def local(folder: Path) -> Iterator[Place]:
     assert processes_of(state) == []
 
 
+@contextmanager
+def kaggle(folder: Path) -> Iterator[Place]:
+    """Kaggle's adapter against the emulator, over HTTP. Fails when a kernel leaves a process behind."""
+    bundle = folder / "bundle"
+    (bundle / "payload").mkdir(parents=True)
+    (bundle / "payload" / "agent.py").write_text(AGENT)
+    (folder / "kaggle.json").write_text(json.dumps({"username": "alice", "key": "the-key"}))
+    (folder / "kaggle.json").chmod(0o600)
+    rules = Rules(gpu_sessions_max=SESSIONS_MAX, queue_seconds=0.02, dataset_seconds=0.02)
+    place = kaggle_place.Place(folder / "emulator", Clock(), "alice", "the-key", rules)
+    context = PlatformContext(folder / "state", sys.executable, bundle, sessions_max=SESSIONS_MAX)
+    patience = threading.Event()
+
+    with Server(place) as server:
+        settings = {
+            "emulator": server.address,
+            "credentials": str(folder / "kaggle.json"),
+            "slug_prefix": "uff-",
+            "pause_milliseconds": "0",
+            "idle_milliseconds": "50",
+        }
+
+        def launch_lost(request: LaunchRequest) -> None:
+            # The record says that a push was about to be made, and Kaggle has never heard of it.
+            records = Records(folder / "state" / "launches")
+            records.write(Record(request.key, f"uff-{request.key}", "intent", 0, void_from=0))
+
+        @contextmanager
+        def outage() -> Iterator[None]:
+            place.faults.always["*"] = Fault.SERVER_ERROR
+            yield
+            place.faults.always.clear()
+
+        yield Place(
+            lambda: load("kaggle", settings, context),
+            lambda: int(real_now()),
+            lambda: patience.wait(0.01),
+            lambda key, lasting: None,
+            launch_lost,
+            outage,
+            str(bundle),
+        )
+    assert processes_of(folder / "emulator") == []
+
+
 def processes_of(state: Path) -> list[int]:
     """Agents, whatever they started, and keepers: all that work for the sessions below ``state``."""
     mark, folder = f"{MARK}={state}/".encode(), f"{state}/".encode()
@@ -169,7 +219,7 @@ def processes_of(state: Path) -> list[int]:
     return found
 
 
-PLACES = {"fake": fake, "local": local, "wrapped": wrapped}
+PLACES = {"fake": fake, "kaggle": kaggle, "local": local, "wrapped": wrapped}
 
 
 @pytest.fixture(params=sorted(PLACES))

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from contextlib import AbstractContextManager
     from typing import Protocol
 
+    from platforms.artifacts.base import BlobStore
     from platforms.base import LaunchRequest, Observed, Platform
 
     class Place(Protocol):
@@ -98,6 +99,8 @@ def test_a_stopped_session_ends_and_says_when(place: "Place", force: bool) -> No
     platform = place.adapter()
     if not platform.capabilities.cancels:
         pytest.skip("this place cannot stop a session from outside")
+    if not force and not platform.capabilities.asks_to_leave:
+        pytest.skip("this place cannot ask a session to leave; the artifact store's stop flag does")
     platform.launch(place.request("one"), place.now())
     place.until("one", SessionState.RUNNING)
     while not read_all(platform, "one"):
@@ -225,3 +228,12 @@ def test_a_hostile_key_is_refused_and_unknown(place: "Place", key: str) -> None:
 def test_books_are_shown_only_by_a_platform_that_keeps_them(place: "Place") -> None:
     platform = place.adapter()
     assert bool(platform.read_quota(place.now())) == platform.capabilities.reports_quota
+
+
+def test_collecting_may_be_repeated_and_ignores_what_it_does_not_know(place: "Place", store: "BlobStore") -> None:
+    platform = place.adapter()
+    platform.launch(place.request("one", lasting=False), place.now())
+    place.until("one", SessionState.ENDED)
+    for key in ("one", "one", "nobody", *HOSTILE):
+        platform.collect(key, store, place.now())
+    assert list(store.keys("")) == []

@@ -1,0 +1,41 @@
+"""Run the emulator as a program: python -m platforms.emulators.kaggle FOLDER --port N --owner NAME, key on stdin."""
+
+from __future__ import annotations
+
+import argparse
+import signal
+import sys
+import threading
+from pathlib import Path
+
+from jobs.payload.clock import Clock
+from platforms.emulators.kaggle.place import Place
+from platforms.emulators.kaggle.rules import Rules
+from platforms.emulators.kaggle.server import Server
+
+
+def main() -> None:
+    """Serve until SIGTERM or SIGINT; print the address when ready."""
+    parser = argparse.ArgumentParser(prog="python -m platforms.emulators.kaggle", description=__doc__)
+    parser.add_argument("folder", type=Path, help="where kernels and datasets live")
+    parser.add_argument("--port", type=int, default=0)
+    parser.add_argument("--owner", default="alice")
+    parser.add_argument("--epoch", type=float, default=0.0, help="scheduled second at the instant --origin")
+    parser.add_argument("--origin", type=float, default=0.0, help="real second at which --epoch was shown")
+    parser.add_argument("--scale", type=float, default=1.0, help="scheduled seconds in a real one")
+    parser.add_argument("--gpu-hours", type=float, default=30.0, help="GPU hours of a week")
+    options = parser.parse_args()
+    key = sys.stdin.readline().strip() or parser.error("the API key is read from standard input")
+    clock = Clock(options.epoch, options.origin, options.scale)
+    rules = Rules(gpu_seconds_per_week=round(options.gpu_hours * 3600))
+    over = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: over.set())
+    with Server(Place(options.folder.absolute(), clock, options.owner, key, rules), options.port) as server:
+        sys.stdout.write(f"{server.address}\n")
+        sys.stdout.flush()
+        over.wait()
+
+
+if __name__ == "__main__":
+    main()

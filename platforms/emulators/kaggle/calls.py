@@ -1,0 +1,161 @@
+"""Remote calls by name: a JSON body in, a JSON body out. What is refused raises Refusal."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from typing import TYPE_CHECKING, Any
+
+from platforms.emulators.kaggle.place import instant_text
+from platforms.emulators.kaggle.rules import Refusal, denied
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from platforms.emulators.kaggle.place import Kernel, Place
+
+    Body = dict[str, Any]
+
+_PAGE_MAX = 200
+
+
+class Calls:
+    """The remote calls of a place. ``link`` signs the address of an output file, ``upload`` that of a blob."""
+
+    def __init__(self, place: Place, link: Callable[[str, str], str], upload: Callable[[str], str]) -> None:
+        self._place = place
+        self._link = link
+        self._upload = upload
+        self.table: Mapping[str, Callable[[Body], Body]] = {
+            "security.OAuthService/IntrospectToken": self._introspect,
+            "kernels.KernelsApiService/SaveKernel": self._save_kernel,
+            "kernels.KernelsApiService/GetKernel": self._get_kernel,
+            "kernels.KernelsApiService/GetKernelSessionStatus": self._status,
+            "kernels.KernelsApiService/ListKernels": self._list_kernels,
+            "kernels.KernelsApiService/ListKernelSessionOutput": self._output,
+            "kernels.KernelsApiService/CancelKernelSession": self._cancel,
+            "kernels.KernelsApiService/DeleteKernel": self._delete_kernel,
+            "kernels.KernelsApiService/GetAcceleratorQuotaStatistics": self._quota,
+            "blobs.BlobApiService/StartBlobUpload": self._start_upload,
+            "datasets.DatasetApiService/CreateDataset": self._create_dataset,
+            "datasets.DatasetApiService/CreateDatasetVersion": self._create_version,
+            "datasets.DatasetApiService/GetDatasetStatus": self._dataset_status,
+            "datasets.DatasetApiService/GetDataset": self._get_dataset,
+            "datasets.DatasetApiService/DeleteDataset": self._delete_dataset,
+        }
+
+    def _introspect(self, body: Body) -> Body:
+        if body.get("token") != self._place.key:
+            return {"active": False}
+        return {"active": True, "username": self._place.owner}
+
+    def _save_kernel(self, body: Body) -> Body:
+        with self._place.lock:
+            return self._place.push(body)
+
+    def _get_kernel(self, body: Body) -> Body:
+        with self._place.lock:
+            kernel, version = self._place.version(*_name(body), body.get("versionLabel"))
+            blob = {"source": version.body.get("text", ""), "language": "python", "kernelType": "script"}
+            return {"metadata": self._metadata(kernel), "blob": blob}
+
+    def _status(self, body: Body) -> Body:
+        with self._place.lock:
+            _, version = self._place.version(*_name(body), body.get("versionLabel"))
+        session = version.session
+        if session is None:
+            return {"status": "NEW_SCRIPT"}
+        with session.changed:
+            failure = {"failureMessage": session.failure} if session.failure else {}
+            return {"status": session.status, **failure}
+
+    def _list_kernels(self, body: Body) -> Body:
+        search = str(body.get("search") or "").lower()
+        size = min(int(body.get("pageSize") or 20), _PAGE_MAX)
+        page = max(1, int(body.get("page") or 1))
+        with self._place.lock:
+            found = [
+                kernel for kernel in self._place.kernels.values() if search in f"{kernel.slug} {kernel.title}".lower()
+            ]
+            found.sort(key=lambda kernel: kernel.last_run_at, reverse=True)
+            shown = found[(page - 1) * size : page * size]
+            return {"kernels": [self._metadata(kernel) for kernel in shown]}
+
+    def _metadata(self, kernel: Kernel) -> Body:
+        newest = kernel.versions[-1]
+        return {
+            "id": kernel.id,
+            "ref": f"{self._place.owner}/{kernel.slug}",
+            "title": kernel.title,
+            "slug": kernel.slug,
+            "author": self._place.owner,
+            "lastRunTime": instant_text(kernel.last_run_at),
+            "isPrivate": bool(newest.body.get("isPrivate", True)),
+            "currentVersionNumber": len(kernel.versions),
+            "machineShape": newest.body.get("machineShape"),
+        }
+
+    def _output(self, body: Body) -> Body:
+        with self._place.lock:
+            kernel, version = self._place.version(*_name(body), body.get("versionLabel"))
+        session = version.session
+        if session is None or session.live:
+            return {"files": [], "log": ""}
+        names = session.output_files()
+        size = min(int(body.get("pageSize") or 20), _PAGE_MAX)
+        first = int(body.get("pageToken") or 0)
+        shown = names[first : first + size]
+        label = f"{kernel.slug}/{version.number}"
+        following = {"nextPageToken": str(first + size)} if first + size < len(names) else {}
+        files = [{"fileName": name, "url": self._link(label, name)} for name in shown]
+        return {"files": files, "log": json.dumps(session.lines), **following}
+
+    def _cancel(self, body: Body) -> Body:
+        return self._place.cancel(int(body.get("kernelSessionId") or 0))
+
+    def _delete_kernel(self, body: Body) -> Body:
+        return self._place.delete(*_name(body))
+
+    def _quota(self, body: Body) -> Body:
+        del body
+        return self._place.quota()
+
+    def _start_upload(self, body: Body) -> Body:
+        token = secrets.token_hex(16)
+        with self._place.lock:
+            self._place.shelf.start_upload(str(body.get("name", "")), int(body.get("contentLength") or 0), token)
+        return {"token": token, "createUrl": self._upload(token)}
+
+    def _create_dataset(self, body: Body) -> Body:
+        with self._place.lock:
+            if body.get("ownerSlug") != self._place.owner:
+                raise denied("datasets.create")
+            return self._place.shelf.create(body)
+
+    def _create_version(self, body: Body) -> Body:
+        with self._place.lock:
+            return self._place.shelf.create_version(body)
+
+    def _dataset_status(self, body: Body) -> Body:
+        with self._place.lock:
+            shelf = self._place.shelf
+            dataset = shelf.datasets.get(str(body.get("datasetSlug", "")))
+            if body.get("ownerSlug") != self._place.owner or dataset is None or not shelf.visible(dataset):
+                raise denied("datasets.get")
+            return {"status": shelf.status(dataset)}
+
+    def _get_dataset(self, body: Body) -> Body:
+        with self._place.lock:
+            return self._place.shelf.describe(str(body.get("ownerSlug", "")), str(body.get("datasetSlug", "")))
+
+    def _delete_dataset(self, body: Body) -> Body:
+        with self._place.lock:
+            self._place.shelf.delete(str(body.get("ownerSlug", "")), str(body.get("datasetSlug", "")))
+        return {}
+
+
+def _name(body: Body) -> tuple[str, str]:
+    owner, slug = str(body.get("userName", "")), str(body.get("kernelSlug", ""))
+    if not owner or not slug:
+        raise Refusal(400, "userName and kernelSlug are required")
+    return owner, slug

@@ -1,0 +1,245 @@
+"""The HTTP side: a loopback server that takes what the real client sends, directly or through a proxy variable."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import secrets
+import sys
+import threading
+from contextlib import suppress
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import TYPE_CHECKING, Any, Self
+from urllib.parse import parse_qs, quote, unquote, urlsplit
+
+from platforms.emulators.kaggle.calls import Calls
+from platforms.emulators.kaggle.rules import Fault, Refusal
+from platforms.emulators.kaggle.upload import receive
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from platforms.emulators.kaggle.place import Place
+    from platforms.emulators.kaggle.session import Session
+
+_JSON = "application/json"
+_PAGE = b"<html><body><h1>Too many requests</h1></body></html>"
+_PIECE_BYTES = 1 << 16
+_HANG_WALL_SECONDS = 30.0
+
+
+class Server(ThreadingHTTPServer):
+    """A place on a port of the loopback interface. Use as a context manager, or call ``close``."""
+
+    daemon_threads = True
+    block_on_close = False
+    request_queue_size = 64
+
+    def __init__(self, place: Place, port: int = 0) -> None:
+        super().__init__(("127.0.0.1", port), _Handler)
+        self.place = place
+        self.calls = Calls(place, self._link, self._upload)
+        self.links: dict[str, tuple[str, str, float]] = {}
+        self.closing = threading.Event()
+        self.requests: list[tuple[str, Any]] = []  # every remote call that came in: its name and its body
+        self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), name="kaggle emulator", daemon=True)
+
+    @property
+    def address(self) -> str:
+        """The proxy address to hand to a client."""
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End every session, then stop answering."""
+        self.closing.set()
+        self.place.close()
+        self.shutdown()
+        self.server_close()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """A client that hangs up is no news."""
+        if not isinstance(sys.exception(), OSError):
+            super().handle_error(request, client_address)
+
+    def _link(self, version: str, name: str) -> str:
+        token = secrets.token_hex(8)
+        expires_at = self.place.clock.wall_seconds(self.place.clock.now()) + self.place.rules.link_wall_seconds
+        self.links[token] = (version, name, expires_at)
+        return f"{self.address}/output/{token}/{quote(name)}"
+
+    def _upload(self, token: str) -> str:
+        return f"{self.address}/upload/{token}"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    disable_nagle_algorithm = True
+    server: Server
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
+        """Say nothing on stderr."""
+
+    def do_POST(self) -> None:
+        """Answer a remote call."""
+        data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        path = urlsplit(self.path).path
+        name = path.removeprefix("/api/v1/").removeprefix("/v1/")
+        call = name.rpartition("/")[2]
+        fault = self.server.place.faults.take(call)
+        if self._before(fault):
+            return
+        try:
+            body = json.loads(data or b"{}")
+            self.server.requests.append((call, body))
+            handler = self.server.calls.table.get(name)
+            if handler is None:
+                raise Refusal(404, f"There is no call {name}")
+            if call != "IntrospectToken":
+                self._authenticate()
+            answer = handler(body)
+        except Refusal as refusal:
+            self._answer(refusal.status, {"code": refusal.status, "message": refusal.message}, refusal.headers)
+            return
+        if fault is Fault.DROP_AFTER_COMMIT:
+            self.close_connection = True
+        elif fault is Fault.ERROR_AFTER_COMMIT:
+            self._answer(500, {"code": 500, "message": "Internal error"})
+        else:
+            self._answer(200, answer)
+
+    def do_PUT(self) -> None:
+        """Take in a blob, or tell how much of it has come."""
+        token = urlsplit(self.path).path.removeprefix("/upload/")
+        fault = self.server.place.faults.take("PUT")
+        if fault is Fault.SERVER_ERROR:
+            receive(self, self.server.place, token, interrupt=True)
+            return
+        if not self._before(fault):
+            receive(self, self.server.place, token, interrupt=False)
+
+    def do_GET(self) -> None:
+        """Stream a log or hand out an output file."""
+        parts = urlsplit(self.path)
+        path = parts.path.removeprefix("/api")
+        try:
+            if path.startswith("/v1/kernels/logs/stream/"):
+                if not self._before(self.server.place.faults.take("LogStream")):
+                    self._authenticate()
+                    owner, _, slug = path.removeprefix("/v1/kernels/logs/stream/").partition("/")
+                    label = parse_qs(parts.query).get("versionLabel", [None])[0]
+                    with self.server.place.lock:
+                        _, version = self.server.place.version(owner, slug, label)
+                    self._stream(version.session)
+            elif path.startswith("/output/"):
+                if not self._before(self.server.place.faults.take("Output")):
+                    self._send_output(path)
+            else:
+                raise Refusal(404, "Not found")
+        except Refusal as refusal:
+            self._answer(refusal.status, {"code": refusal.status, "message": refusal.message})
+
+    def do_CONNECT(self) -> None:
+        """Refuse tunnels: nothing meant for the real place may leave this machine through here."""
+        self._answer(502, {"code": 502, "message": "the emulator opens no tunnels"})
+
+    def _before(self, fault: Fault | None) -> bool:
+        """Let a fault happen that keeps the call from being looked at; return whether one did."""
+        match fault:
+            case Fault.THROTTLED:
+                self._answer(429, {"code": 429, "message": "Too many requests"})
+            case Fault.THROTTLED_LATER:
+                self._answer(429, {"code": 429, "message": "Too many requests"}, {"Retry-After": "1"})
+            case Fault.THROTTLED_PAGE:
+                self._send(429, _PAGE, _JSON)
+            case Fault.SERVER_ERROR:
+                self._answer(500, {"code": 500, "message": "Internal error"})
+            case Fault.FORBIDDEN:
+                self._answer(403, {"code": 403, "message": "Permission 'kernels.get' was denied"})
+            case Fault.PAGE:
+                self._send(200, _PAGE, "text/html")
+            case Fault.HANG:
+                self.server.closing.wait(_HANG_WALL_SECONDS)
+                self.close_connection = True
+            case Fault.DROP:
+                self.close_connection = True
+            case _:
+                return False
+        return True
+
+    def _authenticate(self) -> None:
+        kind, _, credentials = self.headers.get("Authorization", "").partition(" ")
+        place = self.server.place
+        if kind == "Bearer" and credentials == place.key:
+            return
+        with suppress(binascii.Error, UnicodeDecodeError):
+            if kind == "Basic" and base64.b64decode(credentials).decode() == f"{place.owner}:{place.key}":
+                return
+        raise Refusal(401, "Unauthenticated")
+
+    def _stream(self, session: Session | None) -> None:
+        if session is None:
+            raise Refusal(404, "Not found")
+        if not session.live:
+            self._send(200, json.dumps(session.lines).encode(), _JSON)
+            return
+        self.send_response(200)
+        self.send_header("Content-Type", "text/event-stream")
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        self.close_connection = True
+        sent = 0  # a reconnected client gets everything again
+        while True:
+            lines, over = session.news(sent, self.server.place.rules.stream_idle_wall_seconds)
+            if not lines and not over:
+                return  # the balancer cuts idle streams
+            sent += len(lines)
+            self._send_chunk("".join(f"data: {json.dumps(line)}\n\n" for line in lines))
+            if over and sent == len(session.lines):
+                self._send_chunk("data: END_OF_LOG\n\n")
+                self._send_chunk("")
+                return
+
+    def _send_chunk(self, text: str) -> None:
+        data = text.encode()
+        if data or not text:
+            self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+    def _send_output(self, path: str) -> None:
+        token, _, name = path.removeprefix("/output/").partition("/")
+        version, meant, expires_at = self.server.links.get(token, ("", "", 0.0))
+        clock = self.server.place.clock
+        if unquote(name) != meant or clock.wall_seconds(clock.now()) > expires_at:
+            raise Refusal(403, "The link has expired")
+        slug, _, number = version.rpartition("/")
+        with self.server.place.lock:
+            _, found = self.server.place.version(self.server.place.owner, slug, f"v{number}")
+        if found.session is None:
+            raise Refusal(404, "Not found")
+        file = found.session.terms.folder / "kaggle" / "working" / meant
+        self.send_response(200)
+        self.send_header("Content-Type", "application/octet-stream")
+        self.send_header("Content-Length", str(file.stat().st_size))
+        self.end_headers()
+        with file.open("rb") as stream:
+            while piece := stream.read(_PIECE_BYTES):
+                self.wfile.write(piece)
+
+    def _answer(self, status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> None:
+        self._send(status, json.dumps(body).encode(), _JSON, headers)
+
+    def _send(self, status: int, data: bytes, kind: str, headers: Mapping[str, str] | None = None) -> None:
+        self.send_response(status)
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(data)))
+        for name, text in (headers or {}).items():
+            self.send_header(name, text)
+        self.end_headers()
+        self.wfile.write(data)

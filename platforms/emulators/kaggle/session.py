@@ -1,0 +1,214 @@
+"""One session of one kernel version: a process with Kaggle's folders, its log, its end and its bill."""
+
+from __future__ import annotations
+
+import os
+import selectors
+import subprocess
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, TypedDict
+
+from platforms.local.processes import MARK, kill_members, start_ticks
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jobs.payload.clock import Clock
+
+_KILL_ROUNDS = 25
+_PIECE_BYTES = 1 << 16
+# What papermill and nbconvert say after every script.
+_AFTERWORD = "[NbConvertApp] Converting notebook __notebook__.ipynb to html\n"
+
+
+class Line(TypedDict):
+    """One piece of output. ``time`` is in seconds since the session began."""
+
+    stream_name: str
+    time: float
+    data: str
+
+
+@dataclass(slots=True)
+class Terms:
+    """What the place fixed when the version was pushed. Seconds are scheduled."""
+
+    session_id: int
+    source: str
+    folder: Path  # holds kaggle/input, kaggle/working and bin
+    is_gpu: bool
+    gpus: tuple[str, ...]
+    limit_seconds: float | None
+    queue_seconds: float
+    log_bytes_max: int
+
+
+@dataclass
+class Session:
+    """A session; every field is read under ``changed``, which is notified at each change.
+
+    ``quota_left`` tells how many seconds of quota the place still has for sessions like this one.
+    """
+
+    terms: Terms
+    clock: Clock
+    quota_left: Callable[[], float]
+    status: str = "QUEUED"
+    failure: str | None = None
+    started_at: float | None = None
+    ended_at: float | None = None
+    lines: list[Line] = field(default_factory=list)
+    kept: bool = False  # whether its output was saved
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    _cut: tuple[str, str] | None = None  # status and message of an end from outside
+    _wake: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+    _log_bytes: int = 0
+
+    @property
+    def live(self) -> bool:
+        """Whether it is not over."""
+        return self.ended_at is None
+
+    def billed_within(self, start: float, end: float) -> float:
+        """Return the seconds of this session inside [start, end)."""
+        if self.started_at is None:
+            return 0.0
+        until = self.clock.now() if self.ended_at is None else self.ended_at
+        return max(0.0, min(until, end) - max(self.started_at, start))
+
+    def begin(self) -> None:
+        """Start in the background."""
+        self._thread = threading.Thread(target=self._live, name=f"kernel {self.terms.session_id}", daemon=True)
+        self._thread.start()
+
+    def cut(self, status: str, message: str) -> None:
+        """End it from outside and wait until it is over."""
+        with self.changed:
+            self._cut = self._cut or (status, message)
+        self._wake.set()
+        self.join()
+
+    def join(self) -> None:
+        """Wait for the end."""
+        if self._thread is not None and self._thread is not threading.current_thread():
+            self._thread.join()
+
+    def news(self, known: int, patience_wall_seconds: float) -> tuple[list[Line], bool]:
+        """Wait for lines beyond the first ``known``, or for the end; return them and whether it is over."""
+        with self.changed:
+            self.changed.wait_for(lambda: len(self.lines) > known or not self.live, timeout=patience_wall_seconds)
+            return self.lines[known:], not self.live
+
+    def output_files(self) -> list[str]:
+        """Return the names of what was saved, below the working folder."""
+        if not self.kept:
+            return []
+        working = self.terms.folder / "kaggle" / "working"
+        return sorted(path.relative_to(working).as_posix() for path in working.rglob("*") if path.is_file())
+
+    def _live(self) -> None:
+        self._wake.wait(self.clock.wall_seconds(self.terms.queue_seconds))
+        if self._cut is None:
+            self._run()
+        else:
+            self._end(*self._cut)
+
+    def _run(self) -> None:
+        folder = self.terms.folder
+        (folder / "tmp").mkdir()
+        (folder / "source.py").write_text(self.terms.source)
+        environment = {
+            "PATH": f"{folder / 'bin'}:{os.environ.get('PATH', '')}",
+            "HOME": str(folder),
+            "TMPDIR": str(folder / "tmp"),
+            "LANG": "C.UTF-8",
+            "KAGGLE_KERNEL_RUN_TYPE": "Batch",
+            "KAGGLE_CONTAINER_NAME": f"kaggle_{os.urandom(6).hex()}-webtier-{self.terms.session_id}",
+            MARK: str(folder),
+        }
+        _write_smi(folder / "bin" / "nvidia-smi", self.terms.gpus)
+        with self.changed:
+            self.status, self.started_at = "RUNNING", self.clock.now()
+            self.changed.notify_all()
+        # A notebook has no file of its own, so a script that asks for __file__ fails there as it does here.
+        with (folder / "source.py").open("rb") as source:
+            process = subprocess.Popen(
+                [sys.executable, "-"],
+                stdin=source,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                cwd=folder / "kaggle" / "working",
+                env=environment,
+                start_new_session=True,
+            )
+        ticks = start_ticks(process.pid) or 0
+        with process:
+            cut = self._follow(process)
+            if cut is not None:
+                kill_members(process.pid, ticks, str(folder), rounds=_KILL_ROUNDS)
+            code = process.wait()
+        kill_members(process.pid, ticks, str(folder), rounds=_KILL_ROUNDS)
+        if cut is not None:
+            self._end(*cut)
+        elif code == 0:
+            self._say("stderr", _AFTERWORD)
+            self._end("COMPLETE", None, kept=True)
+        else:
+            self._say("stderr", f"papermill.exceptions.PapermillExecutionError: exit code {code}\n")
+            self._end("ERROR", "Your notebook failed")
+
+    def _follow(self, process: subprocess.Popen[bytes]) -> tuple[str, str] | None:
+        """Take in output until the process closes it; return how it was cut short, if it was."""
+        with selectors.DefaultSelector() as selector:
+            for name, stream in (("stdout", process.stdout), ("stderr", process.stderr)):
+                if stream is not None:
+                    selector.register(stream, selectors.EVENT_READ, name)
+            while selector.get_map():
+                cut = self._cut or self._overrun()
+                if cut is not None:
+                    return cut
+                for key, _ in selector.select(self._patience()):
+                    data = os.read(key.fd, _PIECE_BYTES)
+                    if not data:
+                        selector.unregister(key.fileobj)
+                    else:
+                        self._say(key.data, data.decode(errors="replace"))
+        return None
+
+    def _patience(self) -> float:
+        """Return the wall seconds until the session must be looked at again."""
+        if self.terms.limit_seconds is None or self.started_at is None:
+            return 0.02
+        return max(0.0, min(0.02, self.clock.wall_seconds_until(self.started_at + self.terms.limit_seconds)))
+
+    def _overrun(self) -> tuple[str, str] | None:
+        now, limit = self.clock.now(), self.terms.limit_seconds
+        if limit is not None and self.started_at is not None and now >= self.started_at + limit:
+            return "ERROR", "Your notebook was stopped because it exceeded the maximum allowed run time"
+        if self.terms.is_gpu and self.quota_left() <= 0:
+            return "CANCEL_ACKNOWLEDGED", "Weekly GPU quota exceeded"
+        return None
+
+    def _say(self, stream: str, text: str) -> None:
+        with self.changed:
+            if self._log_bytes < self.terms.log_bytes_max and self.started_at is not None:
+                self._log_bytes += len(text)
+                self.lines.append(Line(stream_name=stream, time=self.clock.now() - self.started_at, data=text))
+                self.changed.notify_all()
+
+    def _end(self, status: str, failure: str | None, *, kept: bool = False) -> None:
+        with self.changed:
+            self.status, self.failure, self.kept, self.ended_at = status, failure, kept, self.clock.now()
+            self.changed.notify_all()
+
+
+def _write_smi(path: Path, gpus: tuple[str, ...]) -> None:
+    """Put a program where the driver's would be that names the accelerators of the session."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    names = "".join(f"echo '{gpu}'\n" for gpu in gpus)
+    path.write_text(f"#!/bin/sh\n{names or 'exit 9'}\n")
+    path.chmod(0o755)

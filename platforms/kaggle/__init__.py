@@ -1,0 +1,1 @@
+"""Kaggle: one private kernel for each launch, found again by its slug."""

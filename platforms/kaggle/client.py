@@ -1,0 +1,361 @@
+"""The calls the adapter needs, with plain values in and out. Reads are repeated here; nothing else ever is."""
+
+from __future__ import annotations
+
+import re
+import threading
+from dataclasses import dataclass
+from datetime import UTC
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from platforms.base import Misconfigured, Unreachable
+from platforms.kaggle.wire import Denied
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from datetime import datetime
+    from pathlib import Path
+
+    from platforms.kaggle.wire import Wire
+
+_Answer = TypeVar("_Answer")
+_KERNELS = "kernels.KernelsApiService"
+_DATASETS = "datasets.DatasetApiService"
+_PAGE = 100
+_UPLOAD_ROUNDS = 10
+_WEEK_SECONDS = 604_800
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """A kernel to save and run. ``datasets`` are attached, as ``owner/slug``."""
+
+    slug: str
+    title: str
+    source: str
+    datasets: tuple[str, ...]
+    machine_shape: str
+    timeout_seconds: int
+    internet: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """What came of a push. ``error`` is a refusal; ``invalid`` are inputs the kernel runs WITHOUT."""
+
+    slug: str
+    version: int
+    error: str
+    invalid: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One page of what an ended session left: names with signed addresses, and the log as JSON text."""
+
+    files: tuple[tuple[str, str], ...]
+    log: str
+    next_page: str
+
+
+@dataclass(frozen=True, slots=True)
+class GpuWeek:
+    """Kaggle's own books on GPU time of the current week, in seconds; ``end`` is UTC seconds."""
+
+    end: int
+    allowed_seconds: int
+    used_seconds: int
+    reserved_seconds: int
+
+    @property
+    def start(self) -> int:
+        """When the week began."""
+        return self.end - _WEEK_SECONDS
+
+
+class Client:
+    """Kaggle as one account sees it. A read is made at most ``tries`` times, ``pause_seconds`` apart and longer."""
+
+    def __init__(self, wire: Wire, username: str, token: str, tries: int, pause_seconds: float) -> None:
+        self._wire = wire
+        self._username = username
+        self._token = token
+        self._tries = tries
+        self._pause_seconds = pause_seconds
+        self._patience = threading.Event()
+
+    def owner(self) -> str:
+        """Return the account's name, asking once for whom a token stands. Raises Misconfigured, Unreachable."""
+        if not self._username:
+            from kagglesdk.security.types.oauth_service import IntrospectTokenRequest, IntrospectTokenResponse
+
+            request = IntrospectTokenRequest()
+            request.token = self._token
+            try:
+                answer = self._read("security.OAuthService", "IntrospectToken", request, IntrospectTokenResponse)
+            except Denied as error:
+                raise Misconfigured(
+                    "kaggle", "log in", f"the access token is refused: {error}", "Make a new one"
+                ) from None
+            if not answer.active or not answer.username:
+                raise Misconfigured("kaggle", "log in", "the access token is not active", "Make a new one")
+            self._username = str(answer.username)
+        return self._username
+
+    def push(self, push: Push, seconds: int) -> Pushed:
+        """Save and run a kernel. Raises Denied when nothing was saved; after Unreachable it may run."""
+        from kagglesdk.kernels.types.kernels_api_service import ApiSaveKernelRequest, ApiSaveKernelResponse
+
+        request = ApiSaveKernelRequest()
+        request.slug = f"{self.owner()}/{push.slug}"
+        request.new_title = push.title
+        request.text = push.source
+        request.language = "python"
+        request.kernel_type = "script"
+        request.dataset_data_sources = list(push.datasets)
+        request.is_private = True
+        request.enable_gpu = bool(push.machine_shape)
+        request.enable_tpu = False
+        request.enable_internet = push.internet
+        request.docker_image_pinning_type = "original"
+        request.session_timeout_seconds = push.timeout_seconds
+        if push.machine_shape:
+            request.machine_shape = push.machine_shape
+        answer = self._wire.call(_KERNELS, "SaveKernel", request, ApiSaveKernelResponse, seconds)
+        invalid = [
+            *answer.invalid_dataset_sources,
+            *answer.invalid_kernel_sources,
+            *answer.invalid_model_sources,
+            *answer.invalid_competition_sources,
+        ]
+        slug = str(answer.ref or "").rpartition("/")[2]
+        return Pushed(slug, int(answer.version_number or 0), str(answer.error or ""), tuple(map(str, invalid)))
+
+    def status(self, slug: str) -> tuple[str, str] | None:
+        """Return the state of version 1 and its failure message; None: missing, or not ours."""
+        from kagglesdk.kernels.types.kernels_api_service import (
+            ApiGetKernelSessionStatusRequest,
+            ApiGetKernelSessionStatusResponse,
+        )
+
+        request = ApiGetKernelSessionStatusRequest()
+        request.user_name, request.kernel_slug, request.version_label = self.owner(), slug, "v1"
+        try:
+            answer = self._read(_KERNELS, "GetKernelSessionStatus", request, ApiGetKernelSessionStatusResponse)
+        except Denied as error:
+            _require_missing(error)
+            return None
+        return answer.status.name, str(answer.failure_message or "")
+
+    def source(self, slug: str) -> str | None:
+        """Return the source of a kernel's version 1; None: missing, or not ours."""
+        from kagglesdk.kernels.types.kernels_api_service import ApiGetKernelRequest, ApiGetKernelResponse
+
+        request = ApiGetKernelRequest()
+        request.user_name, request.kernel_slug, request.version_label = self.owner(), slug, "v1"
+        try:
+            answer = self._read(_KERNELS, "GetKernel", request, ApiGetKernelResponse)
+        except Denied as error:
+            _require_missing(error)
+            return None
+        return str(answer.blob.source or "")
+
+    def last_run(self, slug: str) -> float | None:
+        """Return when a kernel's newest session began (UTC seconds) by our own list; None: it is not on it."""
+        from kagglesdk.kernels.types.kernels_api_service import ApiListKernelsRequest, ApiListKernelsResponse
+        from kagglesdk.kernels.types.kernels_enums import KernelsListSortType, KernelsListViewType
+
+        request = ApiListKernelsRequest()
+        request.group = KernelsListViewType.PROFILE
+        request.sort_by = KernelsListSortType.DATE_RUN
+        request.search, request.page, request.page_size = slug, 1, _PAGE
+        try:
+            answer = self._read(_KERNELS, "ListKernels", request, ApiListKernelsResponse)
+        except Denied as error:
+            raise Unreachable("kaggle", "ListKernels", str(error)) from None
+        reference = f"{self.owner()}/{slug}"
+        for kernel in answer.kernels:
+            if kernel.ref == reference:
+                return _seconds(kernel.last_run_time) if kernel.last_run_time else 0.0
+        return None
+
+    def output(self, slug: str, page: str) -> Output | None:
+        """Return a page of the output of version 1; None: the kernel is missing."""
+        from kagglesdk.kernels.types.kernels_api_service import (
+            ApiListKernelSessionOutputRequest,
+            ApiListKernelSessionOutputResponse,
+        )
+
+        request = ApiListKernelSessionOutputRequest()
+        request.user_name, request.kernel_slug, request.version_label = self.owner(), slug, "v1"
+        request.page_size, request.page_token = 200, page
+        try:
+            answer = self._read(_KERNELS, "ListKernelSessionOutput", request, ApiListKernelSessionOutputResponse)
+        except Denied as error:
+            _require_missing(error)
+            return None
+        files = tuple((str(file.file_name or ""), str(file.url or "")) for file in answer.files)
+        return Output(files, str(answer.log or ""), str(answer.next_page_token or ""))
+
+    def stream_log(self, slug: str, idle_seconds: float, limit_bytes: int) -> Iterator[tuple[str, bytes]]:
+        """Yield (content type, piece) of the log of version 1, from its beginning; nothing when it is missing."""
+        path = f"kernels/logs/stream/{self.owner()}/{slug}?versionLabel=v1"
+        try:
+            yield from self._wire.stream(path, idle_seconds, limit_bytes)
+        except Denied as error:
+            _require_missing(error)
+
+    def cancel(self, session_id: int) -> bool:
+        """Cancel a session by its own id; False: there is no such session of ours."""
+        from kagglesdk.kernels.types.kernels_api_service import (
+            ApiCancelKernelSessionRequest,
+            ApiCancelKernelSessionResponse,
+        )
+
+        request = ApiCancelKernelSessionRequest()
+        request.kernel_session_id = session_id
+        try:
+            answer = self._wire.call(_KERNELS, "CancelKernelSession", request, ApiCancelKernelSessionResponse)
+        except Denied:
+            return False
+        return not answer.error_message
+
+    def delete(self, slug: str) -> bool:
+        """Delete a kernel, which ends its session; False: it is missing."""
+        from kagglesdk.kernels.types.kernels_api_service import ApiDeleteKernelRequest, ApiDeleteKernelResponse
+
+        request = ApiDeleteKernelRequest()
+        request.user_name, request.kernel_slug = self.owner(), slug
+        try:
+            self._wire.call(_KERNELS, "DeleteKernel", request, ApiDeleteKernelResponse)
+        except Denied as error:
+            _require_missing(error)
+            return False
+        return True
+
+    def gpu_week(self) -> GpuWeek:
+        """Return Kaggle's books on GPU time. Raises Unreachable, also when they are incomplete."""
+        from kagglesdk.kernels.types.kernels_api_service import (
+            ApiGetAcceleratorQuotaStatisticsRequest,
+            ApiGetAcceleratorQuotaStatisticsResponse,
+        )
+
+        name = "GetAcceleratorQuotaStatistics"
+        request = ApiGetAcceleratorQuotaStatisticsRequest()
+        try:
+            answer = self._read(_KERNELS, name, request, ApiGetAcceleratorQuotaStatisticsResponse)
+        except Denied as error:
+            raise Unreachable("kaggle", name, str(error), "Check that the credentials are still good") from None
+        gpu = answer.gpu_quota
+        if gpu is None or answer.quota_refresh_time is None or gpu.total_time_allowed is None or gpu.time_used is None:
+            raise Unreachable("kaggle", name, "the books are incomplete")
+        reserved = gpu.time_reserved.total_seconds() if gpu.time_reserved else 0.0
+        return GpuWeek(
+            end=round(_seconds(answer.quota_refresh_time)),
+            allowed_seconds=int(gpu.total_time_allowed.total_seconds()),
+            used_seconds=-int(-gpu.time_used.total_seconds() // 1),
+            reserved_seconds=-int(-reserved // 1),
+        )
+
+    def dataset_status(self, slug: str) -> str | None:
+        """Return the state of a dataset's newest version, such as READY; None: missing, or not visible yet."""
+        from kagglesdk.datasets.types.dataset_api_service import (
+            ApiGetDatasetStatusRequest,
+            ApiGetDatasetStatusResponse,
+        )
+
+        request = ApiGetDatasetStatusRequest()
+        request.owner_slug, request.dataset_slug = self.owner(), slug
+        try:
+            answer = self._read(_DATASETS, "GetDatasetStatus", request, ApiGetDatasetStatusResponse)
+        except Denied as error:
+            _require_missing(error)
+            return None
+        return str(answer.status.name)
+
+    def upload(self, source: Path, name: str, seconds: int) -> str:
+        """Upload a file and return the token that stands for it. Raises Denied, Unreachable, OSError."""
+        from kagglesdk.blobs.types.blob_api_service import (
+            ApiBlobType,
+            ApiStartBlobUploadRequest,
+            ApiStartBlobUploadResponse,
+        )
+
+        request = ApiStartBlobUploadRequest()
+        request.type, request.name, request.content_length = ApiBlobType.DATASET, name, source.stat().st_size
+        request.last_modified_epoch_seconds = int(source.stat().st_mtime)
+        answer = self._read("blobs.BlobApiService", "StartBlobUpload", request, ApiStartBlobUploadResponse)
+        first: int | None = 0
+        status = 0
+        for _ in range(_UPLOAD_ROUNDS):
+            try:
+                status, reached = self._wire.put(answer.create_url, source, first, seconds)
+            except Unreachable:
+                status, reached = 503, ""
+            if status in {200, 201}:
+                return str(answer.token)
+            if status == 308:
+                match = re.fullmatch(r"bytes=0-(\d+)", reached)
+                first = int(match[1]) + 1 if match else 0
+            elif status in {429, 503}:
+                self._patience.wait(self._pause_seconds)
+                first = None  # ask how far it has come
+            else:
+                break
+        raise Unreachable("kaggle", "upload", f"{name} was not taken (HTTP {status})")
+
+    def create_dataset(self, slug: str, title: str, tokens: list[str]) -> str:
+        """Create a private dataset of uploaded files; return what is wrong, or nothing. Raises Denied, Unreachable."""
+        from kagglesdk.datasets.types.dataset_api_service import (
+            ApiCreateDatasetRequest,
+            ApiCreateDatasetResponse,
+            ApiDatasetNewFile,
+        )
+
+        files = []
+        for token in tokens:
+            file = ApiDatasetNewFile()
+            file.token = token
+            files.append(file)
+        request = ApiCreateDatasetRequest()
+        request.owner_slug, request.slug, request.title = self.owner(), slug, title
+        request.license_name, request.is_private, request.files = "unknown", True, files
+        answer = self._wire.call(_DATASETS, "CreateDataset", request, ApiCreateDatasetResponse)
+        return str(answer.error or "") if str(answer.status).lower() != "ok" else ""
+
+    def delete_dataset(self, slug: str) -> None:
+        """Delete a dataset; a missing one is fine."""
+        from kagglesdk.datasets.types.dataset_api_service import ApiDeleteDatasetRequest, ApiDeleteDatasetResponse
+
+        request = ApiDeleteDatasetRequest()
+        request.owner_slug, request.dataset_slug = self.owner(), slug
+        try:
+            self._wire.call(_DATASETS, "DeleteDataset", request, ApiDeleteDatasetResponse)
+        except Denied as error:
+            _require_missing(error)
+
+    def download(self, url: str, target: Path, limit_bytes: int, seconds: float) -> None:
+        """See Wire.download."""
+        self._wire.download(url, target, limit_bytes, seconds)
+
+    def _read(self, service: str, name: str, request: Any, answer: type) -> Any:
+        return self._repeat(lambda: self._wire.call(service, name, request, answer))
+
+    def _repeat(self, read: Callable[[], _Answer]) -> _Answer:
+        for round_number in range(self._tries - 1):
+            try:
+                return read()
+            except Unreachable:
+                self._patience.wait(self._pause_seconds * 2**round_number)
+        return read()
+
+
+def _require_missing(error: Denied) -> None:
+    """Raise Unreachable unless this is what Kaggle says of missing things."""
+    if not error.missing:
+        raise Unreachable("kaggle", "read", str(error)) from None
+
+
+def _seconds(instant: datetime) -> float:
+    """Return UTC seconds; the library's instants are naive and mean UTC."""
+    return instant.replace(tzinfo=UTC).timestamp()

@@ -1,0 +1,81 @@
+"""Kaggle's own client library under our terms: our credentials, a deadline and a size limit on every exchange."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from platforms.kaggle.credentials import Credentials
+
+CONNECT_SECONDS = 10
+PIECE_BYTES = 1 << 16
+_ANSWER_BYTES_MAX = 96 << 20  # a finished session's log comes inside an answer
+
+
+def open_client(credentials: Credentials, emulator: str, seconds: int) -> Any:
+    """Return a client to be used in a ``with`` block; it has ``call``, ``session`` and ``url``.
+
+    ``emulator`` is the address of a stand-in, used as a proxy; without one the environment decides, as for the library.
+    """
+    from kagglesdk.kaggle_env import KaggleEnv
+    from kagglesdk.kaggle_http_client import KaggleHttpClient
+
+    class Client(KaggleHttpClient):  # type: ignore[misc]
+        """The library's client, which by itself has no deadline and takes whatever credentials lie around."""
+
+        def _init_session(self) -> None:
+            if self._session is not None:
+                return
+            super()._init_session()
+            self.session.max_redirects = 0  # a redirected call would arrive as a GET
+            for scheme in ("http://", "https://"):
+                self.session.mount(scheme, _bounded(seconds))
+            if emulator:
+                self.session.trust_env = False
+                self.session.proxies = {"http": emulator, "https": emulator}
+
+        def _try_fill_auth(self) -> None:
+            bearer = KaggleHttpClient.BearerAuth
+            legacy = (credentials.username, credentials.key)
+            self._session.auth = bearer(credentials.token) if credentials.token else legacy
+            self._signed_in = True
+
+        @property
+        def session(self) -> Any:
+            return self._session
+
+        def url(self, path: str) -> str:
+            base = self._endpoint if self._env == KaggleEnv.PROD else f"{self._endpoint}/api"
+            return f"{base}/v1/{path}"
+
+    return Client(env=KaggleEnv.LOCAL if emulator else None, verbose=False, user_agent="uff-scheduler")
+
+
+def _bounded(seconds: int) -> Any:
+    """Return a transport that ends every exchange in time and before it fills the memory."""
+    from requests.adapters import HTTPAdapter
+
+    class Bounded(HTTPAdapter):
+        def send(self, request: Any, *arguments: Any, **options: Any) -> Any:
+            streamed = bool(options.get("stream"))
+            options["timeout"] = options.get("timeout") or (CONNECT_SECONDS, seconds)
+            ends_at = stopwatch() + seconds
+            response = super().send(request, *arguments, **{**options, "stream": True})
+            if streamed:
+                return response
+            body = bytearray()
+            for piece in response.iter_content(PIECE_BYTES):
+                body += piece
+                if len(body) > _ANSWER_BYTES_MAX or stopwatch() > ends_at:
+                    response.close()
+                    raise TimeoutError(f"the answer is too long or too slow ({len(body)} bytes)")
+            response._content = bytes(body)  # noqa: SLF001 - what reading .content would have set
+            return response
+
+    return Bounded()
+
+
+def stopwatch() -> float:
+    """Return monotonic real seconds: the deadline of a call has nothing to do with scheduled time."""
+    return time.monotonic()  # noqa: TID251 - see above

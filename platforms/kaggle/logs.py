@@ -1,0 +1,94 @@
+"""Kaggle's logs: JSON objects in an array when a session is over, as server-sent events while it runs."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+_MARK = "##uff-scheduler##"
+_END = "END_OF_LOG"
+_LINE_CHARACTERS_MAX = 1 << 20
+
+
+@dataclass(slots=True)
+class SessionLog:
+    """The payload's own output, freed of our marked lines and of what Kaggle adds after the end.
+
+    ``session_id`` is what the kernel reported of itself; ``ended_after`` the seconds from its start to its last word.
+    """
+
+    session_id: int | None = None
+    ended_after: float | None = None
+    _partial: dict[str, str] = field(default_factory=dict)
+
+    def feed(self, entries: Iterable[Any]) -> Iterator[bytes]:
+        """Take in log entries, oldest first; yield the payload's output."""
+        for entry in entries:
+            if not isinstance(entry, dict) or not isinstance(entry.get("data"), str):
+                continue
+            stream, time = str(entry.get("stream_name")), entry.get("time")
+            text = self._partial.pop(stream, "") + entry["data"]
+            *lines, rest = text.split("\n")
+            if rest:
+                if len(rest) > _LINE_CHARACTERS_MAX:
+                    lines, rest = [*lines, rest], ""
+                else:
+                    self._partial[stream] = rest
+            for line in lines:
+                yield from self._line(line, time)
+
+    def rest(self) -> Iterator[bytes]:
+        """Yield the beginnings of lines that were never ended."""
+        for stream in sorted(self._partial):
+            if self.ended_after is None and not self._partial[stream].startswith(_MARK):
+                yield self._partial[stream].encode()
+
+    def _line(self, line: str, time: Any) -> Iterator[bytes]:
+        if self.ended_after is not None:
+            return  # nbconvert's words
+        if not line.startswith(_MARK):
+            yield f"{line}\n".encode()
+            return
+        try:
+            document = json.loads(line.removeprefix(_MARK))
+        except ValueError:
+            return
+        if "begins" in document and self.session_id is None:
+            match = re.search(r"(\d+)$", str(document.get("container", "")))
+            self.session_id = int(match[1]) if match else None
+        elif "ends" in document:
+            self.ended_after = float(time) if isinstance(time, int | float) else 0.0
+        elif "trouble" in document:
+            yield f"bootstrap: {document['trouble']}\n".encode()
+
+
+def entries_of(text: str | bytes) -> list[Any]:
+    """Return the entries of a finished log; nothing for what is no JSON array."""
+    try:
+        found = json.loads(text or "[]")
+    except (ValueError, RecursionError):
+        return []
+    return found if isinstance(found, list) else []
+
+
+def entries_from(stream: Iterable[tuple[str, bytes]]) -> Iterator[list[Any]]:
+    """Yield groups of entries from a log stream of either kind; ends with the log, or when the stream does."""
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    text = ""
+    for kind, piece in stream:
+        text += decoder.decode(piece)
+        if "event-stream" not in kind:
+            continue  # an array is read when it is whole
+        *lines, text = text.split("\n")
+        events = [line.removeprefix("data:").strip() for line in lines if line.startswith("data:")]
+        if _END in events:
+            yield [entry for event in events[: events.index(_END)] for entry in entries_of(f"[{event}]")]
+            return
+        yield [entry for event in events for entry in entries_of(f"[{event}]")]
+    yield entries_of(text)

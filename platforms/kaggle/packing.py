@@ -1,0 +1,76 @@
+"""Pack a launch: its code, data and checkpoints as datasets, and the source that knows them by name and digest."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from platforms.artifacts.directory import DirectoryStore
+from platforms.base import Misconfigured
+from platforms.bundle import build_bundle
+from platforms.kaggle.inputs import Input, checkpoint_keys, given_launch
+from platforms.kaggle.source import build_source
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from platforms.base import LaunchRequest
+    from platforms.kaggle.inputs import Inputs
+    from platforms.registry import PlatformContext
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What to push: the source, and the slugs of the datasets to attach."""
+
+    source: str
+    datasets: tuple[str, ...]
+
+
+def pack(request: LaunchRequest, context: PlatformContext, inputs: Inputs, now: int, *, relays: bool) -> Packed:
+    """Make sure that everything the session needs is on Kaggle, and write its source.
+
+    Raises Refused, Misconfigured, and what Inputs and the artifact store raise.
+    """
+    payload = Path(request.bundle or context.bundle).absolute() / "payload"
+    if not (payload / "agent.py").is_file():
+        raise Misconfigured("kaggle", "launch", f"there is no agent in {payload}", "Check the bundle folder")
+    with tempfile.TemporaryDirectory(prefix="uff-kaggle-") as folder:
+        bundle = build_bundle(payload, Path(folder))
+        given = [inputs.give_archive(bundle.path, "code", "code", now)]
+    launch: dict[str, Any] = dict(request.launch)
+    if relays and launch.get("store"):
+        lanes = launch.get("lanes", [])
+        objects, attached = _give_store(_local_store(launch["store"]), lanes, inputs, now)
+        given += objects
+        launch = given_launch(launch, attached)
+    order = {"launch": launch, "inputs": [item.order() for item in given], "relays": relays and "store" in launch}
+    return Packed(build_source(request.key, order), tuple(sorted({item.dataset for item in given})))
+
+
+def _give_store(
+    store: DirectoryStore, lanes: Sequence[dict[str, Any]], inputs: Inputs, now: int
+) -> tuple[list[Input], set[str]]:
+    """Hand over each lane's data and newest checkpoint; return the inputs and the manifests among them."""
+    attached: set[str] = set()
+    prefixes = {str(lane.get("data") or "") for lane in lanes} - {""}
+    given = [inputs.give_objects(store, list(store.keys(f"{prefix}/")), "data", now) for prefix in sorted(prefixes)]
+    for lane in lanes:
+        keys = checkpoint_keys(store, [str(key) for key in lane.get("restore", ())])
+        if keys:
+            given.append(inputs.give_objects(store, keys, "ckpt", now))
+            attached.add(keys[0])
+    return given, attached
+
+
+def _local_store(address: dict[str, str]) -> DirectoryStore:
+    if address.get("kind") != "directory":
+        raise Misconfigured(
+            "kaggle",
+            "launch",
+            f"checkpoints = relay needs a directory store, not {address.get('kind')}",
+            "Set checkpoints = direct: the session reaches an object store by itself",
+        )
+    return DirectoryStore(Path(address["root"]))

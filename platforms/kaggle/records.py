@@ -1,0 +1,108 @@
+"""What the adapter must remember of each launch: one file for each key, replaced whole.
+
+A record is written before the kernel is pushed, so that a launch whose answer never came is looked for by its slug and
+never pushed a second time: Kaggle would start a second session beside the first.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import threading
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+_LOCK_TRIES = 3_000
+_LOCK_WAIT_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One launch. Instants are UTC seconds (scheduled).
+
+    ``state``: ``intent`` (perhaps pushed), ``pushed``, ``ended``, ``void`` (never started and never will be).
+    ``void_from`` is when an intent that is not on Kaggle is given up. ``jobs`` and ``relays`` say what to bring home.
+    ``slug`` is the kernel's name; ``datasets`` are the slugs of its inputs.
+    """
+
+    key: str
+    slug: str
+    state: Literal["intent", "pushed", "ended", "void"]
+    intended_at: int
+    void_from: int
+    jobs: tuple[str, ...] = ()
+    relays: bool = False
+    datasets: tuple[str, ...] = ()
+    started: int | None = None
+    ended: int | None = None
+    detail: str = ""
+    session_id: int | None = None
+    cancelled_at: int | None = None
+    collected: bool = False
+
+    def having(self, **changes: Any) -> Record:
+        """Return the record with ``changes``."""
+        return replace(self, **changes)
+
+
+class Records:
+    """The records below ``root``, which any number of adapters and daemons may share."""
+
+    def __init__(self, root: Path) -> None:
+        self._root = root
+        root.mkdir(parents=True, exist_ok=True, mode=0o700)
+
+    def all_keys(self) -> list[str]:
+        """Return the keys of all records, sorted."""
+        return sorted(path.name.removesuffix(".json") for path in self._root.glob("*.json"))
+
+    def read(self, key: str) -> Record | None:
+        """Return a record. Raises OSError, ValueError for a damaged one; the root must be there."""
+        self._root.stat()  # an unmounted disk must not look like an empty one
+        try:
+            document = json.loads((self._root / f"{key}.json").read_bytes())
+        except FileNotFoundError:
+            return None
+        document["jobs"], document["datasets"] = tuple(document["jobs"]), tuple(document["datasets"])
+        return Record(**document)
+
+    def write(self, record: Record) -> Record:
+        """Write a record so that a crash leaves the old one or the new one."""
+        target = self._root / f"{record.key}.json"
+        temporary = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
+        with temporary.open("x") as stream:
+            json.dump(asdict(record), stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        temporary.replace(target)
+        return record
+
+    def drop(self, key: str) -> None:
+        """Forget a launch and its log."""
+        self.log_path(key).unlink(missing_ok=True)
+        (self._root / f"{key}.json").unlink(missing_ok=True)
+
+    def log_path(self, key: str) -> Path:
+        """Return where the output of an ended session is kept."""
+        return self._root / f"{key}.log"
+
+    @contextmanager
+    def held(self, key: str) -> Iterator[None]:
+        """Hold a key against other threads and daemons. Raises TimeoutError when somebody else keeps it."""
+        with (self._root / f"{key}.lock").open("ab") as handle:
+            patience = threading.Event()
+            for _ in range(_LOCK_TRIES):
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    patience.wait(_LOCK_WAIT_SECONDS)
+            else:
+                raise TimeoutError(f"another process holds {key}")
+            yield

@@ -1,0 +1,83 @@
+"""What a pool may set for this platform."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from platforms.base import Misconfigured
+from platforms.registry import read_count, reject_unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_KNOWN = frozenset(
+    {
+        "call_seconds",
+        "checkpoints",
+        "credentials",
+        "dataset_prefix",
+        "emulator",
+        "expected_device",
+        "idle_milliseconds",
+        "internet",
+        "keep_inputs_days",
+        "machine_shape",
+        "pause_milliseconds",
+        "push_seconds",
+        "ready_seconds",
+        "slug_prefix",
+        "tries",
+    }
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A pool's settings; docs/kaggle.md explains each. Seconds are real, except ``keep_inputs_seconds``."""
+
+    credentials: str
+    machine_shape: str
+    internet: bool
+    checkpoints: Literal["relay", "direct"]
+    slug_prefix: str
+    dataset_prefix: str
+    emulator: str
+    call_seconds: int
+    push_seconds: int
+    ready_seconds: int
+    keep_inputs_seconds: int
+    tries: int
+    pause_seconds: float
+    idle_seconds: float
+
+
+def read_settings(settings: Mapping[str, str]) -> Settings:
+    """Return the settings of a pool. Raises Misconfigured for unknown names and bad values."""
+    reject_unknown("kaggle", settings, _KNOWN)
+
+    def count(name: str, default: int) -> int:
+        return read_count("kaggle", settings, name, default)
+
+    def choice(name: str, *allowed: str) -> str:
+        text = settings.get(name, allowed[0])
+        if text not in allowed:
+            raise Misconfigured("kaggle", "load", f"{name} = {text!r} is none of {', '.join(allowed)}")
+        return text
+
+    return Settings(
+        credentials=settings.get("credentials", ""),
+        machine_shape=settings.get("machine_shape", "NvidiaTeslaT4"),
+        internet=choice("internet", "on", "off") == "on",
+        checkpoints="relay" if choice("checkpoints", "relay", "direct") == "relay" else "direct",
+        slug_prefix=settings.get("slug_prefix", ""),
+        dataset_prefix=settings.get("dataset_prefix", "uff"),
+        emulator=settings.get("emulator", ""),
+        call_seconds=max(1, count("call_seconds", 60)),
+        push_seconds=max(1, count("push_seconds", 300)),
+        ready_seconds=count("ready_seconds", 600),
+        keep_inputs_seconds=count("keep_inputs_days", 7) * 86_400,
+        tries=max(1, count("tries", 3)),
+        pause_seconds=count("pause_milliseconds", 1_000) / 1_000,
+        idle_seconds=max(1, count("idle_milliseconds", 2_000)) / 1_000,
+    )

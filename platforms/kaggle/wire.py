@@ -1,0 +1,172 @@
+"""HTTP to Kaggle: a deadline and a size limit on everything, answers sorted into what can be concluded from them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from platforms.base import Misconfigured, Unreachable
+from platforms.kaggle.library import CONNECT_SECONDS, PIECE_BYTES, open_client, stopwatch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    import requests
+
+    from platforms.kaggle.credentials import Credentials
+
+_MESSAGE_CHARACTERS = 300
+
+
+class Denied(Exception):
+    """An answer that says no, with its HTTP status: 400, 403, 404 and their like. Nothing was changed."""
+
+    def __init__(self, status: int, message: str) -> None:
+        super().__init__(f"HTTP {status}: {message}")
+        self.status = status
+        self.missing = status in {403, 404}  # Kaggle does not tell "not there" from "not yours"
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where to call. ``emulator`` is the address of a stand-in that is used as a proxy; empty means the real place."""
+
+    emulator: str = ""
+    call_seconds: int = 60
+
+
+class Wire:
+    """Calls Kaggle with the wire types of kagglesdk. Keeps no connection, so any thread may use it at any time."""
+
+    def __init__(self, credentials: Credentials, endpoint: Endpoint) -> None:
+        self._credentials = credentials
+        self._endpoint = endpoint
+
+    def call(self, service: str, name: str, request: Any, answer: Any, seconds: int | None = None) -> Any:
+        """Make one remote call and return its answer, an object of the type ``answer``.
+
+        Raises Denied for a no, Unreachable when nothing can be concluded, Misconfigured when we are not let in.
+        """
+        from requests.exceptions import HTTPError, RequestException
+
+        seconds = seconds or self._endpoint.call_seconds
+        try:
+            with self._client(seconds) as client:
+                return client.call(service, name, request, answer)
+        except HTTPError as error:
+            raise self._sorted(name, error) from None
+        except (RequestException, TimeoutError) as error:
+            raise Unreachable("kaggle", name, _reason(error)) from None
+        except (ValueError, KeyError, AttributeError, TypeError) as error:
+            # HTML where JSON was due, an unknown state, a null: whatever it is, it is no answer.
+            raise Unreachable("kaggle", name, f"the answer makes no sense: {_reason(error)}") from None
+
+    def stream(self, path: str, idle_seconds: float, limit_bytes: int) -> Iterator[tuple[str, bytes]]:
+        """GET ``path`` below the API and yield (content type, piece) until it ends, idles or reaches the limit."""
+        from requests.exceptions import RequestException
+
+        with self._client(self._endpoint.call_seconds) as client:
+            session = client.session
+            url = client.url(path)
+            headers = {"Accept": "text/event-stream"}
+            try:
+                with session.get(
+                    url, headers=headers, stream=True, timeout=(CONNECT_SECONDS, idle_seconds)
+                ) as response:
+                    response.raise_for_status()
+                    kind = response.headers.get("Content-Type", "")
+                    for piece in response.raw.stream(PIECE_BYTES, decode_content=True):
+                        yield kind, piece
+                        limit_bytes -= len(piece)
+                        if limit_bytes <= 0:
+                            return
+            except RequestException as error:
+                raise self._sorted("read the log", error) from None
+            except Exception as error:
+                from urllib3.exceptions import HTTPError, ReadTimeoutError
+
+                if isinstance(error, ReadTimeoutError):
+                    return  # a session that says nothing
+                if isinstance(error, HTTPError):
+                    raise Unreachable("kaggle", "read the log", _reason(error)) from None
+                raise
+
+    def download(self, url: str, target: Path, limit_bytes: int, seconds: float) -> None:
+        """GET a signed address, without credentials, into the new file ``target``.
+
+        Raises OSError from the local disk, Denied (also for a file above ``limit_bytes``), Unreachable.
+        """
+        from requests.exceptions import RequestException
+
+        with self._client(self._endpoint.call_seconds) as client:
+            session = client.session
+            session.auth = None
+            ends_at = stopwatch() + seconds
+            try:
+                with session.get(url, stream=True, timeout=(CONNECT_SECONDS, seconds)) as response:
+                    if response.status_code >= 400:
+                        raise Denied(response.status_code, "the output file is not handed out")
+                    with target.open("xb") as sink:
+                        for piece in response.iter_content(PIECE_BYTES):
+                            sink.write(piece)
+                            if sink.tell() > limit_bytes:
+                                raise Denied(413, f"the output file is larger than {limit_bytes} bytes")
+                            if stopwatch() > ends_at:
+                                raise Unreachable("kaggle", "download", f"not done within {seconds:g} s")
+            except RequestException as error:
+                raise Unreachable("kaggle", "download", _reason(error)) from None
+
+    def put(self, url: str, source: Path, first: int | None, seconds: int) -> tuple[int, str]:
+        """PUT the file to a signed address, from byte ``first`` on, or ask how far it has come (None).
+
+        Returns the status and its Range header. Raises OSError, Unreachable.
+        """
+        from requests.exceptions import RequestException
+
+        size = source.stat().st_size
+        headers = {"Content-Type": "application/octet-stream"}
+        if first is None:
+            headers["Content-Range"] = f"bytes */{size}"
+        elif first > 0:
+            headers["Content-Range"] = f"bytes {first}-{size - 1}/{size}"
+        with self._client(seconds) as client, source.open("rb") as stream:
+            session = client.session
+            session.auth = None
+            stream.seek(first or 0)
+            try:
+                response = session.put(url, data=b"" if first is None else stream, headers=headers)
+            except (RequestException, TimeoutError) as error:
+                raise Unreachable("kaggle", "upload", _reason(error)) from None
+            return response.status_code, str(response.headers.get("Range", ""))
+
+    def _client(self, seconds: int) -> Any:
+        return open_client(self._credentials, self._endpoint.emulator, seconds)
+
+    def _sorted(self, name: str, error: requests.exceptions.RequestException) -> Exception:
+        response = error.response
+        if response is None:
+            return Unreachable("kaggle", name, _reason(error))
+        status, message = _told(response)
+        if status == 401:
+            return Misconfigured(
+                "kaggle", name, f"the credentials from {self._credentials.origin} are refused", "Make new ones"
+            )
+        if status == 429 or status >= 500:
+            return Unreachable("kaggle", name, f"HTTP {status}: {message}")
+        return Denied(status, message)
+
+
+def _told(response: Any) -> tuple[int, str]:
+    """Return the status and the message of a refusal; a body may name a worse status than its HTTP line."""
+    try:
+        body = response.json()
+        status, message = int(body["code"]), str(body["message"])
+    except (ValueError, KeyError, TypeError):
+        return int(response.status_code), str(response.reason or "")[:_MESSAGE_CHARACTERS]
+    return max(status, int(response.status_code)), message[:_MESSAGE_CHARACTERS]
+
+
+def _reason(error: BaseException) -> str:
+    """Name an error without what it may quote: addresses of ours are signed, bodies may be anything."""
+    return f"{type(error).__name__}" + (f": {error}"[:_MESSAGE_CHARACTERS] if isinstance(error, TimeoutError) else "")
