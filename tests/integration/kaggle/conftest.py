@@ -1,0 +1,177 @@
+"""A Kaggle account on this machine, and what is needed to launch on it."""
+
+import json
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jobs
+from jobs.payload.clock import Clock
+from platforms.artifacts.directory import DirectoryStore
+from platforms.base import LaunchRequest, Observed, Platform, SessionState
+from platforms.emulators.kaggle.place import Place
+from platforms.emulators.kaggle.rules import Rules
+from platforms.emulators.kaggle.server import Server
+from platforms.local.processes import MARK
+from platforms.registry import PlatformContext, load
+from scheduler.clock import starting_now
+
+EPOCH = 1_763_769_600  # a Saturday
+SECRET = "canary-5ecret-0f-al1ce"
+
+# By the training contract: one checkpoint, then the target is reached, or the word to stop is waited for.
+TRAINING = """
+import json, os, pathlib, signal, sys
+folder = pathlib.Path(os.environ["SCHED_CHECKPOINT_DIR"])
+step = int(os.environ["SCHED_TARGET_STEP"])
+resumed = os.environ["SCHED_RESUME_DIR"]
+print("resumed from", (pathlib.Path(resumed) / "weights.bin").read_text() if resumed else "nothing", flush=True)
+print("data", sorted(os.listdir(os.environ["SCHED_DATA_DIR"])) if os.environ["SCHED_DATA_DIR"] else "none", flush=True)
+def save(step):
+    (folder / "making").mkdir()
+    (folder / "making" / "weights.bin").write_bytes(b"weights of step %d" % step)
+    (folder / "making" / "meta.json").write_text(json.dumps({"step": step, "metrics": {"loss": 1.5}}))
+    (folder / "making").rename(folder / f"step-{step:08d}")
+def stop(*_):
+    save(step // 2)
+    sys.exit(0)
+signal.signal(signal.SIGTERM, stop)
+if sys.argv[1] == "wait":
+    signal.pause()
+if sys.argv[1] == "crash":
+    save(step // 2)
+    sys.exit("the trainer crashed")
+save(step)
+"""
+
+
+@dataclass
+class Account:
+    """An emulated account and its server; ``scale`` scheduled seconds pass in a real one."""
+
+    folder: Path
+    place: Place
+    server: Server
+    clock: Any
+    store: DirectoryStore
+    patience: threading.Event = field(default_factory=threading.Event)
+
+    def now(self) -> int:
+        """Scheduled UTC seconds."""
+        return int(self.clock.now())
+
+    def adapter(self, state: str = "state", **settings: str) -> Platform:
+        """A new adapter, as a restarted daemon makes it."""
+        context = PlatformContext(
+            self.folder / state,
+            sys.executable,
+            Path(jobs.__file__).parent,
+            sessions_max=2,
+            clock=self.clock.payload_clock(),
+        )
+        usual = {
+            "emulator": self.server.address,
+            "credentials": str(self.folder / "kaggle.json"),
+            "pause_milliseconds": "0",
+            "idle_milliseconds": "100",
+            "call_seconds": "5",
+            "push_seconds": "5",
+        }
+        return load("kaggle", usual | settings, context)
+
+    def request(self, key: str, training: str, *, seconds: int = 3600, **lane: Any) -> LaunchRequest:
+        """A session of the shipped payload with one lane of the job ``ufm``."""
+        usual = {
+            "index": 0,
+            "job": "ufm",
+            "attempt": 1,
+            "devices": [],
+            "seed": 1,
+            "target_step": 100,
+            "command": ["{python}", "-c", TRAINING, training],
+            "environment": {},
+            "data": "",
+            "setup_seconds": 60,
+            "checkpoint_seconds": 10,
+            "restore": [],
+        }
+        deadline = self.now() + seconds
+        launch = {
+            "format": 1,
+            "run": key,
+            "clock": self.clock.payload_clock(),
+            "deadline": deadline,
+            "stop_margin_seconds": 120,
+            "heartbeat_seconds": 30,
+            "grace_seconds": 120,
+            "mtbf_seconds": 108_000,
+            "store": self.store.payload_address(),
+            "expected_devices": None,
+            "lanes": [usual | lane],
+        }
+        return LaunchRequest(key, "pool", 1, deadline, launch, "", {})
+
+    def until(self, key: str, *states: SessionState) -> Observed:
+        """Wait, within reason, until a new adapter sees one of ``states``."""
+        adapter, seen = self.adapter(), None
+        for _ in range(2000):
+            seen = adapter.find([key], self.now()).get(key)
+            if seen is not None and seen.state in states:
+                return seen
+            self.patience.wait(0.01)
+        raise AssertionError(f"{key} never became {states}, but {seen}")
+
+    def settle(self, key: str) -> Observed:
+        """Wait for the end and bring home what the session left."""
+        ended = self.until(key, SessionState.ENDED)
+        self.adapter().collect(key, self.store, self.now())
+        return ended
+
+    def output(self, key: str) -> str:
+        """What the session printed so far, as its user sees it."""
+        return b"".join(self.adapter().logs(key, 0, 1 << 20)).decode()
+
+    def result(self, key: str) -> dict[str, Any]:
+        """The last word of the session's only lane."""
+        return dict(json.loads(self.store.read(f"runs/{key}/lane-0/result.json")))
+
+
+@pytest.fixture
+def account_at(tmp_path: Path) -> Iterator[Callable[..., Account]]:
+    """Open an account under rules of one's own; no kernel's process outlives the test."""
+    opened: list[Account] = []
+
+    def open_account(scale: float = 60.0, **rules: Any) -> Account:
+        clock = starting_now(EPOCH, scale)
+        usual: dict[str, Any] = {"queue_seconds": 0.02 * scale, "dataset_seconds": 0.02 * scale}
+        payload_clock = Clock(**clock.payload_clock())
+        place = Place(tmp_path / "emulator", payload_clock, "alice", SECRET, Rules(**(usual | rules)))
+        (tmp_path / "kaggle.json").write_text(json.dumps({"username": "alice", "key": SECRET}))
+        (tmp_path / "kaggle.json").chmod(0o600)
+        server = Server(place).__enter__()
+        opened.append(Account(tmp_path, place, server, clock, DirectoryStore(tmp_path / "store")))
+        return opened[-1]
+
+    yield open_account
+    for account in opened:
+        account.server.close()
+    mark = f"{MARK}={tmp_path}/".encode()
+    assert [path for path in Path("/proc").glob("[0-9]*/environ") if mark in _content(path)] == []
+
+
+@pytest.fixture
+def account(account_at: Callable[..., Account]) -> Account:
+    """An account under the usual rules, a minute in a second."""
+    return account_at()
+
+
+def _content(path: Path) -> bytes:
+    try:
+        return path.read_bytes()
+    except OSError:
+        return b""
