@@ -5,20 +5,35 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from scheduler.planner.dispatch import Policy, place
+from scheduler.core.window import DAY
+from scheduler.planner.book import NEVER
+from scheduler.planner.dispatch import PLAIN, Policy, place
 from scheduler.planner.score import met
 
 if TYPE_CHECKING:
     from scheduler.planner.case import Case
 
 ROUNDS_MAX = 6
+# Jobs that need not start for so long compete by worth until then; planning them first costs value and wins little.
+FORESIGHTS_SECONDS = (NEVER, 5 * DAY // 2)
+
+
+def committed(case: Case) -> list[Policy]:
+    """Return policies that put first the jobs they bring in on time, one per foresight."""
+    if not case.firm_deadlines:
+        return [PLAIN]
+    found = []
+    for foresight in FORESIGHTS_SECONDS:
+        policy = Policy(foresight_seconds=foresight)
+        found.append(replace(policy, urgent=commit(case, policy)))
+    return found
 
 
 def commit(case: Case, policy: Policy) -> frozenset[int]:
     """Return the jobs that, put first by latest start, all finish before their deadlines.
 
     Starts with everybody who has a deadline. Those who miss it only take hours from those who make it, so they are
-    dropped and the rest is planned again, until nobody misses or the count falls.
+    dropped and the rest is planned again, until nobody misses or the rounds are over.
     """
     urgent = frozenset(
         job.index for job in case.jobs if job.deadline is not None and job.startable and job.deadline > case.now
@@ -32,5 +47,5 @@ def commit(case: Case, policy: Policy) -> frozenset[int]:
             best = made
         if made >= urgent:
             break
-        urgent = urgent & made
+        urgent &= made
     return best

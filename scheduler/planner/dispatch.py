@@ -56,6 +56,7 @@ class Policy:
     factors: Mapping[tuple[int, int], float] = field(default_factory=dict)
     admits: Callable[[int, int, Session], bool] | None = None
     urgent: frozenset[int] = frozenset()
+    foresight_seconds: int = NEVER
     agenda: Mapping[int, tuple[Appointment, ...]] = field(default_factory=dict)
 
 
@@ -164,12 +165,15 @@ class _Dispatcher:
                 continue
             tier, rank = ORDINARY, 0.0
             length = offer.session_for(remaining, len(offer.speeds), 1.0)
-            if urgent and job.deadline is not None and (start := job.deadline - offer.time_for(remaining)) >= now:
-                tier, rank = URGENT, float(start)
+            latest = job.deadline - offer.time_for(remaining) if urgent and job.deadline is not None else -1
+            if now <= latest <= now + self.policy.foresight_seconds:
+                tier, rank = URGENT, float(latest)
             else:
                 factor = late * self.policy.factors.get((number, index), 1.0)
                 rank = -factor * offer.worth * offer.speeds[-1] * offer.terms.useful(length) / length
             key = (tier, rank, -job.view.weight / remaining * offer.speeds[-1], index)
+            if latest > now + self.policy.foresight_seconds:
+                heappush(self.events, (latest - self.policy.foresight_seconds, 0, index))
             keys.append(key)
             insort(queue, key)
         self.keys[index] = keys

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING
 from scheduler.core.plan import Plan
 from scheduler.planner.agenda import agenda
 from scheduler.planner.case import Case, make_case
-from scheduler.planner.deadlines import commit
+from scheduler.planner.deadlines import committed
 from scheduler.planner.dispatch import PLAIN
 from scheduler.planner.grid import make_grid
 from scheduler.planner.prices import Prices, dual_prices, scarcity_prices
 from scheduler.planner.search import NO_BIDS, Candidate, attempt, first_candidates, improve, steps_for
+from scheduler.planner.score import choose
 from scheduler.planner.solver import Solver, SolverFailed
 from scheduler.planner.verify import verify
 from scheduler.planner.waiting import deferrals
@@ -51,8 +52,8 @@ class Planner:
         case = make_case(snapshot, firm_deadlines=self._options.firm_deadlines)
         warnings: list[str] = []
         prices, bound = self._prices(case, warnings)
-        urgent = commit(case, PLAIN) if case.firm_deadlines else frozenset()
-        best = max(first_candidates(case, prices, urgent), key=_by_score)
+        candidates = first_candidates(case, prices, committed(case))
+        best = candidates[choose([found.score for found in candidates])]
         steps = steps_for(case) if self._options.search_steps is None else self._options.search_steps
         best = improve(case, best, prices, steps)
         kept = self._keep(case, incumbent, best, prices)
@@ -99,10 +100,6 @@ def plan_week(snapshot: Snapshot, incumbent: Plan | None = None) -> Plan:
     warning says so. Without a solver the plan has no bound and a warning.
     """
     return Planner().plan(snapshot, incumbent)
-
-
-def _by_score(candidate: Candidate) -> tuple[int, float]:
-    return candidate.score.on_time, candidate.score.value
 
 
 def _as_plan(case: Case, candidate: Candidate, bound: float | None, made_by: str) -> Plan:

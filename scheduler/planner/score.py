@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, NamedTuple
 from scheduler.planner.value import value
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from scheduler.planner.case import Case
     from scheduler.planner.dispatch import Schedule
 
@@ -16,6 +18,16 @@ class Score(NamedTuple):
 
     on_time: int
     value: float
+
+
+def choose(scores: Sequence[Score]) -> int:
+    """Return the index of the best score: the most valuable of those that meet nearly the most deadlines.
+
+    Of ten deadlines one may be given up for value, of fewer none.
+    """
+    most = max(found.on_time for found in scores)
+    enough = most - most // 10
+    return max(range(len(scores)), key=lambda n: (scores[n].on_time >= enough, scores[n].value, -n))
 
 
 def score(case: Case, schedule: Schedule) -> Score:

@@ -55,14 +55,14 @@ def steps_for(case: Case) -> int:
     return min(STEPS_MAX, EFFORT // max(1, len(case.jobs) * len(case.classes)))
 
 
-def first_candidates(case: Case, prices: Prices | None, urgent: frozenset[int]) -> list[Candidate]:
+def first_candidates(case: Case, prices: Prices | None, policies: Sequence[Policy]) -> list[Candidate]:
     """Return the plain dispatch and, with prices at hand, those that honour them more or less strictly."""
     count = len(case.classes)
     bids = [Bids((0.0,) * count)]
     if prices is not None:
         tried = FIRST_BIDS if len(case.jobs) * count <= SMALL else FIRST_BIDS[:2]
         bids += [Bids((factor,) * count, patience) for factor, patience in tried]
-    return [attempt(case, Policy(urgent=urgent), bid, prices) for bid in bids]
+    return [attempt(case, policy, bid, prices) for policy in policies for bid in bids]
 
 
 def attempt(case: Case, policy: Policy, bids: Bids, prices: Prices | None) -> Candidate:
@@ -88,7 +88,7 @@ def improve(case: Case, start: Candidate, prices: Prices | None, steps: int) -> 
     for _ in range(steps):
         policy, bids = _bend(rng, best, options, with_prices=prices is not None)
         found = attempt(case, policy, bids, prices)
-        if found.score >= best.score:
+        if found.score.on_time >= best.score.on_time and found.score.value >= best.score.value:
             best = found
     return best
 
