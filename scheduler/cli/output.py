@@ -11,13 +11,16 @@ import os
 import sys
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 # Colours and cursor movements (ESC [ ... letter), and titles and links (ESC ] ... BEL or ESC \\).
 _TERMINAL_COMMAND = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?)"
+
+_WRAPPED_COLUMNS = 16  # text that may be wrapped gets at least so much room
+_GAP_COLUMNS = 2
 
 _STYLES = {
     "active": "green",
@@ -88,22 +91,25 @@ class Output:
         return datetime.fromtimestamp(at, UTC).astimezone(ZoneInfo(self.zone)).strftime("%a %Y-%m-%d %H:%M %Z")
 
     def _rich_table(self, columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-        from rich.box import SIMPLE_HEAD
+        import shutil
+
         from rich.console import Console
         from rich.table import Table
         from rich.text import Text
 
-        table = Table(box=SIMPLE_HEAD, pad_edge=False)
-        for title in columns:
-            table.add_column(
-                title.lstrip(">~"),
-                justify="right" if title.startswith(">") else "left",
-                no_wrap=not title.startswith("~"),
-                overflow="fold",
-            )
+        table = Table(box=None, padding=(0, _GAP_COLUMNS, 0, 0))
+        needed = 0
+        for index, title in enumerate(columns):
+            wraps = title.startswith("~")
+            natural = max(_width(cell) for cell in (title.lstrip(">~"), *(row[index] for row in cells)))
+            needed += (min(natural, _WRAPPED_COLUMNS) if wraps else natural) + _GAP_COLUMNS
+            justify: Literal["left", "right"] = "right" if title.startswith(">") else "left"
+            table.add_column(title.lstrip(">~"), justify=justify, no_wrap=not wraps, overflow="fold")
         for row in cells:
             table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
-        Console(no_color=not self.colour, highlight=False).print(table)
+        # On a terminal that is too narrow for the table the lines run over: that is ugly, but nothing is cut off.
+        width = max(shutil.get_terminal_size().columns, needed)
+        Console(no_color=not self.colour, highlight=False, width=width).print(table)
 
 
 def clean(text: str) -> str:

@@ -165,7 +165,7 @@ def _lane_row(lane: Lane, heartbeat: Mapping[str, Any]) -> tuple[str, ...]:
         str(lane.index),
         lane.job,
         str(lane.restore_step or 0),
-        str(heartbeat.get("step") if lane.end_step is None else lane.end_step),
+        str(heartbeat.get("step", "") if lane.end_step is None else lane.end_step),
         f"{loss:.4f}" if isinstance(loss, float) else "",
         f"{speed * 3_600:.0f}" if isinstance(speed, float) else "",
         str(heartbeat.get("phase", "")),

@@ -74,8 +74,20 @@ def test_a_terminal_gets_a_rich_table_without_markup(
     Output(as_json=False, colour=False).table(("state", "why"), [("held", "[bold]not markup[/bold]")])
     out = capsys.readouterr().out
     assert "[bold]not markup[/bold]" in out
-    assert "─" in out
     assert "\x1b[3" not in out
+
+
+@pytest.mark.parametrize("columns", ["10", "40", "200"])
+def test_a_narrow_terminal_cuts_nothing_off(
+    columns: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True)
+    monkeypatch.setenv("COLUMNS", columns)
+    row = ("uff-uff-main-0001", "running", "123456", "words that may be wrapped at will")
+    Output(as_json=False, colour=False).table(("key", "state", ">step", "~why"), [row])
+    out = capsys.readouterr().out
+    assert all(cell in out for cell in row[:3])
+    assert set(row[3].split()) <= set(out.split())
 
 
 @pytest.mark.parametrize(
