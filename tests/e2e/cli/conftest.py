@@ -2,12 +2,14 @@
 
 import hashlib
 import json
+import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from jobs.checkpoint import Component, Manifest, blob_key, manifest_key
 from jobs.spec import Gate, JobSpec, Mixture, Needs
@@ -99,6 +101,18 @@ class Typed:
 
 
 Schedctl = Callable[..., Typed]
+
+
+@pytest.fixture(autouse=True)
+def logging_as_before() -> Iterator[None]:
+    """Undo what `schedctl daemon` sets up for its whole process, which here is that of all tests."""
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    logging.captureWarnings(capture=False)
+    structlog.reset_defaults()
 
 
 @pytest.fixture
