@@ -35,6 +35,7 @@ class Facts:
     """Everything known about one live run.
 
     ``sighting`` is None when the platform did not name the key; ``reachable`` is False when it did not answer at all.
+    ``complete`` is False when the artifact store did not tell everything that the run's lanes left there.
     ``results`` holds final words of lanes by index; ``wishes`` what people want of the lanes' jobs, by job name.
     """
 
@@ -45,6 +46,7 @@ class Facts:
     wishes: Mapping[str, tuple[Wish, str]]
     visibility_seconds: int
     overdue_seconds: int
+    complete: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,7 +130,7 @@ def _steps(fact: Facts, now: int) -> list[Step]:
             if fact.sighting.state == "absent":
                 return [_never_ran(fact, now, fact.sighting.detail or "the platform proves it never started")]
             if fact.sighting.state == "ended":
-                return [_finish(fact, fact.sighting, now)]
+                return [_finish(fact, fact.sighting, now)] if fact.complete else []
             return [Accept(run, fact.sighting.remote_id, _started(fact, fact.sighting))]
         case Running() | Stopping():
             return _steps_of_session(fact, now)
@@ -141,7 +143,8 @@ def _steps(fact: Facts, now: int) -> list[Step]:
 def _steps_of_session(fact: Facts, now: int) -> list[Step]:
     run, state = fact.run, fact.run.state
     if fact.sighting is not None and fact.sighting.state == "ended":
-        return [_finish(fact, fact.sighting, now)]
+        # Until the store has told all that is in it, a step that was published would count as lost.
+        return [_finish(fact, fact.sighting, now)] if fact.complete else []
     if fact.sighting is not None and fact.sighting.state == "absent":
         # Accepted into a platform's queue, and proven never to leave it.
         return [_never_ran(fact, now, fact.sighting.detail or "the platform proves it never started")]
@@ -149,11 +152,11 @@ def _steps_of_session(fact: Facts, now: int) -> list[Step]:
         fact.sighting is None and fact.reachable
     ):
         gone = Sighting("ended", "", None, run.held_until, "gone from the platform after its deadline")
-        return [_finish(fact, gone, now)]
+        return [_finish(fact, gone, now)] if fact.complete else []
     steps: list[Step] = [
         CloseLane(run, _lane_end(lane, fact.results[lane.index], run, None))
         for lane in run.lanes
-        if lane.outcome is None and lane.index in fact.results
+        if lane.outcome is None and lane.index in fact.results and fact.complete
     ]
     if now > run.deadline + fact.overdue_seconds:
         steps.append(ForceStop(run, "past its deadline"))

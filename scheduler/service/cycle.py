@@ -124,6 +124,7 @@ class Cycle:
                     wishes=loaded.wishes,
                     visibility_seconds=visibility,
                     overdue_seconds=ports.policy.overdue_seconds,
+                    complete=seen.is_complete(run),
                 )
             )
         return facts

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, assert_never
 
 from jobs.checkpoint import BadManifest, Manifest, parse_manifest, split_key
-from platforms.artifacts.base import Missing, StoreError
+from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
 from platforms.base import PlatformError, SessionState
 from scheduler.core.reconcile import Sighting
 from scheduler.core.run import Run, Running, Stopping
@@ -26,7 +26,8 @@ class Observation:
     """What was seen, by launch key and lane index.
 
     ``reachable`` names the pools whose platform answered. ``manifests`` are newly published checkpoints; ``bad``
-    pairs a manifest's key with what is wrong with it.
+    pairs a manifest's key with what is wrong with it. ``unread`` names runs, and ``unlisted`` jobs, about which the
+    artifact store gave no answer: what they published may be more than what was seen.
     """
 
     sightings: dict[str, Sighting] = field(default_factory=dict)
@@ -35,6 +36,12 @@ class Observation:
     results: dict[tuple[str, int], dict[str, Any]] = field(default_factory=dict)
     manifests: list[Manifest] = field(default_factory=list)
     bad: list[tuple[str, str]] = field(default_factory=list)
+    unread: set[str] = field(default_factory=set)
+    unlisted: set[str] = field(default_factory=set)
+
+    def is_complete(self, run: Run) -> bool:
+        """Whether everything that the run's lanes left in the artifact store was seen."""
+        return run.key not in self.unread and not any(lane.job in self.unlisted for lane in run.lanes)
 
 
 def observe(
@@ -96,13 +103,17 @@ def _read_lanes(ports: Ports, run: Run, seen: Observation) -> None:
         if lane.outcome is not None:
             continue
         folder = f"runs/{run.key}/lane-{lane.index}"
-        heartbeat = _read_report(ports, f"{folder}/heartbeat.json")
-        if heartbeat is not None:
-            seen.heartbeats[run.key, lane.index] = heartbeat
-        if heartbeat is None or heartbeat.get("phase") == "ended" or _is_ended(run, seen):
-            result = _read_report(ports, f"{folder}/result.json")
-            if result is not None:
-                seen.results[run.key, lane.index] = result
+        try:
+            heartbeat = _read_report(ports, f"{folder}/heartbeat.json")
+            if heartbeat is not None:
+                seen.heartbeats[run.key, lane.index] = heartbeat
+            if heartbeat is None or heartbeat.get("phase") == "ended" or _is_ended(run, seen):
+                result = _read_report(ports, f"{folder}/result.json")
+                if result is not None:
+                    seen.results[run.key, lane.index] = result
+        except StoreUnreachable as error:
+            ports.log.warning("report.unknown", run=run.key, why=str(error))
+            seen.unread.add(run.key)
 
 
 def _is_ended(run: Run, seen: Observation) -> bool:
@@ -111,10 +122,13 @@ def _is_ended(run: Run, seen: Observation) -> bool:
 
 
 def _read_report(ports: Ports, key: str) -> dict[str, Any] | None:
+    """Return a report, None when there is none that can be understood. Raises StoreUnreachable."""
     try:
         report = json.loads(ports.artifacts.read(key, _REPORT_BYTES))
     except Missing:
         return None
+    except StoreUnreachable:
+        raise
     except (StoreError, ValueError, RecursionError) as error:
         ports.log.warning("report.unreadable", key=key, why=str(error))
         return None
@@ -140,6 +154,7 @@ def read_manifests(ports: Ports, jobs: Iterable[str], known_keys: set[str], seen
             keys = [key for key in ports.artifacts.keys(f"jobs/{job}/manifests/") if key not in known_keys]
         except StoreError as error:
             ports.log.warning("checkpoints.unreadable", job=job, why=str(error))
+            seen.unlisted.add(job)
             continue
         for key in keys:
             if split_key(key) is None:
@@ -149,6 +164,9 @@ def read_manifests(ports: Ports, jobs: Iterable[str], known_keys: set[str], seen
                 wrong = missing_components(ports, manifest)
             except BadManifest as error:
                 seen.bad.append((key, error.why))
+            except StoreUnreachable as error:
+                ports.log.warning("checkpoint.unknown", key=key, why=str(error))
+                seen.unlisted.add(job)
             except StoreError as error:
                 ports.log.warning("checkpoint.unreadable", key=key, why=str(error))
             else:

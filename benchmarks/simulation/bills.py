@@ -1,0 +1,101 @@
+"""The bills against the quotas, computed from the world's truth and not with the code under test."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from itertools import pairwise
+from typing import TYPE_CHECKING, assert_never
+from zoneinfo import ZoneInfo
+
+from benchmarks.simulation.faults import Violation
+from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from scheduler.core.pool import Pool
+    from scheduler.core.window import Calendar
+
+Bill = tuple[int, int]
+
+
+def check_bills(pool: Pool, bills: Sequence[Bill], tolerance_seconds: int = 0) -> None:
+    """Raise Violation when a window of any quota of the pool was billed more than its limit."""
+    bills = sorted(bill for bill in bills if bill[1] > bill[0])
+    if not bills:
+        return
+    for quota in pool.quotas:
+        match quota:
+            case CalendarQuota(limit_seconds=limit, calendar=calendar):
+                windows = calendar_windows(calendar, bills[0][0], max(end for _, end in bills))
+            case RollingQuota(limit_seconds=limit, span_seconds=span):
+                windows = ((end - span, end) for _, end in bills)
+            case FirstUseQuota(limit_seconds=limit, span_seconds=span):
+                windows = first_use_windows(bills, span)
+            case MoneyQuota(limit_microdollars=budget, calendar=calendar):
+                limit = budget * 3_600 // pool.price_microdollars_per_hour
+                windows = calendar_windows(calendar, bills[0][0], max(end for _, end in bills))
+            case _:
+                assert_never(quota)
+        for start, end in windows:
+            used = within(bills, start, end)
+            if used > limit + tolerance_seconds:
+                raise Violation(
+                    "bill within quota",
+                    f"{pool.name} was billed {used} s of {limit} s of {quota.name} in [{start}, {end})",
+                )
+
+
+def within(bills: Sequence[Bill], start: int, end: int) -> int:
+    """Return the billed seconds inside [start, end)."""
+    return sum(max(0, min(until, end) - max(since, start)) for since, until in bills)
+
+
+def first_use_windows(bills: Sequence[Bill], span: int) -> Iterator[Bill]:
+    """Yield the spans that sorted bills open."""
+    until = None
+    for since, end in bills:
+        opens = since if until is None else max(since, until)
+        while opens < end:
+            until = opens + span
+            yield opens, until
+            opens = until
+
+
+def calendar_windows(calendar: Calendar, start: int, end: int) -> Iterator[Bill]:
+    """Yield the calendar's windows that touch [start, end)."""
+    zone = ZoneInfo(calendar.zone)
+    day = datetime.fromtimestamp(start, zone).date() - timedelta(days=32)
+    edges: list[int] = []
+    while not edges or edges[-1] < end:
+        if _begins(calendar, day):
+            edges.append(_local(zone, day, calendar.offset_seconds))
+        day += timedelta(days=1)
+    for opens, closes in pairwise(edges):
+        if closes > start:
+            yield opens, closes
+
+
+def _begins(calendar: Calendar, day: date) -> bool:
+    match calendar.period:
+        case "day":
+            return True
+        case "week":
+            return day.weekday() == calendar.weekday
+        case "month":
+            return day.day == 1
+
+
+def _local(zone: ZoneInfo, day: date, offset_seconds: int) -> int:
+    """Return the first instant at which clocks of the zone show at least that time of that day."""
+    wanted = datetime(day.year, day.month, day.day, tzinfo=UTC).replace(tzinfo=None) + timedelta(seconds=offset_seconds)
+    guess = int(wanted.replace(tzinfo=UTC).timestamp()) - 26 * 3_600
+    low, high = guess, guess + 52 * 3_600
+    while low < high:
+        middle = (low + high) // 2
+        # Clocks can go back, so a reading alone is not enough: what counts is the first time it is shown.
+        if datetime.fromtimestamp(middle, zone).replace(tzinfo=None) >= wanted:
+            high = middle
+        else:
+            low = middle + 1
+    return low

@@ -1,0 +1,119 @@
+"""The promises, checked against the world's truth while a simulation runs and when it has come to rest."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from benchmarks.simulation.bills import check_bills
+from benchmarks.simulation.faults import Violation
+from scheduler.core.job import Active, Held, Queued
+from scheduler.core.ledger import EntryKind
+from scheduler.core.run import Ended
+from scheduler.store import jobs, ledger, plans, runs
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from benchmarks.simulation.bills import Bill
+    from benchmarks.simulation.world import World
+    from scheduler.store.engine import Database
+
+# A clock that is wrong by so much at the start and again at the end moves a hold against the bill.
+_SKEW_SECONDS = 90
+
+
+def check_database(database: Database) -> None:
+    """Raise Violation when the tables contradict each other. Holds at every instant between two transactions."""
+    with database.read() as tx:
+        live = {run.key: run for run in runs.live(tx)}
+        for record in jobs.everything(tx):
+            match record.state:
+                case Active(run=key):
+                    run = live.get(key)
+                    if run is None or not any(
+                        lane.job == record.spec.name and lane.outcome is None for lane in run.lanes
+                    ):
+                        raise Violation("every job reachable", f"{record.spec.name} is active in {key}, which is over")
+                case Held(why=why) if not why:
+                    raise Violation("every job explained", f"{record.spec.name} is held without a reason")
+                case _:
+                    pass
+        _check_holds(tx, set(live))
+
+
+def _check_holds(tx: Connection, live: set[str]) -> None:
+    held, settled = set(), set()
+    for entry in ledger.entries(tx):
+        if entry.kind is EntryKind.HOLD:
+            held.add(entry.run)
+        elif entry.kind in {EntryKind.SPEND, EntryKind.RELEASE}:
+            settled.add(entry.run)
+    orphans = held - settled - live
+    if orphans:
+        raise Violation("no orphan reservation", f"{sorted(map(str, orphans))} hold quota and are over")
+    if missing := live - held:
+        raise Violation("no launch without a hold", f"{sorted(missing)} hold nothing")
+
+
+def check_explained(database: Database) -> None:
+    """Raise Violation when a job waits without a reason in the newest plan. Holds after a cycle that went through."""
+    with database.read() as tx:
+        plan = plans.newest(tx)
+        if plan is None:
+            return
+        known = {deferral.job for deferral in plan.deferrals}
+        known.update(seat.job for placement in plan.placements for seat in placement.seats)
+        for record in jobs.everything(tx):
+            if isinstance(record.state, Queued) and record.spec.name not in known:
+                raise Violation("every job explained", f"{record.spec.name} waits and the newest plan does not say why")
+
+
+def check_truth(world: World, database: Database) -> None:
+    """Raise Violation when a session runs that the daemon does not know of, or a pool was billed too much."""
+    tolerance = 0
+    for place in world.places.values():
+        if world.scenario.mood.clock_jumps_per_week:
+            tolerance = 2 * _SKEW_SECONDS * (1 + len(place.sessions))
+        check_bills(place.pool, place.bills(), tolerance)
+    with database.read() as tx:
+        known = {run.key for run in runs.live(tx)}
+    for session in world.live_sessions():
+        if session.key not in known:
+            raise Violation("no orphan session", f"{session.key} runs and the daemon does not know")
+
+
+def check_at_rest(world: World, database: Database) -> None:
+    """Raise Violation unless, with everything over, the books equal the bills exactly."""
+    check_database(database)
+    check_truth(world, database)
+    with database.read() as tx:
+        charges = ledger.charges(tx, 0)
+        live = runs.live(tx)
+        ended = {run.key: run.state for run in runs.since(tx, 0)}
+    if live:
+        raise Violation("no orphan reservation", f"{[run.key for run in live]} are live, and nothing is left to do")
+    for place in world.places.values():
+        booked: dict[str, list[tuple[int, int]]] = {}
+        for charge in charges.get(place.name, ()):
+            booked.setdefault(str(charge.run), []).append((charge.start, charge.end))
+        for key, session in place.sessions.items():
+            bill = session.bill()
+            billed = [bill] if bill is not None and bill[1] > bill[0] else []
+            skew = None if place.tells_times else _SKEW_SECONDS * bool(world.scenario.mood.clock_jumps_per_week)
+            _compare(f"{place.name}: {key}", skew, billed, booked.pop(key, []))
+        if booked:
+            raise Violation("ledger equals the bill", f"{place.name}: {booked} was never billed")
+    for key, state in ended.items():
+        if not isinstance(state, Ended):
+            raise Violation("every run ends", f"{key} is {state}")
+
+
+def _compare(what: str, skew: int | None, billed: list[Bill], booked: list[Bill]) -> None:
+    """Booked must equal billed; where the platform tells no times (``skew`` is not None) it must cover it."""
+    if billed == booked:
+        return
+    if skew is not None and booked:
+        covers = not billed or (booked[0][0] - skew <= billed[0][0] and booked[0][1] + skew >= billed[0][1])
+        if covers:
+            return
+    raise Violation("ledger equals the bill", f"{what} was billed {billed} and is booked {booked}")

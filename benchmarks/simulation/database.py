@@ -1,0 +1,85 @@
+"""The real store on a file in memory, with a fault point before and after every commit."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Self
+
+from benchmarks.simulation.faults import Fate
+from scheduler.store.engine import Database, upgrade
+from scheduler.store.errors import DatabaseBusy, DatabaseUnreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import Connection
+
+    from benchmarks.simulation.faults import Faults
+
+_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder that is memory, where there is one
+
+
+class SimulatedDatabase(Database):
+    """The daemon's view: each transaction passes the points ``begin``, ``commit <`` and ``commit >``."""
+
+    faults: Faults | None = None
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """One read transaction; see Database.read."""
+        if self.faults is not None and self.faults.point("read") is Fate.ERROR:
+            raise DatabaseBusy("database is locked", self.where, "injected", "Try again")
+        with super().read() as tx:
+            yield tx
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """One write transaction; see Database.write."""
+        faults = self.faults
+        with super().write() as tx:
+            yield tx
+            if faults is not None and faults.point("commit <", outside=False) is Fate.ERROR:
+                raise DatabaseBusy("database is locked", self.where, "injected", "Try again")
+        if faults is not None and faults.point("commit >") is Fate.ERROR:
+            raise DatabaseUnreachable("database server cannot be used", self.where, "injected", "Try again")
+
+
+class Laboratory:
+    """A folder with one database file that is made empty again for every simulation."""
+
+    def __init__(self) -> None:
+        parent = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
+        self._folder = Path(tempfile.mkdtemp(prefix="simulation-", dir=parent))
+        self._path = self._folder / "scheduler.db"
+        url = f"sqlite:///{self._path}"
+        upgrade(url)
+        self._empty = self._path.read_bytes()
+        self.database = SimulatedDatabase(url)
+        self.people = Database(url)  # what people use: another process, without our faults
+
+    def clean(self) -> None:
+        """Begin with an empty database."""
+        self.close_connections()
+        for name in ("scheduler.db-wal", "scheduler.db-shm"):
+            (self._folder / name).unlink(missing_ok=True)
+        self._path.write_bytes(self._empty)
+        self.database.faults = None
+
+    def close_connections(self) -> None:
+        """Drop every connection, as the end of the process does."""
+        self.database.close()
+        self.people.close()
+
+    def remove(self) -> None:
+        """Remove the folder."""
+        self.close_connections()
+        shutil.rmtree(self._folder, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()

@@ -1,0 +1,222 @@
+"""A lane as the payload truly lives it: restore, train, publish, report. Written from the training contract.
+
+Nothing here is told to the daemon but through the artifact store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.simulation.faults import Violation
+from jobs.checkpoint import blob_key, manifest_key
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from benchmarks.simulation.session import Session
+    from benchmarks.simulation.world import World
+
+LEAVE_SECONDS = 5  # from the last word of the last lane to the end of its session
+SAVE_SECONDS = 20
+RETRY_SECONDS = 60  # a last checkpoint that the store did not take is tried again
+
+
+@dataclass(slots=True)
+class LaneFate:
+    """What this lane does that it should not."""
+
+    fails_after: int | None = None  # seconds of training until the command fails
+    error_class: str = "code"
+    saves_when_failing: bool = False
+    store_unreadable: bool = False  # cannot reach the checkpoints it was told to start from
+    deaf: bool = False  # follows neither stop flags nor its own deadline
+    forgets_result: bool = False  # its result never reaches the store
+
+
+class Lane:
+    """One job's seat in a session. All state is the world's truth."""
+
+    def __init__(self, world: World, session: Session, order: Mapping[str, Any], fate: LaneFate) -> None:
+        self.world = world
+        self.session = session
+        self.order = order
+        self.fate = fate
+        self.job: str = order["job"]
+        self.index: int = order["index"]
+        self.attempt: int = order["attempt"]
+        self.open = True
+        self.trains_since: int | None = None
+        self.first_step = 0
+        self.published: str | None = None
+        self.published_step: int | None = None
+        self.parent: str | None = None
+        self.bad: list[dict[str, str]] = []
+        self.failed_at: int | None = None
+        self.speed = world.true_speed(self.job, session.place.name, len(order["devices"]), len(session.orders))
+
+    def begin(self) -> None:
+        """Start: look for a stop, check the device, restore, then set up."""
+        world = self.world
+        if self._stop_asked():
+            self._leave("yielded", "stop flag, before training began")
+        elif self.session.wrong_device:
+            world.sometimes("wrong accelerator")
+            self._leave("failed", "an accelerator of another kind", "device")
+        elif self.fate.store_unreadable and self.order["restore"]:
+            world.sometimes("checkpoint unreadable")
+            self._leave("failed", "the checkpoint cannot be read", "store")
+        elif self._restore():
+            self._beat("starting")
+            world.agenda.add(world.now + world.setup_seconds(self.job, self.session.place.name), self._train)
+        else:
+            world.sometimes("no candidate verifies")
+            self._leave("failed", "none of the checkpoints to resume from verifies", "store")
+
+    def _restore(self) -> bool:
+        """Take the newest candidate that is whole; false when there are candidates and none is."""
+        world, candidates = self.world, self.order["restore"]
+        for key in candidates:
+            if world.checkpoints.is_whole(key):
+                self.parent = self.published = key
+                self.published_step = self.first_step = world.checkpoints.steps[key]
+                break
+            world.sometimes("damaged checkpoint passed over")
+            self.bad.append({"manifest": key, "why": "a component does not have its digest"})
+        newest = world.checkpoints.newest_whole(self.job)
+        if candidates and self.parent is None:
+            return False
+        if newest is not None and newest > self.first_step:
+            raise Violation(
+                "nothing lost",
+                f"{self.session.key} starts {self.job} from step {self.first_step}, but step {newest} is published",
+            )
+        return True
+
+    def _train(self) -> None:
+        if not self.open or self.session.ended_at is not None:
+            return
+        self.trains_since = self.world.now
+        self._beat("training")
+        self._plan_next()
+
+    def _plan_next(self) -> None:
+        world, began = self.world, self.trains_since or 0
+        left = self.order["target_step"] - self.first_step
+        moments = [
+            (max(world.now + RETRY_SECONDS, began + int(left / self.speed) + SAVE_SECONDS + 1), self._save),
+            (world.now + self.session.checkpoint_every, self._save),
+        ]
+        if not self.fate.deaf:
+            moments.append((max(world.now + 1, self.session.closes_at), self._close))
+        if self.fate.fails_after is not None:
+            moments.append((max(world.now + 1, began + self.fate.fails_after), self._fail))
+        at, what = min(moments, key=lambda moment: moment[0])
+        world.agenda.add(at, lambda: what() if self.open and self.session.ended_at is None else None)
+
+    def _save(self) -> None:
+        self._publish()
+        if (self.published_step or 0) >= self.order["target_step"]:
+            self._leave("finished", "target step")
+        else:
+            self._beat("training")
+            self._plan_next()
+
+    def _close(self) -> None:
+        self._publish()
+        done = (self.published_step or 0) >= self.order["target_step"]
+        self._leave("finished" if done else "yielded", "deadline")
+
+    def _fail(self) -> None:
+        self.world.sometimes("training failed")
+        if self.fate.saves_when_failing:
+            self._publish()
+        self._leave("failed", "the command failed", self.fate.error_class)
+
+    def notice_stop(self) -> None:
+        """A heartbeat after somebody put the flag: save and leave."""
+        if not self.open or self.session.ended_at is not None or self.fate.deaf or not self._stop_asked():
+            return
+        self.world.sometimes("stop flag followed")
+        if self.trains_since is not None:
+            self._publish()
+        done = (self.published_step or 0) >= self.order["target_step"]
+        self._leave("finished" if done else "yielded", "stop flag")
+
+    def preempt(self, *, warned: bool) -> None:
+        """The platform takes the session away."""
+        if self.open and warned:
+            if self.trains_since is not None:
+                self._publish()
+            self._leave("preempted", "SIGTERM")
+        self.open = False
+
+    def _stop_asked(self) -> bool:
+        flag = self.world.shelves.objects.get(f"runs/{self.session.key}/stop")
+        return flag is not None and json.loads(flag)["lane"] in (None, self.index)
+
+    def _step(self) -> int:
+        if self.trains_since is None:
+            return self.first_step
+        trained = max(0, self.world.now - SAVE_SECONDS - self.trains_since)
+        return min(int(self.order["target_step"]), self.first_step + int(trained * self.speed))
+
+    def _publish(self) -> None:
+        """Components first, manifest last; nothing when no step was made or the store is down."""
+        world, step = self.world, self._step()
+        if step <= (self.published_step or 0) or world.shelves.down:
+            return
+        content = f"{self.job} {step} {self.attempt}".encode()
+        digest = hashlib.sha256(content).hexdigest()
+        key = manifest_key(self.job, step, self.attempt)
+        manifest = {
+            "format": 1,
+            "job": self.job,
+            "step": step,
+            "attempt": self.attempt,
+            "run": self.session.key,
+            "lane": self.index,
+            "parent": self.published,
+            "created_at": world.now,
+            "trained_seconds": world.now - (self.trains_since or world.now),
+            "metrics": {"loss": 1.0},
+            "components": [{"name": "model.bin", "sha256": digest, "bytes": len(content)}],
+        }
+        world.checkpoints.publish(self.job, step, key, self.session.key)
+        world.shelves.put(blob_key(self.job, digest), content)
+        world.shelves.put(key, json.dumps(manifest).encode())
+        self.published, self.published_step = key, step
+        world.damage_at_random(key, blob_key(self.job, digest))
+
+    def _beat(self, phase: str, **more: Any) -> dict[str, Any]:
+        document = {
+            "format": 1,
+            "run": self.session.key,
+            "lane": self.index,
+            "job": self.job,
+            "at": self.world.now,
+            "phase": phase,
+            "step": self._step(),
+            "steps_per_second": self.speed if self.trains_since is not None else None,
+            "setup_seconds": None if self.trains_since is None else self.trains_since - self.session.starts_at,
+            "checkpoint_seconds": SAVE_SECONDS,
+            "checkpoint_step": self.published_step,
+            "bad_manifests": self.bad,
+            **more,
+        }
+        if not self.world.shelves.down:
+            self.world.shelves.put(
+                f"runs/{self.session.key}/lane-{self.index}/heartbeat.json", json.dumps(document).encode()
+            )
+        return document
+
+    def _leave(self, outcome: str, why: str, error_class: str | None = None) -> None:
+        self.open = False
+        document = self._beat("ended", outcome=outcome, why=why, error_class=error_class, message="")
+        if not self.fate.forgets_result and not self.world.shelves.down:
+            key = f"runs/{self.session.key}/lane-{self.index}/result.json"
+            if key not in self.world.shelves.objects:
+                self.world.shelves.put(key, json.dumps(document).encode())
+        self.session.lane_left()

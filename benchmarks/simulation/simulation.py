@@ -1,0 +1,269 @@
+"""One simulation: the production cycle, crashed and started again, in one world, until everything is over."""
+
+from __future__ import annotations
+
+import traceback
+from collections import Counter
+from dataclasses import dataclass, replace
+from random import Random
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from benchmarks.simulation.blobs import SimulatedBlobs
+from benchmarks.simulation.checks import check_at_rest, check_database, check_explained, check_truth
+from benchmarks.simulation.faults import NO_RATES, Crash, Faults, Violation
+from benchmarks.simulation.people import People
+from benchmarks.simulation.place import SimulatedPlatform
+from benchmarks.simulation.world import World
+from scheduler.core.window import DAY, HOUR, WEEK
+from scheduler.planner.dispatch import dispatch
+from scheduler.service.cycle import Cycle
+from scheduler.service.housekeeping import run_due
+from scheduler.service.ports import Ports
+from scheduler.store import lease
+from scheduler.store.errors import Fenced, StoreFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from benchmarks.simulation.database import Laboratory
+    from benchmarks.simulation.faults import Fate
+    from benchmarks.simulation.scenario import Scenario
+    from scheduler.core.plan import Plan
+    from scheduler.core.snapshot import Snapshot
+
+_Item = TypeVar("_Item")
+_Answer = TypeVar("_Answer")
+
+_CHECKED_EVERY = 16  # cycles between two looks at the whole database and the truth
+_LIVENESS_WEEKS = 30
+_STUCK_CYCLES = 4_000  # at one instant, or without time passing much: a loop
+
+
+class Failure(Exception):
+    """A simulation broke a promise: everything needed to see it again."""
+
+    def __init__(self, simulation: Simulation, violation: Violation, traced: str) -> None:
+        self.seed = simulation.scenario.seed
+        self.rule = violation.rule
+        self.detail = violation.detail
+        self.point = simulation.faults.points
+        self.script = dict(simulation.faults.script)
+        self.weeks = simulation.scenario.weeks
+        self.last = list(simulation.faults.last)
+        self.traced = traced
+        super().__init__(f"seed {self.seed}, point {self.point}: {violation}")
+
+    @property
+    def replay(self) -> str:
+        """Return the command that shows it again."""
+        points = "".join(f" --at {point}:{fate}" for point, fate in sorted(self.script.items()))
+        which = "--steady" if points else f"--seed {self.seed}"
+        return f"python benchmarks/simulate.py {which} --weeks {self.weeks:g}{points}"
+
+    def report(self) -> str:
+        """Return seed, point, last events and the replay command."""
+        return "\n".join((*self.last, str(self), self.traced, f"replay: {self.replay}"))
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What a simulation that kept all promises showed."""
+
+    weeks: float
+    points: int
+    cycles: int
+    trace: str
+    seen: Counter[str]
+
+
+class SilentLog:
+    """The daemon's log, as counted events."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation = simulation
+
+    def info(self, event: str, **fields: Any) -> None:
+        """Count an event."""
+        del fields
+        self._simulation.world.sometimes(f"log {event}")
+
+    warning = error = exception = info
+
+
+class Simulation:
+    """Drives one scenario. ``script`` forces fates at numbered points; without it the mood's rates hold."""
+
+    def __init__(self, laboratory: Laboratory, scenario: Scenario, script: Mapping[int, Fate] | None = None) -> None:
+        laboratory.clean()
+        self.laboratory = laboratory
+        self.scenario = scenario
+        self.world = World(scenario)
+        self.faults = Faults(
+            Random(scenario.seed ^ 0xFA017),
+            scenario.mood.rates,
+            dict(script or {}),
+            now=lambda: self.world.now,
+            delayed=self._delayed,
+            stalled=self._stalled,
+        )
+        laboratory.database.faults = self.faults
+        self.database = laboratory.database
+        self.people = People(self.world, laboratory.people)
+        self.rng = Random(scenario.seed ^ 0xD43)
+        self.cycle: Cycle | None = None
+        self.ports: Ports | None = None
+        self.holder = 0
+        self.cycles = 0
+        self.planned: list[int] = []
+        self.nested = False
+        self.world.recur(scenario.mood.restarts_per_week, self._restart)
+
+    def run(self) -> Result:
+        """Run to the end. Raises Failure."""
+        try:
+            self.people.fill_queue()
+            self._until(int(self.scenario.start + self.scenario.weeks * WEEK))
+            self._calm_down()
+            check_at_rest(self.world, self.laboratory.people)
+        except Violation as violation:
+            raise Failure(self, violation, "") from None
+        except Crash:
+            raise
+        except Exception as error:  # noqa: BLE001 - whatever the code under test raises is a finding
+            raise Failure(self, Violation("no unexpected error", repr(error)), traceback.format_exc()) from None
+        finally:
+            self.database.faults = None
+        weeks = (self.world.now - self.scenario.start) / WEEK
+        return Result(weeks, self.faults.points, self.cycles, self.faults.trace, self.world.seen + self.faults.seen)
+
+    # -- time ---------------------------------------------------------------------------------------------------------
+
+    def _until(self, end: int) -> None:
+        while self.world.now < end:
+            self._tick()
+            self._jump(end)
+
+    def _jump(self, end: int) -> None:
+        """Let time pass until the daemon could notice something, or something is planned."""
+        world, tick = self.world, self.scenario.habits.tick_seconds
+        began = world.now
+        limit = min(began + self.scenario.habits.idle_seconds, end)
+        planned = [at for at in self.planned if at > began]
+        if planned:
+            limit = min(limit, *planned)
+        world.news_at = None
+        while world.now < limit and world.news_at is None:
+            following = world.agenda.next_at()
+            world.agenda.advance(limit if following is None else min(limit, following))
+        # The next tick of the timer, which beats from the beginning on.
+        grid = self.scenario.start
+        world.agenda.advance(max(began + 1, grid + -(-(world.now - grid) // tick) * tick))
+
+    def _calm_down(self) -> None:
+        """No more faults: every job must finish within a bound, and nothing may stay behind."""
+        self.faults.set_rates(NO_RATES)
+        self.world.calm_down()
+        bound = self.world.now + _LIVENESS_WEEKS * WEEK
+        while left := self.people.unfinished():
+            if self.world.now > bound:
+                raise Violation("all jobs finish", f"{left} are not done {_LIVENESS_WEEKS} weeks after the last fault")
+            self.people.release_all()
+            self._until(self.world.now + DAY)
+        self._until(self.world.now + 2 * DAY)
+
+    # -- the daemon -------------------------------------------------------------------------------------------------
+
+    def _tick(self) -> None:
+        """Do what the daemon's timer does, and what the system does to the daemon."""
+        self.cycles += 1
+        whole = False
+        try:
+            cycle = self.cycle or self._boot()
+            cycle.run()
+            whole = cycle is self.cycle
+            if self.scenario.habits.housekeeping and self.ports is not None and self.cycles % 4 == 0:
+                run_due(self.ports, self.world.clock.now())
+        except Crash:
+            self._crashed()
+        except Fenced:
+            self.world.sometimes("fenced off")
+            if not self.nested:
+                self.cycle = None
+        except (StoreFailure, OSError) as error:
+            self.world.sometimes(f"cycle failed: {type(error).__name__}")
+        if self.cycles % _CHECKED_EVERY == 0 or self.world.calm:
+            check_truth(self.world, self.laboratory.people)
+        if self.cycles % _CHECKED_EVERY == 0 or not whole:
+            check_database(self.laboratory.people)
+        if whole and self.cycles % _CHECKED_EVERY == 0:
+            check_explained(self.laboratory.people)
+
+    def _boot(self) -> Cycle:
+        """Start a daemon: a new lease, and nothing remembered."""
+        self.holder += 1
+        taken = lease.acquire(self.database, f"daemon-{self.holder}", 0)
+        if taken is None:
+            raise Violation("harness", "the lease is not free")
+        scenario, world = self.scenario, self.world
+        self.ports = Ports(
+            database=self.database,
+            artifacts=SimulatedBlobs(world.shelves, self.faults),
+            platforms={name: SimulatedPlatform(place, self.faults) for name, place in world.places.items()},
+            pools={pool.name: pool for pool in scenario.pools},
+            clock=world.clock,
+            policy=scenario.policy,
+            plan=self._plan,
+            data_prefix=lambda job: f"data/{job}/",
+            bundle="/simulated",
+            log=SilentLog(self),
+            epoch=taken.epoch,
+            in_parallel=_in_order,
+        )
+        self.cycle = Cycle(self.ports)
+        return self.cycle
+
+    def _plan(self, snapshot: Snapshot, incumbent: Plan | None) -> Plan:
+        del incumbent
+        plan = dispatch(snapshot)
+        self.planned = [placement.start for placement in plan.placements]
+        return plan
+
+    def _crashed(self) -> None:
+        """The process is gone; after some time the system starts another."""
+        self.cycle = None
+        self.laboratory.close_connections()
+        self.world.sometimes("crash")
+        draw = self.rng.random()
+        if self.scenario.mood.long_down and draw < self.scenario.mood.long_down and not self.world.calm:
+            self.world.sometimes("ten days down")
+            down = 10 * DAY
+        else:
+            down = int(2 * HOUR ** self.rng.random()) if draw < 0.8 else self.rng.randrange(2 * HOUR)
+        self.world.agenda.advance(self.world.now + down)
+
+    def _restart(self) -> None:
+        """Somebody restarts the service between two cycles."""
+        self.world.sometimes("restart")
+        self.cycle = None
+
+    def _delayed(self) -> None:
+        self.world.agenda.advance(self.world.now + self.rng.randint(1, 60))
+
+    def _stalled(self) -> None:
+        """The process stands still while another daemon takes over; then it goes on where it stood."""
+        if self.nested:
+            return
+        old = self.cycle, self.ports
+        self.nested, self.cycle = True, None
+        self.world.sometimes("stalled")
+        rates = self.faults.rates
+        self.faults.set_rates(replace(rates, stall=0.0, crash=0.0))
+        self._until(self.world.now + int(HOUR * 24 ** self.rng.random()))
+        self.faults.set_rates(rates if not self.world.calm else NO_RATES)
+        self.nested = False
+        # The new daemon stays; the old one is still on the stack and learns it with its next write.
+        del old
+
+
+def _in_order(work: Callable[[_Item], _Answer], items: Sequence[_Item]) -> list[_Answer]:
+    return [work(item) for item in items]
