@@ -120,7 +120,7 @@ def test_one_lane_can_be_run_alone(session: Any) -> None:
 EARLY_SIGTERM = """
 import os, signal, sys
 def hook(event, arguments):
-    if event == "import" and arguments[0] == "payload.supervise":
+    if event == "import" and arguments[0] == "payload.lane":
         os.kill(os.getpid(), signal.SIGTERM)
 sys.addaudithook(hook)
 """
