@@ -36,4 +36,4 @@ def check(ctx: typer.Context) -> None:
     if cli.options.json:
         cli.out.data({"pools": pools, "models": models})
     else:
-        cli.out.line(f"The settings can be used: {len(pools)} pools ({', '.join(pools)}), {len(models)} models.")
+        cli.out.line(f"The settings can be used. Pools: {', '.join(pools)}. Models: {', '.join(models)}.")

@@ -74,13 +74,13 @@ def _settings(app: App | None, error: Exception | None) -> Finding:
 
     if app is None:
         return Finding("bad", " ".join(str(error).split()), "Correct it, then: schedctl config check")
-    return Finding("ok", f"{len(app.pools)} pools: {', '.join(sorted(app.pools))}")
+    return Finding("ok", f"pools: {', '.join(sorted(app.pools))}")
 
 
 def _models(app: App) -> Finding:
     from scheduler.service.doctor import Finding
 
-    return Finding("ok", f"{len(app.catalogue.jobs)} models: {', '.join(spec.name for spec in app.catalogue.jobs)}")
+    return Finding("ok", f"models: {', '.join(spec.name for spec in app.catalogue.jobs)}")
 
 
 def _disk_clock(folder: Path) -> float:

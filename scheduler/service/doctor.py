@@ -60,7 +60,7 @@ def check_database(database: Database) -> Finding:
         live = runs.live(tx)
     with database.write():
         pass  # nobody holds the lock for long, and the disk may be written
-    return Finding("ok", f"{database.where}, {len(live)} live runs")
+    return Finding("ok", f"{database.where}, runs that are live: {len(live)}")
 
 
 def check_daemon(database: Database) -> Finding:
@@ -110,7 +110,7 @@ def check_platform(load: Callable[[], Platform], now: int) -> Finding:
     try:
         load().find([], now)
     except PlatformError as error:
-        return Finding("bad", error.why, error.remedy or "See docs/platforms.md")
+        return Finding("bad", error.why, error.remedy or "Look at its options: schedctl config show pools")
     return Finding("ok", "answers")
 
 
