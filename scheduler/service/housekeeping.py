@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from platforms.base import PlatformError
 from scheduler.core.window import DAY
+from scheduler.service.quota_books import READ_EVERY_SECONDS, audit
 from scheduler.store import due, runs
 
 if TYPE_CHECKING:
@@ -28,7 +29,10 @@ def sweep_sessions(ports: Ports, now: int) -> None:
             ports.log.info("sweep.done", pool=name, sessions=len(removed))
 
 
-_TASKS = {"sweep-sessions": (sweep_sessions, DAY)}
+_TASKS = {
+    "sweep-sessions": (sweep_sessions, DAY),
+    "audit-quotas": (audit, READ_EVERY_SECONDS),
+}
 
 
 def run_due(ports: Ports, now: int) -> None:

@@ -15,6 +15,7 @@ from scheduler.core.ledger import Charge, EntryKind, LedgerEntry
 from scheduler.core.run import Lane, Reserved, Run, launch_key
 from scheduler.service.apply import reject
 from scheduler.service.launch_document import launch_document
+from scheduler.service.quota_books import launchable
 from scheduler.service.snapshot import LOOK_BACK_SECONDS, PRIOR_SIGMA, restore_candidates
 from scheduler.store import jobs, ledger, limits, rates, runs
 
@@ -36,7 +37,7 @@ def reserve(ports: Ports, plan: Plan, now: int) -> list[Run]:
 
     A placement that no longer fits, or whose job is no longer queued, is skipped: the next plan sees the new facts.
     """
-    due = plan.due_now
+    due = launchable(ports, plan.due_now, now)
     if not due:
         return []
     prepared = [placement for placement in due if _prepare_data(ports, placement)]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, assert_never
 
 from jobs.checkpoint import BadManifest, Manifest, parse_manifest, split_key
 from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
-from platforms.base import PlatformError, SessionState
+from platforms.base import PlatformError, Refused, SessionState
 from scheduler.core.reconcile import Sighting
 from scheduler.core.run import Run, Running, Stopping
 
@@ -54,6 +54,7 @@ def observe(
     """
     seen = Observation()
     _ask_platforms(ports, runs, seen, now)
+    _bring_home(ports, [run for run in runs if _is_ended(run, seen)], seen, now)
     for run in runs:
         if isinstance(run.state, Running | Stopping) or run.key in seen.sightings:
             _read_lanes(ports, run, seen)
@@ -82,6 +83,24 @@ def _ask_platforms(ports: Ports, runs: Sequence[Run], seen: Observation, now: in
             continue
         seen.reachable.add(pool)
         seen.sightings.update({key: _sighting(found) for key, found in answer.items()})
+
+
+def _bring_home(ports: Ports, ended: Sequence[Run], seen: Observation, now: int) -> None:
+    """Have platforms bring home what sessions left with them; an end is not believed while that may yet succeed."""
+
+    def collect(run: Run) -> PlatformError | None:
+        try:
+            ports.platforms[run.pool].collect(run.key, ports.artifacts, now)
+        except PlatformError as error:
+            return error
+        return None
+
+    for run, error in zip(ended, ports.in_parallel(collect, ended), strict=True):
+        if isinstance(error, Refused):
+            ports.log.error("collect.refused", run=run.key, why=str(error))
+        elif error is not None:
+            ports.log.warning("collect.failed", run=run.key, why=str(error))
+            seen.unread.add(run.key)
 
 
 def _sighting(found: Observed) -> Sighting:

@@ -110,7 +110,7 @@ class Account:
             "heartbeat_seconds": 30,
             "grace_seconds": 120,
             "mtbf_seconds": 108_000,
-            "store": self.store.payload_address(),
+            "store": {"kind": "directory", "root": str(self.folder / "store")},
             "expected_devices": None,
             "lanes": [usual | lane],
         }

@@ -1,0 +1,138 @@
+"""Quota books: what a platform says about its quotas, held against our ledger. The platform is right about the past.
+
+Time that it bills and no run of ours explains is written down as an ``adjust`` without a run, so that admission counts
+it like any other; so is time that we charged and it did not, once everything has settled. Without its answer a pool is
+closed: launching blind could spend hours that are not there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from platforms.base import PlatformError
+from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, seconds_within
+from scheduler.core.quota import CalendarQuota, ObservedLimit
+from scheduler.core.run import Ended, Running, Stopping
+from scheduler.core.window import Window
+from scheduler.service.snapshot import LOOK_BACK_SECONDS
+from scheduler.store import events, ledger, limits, runs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sqlalchemy import Connection
+
+    from platforms.base import QuotaReading
+    from scheduler.core.plan import Placement
+    from scheduler.core.pool import Pool
+    from scheduler.core.run import Run
+    from scheduler.service.ports import Ports
+
+READ_EVERY_SECONDS = 600
+SETTLED_SECONDS = 600  # how long after a run's end its bill may still grow
+_LIVE_TOLERANCE_SECONDS = 120  # while sessions run, their beginnings are known to the poll only
+_ORPHAN_SECONDS = 900  # more than polls and queues explain: somebody or something uses the account
+_UNREADABLE = "quota unreadable"
+
+
+def audit(ports: Ports, now: int) -> None:
+    """Read the books of every pool that has some, and write down where they differ from ours."""
+    read_books(ports, sorted(ports.pools), now)
+
+
+def launchable(ports: Ports, due: Sequence[Placement], now: int) -> list[Placement]:
+    """Read the books of the pools that ``due`` would launch on; return what may be launched with the answer."""
+    readable = read_books(ports, sorted({placement.pool for placement in due}), now)
+    return [placement for placement in due if placement.pool in readable]
+
+
+def read_books(ports: Ports, pools: Iterable[str], now: int) -> set[str]:
+    """Read the books of ``pools``; return those whose books were read or that have none. The others are closed."""
+    readable = set()
+    for name in pools:
+        platform = ports.platforms.get(name)
+        if platform is None or not platform.capabilities.reports_quota:
+            readable.add(name)
+            continue
+        try:
+            readings = platform.read_quota(now)
+        except PlatformError as error:
+            ports.log.warning("quota.unreadable", pool=name, why=str(error))
+            with ports.write() as tx:
+                limits.close_pool(tx, name, now + READ_EVERY_SECONDS, f"{_UNREADABLE}: {error}"[:500], now)
+            continue
+        readable.add(name)
+        with ports.write() as tx:
+            if limits.closures(tx).get(name, (None, ""))[1].startswith(_UNREADABLE):
+                limits.open_pool(tx, name, now)
+            for reading in readings:
+                _enter(ports, tx, ports.pools[name], reading, now)
+    return readable
+
+
+def _enter(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now: int) -> None:
+    """Write down one reading: the limit it leaves us, and the difference between its use and ours."""
+    window = Window(reading.start, reading.end)
+    recent = [run for run in runs.since(tx, reading.start) if run.pool == pool.name]
+    live = [run for run in recent if not isinstance(run.state, Ended)]
+    quota = _named(pool, reading)
+    if quota is not None:
+        foreign = max(0, reading.reserved_seconds - sum(window.overlap(now, run.held_until) for run in live))
+        limit = max(0, reading.limit_seconds - foreign)
+        limits.observe(
+            tx, pool.name, ObservedLimit(quota, window.start, window.end, limit, now, f"{pool.platform} at {now}")
+        )
+    charges = ledger.charges(tx, now - LOOK_BACK_SECONDS).get(pool.name, ())
+    difference = reading.used_seconds - explained_seconds(charges, live, window, now)
+    settled = not live and all(run.state.at < now - SETTLED_SECONDS for run in recent if isinstance(run.state, Ended))
+    if difference == 0 or (not settled and difference <= _LIVE_TOLERANCE_SECONDS):
+        return
+    ledger.append(
+        tx,
+        [
+            LedgerEntry(
+                kind=EntryKind.ADJUST,
+                pool=pool.name,
+                run=None,
+                # Only how much counts, not when: it lies at the beginning, so that it is all inside the window.
+                start=window.start,
+                end=window.start + min(abs(difference), window.seconds),
+                at=now,
+                credit=difference < 0,
+                price_microdollars_per_hour=pool.price_microdollars_per_hour,
+                evidence=f"unattributed: {pool.platform} reports {reading.used_seconds} s used, "
+                f"{reading.used_seconds - difference} s are explained",
+            )
+        ],
+    )
+    kind = "quota.orphan_suspected" if difference > _ORPHAN_SECONDS else "quota.adjusted"
+    events.append(tx, kind, pool.name, now, seconds=difference, quota=reading.quota)
+    if difference > _ORPHAN_SECONDS:
+        ports.log.error(
+            kind, pool=pool.name, seconds=difference, next="look for sessions on the account that are not ours"
+        )
+    else:
+        ports.log.info(kind, pool=pool.name, seconds=difference)
+
+
+def explained_seconds(charges: Iterable[Charge], live: Iterable[Run], window: Window, now: int) -> int:
+    """Return the seconds in ``window`` that our books explain: what is settled, and what live sessions ran so far."""
+    settled = seconds_within((charge for charge in charges if not charge.held), window)
+    return settled + sum(window.overlap(_began(run), min(now, run.held_until)) for run in live)
+
+
+def _began(run: Run) -> int:
+    return run.state.started if isinstance(run.state, Running | Stopping) else run.planned_start
+
+
+def _named(pool: Pool, reading: QuotaReading) -> str | None:
+    """Return the name of the pool's quota that a reading is about: of that name, or with that very window."""
+    quotas = [quota for quota in pool.quotas if isinstance(quota, CalendarQuota)]
+    for quota in quotas:
+        if quota.name == reading.quota:
+            return quota.name
+    for quota in quotas:
+        windows = quota.calendar.windows(reading.start, reading.end)
+        if [(window.start, window.end) for window in windows] == [(reading.start, reading.end)]:
+            return quota.name
+    return None

@@ -1,0 +1,123 @@
+"""The books of a platform against our ledger, on the scripted platform and each kind of database."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from platforms.artifacts.directory import DirectoryStore
+from platforms.base import QuotaReading
+from platforms.fake import FakeCloud, FakePlatform
+from scheduler.clock import starting_now
+from scheduler.core.ledger import EntryKind, LedgerEntry, seconds_within
+from scheduler.core.plan import Placement, Seat
+from scheduler.core.pool import Pool
+from scheduler.core.quota import CalendarQuota
+from scheduler.core.window import WEEK, Calendar, Window
+from scheduler.service.ports import Policy, Ports
+from scheduler.service.quota_books import SETTLED_SECONDS, launchable, read_books
+from scheduler.store import events, lease, ledger, limits
+from scheduler.store.engine import Database
+
+START = 1_763_769_600 - 86_400 * 7  # a Saturday 00:00 UTC
+NOW = START + 100_000
+QUOTA = CalendarQuota("GPU hours of the week", 108_000, Calendar("week", "UTC", 5))
+
+
+def reading(used: int, reserved: int = 0, limit: int = 100_000) -> QuotaReading:
+    return QuotaReading("week", START, START + WEEK, limit, used, reserved)
+
+
+@pytest.fixture
+def cloud() -> FakeCloud:
+    """A place that keeps books."""
+    return FakeCloud(quota=[reading(0)])
+
+
+@pytest.fixture
+def ports(database: Database, cloud: FakeCloud, tmp_path: Path) -> Ports:
+    """One pool on that place."""
+    taken = lease.acquire(database, "test", 600)
+    assert taken is not None
+    unused: Callable[..., Any] = pytest.fail
+    return Ports(
+        database=database,
+        artifacts=DirectoryStore(tmp_path / "store"),
+        platforms={"kaggle": FakePlatform(cloud)},
+        pools={"kaggle": Pool("kaggle", "fake", "T4 x2", quotas=(QUOTA,))},
+        clock=starting_now(NOW, 1.0),
+        policy=Policy(),
+        plan=unused,
+        data_prefix=unused,
+        bundle="",
+        log=structlog.get_logger(),
+        epoch=taken.epoch,
+    )
+
+
+def used(ports: Ports) -> int:
+    with ports.database.read() as tx:
+        return seconds_within(ledger.charges(tx, 0).get("kaggle", ()), Window(START, START + WEEK))
+
+
+def charge(ports: Ports, start: int, end: int) -> None:
+    with ports.write() as tx:
+        ledger.append(tx, [LedgerEntry(EntryKind.ADJUST, "kaggle", None, start, end, end)])
+
+
+@pytest.mark.parametrize("reported", [0, 1, 3_599, 3_600, 3_601, 90_000])
+def test_settled_books_agree_to_the_second(ports: Ports, cloud: FakeCloud, reported: int) -> None:
+    """Whatever we charged, the ledger ends at what the platform billed, and reading again changes nothing."""
+    charge(ports, NOW - SETTLED_SECONDS - 5_000, NOW - SETTLED_SECONDS - 1_400)
+    cloud.quota = [reading(reported)]
+    for _ in range(2):
+        assert read_books(ports, ["kaggle"], NOW) == {"kaggle"}
+        assert used(ports) == reported
+
+
+def test_the_limit_is_what_the_platform_says_less_what_others_have_reserved(ports: Ports, cloud: FakeCloud) -> None:
+    cloud.quota = [reading(0, reserved=7_000, limit=120_000)]
+    read_books(ports, ["kaggle"], NOW)
+    with ports.database.read() as tx:
+        (seen,) = limits.observed(tx)["kaggle"]
+    assert (seen.quota, seen.start, seen.end, seen.limit) == (QUOTA.name, START, START + WEEK, 113_000)
+
+
+def test_use_that_no_run_explains_raises_the_alarm(ports: Ports, cloud: FakeCloud) -> None:
+    cloud.quota = [reading(7_200)]
+    read_books(ports, ["kaggle"], NOW)
+    with ports.database.read() as tx:
+        (alarm,) = events.tail(tx, kinds=["quota.orphan_suspected"])
+        (entry,) = ledger.entries(tx)
+    assert (alarm.subject, alarm.data["seconds"]) == ("kaggle", 7_200)
+    assert (entry.kind, entry.run, entry.credit) == (EntryKind.ADJUST, None, False)
+    assert "unattributed" in entry.evidence
+
+
+def test_without_an_answer_nothing_is_launched_and_the_pool_is_closed_until_there_is_one(
+    ports: Ports, cloud: FakeCloud
+) -> None:
+    due = [Placement("kaggle", NOW, NOW + 3_600, (Seat("ufm", 1, 100),))]
+    cloud.outage = {"read_quota"}
+    assert launchable(ports, due, NOW) == []
+    with ports.database.read() as tx:
+        until, why = limits.closures(tx)["kaggle"]
+    assert until is not None
+    assert until > NOW
+    assert "quota unreadable" in why
+    cloud.outage = set()
+    assert launchable(ports, due, NOW) == due
+    with ports.database.read() as tx:
+        assert limits.closures(tx) == {}
+
+
+def test_a_place_without_books_is_never_asked(database: Database, ports: Ports, cloud: FakeCloud) -> None:
+    cloud.quota = []
+    cloud.outage = {"read_quota"}
+    silent = FakePlatform(cloud)
+    assert not silent.capabilities.reports_quota
+    assert isinstance(ports.platforms, dict)
+    ports.platforms["kaggle"] = silent
+    assert read_books(ports, ["kaggle", "gone"], NOW) == {"kaggle", "gone"}
