@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from scheduler.store.lease import Lease
 
 LOCK_FILE = "daemon.lock"
+CRASHES_MAX = 20  # in a row; sessions outlive the daemon, and a service manager starts it anew
 
 
 class LostLeadership(Exception):
@@ -46,7 +47,7 @@ class Daemon:
     _stop: threading.Event = field(default_factory=threading.Event)
     _failure: BaseException | None = None
     _lease: Lease | None = None
-    _drained: bool = False
+    _crashes: int = 0  # in a row
 
     def run(self) -> None:
         """Hold the lease and run cycles until stopped.
@@ -56,7 +57,9 @@ class Daemon:
         settings = self.app.settings
         settings.state_dir.mkdir(parents=True, exist_ok=True)
         with closing(leases.file_lock(settings.state_dir / LOCK_FILE)):
-            holder = f"{socket.gethostname()}:{os.getpid()}"
+            # Whoever holds the lock goes by its folder's name, one process at a time: the lease that a killed daemon
+            # left behind is taken over at once, under a new epoch, and need not run out first.
+            holder = f"{socket.gethostname()}:{settings.state_dir.resolve()}"
             self._lease = leases.acquire(self.app.database, holder, settings.daemon.lease_seconds)
             if self._lease is None:
                 raise NotLeader("another daemon holds the lease of this database")
@@ -129,15 +132,19 @@ class Daemon:
             return
         try:
             work()
+            self._crashes = 0
         except Fenced as error:
             self._give_up(LostLeadership(str(error)))
         except DatabaseCorrupt as error:
             self._give_up(error)
         except (StoreFailure, OSError) as error:
             self.log.error("cycle.failed", why=str(error), next="tried again with the next cycle")
-        except Exception:
-            # One bad cycle must not end a daemon that guards running sessions.
+        except Exception as error:
+            # One bad cycle must not end a daemon that guards running sessions; one that never succeeds guards nothing.
             self.log.exception("cycle.crashed")
+            self._crashes += 1
+            if self._crashes >= CRASHES_MAX:
+                self._give_up(error)
 
     def _renew(self) -> None:
         if self._lease is None or self._stop.is_set():
