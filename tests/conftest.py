@@ -1,11 +1,18 @@
 """What every test shares: a marker for its tier, repeatable properties, and the work tree it checks."""
 
+import logging
 import os
+import re
 import shutil
 import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -86,3 +93,92 @@ def database(database_url: str) -> Iterator[Database]:
     opened = open_database(database_url)
     yield opened
     opened.close()
+
+
+@dataclass(frozen=True)
+class S3Server:
+    """A server that speaks S3 on this machine, and what it does not do as S3 does."""
+
+    endpoint: str
+    conditional_writes: bool
+    forms: bool  # takes signed POST forms, which sessions write by
+    region: str = "us-east-1"
+
+    def client(self) -> Any:
+        """Return a client with the credentials of a tester."""
+        return _client(self.endpoint, self.region)
+
+    def new_bucket(self) -> str:
+        """Make an empty bucket and return its name."""
+        name = f"uff-test-{next(_BUCKETS)}"
+        self.client().create_bucket(Bucket=name)
+        return name
+
+    def options(self, **more: str) -> dict[str, str]:
+        """Return the settings of an artifact store in a new bucket of this server."""
+        create_only = "server" if self.conditional_writes else "client"
+        address = {"endpoint": self.endpoint, "region": self.region, "create_only": create_only}
+        return {"bucket": self.new_bucket(), **address, **more}
+
+
+_BUCKETS = count(1)
+
+
+@cache
+def _client(endpoint: str, region: str) -> Any:
+    from platforms.artifacts.s3.client import connect
+
+    return connect("s3", region=region, endpoint=endpoint)
+
+
+@pytest.fixture(scope="session")
+def aws_credentials() -> Iterator[None]:
+    """Pretended credentials, and no others, for every AWS client of the session."""
+    with pytest.MonkeyPatch.context() as patch:
+        for name in [name for name in os.environ if name.startswith("AWS_")]:
+            patch.delenv(name)
+        patch.setenv("AWS_ACCESS_KEY_ID", "test")
+        patch.setenv("AWS_SECRET_ACCESS_KEY", "test-secret")
+        patch.setenv("AWS_CONFIG_FILE", os.devnull)
+        patch.setenv("AWS_SHARED_CREDENTIALS_FILE", os.devnull)
+        patch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+        yield
+
+
+@pytest.fixture(scope="session")
+def moto_s3(aws_credentials: None) -> Iterator[S3Server]:
+    """Moto's server, on a thread of this process: right about conditions, blind to signatures and digests."""
+    server_module = pytest.importorskip("moto.moto_server.threaded_moto_server", reason="moto is not installed")
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    server = server_module.ThreadedMotoServer("127.0.0.1", 0, verbose=False)
+    server.start()
+    host, port = server.get_host_and_port()
+    yield S3Server(f"http://{host}:{port}", conditional_writes=True, forms=True)
+    server.stop()
+
+
+@pytest.fixture(scope="session")
+def rclone_s3(aws_credentials: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[S3Server]:
+    """Rclone's server, a process: checks signatures and digests, ignores conditions on writes."""
+    program = shutil.which("rclone", path=str(Path(sys.executable).parent))
+    if program is None:
+        pytest.skip("rclone is not installed")
+    folder = tmp_path_factory.mktemp("rclone")
+    command = [program, "serve", "s3", "--auth-key", "test,test-secret", "--addr", "127.0.0.1:0", str(folder)]
+    quiet = {"PATH": "", "HOME": str(folder), "RCLONE_CONFIG": ""}
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env=quiet) as process:
+        assert process.stderr
+        for line in process.stderr:
+            if found := re.search(r"Starting s3 server on \[(http://127\.0\.0\.1:\d+)/?\]", line):
+                break
+        else:
+            pytest.fail("rclone did not start")
+        yield S3Server(found[1], conditional_writes=False, forms=False)
+        process.kill()
+
+
+@pytest.fixture(params=["moto", "rclone"])
+def s3_server(request: pytest.FixtureRequest) -> S3Server:
+    """Each of two servers that fail differently."""
+    server: S3Server = request.getfixturevalue(f"{request.param}_s3")
+    return server

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
 
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from benchmarks.simulation.faults import Faults
+    from platforms.artifacts.base import Grant
 
 _Answer = TypeVar("_Answer")
 
@@ -108,8 +109,9 @@ class SimulatedBlobs:
         """Remove an object; see BlobStore.delete."""
         return self._call("delete", key, lambda: self._shelves.remove(key))
 
-    def payload_address(self) -> dict[str, str]:
+    def payload_address(self, grant: Grant) -> dict[str, Any]:
         """Return where sessions find the store."""
+        del grant
         return {"kind": "directory", "root": "/simulated"}
 
     def _call(self, action: str, key: str, effect: Callable[[], _Answer]) -> _Answer:

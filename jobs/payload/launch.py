@@ -61,8 +61,9 @@ class Launch(NamedTuple):
     heartbeat_seconds: float
     grace_seconds: float
     mtbf_seconds: float
+    folder: Path  # of launch.json
     work_dir: Path
-    store: Path
+    store: Mapping[str, Any]
     expected_devices: Devices | None
     lanes: tuple[LaneOrder, ...]
 
@@ -76,8 +77,17 @@ class Launch(NamedTuple):
         return self.work_dir / f"lane-{lane.lane}"
 
     def transport(self) -> Transport:
-        """Open the store."""
-        return DirectoryTransport(self.store)
+        """Open the store. Raises KeyError, TypeError and ValueError for an address that is none."""
+        match self.store["kind"]:
+            case "directory":
+                return DirectoryTransport(self.folder / self.store["root"])
+            case "presigned":
+                # Loads the library's web client, for which a session on a folder need not wait.
+                from .presigned import PresignedTransport
+
+                return PresignedTransport(self.store, self.work_dir / "data")
+            case kind:
+                raise ValueError(f"store kind {kind!r} is unknown")
 
 
 def read_launch(path: Path) -> Launch:
@@ -99,19 +109,13 @@ def _launch(document: dict[str, Any], folder: Path) -> Launch:
     clock = Clock(**{name: float(document["clock"][name]) for name in ("epoch", "origin", "scale")})
     if clock.scale <= 0:
         raise ValueError("clock.scale must be above 0")
-    store, devices, started_at = (
-        document["store"],
-        document.get("expected_devices"),
-        document.get("started_at"),
-    )
-    if store["kind"] != "directory":
-        raise ValueError(f"store kind {store['kind']!r} is unknown")
+    devices, started_at = document.get("expected_devices"), document.get("started_at")
     lanes = tuple(_lane(entry) for entry in document["lanes"])
     if min(float(document[name]) for name in ("mtbf_seconds", "grace_seconds", "stop_margin_seconds")) <= 0:
         raise ValueError("mtbf_seconds, grace_seconds and stop_margin_seconds must be above 0")
     if not lanes or len({lane.lane for lane in lanes}) != len(lanes):
         raise ValueError("lanes must be a list with distinct indexes")
-    return Launch(
+    launch = Launch(
         run=_name(document["run"]),
         clock=clock,
         started_at=clock.now() if started_at is None else float(started_at),
@@ -120,11 +124,14 @@ def _launch(document: dict[str, Any], folder: Path) -> Launch:
         heartbeat_seconds=float(document["heartbeat_seconds"]),
         grace_seconds=float(document["grace_seconds"]),
         mtbf_seconds=float(document["mtbf_seconds"]),
+        folder=folder,
         work_dir=folder / document["work_dir"],
-        store=folder / store["root"],
+        store=document["store"],
         expected_devices=devices and Devices(int(devices["count"]), str(devices["name"])),
         lanes=lanes,
     )
+    launch.transport()  # a store that cannot be reached is better told now than by every lane
+    return launch
 
 
 def _lane(entry: dict[str, Any]) -> LaneOrder:

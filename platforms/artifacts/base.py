@@ -5,7 +5,8 @@ Keys are '/'-separated, relative and plain ASCII.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,6 +34,21 @@ class StoreFull(StoreError):
 
 class StoreUnreachable(StoreError):
     """No trustworthy answer; a write may or may not have happened, and repeating it is safe."""
+
+
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """What one session may do in the store for ``lasts_seconds`` of real time.
+
+    It may write below ``runs/<run>/`` and below ``jobs/<job>/`` for its ``jobs``, and read the keys ``reads`` and
+    all objects below the prefixes ``folders`` (without a '/' at their ends).
+    """
+
+    run: str
+    jobs: tuple[str, ...]
+    reads: tuple[str, ...]
+    folders: tuple[str, ...]
+    lasts_seconds: int
 
 
 class BlobStore(Protocol):
@@ -66,6 +82,10 @@ class BlobStore(Protocol):
         """Remove an object; return whether there was one."""
         ...
 
-    def payload_address(self) -> dict[str, str]:
-        """Return the ``store`` part of the launch contract for payloads that may reach the store directly."""
+    def payload_address(self, grant: Grant) -> dict[str, Any]:
+        """Return the ``store`` part of the launch contract: how a session reaches what ``grant`` names.
+
+        Plain JSON types, free of long-lived secrets. A store that cannot narrow access hands out what it has.
+        Raises StoreError.
+        """
         ...

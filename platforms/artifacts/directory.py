@@ -9,25 +9,33 @@ from __future__ import annotations
 
 import errno
 import os
-import re
 import shutil
 import stat
 import threading
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO
 
 from platforms.artifacts.base import Missing, StoreError, StoreFull, StoreUnreachable
+from platforms.artifacts.keys import check_key, check_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
-_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,199}(?:/[A-Za-z0-9][A-Za-z0-9._-]{0,199}){0,15}", re.ASCII)
+    from platforms.artifacts.base import Grant
+
 _TEMPORARY = ".tmp-"  # no key can begin with a dot
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 _CLASHES = (FileExistsError, IsADirectoryError, NotADirectoryError)
 _WRITES = {"create", "write"}
 _PIECE_BYTES = 1 << 20
+
+
+def load(root: Path, options: Mapping[str, str]) -> DirectoryStore:
+    """Return the store in the folder ``root``. It has no options. Raises StoreError, StoreUnreachable."""
+    if options:
+        raise StoreError("open", "artifacts.options", f"unknown: {', '.join(sorted(options))}", "A folder has none")
+    return DirectoryStore(root)
 
 
 class DirectoryStore:
@@ -99,8 +107,7 @@ class DirectoryStore:
 
     def keys(self, prefix: str) -> Iterator[str]:
         """Yield the keys that begin with ``prefix``, sorted. ``prefix`` ends with '/' or is empty."""
-        if prefix and not (prefix.endswith("/") and _KEY.fullmatch(prefix[:-1])):
-            raise StoreError("list", prefix, "a prefix is empty, or a key followed by one '/'")
+        check_prefix(prefix)
         with self._translate("list", prefix):
             self._root.stat()  # an unmounted disk must not look like an empty store
             found = list(_walk(self._root / prefix, prefix))
@@ -117,8 +124,9 @@ class DirectoryStore:
             return False
         return True
 
-    def payload_address(self) -> dict[str, str]:
-        """Return the ``store`` part of the launch contract."""
+    def payload_address(self, grant: Grant) -> dict[str, Any]:
+        """Return the ``store`` part of the launch contract; a folder is open to whoever is on its machine."""
+        del grant
         return {"kind": "directory", "root": str(self._root)}
 
     def sweep(self, older_than: float) -> int:
@@ -141,8 +149,7 @@ class DirectoryStore:
         return removed
 
     def _path(self, action: str, key: str) -> Path:
-        if not _KEY.fullmatch(key):
-            raise StoreError(action, repr(key), "a key is plain words of A-Z a-z 0-9 . _ - joined by '/'")
+        check_key(action, key)
         return self._root / key
 
     @contextmanager

@@ -14,19 +14,23 @@ from scheduler.core.job import Queued
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry
 from scheduler.core.run import Lane, Reserved, Run, launch_key
 from scheduler.service.apply import reject
+from scheduler.service.grant import grant
 from scheduler.service.launch_document import launch_document
 from scheduler.service.quota_books import launchable
-from scheduler.service.snapshot import LOOK_BACK_SECONDS, PRIOR_SIGMA, restore_candidates
-from scheduler.store import jobs, ledger, limits, rates, runs
+from scheduler.service.snapshot import LOOK_BACK_SECONDS, PRIOR_SIGMA
+from scheduler.store import checkpoints, jobs, ledger, limits, rates, runs
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import Connection
 
+    from jobs.checkpoint import Manifest
+    from jobs.spec import JobSpec
     from scheduler.core.plan import Placement, Plan
     from scheduler.service.ports import Ports
     from scheduler.store.jobs import JobRecord
+    from scheduler.store.rates import RateRecord
 
 _REFUSED_SECONDS = 600  # how long a pool rests after a refusal that names no time
 _MISCONFIGURED_SECONDS = 3_600  # a person must act; look again after this
@@ -161,10 +165,17 @@ def _launch_one(ports: Ports, reserved: Run) -> None:
     submitting = run_arrows.submit(reserved.state, now)
     with ports.write() as tx:
         runs.change_state(tx, reserved.key, reserved.state, submitting, "submit", now)
-        request = _request(ports, tx, reserved)
+        names = [lane.job for lane in reserved.lanes]
+        specs = {name: jobs.get(tx, name).spec for name in names}
+        speeds = {name: rates.get(tx, name, reserved.pool) for name in names}
+        restore = {name: [record.manifest for record in checkpoints.newest(tx, name)] for name in names}
     run = replace(reserved, state=submitting)
     try:
+        request = _request(ports, run, specs, speeds, restore)
         answer = ports.platforms[run.pool].launch(request, ports.clock.now())
+    except StoreError as error:
+        ports.log.warning("launch.store", run=run.key, pool=run.pool, why=str(error))
+        _end_rejected(ports, run, str(error), ports.clock.now() + _REFUSED_SECONDS)
     except Refused as error:
         _refused(ports, run, error)
     except Misconfigured as error:
@@ -176,17 +187,26 @@ def _launch_one(ports: Ports, reserved: Run) -> None:
         _accepted(ports, run, answer)
 
 
-def _request(ports: Ports, tx: Connection, run: Run) -> LaunchRequest:
+def _request(
+    ports: Ports,
+    run: Run,
+    specs: Mapping[str, JobSpec],
+    speeds: Mapping[str, RateRecord | None],
+    restore: Mapping[str, Sequence[Manifest]],
+) -> LaunchRequest:
+    """Describe the session to its platform; mappings are keyed by job. Raises StoreError."""
     pool = ports.pools[run.pool]
-    names = [lane.job for lane in run.lanes]
+    data = {name: ports.data_prefix(name) for name in specs}
+    manifests = [manifest for found in restore.values() for manifest in found]
+    wall_seconds = ports.clock.wall_seconds(run.held_until - ports.clock.now())
     document = launch_document(
         run=run,
         pool=pool,
-        specs={name: jobs.get(tx, name).spec for name in names},
-        rates={name: rates.get(tx, name, pool.name) for name in names},
-        restore={name: restore_candidates(tx, name) for name in names},
-        data={name: ports.data_prefix(name) for name in names},
-        store=ports.artifacts.payload_address(),
+        specs=specs,
+        rates=speeds,
+        restore={name: [manifest.key for manifest in found] for name, found in restore.items()},
+        data=data,
+        store=ports.artifacts.payload_address(grant(run, manifests, data.values(), wall_seconds)),
         clock=ports.clock.payload_clock(),
         policy=ports.policy,
     )

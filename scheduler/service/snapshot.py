@@ -9,7 +9,7 @@ from scheduler.core.reasons import HeldByPerson
 from scheduler.core.run import Ended, Running, Stopping
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY
-from scheduler.store import checkpoints, jobs, ledger, limits, rates, runs
+from scheduler.store import jobs, ledger, limits, rates, runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -150,8 +150,3 @@ def _rates(
     answer = {pool.name: Rate(prior * pool.speed * correction, PRIOR_SIGMA, 0) for pool in pools}
     answer.update({pool.name: Rate(rate.steps_per_second, rate.sigma, rate.samples) for pool, rate in found})
     return prior * correction, answer
-
-
-def restore_candidates(tx: Connection, job: str) -> list[str]:
-    """Return the manifests a payload may start from, newest first."""
-    return [record.manifest.key for record in checkpoints.newest(tx, job)]

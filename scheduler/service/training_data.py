@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from jobs.corpus import CorpusManifest, Progress
+    from platforms.artifacts.base import BlobStore
     from scheduler.store.engine import Database
 
 _POINTER = "current.json"
@@ -41,10 +42,14 @@ class CorpusRecipe:
 
 
 class TrainingData:
-    """Mixtures below ``root/corpus``; ``root`` is the folder of a directory store, so payloads read them in place."""
+    """Mixtures below ``root/corpus``.
 
-    def __init__(self, root: Path, recipe: CorpusRecipe, database: Database) -> None:
+    Payloads read them in place when ``root`` is the folder of a directory store; else they are copied to ``store``.
+    """
+
+    def __init__(self, root: Path, recipe: CorpusRecipe, database: Database, store: BlobStore | None = None) -> None:
         self._root = root
+        self._store = store
         self._recipe = recipe
         self._database = database
         self._prefixes: dict[str, str] = {}
@@ -54,7 +59,7 @@ class TrainingData:
     def prefix(self, job: str) -> str:
         """Return the store prefix of a job's data, making corpus and mixture when they are missing.
 
-        Raises CorpusError for sources nothing can be made of, OSError when the disk is full, UnknownJob.
+        Raises CorpusError for sources nothing can be made of, OSError when the disk is full, StoreError, UnknownJob.
         """
         with self._lock:
             if job not in self._prefixes:
@@ -63,6 +68,7 @@ class TrainingData:
                 made = corpus.mixture(
                     self._current(), spec.name, spec.mixture.domain, spec.mixture.extra_share, seed=spec.seed
                 )
+                self._copy(made.folder)
                 self._prefixes[job] = made.folder.relative_to(self._root).as_posix()
             return self._prefixes[job]
 
@@ -85,6 +91,12 @@ class TrainingData:
         fresh.write_text(json.dumps(pointer))
         fresh.replace(folder / _POINTER)
         return self._manifest
+
+    def _copy(self, folder: Path) -> None:
+        """Put a mixture into the store, if that is elsewhere. Its name tells its content, so once is enough."""
+        if self._store is not None:
+            for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+                self._store.create(path.relative_to(self._root).as_posix(), path)
 
     def _current(self) -> CorpusManifest:
         if self._manifest is not None:

@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from jobs.payload.clock import Clock
 from platforms.artifacts.base import BlobStore
-from platforms.artifacts.directory import DirectoryStore
+from platforms.artifacts.registry import open_store
 from platforms.base import LaunchRequest, Observed, Platform, SessionState
 from platforms.emulators.kaggle import place as kaggle_place
 from platforms.emulators.kaggle.rules import Fault, Rules
@@ -229,12 +230,18 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
         yield made
 
 
-STORES: dict[str, Callable[[Path], BlobStore]] = {
-    "directory": lambda folder: DirectoryStore(folder / "store"),
+STORES: dict[str, Callable[[pytest.FixtureRequest, Path], BlobStore]] = {
+    "directory": lambda request, folder: open_store("directory", folder / "store", {}),
+    "s3-moto": lambda request, folder: _s3(request.getfixturevalue("moto_s3"), folder),
+    "s3-rclone": lambda request, folder: _s3(request.getfixturevalue("rclone_s3"), folder),
 }
+
+
+def _s3(server: Any, folder: Path) -> BlobStore:
+    return open_store("s3", folder / "store", server.options(prefix="team/uff/"))
 
 
 @pytest.fixture(params=sorted(STORES))
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> BlobStore:
     """Each artifact store in turn, empty."""
-    return STORES[request.param](tmp_path)
+    return STORES[request.param](request, tmp_path)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from platforms.artifacts.base import BlobStore, Missing, StoreError
+from platforms.artifacts.base import BlobStore, Grant, Missing, StoreError
 
 HOSTILE = [
     "", "/", ".", "..", "/etc/passwd", "a/../b", "../a", "a//b", "a/", "/a", ".a", "a/.b", "a b", "a\nb", "a\0b",
@@ -118,6 +118,7 @@ def test_a_hostile_key_is_refused_by_every_action(store: BlobStore, tmp_path: Pa
 
 
 def test_the_address_for_payloads_is_plain_json(store: BlobStore) -> None:
-    address = store.payload_address()
+    store.put("corpus/v1/train.jsonl", b"{}")
+    address = store.payload_address(Grant("run-1", ("ufm",), ("jobs/ufm/blobs/aa",), ("corpus/v1",), 60))
     assert address["kind"]
     assert json.loads(json.dumps(address)) == address

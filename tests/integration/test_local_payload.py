@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import jobs
+from platforms.artifacts.base import Grant
 from platforms.artifacts.directory import DirectoryStore
 from platforms.base import LaunchRequest, SessionState
 from platforms.registry import PlatformContext, load
@@ -68,7 +69,7 @@ def test_a_session_trains_and_leaves_a_checkpoint_and_a_result(
         "heartbeat_seconds": 30,
         "grace_seconds": 600,
         "mtbf_seconds": 108_000,
-        "store": store.payload_address(),
+        "store": store.payload_address(Grant("ufm-1", ("ufm",), (), (), 60)),
         "expected_devices": None,
         "lanes": [lane],
     }

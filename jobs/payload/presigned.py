@@ -1,0 +1,235 @@
+"""A store reached by signed addresses: reading by GET, writing by POST, each below what the daemon signed for.
+
+POST knows no condition, so an object is created by replacing whatever has its name. That is harmless here: components
+are named by their content, which the server checks, and manifests and reports by the attempt that writes them, of
+which there is only one.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import os
+import shutil
+import threading
+import urllib.error
+import urllib.request
+from contextlib import suppress
+from http.client import HTTPException
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from .transport import PIECE_BYTES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from http.client import HTTPResponse
+    from typing import TypeVar
+
+    _Answer = TypeVar("_Answer")
+
+_SILENCE_SECONDS = 30.0  # without a byte from the server
+_PAUSES = (0.2, 1.0, 3.0)  # wall seconds before each further try
+_DOCUMENT_BYTES_MAX = 16 << 20
+_ANSWER_BYTES = 1000  # what is quoted of an error
+_TRANSIENT = frozenset({408, 429, 500, 502, 503, 504})
+
+
+class Post(NamedTuple):
+    """The right to write keys that begin with ``below``; in the bucket they have ``prefix`` before them."""
+
+    below: str
+    url: str
+    prefix: str
+    fields: Mapping[str, str]
+
+
+class PresignedTransport:
+    """Objects behind signed addresses. ``cache`` is a local folder for data; see Transport for what methods do."""
+
+    def __init__(self, address: Mapping[str, Any], cache: Path) -> None:
+        """Raises KeyError and TypeError for an address that is none."""
+        self._gets = {str(key): str(url) for key, url in address["gets"].items()}
+        self._posts = [Post(**entry) for entry in address["posts"]]
+        self._folders: Mapping[str, Mapping[str, str]] = address["folders"]
+        self._cache = cache
+
+    def read(self, key: str) -> bytes:
+        """See Transport."""
+        return self._get(self._url(key), key, lambda answer: answer.read(_DOCUMENT_BYTES_MAX))
+
+    def fetch(self, key: str, target: Path) -> str:
+        """See Transport."""
+        return self._download(self._url(key), key, target)
+
+    def publish_new(self, key: str, source: Path | bytes) -> bool:
+        """See Transport; a taken key is only seen where there is a right to read it."""
+        if key in self._gets and self.exists(key):
+            return False
+        self.put(key, source)
+        return True
+
+    def put(self, key: str, source: Path | bytes, *, durable: bool = True) -> None:
+        """See Transport. The server answers when the object is durable."""
+        del durable
+        post = next((post for post in self._posts if key.startswith(post.below)), None)
+        if post is None:
+            raise PermissionError(f"{key}: this session has no right to write it")
+        digest = base64.b64encode(_sha256(source)).decode()
+        form = _Form({**post.fields, "key": post.prefix + key, "x-amz-checksum-sha256": digest}, source)
+        headers = {"Content-Type": form.content_type, "Content-Length": str(form.length)}
+        _patiently(
+            key,
+            lambda: urllib.request.Request(post.url, data=form.pieces(), headers=headers, method="POST"),  # noqa: S310
+            lambda answer: answer.read(_ANSWER_BYTES),
+        )
+
+    def exists(self, key: str) -> bool:
+        """See Transport. Raises PermissionError without a right to read it."""
+        try:
+            # The address is signed for GET, so HEAD is refused.
+            self._get(self._url(key), key, lambda answer: answer.read(1), {"Range": "bytes=0-0"})
+        except FileNotFoundError:
+            return False
+        except EmptyObject:
+            return True
+        return True
+
+    def verify(self, key: str, sha256: str) -> bool:
+        """See Transport. What cannot be read is not known to be good."""
+        if key not in self._gets:
+            return False
+
+        def hash_all(answer: HTTPResponse) -> str:
+            digest = hashlib.sha256()
+            while piece := answer.read(PIECE_BYTES):
+                digest.update(piece)
+            return digest.hexdigest()
+
+        with suppress(FileNotFoundError):
+            return self._get(self._url(key), key, hash_all) == sha256
+        return False
+
+    def folder(self, prefix: str) -> Path:
+        """See Transport. The objects are copied once; lanes that ask at the same time each make their own."""
+        if prefix not in self._folders:
+            raise FileNotFoundError(f"{prefix} is not among the folders of this session")
+        target = self._cache / hashlib.sha256(prefix.encode()).hexdigest()[:16]
+        if target.is_dir():
+            return target
+        fresh = target.with_name(f"{target.name}.{os.urandom(6).hex()}")
+        try:
+            for name, url in self._folders[prefix].items():
+                path = fresh / name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                self._download(url, f"{prefix}/{name}", path)
+            with suppress(OSError):  # another lane was first: its copy is as good
+                fresh.rename(target)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+        if not target.is_dir():
+            raise FileNotFoundError(f"{prefix} is empty")
+        return target
+
+    def _url(self, key: str) -> str:
+        url = self._gets.get(key)
+        if url is None:
+            raise PermissionError(f"{key}: this session has no right to read it")
+        return url
+
+    def _download(self, url: str, key: str, target: Path) -> str:
+        def pour(answer: HTTPResponse) -> str:
+            digest = hashlib.sha256()
+            with target.open("wb") as sink:
+                while piece := answer.read(PIECE_BYTES):
+                    digest.update(piece)
+                    sink.write(piece)
+            return digest.hexdigest()
+
+        return self._get(url, key, pour)
+
+    @staticmethod
+    def _get(
+        url: str, key: str, take: Callable[[HTTPResponse], _Answer], headers: Mapping[str, str] | None = None
+    ) -> _Answer:
+        return _patiently(key, lambda: urllib.request.Request(url, headers=dict(headers or {})), take)  # noqa: S310
+
+
+class EmptyObject(OSError):
+    """There is an object, and nothing in it."""
+
+
+class _Form:
+    """A form with a file at its end, made anew for each try and never whole in memory."""
+
+    def __init__(self, fields: Mapping[str, str], source: Path | bytes) -> None:
+        boundary = os.urandom(16).hex()
+        self.content_type = f"multipart/form-data; boundary={boundary}"
+        parts = [
+            f'--{boundary}\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{text}\r\n'
+            for name, text in fields.items()
+        ]
+        last = (
+            f'--{boundary}\r\nContent-Disposition: form-data; name="file"; filename="object"\r\n'
+            "Content-Type: application/octet-stream\r\n\r\n"
+        )
+        self._head = ("".join(parts) + last).encode()
+        self._tail = f"\r\n--{boundary}--\r\n".encode()
+        self._source = source
+        size = len(source) if isinstance(source, bytes) else source.stat().st_size
+        self.length = len(self._head) + size + len(self._tail)
+
+    def pieces(self) -> Iterator[bytes]:
+        """Yield the form's bytes."""
+        yield self._head
+        if isinstance(self._source, bytes):
+            yield self._source
+        else:
+            with self._source.open("rb") as stream:
+                while piece := stream.read(PIECE_BYTES):
+                    yield piece
+        yield self._tail
+
+
+def _sha256(source: Path | bytes) -> bytes:
+    if isinstance(source, bytes):
+        return hashlib.sha256(source).digest()
+    with source.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").digest()
+
+
+def _patiently(
+    key: str, request: Callable[[], urllib.request.Request], take: Callable[[HTTPResponse], _Answer]
+) -> _Answer:
+    """Ask, again if the answer may be another one next time. Raises OSError of the kind that Transport promises."""
+    for pause in _PAUSES:
+        try:
+            return _ask(key, request(), take)
+        except ConnectionError:
+            threading.Event().wait(pause)
+    return _ask(key, request(), take)
+
+
+def _ask(key: str, request: urllib.request.Request, take: Callable[[HTTPResponse], _Answer]) -> _Answer:
+    try:
+        with urllib.request.urlopen(request, timeout=_SILENCE_SECONDS) as answer:  # noqa: S310 - the daemon signed it
+            taken = take(answer)
+            if answer.length:
+                raise ConnectionError(f"{key}: the answer was cut off, {answer.length} bytes are missing")
+            return taken
+    except urllib.error.HTTPError as error:
+        with error:
+            said = error.read(_ANSWER_BYTES).decode(errors="replace")
+        if error.code == 404:
+            raise FileNotFoundError(f"{key} is not in the store") from None
+        if error.code == 416:
+            raise EmptyObject(f"{key} is empty") from None
+        if error.code in _TRANSIENT:
+            raise ConnectionError(f"{key}: the store answers {error.code}") from None
+        if error.code in {401, 403}:
+            raise PermissionError(
+                f"{key}: the store refuses ({error.code}); the session's rights may be over"
+            ) from None
+        raise OSError(f"{key}: the store answers {error.code}: {said}") from None
+    except (urllib.error.URLError, TimeoutError, HTTPException) as error:
+        raise ConnectionError(f"{key}: no answer from the store: {error}") from None

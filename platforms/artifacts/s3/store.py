@@ -1,0 +1,218 @@
+"""The store's promises kept with S3's means.
+
+An object of S3 appears whole or not at all, so atomicity costs nothing. Create-only is a conditional write; a server
+that ignores the condition must be declared as such, and is then asked first, which holds against other threads of
+this process but not against other machines.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from platforms.artifacts.base import Missing, StoreError, StoreFull, StoreUnreachable
+from platforms.artifacts.keys import check_key, check_prefix, is_key
+from platforms.artifacts.s3.client import connect
+from platforms.artifacts.s3.presign import presigned_address
+from platforms.artifacts.s3.transfer import PART_BYTES, Uploader, download, sha256_base64
+from platforms.artifacts.s3.trouble import CONTENDED, TAKEN, code_of, translated
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from platforms.artifacts.base import Grant
+
+_OPTIONS = frozenset({"bucket", "prefix", "region", "endpoint", "profile", "create_only"})
+_CONTENTION_TRIES = 5
+_FULL = {errno.ENOSPC, errno.EDQUOT}
+
+
+def load(root: Path, options: Mapping[str, str]) -> S3Store:
+    """Return the store that ``options`` describe; ``root`` is a folder for its notes on this machine.
+
+    Options: ``bucket`` and ``region`` (required), ``prefix`` of all keys, ``endpoint`` of a server that is not AWS,
+    ``profile`` of AWS credentials, ``create_only`` (``server``, or ``client`` for servers that ignore conditional
+    writes). Raises StoreError.
+    """
+    where = "artifacts.options"
+    if unknown := sorted(set(options) - _OPTIONS):
+        raise StoreError("open", where, f"unknown: {', '.join(unknown)}", f"Known: {', '.join(sorted(_OPTIONS))}")
+    if missing := [name for name in ("bucket", "region") if not options.get(name)]:
+        raise StoreError("open", where, f"missing: {', '.join(missing)}", "See docs/artifact-store.md")
+    prefix, keeper = options.get("prefix", ""), options.get("create_only", "server")
+    if prefix and not (prefix.endswith("/") and is_key(prefix[:-1])):
+        raise StoreError("open", where, f"prefix = {prefix!r}", "Write plain words that end with '/', like uff/")
+    if keeper not in {"server", "client"}:
+        raise StoreError("open", where, f"create_only = {keeper!r}", "Write server or client")
+    try:
+        client = connect(
+            "s3",
+            region=options["region"],
+            endpoint=options.get("endpoint", ""),
+            profile=options.get("profile", ""),
+        )
+    except ImportError as error:
+        raise StoreError("open", where, str(error), "Install the extra for AWS: uff-scheduler[aws]") from error
+    except Exception as error:
+        from botocore.exceptions import BotoCoreError
+
+        if isinstance(error, BotoCoreError | ValueError):
+            raise StoreError("open", where, str(error), "Correct profile, region or endpoint") from error
+        raise
+    return S3Store(client, options["bucket"], root / "uploads", prefix=prefix, conditional=keeper == "server")
+
+
+class S3Store:
+    """Objects below ``prefix`` of ``bucket``. Any number of processes may share it. ``uploads`` is a local folder."""
+
+    def __init__(
+        self,
+        client: Any,
+        bucket: str,
+        uploads: Path,
+        *,
+        prefix: str = "",
+        conditional: bool = True,
+        part_bytes: int = PART_BYTES,
+    ) -> None:
+        self._client = client
+        self._bucket = bucket
+        self._prefix = prefix
+        self._conditional = conditional
+        self._part_bytes = part_bytes
+        self._uploader = Uploader(client, bucket, uploads, part_bytes)
+        self._turn = threading.Lock()
+
+    def create(self, key: str, source: Path | bytes) -> bool:
+        """Write ``key`` unless it exists; return whether this call did.
+
+        A large file that a crash cut off goes on where it was, if it is offered again unchanged.
+        """
+        check_key("create", key)
+        if isinstance(source, Path) and not source.is_file():
+            raise StoreError("create", key, f"there is no file {source} to take it from")
+        with translated("create", key, self._bucket), nullcontext() if self._conditional else self._turn:
+            # A condition is checked when all is sent, so a file is asked about before.
+            if (isinstance(source, Path) or not self._conditional) and self._size(key) is not None:
+                self._uploader.abort(self._name(key))
+                return False
+            for _ in range(_CONTENTION_TRIES):
+                wrote = self._create(key, source)
+                if wrote is not None:
+                    return wrote
+        raise StoreUnreachable("create", key, "other writers of the same key are in the way")
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write or replace a small object. Raises StoreUnreachable; the old or the new value stands then."""
+        check_key("write", key)
+        with translated("write", key, self._bucket):
+            self._put(key, data)
+
+    def read(self, key: str, limit_bytes: int = 1 << 24) -> bytes:
+        """Return an object's bytes. Raises Missing, and StoreError when it is larger than ``limit_bytes``."""
+        check_key("read", key)
+        with translated("read", key, self._bucket):
+            answer = self._client.get_object(Bucket=self._bucket, Key=self._name(key))
+            with answer["Body"] as body:
+                if answer["ContentLength"] > limit_bytes:
+                    raise StoreError("read", key, f"it is larger than {limit_bytes} bytes")
+                return bytes(body.read())
+
+    def fetch(self, key: str, target: Path) -> None:
+        """Copy an object into the file ``target``, which appears when complete. Raises Missing, StoreFull."""
+        check_key("fetch", key)
+        with translated("fetch", key, self._bucket):
+            head = self._client.head_object(Bucket=self._bucket, Key=self._name(key))
+            with _appearing(key, target) as descriptor:
+                download(self._client, self._bucket, self._name(key), head, descriptor)
+
+    def size(self, key: str) -> int | None:
+        """Return an object's size in bytes, or None when there is none."""
+        check_key("measure", key)
+        with translated("measure", key, self._bucket):
+            return self._size(key)
+
+    def keys(self, prefix: str) -> Iterator[str]:
+        """Yield the keys that begin with ``prefix``, sorted. ``prefix`` ends with '/' or is empty."""
+        check_prefix(prefix)
+        with translated("list", prefix, self._bucket):
+            pages = self._client.get_paginator("list_objects_v2").paginate(
+                Bucket=self._bucket, Prefix=self._name(prefix)
+            )
+            found = [entry["Key"].removeprefix(self._prefix) for page in pages for entry in page.get("Contents", ())]
+        yield from sorted(filter(is_key, found))
+
+    def delete(self, key: str) -> bool:
+        """Remove an object; return whether there was one."""
+        check_key("delete", key)
+        with translated("delete", key, self._bucket):
+            there = self._size(key) is not None
+            if there:
+                self._client.delete_object(Bucket=self._bucket, Key=self._name(key))
+            return there
+
+    def payload_address(self, grant: Grant) -> dict[str, Any]:
+        """Return addresses that are signed and expire, and nothing else: no secret goes to a platform."""
+        folders = {folder: list(self.keys(f"{folder}/")) for folder in grant.folders}
+        with translated("sign", f"runs/{grant.run}", self._bucket):
+            return presigned_address(self._client, self._bucket, self._prefix, grant, folders)
+
+    def _name(self, key: str) -> str:
+        return f"{self._prefix}{key}"
+
+    def _size(self, key: str) -> int | None:
+        try:
+            with translated("measure", key, self._bucket):
+                return int(self._client.head_object(Bucket=self._bucket, Key=self._name(key))["ContentLength"])
+        except Missing:
+            return None
+
+    def _create(self, key: str, source: Path | bytes) -> bool | None:
+        """Return whether the key was free and is ours now; None when another writer was at it in this moment."""
+        from botocore.exceptions import ClientError
+
+        conditions = {"IfNoneMatch": "*"} if self._conditional else {}
+        try:
+            if isinstance(source, Path) and source.stat().st_size > self._part_bytes:
+                self._uploader.send(self._name(key), source, conditions)
+            else:
+                self._put(key, source.read_bytes() if isinstance(source, Path) else source, conditions)
+        except ClientError as error:
+            if code_of(error) in TAKEN:
+                self._uploader.abort(self._name(key))
+                return False
+            if code_of(error) in CONTENDED:
+                return None
+            raise
+        return True
+
+    def _put(self, key: str, data: bytes, conditions: Mapping[str, str] | None = None) -> None:
+        self._client.put_object(
+            Bucket=self._bucket,
+            Key=self._name(key),
+            Body=data,
+            ChecksumSHA256=sha256_base64(data),
+            **(conditions or {}),
+        )
+
+
+@contextmanager
+def _appearing(key: str, target: Path) -> Iterator[int]:
+    """Yield the descriptor of a temporary file, which becomes ``target`` when it was filled without an error."""
+    temporary = target.with_name(f".tmp-{os.getpid()}-{os.urandom(4).hex()}")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with temporary.open("xb") as stream:
+            yield stream.fileno()
+            os.fsync(stream.fileno())
+        temporary.replace(target)
+    except OSError as error:
+        if error.errno in _FULL:
+            raise StoreFull("fetch", key, str(error), "Make room on that disk") from error
+        raise
+    finally:
+        temporary.unlink(missing_ok=True)

@@ -1,0 +1,189 @@
+"""Large objects in parts: uploads that go on where a crash cut them off, downloads of several parts at a time."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from platforms.artifacts.s3.trouble import NO_UPLOAD, code_of
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+PART_BYTES = 16 << 20
+_PARTS_MAX = 10_000  # S3's limit
+_PARALLEL = 4
+_PIECE_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Upload:
+    """An upload under way, as it is written down before its first part is sent.
+
+    ``file_bytes`` and ``changed_ns`` tell whether the file is still the one that the upload was begun with.
+    """
+
+    upload_id: str
+    part_bytes: int
+    file_bytes: int
+    changed_ns: int
+
+
+def sha256_base64(data: bytes) -> str:
+    """Return a digest as S3 wants it."""
+    return base64.b64encode(hashlib.sha256(data).digest()).decode()
+
+
+class Uploader:
+    """Sends files to ``bucket`` in parts. ``records`` is a folder of this machine that survives crashes."""
+
+    def __init__(self, client: Any, bucket: str, records: Path, part_bytes: int = PART_BYTES) -> None:
+        self._client = client
+        self._bucket = bucket
+        self._records = records
+        self._part_bytes = part_bytes
+
+    def send(self, name: str, source: Path, conditions: Mapping[str, str]) -> None:
+        """Send ``source`` as the object ``name``; parts that an earlier try sent whole are not sent again.
+
+        ``conditions`` go with the request that makes the object appear. Raises ClientError, BotoCoreError, OSError.
+        """
+        from botocore.exceptions import ClientError
+
+        record = self._records / f"{hashlib.sha256(name.encode()).hexdigest()}.json"
+        upload = self._resumed(record, source)
+        if upload is not None:
+            try:
+                self._complete(name, source, upload, self._sent(name, upload), conditions)
+            except ClientError as error:
+                if code_of(error) not in NO_UPLOAD:
+                    raise
+            else:
+                record.unlink(missing_ok=True)
+                return
+        upload = self._begun(name, source)
+        self._write(record, upload)
+        self._complete(name, source, upload, {}, conditions)
+        record.unlink(missing_ok=True)
+
+    def abort(self, name: str) -> None:
+        """Forget an upload whose object has come into being otherwise, with its parts in the bucket."""
+        record = self._records / f"{hashlib.sha256(name.encode()).hexdigest()}.json"
+        upload = self._read(record)
+        if upload is not None:
+            self._client.abort_multipart_upload(Bucket=self._bucket, Key=name, UploadId=upload.upload_id)
+            record.unlink(missing_ok=True)
+
+    def _begun(self, name: str, source: Path) -> Upload:
+        stat = source.stat()
+        part_bytes = max(self._part_bytes, -(-stat.st_size // _PARTS_MAX))
+        answer = self._client.create_multipart_upload(Bucket=self._bucket, Key=name, ChecksumAlgorithm="SHA256")
+        return Upload(answer["UploadId"], part_bytes, stat.st_size, stat.st_mtime_ns)
+
+    def _resumed(self, record: Path, source: Path) -> Upload | None:
+        upload, stat = self._read(record), source.stat()
+        if upload is None or (upload.file_bytes, upload.changed_ns) != (stat.st_size, stat.st_mtime_ns):
+            return None
+        return upload
+
+    def _sent(self, name: str, upload: Upload) -> dict[int, Mapping[str, Any]]:
+        pages = self._client.get_paginator("list_parts").paginate(
+            Bucket=self._bucket, Key=name, UploadId=upload.upload_id
+        )
+        return {part["PartNumber"]: part for page in pages for part in page.get("Parts", ())}
+
+    def _complete(
+        self,
+        name: str,
+        source: Path,
+        upload: Upload,
+        sent: Mapping[int, Mapping[str, Any]],
+        conditions: Mapping[str, str],
+    ) -> None:
+        numbers = range(1, -(-upload.file_bytes // upload.part_bytes) + 1)
+        with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="upload") as threads:
+            parts = list(threads.map(lambda number: self._part(name, source, upload, number, sent), numbers))
+        self._client.complete_multipart_upload(
+            Bucket=self._bucket,
+            Key=name,
+            UploadId=upload.upload_id,
+            MultipartUpload={"Parts": parts},
+            **conditions,
+        )
+
+    def _part(
+        self, name: str, source: Path, upload: Upload, number: int, sent: Mapping[int, Mapping[str, Any]]
+    ) -> Mapping[str, Any]:
+        """Send one part unless it is there with the same content; return how it is named when completing."""
+        with source.open("rb") as stream:
+            stream.seek((number - 1) * upload.part_bytes)
+            data = stream.read(upload.part_bytes)
+        digest, there = sha256_base64(data), sent.get(number)
+        if there is None or not _same(there, digest, data):
+            there = self._client.upload_part(
+                Bucket=self._bucket,
+                Key=name,
+                UploadId=upload.upload_id,
+                PartNumber=number,
+                Body=data,
+                ChecksumSHA256=digest,
+            )
+        # Servers that do not keep sha256 digests refuse to be told about them.
+        checked = {"ChecksumSHA256": there["ChecksumSHA256"]} if "ChecksumSHA256" in there else {}
+        return {"PartNumber": number, "ETag": there["ETag"], **checked}
+
+    def _read(self, record: Path) -> Upload | None:
+        try:
+            return Upload(**json.loads(record.read_bytes()))
+        except FileNotFoundError:
+            return None
+        except (ValueError, TypeError):
+            return None  # cut off while it was written: the upload was not yet begun
+
+    def _write(self, record: Path, upload: Upload) -> None:
+        self._records.mkdir(parents=True, exist_ok=True)
+        fresh = record.with_suffix(f".{os.urandom(4).hex()}")
+        with fresh.open("x") as stream:
+            json.dump(asdict(upload), stream)
+            stream.flush()
+            os.fsync(stream.fileno())
+        fresh.replace(record)
+
+
+def _same(there: Mapping[str, Any], digest: str, data: bytes) -> bool:
+    """Tell whether a part in the bucket holds ``data``: by its sha256, or by the md5 that its tag is without one."""
+    if there.get("Size") != len(data):
+        return False
+    if "ChecksumSHA256" in there:
+        return bool(there["ChecksumSHA256"] == digest)
+    return str(there["ETag"]).strip('"') == hashlib.md5(data, usedforsecurity=False).hexdigest()
+
+
+def download(client: Any, bucket: str, name: str, head: Mapping[str, Any], target: int) -> None:
+    """Write the object that ``head`` describes into the file descriptor ``target``, several parts at a time.
+
+    Raises ClientError (``PreconditionFailed`` when the object changes meanwhile), BotoCoreError, OSError.
+    """
+    size = int(head["ContentLength"])
+    if size <= PART_BYTES:
+        _pour(client.get_object(Bucket=bucket, Key=name, IfMatch=head["ETag"]), target, 0)
+        return
+    starts: Sequence[int] = range(0, size, PART_BYTES)
+
+    def fetch(start: int) -> None:
+        span = f"bytes={start}-{min(start + PART_BYTES, size) - 1}"
+        _pour(client.get_object(Bucket=bucket, Key=name, Range=span, IfMatch=head["ETag"]), target, start)
+
+    with ThreadPoolExecutor(_PARALLEL, thread_name_prefix="download") as threads:
+        list(threads.map(fetch, starts))
+
+
+def _pour(answer: Mapping[str, Any], target: int, offset: int) -> None:
+    for piece in answer["Body"].iter_chunks(_PIECE_BYTES):
+        offset += os.pwrite(target, piece, offset)

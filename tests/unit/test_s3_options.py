@@ -1,0 +1,40 @@
+"""Settings of the S3 store that cannot work are refused at once, with what to write instead."""
+
+from pathlib import Path
+
+import pytest
+
+from platforms.artifacts.base import StoreError
+from platforms.artifacts.registry import open_store
+
+GOOD = {"bucket": "team", "region": "eu-central-1"}
+
+
+@pytest.mark.parametrize(
+    ("options", "why"),
+    [
+        ({"bucket": "team"}, "missing: region"),
+        ({"region": "eu-central-1", "bucket": ""}, "missing: bucket"),
+        ({**GOOD, "secret": "x"}, "unknown: secret"),
+        ({**GOOD, "prefix": "uff"}, "prefix = 'uff'"),
+        ({**GOOD, "prefix": "../"}, "prefix = '../'"),
+        ({**GOOD, "create_only": "maybe"}, "create_only = 'maybe'"),
+        ({**GOOD, "endpoint": "nonsense"}, "nonsense"),
+        ({**GOOD, "profile": "nobody-has-this"}, "nobody-has-this"),
+    ],
+)
+def test_a_setting_that_cannot_work_is_named(tmp_path: Path, options: dict[str, str], why: str) -> None:
+    pytest.importorskip("boto3", reason="boto3 is not installed")
+    with pytest.raises(StoreError, match=why) as refused:
+        open_store("s3", tmp_path, options)
+    assert refused.value.remedy
+
+
+def test_a_kind_that_is_not_there_is_named_with_those_that_are(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match=r"no such kind of store.*directory, s3"):
+        open_store("ftp", tmp_path, {})
+
+
+def test_a_folder_has_no_options(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="unknown: bucket"):
+        open_store("directory", tmp_path, {"bucket": "team"})
