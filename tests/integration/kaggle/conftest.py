@@ -150,11 +150,13 @@ def account_at(tmp_path: Path) -> Iterator[Callable[..., Account]]:
         clock = starting_now(EPOCH, scale)
         usual: dict[str, Any] = {"queue_seconds": 0.02 * scale, "dataset_seconds": 0.02 * scale}
         payload_clock = Clock(**clock.payload_clock())
-        place = Place(tmp_path / "emulator", payload_clock, "alice", SECRET, Rules(**(usual | rules)))
-        (tmp_path / "kaggle.json").write_text(json.dumps({"username": "alice", "key": SECRET}))
-        (tmp_path / "kaggle.json").chmod(0o600)
+        folder = tmp_path / f"account-{len(opened)}"
+        place = Place(folder / "emulator", payload_clock, "alice", SECRET, Rules(**(usual | rules)))
+        folder.mkdir()
+        (folder / "kaggle.json").write_text(json.dumps({"username": "alice", "key": SECRET}))
+        (folder / "kaggle.json").chmod(0o600)
         server = Server(place).__enter__()
-        opened.append(Account(tmp_path, place, server, clock, DirectoryStore(tmp_path / "store")))
+        opened.append(Account(folder, place, server, clock, DirectoryStore(folder / "store")))
         return opened[-1]
 
     yield open_account

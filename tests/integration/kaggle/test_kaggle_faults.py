@@ -1,0 +1,109 @@
+"""Whole lives of sessions under faults drawn at random: one session for each launch, and one end."""
+
+import random
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from platforms.base import LaunchRequest, PlatformError, Refused, SessionState, Unreachable
+from platforms.emulators.kaggle.rules import Fault
+
+Account = Any
+SCHEDULES = 100
+SIDE_BY_SIDE = 4
+SLACK_SECONDS = 600  # scheduled, a sixth of a real second: from a kernel's last word to the end of its process
+FAULTS = [fault for fault in Fault if fault is not Fault.HANG]
+FAR = 10_000_000
+
+# Stands in for the payload, which takes a second to load: says hello and leaves, or stays.
+AGENT = """
+import json, signal, sys
+launch = json.load(open(sys.argv[1]))
+print("hello from", launch["run"], flush=True)
+if launch["lasting"]:
+    signal.pause()
+"""
+
+
+def request(account: Account, bundle: Path, key: str, *, lasting: bool) -> LaunchRequest:
+    launch = {"format": 1, "run": key, "lasting": lasting, "lanes": []}
+    return LaunchRequest(key, "pool", 1, account.now() + 40_000, launch, str(bundle), {})
+
+
+def test_under_any_faults_a_launch_runs_at_most_once_and_its_end_stands(
+    account_at: Callable[..., Account], tmp_path: Path
+) -> None:
+    """A hundred schedules; the time told never begins after Kaggle's meter, and never ends before it."""
+    bundle = tmp_path / "bundle"
+    (bundle / "payload").mkdir(parents=True)
+    (bundle / "payload" / "agent.py").write_text(AGENT)
+    accounts = [account_at(scale=3600.0, gpu_seconds_per_week=10**9) for _ in range(SIDE_BY_SIDE)]
+    with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
+        fates = [
+            fate
+            for done in [
+                threads.submit(_live_all, account, bundle, range(first, SCHEDULES, SIDE_BY_SIDE))
+                for first, account in enumerate(accounts)
+            ]
+            for fate in done.result()
+        ]
+    # Faults and lives of every kind were met.
+    assert set(fates) == {"refused", "absent", "ended"}
+
+
+def _live_all(account: Account, bundle: Path, seeds: Iterable[int]) -> list[str]:
+    return [_live_one(account, bundle, seed) for seed in seeds]
+
+
+def _live_one(account: Account, bundle: Path, seed: int) -> str:
+    draw = random.Random(seed)
+    key = f"uff-fault-{seed:04d}"
+    chance = draw.choice([0.1, 0.3, 0.6])
+    before = account.place.sessions()
+    account.place.faults.draw = lambda call: draw.choice(FAULTS) if draw.random() < chance else None
+    refused = _launch(account, request(account, bundle, key, lasting=seed % 3 == 0))
+    end = None if refused else _live_to_the_end(account, key, draw)
+    account.place.faults.draw = lambda call: None
+    mine = [session for session in account.place.sessions() if session not in before]
+    if end is None or end.state == SessionState.ABSENT:
+        assert mine == [], f"seed {seed}"
+        return "refused" if end is None else "absent"
+    assert account.adapter().find([key], account.now() + FAR) == {key: end}, f"seed {seed}"
+    (session,) = mine
+    assert not session.live
+    assert end.started <= end.ended
+    if session.started_at is not None:
+        assert end.started <= session.started_at, f"seed {seed}"
+        assert end.ended >= int(session.ended_at) - SLACK_SECONDS, f"seed {seed}"
+    return "ended"
+
+
+def _launch(account: Account, wanted: LaunchRequest) -> bool:
+    """Launch as the daemon does: once; return whether it was refused, so that nothing runs."""
+    try:
+        account.adapter(tries="2").launch(wanted, account.now())
+    except Refused:
+        return True
+    except Unreachable:
+        return False
+    return False
+
+
+def _live_to_the_end(account: Account, key: str, draw: random.Random) -> Any:
+    stop_from = draw.randrange(1, 30)
+    for look in range(1500):
+        now = account.now() + (FAR if look > 400 else 0)
+        platform = account.adapter(tries="2", idle_milliseconds="20")
+        try:
+            seen = platform.find([key], now).get(key)
+            if seen is not None and seen.state in {SessionState.ENDED, SessionState.ABSENT}:
+                return seen
+            if seen is not None and look >= stop_from:
+                platform.stop(key, now, force=True)
+        except PlatformError:
+            pass
+        account.patience.wait(0.005)
+    pytest.fail(f"{key} was never seen to end")
