@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import tomllib
 from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from config.layers import PREFIX
 from scheduler import clock
 from scheduler.cli.command import command
 from scheduler.cli.context import Cli
@@ -38,6 +38,8 @@ if TYPE_CHECKING:
 
 # A Saturday 00:00 UTC: Kaggle's week begins with the rehearsal's.
 _DEFAULT_EPOCH = "2026-11-21T00:00:00Z"
+# What is set for the real scheduler must not reach into a rehearsal: its database above all.
+_NO_ENVIRONMENT: dict[str, str] = {}
 _PROGRESS_WALL_SECONDS = 0.5
 _LINE_EVERY_WALL_SECONDS = 15.0
 
@@ -74,9 +76,10 @@ def rehearse(
         app = _app(reopen(out))
     else:
         rehearsal = Rehearsal(out, _instant(epoch), hours, scale, 0.0)
+        base = _read_base(cli.options.config)
         _refuse_while_running(rehearsal)
         clear(out)
-        app = _prepare(rehearsal, cli.options.config, seed)
+        app = _prepare(rehearsal, base, seed)
     begun = reopen(out)
     _run_daemon(begun, app)
     stop_clock(begun, app.clock.now())
@@ -104,7 +107,7 @@ def _instant(text: str) -> int:
 def _app(rehearsal: Rehearsal) -> App:
     from scheduler.app import load_app
 
-    return load_app(rehearsal.config)
+    return load_app(rehearsal.config, _NO_ENVIRONMENT)
 
 
 def _daemon_pid(rehearsal: Rehearsal) -> int | None:
@@ -130,15 +133,34 @@ def _refuse_while_running(rehearsal: Rehearsal) -> None:
         )
 
 
-def _prepare(rehearsal: Rehearsal, config: Path | None, seed: int) -> App:
+def _read_base(path: Path | None) -> dict[str, Any]:
+    """Return the settings to rehearse, with absolute paths, once they and their models are found usable.
+
+    An earlier rehearsal must not be lost to a typing error, and a message must name the file that people wrote.
+    Raises ConfigError, CatalogueError.
+    """
+    from config.shipped import shipped
+    from jobs.toml_file import read_toml
+    from scheduler.app import load_app
+
+    path = path or shipped("rehearsal.toml")
+    app = load_app(path, _NO_ENVIRONMENT)
+    if not app.catalogue.jobs:
+        raise RehearsalError(f"the model definitions of {path} name no job. Add one: [[jobs]]")
+    base = read_toml(path)
+    base["pools"] = base.get("pools") or read_toml(shipped("pools.toml"))["pools"]
+    base["models"] = [str(file) for file in app.settings.models]
+    base["corpus"] = {**base.get("corpus", {}), "sources": list(app.settings.corpus.sources)}
+    return base
+
+
+def _prepare(rehearsal: Rehearsal, base: dict[str, Any], seed: int) -> App:
     """Make settings, corpus, database and queue; the clock starts last, so that none of it takes scheduled time."""
     from dataclasses import replace
 
-    from config.shipped import shipped
     from scheduler.service import queue
     from scheduler.store.engine import open_database
 
-    base = _read_base(config or shipped("rehearsal.toml"))
     write_settings(rehearsal, settings_for(rehearsal, base))
     app = _app(rehearsal)
     app.settings.state_dir.mkdir(parents=True, exist_ok=True)
@@ -148,6 +170,7 @@ def _prepare(rehearsal: Rehearsal, config: Path | None, seed: int) -> App:
     _say(f"corpus {made.version}: {made.rows:,} texts, {made.train_text_bytes / 1e6:.1f} MB")
     specs = [replace(spec, seed=spec.seed + seed) for spec in app.catalogue.jobs]
     queue.add(app.database, specs, rehearsal.epoch, "rehearse")
+    _warn_of_obstacles(app, rehearsal.epoch)
     for spec in specs:
         app.training_data.prefix(spec.name)
     started = replace(rehearsal, origin=clock.real_now())
@@ -155,13 +178,16 @@ def _prepare(rehearsal: Rehearsal, config: Path | None, seed: int) -> App:
     return _app(started)
 
 
-def _read_base(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text())
-    except FileNotFoundError:
-        raise RehearsalError(f"there is no settings file {path}") from None
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise RehearsalError(f"cannot read {path}: {error}") from None
+def _warn_of_obstacles(app: App, now: int) -> None:
+    from scheduler.service.feasibility import obstacles
+    from scheduler.service.snapshot import load_snapshot
+    from scheduler.store import jobs
+
+    with app.database.read() as tx:
+        names = {record.spec.name for record in jobs.everything(tx)}
+        snapshot = load_snapshot(tx, app.pools, now, app.policy.horizon_seconds)
+    for name, reason in obstacles(snapshot, names).items():
+        _say(f"{name} can never start here: {reason.sentence(app.settings.zone)}")
 
 
 def _run_daemon(rehearsal: Rehearsal, app: App) -> None:
@@ -172,7 +198,8 @@ def _run_daemon(rehearsal: Rehearsal, app: App) -> None:
         _watch(rehearsal, app, lambda: _daemon_pid(rehearsal) is None)
         return
     command = [sys.executable, "-m", "scheduler", "--config", str(rehearsal.config), "daemon"]
-    environment = {**os.environ, "PYTHONSAFEPATH": "1"}
+    ours = {name: text for name, text in os.environ.items() if not name.startswith(PREFIX)}
+    environment = {**ours, "PYTHONSAFEPATH": "1"}
     with rehearsal.log.open("ab") as log:
         daemon = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment

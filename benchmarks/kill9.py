@@ -1,0 +1,66 @@
+"""Kill -9 at random moments of real rehearsals, and audit what is left: nothing run twice, nothing lost.
+
+    python benchmarks/kill9.py [RUNS] [FIRST_SEED]
+
+Prints, and writes to benchmarks/out/kill9.json: kill9_runs, kill9_kills, kill9_adopted, kill9_duplicates,
+kill9_losses, kill9_failures and adoption_seconds_max. Exits with 1 when anything was found; a seed that did can be
+tried again alone: ``python benchmarks/kill9.py 1 SEED``.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from benchmarks.crashes.campaign import attack
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from benchmarks.crashes.campaign import Outcome
+
+RUNS = 50
+AT_ONCE = 2
+OUT = Path(__file__).parent / "out" / "kill9.json"
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the campaign."""
+    runs = int(words[0]) if words else RUNS
+    first = int(words[1]) if len(words) > 1 else 1
+    with tempfile.TemporaryDirectory(prefix="kill9-") as folder, ThreadPoolExecutor(AT_ONCE) as threads:
+        outcomes = list(threads.map(lambda seed: _run(Path(folder), seed), range(first, first + runs)))
+    figures = figures_of(outcomes)
+    OUT.parent.mkdir(exist_ok=True)
+    OUT.write_text(json.dumps(figures, indent=2) + "\n")
+    print(json.dumps(figures, indent=2))
+    return 0 if all(outcome.clean for outcome in outcomes) else 1
+
+
+def figures_of(outcomes: Sequence[Outcome]) -> dict[str, float]:
+    """Return the figures of a campaign."""
+    return {
+        "kill9_runs": len(outcomes),
+        "kill9_kills": sum(len(outcome.kills) for outcome in outcomes),
+        "kill9_adopted": sum(outcome.adopted for outcome in outcomes),
+        "kill9_duplicates": sum(len(outcome.findings.duplicates) for outcome in outcomes),
+        "kill9_losses": sum(len(outcome.findings.losses) for outcome in outcomes),
+        "kill9_failures": sum(len(outcome.failures) + len(outcome.findings.other) for outcome in outcomes),
+        "adoption_seconds_max": round(max((s for o in outcomes for s in o.adoption_seconds), default=0.0), 2),
+    }
+
+
+def _run(folder: Path, seed: int) -> Outcome:
+    outcome = attack(folder / str(seed), seed)
+    print(f"seed {seed}: {', '.join(outcome.kills)}", file=sys.stderr)
+    for finding in (*outcome.findings.all, *outcome.failures):
+        print(f"seed {seed}: FOUND {finding}", file=sys.stderr)
+    return outcome
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
