@@ -269,6 +269,7 @@ class KagglePlatform:
 
     def _refusal(self, error: str) -> Refused:
         """Return what an error text in a good answer means; the texts are those seen in the wild."""
+        error = error.strip().rstrip(".")
         if "session count" in error:
             return Refused("kaggle", "launch", error, "Wait until a session ends")
         if "quota" in error:
