@@ -40,7 +40,6 @@ if TYPE_CHECKING:
 _SLUG = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*", re.ASCII)
 _SLUG_LENGTHS = range(5, 51)
 _UPLOAD_CALLS = 10  # an upload may take as long as this many calls
-_COMMIT_SECONDS = 60  # how long after our deadline a push may still take effect
 _CANCEL_PATIENCE_SECONDS = 120  # then the kernel is deleted
 _OVER = {"COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED"}
 
@@ -89,7 +88,7 @@ class KagglePlatform:
             survives_daemon=True,
             keeps_output_on_kill=False,
             visibility_seconds=math.ceil(
-                (chosen.push_seconds + _COMMIT_SECONDS) * max(1.0, float(context.clock.get("scale", 1.0)))
+                (chosen.push_seconds + chosen.settle_seconds) * max(1.0, float(context.clock.get("scale", 1.0)))
             ),
         )
 
@@ -112,7 +111,7 @@ class KagglePlatform:
             if request.deadline <= now:
                 raise Refused("kaggle", "launch", f"the deadline {request.deadline} is not after {now}")
             with _nothing_started():
-                packed = pack(request, self._context, self._inputs, now, relays=self._settings.checkpoints == "relay")
+                packed = pack(request, self._context, self._inputs, self._settings.checkpoints, now)
                 owner = self._client.owner()
             push = Push(
                 slug=slug,
@@ -130,7 +129,7 @@ class KagglePlatform:
                 intended_at=now,
                 void_from=now + self.capabilities.visibility_seconds,
                 jobs=tuple(str(lane["job"]) for lane in request.launch.get("lanes", ())),
-                relays=self._settings.checkpoints == "relay",
+                relays=packed.relays,
                 datasets=packed.datasets,
             )
             return self._push(self._records.write(intent), push, now)

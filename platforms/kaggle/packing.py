@@ -23,16 +23,21 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What to push: the source, and the slugs of the datasets to attach."""
+    """What to push: the source, and the slugs of the datasets to attach.
+
+    ``relays``: the session cannot reach the artifact store; what it needs goes with it, what it leaves is fetched.
+    """
 
     source: str
     datasets: tuple[str, ...]
+    relays: bool
 
 
-def pack(request: LaunchRequest, context: PlatformContext, inputs: Inputs, now: int, *, relays: bool) -> Packed:
+def pack(request: LaunchRequest, context: PlatformContext, inputs: Inputs, checkpoints: str, now: int) -> Packed:
     """Make sure that everything the session needs is on Kaggle, and write its source.
 
-    Raises Refused, Misconfigured, and what Inputs and the artifact store raise.
+    ``checkpoints`` is ``relay``, ``direct``, or ``auto``: relay for a store that is a folder of ours. Raises Refused,
+    Misconfigured, and what Inputs and the artifact store raise.
     """
     payload = Path(request.bundle or context.bundle).absolute() / "payload"
     if not (payload / "agent.py").is_file():
@@ -41,13 +46,15 @@ def pack(request: LaunchRequest, context: PlatformContext, inputs: Inputs, now: 
         bundle = build_bundle(payload, Path(folder))
         given = [inputs.give_archive(bundle.path, "code", "code", now)]
     launch: dict[str, Any] = dict(request.launch)
-    if relays and launch.get("store"):
+    store = launch.get("store") or {}
+    relays = bool(store) and (checkpoints == "relay" or (checkpoints == "auto" and store.get("kind") == "directory"))
+    if relays:
         lanes = launch.get("lanes", [])
-        objects, attached = _give_store(_local_store(launch["store"]), lanes, inputs, now)
+        objects, attached = _give_store(_local_store(store), lanes, inputs, now)
         given += objects
         launch = given_launch(launch, attached)
-    order = {"launch": launch, "inputs": [item.order() for item in given], "relays": relays and "store" in launch}
-    return Packed(build_source(request.key, order), tuple(sorted({item.dataset for item in given})))
+    order = {"launch": launch, "inputs": [item.order() for item in given], "relays": relays}
+    return Packed(build_source(request.key, order), tuple(sorted({item.dataset for item in given})), relays)
 
 
 def _give_store(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, cast
 
 from platforms.base import Misconfigured
 from platforms.registry import read_count, reject_unknown
@@ -26,6 +26,7 @@ _KNOWN = frozenset(
         "pause_milliseconds",
         "push_seconds",
         "ready_seconds",
+        "settle_seconds",
         "slug_prefix",
         "tries",
     }
@@ -39,12 +40,13 @@ class Settings:
     credentials: str
     machine_shape: str
     internet: bool
-    checkpoints: Literal["relay", "direct"]
+    checkpoints: Literal["auto", "relay", "direct"]
     slug_prefix: str
     dataset_prefix: str
     emulator: str
     call_seconds: int
     push_seconds: int
+    settle_seconds: int
     ready_seconds: int
     keep_inputs_seconds: int
     tries: int
@@ -69,12 +71,13 @@ def read_settings(settings: Mapping[str, str]) -> Settings:
         credentials=settings.get("credentials", ""),
         machine_shape=settings.get("machine_shape", "NvidiaTeslaT4"),
         internet=choice("internet", "on", "off") == "on",
-        checkpoints="relay" if choice("checkpoints", "relay", "direct") == "relay" else "direct",
+        checkpoints=cast('Literal["auto", "relay", "direct"]', choice("checkpoints", "auto", "relay", "direct")),
         slug_prefix=settings.get("slug_prefix", ""),
         dataset_prefix=settings.get("dataset_prefix", "uff"),
         emulator=settings.get("emulator", ""),
         call_seconds=max(1, count("call_seconds", 60)),
         push_seconds=max(1, count("push_seconds", 300)),
+        settle_seconds=count("settle_seconds", 60),
         ready_seconds=count("ready_seconds", 600),
         keep_inputs_seconds=count("keep_inputs_days", 7) * 86_400,
         tries=max(1, count("tries", 3)),

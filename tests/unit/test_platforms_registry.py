@@ -36,7 +36,7 @@ def test_an_unknown_platform_is_named_beside_the_known_ones(tmp_path: Path) -> N
         ("local", {"devices": "0,0"}, "devices = '0,0'"),
         ("local", {"devices": "gpu0"}, "devices = 'gpu0'"),
         ("fake", {"speed": "9"}, "unknown setting speed"),
-        ("kaggle", {"checkpoints": "hourly"}, "checkpoints = 'hourly' is none of relay, direct"),
+        ("kaggle", {"checkpoints": "hourly"}, "checkpoints = 'hourly' is none of auto, relay, direct"),
         ("kaggle", {"call_seconds": "soon"}, "call_seconds = 'soon'"),
         ("fake", {"queued_seconds": "1.5"}, "queued_seconds = '1.5'"),
     ],
