@@ -1,0 +1,57 @@
+"""What the tests of accidents share: a small rehearsal in real processes, and the audit of what it left behind."""
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.crashes.audit import audit
+from benchmarks.crashes.processes import until, working_for
+from benchmarks.crashes.stage import Stage
+
+MakeStage = Callable[..., Stage]
+
+
+@pytest.fixture
+def make_stage(tmp_path: Path) -> Iterator[MakeStage]:
+    """Makes stages with fields of their own. Whatever the test does, no process is left behind."""
+    made: list[Stage] = []
+
+    def make(**fields: Any) -> Stage:
+        made.append(Stage(tmp_path / f"stage-{len(made)}", **fields))
+        return made[-1]
+
+    yield make
+    for stage in made:
+        stage.close()
+    assert not working_for(tmp_path)
+
+
+@pytest.fixture
+def stage(make_stage: MakeStage) -> Stage:
+    """A rehearsal of six hours in six seconds, not begun yet."""
+    return make_stage()
+
+
+@pytest.fixture
+def running(stage: Stage) -> Stage:
+    """A rehearsal of which a daemon runs two sessions; the command that began it was killed, to be out of the way."""
+    command = stage.begin()
+    until(lambda: command.poll() is not None or (stage.has_begun() and len(stage.live()) == 2), "two live sessions")
+    command.kill()
+    command.wait()
+    return stage
+
+
+@pytest.fixture
+def settled() -> Callable[[Stage], None]:
+    """Resume a rehearsal until its end, and see that nothing was run twice and nothing lost."""
+
+    def settle(stage: Stage) -> None:
+        ended = stage.ended(stage.resume())
+        assert ended.code == 0, ended.err + stage.log
+        assert audit(stage).all == []
+        assert stage.type("db", "verify").code == 0
+
+    return settle

@@ -1,0 +1,95 @@
+"""kill -9 of the daemon, of the command and of payloads: adopted under the same keys, nothing twice, nothing lost."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from benchmarks.crashes.audit import newest_steps
+from benchmarks.crashes.campaign import attack
+from benchmarks.crashes.processes import kill, until, working_for
+from benchmarks.crashes.stage import Stage
+
+Settled = Callable[[Stage], None]
+
+
+def test_a_killed_daemon_is_replaced_at_once_and_its_sessions_are_adopted(running: Stage, settled: Settled) -> None:
+    """The same launch keys, the same processes; the dead daemon's lease is not waited for."""
+    before = running.live()
+    steps = newest_steps(running)
+    running.kill_daemon()
+    assert running.live().keys() <= before.keys()
+    command = running.resume()
+    until(lambda: '"epoch": 2' in running.log or command.poll() is not None, "the second daemon")
+    assert all(running.live().get(key, claim) == claim for key, claim in before.items())
+    assert running.ended(command).code == 0, running.log
+    keys = {session.key for session in running.sessions()}
+    assert before.keys() <= keys
+    assert all(step >= steps.get(job, 0) for job, step in newest_steps(running).items())
+    settled(running)
+
+
+def test_a_killed_command_leaves_the_daemon_to_be_joined(running: Stage, settled: Settled) -> None:
+    """The fixture killed the command already: the daemon never noticed, and the next command joins it."""
+    pid = running.daemon_pid()
+    command = running.resume()
+    ended = running.ended(command)
+    assert ended.code == 0, ended.err + running.log
+    assert f"joining the daemon that still runs (process {pid})" in ended.err
+    assert running.log.count('"daemon.started"') == 1
+    settled(running)
+
+
+def test_sessions_outlive_daemon_and_command_and_are_settled_later(running: Stage, settled: Settled) -> None:
+    """Whoever comes late finds ended sessions: they are charged for what they ran, and their checkpoints are taken."""
+    running.kill_daemon()
+    until(lambda: not running.live(), "the end of all sessions")
+    until(lambda: not working_for(running.rehearsal.state), "the end of their keepers")
+    settled(running)
+
+
+@pytest.mark.parametrize("victim", ["agent", "keeper"])
+def test_a_killed_session_is_lost_only_when_all_of_it_is_gone(running: Stage, settled: Settled, victim: str) -> None:
+    """Its job goes on from the newest manifest. Without its keeper a session goes on: it is not lost."""
+    running.until_saved(count=1)
+    key, claim = next(iter(running.live().items()))
+    kill(claim.agent if victim == "agent" else claim.keeper)
+    assert running.ended(running.resume()).code == 0, running.log
+    shown = running.type("runs", "show", key, "--json").document["run"]
+    outcomes = {lane["outcome"] for lane in shown["lanes"]}
+    assert outcomes == ({"lost"} if victim == "agent" else {"yielded"}), shown
+    settled(running)
+
+
+def test_a_killed_trainer_fails_its_lane_and_its_job_goes_on(running: Stage, settled: Settled) -> None:
+    """The agent lives to tell: failed, error class killed; the lane beside it is not touched."""
+    until(lambda: _trainers(running), "a trainer")
+    running.until_saved(count=1)
+    victim, session = next(iter(_trainers(running).items()))
+    kill(victim)
+    assert running.ended(running.resume()).code == 0, running.log
+    shown = running.type("runs", "show", session, "--json").document["run"]
+    outcomes = sorted(lane["outcome"] for lane in shown["lanes"])
+    assert outcomes in (["failed"], ["failed", "yielded"]), shown
+    settled(running)
+
+
+@pytest.mark.parametrize("seed", [101, 102, 103])
+def test_random_kills(tmp_path: Path, seed: int) -> None:
+    """A share of benchmarks/kill9.py, which has the whole campaign."""
+    outcome = attack(tmp_path / "stage", seed, kills=2)
+    assert (outcome.findings.all, outcome.failures) == ([], []), outcome.kills
+
+
+def _trainers(stage: Stage) -> dict[int, str]:
+    """Return the live training commands and the launch keys of their sessions."""
+    leaders = {claim.agent: key for key, claim in stage.live().items()}
+    found = {}
+    for pid, words in working_for(stage.week).items():
+        if "charlm" in words:
+            try:
+                found[pid] = leaders[os.getsid(pid)]
+            except (ProcessLookupError, KeyError):
+                continue
+    return found
