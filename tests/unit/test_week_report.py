@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree as ET  # our own output, not somebody's
 
 import pytest
@@ -17,6 +17,9 @@ from scheduler.core.run import Ended, Lane, Outcome, Run
 from scheduler.core.window import DAY, HOUR, Calendar
 from scheduler.report.gantt import week_svg
 from scheduler.report.week import JobFacts, WeekFacts, to_json, week_of
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 START = 1_795_219_200  # Saturday 2026-11-21 00:00 UTC
 KAGGLE = Pool(
@@ -158,3 +161,16 @@ def test_the_picture_is_well_formed_and_names_hostile_jobs_harmlessly() -> None:
     root = ET.fromstring(picture)  # noqa: S314 - our own output
     assert not list(root.iter("script"))
     assert any(hostile in (element.text or "") for element in root.iter())
+
+
+def test_the_documentation_names_every_key_of_the_document(repository: Path) -> None:
+    one = run("uff-ufm-1", START, START + HOUR)
+    document = to_json(week_of(facts([one], [saved(one, "ufm", 100, START + 60)])))
+    text = (repository / "docs" / "rehearsal.md").read_text(encoding="utf-8")
+    assert {key for key in _keys_of(document) if f"`{key}`" not in text and f"`{key}[]`" not in text} == set()
+
+
+def _keys_of(value: object) -> set[str]:
+    if isinstance(value, dict):
+        return set(value).union(*(_keys_of(found) for found in value.values()))
+    return set().union(*(_keys_of(found) for found in value)) if isinstance(value, list) else set()
