@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import shutil
 import subprocess
 import sys
 import tarfile
@@ -19,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 _MARK = "##uff-scheduler##"
+# Every checkpoint that comes home counts its training time; above this size only the newest do.
+_BYTES_KEPT = 2 << 30
 _MANIFESTS_KEPT = 2
 _PIECE_BYTES = 1 << 20
 
@@ -108,20 +109,23 @@ def run_agent(order: dict[str, Any], scratch: Path, store: Path) -> int:
 
 
 def tidy(store: Path, given: list[Path]) -> None:
-    """Leave only what is new: what was given is home already, and of many checkpoints the newest are enough."""
+    """Leave only what is new: what was given is home already, and of many large checkpoints the newest are enough."""
     for path in given:
         if path.is_relative_to(store):
             path.unlink(missing_ok=True)
     for job in store.glob("jobs/*"):
-        manifests = sorted(job.glob("manifests/*.json"))
-        for path in manifests[:-_MANIFESTS_KEPT]:
-            path.unlink()
-        needed = set()
-        for path in manifests[-_MANIFESTS_KEPT:]:
-            needed |= {component["sha256"] for component in json.loads(path.read_bytes())["components"]}
+        manifests = sorted(job.glob("manifests/*.json"), reverse=True)
+        kept: dict[str, int] = {}
+        for number, path in enumerate(manifests):
+            components = json.loads(path.read_bytes())["components"]
+            wanted = {component["sha256"]: component["bytes"] for component in components}
+            if number < _MANIFESTS_KEPT or sum((kept | wanted).values()) <= _BYTES_KEPT:
+                kept |= wanted
+            else:
+                path.unlink()
         for path in job.glob("blobs/*"):
-            if path.name not in needed:
+            if path.name not in kept:
                 path.unlink()
     for folder in sorted((path for path in store.rglob("*") if path.is_dir()), reverse=True):
         if not any(folder.iterdir()):
-            shutil.rmtree(folder)
+            folder.rmdir()

@@ -1,4 +1,7 @@
-"""Run the emulator as a program: python -m platforms.emulators.kaggle FOLDER --port N --owner NAME, key on stdin."""
+"""Run the emulator as a program: python -m platforms.emulators.kaggle FOLDER --port N --owner NAME, key on stdin.
+
+It ends with SIGTERM, SIGINT, or when its standard input is closed, so that it never outlives whoever started it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from platforms.emulators.kaggle.server import Server
 
 
 def main() -> None:
-    """Serve until SIGTERM or SIGINT; print the address when ready."""
+    """Serve until told to end; print the address when ready."""
     parser = argparse.ArgumentParser(prog="python -m platforms.emulators.kaggle", description=__doc__)
     parser.add_argument("folder", type=Path, help="where kernels and datasets live")
     parser.add_argument("--port", type=int, default=0)
@@ -34,6 +37,7 @@ def main() -> None:
     with Server(Place(options.folder.absolute(), clock, options.owner, key, rules), options.port) as server:
         sys.stdout.write(f"{server.address}\n")
         sys.stdout.flush()
+        threading.Thread(target=lambda: (sys.stdin.read(), over.set()), name="end of input", daemon=True).start()
         over.wait()
 
 
