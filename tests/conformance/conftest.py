@@ -22,6 +22,9 @@ from platforms.base import LaunchRequest, Observed, Platform, SessionState
 from platforms.emulators.kaggle import place as kaggle_place
 from platforms.emulators.kaggle.rules import Fault, Rules
 from platforms.emulators.kaggle.server import Server
+from platforms.emulators.sagemaker import place as sagemaker_place
+from platforms.emulators.sagemaker import rules as sagemaker_rules
+from platforms.emulators.sagemaker import server as sagemaker_server
 from platforms.fake import FakeCloud, FakePlatform, Script
 from platforms.kaggle.records import Record, Records
 from platforms.local.processes import MARK
@@ -205,6 +208,52 @@ def kaggle(folder: Path) -> Iterator[Place]:
     assert processes_of(folder / "emulator") == []
 
 
+@contextmanager
+def sagemaker(folder: Path) -> Iterator[Place]:
+    """SageMaker's adapter against the emulator, over HTTP. Fails when a job leaves a process behind."""
+    bundle = folder / "bundle"
+    (bundle / "payload").mkdir(parents=True)
+    (bundle / "payload" / "agent.py").write_text(AGENT)
+    rules = sagemaker_rules.Rules(SESSIONS_MAX, queue_seconds=0.02, download_seconds=0.02, upload_seconds=0.02)
+    place = sagemaker_place.Place(folder / "emulator", Clock(), rules)
+    context = PlatformContext(folder / "state", sys.executable, bundle, sessions_max=SESSIONS_MAX)
+    patience = threading.Event()
+
+    with sagemaker_server.Server(place) as server, pytest.MonkeyPatch.context() as patch:
+        server.make_bucket("uff-conformance")
+        patch.setattr("platforms.artifacts.s3.client._ATTEMPTS", 1)
+        settings = {
+            "endpoint": server.address,
+            "region": "us-east-1",
+            "bucket": "uff-conformance",
+            "prefix": f"{folder.name}/",
+            "role": "arn:aws:iam::123456789012:role/uff-execution",
+            "image": "pytorch",
+            "instance_types": "ml.g4dn.xlarge",
+        }
+
+        def launch_lost(request: LaunchRequest) -> None:
+            rules.no_capacity.add(request.key)
+            load("sagemaker", settings, context).launch(request, int(real_now()))
+
+        @contextmanager
+        def outage() -> Iterator[None]:
+            place.faults.always = sagemaker_rules.Fault.SERVER_ERROR
+            yield
+            place.faults.always = None
+
+        yield Place(
+            lambda: load("sagemaker", settings, context),
+            lambda: int(real_now()),
+            lambda: patience.wait(0.01),
+            lambda key, lasting: None,
+            launch_lost,
+            outage,
+            str(bundle),
+        )
+    assert processes_of(folder / "emulator") == []
+
+
 def processes_of(state: Path) -> list[int]:
     """Agents, whatever they started, and keepers: all that work for the sessions below ``state``."""
     mark, folder = f"{MARK}={state}/".encode(), f"{state}/".encode()
@@ -220,11 +269,11 @@ def processes_of(state: Path) -> list[int]:
     return found
 
 
-PLACES = {"fake": fake, "kaggle": kaggle, "local": local, "wrapped": wrapped}
+PLACES = {"fake": fake, "kaggle": kaggle, "local": local, "sagemaker": sagemaker, "wrapped": wrapped}
 
 
 @pytest.fixture(params=sorted(PLACES))
-def place(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Place]:
+def place(request: pytest.FixtureRequest, tmp_path: Path, aws_credentials: None) -> Iterator[Place]:
     """Each place in turn, empty."""
     with PLACES[request.param](tmp_path) as made:
         yield made

@@ -1,0 +1,81 @@
+"""The instances' own way to S3 and CloudWatch, past the faults that are meant for the scheduler."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from platforms.sagemaker.logs import GROUP
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+    from pathlib import Path
+
+
+class MotoCloud:
+    """Moto's S3 and CloudWatch at ``address``."""
+
+    SIGNATURE: ClassVar[str] = "emulated-instance"
+
+    def __init__(self, address: str) -> None:
+        self._files = self._client("s3", address)
+        self._logs = self._client("logs", address)
+
+    def make_bucket(self, bucket: str) -> None:
+        """Make an empty bucket; one that is there already stays."""
+        self._files.create_bucket(Bucket=bucket)
+
+    def copy(self, uri: str, folder: Path) -> int:
+        """Copy all objects whose names begin with ``uri``, as SageMaker does: a prefix need not end at a '/'."""
+        bucket, _, prefix = uri.removeprefix("s3://").partition("/")
+        pages = self._files.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
+        number = 0
+        for page in pages:
+            for entry in page.get("Contents", ()):
+                path = folder / entry["Key"].removeprefix(prefix).lstrip("/")
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_bytes(self._files.get_object(Bucket=bucket, Key=entry["Key"])["Body"].read())
+                number += 1
+        return number
+
+    def log(self, job: str, lines: Iterable[bytes]) -> None:
+        """Send each line as an event as soon as it is there. The stream begins with the first."""
+        at = int(time.time() * 1000)  # noqa: TID251 - CloudWatch lives in real time
+        stream = f"{job}/algo-1-{at // 1000}"
+        begun = False
+        for line in lines:
+            if not begun:
+                self._begin(stream)
+                begun = True
+            at = max(at, int(time.time() * 1000))  # noqa: TID251 - as above
+            message = line.rstrip(b"\n").decode(errors="replace") or " "
+            events = [{"timestamp": at, "message": message}]
+            self._logs.put_log_events(logGroupName=GROUP, logStreamName=stream, logEvents=events)
+
+    def forget_logs(self) -> None:
+        """Remove all output: moto's memory is the whole process's, and the next place must not find it."""
+        from botocore.exceptions import ClientError
+
+        try:
+            self._logs.delete_log_group(logGroupName=GROUP)
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "ResourceNotFoundException":
+                raise
+
+    def _begin(self, stream: str) -> None:
+        from botocore.exceptions import ClientError
+
+        try:
+            self._logs.create_log_group(logGroupName=GROUP)
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "ResourceAlreadyExistsException":
+                raise
+        self._logs.create_log_stream(logGroupName=GROUP, logStreamName=stream)
+
+    def _client(self, service: str, address: str) -> Any:
+        import boto3
+        from botocore.config import Config
+
+        return boto3.session.Session(
+            aws_access_key_id="emulator", aws_secret_access_key=self.SIGNATURE, region_name="us-east-1"
+        ).client(service, endpoint_url=address, config=Config(user_agent_extra=self.SIGNATURE))

@@ -1,0 +1,263 @@
+"""One training job: its life on a thread of its own, its container as a process, its output, its bill."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from platforms.local.processes import MARK, kill_members, start_ticks
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from jobs.payload.clock import Clock
+    from platforms.emulators.sagemaker.rules import Rules
+
+_ROOT = "/opt/ml"
+_KILL_ROUNDS = 25
+_FAILURE_CHARACTERS = 1024
+_INHERITED = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR")
+
+
+class Cloud(Protocol):
+    """What a job needs of the rest of AWS."""
+
+    def copy(self, uri: str, folder: Path) -> int:
+        """Copy all objects whose names begin with an S3 address into a folder; return how many there were."""
+        ...
+
+    def log(self, job: str, lines: Iterable[bytes]) -> None:
+        """Send lines to CloudWatch until they end."""
+        ...
+
+
+@dataclass
+class Job:
+    """A training job; instants are whole scheduled seconds UTC. ``folder`` stands for /opt/ml and goes at the end."""
+
+    request: Mapping[str, Any]
+    arn: str
+    folder: Path
+    clock: Clock
+    rules: Rules
+    cloud: Cloud
+    status: str = "InProgress"
+    secondary: str = "Starting"
+    created_at: int = 0
+    started_at: int | None = None
+    ended_at: int | None = None
+    reason: str = ""
+    transitions: list[tuple[str, int]] = field(default_factory=list)
+    _lost_at: int | None = None  # when a spot job lost its instance
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+    _stop: threading.Event = field(default_factory=threading.Event)
+    _thread: threading.Thread | None = None
+
+    @property
+    def name(self) -> str:
+        """The job's name."""
+        return str(self.request["TrainingJobName"])
+
+    @property
+    def live(self) -> bool:
+        """Whether it holds an instance, or waits for one."""
+        return self.ended_at is None
+
+    @property
+    def billed_seconds(self) -> int:
+        """What AWS asks for so far."""
+        if self.started_at is None:
+            return 0
+        until = self._lost_at or self.ended_at or int(self.clock.now())
+        share = self.rules.spot_share if self.request.get("EnableManagedSpotTraining") else 1.0
+        return int((until - self.started_at) * share)
+
+    def start(self) -> None:
+        """Begin the job's life."""
+        self.created_at = int(self.clock.now())
+        self.transitions.append((self.secondary, self.created_at))
+        self._thread = threading.Thread(target=self._live, name=f"job {self.name}", daemon=True)
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ask for the job's end."""
+        with self._lock:
+            if self.live:
+                self.status = "Stopping"
+                self._move("Stopping")
+        self._stop.set()
+
+    def join(self, wall_seconds: float) -> None:
+        """Wait for the end of a job that was stopped."""
+        if self._thread is not None:
+            self._thread.join(wall_seconds)
+
+    def describe(self) -> dict[str, Any]:
+        """Return the answer of DescribeTrainingJob."""
+        with self._lock:
+            changed = self.transitions[-1][1]
+            document: dict[str, Any] = {
+                **{name: value for name, value in self.request.items() if name != "Tags"},
+                "TrainingJobArn": self.arn,
+                "TrainingJobStatus": self.status,
+                "SecondaryStatus": self.secondary,
+                "CreationTime": self.created_at,
+                "LastModifiedTime": changed,
+                "SecondaryStatusTransitions": [{"Status": name, "StartTime": at} for name, at in self.transitions],
+            }
+            if self.reason:
+                document["FailureReason"] = self.reason
+            if self.started_at is not None:
+                document["TrainingStartTime"] = self.started_at
+            if self.ended_at is not None and self.started_at is not None:
+                document["TrainingEndTime"] = self.ended_at
+                document["TrainingTimeInSeconds"] = self.ended_at - self.started_at
+                if self.clock.now() >= self.ended_at + self.rules.bill_delay_seconds:
+                    document["BillableTimeInSeconds"] = self.billed_seconds
+        return document
+
+    def _live(self) -> None:
+        try:
+            ending = self._run()
+        except Exception as error:  # noqa: BLE001 - it is AWS's fault then, and told as such
+            ending = ("Failed", "Failed", f"InternalServerError: {type(error).__name__}: {error}")
+        finally:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        with self._lock:
+            self.status, self.reason = ending[0], ending[2]
+            self._move(ending[1])
+            self.ended_at = self.transitions[-1][1]
+
+    def _run(self) -> tuple[str, str, str]:
+        """Live up to the end; return status, secondary status and failure reason."""
+        if self._paused(self.rules.queue_seconds):
+            return ("Stopped", "Stopped", "")
+        if self.name in self.rules.no_capacity:
+            reason = "CapacityError: Unable to provision requested ML compute capacity. Please retry later."
+            return ("Failed", "Failed", reason)
+        with self._lock:
+            self._move("Downloading")
+            self.started_at = self.transitions[-1][1]
+        for channel in self.request.get("InputDataConfig", ()):
+            uri = channel["DataSource"]["S3DataSource"]["S3Uri"]
+            if not self.cloud.copy(uri, self.folder / "input" / "data" / channel["ChannelName"]):
+                return ("Failed", "Failed", f"ClientError: No S3 objects found under S3 URL '{uri}'")
+        for name in ("input/config", "model", "checkpoints", "output/data"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        if self._paused(self.rules.download_seconds):
+            return ("Stopped", "Stopped", "")
+        exit_code, why = self._train()
+        if why == "Interrupted":
+            return self._wait_for_another_instance()
+        if not self._stop.is_set():
+            with self._lock:
+                self._move("Uploading")
+            self._paused(self.rules.upload_seconds)
+        if why:
+            return ("Stopped", why, "")
+        if self._stop.is_set():
+            return ("Stopped", "Stopped", "")
+        if exit_code == 0:
+            return ("Completed", "Completed", "")
+        return ("Failed", "Failed", f"AlgorithmError: {self._said()}, exit code: {exit_code}")
+
+    def _wait_for_another_instance(self) -> tuple[str, str, str]:
+        """Spot never comes back here: wait until somebody stops the job, or its time is up."""
+        with self._lock:
+            self._lost_at = int(self.clock.now())
+            self._move("Interrupted")
+        wait = self.request["StoppingCondition"]["MaxWaitTimeInSeconds"]
+        stopped = self._stop.wait(max(0.0, self.clock.wall_seconds_until(self.created_at + wait)))
+        return ("Stopped", "Stopped" if stopped else "MaxWaitTimeExceeded", "")
+
+    def _train(self) -> tuple[int, str]:
+        """Run the container; return its exit code, and why it was ended from outside."""
+        with self._lock:
+            if not self._stop.is_set():
+                self._move("Training")
+        process = self._spawn()
+        ticks = start_ticks(process.pid) or 0
+        output = process.stdout
+        if output is None:
+            raise AssertionError("a pipe was asked for")
+        talker = threading.Thread(target=self.cloud.log, args=(self.name, output), daemon=True)
+        talker.start()
+        gone = threading.Event()
+
+        def wait() -> None:
+            process.wait()
+            gone.set()
+
+        waiter = threading.Thread(target=wait, daemon=True)
+        waiter.start()
+        why = self._watch(gone)
+        if not gone.is_set():
+            with suppress(ProcessLookupError):
+                process.send_signal(signal.SIGTERM)
+            gone.wait(self.clock.wall_seconds(self.rules.grace_seconds))
+        kill_members(process.pid, ticks, str(self.folder), rounds=_KILL_ROUNDS)
+        waiter.join()
+        talker.join()
+        output.close()
+        return process.returncode, why
+
+    def _watch(self, gone: threading.Event) -> str:
+        """Wait until the container ends by itself, is stopped, or is to be ended; say why, if AWS ends it."""
+        limits = {"MaxRuntimeExceeded": self._at(self.request["StoppingCondition"].get("MaxRuntimeInSeconds", 86_400))}
+        if self.request.get("EnableManagedSpotTraining") and self.rules.spot_seconds is not None:
+            limits["Interrupted"] = self._at(self.rules.spot_seconds)
+        why, at = min(limits.items(), key=lambda limit: limit[1])
+        while not gone.is_set() and not self._stop.is_set():
+            left = self.clock.wall_seconds_until(at)
+            if left <= 0:
+                return why
+            gone.wait(min(left, 0.02))
+        return ""
+
+    def _at(self, seconds: float) -> float:
+        return (self.started_at or self.clock.now()) + seconds
+
+    def _spawn(self) -> subprocess.Popen[bytes]:
+        algorithm = self.request["AlgorithmSpecification"]
+        words = [*algorithm["ContainerEntrypoint"], *algorithm.get("ContainerArguments", ())]
+        words = [word.replace(_ROOT, str(self.folder)) for word in words]
+        if words[0] in {"python", "python3"}:
+            words[0] = sys.executable
+        environment = {
+            **{name: os.environ[name] for name in _INHERITED if name in os.environ},
+            **self.request.get("Environment", {}),
+            "TRAINING_JOB_NAME": self.name,
+            "TRAINING_JOB_ARN": self.arn,
+            MARK: str(self.folder),
+        }
+        return subprocess.Popen(
+            words,
+            cwd=self.folder,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
+
+    def _said(self) -> str:
+        try:
+            return (self.folder / "output" / "failure").read_text(errors="replace")[:_FAILURE_CHARACTERS]
+        except FileNotFoundError:
+            return "the container failed"
+
+    def _paused(self, seconds: float) -> bool:
+        """Let scheduled time pass; return whether the job was stopped meanwhile."""
+        return self._stop.wait(self.clock.wall_seconds(seconds))
+
+    def _move(self, secondary: str) -> None:
+        self.secondary = secondary
+        self.transitions.append((secondary, int(self.clock.now())))

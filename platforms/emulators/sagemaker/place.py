@@ -1,0 +1,131 @@
+"""The place: which jobs there are, which new ones it takes, and what they cost."""
+
+from __future__ import annotations
+
+import re
+import threading
+from typing import TYPE_CHECKING, Any
+
+from platforms.emulators.sagemaker.job import Job
+from platforms.emulators.sagemaker.rules import Faults, Refusal, Rules
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from jobs.payload.clock import Clock
+    from platforms.emulators.sagemaker.job import Cloud
+
+_NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", re.ASCII)
+_ACCOUNT = "123456789012"
+_STOP_WALL_SECONDS = 30.0
+
+
+class Place:
+    """Training jobs of one account and region. ``folder`` holds what stands for the disks of its instances."""
+
+    def __init__(self, folder: Path, clock: Clock, rules: Rules | None = None, region: str = "us-east-1") -> None:
+        self.rules = rules or Rules()
+        self.faults = Faults()
+        self.jobs: dict[str, Job] = {}
+        self.cloud: Cloud | None = None
+        self._folder = folder
+        self._clock = clock
+        self._region = region
+        self._lock = threading.Lock()
+        self._deleted_seconds = 0
+
+    def create(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Do CreateTrainingJob. Raises Refusal."""
+        _validate(request)
+        name = request["TrainingJobName"]
+        with self._lock:
+            if name in self.jobs:
+                raise Refusal("ResourceInUse", f"Training job names must be unique: {name}")
+            live = sum(job.live for job in self.jobs.values())
+            if live >= self.rules.instances_max:
+                raise Refusal(
+                    "ResourceLimitExceeded",
+                    f"The account-level service limit 'ml.x for training job usage' is {self.rules.instances_max} "
+                    f"Instances, with current utilization of {live} Instances",
+                )
+            if self.cloud is None:
+                raise Refusal("InternalFailure", "the place is closed")
+            arn = f"arn:aws:sagemaker:{self._region}:{_ACCOUNT}:training-job/{name}"
+            job = Job(request, arn, self._folder / name, self._clock, self.rules, self.cloud)
+            self.jobs[name] = job
+            job.start()
+        return {"TrainingJobArn": arn}
+
+    def describe(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Do DescribeTrainingJob. Raises Refusal."""
+        return self._job(request).describe()
+
+    def stop(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Do StopTrainingJob. Raises Refusal, also for a job that is over."""
+        job = self._job(request)
+        if not job.live:
+            raise Refusal("ValidationException", f"The request was rejected: the job is in status {job.status}")
+        job.stop()
+        return {}
+
+    def delete(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Do DeleteTrainingJob. Raises Refusal."""
+        job = self._job(request)
+        if job.live:
+            raise Refusal("ValidationException", f"{job.name} is not in a terminal state")
+        with self._lock:
+            self._deleted_seconds += job.billed_seconds
+            del self.jobs[job.name]
+        return {}
+
+    def list(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Do ListTrainingJobs, newest first, on one page. Raises nothing."""
+        with self._lock:
+            found = [job.describe() for job in self.jobs.values() if request.get("NameContains", "") in job.name]
+        found.sort(key=lambda job: job["CreationTime"], reverse=True)
+        names = ("TrainingJobName", "TrainingJobArn", "CreationTime", "TrainingJobStatus", "SecondaryStatus")
+        return {"TrainingJobSummaries": [{name: job[name] for name in names} for job in found]}
+
+    def billed_seconds(self) -> int:
+        """Return what all jobs cost until now, the deleted ones too."""
+        with self._lock:
+            return self._deleted_seconds + sum(job.billed_seconds for job in self.jobs.values())
+
+    def close(self) -> None:
+        """Stop all jobs and wait for their processes to be gone."""
+        with self._lock:
+            jobs = list(self.jobs.values())
+        for job in jobs:
+            job.stop()
+        for job in jobs:
+            job.join(_STOP_WALL_SECONDS)
+
+    def _job(self, request: Mapping[str, Any]) -> Job:
+        job = self.jobs.get(str(request.get("TrainingJobName")))
+        if job is None:
+            raise Refusal("ValidationException", "Requested resource not found.")
+        return job
+
+
+def _validate(request: Mapping[str, Any]) -> None:
+    """Refuse what AWS refuses, in its way."""
+    stopping, resources = request.get("StoppingCondition", {}), request.get("ResourceConfig", {})
+    spot, wait = request.get("EnableManagedSpotTraining", False), stopping.get("MaxWaitTimeInSeconds")
+    runtime = stopping.get("MaxRuntimeInSeconds", 86_400)
+    wrong = {
+        "TrainingJobName": not _NAME.fullmatch(str(request.get("TrainingJobName"))),
+        "RoleArn": not str(request.get("RoleArn", "")).startswith("arn:aws:iam::"),
+        "MaxRuntimeInSeconds": not 1 <= runtime <= 28 * 86_400,
+        "MaxWaitTimeInSeconds without spot": wait is not None and not spot,
+        "MaxWaitTimeInSeconds": spot and (wait is None or wait < runtime),
+        "MaxPendingTimeInSeconds": not 1_800 <= stopping.get("MaxPendingTimeInSeconds", 1_800) <= 2_419_200,
+        "InstancePreferences": ("InstanceType" in resources) == ("InstancePreferences" in resources),
+        "InstancePreferences with spot": spot and "InstancePreferences" in resources,
+        "Environment": any(len(text) > 512 for pair in request.get("Environment", {}).items() for text in pair),
+        "ContainerArguments": any(
+            len(word) > 256 for word in request.get("AlgorithmSpecification", {}).get("ContainerArguments", ())
+        ),
+    }
+    if found := [name for name, bad in wrong.items() if bad]:
+        raise Refusal("ValidationException", f"1 validation error detected: {', '.join(found)}")

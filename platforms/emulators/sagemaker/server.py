@@ -1,0 +1,113 @@
+"""One address for all of it: training jobs are ours, every other call goes to moto. Bound to loopback only.
+
+Moto knows training jobs too, but they are born completed, so its part of SageMaker is not used.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import socket
+import threading
+from typing import TYPE_CHECKING, Any, Self
+
+from platforms.emulators.sagemaker.cloud import MotoCloud
+from platforms.emulators.sagemaker.rules import Fault, Refusal
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from platforms.emulators.sagemaker.place import Place
+
+_LOOPBACK = "127.0.0.1"
+_TARGET = "SageMaker."
+_STATUS = {400: "400 Bad Request", 500: "500 Internal Server Error"}
+
+
+class Server:
+    """Serves a place while it is entered. ``address`` is what AWS_ENDPOINT_URL is to be."""
+
+    def __init__(self, place: Place, port: int = 0) -> None:
+        self._place = place
+        self._port = port
+        self._thread: threading.Thread | None = None
+        self._server: Any = None
+        self.address = ""
+        self._operations: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
+            "CreateTrainingJob": place.create,
+            "DescribeTrainingJob": place.describe,
+            "StopTrainingJob": place.stop,
+            "DeleteTrainingJob": place.delete,
+            "ListTrainingJobs": place.list,
+        }
+
+    def __enter__(self) -> Self:
+        """Begin to serve. Raises OSError when the port is taken."""
+        from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+        from werkzeug.serving import make_server
+
+        logging.getLogger("werkzeug").setLevel(logging.ERROR)
+        self._moto = DomainDispatcherApplication(create_backend_app)
+        self._server = make_server(_LOOPBACK, self._port, self._answer, threaded=True)
+        self.address = f"http://{_LOOPBACK}:{self._server.server_port}"
+        self._cloud = self._place.cloud = MotoCloud(self.address)
+        self._thread = threading.Thread(target=self._server.serve_forever, name="sagemaker emulator", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """End all jobs, then serve no more."""
+        self._place.faults.always = None
+        self._place.close()
+        self._cloud.forget_logs()
+        self._server.shutdown()
+        if self._thread is not None:
+            self._thread.join()
+        self._server.server_close()
+
+    def make_bucket(self, bucket: str) -> None:
+        """Make an empty bucket; one that is there already stays."""
+        self._cloud.make_bucket(bucket)
+
+    def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
+        target = str(environ.get("HTTP_X_AMZ_TARGET", ""))
+        operation = target.removeprefix(_TARGET) if target.startswith(_TARGET) else ""
+        from_inside = environ.get("HTTP_USER_AGENT", "").endswith(MotoCloud.SIGNATURE)
+        fault = None if from_inside else self._place.faults.take(operation)
+        if fault is not None and operation not in self._operations and fault is not Fault.DROP:
+            fault = Fault.SERVER_ERROR
+        match fault:
+            case Fault.THROTTLED:
+                return _say(start, 400, {"__type": "ThrottlingException", "message": "Rate exceeded"})
+            case Fault.SERVER_ERROR:
+                return _say(start, 500, {"__type": "InternalFailure", "message": "as ordered"})
+            case Fault.DROP:
+                return _hang_up(environ)
+        if operation not in self._operations:
+            answer: Iterable[bytes] = self._moto(environ, start)
+            return answer
+        body = json.loads(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)) or b"{}")
+        try:
+            document, status = self._operations[operation](body), 200
+        except Refusal as refusal:
+            document, status = {"__type": refusal.code, "message": refusal.message}, 400
+        match fault:
+            case Fault.DROP_AFTER_COMMIT:
+                return _hang_up(environ)
+            case Fault.ERROR_AFTER_COMMIT:
+                return _say(start, 500, {"__type": "InternalFailure", "message": "as ordered, after it was done"})
+            case _:
+                return _say(start, status, document)
+
+
+def _say(start: Callable[..., Any], status: int, document: Mapping[str, Any]) -> Iterable[bytes]:
+    body = json.dumps(document).encode()
+    headers = [("Content-Type", "application/x-amz-json-1.1"), ("Content-Length", str(len(body)))]
+    start(_STATUS.get(status, "200 OK"), headers)
+    return [body]
+
+
+def _hang_up(environ: Mapping[str, Any]) -> Iterable[bytes]:
+    """Close the connection without a word."""
+    environ["werkzeug.socket"].shutdown(socket.SHUT_RDWR)
+    raise ConnectionError("hung up, as ordered")

@@ -1,0 +1,273 @@
+"""The adapter: the platform port on top of five calls of SageMaker, a bucket and CloudWatch. It keeps only a name.
+
+Of the three stops of a session two are SageMaker's: StopTrainingJob, asked for by the daemon, and MaxRuntimeInSeconds,
+which ends a job even when nobody is left to ask.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from platforms.artifacts.s3.client import connect
+from platforms.artifacts.s3.store import S3Store
+from platforms.base import Capabilities, Misconfigured, Observed, QuotaReading, Refused, SessionState, Unreachable
+from platforms.sagemaker import answers
+from platforms.sagemaker.logs import read_logs
+from platforms.sagemaker.request import WORK_DIR, Order, is_ours, training_job, valid_name
+from platforms.sagemaker.settings import read_settings
+from platforms.sagemaker.state import INTERRUPTED, TERMINAL, failure, observed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from platforms.artifacts.base import BlobStore
+    from platforms.base import LaunchRequest
+    from platforms.registry import PlatformContext
+
+_OWNER_FILE = "owner"
+_REPAIR_SECONDS = 3_600  # how long a pool rests when a job shows that its settings are wrong
+
+
+def load(settings: Mapping[str, str], context: PlatformContext) -> SageMakerPlatform:
+    """Return the SageMaker platform of one pool. Raises Misconfigured."""
+    try:
+        import boto3  # noqa: F401 - a missing library is told here, not at the first launch
+    except ImportError as error:
+        raise Misconfigured("sagemaker", "load", str(error), "Install the extra: uff-scheduler[aws]") from error
+    return SageMakerPlatform(settings, context)
+
+
+class SageMakerPlatform:
+    """Runs payloads as training jobs; docs/sagemaker.md lists the settings."""
+
+    capabilities = Capabilities(cancels=True, tails_logs=True)
+
+    def __init__(self, options: Mapping[str, str], context: PlatformContext) -> None:
+        self._settings = settings = read_settings(options)
+        self._context = context
+        self._owner = settings.owner or _owner(context.state_folder.absolute())
+        self._rest: tuple[int, Refused | Misconfigured] | None = None
+
+    @cached_property
+    def _jobs(self) -> Any:
+        return self._connect("sagemaker")
+
+    @cached_property
+    def _logs(self) -> Any:
+        return self._connect("logs")
+
+    @cached_property
+    def _files(self) -> S3Store:
+        notes = self._context.state_folder / "uploads"
+        return S3Store(self._connect("s3"), self._settings.bucket, notes, prefix=self._settings.prefix)
+
+    def launch(self, request: LaunchRequest, now: int) -> Observed:
+        """Start a training job named by the key; see Platform.launch."""
+        order = self._order(request, now)
+        body = training_job(order, self._settings)
+        with answers.translated("launch", now):
+            standing = self._describe(request.key)
+        if standing is not None:
+            return self._adopt(request.key, standing, now)
+        self._stay_closed(now)
+        if request.deadline <= now:
+            raise Refused("sagemaker", "launch", f"the deadline {request.deadline} is not after {now}")
+        if request.launch.get("store", {}).get("kind") == "directory":
+            remedy = "Set artifacts.kind = 's3'; see docs/artifact-store.md"
+            raise Misconfigured("sagemaker", "launch", "a training job cannot reach a folder of this machine", remedy)
+        with answers.translated("launch", now):
+            self._upload(request)
+            self._create(body)
+            standing = self._describe(request.key)
+        if standing is None:
+            raise Unreachable("sagemaker", "launch", f"{request.key} was created and is not there")
+        return self._adopt(request.key, standing, now)
+
+    def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
+        """Return what is known of each key; see Platform.find.
+
+        A spot job that lost its instance is stopped: what SageMaker would start again knows nothing of the
+        checkpoints made meanwhile, and the scheduler's next launch does.
+        """
+        found = {}
+        with answers.translated("find", now):
+            for key in keys:
+                description = self._describe(key) if valid_name(key) else None
+                if description is None or not is_ours(description, key, self._owner):
+                    continue
+                if description.get("SecondaryStatus") in INTERRUPTED:
+                    self._stop(key)
+                found[key] = observed(description, now)
+                self._learn(description, found[key])
+        return found
+
+    def stop(self, key: str, now: int, *, force: bool) -> None:
+        """Ask SageMaker to stop a job: SIGTERM, and SIGKILL two minutes later. It knows no harder way."""
+        del force
+        if valid_name(key):
+            with answers.translated("stop", now):
+                description = self._describe(key)
+                if description is not None and is_ours(description, key, self._owner):
+                    self._stop(key)
+
+    def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
+        """Yield what CloudWatch has of a job; see Platform.logs."""
+        if valid_name(key):
+            with answers.translated("logs"):
+                if self._describe(key) is not None:
+                    yield from read_logs(self._logs, key, offset, limit_bytes)
+
+    def read_quota(self, now: int) -> Sequence[QuotaReading]:
+        """Return nothing: the budget is set by the user, and AWS keeps no books of it."""
+        del now
+        return ()
+
+    def collect(self, key: str, into: BlobStore, now: int) -> None:
+        """Bring nothing home: payloads here write to the artifact store themselves. See Platform.collect."""
+
+    def sweep(self, keep: Sequence[str], now: int) -> Sequence[str]:
+        """Delete jobs that are over, except ``keep``, with the documents they were launched with; return their keys.
+
+        Without the right to delete jobs their descriptions stay at AWS, and only the documents go.
+        """
+        swept = []
+        with answers.translated("sweep", now):
+            for name in list(self._files.keys("launches/")):
+                key = name.split("/")[1]
+                description = None if key in keep else self._describe(key)
+                if description is None or description["TrainingJobStatus"] not in TERMINAL:
+                    continue
+                if is_ours(description, key, self._owner):
+                    self._delete(key)
+                    self._files.delete(name)
+                    swept.append(key)
+        return sorted(swept)
+
+    def _order(self, request: LaunchRequest, now: int) -> Order:
+        bucket = f"s3://{self._settings.bucket}/{self._settings.prefix}"
+        return Order(
+            key=request.key,
+            owner=self._owner,
+            pool=request.pool,
+            code=f"{bucket}code/{self._code_digest(request)}/",
+            launch=f"{bucket}launches/{request.key}/",
+            output=f"{bucket}outputs",
+            seconds=max(1, request.deadline - now),
+        )
+
+    def _upload(self, request: LaunchRequest) -> None:
+        """Put the payload, named by its content, and the launch document where the job will look for them."""
+        digest = self._code_digest(request)
+        for name, path in self._code(request).items():
+            self._files.create(f"code/{digest}/payload/{name}", path)
+        document = {**request.launch, "work_dir": WORK_DIR}
+        self._files.put(f"launches/{request.key}/launch.json", json.dumps(document).encode())
+
+    def _code(self, request: LaunchRequest) -> dict[str, Path]:
+        payload = Path(request.bundle or self._context.bundle).absolute() / "payload"
+        if not (payload / "agent.py").is_file():
+            raise Misconfigured("sagemaker", "launch", f"there is no agent in {payload}", "Check the bundle folder")
+        return {path.relative_to(payload).as_posix(): path for path in sorted(payload.rglob("*.py"))}
+
+    def _code_digest(self, request: LaunchRequest) -> str:
+        digest = hashlib.sha256()
+        for name, path in self._code(request).items():
+            digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
+        return digest.hexdigest()
+
+    def _create(self, body: Mapping[str, Any]) -> None:
+        """Create the job. Botocore may have repeated a request that was answered unheard: then the name is taken."""
+        from botocore.exceptions import ClientError, HTTPClientError
+
+        try:
+            self._jobs.create_training_job(**body)
+        except ClientError as error:
+            server_failed = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500
+            if answers.code_of(error) in answers.IN_USE:
+                return
+            if not server_failed or self._describe(body["TrainingJobName"]) is None:
+                raise
+        except HTTPClientError:
+            if self._describe(body["TrainingJobName"]) is None:
+                raise
+
+    def _adopt(self, key: str, description: Mapping[str, Any], now: int) -> Observed:
+        if not is_ours(description, key, self._owner):
+            remedy = "Give each scheduler of this account its own launch_prefix, or correct the option owner"
+            raise Misconfigured("sagemaker", "launch", f"a training job {key} of somebody else is there", remedy)
+        return observed(description, now)
+
+    def _describe(self, key: str) -> Mapping[str, Any] | None:
+        """Return a job's description, or None when there is no such job."""
+        from botocore.exceptions import ClientError
+
+        try:
+            description: Mapping[str, Any] = self._jobs.describe_training_job(TrainingJobName=key)
+        except ClientError as error:
+            if answers.code_of(error) in answers.MISSING:
+                return None
+            raise
+        return description
+
+    def _stop(self, key: str) -> None:
+        from botocore.exceptions import ClientError
+
+        try:
+            self._jobs.stop_training_job(TrainingJobName=key)
+        except ClientError as error:
+            if answers.code_of(error) not in answers.MISSING:  # among them: it is over already
+                raise
+
+    def _delete(self, key: str) -> None:
+        from botocore.exceptions import ClientError
+
+        try:
+            self._jobs.delete_training_job(TrainingJobName=key)
+        except ClientError as error:
+            if answers.code_of(error) not in answers.MISSING | answers.DENIED:
+                raise
+
+    def _learn(self, description: Mapping[str, Any], seen: Observed) -> None:
+        """Note what a job that failed says about the next one; a lack of machines is nobody's failed attempt."""
+        kind, reason = failure(description)
+        if seen.state != SessionState.ABSENT or not kind:
+            return
+        since = int(description["LastModifiedTime"].timestamp())
+        if kind == "CapacityError":
+            until = since + answers.CAPACITY_SECONDS
+            self._rest = (until, Refused("sagemaker", "launch", reason, wait_until=until))
+        elif kind == "ClientError":
+            remedy = "Check image, role and bucket of this pool"
+            self._rest = (since + _REPAIR_SECONDS, Misconfigured("sagemaker", "launch", reason, remedy))
+
+    def _stay_closed(self, now: int) -> None:
+        if self._rest is not None and now < self._rest[0]:
+            raise self._rest[1]
+
+    def _connect(self, service: str) -> Any:
+        settings = self._settings
+        with answers.translated("connect"):
+            return connect(service, region=settings.region, endpoint=settings.endpoint, profile=settings.profile)
+
+
+def _owner(folder: Path) -> str:
+    """Return the name by which this pool knows its jobs again; it is made up once."""
+    path = folder / _OWNER_FILE
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        fresh = folder / f".{_OWNER_FILE}.{os.urandom(4).hex()}"
+        fresh.write_text(os.urandom(8).hex())
+        try:
+            os.link(fresh, path)
+        except FileExistsError:
+            return path.read_text()
+        finally:
+            fresh.unlink()
+        return path.read_text()
+    except OSError as error:
+        raise Misconfigured("sagemaker", "load", str(error), f"It needs to write to {folder}") from error

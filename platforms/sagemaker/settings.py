@@ -1,0 +1,107 @@
+"""Settings of a SageMaker pool, checked as far as that is possible without asking AWS."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from platforms.artifacts.keys import is_key
+from platforms.base import Misconfigured
+from platforms.registry import read_count, reject_unknown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_REQUIRED = ("region", "bucket", "role", "image", "instance_types")
+_KNOWN = frozenset({
+    *_REQUIRED, "prefix", "python", "volume_gb", "pending_seconds", "spot", "owner", "profile", "endpoint", "force_p3",
+    "expected_device",
+})  # fmt: skip
+_ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]{1,512}", re.ASCII)
+_INSTANCE = re.compile(r"ml\.[a-z0-9-]{1,20}\.[a-z0-9]{1,20}", re.ASCII)
+_INSTANCES_MAX = 5
+_PENDING_MIN = 1_800
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """Where training jobs run and on what.
+
+    ``instance_types`` are tried in their order; ``pending_seconds`` is how long AWS may look for one (0: AWS's own
+    limit). ``owner`` tells this scheduler's jobs from another's of the same name; empty means made up at first use.
+    """
+
+    region: str
+    bucket: str
+    prefix: str
+    role: str
+    image: str
+    instance_types: tuple[str, ...]
+    python: str
+    volume_gb: int
+    pending_seconds: int
+    spot: bool
+    owner: str
+    profile: str
+    endpoint: str
+
+
+def read_settings(options: Mapping[str, str]) -> Settings:
+    """Return the settings that a pool's options give. Raises Misconfigured."""
+    reject_unknown("sagemaker", options, _KNOWN)
+    if missing := [name for name in _REQUIRED if not options.get(name)]:
+        raise _bad(f"missing: {', '.join(missing)}", "See docs/sagemaker.md")
+    prefix = options.get("prefix", "")
+    if prefix and not (prefix.endswith("/") and is_key(prefix[:-1])):
+        raise _bad(f"prefix = {prefix!r}", "Write plain words that end with '/', like uff/")
+    if not _ROLE.fullmatch(options["role"]):
+        raise _bad(f"role = {options['role']!r}", "Write the execution role's ARN: arn:aws:iam::<account>:role/<name>")
+    if len(options["image"]) > 255 or not options["image"].isprintable():
+        raise _bad("image is no address of a container image", "Choose one of AWS's PyTorch training images")
+    pending = read_count("sagemaker", options, "pending_seconds", 3_600)
+    if 0 < pending < _PENDING_MIN:
+        raise _bad(f"pending_seconds = {pending}", f"AWS takes {_PENDING_MIN} or more; 0 leaves it to AWS")
+    spot, instance_types = _yes(options, "spot"), _instance_types(options)
+    if spot and len(instance_types) > 1:
+        raise _bad("spot works with one instance type only", "Keep one, or set spot = no")
+    return Settings(
+        region=options["region"],
+        bucket=options["bucket"],
+        prefix=prefix,
+        role=options["role"],
+        image=options["image"],
+        instance_types=instance_types,
+        python=options.get("python", "python3"),
+        volume_gb=max(1, read_count("sagemaker", options, "volume_gb", 50)),
+        pending_seconds=pending,
+        spot=spot,
+        owner=options.get("owner", ""),
+        profile=options.get("profile", ""),
+        endpoint=options.get("endpoint", ""),
+    )
+
+
+def _instance_types(options: Mapping[str, str]) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in options["instance_types"].split(",") if name.strip())
+    if not names or len(names) > _INSTANCES_MAX or not all(_INSTANCE.fullmatch(name) for name in names):
+        raise _bad(f"instance_types = {options['instance_types']!r}", "Write one to five like ml.g6.xlarge")
+    old = [name for name in names if name.startswith("ml.p3.")]
+    if old and not _yes(options, "force_p3"):
+        raise _bad(
+            f"{', '.join(old)} costs five times as much as ml.g4dn.xlarge, and no PyTorch image that AWS still cares "
+            "for has kernels for its V100",
+            "Use ml.g4dn.xlarge, ml.g6.xlarge or ml.g5.xlarge; with an image of your own set force_p3 = yes",
+        )
+    return names
+
+
+def _yes(options: Mapping[str, str], name: str) -> bool:
+    text = options.get(name, "no")
+    if text not in {"yes", "no"}:
+        raise _bad(f"{name} = {text!r}", "Write yes or no")
+    return text == "yes"
+
+
+def _bad(why: str, remedy: str) -> Misconfigured:
+    return Misconfigured("sagemaker", "load", why, remedy)

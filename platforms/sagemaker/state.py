@@ -1,0 +1,62 @@
+"""What a description of a training job means for the scheduler. Pure.
+
+``Stopped`` is no success: it is what every stop, time limit and lost spot instance ends in. What a session achieved
+is told by its lanes' results in the artifact store, never from here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from platforms.base import Observed, SessionState
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from datetime import datetime
+
+TERMINAL = frozenset({"Completed", "Failed", "Stopped"})
+INTERRUPTED = frozenset({"Interrupted", "Restarting"})
+# How long after its end a job's bill may take to appear.
+_BILL_SECONDS = 600
+_REASON_CHARACTERS = 500
+
+
+def observed(description: Mapping[str, Any], now: int) -> Observed:
+    """Return a training job as the port wants it.
+
+    ``started`` .. ``ended`` spans exactly the seconds that AWS bills. A job that is over but has no bill yet counts
+    as running, for at most ten minutes; then the span from its start to its end stands in for the bill.
+    """
+    key, arn = str(description["TrainingJobName"]), str(description["TrainingJobArn"])
+    status = str(description["TrainingJobStatus"])
+    started = _seconds(description.get("TrainingStartTime"))
+    if status not in TERMINAL:
+        # Transitions and times of a spot job that waits again stay as they were: its meter has run already.
+        state = SessionState.QUEUED if started is None else SessionState.RUNNING
+        return Observed(key, state, arn, started, detail=status)
+    if started is None:
+        return Observed(key, SessionState.ABSENT, arn, detail=f"never started: {_why(description)}")
+    billed, ended = description.get("BillableTimeInSeconds"), _seconds(description.get("TrainingEndTime"))
+    if billed is None and (ended is None or now < ended + _BILL_SECONDS):
+        return Observed(key, SessionState.RUNNING, arn, started, detail=f"{status}, not billed yet")
+    if billed is not None:
+        ended = started + int(billed)
+    return Observed(key, SessionState.ENDED, arn, started, ended, _why(description))
+
+
+def failure(description: Mapping[str, Any]) -> tuple[str, str]:
+    """Return the class that AWS puts before a failure's reason, such as ``CapacityError``, and the whole reason."""
+    reason = str(description.get("FailureReason") or "")
+    kind, colon, _ = reason.partition(":")
+    return (kind if colon else "", reason[:_REASON_CHARACTERS])
+
+
+def _why(description: Mapping[str, Any]) -> str:
+    status, secondary = str(description["TrainingJobStatus"]), str(description.get("SecondaryStatus") or "")
+    words = status if secondary in {"", status} else f"{status}, {secondary}"
+    reason = str(description.get("FailureReason") or "")[:_REASON_CHARACTERS]
+    return f"{words}: {reason}" if reason else words
+
+
+def _seconds(instant: datetime | None) -> int | None:
+    return None if instant is None else int(instant.timestamp())
