@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 _Answer = TypeVar("_Answer")
 _READS = frozenset({"find", "logs", "read_quota"})
+_TRANSFERS = frozenset({"launch", "collect", "sweep"})  # may move much data, or wait for it to be ready:
+_TRANSFER_FACTOR = 10  # they get this many times as long
 
 
 class Wrapper:
@@ -66,7 +68,7 @@ class Wrapper:
 
 
 class Deadline(Wrapper):
-    """Gives every call at most ``seconds`` of real time; a call that takes longer raises Unreachable.
+    """Gives every call at most ``seconds`` of real time, ten times that where data move; then raises Unreachable.
 
     A hung call cannot be ended, only left behind in its thread. While ``hung_max`` of them hang, further
     calls raise at once instead of piling up.
@@ -91,13 +93,14 @@ class Deadline(Wrapper):
             finally:
                 self._seats.release()
 
+        seconds = self._seconds * (_TRANSFER_FACTOR if action in _TRANSFERS else 1)
         worker = threading.Thread(target=work, name=f"{self._platform} {action}", daemon=True)
         worker.start()
-        worker.join(self._seconds)
+        worker.join(seconds)
         if errors:
             raise errors[0]
         if not answers:
-            raise Unreachable(self._platform, action, f"no answer within {self._seconds:g} s")
+            raise Unreachable(self._platform, action, f"no answer within {seconds:g} s")
         return answers[0]
 
 

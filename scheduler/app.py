@@ -8,7 +8,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
-from scheduler.clock import ScaledClock, system_clock
+from scheduler.clock import ScaledClock, stopwatch, system_clock
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota, RollingQuota
 from scheduler.core.window import Calendar, DailyHours, Period
@@ -122,7 +122,6 @@ class App:
             retry_base_seconds=daemon.retry_base_seconds,
             retry_cap_seconds=daemon.retry_cap_seconds,
             horizon_seconds=daemon.plan_horizon_seconds,
-            poll_timeout_seconds=daemon.poll_timeout_seconds,
         )
 
     @cached_property
@@ -152,6 +151,7 @@ class App:
 
     def ports(self, log: Log, epoch: int) -> Ports:
         """Everything the daemon's use cases run on, under the lease with ``epoch``."""
+        from platforms.wrap import wrap
         from scheduler.planner import Options, Planner
         from scheduler.service.ports import Ports
 
@@ -162,7 +162,17 @@ class App:
         return Ports(
             database=self.database,
             artifacts=self.artifacts,
-            platforms=self.platforms,
+            platforms={
+                name: wrap(
+                    platform,
+                    name,
+                    stopwatch=stopwatch,
+                    note=lambda event, fields: log.debug(event, **fields),
+                    deadline_seconds=self.settings.daemon.poll_timeout_seconds,
+                    pause_seconds=self.clock.wall_seconds(1),
+                )
+                for name, platform in self.platforms.items()
+            },
             pools=self.pools,
             clock=self.clock,
             policy=self.policy,

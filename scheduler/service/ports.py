@@ -30,6 +30,9 @@ _Answer = TypeVar("_Answer")
 class Log(Protocol):
     """The part of a structlog logger that use cases call: an event name plus fields."""
 
+    def debug(self, event: str, **fields: Any) -> Any:
+        """Something happened that matters to whoever looks for a fault."""
+
     def info(self, event: str, **fields: Any) -> Any:
         """Something happened."""
 
@@ -71,7 +74,6 @@ class Policy:
     retry_base_seconds: int = 60
     retry_cap_seconds: int = 3_600
     horizon_seconds: int = 604_800
-    poll_timeout_seconds: float = 60.0  # real seconds
 
 
 @dataclass(frozen=True, slots=True)
