@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
@@ -77,6 +78,8 @@ class Daemon:
         from apscheduler.schedulers.background import BackgroundScheduler
 
         settings = self.app.settings.daemon
+        # It warns of every cycle that takes longer than its interval; the next one coming later is what we want.
+        logging.getLogger("apscheduler").setLevel(logging.ERROR)
         cycle = Cycle(ports)
         timer = BackgroundScheduler(
             timezone="UTC",
