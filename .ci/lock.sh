@@ -18,5 +18,5 @@ compile() {
 }
 
 compile requirements/dev.txt --extra plan --extra train --extra postgres --extra dev --group build
-compile requirements/run.txt --extra plan --extra train --group build --constraint requirements/dev.txt
+compile requirements/run.txt --extra plan --extra train --extra kaggle --group build --constraint requirements/dev.txt
 compile requirements/core.txt --constraint requirements/dev.txt

@@ -20,6 +20,7 @@ from scheduler.cli.command import command
 from scheduler.cli.context import Cli
 from scheduler.cli.exits import Exit
 from scheduler.cli.output import Output
+from scheduler.cli.stand_in import stand_in, standing_in
 from scheduler.cli.week_summary import show_week
 from scheduler.report.week import to_json, week_of
 from scheduler.service.rehearsal import (
@@ -63,6 +64,13 @@ def rehearse(
     epoch: Annotated[str, typer.Option(help="Scheduled instant at the start, ISO 8601 with zone.")] = _DEFAULT_EPOCH,
     seed: Annotated[int, typer.Option(min=0, help="Added to every model's seed.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the rehearsal that is in the folder.")] = False,
+    kaggle_proxy: Annotated[
+        str,
+        typer.Option(
+            help="Address of a server that speaks Kaggle's protocol, runs at --scale and shows --epoch right now; "
+            "credentials come from the environment."
+        ),
+    ] = "",
 ) -> None:
     """Run a whole week on this machine: real daemon, real database, real training, scaled clock.
 
@@ -77,11 +85,13 @@ def rehearse(
     else:
         rehearsal = Rehearsal(out, _instant(epoch), hours, scale, 0.0)
         base = _read_base(cli.options.config)
+        stand_in(base, out, kaggle_proxy)
         _refuse_while_running(rehearsal)
         clear(out)
         app = _prepare(rehearsal, base, seed)
     begun = reopen(out)
-    _run_daemon(begun, app)
+    with standing_in(begun, app):
+        _run_daemon(begun, app)
     stop_clock(begun, app.clock.now())
     week = _week(begun, app)
     _write(out, week, app)

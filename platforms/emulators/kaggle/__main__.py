@@ -1,6 +1,7 @@
 """Run the emulator as a program: python -m platforms.emulators.kaggle FOLDER --port N --owner NAME, key on stdin.
 
-It ends with SIGTERM, SIGINT, or when its standard input is closed, so that it never outlives whoever started it.
+It ends with SIGTERM, SIGINT, or when its standard input is closed, so that it does not outlive whoever started it. With
+--idle-seconds it goes on, as the real place does, until no session has run and nobody has asked for that long.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ def main() -> None:
     parser.add_argument("--origin", type=float, default=0.0, help="real second at which --epoch was shown")
     parser.add_argument("--scale", type=float, default=1.0, help="scheduled seconds in a real one")
     parser.add_argument("--gpu-hours", type=float, default=30.0, help="GPU hours of a week")
+    parser.add_argument("--idle-seconds", type=float, default=0.0, help="outlive the standard input until this idle")
     options = parser.parse_args()
     key = sys.stdin.readline().strip() or parser.error("the API key is read from standard input")
     clock = Clock(options.epoch, options.origin, options.scale)
@@ -37,8 +39,18 @@ def main() -> None:
     with Server(Place(options.folder.absolute(), clock, options.owner, key, rules), options.port) as server:
         sys.stdout.write(f"{server.address}\n")
         sys.stdout.flush()
-        threading.Thread(target=lambda: (sys.stdin.read(), over.set()), name="end of input", daemon=True).start()
-        over.wait()
+        if options.idle_seconds <= 0:
+            threading.Thread(target=_set_at_end_of_input, args=(over,), name="end of input", daemon=True).start()
+        heard = -1
+        while not over.wait(options.idle_seconds or None):
+            if heard == server.heard and not any(session.live for session in server.place.sessions()):
+                break
+            heard = server.heard
+
+
+def _set_at_end_of_input(over: threading.Event) -> None:
+    sys.stdin.read()
+    over.set()
 
 
 if __name__ == "__main__":

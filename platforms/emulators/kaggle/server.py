@@ -8,6 +8,7 @@ import json
 import secrets
 import sys
 import threading
+from collections import deque
 from contextlib import suppress
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Self
@@ -27,6 +28,7 @@ _JSON = "application/json"
 _PAGE = b"<html><body><h1>Too many requests</h1></body></html>"
 _PIECE_BYTES = 1 << 16
 _HANG_WALL_SECONDS = 30.0
+_REQUESTS_KEPT = 5_000
 
 
 class Server(ThreadingHTTPServer):
@@ -42,7 +44,8 @@ class Server(ThreadingHTTPServer):
         self.calls = Calls(place, self._link, self._upload)
         self.links: dict[str, tuple[str, str, float]] = {}
         self.closing = threading.Event()
-        self.requests: list[tuple[str, Any]] = []  # every remote call that came in: its name and its body
+        self.heard = 0  # remote calls that came in
+        self.requests: deque[tuple[str, Any]] = deque(maxlen=_REQUESTS_KEPT)  # the last of them: name and body
         self._thread = threading.Thread(target=self.serve_forever, args=(0.05,), name="kaggle emulator", daemon=True)
 
     @property
@@ -98,6 +101,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         try:
             body = json.loads(data or b"{}")
+            self.server.heard += 1
             self.server.requests.append((call, body))
             handler = self.server.calls.table.get(name)
             if handler is None:

@@ -1,0 +1,116 @@
+"""What a rehearsal has in place of Kaggle: the shipped emulator on the rehearsal's clock, or somebody else's."""
+
+from __future__ import annotations
+
+import json
+import secrets
+import socket
+import subprocess
+import sys
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from scheduler.service.rehearsal import RehearsalError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from scheduler.app import App
+    from scheduler.service.rehearsal import Rehearsal
+
+_OWNER = "rehearsal"
+_CREDENTIALS = "kaggle.json"
+_PLATFORM = "kaggle"
+_IDLE_SECONDS = 20
+# Real seconds on the loopback interface, where nothing is far away and a scheduled hour may pass in one of them.
+_HASTE = {
+    "call_seconds": "5",
+    "push_seconds": "5",
+    "settle_seconds": "0",
+    "ready_seconds": "10",
+    "pause_milliseconds": "50",
+    "idle_milliseconds": "100",
+}
+
+
+def stand_in(base: dict[str, Any], folder: Path, proxy: str) -> None:
+    """Point every pool of Kaggle to a stand-in: the one at ``proxy``, or else one that ``standing_in`` will start.
+
+    With a proxy the credentials are taken from the environment, and a pool named kaggle becomes one of Kaggle's.
+    """
+    pools = [
+        {**pool, "platform": _PLATFORM} if proxy and pool.get("name") == _PLATFORM else pool for pool in base["pools"]
+    ]
+    address = proxy or f"http://127.0.0.1:{_free_port()}"
+    own = {} if proxy else {"credentials": str(folder / _CREDENTIALS)}
+    base["pools"] = [
+        {**pool, "options": {**_HASTE, **pool.get("options", {}), "emulator": address, **own}}
+        if pool.get("platform") == _PLATFORM
+        else pool
+        for pool in pools
+    ]
+
+
+@contextmanager
+def standing_in(rehearsal: Rehearsal, app: App) -> Iterator[None]:
+    """See to it that the shipped emulator runs while the rehearsal does, if a pool was pointed to it.
+
+    Like the place it stands for, it outlives a crash of ours: the sessions on it go on, and a resumed rehearsal finds
+    it again. It is ended with the rehearsal, or ends by itself when nothing happens on it any more.
+    """
+    credentials = rehearsal.folder / _CREDENTIALS
+    pools = [pool for pool in app.settings.pools if pool.options.get("credentials") == str(credentials)]
+    if not pools or _answers(pools[0].options["emulator"]):
+        yield
+        return
+    hours = max((quota.limit_seconds for quota in pools[0].quotas), default=108_000) / 3_600
+    figures = {
+        "--port": pools[0].options["emulator"].rpartition(":")[2],
+        "--owner": _OWNER,
+        "--epoch": rehearsal.epoch,
+        "--origin": rehearsal.origin,
+        "--scale": rehearsal.scale,
+        "--gpu-hours": hours,
+        "--idle-seconds": _IDLE_SECONDS,
+    }
+    options = [str(word) for pair in figures.items() for word in pair]
+    command = [sys.executable, "-m", "platforms.emulators.kaggle", str(rehearsal.folder / "kaggle"), *options]
+    log = rehearsal.folder / "kaggle.log"
+    with log.open("ab") as errors:
+        emulator = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
+        )
+    if emulator.stdin is None or emulator.stdout is None:
+        raise AssertionError("pipes were asked for")
+    emulator.stdin.write(f"{_key(credentials)}\n")
+    emulator.stdin.close()
+    if not emulator.stdout.readline():  # it says its address once it can be asked
+        raise RehearsalError(f"Kaggle's stand-in did not start; see {log}")
+    emulator.stdout.close()
+    yield
+    emulator.terminate()
+    emulator.wait()
+
+
+def _answers(address: str) -> bool:
+    """Tell whether an emulator that an interrupted rehearsal left is still there."""
+    host, _, port = address.removeprefix("http://").rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), timeout=1).close()
+    except OSError:
+        return False
+    return True
+
+
+def _key(file: Path) -> str:
+    """Return the API key of the emulated account, making one the first time."""
+    if not file.exists():
+        file.touch(mode=0o600)
+        file.write_text(json.dumps({"username": _OWNER, "key": secrets.token_hex(16)}))
+    return str(json.loads(file.read_text())["key"])
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        return int(probe.getsockname()[1])
