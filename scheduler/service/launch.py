@@ -172,10 +172,13 @@ def _launch_one(ports: Ports, reserved: Run) -> None:
     run = replace(reserved, state=submitting)
     try:
         request = _request(ports, run, specs, speeds, restore)
-        answer = ports.platforms[run.pool].launch(request, ports.clock.now())
     except StoreError as error:
+        # The platform has not been called yet, so this is as good as a refusal.
         ports.log.warning("launch.store", run=run.key, pool=run.pool, why=str(error))
         _end_rejected(ports, run, str(error), ports.clock.now() + _REFUSED_SECONDS)
+        return
+    try:
+        answer = ports.platforms[run.pool].launch(request, ports.clock.now())
     except Refused as error:
         _refused(ports, run, error)
     except Misconfigured as error:
