@@ -80,10 +80,12 @@ def rehearse(
     """
     cli: Cli = ctx.obj
     out = out.expanduser().absolute()
+    asked_at = clock.real_now()
     if resume:
         app = _app(reopen(out))
     else:
-        rehearsal = Rehearsal(out, _instant(epoch), hours, scale, 0.0)
+        # The clock starts when all is prepared, unless it is somebody else's, which runs already.
+        rehearsal = Rehearsal(out, _instant(epoch), hours, scale, asked_at if kaggle_proxy else 0.0)
         base = _read_base(cli.options.config)
         stand_in(base, out, kaggle_proxy)
         _refuse_while_running(rehearsal)
@@ -183,7 +185,7 @@ def _prepare(rehearsal: Rehearsal, base: dict[str, Any], seed: int) -> App:
     _warn_of_obstacles(app, rehearsal.epoch)
     for spec in specs:
         app.training_data.prefix(spec.name)
-    started = replace(rehearsal, origin=clock.real_now())
+    started = replace(rehearsal, origin=rehearsal.origin or clock.real_now())
     write_settings(started, settings_for(started, base))
     return _app(started)
 

@@ -43,9 +43,11 @@ def stand_in(base: dict[str, Any], folder: Path, proxy: str) -> None:
         {**pool, "platform": _PLATFORM} if proxy and pool.get("name") == _PLATFORM else pool for pool in base["pools"]
     ]
     address = proxy or f"http://127.0.0.1:{_free_port()}"
-    own = {} if proxy else {"credentials": str(folder / _CREDENTIALS)}
+    # Kernels of the shipped emulator reach the artifact folder as those of Kaggle reach an object store; what somebody
+    # else's can reach is not known.
+    own = {} if proxy else {"checkpoints": "direct", "credentials": str(folder / _CREDENTIALS)}
     base["pools"] = [
-        {**pool, "options": {**_HASTE, **pool.get("options", {}), "emulator": address, **own}}
+        {**pool, "options": {**_HASTE, **own, **pool.get("options", {}), "emulator": address}}
         if pool.get("platform") == _PLATFORM
         else pool
         for pool in pools

@@ -1,0 +1,77 @@
+"""A rehearsal held against a stand-in that somebody else has started: here our own, behind nothing but its address."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from scheduler.clock import real_now
+
+Account = Any
+
+SETTINGS = """
+[corpus]
+sources = ["{text}"]
+
+[[pools]]
+name = "kaggle"
+platform = "local"
+devices_per_session = 2
+sessions_max = 2
+session_cap = "3h"
+session_min = "30m"
+setup = "10m"
+start_delay = "5m"
+stop_margin = "15m"
+overrun = "10m"
+
+[[pools.quotas]]
+name = "GPU hours of the week"
+kind = "week"
+limit = "30h"
+resets = "Saturday 00:00"
+zone = "UTC"
+"""
+
+
+def test_a_rehearsal_runs_on_a_server_that_is_only_an_address(
+    account_at: Callable[..., Account], tmp_path: Path
+) -> None:
+    """Sessions run there by relay, checkpoints come home, and the charge is what the server bills."""
+    account = account_at(scale=1800.0)
+    (tmp_path / "text").mkdir()
+    for number in range(40):
+        words = f"The federation of node {number} shares its load and balances content formats. " * 20
+        (tmp_path / "text" / f"{number}.txt").write_text(words)
+    (tmp_path / "settings.toml").write_text(SETTINGS.format(text=tmp_path / "text"))
+    epoch = account.clock.payload_clock()["epoch"] + (real_now() - account.clock.payload_clock()["origin"]) * 1800
+    environment = {
+        "PATH": os.environ["PATH"],
+        "HOME": str(tmp_path),
+        "KAGGLE_USERNAME": "alice",
+        "KAGGLE_KEY": account.place.key,
+    }
+    command = [sys.executable, "-m", "scheduler", "--config", str(tmp_path / "settings.toml"), "--json", "rehearse"]
+    figures = ["--out", str(tmp_path / "week"), "--hours", "8", "--scale", "1800", "--epoch", _instant(epoch)]
+    done = subprocess.run(
+        [*command, *figures, "--kaggle-proxy", account.server.address],
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    week = json.loads(done.stdout)
+    assert week["violations"] == []
+    assert account.place.sessions()
+    assert not any(session.live for session in account.place.sessions())
+    assert list((tmp_path / "week" / "artifacts" / "jobs").rglob("manifests/*.json"))
+
+
+def _instant(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat()
