@@ -1,0 +1,206 @@
+"""The rules of the place, one by one, as the facts about Kaggle have them."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from platforms.emulators.kaggle.rules import Fault, Refusal
+from platforms.kaggle.client import Client, Push
+from platforms.kaggle.credentials import Credentials
+from platforms.kaggle.wire import Denied, Endpoint, Wire
+
+Account = Any
+HELLO = "print('hello', flush=True)"
+LASTING = "import signal; print('up', flush=True); signal.pause()"
+
+
+@pytest.fixture
+def client(account: Account) -> Client:
+    """Calls by name, without records."""
+    return client_of(account)
+
+
+def client_of(account: Account) -> Client:
+    wire = Wire(Credentials("a test", username="alice", key=account.place.key), Endpoint(account.server.address, 5))
+    return Client(wire, "alice", "", tries=1, pause_seconds=0)
+
+
+def push(client: Client, slug: str, source: str = HELLO, title: str | None = None, **fields: Any) -> Any:
+    usual: dict[str, Any] = {
+        "datasets": (),
+        "machine_shape": "NvidiaTeslaT4",
+        "timeout_seconds": 3600,
+        "internet": False,
+    }
+    shown = slug.replace("-", " ") if title is None else title
+    return client.push(Push(slug=slug, title=shown, source=source, **(usual | fields)), 5)
+
+
+def session_of(account: Account, slug: str, version: int = 1) -> Any:
+    return account.place.version("alice", slug, f"v{version}")[1].session
+
+
+def test_the_slug_of_a_new_kernel_comes_from_its_title(account: Account, client: Client) -> None:
+    assert push(client, "what-i-asked", title="What it Became!").slug == "what-it-became"
+    assert client.status("what-i-asked") is None
+
+
+def test_a_second_push_starts_a_second_session_and_the_first_goes_on(account: Account, client: Client) -> None:
+    push(client, "the-kernel", LASTING)
+    assert push(client, "the-kernel", LASTING).version == 2
+    assert [session.live for session in account.place.sessions()] == [True, True]
+
+
+def test_a_version_is_named_with_a_v(account: Account, client: Client) -> None:
+    push(client, "the-kernel")
+    with pytest.raises(Refusal) as refused:
+        account.place.version("alice", "the-kernel", "1")
+    assert refused.value.status == 404
+    assert account.place.version("alice", "the-kernel", None)[1].number == 1
+
+
+def test_a_missing_kernel_is_denied_and_a_deleted_one_not_found(account: Account, client: Client) -> None:
+    with pytest.raises(Refusal) as missing:
+        account.place.version("alice", "the-kernel", "v1")
+    push(client, "the-kernel")
+    client.delete("the-kernel")
+    with pytest.raises(Refusal) as deleted:
+        account.place.version("alice", "the-kernel", "v1")
+    assert (missing.value.status, deleted.value.status) == (403, 404)
+    assert client.delete("the-kernel") is False
+
+
+def test_cpu_sessions_have_a_limit_of_their_own_and_cost_no_gpu_time(account: Account, client: Client) -> None:
+    answers = [push(client, f"cpu-kernel-{number}", LASTING, machine_shape="").error for number in range(6)]
+    assert answers == [""] * 5 + ["Maximum batch CPU session count of 5 reached."]
+    assert client.gpu_week().used_seconds == 0
+
+
+def test_a_source_above_a_megabyte_fails_without_a_reason(client: Client) -> None:
+    with pytest.raises(Denied) as refused:
+        push(client, "the-kernel", "#" * 1_000_001)
+    assert refused.value.status == 400
+
+
+def test_an_input_that_is_not_there_is_left_out_and_the_kernel_runs(account: Account, client: Client) -> None:
+    pushed = push(client, "the-kernel", datasets=("alice/nothing-here",))
+    assert (pushed.error, pushed.invalid) == ("", ("alice/nothing-here",))
+    session_of(account, "the-kernel").join()
+    assert client.status("the-kernel") == ("COMPLETE", "")
+
+
+@pytest.mark.parametrize(
+    ("source", "status", "kept"),
+    [
+        ("open('a.txt', 'w').write('x')", "COMPLETE", ["a.txt"]),
+        ("open('a.txt', 'w').write('x'); raise SystemExit(3)", "ERROR", []),
+        ("open('a.txt', 'w').write('x'); import time; time.sleep(60)", "ERROR", []),
+    ],
+    ids=["leaves well", "fails", "runs out of time"],
+)
+def test_output_is_kept_of_a_clean_exit_only(
+    account: Account, client: Client, source: str, status: str, kept: list[str]
+) -> None:
+    push(client, "the-kernel", source, timeout_seconds=60)
+    session_of(account, "the-kernel").join()
+    seen, output = client.status("the-kernel"), client.output("the-kernel", "")
+    assert seen is not None
+    assert output is not None
+    assert seen[0] == status
+    assert [name for name, _ in output.files] == kept
+
+
+def test_while_a_session_runs_its_log_is_only_streamed(account: Account, client: Client) -> None:
+    """Every connection replays from the start; the stored log comes when it is over, with Kaggle's own words."""
+    push(client, "the-kernel", LASTING)
+    for _ in range(2):
+        pieces = b""
+        while b"up" not in pieces:
+            pieces = b"".join(piece for _, piece in client.stream_log("the-kernel", 0.2, 1 << 16))
+    running = client.output("the-kernel", "")
+    assert running is not None
+    assert (running.files, running.log) == ((), "")
+    assert client.cancel(session_of(account, "the-kernel").terms.session_id)
+    assert client.status("the-kernel") == ("CANCEL_ACKNOWLEDGED", "Cancelled by the user")
+    ended = client.output("the-kernel", "")
+    assert ended is not None
+    assert [line["data"] for line in json.loads(ended.log)] == ["up\n"]
+    kind, piece = next(iter(client.stream_log("the-kernel", 0.2, 1 << 16)))
+    assert kind == "application/json"
+    assert json.loads(piece) == json.loads(ended.log)
+
+
+def test_only_the_id_of_a_session_cancels_it(account: Account, client: Client) -> None:
+    push(client, "the-kernel", LASTING)
+    assert not client.cancel(account.place.kernels["the-kernel"].id)
+    assert session_of(account, "the-kernel").live
+
+
+def test_deleting_ends_the_bill(account: Account, client: Client) -> None:
+    push(client, "the-kernel", LASTING)
+    while session_of(account, "the-kernel").started_at is None:
+        account.patience.wait(0.01)
+    session = session_of(account, "the-kernel")
+    client.delete("the-kernel")
+    assert client.gpu_week().used_seconds == pytest.approx(session.ended_at - session.started_at, abs=1)
+
+
+def test_a_week_that_is_used_up_ends_running_sessions(account_at: Callable[..., Account]) -> None:
+    account = account_at(gpu_seconds_per_week=30)
+    client = client_of(account)
+    push(client, "the-kernel", LASTING)
+    session_of(account, "the-kernel").join()
+    assert client.status("the-kernel") == ("CANCEL_ACKNOWLEDGED", "Weekly GPU quota exceeded")
+    assert "weekly GPU quota of 0.01 hours" in push(client, "next-kernel").error
+
+
+def test_links_to_output_expire(account_at: Callable[..., Account]) -> None:
+    account = account_at(link_wall_seconds=-1.0)
+    client = client_of(account)
+    push(client, "the-kernel", "open('a.txt', 'w').write('x')")
+    session_of(account, "the-kernel").join()
+    output = client.output("the-kernel", "")
+    assert output is not None
+    with pytest.raises(Denied) as refused:
+        client.download(output.files[0][1], account.folder / "a", 10, 5)
+    assert refused.value.status == 403
+
+
+def test_a_dataset_is_hidden_then_processed_then_ready(account_at: Callable[..., Account]) -> None:
+    account = account_at(scale=1000.0, dataset_hidden_seconds=200.0, dataset_seconds=400.0)
+    client = client_of(account)
+    (account.folder / "file").write_bytes(b"content")
+    token = client.upload(account.folder / "file", "file.bin", 5)
+    assert client.create_dataset("some-data", "some data", [token]) == ""
+    assert "already in use" in client.create_dataset("some-data", "some data", [token])
+    with pytest.raises(Refusal, match=r"datasets\.update"):
+        account.place.shelf.create_version({"ownerSlug": "alice", "datasetSlug": "some-data"})
+    seen: list[str | None] = []
+    while not seen or seen[-1] != "READY":
+        status = client.dataset_status("some-data")
+        if status not in seen:
+            seen.append(status)
+    assert seen[0] is None
+    assert set(seen[1:-1]) <= {"NOT_YET_PERSISTED", "BLOBS_RECEIVED", "BLOBS_DECOMPRESSED", "BLOBS_COPIED_TO_SDS"}
+
+
+@pytest.mark.parametrize("fault", [Fault.SERVER_ERROR, Fault.DROP, Fault.THROTTLED])
+def test_an_interrupted_upload_goes_on_where_it_was(account: Account, client: Client, fault: Fault) -> None:
+    content = bytes(range(256)) * 1000
+    (account.folder / "file").write_bytes(content)
+    account.place.faults.add("PUT", fault, fault)
+    token = client.upload(account.folder / "file", "file.bin", 5)
+    assert account.place.shelf.blobs[token].path.read_bytes() == content
+
+
+def test_a_session_across_the_weeks_end_is_billed_to_both(account: Account, client: Client) -> None:
+    push(client, "the-kernel", LASTING)
+    session = session_of(account, "the-kernel")
+    while session.started_at is None:
+        account.patience.wait(0.01)
+    start, end = account.place.week(account.now())
+    session.started_at = start - 1_000
+    assert account.place.gpu_seconds_used(start - 604_800, start) == 1_000
+    assert account.place.gpu_seconds_used(start, end) == pytest.approx(account.clock.now() - start, abs=120)
