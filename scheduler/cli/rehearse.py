@@ -86,11 +86,11 @@ def rehearse(
     else:
         # The clock starts when all is prepared, unless it is somebody else's, which runs already.
         rehearsal = Rehearsal(out, _instant(epoch), hours, scale, asked_at if kaggle_proxy else 0.0)
-        base = _read_base(cli.options.config)
+        base = read_base(cli.options.config)
         stand_in(base, out, kaggle_proxy)
         _refuse_while_running(rehearsal)
         clear(out)
-        app = _prepare(rehearsal, base, seed)
+        app = prepare(rehearsal, base, seed)
     begun = reopen(out)
     with standing_in(begun, app):
         _run_daemon(begun, app)
@@ -145,7 +145,7 @@ def _refuse_while_running(rehearsal: Rehearsal) -> None:
         )
 
 
-def _read_base(path: Path | None) -> dict[str, Any]:
+def read_base(path: Path | None) -> dict[str, Any]:
     """Return the settings to rehearse, with absolute paths, once they and their models are found usable.
 
     An earlier rehearsal must not be lost to a typing error, and a message must name the file that people wrote.
@@ -166,7 +166,7 @@ def _read_base(path: Path | None) -> dict[str, Any]:
     return base
 
 
-def _prepare(rehearsal: Rehearsal, base: dict[str, Any], seed: int) -> App:
+def prepare(rehearsal: Rehearsal, base: dict[str, Any], seed: int) -> App:
     """Make settings, corpus, database and queue; the clock starts last, so that none of it takes scheduled time."""
     from dataclasses import replace
 
@@ -185,6 +185,7 @@ def _prepare(rehearsal: Rehearsal, base: dict[str, Any], seed: int) -> App:
     _warn_of_obstacles(app, rehearsal.epoch)
     for spec in specs:
         app.training_data.prefix(spec.name)
+    app.database.close()
     started = replace(rehearsal, origin=rehearsal.origin or clock.real_now())
     write_settings(started, settings_for(started, base))
     return _app(started)
