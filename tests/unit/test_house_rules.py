@@ -91,9 +91,7 @@ def test_heavy_libraries_are_imported_inside_the_function_that_needs_them(reposi
     [("jobs", {"jobs"}), ("scheduler/core", {"jobs", "scheduler"})],
     ids=["jobs", "core"],
 )
-def test_pure_rooms_import_the_standard_library_only(
-    repository: Path, folder: str, allowed: set[str]
-) -> None:
+def test_pure_rooms_import_the_standard_library_only(repository: Path, folder: str, allowed: set[str]) -> None:
     payload = repository / "jobs" / "payload"
     foreign = {
         path.relative_to(repository).as_posix(): names
@@ -107,9 +105,7 @@ def test_pure_rooms_import_the_standard_library_only(
 def test_the_payload_imports_only_itself_and_the_standard_library(repository: Path) -> None:
     """It is shipped to machines that have nothing of ours; its files find each other as siblings."""
     payload = repository / "jobs" / "payload"
-    siblings = {path.stem for path in payload.iterdir()} | {
-        path.stem for path in (payload / "trainers").iterdir()
-    }
+    siblings = {path.stem for path in payload.iterdir()} | {path.stem for path in (payload / "trainers").iterdir()}
     foreign = {}
     for path in python_files(repository, "jobs/payload"):
         allowed = STANDARD_LIBRARY | siblings | ({"numpy"} if path.parent.name == "trainers" else set())
@@ -122,9 +118,7 @@ def test_the_tracked_text_names_no_machine_and_no_package_registry(repository: P
     named = {}
     for path in tracked_files(repository):
         text = path.read_bytes().decode("utf-8", errors="replace")
-        found = [host for host in REGISTRY_HOSTS if host in text] + [
-            hit[0] for hit in MACHINE_PATHS.finditer(text)
-        ]
+        found = [host for host in REGISTRY_HOSTS if host in text] + [hit[0] for hit in MACHINE_PATHS.finditer(text)]
         if found:
             named[path.relative_to(repository).as_posix()] = found
     assert named == {}
@@ -143,9 +137,7 @@ def test_a_lock_file_pins_and_hashes_everything_and_names_no_address(repository:
 
 
 @pytest.mark.parametrize(("smaller", "larger"), [("core.txt", "run.txt"), ("run.txt", "dev.txt")])
-def test_lock_files_nest_so_that_one_environment_can_grow(
-    repository: Path, smaller: str, larger: str
-) -> None:
+def test_lock_files_nest_so_that_one_environment_can_grow(repository: Path, smaller: str, larger: str) -> None:
     def pins(name: str) -> set[str]:
         text = (repository / "requirements" / name).read_text(encoding="utf-8")
         return {line.removesuffix("\\").strip() for line in text.splitlines() if "==" in line}
