@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -125,6 +125,15 @@ class QuotaReading:
     limit_seconds: int
     used_seconds: int
     reserved_seconds: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """What one check of a platform's own checkup found; ``remedy`` is empty when all is well."""
+
+    grade: Literal["ok", "warning", "bad"]
+    found: str
+    remedy: str = ""
 
 
 class Platform(Protocol):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from importlib import import_module
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Protocol, cast
 
 from platforms.base import Misconfigured
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
-    from platforms.base import Platform
+    from platforms.base import Checked, Platform
 
 # name -> "module:function" with the signature Loader. Adding a platform: docs/adding-a-platform.md.
 _LOADERS: Mapping[str, str] = {
@@ -21,6 +21,9 @@ _LOADERS: Mapping[str, str] = {
     "local": "platforms.local.adapter:load",
     "sagemaker": "platforms.sagemaker.adapter:load",
 }
+
+# name -> "module:function" with the signature Checkup, for platforms that can be looked at before they are used.
+_CHECKUPS: Mapping[str, str] = {"kaggle": "platforms.kaggle.checkup:checks"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +43,15 @@ class PlatformContext:
 
 
 if TYPE_CHECKING:
+
+    class Checkup(Protocol):
+        """See platforms.kaggle.checkup.checks."""
+
+        def __call__(
+            self, settings: Mapping[str, str], environ: Mapping[str, str], now: float, *, probe: bool
+        ) -> dict[str, Callable[[], Checked]]:
+            """Return the checks of one pool by name."""
+
     Loader = Callable[[Mapping[str, str], PlatformContext], Platform]
 
 
@@ -58,12 +70,32 @@ def load(platform: str, settings: Mapping[str, str], context: PlatformContext) -
         raise Misconfigured(platform, "load", "there is no such platform", f"Known platforms: {', '.join(known())}")
     module, function = address.split(":")
     try:
-        loader = cast("Loader", getattr(import_module(module), function))
+        return cast("Loader", getattr(import_module(module), function))(settings, context)
     except ImportError as error:
         raise Misconfigured(
             platform, "load", str(error), f"Install the extra of this platform: uff-scheduler[{platform}]"
         ) from error
-    return loader(settings, context)
+
+
+def checkup(
+    platform: str, settings: Mapping[str, str], environ: Mapping[str, str], now: float, *, probe: bool
+) -> dict[str, Callable[[], Checked]]:
+    """Return the platform's own checks of one pool by name, none when it has none; ``now`` is real UTC seconds.
+
+    Raises Misconfigured for an unknown platform, a missing library or a bad setting.
+    """
+    if platform not in _LOADERS:
+        raise Misconfigured(platform, "check", "there is no such platform", f"Known platforms: {', '.join(known())}")
+    if platform not in _CHECKUPS:
+        return {}
+    module, function = _CHECKUPS[platform].split(":")
+    try:
+        checks = cast("Checkup", getattr(import_module(module), function))
+        return checks(settings, environ, now, probe=probe)
+    except ImportError as error:
+        raise Misconfigured(
+            platform, "check", str(error), f"Install the extra of this platform: uff-scheduler[{platform}]"
+        ) from error
 
 
 def reject_unknown(platform: str, settings: Mapping[str, str], allowed: frozenset[str]) -> None:

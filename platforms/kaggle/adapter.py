@@ -19,8 +19,8 @@ from platforms.base import (
     SessionState,
     Unreachable,
 )
-from platforms.kaggle.client import Client, Push
-from platforms.kaggle.credentials import read_credentials
+from platforms.kaggle.account import open_account
+from platforms.kaggle.client import Push
 from platforms.kaggle.inputs import Inputs
 from platforms.kaggle.outputs import Caps, Collector
 from platforms.kaggle.packing import pack
@@ -28,7 +28,7 @@ from platforms.kaggle.records import Record, Records
 from platforms.kaggle.settings import read_settings
 from platforms.kaggle.source import is_source_of
 from platforms.kaggle.tail import Tail
-from platforms.kaggle.wire import Denied, Endpoint, Wire
+from platforms.kaggle.wire import Denied
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -45,11 +45,7 @@ _OVER = {"COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED"}
 
 
 def load(settings: Mapping[str, str], context: PlatformContext) -> KagglePlatform:
-    """Return the Kaggle platform of one pool. Raises Misconfigured."""
-    try:
-        import kagglesdk  # noqa: F401 - a missing library is told here, not at the first launch
-    except ImportError as error:
-        raise Misconfigured("kaggle", "load", str(error), "Install the extra: uff-scheduler[kaggle]") from error
+    """Return the Kaggle platform of one pool. Raises Misconfigured, and ImportError when a library is missing."""
     return KagglePlatform(settings, context, os.environ)
 
 
@@ -59,14 +55,7 @@ class KagglePlatform:
     def __init__(self, settings: Mapping[str, str], context: PlatformContext, environ: Mapping[str, str]) -> None:
         self._settings = chosen = read_settings(settings)
         self._context = context
-        credentials = read_credentials(chosen.credentials, environ)
-        self._client = Client(
-            Wire(credentials, Endpoint(chosen.emulator, chosen.call_seconds)),
-            credentials.username,
-            credentials.token,
-            tries=chosen.tries,
-            pause_seconds=chosen.pause_seconds,
-        )
+        self._client = open_account(chosen, environ).client
         root = context.state_folder.absolute()
         try:
             self._records = Records(root / "launches")
@@ -138,6 +127,8 @@ class KagglePlatform:
         """Return what is known of each key; see Platform.find."""
         found: dict[str, Observed] = {}
         with self._answering("find"):
+            if not keys:
+                self._client.gpu_week()  # whoever asks for nothing wants to know whether anybody answers
             for key in keys:
                 slug = self._slug(key)
                 if slug is None:

@@ -2,20 +2,44 @@
 
 from __future__ import annotations
 
+import threading
 import time
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from platforms.kaggle.credentials import Credentials
 
 CONNECT_SECONDS = 10
+_IMPORTING = threading.Lock()
+_MODULES = (
+    "kagglesdk.kaggle_http_client",
+    "kagglesdk.kernels.types.kernels_api_service",
+    "kagglesdk.datasets.types.dataset_api_service",
+    "kagglesdk.blobs.types.blob_api_service",
+    "kagglesdk.security.types.oauth_service",
+)
 PIECE_BYTES = 1 << 16
 _ANSWER_BYTES_MAX = 96 << 20  # a finished session's log comes inside an answer
 
 
-def open_client(credentials: Credentials, emulator: str, seconds: int) -> Any:
+def import_library() -> None:
+    """Import every part of the library that is used.
+
+    Its modules import each other in circles: threads that meet in there for the first time fail with a deadlock.
+    Raises ImportError.
+    """
+    with _IMPORTING:
+        for name in _MODULES:
+            import_module(name)
+
+
+def open_client(credentials: Credentials, emulator: str, seconds: int, heard: Callable[[Any], None]) -> Any:
     """Return a client to be used in a ``with`` block; it has ``call``, ``session`` and ``url``.
 
+    ``heard`` is given every good answer.
     ``emulator`` is the address of a stand-in, used as a proxy; without one the environment decides, as for the library.
     """
     from kagglesdk.kaggle_env import KaggleEnv
@@ -49,7 +73,12 @@ def open_client(credentials: Credentials, emulator: str, seconds: int) -> Any:
             base = self._endpoint if self._env == KaggleEnv.PROD else f"{self._endpoint}/api"
             return f"{base}/v1/{path}"
 
-    return Client(env=KaggleEnv.LOCAL if emulator else None, verbose=False, user_agent="uff-scheduler")
+    return Client(
+        env=KaggleEnv.LOCAL if emulator else None,
+        verbose=False,
+        user_agent="uff-scheduler",
+        response_processor=heard,
+    )
 
 
 def _bounded(seconds: int) -> Any:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import dataclass
+from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from platforms.base import Misconfigured, Unreachable
@@ -42,6 +44,7 @@ class Wire:
     def __init__(self, credentials: Credentials, endpoint: Endpoint) -> None:
         self._credentials = credentials
         self._endpoint = endpoint
+        self.clock_shown: float | None = None  # what Kaggle's clock showed in its last answer, UTC seconds
 
     def call(self, service: str, name: str, request: Any, answer: Any, seconds: int | None = None) -> Any:
         """Make one remote call and return its answer, an object of the type ``answer``.
@@ -141,7 +144,11 @@ class Wire:
             return response.status_code, str(response.headers.get("Range", ""))
 
     def _client(self, seconds: int) -> Any:
-        return open_client(self._credentials, self._endpoint.emulator, seconds)
+        return open_client(self._credentials, self._endpoint.emulator, seconds, self._note_clock)
+
+    def _note_clock(self, response: requests.Response) -> None:
+        with suppress(KeyError, ValueError):
+            self.clock_shown = parsedate_to_datetime(response.headers["Date"]).timestamp()
 
     def _sorted(self, name: str, error: requests.exceptions.RequestException) -> Exception:
         response = error.response

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -17,22 +18,30 @@ from scheduler.clock import real_now
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from platforms.base import Checked
     from scheduler.app import App
     from scheduler.service.doctor import Diagnosis, Finding
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-@command(app, "schedctl doctor", "schedctl doctor --json")
-def doctor(ctx: typer.Context) -> None:
+@command(app, "schedctl doctor", "schedctl doctor kaggle --probe", "schedctl doctor --json")
+def doctor(
+    ctx: typer.Context,
+    platform: Annotated[str, typer.Argument(help="Look closely at the pools of this platform instead.")] = "",
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Run something there for a moment, which costs little.")
+    ] = False,
+) -> None:
     """Check settings, models, database, disk, artifact store, clock, platforms and package names, all at once.
 
-    Exits with 9 when something is bad; warnings do not count.
+    With the name of a platform, check what that platform can tell of its account. Exits with 9 when something is bad;
+    warnings do not count.
     """
     from scheduler.service.doctor import examine
 
     cli: Cli = ctx.obj
-    diagnoses = examine(_checks(cli))
+    diagnoses = examine(_checkup(cli, platform, probe) if platform else _checks(cli))
     if cli.options.json:
         checks: list[dict[str, Any]] = [
             {"check": d.check, "grade": d.finding.grade, "found": d.finding.found, "remedy": d.finding.remedy}
@@ -67,6 +76,25 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Finding]]:
     for name in sorted(app.pools):
         checks[f"platform of {name}"] = partial(service.check_platform, partial(cli.platform, name), app.clock.now())
     return {**checks, **always}
+
+
+def _checkup(cli: Cli, platform: str, probe: bool) -> dict[str, Callable[[], Finding]]:
+    """Return a platform's own checks of each of its pools; of the usual settings when no pool uses it."""
+    from platforms.registry import checkup
+
+    pools = {pool.name: dict(pool.options) for pool in cli.app.settings.pools if pool.platform == platform}
+    return {
+        f"{name}: {check}" if name else check: partial(_told, call)
+        for name, options in (pools or {"": {}}).items()
+        for check, call in checkup(platform, options, os.environ, real_now(), probe=probe).items()
+    }
+
+
+def _told(call: Callable[[], Checked]) -> Finding:
+    from scheduler.service.doctor import Finding
+
+    checked = call()
+    return Finding(checked.grade, checked.found, checked.remedy)
 
 
 def _settings(app: App | None, error: Exception | None) -> Finding:

@@ -6,7 +6,9 @@ from pathlib import Path
 import pytest
 
 from platforms.base import Misconfigured
+from platforms.kaggle.account import open_account
 from platforms.kaggle.credentials import read_credentials
+from platforms.kaggle.settings import read_settings
 
 TOKEN = "canary-token-1234567890"
 LEGACY = json.dumps({"username": "alice", "key": "canary-key-1234567890"})
@@ -73,6 +75,12 @@ def test_a_file_that_holds_something_else_is_named(tmp_path: Path, text: str, sa
         read_credentials(str(private(tmp_path / "odd", text)), {})
     with pytest.raises(Misconfigured, match="cannot be read"):
         read_credentials(str(tmp_path / "missing"), {})
+
+
+def test_an_environment_that_does_not_exist_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("KAGGLE_API_ENVIRONMENT", "MOON")
+    with pytest.raises(Misconfigured, match=r"KAGGLE_API_ENVIRONMENT.*MOON"):
+        open_account(read_settings({}), {"KAGGLE_API_TOKEN": TOKEN})
 
 
 def test_credentials_do_not_show_themselves() -> None:

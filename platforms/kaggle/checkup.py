@@ -1,0 +1,132 @@
+"""A look at an account before anything depends on it: what `schedctl doctor kaggle` asks."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import tempfile
+import threading
+from functools import partial
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from platforms.base import Checked, Unreachable
+from platforms.kaggle.account import open_account
+from platforms.kaggle.client import Push
+from platforms.kaggle.logs import SessionLog, entries_of
+from platforms.kaggle.settings import read_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from platforms.kaggle.account import Account
+
+_TESTED = re.compile(r"0\.1\.(37|38)")
+_RETIRED = frozenset({"NvidiaTeslaP100", "TpuV38", "Tpu1VmV38", "TpuV232", "TpuV2256"})
+_SKEW_SECONDS = 60
+_PROBE_LOOKS = 100
+_PROBE_SECONDS = 60
+_PROBE = """import json, os
+print("##uff-scheduler##", json.dumps({"begins": "probe", "container": os.environ.get("KAGGLE_CONTAINER_NAME", "")}))
+"""
+
+
+def checks(
+    settings: Mapping[str, str], environ: Mapping[str, str], now: float, *, probe: bool
+) -> dict[str, Callable[[], Checked]]:
+    """Return the checks of one pool by name, to be called in any order; ``now`` is real UTC seconds.
+
+    ``probe`` adds one that runs a CPU kernel for a moment, which costs no GPU time. What fails raises PlatformError.
+    """
+    chosen = read_settings(settings)
+    account = open_account(chosen, environ)
+    found: dict[str, Callable[[], Checked]] = {
+        "library": _library,
+        "credentials": partial(_credentials, account),
+        "quota": partial(_quota, account),
+        "clock": partial(_clock, account, now),
+        "accelerator": partial(_accelerator, chosen.machine_shape),
+        "uploads": partial(_uploads, account, chosen.call_seconds),
+    }
+    if probe:
+        found["probe"] = partial(_probe, account, chosen.push_seconds)
+    return found
+
+
+def _library() -> Checked:
+    found, client = _installed("kagglesdk"), _installed("kaggle")
+    if not _TESTED.match(found):
+        return Checked("warning", f"kagglesdk {found} is not what was tested", "Install kagglesdk 0.1.37 or 0.1.38")
+    if client and not _installed("six"):
+        return Checked("warning", f"kaggle {client} cannot be imported without six", "Run: pip install six")
+    return Checked("ok", f"kagglesdk {found}; Kaggle's own client: {client or 'none, and none is needed'}")
+
+
+def _installed(distribution: str) -> str:
+    try:
+        return version(distribution)
+    except PackageNotFoundError:
+        return ""
+
+
+def _credentials(account: Account) -> Checked:
+    return Checked("ok", f"{account.client.owner()}, by {account.credentials.origin}")
+
+
+def _quota(account: Account) -> Checked:
+    week = account.client.gpu_week()
+    left = max(0, week.allowed_seconds - week.used_seconds - week.reserved_seconds)
+    told = f"{left / 3600:.1f} of {week.allowed_seconds / 3600:.1f} GPU hours are left this week"
+    return Checked("ok", told) if left else Checked("warning", told, "Wait for the refresh")
+
+
+def _clock(account: Account, now: float) -> Checked:
+    account.client.gpu_week()
+    shown = account.wire.clock_shown
+    if shown is None:
+        return Checked("warning", "Kaggle does not tell its time", "Compare this machine's clock with another")
+    skew = round(now - shown)
+    if abs(skew) > _SKEW_SECONDS:
+        return Checked("bad", f"this machine's clock is {skew} s ahead of Kaggle's", "Start a time service")
+    return Checked("ok", f"{skew} s from Kaggle's")
+
+
+def _accelerator(shape: str) -> Checked:
+    if shape in _RETIRED:
+        return Checked("warning", f"{shape} is retired and silently replaced", "Set machine_shape = NvidiaTeslaT4")
+    return Checked("ok", shape or "none: CPU kernels")
+
+
+def _uploads(account: Account, seconds: int) -> Checked:
+    with tempfile.TemporaryDirectory(prefix="uff-kaggle-") as folder:
+        file = Path(folder) / "doctor.bin"
+        file.write_bytes(b"?")
+        account.client.upload(file, file.name, seconds)
+    return Checked("ok", "a file was taken")
+
+
+def _probe(account: Account, push_seconds: int) -> Checked:
+    """Run a kernel that tells its own session id, and delete it."""
+    client, slug = account.client, f"uff-probe-{secrets.token_hex(4)}"
+    patience = threading.Event()
+    push = Push(slug, slug.replace("-", " "), _PROBE, (), "", _PROBE_SECONDS, internet=False)
+    pushed = client.push(push, push_seconds)
+    try:
+        if pushed.error or pushed.slug != slug:
+            return Checked("bad", pushed.error or f"it landed as {pushed.slug}", "See docs/kaggle.md")
+        for look in range(_PROBE_LOOKS):
+            status = client.status(slug)
+            if status is not None and status[0] in {"COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED"}:
+                break
+            patience.wait(min(5.0, 0.05 * 1.5**look))
+        else:
+            raise Unreachable("kaggle", "probe", f"{slug} did not end", "Look at it in the browser")
+        output, log = client.output(slug, ""), SessionLog()
+        for _ in log.feed(entries_of(output.log if output else "")):
+            pass
+    finally:
+        client.delete(slug)
+    if log.session_id is None:
+        return Checked("warning", "a kernel does not know its session: forced stops delete it, and lose its log")
+    return Checked("ok", f"a kernel ran and told its session, {log.session_id}")
