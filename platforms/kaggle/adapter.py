@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 _SLUG = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*", re.ASCII)
 _SLUG_LENGTHS = range(5, 51)
-_UPLOAD_CALLS = 10  # an upload may take as long as this many calls
+_UPLOAD_CALLS = 20  # an upload may take as long as this many calls
 _CANCEL_PATIENCE_SECONDS = 120  # then the kernel is deleted
 _OVER = {"COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED"}
 
@@ -216,6 +216,8 @@ class KagglePlatform:
                     self._client.delete(record.slug)
                     self._records.drop(key)
                     removed.append(key)
+                elif record.state == "void":
+                    self._client.delete(record.slug)  # should a push arrive after all
                 elif record.state in {"intent", "pushed"}:
                     in_use |= set(record.datasets)
             self._inputs.sweep(in_use, now, self._settings.keep_inputs_seconds)

@@ -75,7 +75,7 @@ def read_settings(settings: Mapping[str, str]) -> Settings:
         slug_prefix=settings.get("slug_prefix", ""),
         dataset_prefix=settings.get("dataset_prefix", "uff"),
         emulator=settings.get("emulator", ""),
-        call_seconds=max(1, count("call_seconds", 60)),
+        call_seconds=max(1, count("call_seconds", 30)),
         push_seconds=max(1, count("push_seconds", 300)),
         settle_seconds=count("settle_seconds", 60),
         ready_seconds=count("ready_seconds", 600),

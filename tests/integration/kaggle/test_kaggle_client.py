@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from platforms.base import LaunchRequest, SessionState
+from platforms.base import LaunchRequest, Misconfigured, SessionState, Unreachable
 from platforms.emulators.kaggle.rules import Fault
 
 Account = Any
@@ -243,3 +243,35 @@ def test_a_session_that_cannot_be_cancelled_is_deleted(account: Account, monkeyp
     ended = account.until("uff-ufm-0001", SessionState.ENDED)
     assert ended.detail == "deleted"
     assert [session.live for session in account.place.sessions()] == [False]
+
+
+def test_an_access_token_tells_whose_it_is(account: Account) -> None:
+    """Asked once; a token that is not active needs a person."""
+    (account.folder / "token").write_text(account.place.key)
+    (account.folder / "token").chmod(0o600)
+    platform = account.adapter(credentials=str(account.folder / "token"))
+    platform.launch(account.request("uff-ufm-0001", "finish"), account.now())
+    assert platform.find(["uff-ufm-0001"], account.now())
+    assert [call for call, _ in account.server.requests].count("IntrospectToken") == 1
+    (account.folder / "token").write_text("stale-token")
+    with pytest.raises(Misconfigured, match="not active"):
+        account.adapter(credentials=str(account.folder / "token")).find(["uff-ufm-0001"], account.now())
+
+
+@pytest.mark.parametrize("fault", [Fault.THROTTLED, Fault.SERVER_ERROR, Fault.DROP])
+def test_a_log_stream_that_is_refused_is_no_empty_log(account: Account, fault: Fault) -> None:
+    account.adapter().launch(account.request("uff-ufm-0001", "wait"), account.now())
+    account.until("uff-ufm-0001", SessionState.RUNNING)
+    account.place.faults.add("LogStream", fault)
+    with pytest.raises(Unreachable):
+        list(account.adapter().logs("uff-ufm-0001", 0, 100))
+
+
+def test_of_an_endless_log_a_part_is_kept(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("platforms.kaggle.tail._KEPT_BYTES", 10_000)
+    flood = ["{python}", "-c", "print(*range(100_000), sep='\\n')"]
+    account.adapter().launch(account.request("uff-ufm-0001", "finish", command=flood), account.now())
+    account.until("uff-ufm-0001", SessionState.ENDED)
+    output = account.output("uff-ufm-0001")
+    assert len(output) < 11_000
+    assert "bytes is dropped]" in output

@@ -1,5 +1,6 @@
 """The books of a platform against our ledger, on the scripted platform and each kind of database."""
 
+import math
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -111,6 +112,20 @@ def test_without_an_answer_nothing_is_launched_and_the_pool_is_closed_until_ther
     assert launchable(ports, due, NOW) == due
     with ports.database.read() as tx:
         assert limits.closures(tx) == {}
+
+
+def test_the_ledger_ends_at_the_emulators_bill(ports: Ports, account: Any) -> None:
+    """A whole session through the adapter: what we charged by its log is corrected to the second."""
+    account.adapter().launch(account.request("uff-ufm-0001", "finish"), account.now())
+    ended = account.settle("uff-ufm-0001")
+    charge(ports, ended.started, ended.ended)
+    assert isinstance(ports.platforms, dict)
+    ports.platforms["kaggle"] = account.adapter()
+    read_books(ports, ["kaggle"], account.now() + SETTLED_SECONDS)
+    start, end = account.place.week(account.now())
+    with ports.database.read() as tx:
+        booked = seconds_within(ledger.charges(tx, 0)["kaggle"], Window(int(start), int(end)))
+    assert booked == math.ceil(account.place.gpu_seconds_used(start, end))
 
 
 def test_a_place_without_books_is_never_asked(database: Database, ports: Ports, cloud: FakeCloud) -> None:
