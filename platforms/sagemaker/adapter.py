@@ -62,9 +62,13 @@ class SageMakerPlatform:
         return self._connect("logs")
 
     @cached_property
+    def _s3(self) -> Any:
+        return self._connect("s3")
+
+    @cached_property
     def _files(self) -> S3Store:
         notes = self._context.state_folder / "uploads"
-        return S3Store(self._connect("s3"), self._settings.bucket, notes, prefix=self._settings.prefix)
+        return S3Store(self._s3, self._settings.bucket, notes, prefix=self._settings.prefix)
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
         """Start a training job named by the key; see Platform.launch."""
@@ -163,8 +167,12 @@ class SageMakerPlatform:
     def _upload(self, request: LaunchRequest) -> None:
         """Put the payload, named by its content, and the launch document where the job will look for them."""
         digest = self._code_digest(request)
-        for name, path in self._code(request).items():
-            self._files.create(f"code/{digest}/payload/{name}", path)
+        if self._files.size(f"code/{digest}.complete") is None:
+            for name, path in self._code(request).items():
+                # Past the store, whose keys cannot be called __init__.py.
+                place = f"{self._settings.prefix}code/{digest}/payload/{name}"
+                self._s3.put_object(Bucket=self._settings.bucket, Key=place, Body=path.read_bytes())
+            self._files.put(f"code/{digest}.complete", b"")
         document = {**request.launch, "work_dir": WORK_DIR}
         self._files.put(f"launches/{request.key}/launch.json", json.dumps(document).encode())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -24,7 +25,8 @@ if TYPE_CHECKING:
 _ROOT = "/opt/ml"
 _KILL_ROUNDS = 25
 _FAILURE_CHARACTERS = 1024
-_INHERITED = ("PATH", "HOME", "LANG", "LD_LIBRARY_PATH", "TMPDIR")
+# What programs need to run here, and what makes sums come out the same as elsewhere on this machine.
+_INHERITED = re.compile(r"PATH|HOME|LANG|LD_LIBRARY_PATH|TMPDIR|(OMP|MKL|OPENBLAS)_\w+")
 
 
 class Cloud(Protocol):
@@ -232,7 +234,7 @@ class Job:
         if words[0] in {"python", "python3"}:
             words[0] = sys.executable
         environment = {
-            **{name: os.environ[name] for name in _INHERITED if name in os.environ},
+            **{name: text for name, text in os.environ.items() if _INHERITED.fullmatch(name)},
             **self.request.get("Environment", {}),
             "TRAINING_JOB_NAME": self.name,
             "TRAINING_JOB_ARN": self.arn,

@@ -1,0 +1,158 @@
+"""A SageMaker of our own with a bucket, the shipped payload, and a clock on which an hour is a few seconds."""
+
+import hashlib
+import json
+import random
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jobs
+from jobs.payload.clock import Clock
+from platforms.artifacts.base import BlobStore, Grant
+from platforms.artifacts.registry import open_store
+from platforms.base import LaunchRequest, Observed, Platform, SessionState
+from platforms.emulators.sagemaker.place import Place
+from platforms.emulators.sagemaker.rules import Rules
+from platforms.emulators.sagemaker.server import Server
+from platforms.registry import PlatformContext, load
+from scheduler.clock import ScaledClock, starting_now
+
+EPOCH = 1_800_000_000
+BUNDLE = Path(jobs.__file__).parent
+DATA = "corpus/v1/mixtures/lm"
+
+
+@dataclass
+class World:
+    """Everything a session touches. Adapters made by ``adapter`` share one state folder, as restarted daemons do."""
+
+    folder: Path
+    place: Place
+    address: str
+    bucket: str
+    clock: ScaledClock
+    store: BlobStore
+    patience: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def options(self) -> dict[str, str]:
+        """The settings of the pool."""
+        return {
+            "endpoint": self.address,
+            "region": "us-east-1",
+            "bucket": self.bucket,
+            "role": "arn:aws:iam::123456789012:role/uff-execution",
+            "image": "pytorch",
+            "instance_types": "ml.g4dn.xlarge",
+        }
+
+    def adapter(self, **options: str) -> Platform:
+        """A new adapter, as a daemon makes it at its start."""
+        context = PlatformContext(self.folder / "state", sys.executable, BUNDLE, clock=self.clock.payload_clock())
+        return load("sagemaker", {**self.options, **options}, context)
+
+    def local(self) -> Platform:
+        """This machine as a platform, on the same clock."""
+        context = PlatformContext(self.folder / "local", sys.executable, BUNDLE, clock=self.clock.payload_clock())
+        return load("local", {}, context)
+
+    def request(
+        self, key: str, command: list[str], *, attempt: int = 1, seconds: int = 7_200, **lane: Any
+    ) -> LaunchRequest:
+        """A session of one lane that trains the job ``lm`` from the newest checkpoint there is."""
+        restore = sorted(self.store.keys("jobs/lm/manifests/"), reverse=True)
+        reads = [f"runs/{key}/stop", *(f"runs/{key}/lane-0/{name}.json" for name in ("heartbeat", "result"))]
+        for manifest in restore:
+            parts = json.loads(self.store.read(manifest))["components"]
+            reads += [manifest, *(f"jobs/lm/blobs/{part['sha256']}" for part in parts)]
+        deadline = self.clock.now() + seconds
+        usual = {
+            "index": 0,
+            "job": "lm",
+            "attempt": attempt,
+            "devices": [],
+            "seed": 11,
+            "target_step": 100,
+            "command": command,
+            "environment": {},
+            "data": "",
+            "setup_seconds": 60,
+            "checkpoint_seconds": 10,
+            "restore": restore,
+        }
+        launch = {
+            "format": 1,
+            "run": key,
+            "clock": self.clock.payload_clock(),
+            "deadline": deadline,
+            "stop_margin_seconds": 300,
+            "heartbeat_seconds": 60,
+            "grace_seconds": 1_200,
+            "mtbf_seconds": 108_000,
+            "store": self.store.payload_address(Grant(key, ("lm",), tuple(reads), (DATA,), 600)),
+            "expected_devices": None,
+            "lanes": [usual | lane],
+        }
+        return LaunchRequest(key, "pool", 1, deadline, launch, "", {})
+
+    def until(self, key: str, state: SessionState, platform: Platform | None = None) -> Observed:
+        """Wait, within reason, until the platform reports a state."""
+        observed = None
+        for _ in range(1_000):
+            observed = (platform or self.adapter()).find([key], self.clock.now()).get(key)
+            if observed is not None and observed.state == state:
+                return observed
+            self.patience.wait(0.03)
+        raise AssertionError(f"{key} never became {state}, but {observed}\n{self.output(key)}")
+
+    def output(self, key: str) -> str:
+        """What the session printed."""
+        return b"".join(self.adapter().logs(key, 0, 1 << 20)).decode()
+
+    def result(self, key: str) -> dict[str, Any]:
+        """The lane's last word."""
+        document: dict[str, Any] = json.loads(self.store.read(f"runs/{key}/lane-0/result.json"))
+        return document
+
+    def newest(self) -> dict[str, str]:
+        """The digests of the newest checkpoint's components, the metrics aside."""
+        manifest = json.loads(self.store.read(max(self.store.keys("jobs/lm/manifests/"))))
+        return {part["name"]: part["sha256"] for part in manifest["components"] if part["name"] != "meta.json"}
+
+
+@pytest.fixture
+def world(tmp_path: Path, aws_credentials: None, monkeypatch: pytest.MonkeyPatch) -> Iterator[World]:
+    """An account in which nothing ran yet. Fails when a job leaves a process behind."""
+    bucket = f"uff-{hashlib.sha256(str(tmp_path).encode()).hexdigest()[:12]}"
+    clock = starting_now(EPOCH, 600.0)
+    rules = Rules(queue_seconds=30, download_seconds=30, upload_seconds=30, grace_seconds=1_200)
+    place = Place(tmp_path / "emulator", Clock(**clock.payload_clock()), rules)
+    with Server(place) as server:
+        server.make_bucket(bucket)
+        options = {"bucket": bucket, "region": "us-east-1", "endpoint": server.address}
+        yield World(tmp_path, place, server.address, bucket, clock, open_store("s3", tmp_path / "store", options))
+    assert [job.name for job in place.jobs.values() if job.live] == []
+
+
+@pytest.fixture
+def corpus(world: World) -> None:
+    """Text to train on, in the store."""
+    source = Path(json.__file__).read_text() + Path(random.__file__).read_text()
+    texts = [json.dumps({"text": source[start : start + 2000]}) + "\n" for start in range(0, len(source), 2000)]
+    world.store.put(f"{DATA}/heldout.jsonl", "".join(texts[:2]).encode())
+    world.store.put(f"{DATA}/train-000.jsonl", "".join(texts[2:]).encode())
+
+
+@pytest.fixture
+def waiting(world: World) -> Callable[[str], LaunchRequest]:
+    """Sessions that do nothing until they are told to leave."""
+    program = (
+        "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(0)); print('here', flush=True); signal.pause()"
+    )
+    return lambda key: world.request(key, ["{python}", "-c", program])

@@ -1,0 +1,221 @@
+"""Whatever is lost between the scheduler and AWS: one launch is one training job, and one bill."""
+
+import json
+import random
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from platforms.base import Misconfigured, PlatformError, Refused, SessionState, Unreachable
+from platforms.emulators.sagemaker.rules import Fault, Faults
+
+if TYPE_CHECKING:
+    from platforms.base import LaunchRequest
+
+World = Any  # see conftest.py
+Waiting = Callable[[str], "LaunchRequest"]
+
+# Launches a session in a process that dies, as by kill -9, just before or just after its n-th call to AWS.
+DYING_LAUNCH = """
+import json, os, sys
+from pathlib import Path
+import botocore.httpsession
+from platforms.base import LaunchRequest
+from platforms.registry import PlatformContext, load
+number, when, options, state, bundle, request, now = json.loads(sys.stdin.read())
+send, calls = botocore.httpsession.URLLib3Session.send, []
+def die(session, prepared):
+    calls.append(prepared.url)
+    if len(calls) == number and when == "before":
+        os._exit(9)
+    answer = send(session, prepared)
+    if len(calls) == number:
+        os._exit(9)
+    return answer
+botocore.httpsession.URLLib3Session.send = die
+platform = load("sagemaker", options, PlatformContext(Path(state), sys.executable, Path(bundle)))
+platform.launch(LaunchRequest(**request), now)
+"""
+
+
+def launch_and_die(world: World, options: dict[str, str], request: "LaunchRequest", number: int, when: str) -> int:
+    fields = {name: getattr(request, name) for name in ("key", "pool", "devices", "deadline", "launch", "options")}
+    state, now = str(world.folder / "state"), world.clock.now()
+    order = [number, when, world.options | options, state, request.bundle, fields | {"bundle": request.bundle}, now]
+    text = json.dumps(order)
+    return subprocess.run([sys.executable, "-c", DYING_LAUNCH], input=text, text=True, check=False).returncode
+
+
+@pytest.fixture
+def bundle(tmp_path: Path) -> str:
+    """A payload of one file: it says hello and waits to be told to leave."""
+    (tmp_path / "bundle" / "payload").mkdir(parents=True)
+    agent = tmp_path / "bundle" / "payload" / "agent.py"
+    agent.write_text("import signal\nsignal.signal(signal.SIGTERM, lambda *_: exit(0))\nsignal.pause()\n")
+    return str(tmp_path / "bundle")
+
+
+def bundled(request: "LaunchRequest", bundle: str) -> "LaunchRequest":
+    return replace(request, bundle=bundle)
+
+
+def test_a_daemon_killed_at_any_call_of_a_launch_leaves_nothing_that_is_started_twice(
+    world: World, waiting: Waiting, bundle: str
+) -> None:
+    """A restarted daemon finds what was started, or starts it; AWS never has two jobs, nor one that nobody knows."""
+    world.place.rules.instances_max = 100
+    launched = code = 0
+    for number in range(1, 30):
+        for when in ("before", "after"):
+            key = f"uff-lm-{number}-{when}"
+            own = {"prefix": f"{key}/"}  # nothing is there from the launch before
+            request = bundled(waiting(key), bundle)
+            code = launch_and_die(world, own, request, number, when)
+            known = world.adapter(**own).find([key], world.clock.now())
+            assert set(known) == {key} & set(world.place.jobs), "what AWS has, the scheduler finds"
+            world.adapter(**own).launch(request, world.clock.now())
+            launched += 1
+            assert len(world.place.jobs) == launched
+            world.adapter(**own).stop(key, world.clock.now(), force=True)
+        if code == 0:
+            assert number > 6, "a launch takes at least six calls"
+            return
+        assert code == 9
+    pytest.fail("a launch took more calls than were tried")
+
+
+@pytest.mark.parametrize("fault", [Fault.DROP_AFTER_COMMIT, Fault.ERROR_AFTER_COMMIT, Fault.DROP, Fault.THROTTLED])
+def test_a_launch_whose_answer_is_lost_is_found_to_be_ours(world: World, waiting: Waiting, fault: Fault) -> None:
+    """The client repeats it by itself; the name that is taken then is taken by the very job that was asked for."""
+    world.place.faults.add("CreateTrainingJob", fault)
+    assert world.adapter().launch(waiting("uff-lm-1"), world.clock.now()).key == "uff-lm-1"
+    assert list(world.place.jobs) == ["uff-lm-1"]
+
+
+def test_a_launch_that_is_never_answered_is_unknown_and_found_later(
+    world: World, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platforms.artifacts.s3.client._ATTEMPTS", 1)
+    platform = world.adapter()
+    world.place.faults.add("CreateTrainingJob", Fault.DROP_AFTER_COMMIT)
+    world.place.faults.draw = lambda call: Fault.SERVER_ERROR if world.place.jobs else None
+    for _ in range(2):
+        with pytest.raises(Unreachable):
+            platform.launch(waiting("uff-lm-1"), world.clock.now())
+    world.place.faults.draw = lambda _: None
+    assert list(platform.find(["uff-lm-1"], world.clock.now())) == ["uff-lm-1"]
+
+
+def test_throttling_that_lasts_starts_nothing_and_waits(
+    world: World, waiting: Waiting, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("platforms.artifacts.s3.client._ATTEMPTS", 1)
+    world.place.faults.add("CreateTrainingJob", Fault.THROTTLED)
+    with pytest.raises(Refused) as refused:
+        world.adapter().launch(waiting("uff-lm-1"), world.clock.now())
+    assert refused.value.wait_until is not None
+    assert not refused.value.permanent
+    assert world.place.jobs == {}
+
+
+def test_a_job_of_somebody_else_is_neither_adopted_nor_stopped(world: World, waiting: Waiting) -> None:
+    world.adapter(owner="them").launch(waiting("uff-lm-1"), world.clock.now())
+    ours = world.adapter(owner="us")
+    with pytest.raises(Misconfigured, match="somebody else"):
+        ours.launch(waiting("uff-lm-1"), world.clock.now())
+    assert ours.find(["uff-lm-1"], world.clock.now()) == {}
+    ours.stop("uff-lm-1", world.clock.now(), force=True)
+    assert world.place.jobs["uff-lm-1"].status == "InProgress"
+
+
+def test_a_lack_of_machines_is_no_failed_attempt_and_closes_the_pool_for_a_while(
+    world: World, waiting: Waiting
+) -> None:
+    world.place.rules.no_capacity.add("uff-lm-1")
+    platform = world.adapter()
+    platform.launch(waiting("uff-lm-1"), world.clock.now())
+    absent = world.until("uff-lm-1", SessionState.ABSENT, platform)
+    assert "CapacityError" in absent.detail
+    with pytest.raises(Refused, match="CapacityError") as refused:
+        platform.launch(waiting("uff-lm-2"), world.clock.now())
+    assert refused.value.wait_until > world.clock.now()
+    platform.launch(waiting("uff-lm-2"), refused.value.wait_until)
+    assert world.place.billed_seconds() == 0
+
+
+def test_a_full_account_is_waited_for_and_an_account_without_instances_needs_a_person(
+    world: World, waiting: Waiting
+) -> None:
+    world.adapter().launch(waiting("uff-lm-1"), world.clock.now())
+    with pytest.raises(Refused) as refused:
+        world.adapter().launch(waiting("uff-lm-2"), world.clock.now())
+    assert refused.value.wait_until > world.clock.now() - 600
+    world.place.rules.instances_max = 0
+    with pytest.raises(Misconfigured, match="Service Quotas"):
+        world.adapter().launch(waiting("uff-lm-2"), world.clock.now())
+
+
+def test_a_job_without_a_bill_is_not_over(world: World, waiting: Waiting) -> None:
+    """What is told as the end is what is charged, so it is told when it is known."""
+    world.place.rules.bill_delay_seconds = 1_000_000
+    platform = world.adapter()
+    platform.launch(waiting("uff-lm-1"), world.clock.now())
+    world.until("uff-lm-1", SessionState.RUNNING)
+    platform.stop("uff-lm-1", world.clock.now(), force=False)
+    world.place.jobs["uff-lm-1"].join(20)
+    ended_at = world.place.jobs["uff-lm-1"].ended_at
+    assert platform.find(["uff-lm-1"], ended_at)["uff-lm-1"].detail == "Stopped, not billed yet"
+    late = platform.find(["uff-lm-1"], ended_at + 600)["uff-lm-1"]
+    assert (late.state, late.ended) == (SessionState.ENDED, ended_at)
+
+
+def test_a_folder_on_this_machine_is_no_store_for_a_training_job(world: World, waiting: Waiting) -> None:
+    request = waiting("uff-lm-1")
+    launch = {**request.launch, "store": {"kind": "directory", "root": "/somewhere"}}
+    with pytest.raises(Misconfigured, match="artifact-store"):
+        world.adapter().launch(replace(request, launch=launch), world.clock.now())
+
+
+@pytest.mark.parametrize("block", range(10))
+def test_under_any_schedule_of_faults_a_key_is_one_job_and_the_charge_is_the_bill(
+    world: World, waiting: Waiting, bundle: str, block: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ten schedules in each account, a hundred in all."""
+    monkeypatch.setattr("platforms.artifacts.s3.client._ATTEMPTS", 1)
+    rules, faults = world.place.rules, world.place.faults
+    rules.queue_seconds = rules.download_seconds = rules.upload_seconds = 0
+    rules.instances_max = 100
+    platform = world.adapter()
+    keys = [f"uff-lm-{block * 10 + number}" for number in range(10)]
+    for seed, key in enumerate(keys, block * 10):
+        draw_from(random.Random(seed), faults)
+        answered(partial(platform.launch, bundled(waiting(key), bundle), world.clock.now()))
+        answered(partial(platform.stop, key, world.clock.now(), force=False))
+        faults.draw = lambda _: None
+        assert set(platform.find([key], world.clock.now())) == {key} & set(world.place.jobs)
+    for key, job in world.place.jobs.items():
+        platform.stop(key, world.clock.now(), force=False)
+        job.join(20)
+    seen = world.adapter().find(keys, world.clock.now()).values()
+    assert sum(0 if one.started is None else one.ended - one.started for one in seen) == world.place.billed_seconds()
+
+
+def draw_from(chance: random.Random, faults: Faults) -> None:
+    """Let two calls of seven go well."""
+    faults.draw = lambda _: chance.choice([None, None, *Fault])
+
+
+def answered(call: Callable[[], object]) -> None:
+    """Make a call until it is answered, as the daemon does from cycle to cycle; not for ever."""
+    for _ in range(20):
+        try:
+            call()
+        except PlatformError:
+            continue
+        return
