@@ -1,0 +1,64 @@
+"""What a description of a training job means: when it is over, and what is charged."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from platforms.base import SessionState
+from platforms.sagemaker.state import failure, observed
+
+START, END, NOW = 1_800_000_000, 1_800_003_600, 1_800_010_000
+
+
+def description(status: str, secondary: str, **more: Any) -> dict[str, Any]:
+    name = {"TrainingJobName": "uff-ufm-0001", "TrainingJobArn": "arn", "TrainingJobStatus": status}
+    return {**name, "SecondaryStatus": secondary, **more}
+
+
+def at(seconds: int) -> datetime:
+    return datetime.fromtimestamp(seconds, UTC)
+
+
+@pytest.mark.parametrize(
+    ("status", "secondary", "started", "state"),
+    [
+        ("InProgress", "Starting", False, SessionState.QUEUED),
+        ("InProgress", "Pending", False, SessionState.QUEUED),
+        ("InProgress", "Downloading", True, SessionState.RUNNING),
+        ("InProgress", "Training", True, SessionState.RUNNING),
+        ("InProgress", "Uploading", True, SessionState.RUNNING),
+        ("InProgress", "SomethingNew", True, SessionState.RUNNING),
+        ("SomethingNew", "SomethingNew", False, SessionState.QUEUED),
+        ("Stopping", "Stopping", True, SessionState.RUNNING),
+        ("Completed", "Completed", True, SessionState.ENDED),
+        ("Stopped", "MaxRuntimeExceeded", True, SessionState.ENDED),
+        ("Failed", "Failed", True, SessionState.ENDED),
+        ("Failed", "Failed", False, SessionState.ABSENT),
+        ("Stopped", "Stopped", False, SessionState.ABSENT),
+    ],
+)
+def test_states_are_told_from_status_and_meter(status: str, secondary: str, started: bool, state: SessionState) -> None:
+    times = {"TrainingStartTime": at(START), "TrainingEndTime": at(END)} if started else {}
+    assert observed(description(status, secondary, **times), NOW).state is state
+
+
+def test_what_is_charged_is_what_is_billed() -> None:
+    """A spot job is billed less than it ran; its charge is the bill, from its start on."""
+    job = description("Completed", "Completed", TrainingStartTime=at(START), TrainingEndTime=at(END))
+    seen = observed({**job, "BillableTimeInSeconds": 1_234}, NOW)
+    assert (seen.started, seen.ended) == (START, START + 1_234)
+
+
+def test_the_end_is_believed_when_the_bill_is_there_or_overdue() -> None:
+    job = description("Stopped", "Stopped", TrainingStartTime=at(START), TrainingEndTime=at(END))
+    assert observed(job, END + 599).state is SessionState.RUNNING
+    late = observed(job, END + 600)
+    assert (late.state, late.started, late.ended) == (SessionState.ENDED, START, END)
+
+
+def test_a_failure_is_told_with_its_class() -> None:
+    job = description("Failed", "Failed", FailureReason="CapacityError: Unable to provision requested ML compute")
+    assert failure(job)[0] == "CapacityError"
+    assert "CapacityError" in observed(job, NOW).detail
+    assert failure(description("Failed", "Failed")) == ("", "")
