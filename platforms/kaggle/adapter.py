@@ -26,7 +26,7 @@ from platforms.kaggle.outputs import Caps, Collector
 from platforms.kaggle.packing import pack
 from platforms.kaggle.records import Record, Records
 from platforms.kaggle.settings import read_settings
-from platforms.kaggle.source import is_source_of
+from platforms.kaggle.source import is_source_of, order_of
 from platforms.kaggle.tail import Tail
 from platforms.kaggle.wire import Denied
 
@@ -281,8 +281,17 @@ class KagglePlatform:
             why = f"there is a kernel {slug} that we did not push"
             raise Refused("kaggle", "launch", why, "Rename it, or set slug_prefix", permanent=True)
         began = self._client.last_run(slug)
-        intended_at = min(now, int(began)) if began else now
-        return self._records.write(Record(key, slug, "pushed", intended_at, now, relays=False))
+        order = order_of(source)
+        record = Record(
+            key=key,
+            slug=slug,
+            state="pushed",
+            intended_at=min(now, int(began)) if began else now,
+            void_from=now,
+            jobs=tuple(str(lane["job"]) for lane in order["launch"].get("lanes", ())),
+            relays=bool(order["relays"]),
+        )
+        return self._records.write(record)
 
     def _look(self, record: Record, now: int) -> Observed | None:
         """Return a launch as it stands, writing down what is final; None: Kaggle does not show it (yet)."""

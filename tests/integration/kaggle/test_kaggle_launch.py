@@ -134,6 +134,8 @@ def test_a_launch_is_found_by_its_name_when_our_records_are_lost(account: Accoun
     assert restored.find([KEY], account.now())[KEY].state == SessionState.ENDED
     assert restored.launch(account.request(KEY, "finish"), account.now()).state == SessionState.ENDED
     assert sessions(account) == 1
+    restored.collect(KEY, account.store, account.now())
+    assert account.result(KEY)["outcome"] == "finished"
 
 
 def test_killed_at_any_step_a_launch_never_starts_twice(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
