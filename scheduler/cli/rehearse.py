@@ -209,6 +209,8 @@ def _run_daemon(rehearsal: Rehearsal, app: App) -> None:
     if pid is not None:
         _say(f"joining the daemon that still runs (process {pid})")
         _watch(rehearsal, app, lambda: _daemon_pid(rehearsal) is None)
+        if not _is_over(rehearsal, app):
+            raise _ended_early(rehearsal, "the daemon ended")
         return
     command = [sys.executable, "-m", "scheduler", "--config", str(rehearsal.config), "daemon"]
     ours = {name: text for name, text in os.environ.items() if not name.startswith(PREFIX)}
@@ -227,10 +229,24 @@ def _run_daemon(rehearsal: Rehearsal, app: App) -> None:
             f"interrupted; running sessions save and end by themselves. Go on with: {_resume_command(rehearsal)}"
         ) from None
     if daemon.returncode != 0:
-        raise RehearsalError(
-            f"the daemon ended with {_how(daemon.returncode)} before the week was over; nothing is lost. "
-            f"Its last words are in {rehearsal.log}. Go on with: {_resume_command(rehearsal)}"
-        )
+        raise _ended_early(rehearsal, f"the daemon ended with {_how(daemon.returncode)}")
+    if not _is_over(rehearsal, app):
+        raise _ended_early(rehearsal, "the daemon was stopped")
+
+
+def _is_over(rehearsal: Rehearsal, app: App) -> bool:
+    """Whether the time is over and every session settled. A daemon that was asked to stop ends well, but early."""
+    from scheduler.store import runs
+
+    with app.database.read() as tx:
+        return app.clock.now() >= rehearsal.end and not runs.live(tx)
+
+
+def _ended_early(rehearsal: Rehearsal, what: str) -> RehearsalError:
+    return RehearsalError(
+        f"{what} before the week was over; nothing is lost. Its last words are in {rehearsal.log}. "
+        f"Go on with: {_resume_command(rehearsal)}"
+    )
 
 
 def _resume_command(rehearsal: Rehearsal) -> str:
