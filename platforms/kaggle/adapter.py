@@ -41,6 +41,7 @@ _SLUG = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*", re.ASCII)
 _SLUG_LENGTHS = range(5, 51)
 _UPLOAD_CALLS = 20  # an upload may take as long as this many calls
 _CANCEL_PATIENCE_SECONDS = 120  # then the kernel is deleted
+_MISSED_SECONDS = 300  # how long a session must be gone before it counts as deleted
 _OVER = {"COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED"}
 
 
@@ -305,8 +306,8 @@ class KagglePlatform:
         status = self._client.status(record.slug)
         if status is None:
             return self._look_for_missing(record, now)
-        if record.state == "intent":
-            record = self._records.write(record.having(state="pushed"))
+        if record.state == "intent" or record.missed_at is not None:
+            record = self._records.write(record.having(state="pushed", missed_at=None))
         word, failure = status
         if word in _OVER:
             return self._close(record, f"{word.lower()} {failure}".strip(), now)
@@ -319,7 +320,10 @@ class KagglePlatform:
         return _observed(record, SessionState.QUEUED)
 
     def _look_for_missing(self, record: Record, now: int) -> Observed | None:
-        """A kernel that is missing on two counts was never pushed, or is deleted. Denials may pass, lists may lag."""
+        """A kernel that is missing on two counts was never pushed, or is deleted. Denials may pass, lists may lag.
+
+        One that ran, and that we did not delete, must be missed again after a while.
+        """
         self._client.gpu_week()
         if self._client.last_run(record.slug) is not None:
             return None
@@ -329,6 +333,11 @@ class KagglePlatform:
             detail = "Kaggle does not have it, and no push of ours can still arrive"
             record = self._records.write(record.having(state="void", detail=detail))
             return Observed(record.key, SessionState.ABSENT, "", detail=detail)
+        if record.cancelled_at is None and record.missed_at is None:
+            self._records.write(record.having(missed_at=now))
+            return None
+        if record.missed_at is not None and now - record.missed_at < _MISSED_SECONDS:
+            return None
         return self._close(record, "deleted", now)
 
     def _close(self, record: Record, detail: str, now: int) -> Observed:

@@ -22,6 +22,7 @@ _Answer = TypeVar("_Answer")
 _KERNELS = "kernels.KernelsApiService"
 _DATASETS = "datasets.DatasetApiService"
 _PAGE = 100
+_LIST_PAGES = 5
 _UPLOAD_ROUNDS = 10
 _WEEK_SECONDS = 604_800
 
@@ -161,22 +162,29 @@ class Client:
         return str(answer.blob.source or "")
 
     def last_run(self, slug: str) -> float | None:
-        """Return when a kernel's newest session began (UTC seconds) by our own list; None: it is not on it."""
+        """Return when a kernel's newest session began (UTC seconds) by our own list; None: it is not on it.
+
+        The list is read from the newest run on, as far as a kernel of this week can be. Searching it by name is not
+        relied on: how names with hyphens are matched is not known.
+        """
         from kagglesdk.kernels.types.kernels_api_service import ApiListKernelsRequest, ApiListKernelsResponse
         from kagglesdk.kernels.types.kernels_enums import KernelsListSortType, KernelsListViewType
 
-        request = ApiListKernelsRequest()
-        request.group = KernelsListViewType.PROFILE
-        request.sort_by = KernelsListSortType.DATE_RUN
-        request.search, request.page, request.page_size = slug, 1, _PAGE
-        try:
-            answer = self._read(_KERNELS, "ListKernels", request, ApiListKernelsResponse)
-        except Denied as error:
-            raise Unreachable("kaggle", "ListKernels", str(error)) from None
         reference = f"{self.owner()}/{slug}"
-        for kernel in answer.kernels:
-            if kernel.ref == reference:
-                return _seconds(kernel.last_run_time) if kernel.last_run_time else 0.0
+        for page in range(1, _LIST_PAGES + 1):
+            request = ApiListKernelsRequest()
+            request.group = KernelsListViewType.PROFILE
+            request.sort_by = KernelsListSortType.DATE_RUN
+            request.page, request.page_size = page, _PAGE
+            try:
+                answer = self._read(_KERNELS, "ListKernels", request, ApiListKernelsResponse)
+            except Denied as error:
+                raise Unreachable("kaggle", "ListKernels", str(error)) from None
+            for kernel in answer.kernels:
+                if kernel.ref == reference:
+                    return _seconds(kernel.last_run_time) if kernel.last_run_time else 0.0
+            if len(answer.kernels) < _PAGE:
+                break
         return None
 
     def output(self, slug: str, page: str) -> Output | None:

@@ -27,8 +27,8 @@ class Record:
     """One launch. Instants are UTC seconds (scheduled).
 
     ``state``: ``intent`` (perhaps pushed), ``pushed``, ``ended``, ``void`` (never started and never will be).
-    ``void_from`` is when an intent that is not on Kaggle is given up. ``jobs`` and ``relays`` say what to bring home.
-    ``slug`` is the kernel's name; ``datasets`` are the slugs of its inputs.
+    ``void_from`` is when an intent that is not on Kaggle is given up, ``missed_at`` when a session was first missed.
+    ``jobs`` and ``relays`` say what to bring home. ``slug`` is the kernel's name, ``datasets`` those of its inputs.
     """
 
     key: str
@@ -44,6 +44,7 @@ class Record:
     detail: str = ""
     session_id: int | None = None
     cancelled_at: int | None = None
+    missed_at: int | None = None
     collected: bool = False
 
     def having(self, **changes: Any) -> Record:

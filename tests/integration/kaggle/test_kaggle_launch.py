@@ -138,6 +138,20 @@ def test_a_launch_is_found_by_its_name_when_our_records_are_lost(account: Accoun
     assert account.result(KEY)["outcome"] == "finished"
 
 
+def test_a_denial_that_passes_ends_no_session(account: Account) -> None:
+    """One report has Kaggle deny a running kernel for a moment; only one that stays away is gone."""
+    account.adapter().launch(account.request(KEY, "wait"), account.now())
+    running = account.until(KEY, SessionState.RUNNING)
+    kernel = account.place.kernels.pop(KEY)
+    assert account.adapter().find([KEY], account.now()) == {}
+    account.place.kernels[KEY] = kernel
+    assert account.adapter().find([KEY], account.now()) == {KEY: running}
+    account.place.delete("alice", KEY)
+    assert account.adapter().find([KEY], account.now()) == {}
+    ended = account.adapter().find([KEY], account.now() + 400)[KEY]
+    assert (ended.state, ended.detail) == (SessionState.ENDED, "deleted")
+
+
 def test_killed_at_any_step_a_launch_never_starts_twice(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     """The daemon dies before or after each call and each write of a launch; the next one must come to the truth."""
     key = ""
