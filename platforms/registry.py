@@ -23,7 +23,10 @@ _LOADERS: Mapping[str, str] = {
 }
 
 # name -> "module:function" with the signature Checkup, for platforms that can be looked at before they are used.
-_CHECKUPS: Mapping[str, str] = {"kaggle": "platforms.kaggle.checkup:checks"}
+_CHECKUPS: Mapping[str, str] = {
+    "kaggle": "platforms.kaggle.checkup:checks",
+    "sagemaker": "platforms.sagemaker.checkup:checks",
+}
 
 
 @dataclass(frozen=True, slots=True)
