@@ -9,7 +9,7 @@ from datetime import UTC
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from platforms.base import Misconfigured, Unreachable
-from platforms.kaggle.wire import Denied
+from platforms.kaggle.wire import Denied, Throttled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -24,6 +24,7 @@ _DATASETS = "datasets.DatasetApiService"
 _PAGE = 100
 _LIST_PAGES = 5
 _UPLOAD_ROUNDS = 10
+_WAIT_SECONDS_MAX = 30.0  # a longer wait is the next look's
 _WEEK_SECONDS = 604_800
 
 
@@ -353,8 +354,9 @@ class Client:
         for round_number in range(self._tries - 1):
             try:
                 return read()
-            except Unreachable:
-                self._patience.wait(self._pause_seconds * 2**round_number)
+            except Unreachable as error:
+                asked = error.wait_seconds if isinstance(error, Throttled) else 0.0
+                self._patience.wait(max(self._pause_seconds * 2**round_number, min(asked, _WAIT_SECONDS_MAX)))
         return read()
 
 

@@ -30,6 +30,14 @@ class Denied(Exception):
         self.missing = status in {403, 404}  # Kaggle does not tell "not there" from "not yours"
 
 
+class Throttled(Unreachable):
+    """Too many calls; ``wait_seconds`` is what Kaggle asks for, 0 when it does not say."""
+
+    def __init__(self, action: str, why: str, wait_seconds: float) -> None:
+        super().__init__("kaggle", action, why)
+        self.wait_seconds = wait_seconds
+
+
 @dataclass(frozen=True, slots=True)
 class Endpoint:
     """Where to call. ``emulator`` is the address of a stand-in that is used as a proxy; empty means the real place."""
@@ -159,7 +167,10 @@ class Wire:
             return Misconfigured(
                 "kaggle", name, f"the credentials from {self._credentials.origin} are refused", "Make new ones"
             )
-        if status == 429 or status >= 500:
+        if status == 429:
+            asked = str(response.headers.get("Retry-After", ""))
+            return Throttled(name, f"HTTP 429: {message}", float(asked) if asked.isdecimal() else 0.0)
+        if status >= 500:
             return Unreachable("kaggle", name, f"HTTP {status}: {message}")
         return Denied(status, message)
 

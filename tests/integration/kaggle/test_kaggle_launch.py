@@ -138,6 +138,15 @@ def test_a_launch_is_found_by_its_name_when_our_records_are_lost(account: Accoun
     assert account.result(KEY)["outcome"] == "finished"
 
 
+def test_a_read_waits_as_long_as_it_is_asked_to(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    waits: list[float] = []
+    platform = account.adapter(pause_milliseconds="200")
+    monkeypatch.setattr(platform._client._patience, "wait", waits.append)
+    account.place.faults.add("GetAcceleratorQuotaStatistics", Fault.THROTTLED_LATER, Fault.THROTTLED)
+    assert platform.read_quota(account.now())
+    assert waits == [1.0, 0.4]
+
+
 def test_a_denial_that_passes_ends_no_session(account: Account) -> None:
     """One report has Kaggle deny a running kernel for a moment; only one that stays away is gone."""
     account.adapter().launch(account.request(KEY, "wait"), account.now())
