@@ -7,13 +7,14 @@ import secrets
 import socket
 import subprocess
 import sys
+import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from scheduler.service.rehearsal import RehearsalError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from scheduler.app import App
@@ -78,21 +79,71 @@ def standing_in(rehearsal: Rehearsal, app: App) -> Iterator[None]:
     }
     options = [str(word) for pair in figures.items() for word in pair]
     command = [sys.executable, "-m", "platforms.emulators.kaggle", str(rehearsal.folder / "kaggle"), *options]
-    log = rehearsal.folder / "kaggle.log"
-    with log.open("ab") as errors:
-        emulator = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=errors, text=True, start_new_session=True
-        )
-    if emulator.stdin is None or emulator.stdout is None:
-        raise AssertionError("pipes were asked for")
-    emulator.stdin.write(f"{_key(credentials)}\n")
-    emulator.stdin.close()
-    if not emulator.stdout.readline():  # it says its address once it can be asked
-        raise RehearsalError(f"Kaggle's stand-in did not start; see {log}")
-    emulator.stdout.close()
-    yield
-    emulator.terminate()
-    emulator.wait()
+    emulator = _Emulator(command, _key(credentials), rehearsal.folder / "kaggle.log")
+    emulator.start()
+    try:
+        yield
+    except BaseException:
+        emulator.leave()
+        raise
+    emulator.end()
+
+
+class _Emulator:
+    """The emulator's process. When it dies before its time it is started again, and has forgotten everything."""
+
+    def __init__(self, command: Sequence[str], key: str, log: Path) -> None:
+        self._command = command
+        self._key = key
+        self._log = log
+        self._left = threading.Event()
+        self._process = self._spawn()
+
+    def start(self) -> None:
+        """Wait until it can be asked, then keep it running."""
+        if not self._heard():
+            raise RehearsalError(f"Kaggle's stand-in did not start; see {self._log}")
+        threading.Thread(target=self._keep, name="kaggle stand-in", daemon=True).start()
+
+    def leave(self) -> None:
+        """Keep it no longer; it ends by itself."""
+        self._left.set()
+
+    def end(self) -> None:
+        """End it and its sessions."""
+        self.leave()
+        self._process.terminate()
+        self._process.wait()
+
+    def _keep(self) -> None:
+        self._process.wait()
+        while not self._left.is_set():
+            self._process = self._spawn()
+            if not self._heard():
+                return
+            self._process.wait()
+
+    def _spawn(self) -> subprocess.Popen[str]:
+        with self._log.open("ab") as errors:
+            process = subprocess.Popen(
+                self._command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=errors,
+                text=True,
+                start_new_session=True,
+            )
+        if process.stdin is not None:
+            process.stdin.write(f"{self._key}\n")
+            process.stdin.close()
+        return process
+
+    def _heard(self) -> bool:
+        """Wait for its address, which it says once it can be asked; return whether it came."""
+        if self._process.stdout is None:
+            raise AssertionError("a pipe was asked for")
+        with self._process.stdout as said:
+            return bool(said.readline())
 
 
 def _answers(address: str) -> bool:

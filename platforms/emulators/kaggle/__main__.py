@@ -13,6 +13,7 @@ import threading
 from pathlib import Path
 
 from jobs.payload.clock import Clock
+from platforms.emulators.kaggle.leftovers import clear
 from platforms.emulators.kaggle.place import Place
 from platforms.emulators.kaggle.rules import Rules
 from platforms.emulators.kaggle.server import Server
@@ -21,7 +22,7 @@ from platforms.emulators.kaggle.server import Server
 def main() -> None:
     """Serve until told to end; print the address when ready."""
     parser = argparse.ArgumentParser(prog="python -m platforms.emulators.kaggle", description=__doc__)
-    parser.add_argument("folder", type=Path, help="where kernels and datasets live")
+    parser.add_argument("folder", type=Path, help="where kernels and datasets live; its old content is removed")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--owner", default="alice")
     parser.add_argument("--epoch", type=float, default=0.0, help="scheduled second at the instant --origin")
@@ -32,11 +33,13 @@ def main() -> None:
     options = parser.parse_args()
     key = sys.stdin.readline().strip() or parser.error("the API key is read from standard input")
     clock = Clock(options.epoch, options.origin, options.scale)
+    folder = options.folder.absolute()
+    clear(folder)
     rules = Rules(gpu_seconds_per_week=round(options.gpu_hours * 3600))
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
-    with Server(Place(options.folder.absolute(), clock, options.owner, key, rules), options.port) as server:
+    with Server(Place(folder, clock, options.owner, key, rules), options.port) as server:
         sys.stdout.write(f"{server.address}\n")
         sys.stdout.flush()
         if options.idle_seconds <= 0:

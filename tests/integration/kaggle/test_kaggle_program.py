@@ -1,0 +1,82 @@
+"""The emulator as a program of its own."""
+
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from platforms.emulators.kaggle.leftovers import _kernels
+from platforms.kaggle.client import Client, Push
+from platforms.kaggle.credentials import Credentials
+from platforms.kaggle.wire import Endpoint, Wire
+
+Start = Callable[..., tuple["subprocess.Popen[str]", Client]]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    """Starts the program on one folder; returns its process and a client of it."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start_program(*options: str) -> tuple["subprocess.Popen[str]", Client]:
+        command = [sys.executable, "-m", "platforms.emulators.kaggle", str(tmp_path / "place"), "--scale", "100"]
+        process = subprocess.Popen(
+            [*command, *options], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, start_new_session=True
+        )
+        started.append(process)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.write("the-key\n")
+        process.stdin.flush()
+        address = process.stdout.readline().strip()
+        wire = Wire(Credentials("a test", username="alice", key="the-key"), Endpoint(address, 5))
+        return process, Client(wire, "alice", "", tries=1, pause_seconds=0)
+
+    yield start_program
+    for process in started:
+        with process:
+            process.kill()
+
+
+def push(client: Client) -> None:
+    source = "import signal; print('up', flush=True); signal.pause()"
+    pushed = client.push(Push("the-kernel", "the kernel", source, (), "", 3_600, internet=False), 5)
+    assert pushed.error == ""
+    patience = threading.Event()
+    for _ in range(500):
+        if client.status("the-kernel") == ("RUNNING", ""):
+            return
+        patience.wait(0.01)
+    pytest.fail("the kernel never ran")
+
+
+def test_it_ends_with_its_input_and_takes_its_kernels_along(start: Start, tmp_path: Path) -> None:
+    process, client = start()
+    push(client)
+    assert process.stdin is not None
+    process.stdin.close()
+    assert process.wait(20) == 0
+    assert _kernels(tmp_path / "place") == []
+
+
+def test_after_a_kill_it_begins_anew_and_ends_the_kernels_that_went_on(start: Start, tmp_path: Path) -> None:
+    """They would publish beside the sessions that take their place."""
+    process, client = start()
+    push(client)
+    process.kill()
+    process.wait()
+    assert _kernels(tmp_path / "place") != []
+    _, client = start()
+    assert _kernels(tmp_path / "place") == []
+    assert client.status("the-kernel") is None
+
+
+def test_it_may_outlive_its_input_until_nothing_happens(start: Start) -> None:
+    process, client = start("--idle-seconds", "0.2")
+    assert process.stdin is not None
+    process.stdin.close()
+    assert client.gpu_week().used_seconds == 0
+    assert process.wait(20) == 0
