@@ -15,8 +15,7 @@ from benchmarks.crashes.processes import working_for
 from platforms.local.session import Claim, End
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
-    from pathlib import Path
+    from collections.abc import Collection, Iterator, Sequence
 
     from benchmarks.crashes.stage import Stage
 
@@ -51,9 +50,10 @@ def audit(stage: Stage) -> Audit:
     database = sqlite3.connect(f"file:{stage.rehearsal.state}/scheduler.db?mode=ro", uri=True)
     database.row_factory = sqlite3.Row
     try:
+        bad = {key for (key,) in database.execute("SELECT key FROM checkpoints WHERE state = 'quarantined'")}
         return Audit(
-            duplicates=[*_twice_at_once(seats(stage)), *_forks(stage), *_accepted_twice(database)],
-            losses=[*_lost_steps(stage, database), *_forgotten(stage, database)],
+            duplicates=[*_twice_at_once(seats(stage)), *_forks(stage, bad), *_accepted_twice(database)],
+            losses=[*_lost_steps(stage, bad), *_forgotten(stage, database, bad)],
             other=[*_bill(stage, database), *_left_open(database), *_left_running(stage)],
         )
     finally:
@@ -75,17 +75,18 @@ def seats(stage: Stage) -> list[Seat]:
     return found
 
 
-def newest_steps(stage: Stage) -> dict[str, int]:
-    """Return the highest step of each job that is in the store."""
+def newest_steps(stage: Stage, bad: Collection[str] = ()) -> dict[str, int]:
+    """Return the highest step of each job that is in the store, leaving out the manifests with ``bad`` keys."""
     steps: dict[str, int] = {}
-    for manifest in _manifests(stage.manifests()):
+    for manifest in _manifests(stage, bad).values():
         steps[manifest["job"]] = max(steps.get(manifest["job"], 0), manifest["step"])
     return steps
 
 
-def _manifests(paths: Iterable[Path]) -> Iterator[dict[str, Any]]:
-    for path in paths:
-        yield json.loads(path.read_bytes())
+def _manifests(stage: Stage, bad: Collection[str] = ()) -> dict[str, dict[str, Any]]:
+    """Return what was published and is not ``bad``, by key."""
+    keys = {f"jobs/{path.parent.parent.name}/manifests/{path.name}": path for path in stage.manifests()}
+    return {key: json.loads(path.read_bytes()) for key, path in keys.items() if key not in bad}
 
 
 def _twice_at_once(found: Sequence[Seat]) -> Iterator[str]:
@@ -100,14 +101,15 @@ def _twice_at_once(found: Sequence[Seat]) -> Iterator[str]:
             yield f"{job} has an attempt twice: {attempts}"
 
 
-def _forks(stage: Stage) -> Iterator[str]:
+def _forks(stage: Stage, bad: Collection[str]) -> Iterator[str]:
     """A checkpoint has one successor: two would be two copies that trained from it."""
     successors: dict[str, str] = {}
-    for path, manifest in zip(stage.manifests(), _manifests(stage.manifests()), strict=True):
+    for key, manifest in _manifests(stage, bad).items():
         parent = manifest["parent"]
-        if parent is not None and parent in successors:
-            yield f"{path.name} and {successors[parent]} of {manifest['job']} both go on from {parent}"
-        successors[parent] = path.name
+        if parent in successors:
+            yield f"{key} and {successors[parent]} both go on from {parent}"
+        if parent is not None:
+            successors[parent] = key
 
 
 def _accepted_twice(database: sqlite3.Connection) -> Iterator[str]:
@@ -117,29 +119,26 @@ def _accepted_twice(database: sqlite3.Connection) -> Iterator[str]:
         yield f"{row['subject']} was accepted {row['times']} times"
 
 
-def _lost_steps(stage: Stage, database: sqlite3.Connection) -> Iterator[str]:
+def _lost_steps(stage: Stage, bad: Collection[str]) -> Iterator[str]:
     """A session goes on from the newest good checkpoint that was there before it; no step is ever handed back."""
-    bad = {row["key"] for row in database.execute("SELECT key FROM checkpoints WHERE state = 'quarantined'")}
-    for job in sorted(newest_steps(stage)):
-        paths = stage.manifests(job)
-        keys = [f"jobs/{job}/manifests/{path.name}" for path in paths]
-        saved = sorted(
-            # Step 0 holds no training: whoever finds nothing else begins anew, and loses nothing.
-            (found for key, found in zip(keys, _manifests(paths), strict=True) if key not in bad and found["step"]),
-            key=lambda manifest: (manifest["attempt"], manifest["step"]),
+    # Step 0 holds no training: whoever finds nothing else begins anew, and loses nothing.
+    saved = {key: manifest for key, manifest in _manifests(stage, bad).items() if manifest["step"]}
+    for job in sorted({manifest["job"] for manifest in saved.values()}):
+        ordered = sorted(
+            ((key, manifest) for key, manifest in saved.items() if manifest["job"] == job),
+            key=lambda pair: (pair[1]["attempt"], pair[1]["step"]),
         )
-        for before, after in pairwise(saved):
+        for (key, before), (_, after) in pairwise(ordered):
             if after["step"] <= before["step"]:
                 yield f"{job} went back from step {before['step']} to {after['step']} in attempt {after['attempt']}"
-            expected = f"jobs/{job}/manifests/{before['step']:012d}-{before['attempt']:06d}.json"
-            if after["parent"] != expected:
-                yield f"{job}: step {after['step']} goes on from {after['parent']} instead of {expected}"
+            if after["parent"] != key:
+                yield f"{job}: step {after['step']} goes on from {after['parent']} instead of {key}"
 
 
-def _forgotten(stage: Stage, database: sqlite3.Connection) -> Iterator[str]:
+def _forgotten(stage: Stage, database: sqlite3.Connection, bad: Collection[str]) -> Iterator[str]:
     """All that is in the store is in the database."""
     known = {row["name"]: row["done_step"] for row in database.execute("SELECT name, done_step FROM jobs")}
-    for job, step in newest_steps(stage).items():
+    for job, step in newest_steps(stage, bad).items():
         if known.get(job) != step:
             yield f"{job} has step {step} in the store, but {known.get(job)} in the database"
 

@@ -7,13 +7,16 @@ import os
 import signal
 import subprocess
 import sys
+import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.crashes.processes import kill, until, working_for
 from platforms.local.session import Claim, Session
-from scheduler.service.rehearsal import Rehearsal, reopen
+from scheduler.app import load_app
+from scheduler.cli.rehearse import prepare, read_base
+from scheduler.service.rehearsal import Rehearsal, clear, reopen, write_settings
 from scheduler.store.engine import open_database
 
 if TYPE_CHECKING:
@@ -121,6 +124,10 @@ class Stage:
         """The rehearsal that was begun; raises RehearsalError before."""
         return reopen(self.week)
 
+    def now(self) -> int:
+        """Return the rehearsal's present, in UTC seconds."""
+        return load_app(self.rehearsal.config, {}).clock.now()
+
     @property
     def log(self) -> str:
         """All that daemons of the rehearsal said."""
@@ -148,9 +155,19 @@ class Stage:
         code = process.wait(seconds)
         return Typed(code, *((self.folder / f"{number}.{end}").read_text(errors="replace") for end in ("out", "err")))
 
+    def said(self, process: subprocess.Popen[bytes]) -> Path:
+        """Return the file with what a started command says on standard error."""
+        return self.folder / f"{self._started.index(process)}.err"
+
     def type(self, *words: str) -> Typed:
         """Run ``schedctl`` with ``words`` on the settings that the rehearsal wrote."""
         return self.ended(self.start("--config", str(self.week / "rehearsal.toml"), *words))
+
+    def prepare(self) -> None:
+        """Make everything that a rehearsal needs and start its clock, but no daemon."""
+        epoch = 1_795_219_200  # a Saturday 00:00 UTC
+        clear(self.week)
+        prepare(Rehearsal(self.week, epoch, self.hours, self.scale, 0.0), read_base(self.settings), 0)
 
     def begin(self, *words: str) -> subprocess.Popen[bytes]:
         """Start the rehearsal."""
@@ -160,6 +177,12 @@ class Stage:
     def resume(self) -> subprocess.Popen[bytes]:
         """Go on with the rehearsal."""
         return self.start("rehearse", "--out", str(self.week), "--resume")
+
+    def cut(self, hours: float) -> None:
+        """Let the rehearsal end ``hours`` from now, however long it was to be; the next daemon reads it."""
+        document = tomllib.loads(self.rehearsal.config.read_text())
+        document["daemon"]["stop_at"] = self.now() + round(hours * 3_600)
+        write_settings(self.rehearsal, document)
 
     def daemon(self) -> subprocess.Popen[bytes]:
         """Start a daemon of the rehearsal, on its own; it says on standard error what it does."""

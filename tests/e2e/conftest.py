@@ -1,5 +1,7 @@
 """What the tests of accidents share: a small rehearsal in real processes, and the audit of what it left behind."""
 
+import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -35,8 +37,12 @@ def stage(make_stage: MakeStage) -> Stage:
 
 
 @pytest.fixture
-def running(stage: Stage) -> Stage:
-    """A rehearsal of which a daemon runs two sessions; the command that began it was killed, to be out of the way."""
+def running(make_stage: MakeStage) -> Stage:
+    """A rehearsal of which a daemon runs two sessions; the command that began it was killed, to be out of the way.
+
+    It has more time than the slowest machine needs for a test; ``settled`` cuts it short.
+    """
+    stage = make_stage(hours=500.0)
     command = stage.begin()
     until(lambda: command.poll() is not None or (stage.has_begun() and len(stage.live()) == 2), "two live sessions")
     command.kill()
@@ -46,12 +52,18 @@ def running(stage: Stage) -> Stage:
 
 @pytest.fixture
 def settled() -> Callable[[Stage], None]:
-    """Resume a rehearsal until its end, and see that nothing was run twice and nothing lost."""
+    """Resume a rehearsal for three more hours, and see that nothing was run twice and nothing lost."""
 
     def settle(stage: Stage) -> None:
+        pid = stage.daemon_pid()
+        if pid is not None:
+            os.kill(pid, signal.SIGTERM)
+            until(lambda: stage.daemon_pid() is None, "the end of the daemon")
+        stage.cut(3.0)
         ended = stage.ended(stage.resume())
         assert ended.code == 0, ended.err + stage.log
         assert audit(stage).all == []
-        assert stage.type("db", "verify").code == 0
+        verified = stage.type("db", "verify")
+        assert verified.code == 0, verified.out
 
     return settle
