@@ -46,6 +46,11 @@ class Offer:
         done = int(self.terms.useful(length) * self.speeds[devices - 1] * sharing + TOLERANCE)
         return min(done, remaining)
 
+    def density(self, steps: int) -> float:
+        """Return the value per second of the longest session ``steps`` can have on all devices."""
+        length = self.session_for(steps, len(self.speeds), 1.0)
+        return self.worth * self.speeds[-1] * self.terms.useful(length) / length
+
     def best_rate(self, steps: int) -> tuple[float, int]:
         """Return steps per second of a session as long as ``steps`` and the cap allow, and the devices it takes."""
         devices = next(count for count, speed in enumerate(self.speeds, 1) if speed > 0)

@@ -164,13 +164,12 @@ class _Dispatcher:
                 keys.append(None)
                 continue
             tier, rank = ORDINARY, 0.0
-            length = offer.session_for(remaining, len(offer.speeds), 1.0)
             latest = job.deadline - offer.time_for(remaining) if urgent and job.deadline is not None else -1
             if now <= latest <= now + self.policy.foresight_seconds:
                 tier, rank = URGENT, float(latest)
             else:
                 factor = late * self.policy.factors.get((number, index), 1.0)
-                rank = -factor * offer.worth * offer.speeds[-1] * offer.terms.useful(length) / length
+                rank = -factor * offer.density(remaining)
             key = (tier, rank, -job.view.weight / remaining * offer.speeds[-1], index)
             if latest > now + self.policy.foresight_seconds:
                 heappush(self.events, (latest - self.policy.foresight_seconds, 0, index))

@@ -15,8 +15,8 @@ from scheduler.planner.deadlines import committed
 from scheduler.planner.dispatch import PLAIN
 from scheduler.planner.grid import make_grid
 from scheduler.planner.prices import Prices, dual_prices, scarcity_prices
-from scheduler.planner.search import NO_BIDS, Candidate, attempt, first_candidates, improve, steps_for
 from scheduler.planner.score import choose
+from scheduler.planner.search import NO_BIDS, Candidate, attempt, first_candidates, improve, steps_for
 from scheduler.planner.solver import Solver, SolverFailed
 from scheduler.planner.verify import verify
 from scheduler.planner.waiting import deferrals
@@ -40,10 +40,13 @@ class Options:
     time_limit_seconds: float = 20.0
 
 
+ALL_LAYERS = Options()
+
+
 class Planner:
     """Plans again and again: remembers the solver's last basis, nothing else."""
 
-    def __init__(self, options: Options = Options()) -> None:
+    def __init__(self, options: Options = ALL_LAYERS) -> None:
         self._options = options
         self._solver: Solver | None = None
 
@@ -57,9 +60,8 @@ class Planner:
         steps = steps_for(case) if self._options.search_steps is None else self._options.search_steps
         best = improve(case, best, prices, steps)
         kept = self._keep(case, incumbent, best, prices)
-        plan = _as_plan(
-            case, kept or best, bound, "incumbent" if kept else "prices" if bound is not None else "dispatch"
-        )
+        made_by = "incumbent" if kept else "prices" if bound is not None else "dispatch"
+        plan = _as_plan(case, kept or best, bound, made_by, prices)
         plan = replace(plan, warnings=tuple(warnings))
         violations = verify(snapshot, plan)
         return _fall_back(case, plan, violations) if violations else plan
@@ -102,12 +104,12 @@ def plan_week(snapshot: Snapshot, incumbent: Plan | None = None) -> Plan:
     return Planner().plan(snapshot, incumbent)
 
 
-def _as_plan(case: Case, candidate: Candidate, bound: float | None, made_by: str) -> Plan:
+def _as_plan(case: Case, candidate: Candidate, bound: float | None, made_by: str, prices: Prices | None = None) -> Plan:
     schedule = candidate.schedule
     return Plan(
         made_at=case.now,
         placements=schedule.placements,
-        deferrals=deferrals(case, schedule.placements, schedule.gate_passes),
+        deferrals=deferrals(case, schedule.placements, schedule.gate_passes, prices),
         value=candidate.score.value,
         bound=bound,
         made_by=made_by,

@@ -29,12 +29,18 @@ if TYPE_CHECKING:
     from scheduler.core.snapshot import JobView
     from scheduler.planner.book import Book
     from scheduler.planner.case import Case, Job, Offer
+    from scheduler.planner.prices import Prices
 
 
-def deferrals(case: Case, placements: Sequence[Placement], gate_passes: Mapping[int, int]) -> tuple[Deferral, ...]:
-    """Return, by job name, why each job that neither runs nor starts now is waiting."""
+def deferrals(
+    case: Case,
+    placements: Sequence[Placement],
+    gate_passes: Mapping[int, int],
+    prices: Prices | None = None,
+) -> tuple[Deferral, ...]:
+    """Return why each job that neither runs nor starts now is waiting, in the order of the queue."""
     started = {seat.job for found in placements if found.start <= case.now for seat in found.seats}
-    explain = _Waiting(case, placements, gate_passes)
+    explain = _Waiting(case, placements, gate_passes, prices)
     return tuple(
         Deferral(job.view.name, explain.reason(job))
         for job in case.jobs
@@ -43,8 +49,15 @@ def deferrals(case: Case, placements: Sequence[Placement], gate_passes: Mapping[
 
 
 class _Waiting:
-    def __init__(self, case: Case, placements: Sequence[Placement], gate_passes: Mapping[int, int]) -> None:
+    def __init__(
+        self,
+        case: Case,
+        placements: Sequence[Placement],
+        gate_passes: Mapping[int, int],
+        prices: Prices | None,
+    ) -> None:
         self.case = case
+        self.prices = prices
         self.gate_passes = gate_passes
         self.planned_start: dict[str, int] = {}
         self.now_by_pool: dict[str, Placement] = {}
@@ -112,10 +125,13 @@ class _Waiting:
         return self._outbid(job, ranked[0][0], "work that is worth more later")
 
     def _outbid(self, job: Job, number: int, by: str) -> Reason:
+        price = None
+        if self.prices is not None:
+            price = self.prices.per_second(self.case.class_of[number], self.case.now) * 3_600
         return Outbid(
             pool=self.case.books[number].pool.name,
             by=by,
-            price=None,
+            price=price,
             weight_to_start=None,
             planned_start=self.planned_start.get(job.view.name),
         )

@@ -1,0 +1,196 @@
+"""All layers together: quality on the seeds' week, incumbents, deadlines, failures of the solver, questions asked."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import replace
+
+import pytest
+
+from jobs.spec import Gate, Needs
+from scheduler.core.plan import Placement, Plan, Seat
+from scheduler.core.pool import Pool
+from scheduler.core.quota import CalendarQuota
+from scheduler.core.reasons import Outbid
+from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
+from scheduler.core.window import DAY, HOUR, WEEK, Calendar
+from scheduler.planner import (
+    AddJob,
+    Options,
+    Planner,
+    SetHours,
+    SetWeight,
+    TakeDown,
+    UnknownName,
+    differences,
+    explain,
+    plan_week,
+    verify,
+    what_if,
+)
+from scheduler.planner import layers as layers_module
+from scheduler.planner.differ import churn, outlook
+
+NOW = 1_763_769_600 // DAY * DAY
+KAGGLE = Pool(
+    "kaggle",
+    "kaggle",
+    "t4",
+    (CalendarQuota("week", 30 * HOUR, Calendar("week", "UTC", 5)),),
+    sessions_max=2,
+    stop_margin_seconds=0,
+)
+SAGEMAKER = Pool(
+    "sagemaker",
+    "sagemaker",
+    "g4dn",
+    (CalendarQuota("day", 4 * HOUR, Calendar("day", "UTC")),),
+    session_cap_seconds=4 * HOUR,
+    stop_margin_seconds=0,
+)
+QUICK = Options(search_steps=20)
+
+
+def job(name: str, weight: float, hours: float, speedup: float = 1.2) -> JobView:
+    return JobView(
+        name=name,
+        weight=weight,
+        target_step=int(hours * HOUR),
+        done_step=0,
+        needs=Needs(),
+        rates={"kaggle": Rate(speedup), "sagemaker": Rate(1.0)},
+        setup_seconds={"kaggle": 720, "sagemaker": 720},
+        checkpoint_seconds={"kaggle": 0, "sagemaker": 0},
+        reference_rate=1.0,
+    )
+
+
+def seed_week() -> Snapshot:
+    """The main model and six managers; main's hours on Kaggle are worth more than anybody's."""
+    managers = tuple(job(f"m{n}", weight, 12) for n, weight in enumerate((4, 4, 3, 3, 2, 2)))
+    return Snapshot(NOW, (job("main", 8, 60, 1.6), *managers), (PoolView(KAGGLE), PoolView(SAGEMAKER)), WEEK)
+
+
+def test_the_week_of_the_seeds_is_within_a_percent_of_the_bound() -> None:
+    """Greedy reaches 0.77: it gives Kaggle hours to managers that main would use better later in the week."""
+    plan = plan_week(seed_week())
+    assert plan.bound is not None
+    assert plan.value >= 0.99 * plan.bound
+    assert plan.made_by == "prices"
+
+
+def test_without_a_solver_the_plan_is_good_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A missing solver costs the bound and a little value, and is named in a warning."""
+    monkeypatch.setitem(sys.modules, "highspy", None)
+    plan = plan_week(seed_week())
+    assert plan.bound is None
+    assert plan.made_by == "dispatch"
+    assert "highspy is not installed" in plan.warnings[0]
+    assert plan.value > 480
+
+
+def test_a_solver_that_runs_out_of_time_is_done_without() -> None:
+    """The limit is the solver's own; what comes out is the dispatcher's plan and a warning."""
+    plan = Planner(Options(time_limit_seconds=0.0, search_steps=0)).plan(seed_week())
+    assert plan.bound is None
+    assert "Time limit reached" in plan.warnings[0]
+    assert verify(seed_week(), plan) == []
+
+
+def test_a_refused_plan_falls_back_to_what_the_verifier_accepts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A verifier that dislikes SageMaker leaves the Kaggle sessions, and the plan tells why."""
+
+    def dislikes_sagemaker(snapshot: Snapshot, plan: Plan) -> list[str]:
+        bad = [found for found in plan.placements if found.pool == "sagemaker"]
+        return [f"{found.pool} at {found.start}: disliked" for found in bad]
+
+    monkeypatch.setattr(layers_module, "verify", dislikes_sagemaker)
+    plan = Planner(QUICK).plan(seed_week())
+    assert plan.made_by == "fallback"
+    assert {found.pool for found in plan.placements} == {"kaggle"}
+    assert "the verifier refused" in plan.warnings[0]
+
+
+def test_the_plan_in_force_is_kept_for_small_changes() -> None:
+    """Speeds off by three percent move almost nothing; a job that pays ten times as much moves the plan."""
+    snapshot = seed_week()
+    plan = Planner(QUICK).plan(snapshot)
+    wobbled = replace(
+        snapshot,
+        jobs=tuple(
+            replace(view, rates={name: Rate(rate.steps_per_second * 1.03) for name, rate in view.rates.items()})
+            for view in snapshot.jobs
+        ),
+    )
+    again = Planner(QUICK).plan(wobbled, plan)
+    assert again.made_by == "incumbent"
+    assert churn(plan, again, NOW, NOW + 3 * DAY) < 0.05
+    rich = replace(snapshot, jobs=(*snapshot.jobs, job("rich", 80, 30)))
+    assert "rich" in {seat.job for found in Planner(QUICK).plan(rich, plan).due_now for seat in found.seats}
+
+
+def test_a_deadline_goes_before_value() -> None:
+    """A light job that must be ready on Sunday is, although others are worth more."""
+    due = replace(job("due", 0.1, 7), deadline=NOW + 2 * DAY)
+    snapshot = replace(seed_week(), jobs=(*seed_week().jobs, due))
+    firm = Planner(QUICK).plan(snapshot)
+    soft = Planner(replace(QUICK, firm_deadlines=False)).plan(snapshot)
+    assert outlook(snapshot, firm, "due").on_time is True
+    assert outlook(snapshot, soft, "due").on_time is False
+
+
+def test_being_outbid_names_a_weight_that_starts_the_job() -> None:
+    """The weight is tried: planned again with it the job starts, with a tenth less it does not."""
+    snapshot = Snapshot(NOW, (job("strong", 4, 10), job("weak", 1, 10)), (PoolView(SAGEMAKER),), WEEK)
+    reason = explain(snapshot, "weak", QUICK)
+    assert isinstance(reason, Outbid)
+    assert reason.price is not None
+    assert reason.weight_to_start is not None
+    enough, _ = what_if(snapshot, [SetWeight("weak", reason.weight_to_start)], options=QUICK)
+    less, _ = what_if(snapshot, [SetWeight("weak", reason.weight_to_start * 0.9)], options=QUICK)
+    assert enough.due_now[0].seats[0].job == "weak"
+    assert less.due_now[0].seats[0].job == "strong"
+    assert explain(snapshot, "strong", QUICK) is None
+
+
+def test_what_if_tells_who_gains_and_who_loses() -> None:
+    """Taking Kaggle down delays main; more SageMaker hours show up as such; nothing changed is nothing."""
+    snapshot = seed_week()
+    _, nothing = what_if(snapshot, [], options=QUICK)
+    assert nothing.nothing
+    _, down = what_if(snapshot, [TakeDown("kaggle")], options=QUICK)
+    assert {change.pool: change.seconds_after for change in down.pools}["kaggle"] == 0
+    assert down.value_after < down.value_before
+    _, more = what_if(snapshot, [SetHours("sagemaker", 8)], options=QUICK)
+    assert {change.pool: change.seconds_after for change in more.pools}["sagemaker"] > 28 * HOUR
+    _, added = what_if(snapshot, [AddJob(job("new", 9, 2))], options=QUICK)
+    new = next(change for change in added.jobs if change.job == "new")
+    assert new.before is None
+    assert new.after is not None
+    assert new.after.finish is not None
+    plan, _ = what_if(snapshot, [], policy="fifo", options=QUICK)
+    assert plan.made_by == "fifo"
+
+
+@pytest.mark.parametrize("edit", [TakeDown("moon"), SetHours("moon", 1), SetWeight("nobody", 1)])
+def test_what_if_about_somebody_unknown_lists_who_is_known(edit: TakeDown | SetHours | SetWeight) -> None:
+    with pytest.raises(UnknownName, match="known: "):
+        what_if(seed_week(), [edit], options=QUICK)
+
+
+def test_differences_compare_starts_finishes_and_hours() -> None:
+    snapshot = Snapshot(NOW, (job("a", 1, 1),), (PoolView(SAGEMAKER),), WEEK)
+    whole = Plan(NOW, (Placement("sagemaker", NOW, NOW + 4_320, (Seat("a", 1, 3_600),)),), (), value=1.0)
+    found = differences(snapshot, Plan(NOW, (), ()), whole)
+    (change,) = found.jobs
+    assert change.before is None
+    assert change.after is not None
+    assert (change.after.start, change.after.finish, change.after.session_seconds) == (NOW, NOW + 4_320, 4_320)
+    assert (found.pools[0].seconds_before, found.pools[0].seconds_after) == (0, 4_320)
+
+
+def test_all_gates_closed_leaves_an_empty_plan_with_reasons() -> None:
+    children = tuple(replace(job(f"c{n}", 1, 5), gate=Gate("nobody", 0.5)) for n in range(3))
+    plan = plan_week(Snapshot(NOW, children, (PoolView(SAGEMAKER),)))
+    assert plan.placements == ()
+    assert {deferral.reason.code for deferral in plan.deferrals} == {"gate"}
