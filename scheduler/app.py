@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from platforms.artifacts.base import BlobStore
     from platforms.base import Platform
     from scheduler.clock import Clock
+    from scheduler.planner import Options
     from scheduler.service.ports import Log, Policy, Ports
     from scheduler.service.training_data import TrainingData
     from scheduler.store.engine import Database
@@ -149,15 +150,20 @@ class App:
 
         return read_catalogue(self.settings.models)
 
-    def ports(self, log: Log, epoch: int) -> Ports:
-        """Everything the daemon's use cases run on, under the lease with ``epoch``."""
-        from platforms.wrap import wrap
-        from scheduler.planner import Options, Planner
-        from scheduler.service.ports import Ports
+    @cached_property
+    def planning(self) -> Options:
+        """How the daemon plans, for those who ask what it would do otherwise."""
+        from scheduler.planner import Options
 
         # On a fast clock the time a plan takes is worth more than the last half percent of its value.
         polish = self.clock.wall_seconds(_PLANNING_SECONDS) >= _POLISH_WALL_SECONDS
-        planner = Planner(Options(search_steps=None if polish else 0))
+        return Options(search_steps=None if polish else 0)
+
+    def ports(self, log: Log, epoch: int) -> Ports:
+        """Everything the daemon's use cases run on, under the lease with ``epoch``."""
+        from platforms.wrap import wrap
+        from scheduler.planner import Planner
+        from scheduler.service.ports import Ports
 
         return Ports(
             database=self.database,
@@ -176,7 +182,7 @@ class App:
             pools=self.pools,
             clock=self.clock,
             policy=self.policy,
-            plan=planner.plan,
+            plan=Planner(self.planning).plan,
             data_prefix=self.training_data.prefix,
             bundle=str(self.bundle),
             log=log,

@@ -41,7 +41,7 @@ def load_snapshot(tx: Connection, pools: Mapping[str, Pool], now: int, horizon_s
     for record in records:
         match record.state:
             case Queued() | Active() | Held():
-                views.append(_job_view(record, pools, measured, seats.get(record.spec.name)))
+                views.append(job_view(record, pools, measured, seats.get(record.spec.name)))
             case Done():
                 finished[record.spec.name] = 1.0
             case Failed() | Cancelled():
@@ -84,12 +84,13 @@ def _live_run(run: Run) -> LiveRun:
     )
 
 
-def _job_view(
+def job_view(
     record: JobRecord,
     pools: Mapping[str, Pool],
     measured: Mapping[tuple[str, str], RateRecord],
     running: str | None,
 ) -> JobView:
+    """Return an open job as the planner sees it; ``measured`` is by job and pool, ``running`` its live run."""
     spec, state = record.spec, record.state
     blocked = None
     match state:

@@ -1,0 +1,89 @@
+"""What if: the questions that people put to the planner. The database is read once, and never written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scheduler.core.job import Queued
+from scheduler.core.quota import MoneyQuota
+from scheduler.planner import AddJob, SetHours, UnknownName, explain, what_if
+from scheduler.service.snapshot import job_view, load_snapshot
+from scheduler.store import jobs
+from scheduler.store.jobs import DuplicateJob, JobRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from jobs.spec import JobSpec
+    from scheduler.core.plan import Plan
+    from scheduler.core.pool import Pool
+    from scheduler.core.reasons import Reason
+    from scheduler.planner import Difference, Edit, Options
+    from scheduler.store.engine import Database
+
+
+class WhatIfRefused(Exception):
+    """A question that has no meaning in the present state; the message says why and what to do next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """What questions are answered with: the database, the pools by name, the instant, and how the daemon plans."""
+
+    database: Database
+    pools: Mapping[str, Pool]
+    now: int
+    horizon_seconds: int
+    options: Options
+
+
+def ask_what_if(
+    desk: Desk, specs: Sequence[JobSpec], edits: Sequence[Edit], policy: str | None
+) -> tuple[Plan, Difference]:
+    """Return the plan with ``specs`` added, then ``edits`` made, and how it differs from the plan without either.
+
+    ``policy`` makes the first by a simpler order. Raises UnknownName, DuplicateJob, WhatIfRefused.
+    """
+    with desk.database.read() as tx:
+        snapshot = load_snapshot(tx, desk.pools, desk.now, desk.horizon_seconds)
+        records = {record.spec.name: record for record in jobs.everything(tx)}
+    added = _added(desk, specs, records)
+    for edit in edits:
+        if isinstance(edit, SetHours):
+            _must_count_hours(desk.pools, edit.pool)
+    return what_if(snapshot, [*added, *edits], policy, desk.options)
+
+
+def ask_why(desk: Desk, job: str) -> Reason | None:
+    """Return why ``job`` does not start now; for one that is outbid, with the weight that would start it.
+
+    None: it runs, or a plan made now would start it. Raises UnknownName for a job that is not open.
+    """
+    with desk.database.read() as tx:
+        snapshot = load_snapshot(tx, desk.pools, desk.now, desk.horizon_seconds)
+    return explain(snapshot, job, desk.options)
+
+
+def _added(desk: Desk, specs: Sequence[JobSpec], records: Mapping[str, JobRecord]) -> list[AddJob]:
+    names = {spec.name for spec in specs}
+    if len(names) < len(specs):
+        raise WhatIfRefused("two of the jobs to add have one name. Give each its own")
+    added = []
+    for place, spec in enumerate(specs, start=len(records) + 1):
+        if spec.name in records:
+            raise DuplicateJob(spec.name)
+        if spec.gate is not None and spec.gate.parent not in names | records.keys():
+            raise WhatIfRefused(
+                f"{spec.name} waits for {spec.gate.parent}, which is not in the queue. Add {spec.gate.parent} as well"
+            )
+        record = JobRecord(spec, Queued(desk.now), 0, 0, 0, None, None, desk.now, place)
+        added.append(AddJob(job_view(record, desk.pools, {}, running=None)))
+    return added
+
+
+def _must_count_hours(pools: Mapping[str, Pool], name: str) -> None:
+    if name not in pools:
+        raise UnknownName("pool", name, list(pools))
+    if all(isinstance(quota, MoneyQuota) for quota in pools[name].quotas):
+        raise WhatIfRefused(f"{name} has no quota of hours that could change. See: schedctl quota")
