@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from config.paths import Paths
     from platforms.base import Platform
     from scheduler.app import App
+    from scheduler.service.whatif import Desk
 
 
 @dataclass(slots=True)
@@ -62,6 +63,14 @@ class Cli:
     def plain(self) -> Output:
         """As ``out``, for commands that must work while the settings do not."""
         return Output(self.options.json, self.colour)
+
+    @property
+    def desk(self) -> Desk:
+        """What questions to the planner are answered with, as the daemon would plan now."""
+        from scheduler.service.whatif import Desk
+
+        app = self.app
+        return Desk(app.database, app.pools, self.now, app.policy.horizon_seconds, app.planning)
 
     def platform(self, pool: str) -> Platform:
         """Return the adapter of one configured pool, whatever is wrong with the others. Raises PlatformError."""

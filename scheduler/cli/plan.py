@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,6 +16,7 @@ from scheduler.cli.shapes import job_state_json, plan_json, why
 
 if TYPE_CHECKING:
     from scheduler.core.plan import Placement, Plan
+    from scheduler.core.reasons import Reason
     from scheduler.store.jobs import JobRecord
 
 app = group("What runs next, and why a job waits.")
@@ -40,7 +43,10 @@ def show(ctx: typer.Context) -> None:
 
 @command(app, "schedctl plan explain ufm")
 def explain(ctx: typer.Context, job: Job) -> None:
-    """Say why a job is not running, or where it is; there is always one answer."""
+    """Say why a job is not running, or where it is; there is always one answer.
+
+    For a job that is outbid the answer has the price of the hours and the weight that would start it now.
+    """
     from scheduler.store import jobs, plans
 
     cli: Cli = ctx.obj
@@ -49,7 +55,7 @@ def explain(ctx: typer.Context, job: Job) -> None:
         plan = plans.newest(tx)
     planned = [found for found in plan.placements if any(seat.job == job for seat in found.seats)] if plan else []
     deferral = next((found for found in plan.deferrals if found.job == job), None) if plan else None
-    reason = deferral.reason.to_json() if deferral else None
+    reason = _with_weight(cli, record, deferral.reason).to_json() if deferral else None
     answer = _answer(cli, record, reason, planned, plan)
     if cli.options.json:
         document: dict[str, Any] = {
@@ -80,6 +86,79 @@ def explain(ctx: typer.Context, job: Job) -> None:
                 for found in planned
             ],
         )
+
+
+@command(app, "schedctl plan diff", "schedctl plan diff --since 2026-11-21T08:00:00+01:00")
+def diff(
+    ctx: typer.Context,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="INSTANT", help="Compare with the plan in force then, 2026-11-21T08:00:00Z."),
+    ] = None,
+) -> None:
+    """Compare the newest plan with the one before: sessions, finish times, hours and deadlines."""
+    from jobs.instant import parse_instant
+    from scheduler.cli.plan_diff import show_diff
+
+    try:
+        instant = None if since is None else parse_instant(since)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), ctx=ctx, param_hint="--since") from None
+    show_diff(ctx.obj, instant)
+
+
+@command(
+    app,
+    "schedctl plan what-if --pool kaggle=20",
+    "schedctl plan what-if --add-job job.toml --weight ufm=3 --pool desk=down",
+    "schedctl plan what-if --policy edf",
+    name="what-if",
+)
+def what_if(
+    ctx: typer.Context,
+    add_job: Annotated[
+        list[Path] | None,
+        typer.Option("--add-job", metavar="FILE", help="With the job of this file; may be repeated."),
+    ] = None,
+    pool: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pool", metavar="NAME=HOURS|down", help="With so many hours a window, or without it; may be repeated."
+        ),
+    ] = None,
+    weight: Annotated[
+        list[str] | None,
+        typer.Option("--weight", metavar="JOB=W", help="With another weight; may be repeated."),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option("--policy", metavar="NAME", help="With jobs in a simple order: fifo, edf or priority."),
+    ] = None,
+) -> None:
+    """Show what would change if things were otherwise: finish times, hours and deadlines. Nothing is stored.
+
+    Several edits are made together, new jobs first. Both plans are made now, from scratch.
+    """
+    from scheduler.cli.plan_whatif import show_what_if
+
+    show_what_if(ctx.obj, add_job or [], pool or [], weight or [], policy)
+
+
+def _with_weight(cli: Cli, record: JobRecord, reason: Reason) -> Reason:
+    """Add to a stored reason the weight that would start an outbid job now; finding it takes planning again."""
+    from scheduler.core.job import Queued
+    from scheduler.core.reasons import Outbid
+
+    if not isinstance(record.state, Queued) or not isinstance(reason, Outbid) or reason.weight_to_start is not None:
+        return reason
+    from scheduler.planner import UnknownName
+    from scheduler.service.whatif import ask_why
+
+    try:
+        found = ask_why(cli.desk, record.spec.name)
+    except UnknownName:  # cancelled since its record was read
+        return reason
+    return replace(reason, weight_to_start=found.weight_to_start) if isinstance(found, Outbid) else reason
 
 
 def _answer(

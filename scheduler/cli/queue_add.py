@@ -44,7 +44,7 @@ def add_jobs(cli: Cli, file: Path | None, table: dict[str, Any], *, from_models:
             known = {record.spec.name for record in jobs.everything(tx)}
         specs = [spec for spec in cli.app.catalogue.jobs if spec.name not in known]
     else:
-        specs = [_spec(file, table)]
+        specs = [read_spec(file, table)]
     added = queue.add(cli.app.database, specs, cli.now, cli.who)
     found = _obstacles(cli, specs)
     if cli.options.json:
@@ -62,7 +62,8 @@ def add_jobs(cli: Cli, file: Path | None, table: dict[str, Any], *, from_models:
         cli.wake_daemon()
 
 
-def _spec(file: Path | None, table: dict[str, Any]) -> JobSpec:
+def read_spec(file: Path | None, table: dict[str, Any]) -> JobSpec:
+    """Return the job that a file and the keys of ``table``, which come first, define. Raises CatalogueError."""
     from jobs.catalogue import CatalogueError, job_from_table
     from jobs.problem import ProblemsFound
     from jobs.toml_file import read_toml

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from scheduler.core.plan import Plan
+from scheduler.store import plans
 from scheduler.store.engine import Database
 
 JOB = {
@@ -93,6 +95,9 @@ POOL = {
     "closed_why",
 }
 PLAN = {"made_at", "made_by", "digest", "value", "bound", "warnings", "placements", "deferrals"}
+CHANGES = {"jobs", "pools", "value_before", "value_after"}
+OUTLOOK = {"start", "finish", "session_seconds", "steps", "on_time"}
+HEAD = {"made_at", "made_by", "digest", "bound"}
 EXPLAINED = {"job", "state", "state_detail", "answer", "reason", "planned"}
 KEY = "uff-uff-main-0001"
 MANIFEST = "jobs/ulm/manifests/000000000500-000001.json"
@@ -109,6 +114,10 @@ SHAPES: list[tuple[str, Mapping[str, Any]]] = [
     ("queue move ucm 1", {"job": WHOLE_JOB}),
     ("plan show", {"plan": PLAN}),
     ("plan explain ucm", dict.fromkeys(EXPLAINED)),
+    (
+        "plan what-if --pool kaggle=down --weight ucm=3",
+        {"plan": PLAN, "pools": None, "value_before": None, "value_after": None, "jobs": None},
+    ),
     ("quota", {"quotas": [METER]}),
     ("pools", {"pools": [POOL]}),
     ("pools list", {"pools": [POOL]}),
@@ -189,6 +198,19 @@ def test_without_a_plan_the_plan_is_null(database: Database, schedctl: Callable[
     assert schedctl("plan", "show", "--json").document == {"plan": None}
 
 
+def test_a_comparison_has_both_plans_their_sessions_and_the_changes(
+    world: Database, schedctl: Callable[..., Any]
+) -> None:
+    with world.write() as tx:
+        plans.save(tx, Plan(1_790_000_100, (), ()), 1_790_000_100)
+    document = schedctl("plan", "diff", "--json").document
+    assert set(document) == CHANGES | {"before", "after", "sessions"}
+    assert set(document["before"]) == set(document["after"]) == HEAD
+    assert [set(found) for found in document["sessions"]] == [{"change", "before", "after"}]
+    assert [set(found["before"]) for found in document["jobs"]] == [OUTLOOK]
+    assert [set(found) for found in document["pools"]] == [{"pool", "seconds_before", "seconds_after"}]
+
+
 def test_instants_are_whole_utc_seconds(world: Database, schedctl: Callable[..., Any]) -> None:
     run = schedctl("runs", "list", "--json").document["runs"][0]
     assert run["started"] == 1_790_000_000 - 3_600
@@ -199,6 +221,6 @@ def test_the_reference_names_every_key(repository: Path) -> None:
     """docs/cli.md is what users build on: a key that it does not name is no promise."""
     reference = (repository / "docs" / "cli.md").read_text(encoding="utf-8")
     named = set(re.findall(r"""[`"]([a-z_]+)[`"]""", reference))
-    promised = WHOLE_JOB | RUN | LANE | CHECKPOINT | METER | POOL | PLAN | EXPLAINED
+    promised = WHOLE_JOB | RUN | LANE | CHECKPOINT | METER | POOL | PLAN | EXPLAINED | CHANGES | OUTLOOK
     top = {key for _, shape in SHAPES for key in shape}
     assert promised | top <= named

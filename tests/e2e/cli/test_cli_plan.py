@@ -1,0 +1,258 @@
+"""`schedctl plan diff`, `plan what-if` and the weight in `plan explain`, on a real database."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from jobs.spec import JobSpec
+from scheduler.app import load_app
+from scheduler.cli.exits import Exit
+from scheduler.core.job import activate
+from scheduler.core.plan import Deferral, Placement, Plan, Seat
+from scheduler.core.reasons import Outbid
+from scheduler.core.run import Lane, Reserved, Run
+from scheduler.planner import SetHours
+from scheduler.planner.orders import ORDERS
+from scheduler.service import queue, whatif
+from scheduler.store import jobs, plans, runs
+from scheduler.store.engine import Database
+
+Schedctl = Callable[..., Any]
+NOW = 1_790_000_000  # the instant at which the clock of the settings stands
+HOUR = 3_600
+ONE_SEAT = """
+state_dir = "state"
+[clock]
+epoch = 1790000000.0
+origin = 1.5e9
+scale = 1e-9
+[[pools]]
+name = "kaggle"
+platform = "local"
+session_cap = "10h"
+[[pools.quotas]]
+name = "week"
+kind = "week"
+limit = "30h"
+"""
+JOB = 'name = "new"\nrole = "manager"\ncommand = ["train"]\ntarget_step = 100\nsteps_per_hour = 50\nweight = 9\n'
+
+
+def job(name: str, **fields: Any) -> JobSpec:
+    return JobSpec(
+        name=name, role="manager", command=("train",), steps_per_hour=50.0, **{"target_step": 1_000, **fields}
+    )
+
+
+def seat(pool: str, start: int, hours: int, name: str, steps: int = 50) -> Placement:
+    return Placement(pool, NOW + start, NOW + start + hours * HOUR, (Seat(name, 1, steps),))
+
+
+def dump(database: Database) -> list[str]:
+    """Everything that the database holds."""
+    with database.read() as tx:
+        return list(tx.connection.driver_connection.iterdump())  # type: ignore[union-attr]
+
+
+@pytest.fixture
+def contest(home: Path, database: Database) -> Database:
+    """One place for one session and two jobs, of which big is worth five times as much as small."""
+    (home / "config.toml").write_text(ONE_SEAT)
+    with database.write() as tx:
+        jobs.add(tx, job("big", weight=5.0), NOW)
+        jobs.add(tx, job("small"), NOW)
+    return database
+
+
+@pytest.fixture
+def two_plans(contest: Database) -> Database:
+    """Of the first plan big has started, small moved, gone vanished, and late appeared in the second."""
+    with contest.write() as tx:
+        for name in ("gone", "late", "same"):
+            jobs.add(tx, job(name, target_step=50), NOW - 9_000)
+        first = (
+            seat("kaggle", -7_200, 10, "big", 500),
+            seat("kaggle", 40_000, 4, "small", 1_000),
+            seat("kaggle", 60_000, 2, "gone"),
+            seat("kaggle", 90_000, 2, "same"),
+        )
+        plans.save(tx, Plan(NOW - 7_200, first, (), value=2.0), NOW - 7_200)
+        run = Run(
+            "uff-big-0001", "kaggle", (Lane(0, "big", 1, (0,), None),), NOW - 7_200, NOW + 30_000, NOW, Reserved(NOW)
+        )
+        jobs.note_launch(tx, "big", "kaggle")
+        runs.insert(tx, run, NOW - 7_200)
+        queued = jobs.get(tx, "big").state
+        jobs.change_state(tx, "big", queued, activate(queued, run.key, NOW), "activate", NOW)
+        second = (
+            seat("kaggle", 50_000, 5, "small", 1_000),
+            seat("kaggle", 90_000, 2, "same"),
+            seat("kaggle", 99_000, 2, "late"),
+        )
+        plans.save(tx, Plan(NOW - 60, second, (), value=3.0), NOW - 60)
+    return contest
+
+
+def test_diff_tells_what_became_of_every_session(two_plans: Database, schedctl: Schedctl) -> None:
+    document = schedctl("plan", "diff", "--json").document
+    changes = {
+        (found["before"] or found["after"])["seats"][0]["job"]: found["change"] for found in document["sessions"]
+    }
+    assert changes == {"big": "started", "small": "moved", "gone": "vanished", "late": "appeared"}
+    assert (document["before"]["made_at"], document["after"]["made_at"]) == (NOW - 7_200, NOW - 60)
+    assert (document["value_before"], document["value_after"]) == (2.0, 3.0)
+
+
+def test_diff_compares_finish_times_and_hours_of_the_jobs_that_differ(two_plans: Database, schedctl: Schedctl) -> None:
+    found = {change["job"]: change for change in schedctl("plan", "diff", "--json").document["jobs"]}
+    assert set(found) == {"small", "gone", "late"}
+    assert found["small"]["before"]["finish"] == NOW + 40_000 + 4 * HOUR
+    assert found["small"]["after"]["finish"] == NOW + 50_000 + 5 * HOUR
+    assert (found["gone"]["after"], found["late"]["before"]) == (None, None)
+    text = schedctl("plan", "diff").out
+    assert "of 4h 00m" in text
+    assert "+3h 47m" in text
+    assert "4h 00m -> 5h 00m" in text
+
+
+def test_diff_since_compares_with_the_plan_in_force_then(two_plans: Database, schedctl: Schedctl) -> None:
+    with two_plans.write() as tx:
+        plans.save(tx, Plan(NOW, (), ()), NOW)
+    assert schedctl("plan", "diff", "--json").document["before"]["made_at"] == NOW - 60
+    for instant, made_at in ((NOW - 60, NOW - 60), (NOW - 61, NOW - 7_200)):
+        assert schedctl("plan", "diff", "--since", str(instant), "--json").document["before"]["made_at"] == made_at
+
+
+def test_equal_plans_are_said_to_be_equal(two_plans: Database, schedctl: Schedctl) -> None:
+    with two_plans.write() as tx:
+        newest = plans.newest(tx)
+        assert newest is not None
+        plans.save(tx, Plan(NOW, newest.placements, ()), NOW)
+    assert "Both plan the same sessions." in schedctl("plan", "diff").out
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "message"),
+    [
+        ("plan diff", Exit.NOT_FOUND, "there is no plan yet"),
+        ("plan diff --since yesterday", Exit.USAGE, "2026-12-01T09:00:00Z"),
+        ("plan what-if", Exit.USAGE, "Give --add-job, --pool, --weight or --policy"),
+        ("plan what-if --pool kagle=3", Exit.NOT_FOUND, "Did you mean kaggle?"),
+        ("plan what-if --pool kagle=down", Exit.NOT_FOUND, "Did you mean kaggle?"),
+        ("plan what-if --weight smal=3", Exit.NOT_FOUND, "Did you mean small?"),
+        ("plan what-if --policy edff", Exit.USAGE, "Did you mean edf?"),
+        ("plan what-if --policy static", Exit.USAGE, "none of edf, fifo, priority"),
+        ("plan what-if --pool kaggle", Exit.USAGE, "NAME=HOURS or NAME=down"),
+        ("plan what-if --pool kaggle=lots", Exit.USAGE, "lots is no number"),
+        ("plan what-if --pool kaggle=inf", Exit.USAGE, "inf is no number"),
+        ("plan what-if --pool kaggle=-1", Exit.USAGE, "cannot be below zero"),
+        ("plan what-if --weight small=0", Exit.USAGE, "not above zero"),
+        ("plan what-if --weight small=nan", Exit.USAGE, "nan is no number"),
+        ("plan what-if --add-job missing.toml", Exit.CONFIG, "there is no such file"),
+    ],
+)
+def test_a_mistake_gets_its_exit_code_and_a_way_out(
+    words: str, code: Exit, message: str, contest: Database, schedctl: Schedctl
+) -> None:
+    typed = schedctl(*words.split())
+    assert (typed.code, typed.out) == (code, ""), typed
+    assert message in typed.err
+    assert "Traceback" not in typed.err
+
+
+def test_one_plan_alone_cannot_be_compared(contest: Database, schedctl: Schedctl) -> None:
+    with contest.write() as tx:
+        plans.save(tx, Plan(NOW, (), ()), NOW)
+    assert schedctl("plan", "diff", "--json").error["exit_code"] == Exit.NOT_FOUND
+    assert "no plan as old as --since" in schedctl("plan", "diff", "--since", str(NOW - 1)).err
+
+
+def test_fewer_hours_and_more_jobs_at_once_show_what_they_cost(
+    contest: Database, home: Path, schedctl: Schedctl
+) -> None:
+    (home / "job.toml").write_text(JOB)
+    queue.change(contest, "big", NOW, "tester", deadline=NOW + 40 * HOUR)
+    words = ("plan", "what-if", "--pool", "kaggle=12", "--add-job", str(home / "job.toml"))
+    document = schedctl(*words, "--json").document
+    assert set(document) == {"plan", "jobs", "pools", "value_before", "value_after"}
+    changes = {change["job"]: change for change in document["jobs"]}
+    assert changes["new"]["before"] is None
+    assert changes["new"]["after"]["finish"] is not None
+    assert changes["big"]["before"]["on_time"] is True
+    assert changes["big"]["after"]["on_time"] is False
+    text = schedctl(*words).out
+    assert "met -> missed" in text
+    assert "nothing is stored" in text
+
+
+def test_a_pool_that_is_down_leaves_nothing_to_plan(contest: Database, schedctl: Schedctl) -> None:
+    document = schedctl("plan", "what-if", "--pool", "kaggle=down", "--json").document
+    assert document["plan"]["placements"] == []
+    assert document["value_after"] == 0
+    assert [change["seconds_after"] for change in document["pools"]] == [0]
+
+
+def test_a_weight_may_name_a_job_added_in_the_same_question(contest: Database, home: Path, schedctl: Schedctl) -> None:
+    (home / "job.toml").write_text(JOB)
+    typed = schedctl("plan", "what-if", "--add-job", str(home / "job.toml"), "--weight", "new=0.001", "--json")
+    first = min(typed.document["plan"]["placements"], key=lambda found: found["start"])
+    assert [found["job"] for found in first["seats"]] != ["new"]
+
+
+def test_a_policy_makes_the_plan_and_the_help_names_them_all(contest: Database, schedctl: Schedctl) -> None:
+    said = schedctl("plan", "what-if", "--help").out
+    for name in ORDERS:
+        assert schedctl("plan", "what-if", "--policy", name, "--json").document["plan"]["made_by"] == name
+        assert name in said
+
+
+def test_what_if_writes_nothing(contest: Database, home: Path, schedctl: Schedctl) -> None:
+    (home / "job.toml").write_text(JOB)
+    before = dump(contest)
+    assert schedctl("plan", "what-if", "--add-job", str(home / "job.toml"), "--pool", "kaggle=5").code == 0
+    assert dump(contest) == before
+
+
+@pytest.mark.parametrize(
+    ("changed", "code", "message"),
+    [
+        ('name = "small"', Exit.REFUSED, "a job of this name exists"),
+        ('name = "x"\ngate = { parent = "nobody", fraction = 0.5 }', Exit.REFUSED, "nobody, which is not in the queue"),
+    ],
+)
+def test_a_job_that_could_not_be_added_is_not_supposed_either(
+    changed: str, code: Exit, message: str, contest: Database, home: Path, schedctl: Schedctl
+) -> None:
+    (home / "job.toml").write_text(JOB.replace('name = "new"', changed))
+    typed = schedctl("plan", "what-if", "--add-job", str(home / "job.toml"))
+    assert typed.code == code
+    assert message in typed.err
+
+
+def test_a_pool_without_a_quota_of_hours_cannot_get_others(world: Database, schedctl: Schedctl) -> None:
+    typed = schedctl("plan", "what-if", "--pool", "desk=4")
+    assert typed.code == Exit.REFUSED
+    assert "desk has no quota of hours" in typed.err
+
+
+def test_the_weight_that_would_start_an_outbid_job_is_true(contest: Database, schedctl: Schedctl) -> None:
+    with contest.write() as tx:
+        plans.save(tx, Plan(NOW, (), (Deferral("small", Outbid("kaggle", "big", 1.25, None, None)),)), NOW)
+    document = schedctl("plan", "explain", "small", "--json").document
+    weight = document["reason"]["weight_to_start"]
+    assert f"would start now at weight {weight:.2f}" in document["answer"]
+    assert "price 1.25 per hour" in schedctl("plan", "explain", "small").out
+    tried = schedctl("plan", "what-if", "--weight", f"small={weight}", "--json").document["plan"]
+    now = [found for found in tried["placements"] if found["start"] <= NOW]
+    assert [found["job"] for placement in now for found in placement["seats"]] == ["small"]
+
+
+def test_hours_asked_of_the_service_count_like_those_of_the_settings(contest: Database, home: Path) -> None:
+    app = load_app(home / "config.toml")
+    desk = whatif.Desk(contest, app.pools, NOW, app.policy.horizon_seconds, app.planning)
+    _, same = whatif.ask_what_if(desk, [], [SetHours("kaggle", 30.0)], None)
+    assert same.nothing
+    _, none = whatif.ask_what_if(desk, [], [SetHours("kaggle", 0.0)], None)
+    assert none.value_after == 0 < none.value_before
