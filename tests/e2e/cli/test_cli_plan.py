@@ -68,7 +68,7 @@ def contest(home: Path, database: Database) -> Database:
 
 @pytest.fixture
 def two_plans(contest: Database) -> Database:
-    """Of the first plan big has started, small moved, gone vanished, and late appeared in the second."""
+    """From plan to plan: big has started and saved, its rest and small moved, gone vanished, late appeared."""
     with contest.write() as tx:
         for name in ("gone", "late", "same"):
             jobs.add(tx, job(name, target_step=50), NOW - 9_000)
@@ -77,6 +77,7 @@ def two_plans(contest: Database) -> Database:
             seat("kaggle", 40_000, 4, "small", 1_000),
             seat("kaggle", 60_000, 2, "gone"),
             seat("kaggle", 90_000, 2, "same"),
+            seat("kaggle", 120_000, 10, "big", 500),
         )
         plans.save(tx, Plan(NOW - 7_200, first, (), value=2.0), NOW - 7_200)
         run = Run(
@@ -86,10 +87,12 @@ def two_plans(contest: Database) -> Database:
         runs.insert(tx, run, NOW - 7_200)
         queued = jobs.get(tx, "big").state
         jobs.change_state(tx, "big", queued, activate(queued, run.key, NOW), "activate", NOW)
+        jobs.note_progress(tx, "big", 500, "jobs/big/manifests/000000000500-000001.json")
         second = (
             seat("kaggle", 50_000, 5, "small", 1_000),
             seat("kaggle", 90_000, 2, "same"),
             seat("kaggle", 99_000, 2, "late"),
+            seat("kaggle", 130_000, 10, "big", 500),
         )
         plans.save(tx, Plan(NOW - 60, second, (), value=3.0), NOW - 60)
     return contest
@@ -97,17 +100,23 @@ def two_plans(contest: Database) -> Database:
 
 def test_diff_tells_what_became_of_every_session(two_plans: Database, schedctl: Schedctl) -> None:
     document = schedctl("plan", "diff", "--json").document
-    changes = {
-        (found["before"] or found["after"])["seats"][0]["job"]: found["change"] for found in document["sessions"]
-    }
-    assert changes == {"big": "started", "small": "moved", "gone": "vanished", "late": "appeared"}
+    changes = [((it["before"] or it["after"])["seats"][0]["job"], it["change"]) for it in document["sessions"]]
+    assert changes == [
+        ("big", "started"),
+        ("small", "moved"),
+        ("gone", "vanished"),
+        ("late", "appeared"),
+        ("big", "moved"),
+    ]
     assert (document["before"]["made_at"], document["after"]["made_at"]) == (NOW - 7_200, NOW - 60)
     assert (document["value_before"], document["value_after"]) == (2.0, 3.0)
 
 
 def test_diff_compares_finish_times_and_hours_of_the_jobs_that_differ(two_plans: Database, schedctl: Schedctl) -> None:
     found = {change["job"]: change for change in schedctl("plan", "diff", "--json").document["jobs"]}
-    assert set(found) == {"small", "gone", "late"}
+    assert set(found) == {"big", "small", "gone", "late"}
+    assert found["big"]["before"]["finish"] == NOW + 120_000 + 10 * HOUR
+    assert found["big"]["after"]["finish"] == NOW + 130_000 + 10 * HOUR
     assert found["small"]["before"]["finish"] == NOW + 40_000 + 4 * HOUR
     assert found["small"]["after"]["finish"] == NOW + 50_000 + 5 * HOUR
     assert (found["gone"]["after"], found["late"]["before"]) == (None, None)
