@@ -15,12 +15,21 @@ Settled = Callable[[Stage], None]
 @pytest.fixture
 def training(make_stage: Callable[..., Stage]) -> Stage:
     """One job, in training, with a checkpoint; the daemon is the rehearsal's own."""
-    stage = make_stage(models=ONE_MODEL, hours=500.0)
+    stage = make_stage(models=ONE_MODEL, pools=LONG_SESSIONS, hours=500.0)
     stage.begin()
     stage.until_saved("main")
     return stage
 
 
+# A session that does not end by itself while a command is typed on a slow machine.
+LONG_SESSIONS = """
+[[pools]]
+name = "desk"
+platform = "local"
+vram_gib = 24
+session_cap = "100h"
+session_min = "1h"
+"""
 ONE_MODEL = """
 [[jobs]]
 name = "main"
