@@ -74,8 +74,13 @@ class People:
             self._release(spec.name)
 
     def unfinished(self) -> list[str]:
-        """Return the jobs that are neither done nor cancelled."""
+        """Return the jobs that are neither done nor cancelled, nor behind the gate of a cancelled one."""
         with self._database.read() as tx:
-            return [
-                record.spec.name for record in jobs.everything(tx) if not isinstance(record.state, Done | Cancelled)
-            ]
+            records = jobs.everything(tx)
+        cancelled = {record.spec.name for record in records if isinstance(record.state, Cancelled)}
+        return [
+            record.spec.name
+            for record in records
+            if not isinstance(record.state, Done | Cancelled)
+            and (record.spec.gate is None or record.spec.gate.parent not in cancelled)
+        ]

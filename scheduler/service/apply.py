@@ -138,9 +138,9 @@ def _record_checkpoint(ports: Ports, tx: Connection, manifest: Manifest, now: in
     if record is None:
         return
     if manifest.step <= record.done_step:
-        # A copy that should be dead, or a listing seen twice; either way progress never goes backwards.
-        if checkpoints.record(tx, manifest, now):
-            checkpoints.expire(tx, manifest.key, f"not ahead of step {record.done_step}", now)
+        # Read late, after a newer one: progress never goes backwards, but if the newer one turns out to be damaged,
+        # this is what is left to resume from.
+        checkpoints.record(tx, manifest, now)
         return
     if checkpoints.record(tx, manifest, now):
         jobs.note_progress(tx, manifest.job, manifest.step, manifest.key)

@@ -2,8 +2,15 @@
 
 from __future__ import annotations
 
+from benchmarks.simulation.database import Laboratory
+from benchmarks.simulation.scenario import steady_scenario
+from benchmarks.simulation.simulation import Simulation
+from jobs.checkpoint import Component, Manifest, manifest_key
 from scheduler.core.reconcile import Facts, Finish, Sighting, reconcile
 from scheduler.core.run import Lane, Run, Running
+from scheduler.service.apply import apply
+from scheduler.service.observe import Observation
+from scheduler.store import checkpoints, jobs
 
 
 def _facts(*, complete: bool, results: dict[int, dict[str, object]]) -> Facts:
@@ -17,3 +24,23 @@ def test_an_end_is_not_believed_until_the_artifact_store_has_told_what_was_publi
     assert reconcile([_facts(complete=False, results=said)], 9_000_000) == []
     (step,) = reconcile([_facts(complete=True, results=said)], 6_000)
     assert isinstance(step, Finish)
+
+
+def test_a_checkpoint_read_late_is_kept_to_fall_back_on(laboratory: Laboratory) -> None:
+    # Marked as expired because a newer one was known, it was missing when the newer one proved to be damaged.
+    def manifest(step: int) -> Manifest:
+        component = Component("model.bin", "0" * 64, 1)
+        return Manifest(manifest_key("main", step, 1), "main", step, 1, "uff-main-0001", 0, None, 1, 1, (component,))
+
+    scenario = steady_scenario()
+    simulation = Simulation(laboratory, scenario)
+    simulation.people.fill_queue()
+    simulation.boot()
+    assert simulation.ports is not None
+    seen = Observation(manifests=[manifest(20)])
+    for late in (seen, Observation(manifests=[manifest(10)]), Observation(bad=[(manifest(20).key, "damaged")])):
+        with simulation.ports.write() as tx:
+            apply(simulation.ports, tx, [], late, [], scenario.start)
+    with laboratory.people.read() as tx:
+        assert [found.manifest.step for found in checkpoints.newest(tx, "main")] == [10]
+        assert jobs.get(tx, "main").done_step == 10

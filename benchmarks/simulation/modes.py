@@ -1,0 +1,136 @@
+"""Modes: many seeds, every single point of one scenario, and pairs of points."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from random import Random
+from time import process_time
+from typing import TYPE_CHECKING
+
+from benchmarks.simulation.faults import Fate
+from benchmarks.simulation.scenario import draw_scenario, steady_scenario
+from benchmarks.simulation.simulation import Failure, Simulation
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from benchmarks.simulation.database import Laboratory
+
+# Every kind of trouble and every way out of it: a swarm that never meets one of them proves less than it says.
+MUST_BE_MET = (
+    "artifact outage met",
+    "checkpoint damaged",
+    "checkpoint unreadable",
+    "clock jump",
+    "crash",
+    "crash commit <",
+    "crash commit >",
+    "crash launch <",
+    "crash launch >",
+    "damaged checkpoint passed over",
+    "delay",
+    "duplicate",
+    "error",
+    "key launched again",
+    "killed from outside",
+    "killed without a word",
+    "launch answer lost",
+    "long queue",
+    "never started",
+    "platform outage met",
+    "preempted",
+    "quota surprise",
+    "refused",
+    "refused for good",
+    "refused: quota surprise",
+    "restart",
+    "stale list",
+    "stop flag followed",
+    "ten days down",
+    "throttled",
+    "torn upload",
+    "training failed",
+    "wrong accelerator",
+    "log checkpoint.quarantined",
+    "log launch.unknown",
+    "log report.unknown",
+    "people: cancel",
+    "people: hold",
+    "people: stop",
+)
+
+
+@dataclass(slots=True)
+class Tally:
+    """What many simulations showed together."""
+
+    simulations: int = 0
+    weeks: float = 0.0
+    cpu_seconds: float = 0.0
+    failures: list[Failure] = field(default_factory=list)
+    seen: Counter[str] = field(default_factory=Counter)
+
+    def run(self, simulation: Simulation) -> None:
+        """Run one more simulation and add it up."""
+        began = process_time()
+        try:
+            result = simulation.run()
+        except Failure as failure:
+            self.failures.append(failure)
+        else:
+            self.weeks += result.weeks
+            self.seen.update(result.seen)
+        self.cpu_seconds += process_time() - began
+        self.simulations += 1
+
+    def add(self, other: Tally) -> None:
+        """Add another tally to this one."""
+        self.simulations += other.simulations
+        self.weeks += other.weeks
+        self.cpu_seconds += other.cpu_seconds
+        self.failures.extend(other.failures)
+        self.seen.update(other.seen)
+
+    @property
+    def never_met(self) -> list[str]:
+        """Return the troubles that should have been met and never were."""
+        return [what for what in MUST_BE_MET if not self.seen[what]]
+
+
+def swarm(
+    laboratory: Laboratory, seeds: Iterable[int], weeks: float = 2.0, enough: Callable[[Tally], bool] | None = None
+) -> Tally:
+    """Simulate each seed's own world; ``enough`` may end it early."""
+    tally = Tally()
+    for seed in seeds:
+        if enough is not None and enough(tally):
+            break
+        tally.run(Simulation(laboratory, draw_scenario(seed, weeks)))
+    return tally
+
+
+def points_of(laboratory: Laboratory, weeks: float) -> int:
+    """Return how many points the steady scenario passes when nothing goes wrong."""
+    return Simulation(laboratory, steady_scenario(weeks)).run().points
+
+
+def exhaustive(laboratory: Laboratory, weeks: float, fate: Fate, points: Iterable[int]) -> Tally:
+    """Simulate the steady scenario once per point, with one fate at that point."""
+    return scripted(laboratory, weeks, ({point: fate} for point in points))
+
+
+def pairs(laboratory: Laboratory, weeks: float, count: int, seed: int = 0) -> Tally:
+    """Simulate the steady scenario with two fates at sampled pairs of points."""
+    rng, known = Random(seed), points_of(laboratory, weeks)
+    fates = (Fate.CRASH, Fate.CRASH, Fate.ERROR)
+    scripts = ({point: rng.choice(fates) for point in rng.sample(range(1, known), 2)} for _ in range(count))
+    return scripted(laboratory, weeks, scripts)
+
+
+def scripted(laboratory: Laboratory, weeks: float, scripts: Iterable[Mapping[int, Fate]]) -> Tally:
+    """Simulate the steady scenario once per script."""
+    tally = Tally()
+    for script in scripts:
+        tally.run(Simulation(laboratory, steady_scenario(weeks), script))
+    return tally

@@ -1,0 +1,279 @@
+"""Mutants: daemons broken on purpose. A harness that lets one of them live would let the same bug of ours live."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+from unittest.mock import patch
+
+from benchmarks.simulation.lane import Lane
+from benchmarks.simulation.place import SimulatedPlatform
+from benchmarks.simulation.scenario import draw_scenario
+from benchmarks.simulation.simulation import Failure, Simulation
+from platforms.base import Observed, SessionState, Unreachable
+from scheduler.core import job as job_arrows
+from scheduler.core.job import Queued
+from scheduler.core.ledger import EntryKind
+from scheduler.core.reconcile import Finish, reconcile
+from scheduler.core.run import Reserved, Submitting
+from scheduler.service import apply, cycle, launch, observe
+from scheduler.store import checkpoints, jobs, ledger
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from benchmarks.simulation.database import Laboratory
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One broken daemon: what is replaced where, and what it breaks, in words."""
+
+    name: str
+    breaks: str
+    owner: Any
+    attribute: str
+    make: Callable[[Any], Any]  # takes the real thing, returns the broken one
+
+    @contextmanager
+    def alive(self) -> Iterator[None]:
+        """Let the mutant live for a while."""
+        with ExitStack() as stack:
+            real = getattr(self.owner, self.attribute)
+            stack.enter_context(patch.object(self.owner, self.attribute, self.make(real)))
+            yield
+
+
+def _without(kind: EntryKind) -> Callable[[Any], Any]:
+    def make(real: Any) -> Any:
+        return lambda tx, entries: real(tx, [entry for entry in entries if entry.kind is not kind])
+
+    return make
+
+
+def _changed(kind: EntryKind, change: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def make(real: Any) -> Any:
+        return lambda tx, entries: real(tx, [change(entry) if entry.kind is kind else entry for entry in entries])
+
+    return make
+
+
+def _silent(real: Any) -> Any:
+    """Do nothing at all."""
+    del real
+    return lambda *_, **__: None
+
+
+def _empty(real: Any) -> Any:
+    """Find nothing at all."""
+    del real
+    return lambda *_, **__: {}
+
+
+def _steps(change: Callable[[list[Any], Any, int], list[Any]]) -> Callable[[Any], Any]:
+    """Change what reconcile decides."""
+
+    def make(real: Any) -> Any:
+        def broken(facts: Any, now: int) -> list[Any]:
+            known = list(facts)
+            return change(real(known, now), known, now)
+
+        return broken
+
+    return make
+
+
+def _facts(**changes: Any) -> Callable[[Any], Any]:
+    return lambda real: lambda facts, now: real([replace(fact, **changes) for fact in facts], now)
+
+
+def _impatient(steps: list[Any], facts: list[Any], now: int) -> list[Any]:
+    """Void every intent that is not seen at once."""
+    doomed = [fact for fact in facts if isinstance(fact.run.state, Submitting) and fact.sighting is None]
+    lost = [replace(fact, visibility_seconds=0, overdue_seconds=-1_000_000, reachable=True) for fact in doomed]
+    return steps + [step for step in _REAL_RECONCILE(lost, now) if isinstance(step, Finish)]
+
+
+def _silence_is_death(steps: list[Any], facts: list[Any], now: int) -> list[Any]:
+    """Take a platform that does not answer for one that lost the session."""
+    silent = [fact for fact in facts if fact.sighting is None and not isinstance(fact.run.state, Reserved)]
+    dead = [
+        replace(fact, reachable=True, visibility_seconds=-(10**9), overdue_seconds=0)
+        for fact in silent
+        if not fact.reachable
+    ]
+    finished = {step.run.key for step in steps if isinstance(step, Finish)}
+    more = [step for step in _REAL_RECONCILE(dead, now) if isinstance(step, Finish) and step.run.key not in finished]
+    return steps + more
+
+
+_REAL_RECONCILE = reconcile
+
+
+def _oldest_first(real: Any) -> Any:
+    return lambda tx, job, limit=5: list(reversed(real(tx, job, limit)))
+
+
+def _relaunched_under_a_new_name(real: Any) -> Any:
+    """Repeat a launch whose answer did not come, under another key."""
+
+    def broken(self: SimulatedPlatform, request: Any, now: int) -> Observed:
+        try:
+            answer: Observed = real(self, request, now)
+        except Unreachable:
+            answer = real(self, replace(request, key=f"{request.key}-again"), now)
+        return answer
+
+    return broken
+
+
+def _list_is_proof(real: Any) -> Any:
+    """An adapter that takes a key missing in a list for one that never started."""
+
+    def broken(self: SimulatedPlatform, keys: Sequence[str], now: int) -> Any:
+        found = dict(real(self, keys, now))
+        return {key: found.get(key) or Observed(key, SessionState.ABSENT, "") for key in keys}
+
+    return broken
+
+
+def _failed_read_is_ended(real: Any) -> Any:
+    """An adapter that turns a failed read into a state."""
+
+    def broken(self: SimulatedPlatform, keys: Sequence[str], now: int) -> Any:
+        try:
+            return real(self, keys, now)
+        except Unreachable:
+            return {key: Observed(key, SessionState.ENDED, "", now - 60, now) for key in keys}
+
+    return broken
+
+
+def _never_finishes_unseen(steps: list[Any], facts: list[Any], now: int) -> list[Any]:
+    del facts, now
+    return [step for step in steps if not (isinstance(step, Finish) and step.started is None)]
+
+
+def _charges_planned(steps: list[Any], facts: list[Any], now: int) -> list[Any]:
+    del facts, now
+    return [
+        replace(step, ended=step.run.held_until) if isinstance(step, Finish) and step.started is not None else step
+        for step in steps
+    ]
+
+
+def _starts_from_scratch(real: Any) -> Any:
+    def broken(self: Lane) -> bool:
+        self.order = {**self.order, "restore": []}
+        return bool(real(self))
+
+    return broken
+
+
+def _never_done(real: Any) -> Any:
+    del real
+    return lambda _, now: Queued(now)
+
+
+def _stays(real: Any) -> Any:
+    del real
+    return lambda state, *_: state
+
+
+def _first_attempt(real: Any) -> Any:
+    def broken(tx: Any, name: str, pool: str) -> int:
+        real(tx, name, pool)
+        return 1
+
+    return broken
+
+
+def _forgets_the_intent(real: Any) -> Any:
+    """Take a run that was being submitted for one that was never sent: what "launch first, record later" does."""
+    return lambda facts, now: real(
+        [
+            replace(fact, run=replace(fact.run, state=Reserved(0))) if isinstance(fact.run.state, Submitting) else fact
+            for fact in facts
+        ],
+        now,
+    )
+
+
+def _releases_everything(entry: Any) -> Any:
+    return replace(entry, kind=EntryKind.RELEASE)
+
+
+def _late_start(entry: Any) -> Any:
+    return replace(entry, start=min(entry.end, entry.start + 60))
+
+
+def _fresh_keys(real: Any) -> Any:
+    """Treat every start of the daemon as the first: a key is found to be free though it was used."""
+    return lambda prefix, job, attempt: real(prefix, job, 1 + attempt % 2)
+
+
+MUTANTS: tuple[Mutant, ...] = (
+    Mutant("no hold", "quota is not set aside", ledger, "append", _without(EntryKind.HOLD)),
+    Mutant("no spend", "what ran is not charged", ledger, "append", _without(EntryKind.SPEND)),
+    Mutant("no release", "a hold that never ran stays", ledger, "append", _without(EntryKind.RELEASE)),
+    Mutant(
+        "short hold",
+        "the overrun is not held",
+        ledger,
+        "append",
+        _changed(EntryKind.HOLD, lambda entry: replace(entry, end=entry.start + (entry.end - entry.start) // 2)),
+    ),
+    Mutant(
+        "half spend",
+        "half of what ran is charged",
+        ledger,
+        "append",
+        _changed(EntryKind.SPEND, lambda entry: replace(entry, end=entry.start + (entry.end - entry.start) // 2)),
+    ),
+    Mutant("charge the plan", "the hold is charged, not the bill", cycle, "reconcile", _steps(_charges_planned)),
+    Mutant("forget charges", "admission sees an empty ledger", ledger, "charges", _empty),
+    Mutant("impatient", "an intent is void at once", cycle, "reconcile", _steps(_impatient)),
+    Mutant("silence is death", "no answer ends a run", cycle, "reconcile", _steps(_silence_is_death)),
+    Mutant("blind store", "an outage of the store counts as empty", cycle, "reconcile", _facts(complete=True)),
+    Mutant("list is proof", "missing in a list is never started", SimulatedPlatform, "find", _list_is_proof),
+    Mutant("failed read ended", "a failed read is an end", SimulatedPlatform, "find", _failed_read_is_ended),
+    Mutant(
+        "new key",
+        "an unknown launch is repeated by a new key",
+        SimulatedPlatform,
+        "launch",
+        _relaunched_under_a_new_name,
+    ),
+    Mutant("never void", "an intent that came to nothing stays", cycle, "reconcile", _steps(_never_finishes_unseen)),
+    Mutant("oldest checkpoint", "the oldest checkpoint is restored", checkpoints, "newest", _oldest_first),
+    Mutant("from scratch", "the payload restores nothing", Lane, "_restore", _starts_from_scratch),
+    Mutant("no manifests", "published checkpoints are not read", observe, "read_manifests", _silent),
+    Mutant("no progress", "a checkpoint does not count", jobs, "note_progress", _silent),
+    Mutant("never quarantine", "a damaged checkpoint stays good", apply, "_quarantine", _silent),
+    Mutant("no lane closed", "a lane's end frees no job", apply, "_close_lane", _silent),
+    Mutant("no requeue", "a finished job is never done", job_arrows, "finish", _never_done),
+    Mutant("refused runs", "a refusal changes nothing", launch, "_refused", _silent),
+    Mutant("attempt reused", "an attempt's number is used again", jobs, "note_launch", _first_attempt),
+    Mutant("forgotten intent", "a launch on its way is released", cycle, "reconcile", _forgets_the_intent),
+    Mutant("refund all", "what ran is given back", ledger, "append", _changed(EntryKind.SPEND, _releases_everything)),
+    Mutant("late start", "the first minute is not charged", ledger, "append", _changed(EntryKind.SPEND, _late_start)),
+    Mutant("keys reused", "attempts share launch keys", launch, "launch_key", _fresh_keys),
+    Mutant("no activation", "a job with a seat stays queued", job_arrows, "activate", _stays),
+    Mutant("never reject", "a refused run stays for ever", launch, "_end_rejected", _silent),
+)
+
+
+# What a sound daemon needs for the first seeds; mutants that never come to an end are given up sooner.
+HUNT_LIVENESS_WEEKS = 4
+
+
+def hunt(laboratory: Laboratory, mutant: Mutant, seeds: Iterable[int], weeks: float = 2.0) -> Failure | None:
+    """Return the first failure by which ``mutant`` is caught, or None when it survives all seeds."""
+    for seed in seeds:
+        with mutant.alive():
+            try:
+                Simulation(laboratory, draw_scenario(seed, weeks), liveness_weeks=HUNT_LIVENESS_WEEKS).run()
+            except Failure as failure:
+                return failure
+    return None

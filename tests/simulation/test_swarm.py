@@ -1,0 +1,32 @@
+"""Random worlds, each with its own troubles: no promise is ever broken, and every trouble is met."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.simulation.database import Laboratory
+from benchmarks.simulation.modes import swarm
+from benchmarks.simulation.scenario import draw_scenario
+from benchmarks.simulation.simulation import Simulation
+
+# Seeds that once showed a bug of the daemon, or of the harness.
+REGRESSIONS = (5, 7, 9, 11, 20, 21, 37, 121, 209)
+
+
+@pytest.mark.parametrize("seed", REGRESSIONS)
+def test_seeds_that_once_failed_still_pass(laboratory: Laboratory, seed: int) -> None:
+    """What was found once stays fixed."""
+    failures = swarm(laboratory, [seed]).failures
+    assert not failures, failures[0].report()
+
+
+def test_a_hundred_worlds_full_of_trouble_break_no_promise_and_leave_no_trouble_unmet(laboratory: Laboratory) -> None:
+    tally = swarm(laboratory, range(1_000, 1_120))
+    assert not tally.failures, tally.failures[0].report()
+    assert tally.never_met == []
+
+
+@pytest.mark.parametrize("seed", [17, 121])
+def test_the_same_seed_gives_the_same_trace(laboratory: Laboratory, seed: int) -> None:
+    traces = {Simulation(laboratory, draw_scenario(seed)).run().trace for _ in range(2)}
+    assert len(traces) == 1
