@@ -12,9 +12,11 @@ from scheduler.core.plan import Plan
 from scheduler.planner.agenda import agenda
 from scheduler.planner.case import Case, make_case
 from scheduler.planner.deadlines import committed
-from scheduler.planner.dispatch import PLAIN
+from scheduler.planner.dispatch import PLAIN, dispatch
 from scheduler.planner.grid import make_grid
+from scheduler.planner.panel import kind_of
 from scheduler.planner.prices import Prices, dual_prices, scarcity_prices
+from scheduler.planner.scale import Solved, below_the_core, bound_of, divide
 from scheduler.planner.score import choose
 from scheduler.planner.search import NO_BIDS, Candidate, attempt, first_candidates, improve, steps_for
 from scheduler.planner.solver import Solver, SolverFailed
@@ -22,11 +24,14 @@ from scheduler.planner.verify import verify
 from scheduler.planner.waiting import deferrals
 
 if TYPE_CHECKING:
+    from scheduler.core.plan import Deferral, Placement
     from scheduler.core.snapshot import Snapshot
+    from scheduler.planner.grid import Grid
+    from scheduler.planner.solver import Solution
 
 # A new plan must be worth this much more than the one in force, or meet more deadlines.
 EPSILON = 0.005
-# Beyond this many jobs the linear programme is solved over a core and in parts.
+# Beyond this many jobs pools and jobs are planned in parts.
 WHOLE_JOBS_MAX = 1_500
 
 
@@ -43,6 +48,17 @@ class Options:
 ALL_LAYERS = Options()
 
 
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What all layers together found for one case."""
+
+    candidate: Candidate
+    prices: Prices
+    bound: float | None
+    made_by: str
+    solved: tuple[Grid, Solution] | None
+
+
 class Planner:
     """Plans again and again: remembers the solver's last basis, nothing else."""
 
@@ -52,21 +68,28 @@ class Planner:
 
     def plan(self, snapshot: Snapshot, incumbent: Plan | None = None) -> Plan:
         """Return the plan from ``snapshot.now`` to the horizon; see :func:`plan_week`."""
+        if len(snapshot.jobs) > WHOLE_JOBS_MAX:
+            return self._plan_in_parts(snapshot, incumbent)
         case = make_case(snapshot, firm_deadlines=self._options.firm_deadlines)
         warnings: list[str] = []
-        prices, bound = self._prices(case, warnings)
+        found = self._choose(case, incumbent, warnings)
+        plan = _as_plan(case, found.candidate, found.bound, found.made_by, found.prices)
+        plan = replace(plan, warnings=tuple(warnings))
+        violations = verify(snapshot, plan)
+        return _fall_back(case, plan, violations) if violations else plan
+
+    def _choose(self, case: Case, incumbent: Plan | None, warnings: list[str]) -> Choice:
+        """Return the best schedule that all layers together find."""
+        prices, bound, solved = self._prices(case, warnings)
         candidates = first_candidates(case, prices, committed(case))
         best = candidates[choose([found.score for found in candidates])]
         steps = steps_for(case) if self._options.search_steps is None else self._options.search_steps
         best = improve(case, best, prices, steps)
         kept = self._keep(case, incumbent, best, prices)
         made_by = "incumbent" if kept else "prices" if bound is not None else "dispatch"
-        plan = _as_plan(case, kept or best, bound, made_by, prices)
-        plan = replace(plan, warnings=tuple(warnings))
-        violations = verify(snapshot, plan)
-        return _fall_back(case, plan, violations) if violations else plan
+        return Choice(kept or best, prices, bound, made_by, solved)
 
-    def _prices(self, case: Case, warnings: list[str]) -> tuple[Prices, float | None]:
+    def _prices(self, case: Case, warnings: list[str]) -> tuple[Prices, float | None, tuple[Grid, Solution] | None]:
         """Return the prices and the bound; without a solver rough prices, no bound, and a warning that says why."""
         from scheduler.planner.linear import build, hopeful
 
@@ -75,14 +98,49 @@ class Planner:
             try:
                 jobs = hopeful(case)
                 if not jobs:
-                    return scarcity_prices(case, grid), 0.0
+                    return scarcity_prices(case, grid), 0.0, None
                 if self._solver is None:
                     self._solver = Solver(self._options.time_limit_seconds)
                 solution = self._solver.solve(build(case, grid, jobs))
-                return dual_prices(case, grid, jobs, solution), solution.bound
+                return dual_prices(case, grid, jobs, solution), solution.bound, (grid, solution)
             except SolverFailed as error:
                 warnings.append(f"{error}; planned with rough prices and without a bound")
-        return scarcity_prices(case, grid), None
+        return scarcity_prices(case, grid), None, None
+
+    def _plan_in_parts(self, snapshot: Snapshot, incumbent: Plan | None) -> Plan:
+        """Plan each group of pools with its core of jobs, and join."""
+        parts = divide(snapshot)
+        warnings: list[str] = []
+        placements: list[Placement] = []
+        waiting: list[Deferral] = []
+        solved: list[Solved] = []
+        value = 0.0
+        for part in parts.snapshots:
+            case = make_case(part, firm_deadlines=self._options.firm_deadlines)
+            found = self._choose(case, incumbent, warnings)
+            schedule = found.candidate.schedule
+            placements += schedule.placements
+            waiting += deferrals(case, schedule.placements, schedule.gate_passes, found.prices)
+            value += found.candidate.score.value
+            if found.solved is not None:
+                grid, solution = found.solved
+                kinds = [parts.kinds[kind_of(case.books[market.pools[0]].pool)] for market in grid.markets]
+                solved.append(Solved(grid, kinds, solution.prices))
+        placements.sort(key=lambda placed: (placed.start, placed.pool, placed.seats[0].job))
+        plan = Plan(
+            made_at=snapshot.now,
+            placements=tuple(placements),
+            deferrals=(*waiting, *below_the_core(snapshot, parts)),
+            value=value,
+            bound=bound_of(snapshot, parts, solved) if len(solved) == len(parts.snapshots) else None,
+            made_by="parts",
+            warnings=tuple(sorted(set(warnings))),
+        )
+        violations = verify(snapshot, plan)
+        if not violations:
+            return plan
+        warning = f"the verifier refused the plan made in parts: {violations[0]}"
+        return replace(dispatch(snapshot), made_by="fallback", warnings=(*plan.warnings, warning))
 
     def _keep(self, case: Case, incumbent: Plan | None, best: Candidate, prices: Prices | None) -> Candidate | None:
         """Return the incumbent carried on, unless the new plan is clearly better."""
