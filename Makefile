@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-fast lint bench lock clean
+.PHONY: help run test test-fast lint bench simulate simulate-long lock clean
 
 BIN := .venv/bin
 PACKAGES := scheduler platforms jobs config
@@ -32,6 +32,12 @@ lint: .venv/ready-dev ## Check format, style, types and the import rule
 
 bench: .venv/ready-dev ## Run every benchmark and print its figures
 	for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python "$$benchmark"; done
+
+simulate: .venv/ready-dev ## Simulate 2,400 weeks, every crash point and all mutants (20 minutes at most on two cores)
+	$(BIN)/python benchmarks/simulate.py --total-weeks 2400 --every-point 1 --pairs 300 $(ARGS)
+
+simulate-long: .venv/ready-dev ## The same over 50,000 weeks (hours)
+	$(BIN)/python benchmarks/simulate.py --total-weeks 50000 --every-point 1 --pairs 3000 $(ARGS)
 
 lock: ## Resolve the dependencies anew and write the hashed lock files
 	.ci/lock.sh
