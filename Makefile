@@ -5,7 +5,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-fast lint bench simulate simulate-long lock clean
+.PHONY: help run test test-fast lint bench kill9 simulate simulate-long lock clean
 
 BIN := .venv/bin
 PACKAGES := scheduler platforms jobs config
@@ -30,8 +30,11 @@ lint: .venv/ready-dev ## Check format, style, types and the import rule
 	$(BIN)/mypy $(PYTHON_SOURCES)
 	$(BIN)/lint-imports
 
-bench: .venv/ready-dev ## Run every benchmark and print its figures
-	for benchmark in benchmarks/*.py; do echo "== $$benchmark"; $(BIN)/python "$$benchmark"; done
+bench: .venv/ready-dev ## Run the short benchmarks and print their figures
+	for name in install_size bench_cli_start bench_daemon_idle; do echo "== $$name"; $(BIN)/python "benchmarks/$$name.py"; done
+
+kill9: .venv/ready-dev ## Kill daemons of fifty rehearsals at random moments and audit what is left (an hour)
+	$(BIN)/python benchmarks/kill9.py 50 $(ARGS)
 
 simulate: .venv/ready-dev ## Simulate 2,400 weeks, every crash point and all mutants (20 minutes at most on two cores)
 	$(BIN)/python benchmarks/simulate.py --total-weeks 2400 --every-point 1 --pairs 300 $(ARGS)
