@@ -26,6 +26,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "pools": ("scheduler.cli.pools", "The places where sessions run."),
     "runs": ("scheduler.cli.runs", "Sessions: list, logs, stop."),
     "checkpoints": ("scheduler.cli.checkpoints", "Saved states: list, verify, copy, keep."),
+    "report": ("scheduler.cli.report", "The week in figures: made, shown, sent."),
     "rehearse": ("scheduler.cli.rehearse", "A whole week on this machine in minutes."),
     "daemon": ("scheduler.cli.daemon", "Plan, launch and settle, until stopped."),
     "doctor": ("scheduler.cli.doctor", "Check that everything is in order."),

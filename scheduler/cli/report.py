@@ -1,0 +1,52 @@
+"""`schedctl report`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from scheduler.cli.command import command, group
+from scheduler.cli.context import Cli
+from scheduler.cli.exits import UsageFault
+
+app = group("The week in figures: made, shown, sent.")
+
+
+@app.callback()
+def report() -> None:
+    """Keep ``weekly`` a word of its own, for reports to come."""
+
+
+@command(app, "schedctl report weekly", "schedctl report weekly --week 2026-W47 --format html --out week.html")
+def weekly(
+    ctx: typer.Context,
+    week: Annotated[
+        str | None, typer.Option("--week", help="ISO week, like 2026-W47; the last one that is over.")
+    ] = None,
+    form: Annotated[
+        Literal["text", "html", "markdown", "json", "slack"], typer.Option("--format", help="What to write.")
+    ] = "text",
+    out: Annotated[Path | None, typer.Option("--out", help="Write to this file.")] = None,
+) -> None:
+    """Show what a week's hours became: pools, jobs, losses, money, forecasts, and what needs a person."""
+    from scheduler.service.reports import last_week, make_report, render, week_named
+
+    cli: Cli = ctx.obj
+    zone = cli.app.settings.zone
+    try:
+        span = last_week(cli.now, zone) if week is None else week_named(week, zone)
+    except ValueError:
+        raise UsageFault(f"--week {week}", "there is no such week", "Write it like 2026-W47") from None
+    text = render(
+        make_report(cli.app.database, cli.app.pools, span, zone, cli.now), "json" if cli.options.json else form
+    )
+    if out is None:
+        sys.stdout.write(text)
+        return
+    fresh = out.with_name(f"{out.name}.new")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(out)
+    cli.out.say(f"written: {out}")

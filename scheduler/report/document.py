@@ -1,0 +1,250 @@
+"""The report as titles, sentences and tables of words: figures become text here once, so all renderings agree."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.report.report import JobReport, QuotaNow, Report, Spent
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows of words; ``>`` before a title puts a column to the right. ``shares`` (0 to 1) draw a bar for each row."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    shares: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """A title, sentences, and perhaps a table below them."""
+
+    title: str
+    lines: tuple[str, ...] = ()
+    table: Table | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Document:
+    """What a rendering writes. Words hold no control characters; markup is up to the rendering to escape."""
+
+    title: str
+    subtitle: str
+    sections: tuple[Section, ...]
+
+
+def document_of(report: Report) -> Document:
+    """Return the report in words."""
+    period = f"{instant(report.start, report.zone)} to {instant(report.end, report.zone)}"
+    return Document(
+        f"Training report {_clean(report.label)}",
+        f"{period}, made {instant(report.made_at, report.zone)}",
+        (
+            Section("Summary", tuple(_summary(report))),
+            _needs(report),
+            _pools(report),
+            _waste(report),
+            _jobs(report),
+            _losses(report),
+            _quotas(report),
+            _plan(report),
+        ),
+    )
+
+
+def instant(at: int | None, zone: str) -> str:
+    """Return an instant in ``zone``; a dash for None."""
+    if at is None:
+        return "-"
+    return datetime.fromtimestamp(at, UTC).astimezone(ZoneInfo(zone)).strftime("%a %Y-%m-%d %H:%M %Z")
+
+
+def hours(seconds: int) -> str:
+    """Return seconds as decimal hours."""
+    return f"{seconds / 3_600:.1f}"
+
+
+def _money(microdollars: int) -> str:
+    return f"${microdollars / 1_000_000:.2f}"
+
+
+def _change(now: int, before: int) -> str:
+    return f"{(now - before) / 3_600:+.1f}"
+
+
+def _summary(report: Report) -> list[str]:
+    total, before = report.total, report.total_before
+    steps = sum(job.steps for job in report.jobs)
+    steps_before = sum(job.steps_before for job in report.jobs)
+    if not total.charged and not steps:
+        return [
+            "Nothing ran this week.",
+            f"{hours(total.offered)} h were offered; last week {hours(before.charged)} h were charged.",
+        ]
+    return [
+        (
+            f"{hours(total.useful)} h of training were kept, of {hours(total.charged)} h charged and "
+            f"{hours(total.offered)} h offered: goodput {total.goodput:.1%} (last week {before.goodput:.1%})."
+        ),
+        f"{total.sessions} sessions made {steps:,} steps (last week {before.sessions} and {steps_before:,}).",
+        f"Spent {_money(total.cost_microdollars)} (last week {_money(before.cost_microdollars)}).",
+    ]
+
+
+def _needs(report: Report) -> Section:
+    rows = tuple(tuple(map(_clean, (need.what, need.subject, need.why, need.remedy))) for need in report.needs)
+    broken = tuple(f"A rule was broken: {_clean(rule)}." for rule in report.broken_rules)
+    if not rows and not broken:
+        return Section("What needs a person", ("Nothing.",))
+    return Section("What needs a person", broken, Table(("what", "about", "why", "begin with"), rows) if rows else None)
+
+
+def _pools(report: Report) -> Section:
+    rows = tuple(
+        (
+            _clean(pool.name),
+            hours(pool.spent.offered),
+            hours(pool.spent.charged),
+            _change(pool.spent.charged, pool.before.charged),
+            hours(pool.spent.useful),
+            _change(pool.spent.useful, pool.before.useful),
+            f"{pool.spent.goodput:.1%}",
+            _money(pool.spent.cost_microdollars),
+        )
+        for pool in report.pools
+    )
+    columns = ("pool", ">offered h", ">charged h", ">change", ">useful h", ">change", ">goodput", ">cost")
+    return Section("Pools", (), Table(columns, rows, tuple(pool.spent.goodput for pool in report.pools)))
+
+
+def _waste(report: Report) -> Section:
+    def row(name: str, spent: Spent) -> tuple[str, ...]:
+        parts = (spent.set_up, spent.lost, spent.overhead, spent.unattributed, spent.running, spent.expired)
+        return (_clean(name), *map(hours, parts), str(spent.refused_starts))
+
+    columns = (
+        "pool",
+        ">set-up h",
+        ">lost work h",
+        ">saving, idle h",
+        ">not ours h",
+        ">still held h",
+        ">quota expired h",
+        ">refused starts",
+    )
+    return Section(
+        "Where the other hours went", (), Table(columns, tuple(row(pool.name, pool.spent) for pool in report.pools))
+    )
+
+
+def _jobs(report: Report) -> Section:
+    columns = (
+        "job",
+        "state",
+        ">step",
+        ">target",
+        ">done",
+        ">this week",
+        ">last week",
+        ">steps/h",
+        ">runs",
+        ">resumed",
+        ">elsewhere",
+        ">saved",
+        "done by",
+        "deadline",
+    )
+    rows = tuple(_job_row(job, report.zone) for job in report.jobs)
+    shares = tuple(min(1.0, job.step / job.target_step) if job.target_step else 0.0 for job in report.jobs)
+    note = "Forecasts give the expected day and one standard error of the measured speed to either side."
+    return Section("Jobs", (note,), Table(columns, rows, shares)) if rows else Section("Jobs", ("No jobs.",))
+
+
+def _job_row(job: JobReport, zone: str) -> tuple[str, ...]:
+    speed = "-" if job.steps_per_hour is None else f"{job.steps_per_hour:,.0f} ± {job.sigma or 0:.0%}"
+    due = instant(job.deadline, zone) + (" (at risk)" if job.at_risk else "")
+    return (
+        _clean(job.name),
+        job.state,
+        f"{job.step:,}",
+        f"{job.target_step:,}",
+        f"{job.step / job.target_step:.1%}" if job.target_step else "-",
+        f"{job.steps:,}",
+        f"{job.steps_before:,}",
+        speed,
+        str(job.runs),
+        str(job.resumes),
+        str(job.resumed_elsewhere),
+        str(job.checkpoints),
+        _forecast(job, zone),
+        due,
+    )
+
+
+def _forecast(job: JobReport, zone: str) -> str:
+    if job.forecast is None:
+        return "-"
+    ends = (job.forecast.earliest, job.forecast.expected, job.forecast.latest)
+    early, middle, late = (
+        datetime.fromtimestamp(at, UTC).astimezone(ZoneInfo(zone)).strftime("%Y-%m-%d") for at in ends
+    )
+    return f"{middle} ({early} to {late}, by {job.forecast.basis})"
+
+
+def _losses(report: Report) -> Section:
+    rows = tuple(
+        (_clean(job.name), f"{step:,}", f"{loss:.4f}") for job in report.jobs for step, loss in _sparse(job.losses)
+    )
+    if not rows:
+        return Section("Held-out loss", ("No checkpoint of this week has one.",))
+    return Section("Held-out loss", (), Table(("job", ">step", ">loss"), rows))
+
+
+def _sparse(points: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]]:
+    """Return at most six points, the first and the last among them."""
+    if len(points) <= 6:
+        return points
+    return [points[round(index * (len(points) - 1) / 5)] for index in range(6)]
+
+
+def _quotas(report: Report) -> Section:
+    def amount(quota: QuotaNow, value: int) -> str:
+        return _money(value) if quota.unit == "microdollars" else f"{hours(value)} h"
+
+    rows = tuple(
+        (
+            _clean(quota.pool),
+            _clean(quota.quota),
+            *(amount(quota, value) for value in (quota.limit, quota.used, quota.held, quota.free)),
+            instant(quota.resets_at, report.zone),
+        )
+        for quota in report.quotas
+    )
+    if not rows:
+        return Section("Quotas now", ("No pool has a quota.",))
+    used = tuple(min(1.0, max(0.0, q.used / q.limit)) if q.limit else 0.0 for q in report.quotas)
+    return Section(
+        "Quotas now", (), Table(("pool", "quota", ">limit", ">used", ">held", ">free", "resets"), rows, used)
+    )
+
+
+def _plan(report: Report) -> Section:
+    waits = tuple(f"{_clean(job.job)} waits: {_clean(job.why)}." for job in report.waiting)
+    rows = tuple(
+        (_clean(each.pool), _clean(each.job), str(each.sessions), hours(each.seconds), f"{each.steps:,}")
+        for each in report.planned
+    )
+    if not rows:
+        return Section("Next seven days", ("The newest plan places no session.", *waits))
+    return Section("Next seven days", waits, Table(("pool", "job", ">sessions", ">hours", ">steps"), rows))
+
+
+def _clean(text: str) -> str:
+    return "".join(c if c.isprintable() else " " for c in text)

@@ -1,0 +1,71 @@
+"""Forecast: when a job will be done, by the newest plan and the measured speed. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.core.plan import Plan
+
+SIGMA_UNKNOWN = 0.3
+_SIGMA_MAX = 0.9
+
+
+@dataclass(frozen=True, slots=True)
+class Forecast:
+    """UTC seconds at which a job is done, one standard error earlier and later; ``basis`` says what it rests on."""
+
+    earliest: int
+    expected: int
+    latest: int
+    basis: Literal["plan", "plan's pace", "last week's pace"]
+
+
+def forecast(
+    job: str, steps_left: int, plan: Plan | None, pace: float, sigma: float | None, now: int
+) -> Forecast | None:
+    """Return when ``steps_left`` are trained, None when nothing says so.
+
+    ``pace`` is steps per second of calendar time in the past week, ``sigma`` the relative standard error of the speed.
+    """
+    if steps_left <= 0:
+        return None
+    seats = _seats(job, plan, now)
+    planned = sum(steps for _, _, steps in seats)
+    basis: Literal["plan", "plan's pace", "last week's pace"]
+    if planned >= steps_left:
+        expected, basis = _reached(seats, steps_left), "plan"
+    elif planned > 0:
+        span = max(end for _, end, _ in seats) - now
+        expected, basis = now + round(span * steps_left / planned), "plan's pace"
+    elif pace > 0:
+        expected, basis = now + round(steps_left / pace), "last week's pace"
+    else:
+        return None
+    span, error = expected - now, min(SIGMA_UNKNOWN if sigma is None else sigma, _SIGMA_MAX)
+    return Forecast(now + round(span / (1 + error)), expected, now + round(span / (1 - error)), basis)
+
+
+def _seats(job: str, plan: Plan | None, now: int) -> list[tuple[int, int, int]]:
+    """Return (start, end, steps) of the job's seats that end after ``now``, in order of their ends."""
+    placements = () if plan is None else plan.placements
+    found = [
+        (placement.start, placement.end, seat.steps)
+        for placement in placements
+        if placement.end > now
+        for seat in placement.seats
+        if seat.job == job
+    ]
+    return sorted(found, key=lambda seat: seat[1])
+
+
+def _reached(seats: Sequence[tuple[int, int, int]], steps_left: int) -> int:
+    done = 0
+    for start, end, steps in seats:
+        if steps and done + steps >= steps_left:
+            return start + round((end - start) * (steps_left - done) / steps)
+        done += steps
+    raise ValueError(f"the seats hold {done} steps, not {steps_left}")

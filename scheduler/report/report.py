@@ -1,0 +1,354 @@
+"""The weekly report as data: what every rendering shows, computed from books and manifests alone. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from scheduler.core.ledger import cost_within, fold, seconds_within
+from scheduler.core.quota import MoneyQuota, RollingQuota, limit_at, windows
+from scheduler.core.run import Ended, Outcome
+from scheduler.core.window import Window
+from scheduler.report.forecast import Forecast, forecast
+from scheduler.report.week import Week, WeekFacts, week_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from jobs.checkpoint import Manifest
+    from scheduler.core.ledger import Charge
+    from scheduler.core.plan import Plan
+    from scheduler.core.pool import Pool
+
+_LOSING = {Outcome.FAILED, Outcome.LOST, Outcome.PREEMPTED}
+
+
+@dataclass(frozen=True, slots=True)
+class Speed:
+    """Measured speed of a job on a pool's device, its relative standard error, and seconds of set-up."""
+
+    steps_per_second: float
+    sigma: float
+    setup_seconds: int
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Something only a person can settle: ``what`` about whom, ``why``, and the command to begin with."""
+
+    what: str
+    subject: str
+    why: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaNow:
+    """One quota when the report was made; amounts are seconds or micro-dollars."""
+
+    pool: str
+    quota: str
+    unit: Literal["seconds", "microdollars"]
+    limit: int
+    used: int
+    held: int
+    free: int
+    resets_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ReportFacts:
+    """What a report is made of. ``before`` is the week ahead of ``week``; ``speeds`` are keyed by job and pool.
+
+    ``seen_at`` tells by manifest key when a checkpoint arrived.
+    """
+
+    label: str
+    zone: str
+    now: int
+    week: WeekFacts
+    before: WeekFacts
+    seen_at: Mapping[str, int]
+    deadlines: Mapping[str, int]
+    speeds: Mapping[tuple[str, str], Speed]
+    plan: Plan | None
+    quotas: Sequence[QuotaNow]
+    needs: Sequence[Need]
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """Where a pool's metered seconds went. All parts but ``offered`` and ``expired`` add up to ``charged``.
+
+    ``offered`` is the quota's share of the week, ``expired`` what windows that ended in the week left unused.
+    """
+
+    offered: int = 0
+    charged: int = 0
+    useful: int = 0
+    set_up: int = 0
+    lost: int = 0
+    overhead: int = 0
+    running: int = 0
+    unattributed: int = 0
+    expired: int = 0
+    cost_microdollars: int = 0
+    sessions: int = 0
+    refused_starts: int = 0
+
+    @property
+    def goodput(self) -> float:
+        """Useful over charged seconds, 0 when nothing was charged."""
+        return self.useful / self.charged if self.charged else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PoolReport:
+    """One pool in the week and in the week before."""
+
+    name: str
+    spent: Spent
+    before: Spent
+
+
+@dataclass(frozen=True, slots=True)
+class JobReport:
+    """One job. ``losses`` are (step, held-out loss) of the week's checkpoints; speeds are steps per hour."""
+
+    name: str
+    role: str
+    state: str
+    step: int
+    target_step: int
+    steps: int
+    steps_before: int
+    steps_per_hour: float | None
+    sigma: float | None
+    runs: int
+    resumes: int
+    resumed_elsewhere: int
+    checkpoints: int
+    losses: tuple[tuple[int, float], ...]
+    forecast: Forecast | None
+    deadline: int | None
+
+    @property
+    def at_risk(self) -> bool:
+        """Whether the deadline may be missed: it lies ahead of the late end of the forecast, or there is none."""
+        if self.deadline is None or self.step >= self.target_step:
+            return False
+        return self.forecast is None or self.forecast.latest > self.deadline
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What the newest plan does with a job on a pool in the seven days after the report."""
+
+    pool: str
+    job: str
+    sessions: int
+    seconds: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why a job waits, in a sentence."""
+
+    job: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Everything the weekly report says. Instants are UTC seconds; the week is [start, end)."""
+
+    label: str
+    zone: str
+    start: int
+    end: int
+    made_at: int
+    total: Spent
+    total_before: Spent
+    pools: tuple[PoolReport, ...]
+    jobs: tuple[JobReport, ...]
+    quotas: tuple[QuotaNow, ...]
+    planned: tuple[Planned, ...]
+    waiting: tuple[Waiting, ...]
+    needs: tuple[Need, ...]
+    broken_rules: tuple[str, ...]
+
+
+def report_of(facts: ReportFacts) -> Report:
+    """Compute the report."""
+    week = week_of(facts.week)
+    spent, before = _all_spent(facts, facts.week, week), _all_spent(facts, facts.before, week_of(facts.before))
+    jobs = tuple(_job_reports(facts, week))
+    late = [
+        Need("deadline at risk", job.name, "the forecast ends after its deadline", f"schedctl plan explain {job.name}")
+        for job in jobs
+        if job.at_risk
+    ]
+    return Report(
+        label=facts.label,
+        zone=facts.zone,
+        start=facts.week.start,
+        end=facts.week.end,
+        made_at=facts.now,
+        total=_total(spent.values()),
+        total_before=_total(before.values()),
+        pools=tuple(PoolReport(name, spent[name], before[name]) for name in sorted(spent)),
+        jobs=jobs,
+        quotas=tuple(facts.quotas),
+        planned=_planned(facts.plan, facts.now),
+        waiting=()
+        if facts.plan is None
+        else tuple(Waiting(deferral.job, deferral.reason.sentence(facts.zone)) for deferral in facts.plan.deferrals),
+        needs=(*facts.needs, *late),
+        broken_rules=week.violations,
+    )
+
+
+def _all_spent(facts: ReportFacts, week_facts: WeekFacts, week: Week) -> dict[str, Spent]:
+    charges = fold(week_facts.entries)
+    useful = {figures.name: figures.useful_seconds for figures in week.pools}
+    return {
+        name: _spent(facts, week_facts, pool, charges.get(name, ()), useful[name])
+        for name, pool in week_facts.pools.items()
+    }
+
+
+def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Charge], useful: int) -> Spent:
+    """Split what was charged. Set-up is the measured one, capped by what the sessions did not train."""
+    span = Window(week.start, week.end)
+    charged = seconds_within(charges, span)
+    running = seconds_within([charge for charge in charges if charge.held], span)
+    unattributed = seconds_within([charge for charge in charges if charge.run is None], span)
+    useful = min(useful, max(0, charged - running - unattributed))
+    set_up = lost = sessions = 0
+    for run in week.runs:
+        if run.pool != pool.name or not isinstance(run.state, Ended) or run.state.started is None:
+            continue
+        share = seconds_within([charge for charge in charges if charge.run == run.key], span)
+        if not share:
+            continue
+        sessions += 1
+        trained = _trained(week, pool, run.key)
+        speeds = [facts.speeds.get((lane.job, pool.name)) for lane in run.lanes]
+        measured = max((speed.setup_seconds for speed in speeds if speed), default=pool.setup_seconds)
+        preparing = min(measured, max(0, share - trained))
+        set_up += preparing
+        if any(lane.outcome in _LOSING for lane in run.lanes) or run.state.outcome in _LOSING:
+            lost += max(0, share - trained - preparing)
+    room = max(0, charged - running - unattributed - useful)
+    set_up = min(set_up, room)
+    lost = min(lost, room - set_up)
+    return Spent(
+        offered=_offered(week, pool, span),
+        charged=charged,
+        useful=useful,
+        set_up=set_up,
+        lost=lost,
+        overhead=charged - running - unattributed - useful - set_up - lost,
+        running=running,
+        unattributed=unattributed,
+        expired=_expired(week, pool, charges, span),
+        cost_microdollars=cost_within(charges, span),
+        sessions=sessions,
+        refused_starts=sum(
+            1
+            for run in week.runs
+            if run.pool == pool.name
+            and isinstance(run.state, Ended)
+            and run.state.outcome is Outcome.REJECTED
+            and run.state.at in span
+        ),
+    )
+
+
+def _trained(week: WeekFacts, pool: Pool, key: str) -> int:
+    devices = {lane.index: len(lane.devices) for run in week.runs if run.key == key for lane in run.lanes}
+    kept = (manifest for manifest in week.manifests if manifest.run == key)
+    return round(sum(m.trained_seconds * devices.get(m.lane, 0) / pool.devices_per_session for m in kept))
+
+
+def _offered(week: WeekFacts, pool: Pool, span: Window) -> int:
+    """A quota window that only touches the week offers its share of it; without a quota the opening hours count."""
+    if not pool.quotas or isinstance(pool.quotas[0], MoneyQuota):
+        return pool.sessions_max * sum(opening.seconds for opening in pool.open_windows(span.start, span.end))
+    quota, observed = pool.quotas[0], week.observed.get(pool.name, ())
+    if isinstance(quota, RollingQuota):
+        return round(quota.limit_seconds * span.seconds / quota.span_seconds)
+    shares = (
+        limit_at(quota, window.start, observed) * span.overlap(window.start, window.end) / window.seconds
+        for window in windows(quota, fold(week.entries).get(pool.name, ()), span.start, span.end)
+    )
+    return round(sum(shares))
+
+
+def _expired(week: WeekFacts, pool: Pool, charges: Sequence[Charge], span: Window) -> int:
+    if not pool.quotas or isinstance(pool.quotas[0], MoneyQuota | RollingQuota):
+        return 0
+    quota, observed = pool.quotas[0], week.observed.get(pool.name, ())
+    ended = [w for w in windows(quota, charges, span.start, span.end) if span.start < w.end <= span.end]
+    return sum(max(0, limit_at(quota, w.start, observed) - seconds_within(charges, w)) for w in ended)
+
+
+def _total(parts: Iterable[Spent]) -> Spent:
+    whole = Spent()
+    for part in parts:
+        whole = replace(whole, **{name: getattr(whole, name) + getattr(part, name) for name in Spent.__slots__})
+    return whole
+
+
+def _job_reports(facts: ReportFacts, week: Week) -> Iterable[JobReport]:
+    start, end = week.start, week.end
+    by_job: dict[str, list[Manifest]] = {}
+    for manifest in sorted(facts.week.manifests, key=lambda manifest: (manifest.step, manifest.attempt)):
+        by_job.setdefault(manifest.job, []).append(manifest)
+    for job in week.jobs:
+        saved = by_job.get(job.name, [])
+        at = [(facts.seen_at.get(manifest.key, 0), manifest) for manifest in saved]
+        here = [manifest for seen, manifest in at if start <= seen < end]
+        step = max((manifest.step for seen, manifest in at if seen < end), default=0)
+        step_start = max((manifest.step for seen, manifest in at if seen < start), default=0)
+        step_before = max((manifest.step for seen, manifest in at if seen < facts.before.start), default=0)
+        speeds = [speed for (name, _), speed in sorted(facts.speeds.items()) if name == job.name]
+        best = max(speeds, key=lambda speed: speed.steps_per_second, default=None)
+        sigma = max((speed.sigma for speed in speeds), default=None)
+        open_ = job.state in {"queued", "active", "held"}
+        yield JobReport(
+            name=job.name,
+            role=job.role,
+            state=job.state,
+            step=step,
+            target_step=job.target_step,
+            steps=step - step_start,
+            steps_before=step_start - step_before,
+            steps_per_hour=best.steps_per_second * 3_600 if best else None,
+            sigma=best.sigma if best else None,
+            runs=job.runs,
+            resumes=job.resumes,
+            resumed_elsewhere=job.resumed_elsewhere,
+            checkpoints=len(here),
+            losses=tuple((m.step, loss) for m in here if (loss := m.metrics.get("held_out_loss")) is not None),
+            forecast=forecast(
+                job.name, job.target_step - job.step, facts.plan, (step - step_start) / (end - start), sigma, facts.now
+            )
+            if open_
+            else None,
+            deadline=facts.deadlines.get(job.name) if open_ else None,
+        )
+
+
+def _planned(plan: Plan | None, now: int) -> tuple[Planned, ...]:
+    found: dict[tuple[str, str], Planned] = {}
+    for placement in () if plan is None else plan.placements:
+        if placement.end <= now or placement.start >= now + 7 * 86_400:
+            continue
+        for seat in placement.seats:
+            at = placement.pool, seat.job
+            old = found.get(at, Planned(*at, 0, 0, 0))
+            length = placement.end - placement.start
+            found[at] = Planned(*at, old.sessions + 1, old.seconds + length, old.steps + seat.steps)
+    return tuple(found[at] for at in sorted(found))

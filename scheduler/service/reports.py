@@ -1,0 +1,144 @@
+"""Reports: gather the facts of a week from the database and make the report of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Literal, assert_never
+from zoneinfo import ZoneInfo
+
+from scheduler.core.job import Failed, Held
+from scheduler.core.window import WEEK, Calendar, Window
+from scheduler.report.document import document_of
+from scheduler.report.html import html_of, loss_svg
+from scheduler.report.report import Need, QuotaNow, Report, ReportFacts, Speed, report_of
+from scheduler.report.slack import slack_of
+from scheduler.report.text import markdown_of, text_of
+from scheduler.service.meters import meters
+from scheduler.service.week_facts import week_facts
+from scheduler.store import checkpoints, events, jobs, ledger, limits, plans, rates
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy import Connection
+
+    from scheduler.core.pool import Pool
+    from scheduler.report.week import WeekFacts
+    from scheduler.store.engine import Database
+
+Format = Literal["text", "html", "markdown", "json", "slack"]
+_LOOK_BACK_SECONDS = 32 * 86_400  # the longest quota window
+
+
+@dataclass(frozen=True, slots=True)
+class WeekOf:
+    """A named span of time: ISO week ``2026-W47`` from Monday midnight to Monday midnight in a zone."""
+
+    label: str
+    start: int
+    end: int
+
+
+def last_week(now: int, zone: str) -> WeekOf:
+    """Return the newest ISO week of ``zone`` that is over."""
+    window = Calendar("week", zone).window_at(Calendar("week", zone).window_at(now).start - 1)
+    return _named(window, zone)
+
+
+def week_named(label: str, zone: str) -> WeekOf:
+    """Return the week that ``2026-W47`` names. Raises ValueError."""
+    year, mark, number = label.partition("-W")
+    if not (mark and year.isdigit() and number.isdigit()):
+        raise ValueError(f"{label!r} is no week")
+    monday = date.fromisocalendar(int(year), int(number), 1)
+    noon = datetime.combine(monday + timedelta(days=1), datetime.min.time(), ZoneInfo(zone))
+    return _named(Calendar("week", zone).window_at(int(noon.timestamp())), zone)
+
+
+def _named(window: Window, zone: str) -> WeekOf:
+    year, number, _ = datetime.fromtimestamp(window.start, UTC).astimezone(ZoneInfo(zone)).isocalendar()
+    return WeekOf(f"{year}-W{number:02d}", window.start, window.end)
+
+
+def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zone: str, now: int) -> Report:
+    """Return the report of a week. Raises StoreFailure."""
+    with database.read() as tx:
+        records = [record for record in checkpoints.everything(tx) if record.state != "quarantined"]
+        entries = ledger.entries(tx, since=week.start - WEEK - _LOOK_BACK_SECONDS)
+        queue = jobs.everything(tx)
+        speeds = {
+            at: Speed(rate.steps_per_second, rate.sigma, rate.setup_seconds)
+            for at, rate in rates.everything(tx).items()
+            if rate.samples
+        }
+        plan = plans.newest(tx)
+        quotas = [
+            QuotaNow(m.pool, m.quota, m.unit, m.limit, m.used, m.held, m.free, m.resets_at)
+            for m in meters(tx, pools, now)
+        ]
+        needs = _needs(tx, week, now)
+    # Retention deletes files, not history: an expired checkpoint was useful all the same.
+    manifests = [record.manifest for record in records if record.seen_at < week.end]
+
+    def facts(start: int, end: int) -> WeekFacts:
+        return replace(week_facts(database, pools, start, end, 1.0), entries=entries, manifests=manifests)
+
+    return report_of(
+        ReportFacts(
+            label=week.label,
+            zone=zone,
+            now=now,
+            week=facts(week.start, week.end),
+            before=facts(week.start - WEEK, week.start),
+            seen_at={record.manifest.key: record.seen_at for record in records},
+            deadlines={job.spec.name: job.spec.deadline for job in queue if job.spec.deadline is not None},
+            speeds=speeds,
+            plan=plan,
+            quotas=quotas,
+            needs=needs,
+        )
+    )
+
+
+def render(report: Report, form: Format) -> str:
+    """Return the report in one of its forms; all are made of the same words, JSON of the same data."""
+    match form:
+        case "text":
+            return text_of(document_of(report))
+        case "markdown":
+            return markdown_of(document_of(report))
+        case "html":
+            picture = loss_svg(report)
+            return html_of(document_of(report), [picture] if picture else ())
+        case "slack":
+            return json.dumps({"blocks": slack_of(document_of(report))}, indent=2) + "\n"
+        case "json":
+            return json.dumps(asdict(report), indent=2) + "\n"
+        case _:
+            assert_never(form)
+
+
+def _needs(tx: Connection, week: WeekOf, now: int) -> list[Need]:
+    found = []
+    for job in jobs.everything(tx, {"held", "failed"}):
+        name = job.spec.name
+        match job.state:
+            case Held(by=by, why=why):
+                found.append(Need("job held", name, f"by {by}: {why}", f"schedctl queue show {name}"))
+            case Failed(why=why, message=message):
+                found.append(Need("job failed", name, f"{why}: {message}", f"schedctl queue show {name}"))
+            case _:
+                pass
+    closed = [(pool, why) for pool, (until, why) in sorted(limits.closures(tx).items()) if until is None]
+    found += [Need("pool closed", pool, why, f"schedctl pools open {pool}") for pool, why in closed]
+    for event in events.tail(tx, kinds=("quota.orphan_suspected", "checkpoint.quarantined")):
+        if week.start <= event.at < now:
+            orphan = event.kind == "quota.orphan_suspected"
+            why = f"{event.data['seconds']} s that no run of ours explains" if orphan else str(event.data.get("why"))
+            remedy = f"schedctl runs list --pool {event.subject}" if orphan else "schedctl checkpoints verify"
+            found.append(
+                Need("use by others suspected" if orphan else "checkpoint damaged", event.subject, why, remedy)
+            )
+    return found
