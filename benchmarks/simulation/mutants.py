@@ -250,7 +250,6 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("from scratch", "the payload restores nothing", Lane, "_restore", _starts_from_scratch),
     Mutant("no manifests", "published checkpoints are not read", observe, "read_manifests", _silent),
     Mutant("no progress", "a checkpoint does not count", jobs, "note_progress", _silent),
-    Mutant("never quarantine", "a damaged checkpoint stays good", apply, "_quarantine", _silent),
     Mutant("no lane closed", "a lane's end frees no job", apply, "_close_lane", _silent),
     Mutant("no requeue", "a finished job is never done", job_arrows, "finish", _never_done),
     Mutant("refused runs", "a refusal changes nothing", launch, "_refused", _silent),
@@ -260,7 +259,6 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("late start", "the first minute is not charged", ledger, "append", _changed(EntryKind.SPEND, _late_start)),
     Mutant("keys reused", "attempts share launch keys", launch, "launch_key", _fresh_keys),
     Mutant("no activation", "a job with a seat stays queued", job_arrows, "activate", _stays),
-    Mutant("never reject", "a refused run stays for ever", launch, "_end_rejected", _silent),
 )
 
 

@@ -93,13 +93,13 @@ class Session:
         self.lanes = [
             Lane(world, self, order, self.fate.lanes.get(order["index"], LaneFate())) for order in self.orders
         ]
-        for lane in self.lanes:
-            self._claim_seat(lane.job)
         world.agenda.add(self.deadline + self.fate.overrun_seconds, lambda: self.end("killed at its deadline"))
         if self.fate.dies_after is not None:
             world.agenda.add(self.starts_at + self.fate.dies_after, self._die)
         for lane in self.lanes:
             lane.begin()
+            if lane.open:
+                self._claim_seat(lane.job)
 
     def _claim_seat(self, job: str) -> None:
         for other in self.world.live_sessions():

@@ -36,6 +36,7 @@ _Answer = TypeVar("_Answer")
 
 _CHECKED_EVERY = 16  # cycles between two looks at the whole database and the truth
 LIVENESS_WEEKS = 20
+_CYCLES_MAX = 6_000  # a sound daemon needs some hundreds; more is a loop that leads nowhere
 
 
 class Failure(Exception):
@@ -184,6 +185,8 @@ class Simulation:
     def _tick(self) -> None:
         """Do what the daemon's timer does, and what the system does to the daemon."""
         self.cycles += 1
+        if self.cycles > _CYCLES_MAX:
+            raise Violation("all jobs finish", f"{self.cycles} cycles, and {self.people.unfinished()} are not done")
         whole = False
         try:
             cycle = self.cycle or self.boot()

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 from platforms.artifacts.base import StoreError
 from platforms.base import PlatformError
 from scheduler.core.job import Active
-from scheduler.core.reconcile import AskStop, Facts, ForceStop, Step, reconcile
-from scheduler.core.run import Run, Running, Stopping, stop
+from scheduler.core.reconcile import AskStop, Facts, Finish, ForceStop, Step, reconcile
+from scheduler.core.run import Run, Running, Stopping, Submitting, stop
 from scheduler.service.apply import apply
 from scheduler.service.launch import launch_all, reserve
 from scheduler.service.observe import observe
@@ -76,12 +76,25 @@ class Cycle:
             return now
         seen = observe(ports, loaded.live, loaded.known_steps, loaded.known_keys, now)
         now = ports.clock.now()
-        steps = reconcile(self._facts(loaded, seen), now)
+        steps = self._fenced(reconcile(self._facts(loaded, seen), now))
         if steps or seen.heartbeats or seen.results or seen.manifests or seen.bad:
             with ports.write() as tx:
                 apply(ports, tx, loaded.live, seen, steps, now)
         self._send_stops(loaded.live, steps, now)
         return now
+
+    def _fenced(self, steps: Sequence[Step]) -> list[Step]:
+        """Return the steps that may be taken; an intent is given up only once its stop flag is in the store.
+
+        A platform that starts such a session after all, later than it promised, then starts one that leaves at once
+        instead of a second one that trains the same job.
+        """
+        return [
+            step
+            for step in steps
+            if not (isinstance(step, Finish) and step.started is None and isinstance(step.run.state, Submitting))
+            or self._put_stop_flag(step.run, None, step.why)
+        ]
 
     def _load(self) -> _Loaded:
         with self._ports.database.read() as tx:
@@ -149,11 +162,14 @@ class Cycle:
         except StoreError:
             return True
 
-    def _put_stop_flag(self, run: Run, lane: int | None, why: str) -> None:
+    def _put_stop_flag(self, run: Run, lane: int | None, why: str) -> bool:
+        """Put the flag; return whether it is there."""
         try:
             self._ports.artifacts.put(f"runs/{run.key}/stop", json.dumps({"reason": why, "lane": lane}).encode())
         except StoreError as error:
             self._ports.log.warning("stop.flag_failed", run=run.key, why=str(error))
+            return False
+        return True
 
     def _plan_and_launch(self, now: int) -> None:
         ports = self._ports

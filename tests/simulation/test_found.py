@@ -7,7 +7,7 @@ from benchmarks.simulation.scenario import steady_scenario
 from benchmarks.simulation.simulation import Simulation
 from jobs.checkpoint import Component, Manifest, manifest_key
 from scheduler.core.reconcile import Facts, Finish, Sighting, reconcile
-from scheduler.core.run import Lane, Run, Running
+from scheduler.core.run import Lane, Outcome, Run, Running, Submitting
 from scheduler.service.apply import apply
 from scheduler.service.observe import Observation
 from scheduler.store import checkpoints, jobs
@@ -44,3 +44,17 @@ def test_a_checkpoint_read_late_is_kept_to_fall_back_on(laboratory: Laboratory) 
     with laboratory.people.read() as tx:
         assert [found.manifest.step for found in checkpoints.newest(tx, "main")] == [10]
         assert jobs.get(tx, "main").done_step == 10
+
+
+def test_an_intent_is_given_up_only_once_its_stop_flag_is_in_the_store(laboratory: Laboratory) -> None:
+    # A platform that started the session later than promised had two sessions train the same job.
+    simulation = Simulation(laboratory, steady_scenario())
+    cycle = simulation.boot()
+    seat = Lane(0, "main", 1, (0,), None)
+    run = Run("uff-main-0001", "weekly", (seat,), 1_000, 5_000, 5_100, Submitting(1_000, 1))
+    step = Finish(run, Outcome.REJECTED, None, 2_000, (), "not on the platform")
+    simulation.world.shelves.down = True
+    assert cycle._fenced([step]) == []
+    simulation.world.shelves.down = False
+    assert cycle._fenced([step]) == [step]
+    assert "runs/uff-main-0001/stop" in simulation.world.shelves.objects
