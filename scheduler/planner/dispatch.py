@@ -98,6 +98,14 @@ class _Dispatcher:
         self.remaining = [job.view.remaining_steps - job.expected_steps for job in case.jobs]
         self.done = [job.view.done_step + job.expected_steps for job in case.jobs]
         self.last_pool = [job.view.last_pool for job in case.jobs]
+        # No session of a class is useful if it is shorter than this.
+        self.least = [
+            min(
+                (offer.shortest(left) for offer, left in zip(group.offers, self.remaining, strict=True) if offer),
+                default=NEVER,
+            )
+            for group in case.classes
+        ]
         self.gate_passes: dict[int, int] = {}
         self.queues: list[list[Key]] = [[] for _ in case.classes]
         self.keys: dict[int, list[Key | None]] = {}
@@ -215,6 +223,8 @@ class _Dispatcher:
         """Return (rank, class, pool, session) of the first waiting job that can use one of ``pools`` now."""
         offers = self.case.classes[group].offers
         widest = max(rooms[pool] for pool in pools)
+        if widest < self.least[group]:
+            return None
         admits, refused = self.policy.admits, 0
         for key in self.queues[group]:
             tier, rank, _, index = key
@@ -312,7 +322,15 @@ class _Dispatcher:
             self.busy_until[lane.job] = end if self.remaining[lane.job] > 0 else NEVER
             if self.remaining[lane.job] > 0:
                 heappush(self.events, (end, 0, lane.job))
+                self._lower_least(lane.job)
         self.placements.append(Placement(book.pool.name, now, end, tuple(seats)))
+
+    def _lower_least(self, index: int) -> None:
+        """A job that will end soon may be content with a shorter session."""
+        for number, group in enumerate(self.case.classes):
+            offer = group.offers[index]
+            if offer is not None:
+                self.least[number] = min(self.least[number], offer.shortest(self.remaining[index]))
 
     def _pass_gates(self, parent: int, passes_at: Callable[[int], int]) -> None:
         """Release the children whose gate the parent's planned progress now reaches."""

@@ -16,7 +16,7 @@ from scheduler.planner.panel import Panel, kind_of
 from scheduler.planner.value import Discount
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from scheduler.core.reasons import Reason
     from scheduler.core.snapshot import JobView, PoolView, Snapshot
@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 # The work of a core covers the hours of its pools this many times.
 COVER = 3.0
+PRICE_STEPS = (1.2, 1.2, 1.1, 1.05, 1.02)
 POOLS_PER_GROUP = 40
 
 
@@ -87,10 +88,10 @@ def _reason(job: JobView, now: int, progress: Mapping[str, float], pools: Sequen
         return NotReleased(release, "waits after a failure" if release == job.retry_at else "not to start")
     if job.gate is not None and progress.get(job.gate.parent, 0.0) < job.gate.fraction:
         return GateClosed(job.gate.parent, progress.get(job.gate.parent, 0.0), job.gate.fraction)
-    allowed = [name for name in pools if name in job.rates]
-    if not allowed:
+    allowed = next((name for name in pools if name in job.rates), None)
+    if allowed is None:
         return NoAllowedPool(job.allowed_pools)
-    return Outbid(allowed[0], "denser work that fills the hours several times over", None, None, None)
+    return Outbid(allowed, "denser work that fills the hours several times over", None, None, None)
 
 
 def _deal(snapshot: Snapshot, panel: Panel, groups: Sequence[Sequence[PoolView]]) -> list[list[JobView]]:
@@ -178,10 +179,35 @@ def bound_of(snapshot: Snapshot, parts: Parts, solved: Sequence[Solved]) -> floa
             key = (*place, ordinal[place])
             sums.setdefault(key, []).append(price)
             keyed.append((key, limit.lane_seconds))
-    mean = {key: sum(several) / len(several) for key, several in sums.items()}
-    paid = sum(mean[key] * seconds for key, seconds in keyed)
+    paid = np.zeros(len(parts.kinds))
     table = np.zeros((len(parts.kinds), len(edges) - 1))
-    for (kind, first, last, _), price in mean.items():
-        table[kind, first:last] += price
+    for key, several in sums.items():
+        kind, first, last, _ = key
+        table[kind, first:last] += sum(several) / len(several)
+    for key, lane_seconds in keyed:
+        paid[key[0]] += sum(sums[key]) / len(sums[key]) * lane_seconds
     discount = Discount(snapshot.now, snapshot.horizon_seconds)
-    return paid + parts.panel.earnings(edges, [discount.at(edge) for edge in edges[:-1]], table)
+    worth = [discount.at(edge) for edge in edges[:-1]]
+
+    def proven(factors: Floats) -> float:
+        return float((paid * factors).sum()) + parts.panel.earnings(edges, worth, table * factors[:, None])
+
+    return _lowest(proven, len(parts.kinds))
+
+
+def _lowest(proven: Callable[[Floats], float], kinds: int) -> float:
+    """Return the lowest of the bounds that prices scaled kind by kind prove; any factors prove one."""
+    import numpy as np
+
+    factors = np.ones(kinds)
+    best = proven(factors)
+    for step in PRICE_STEPS:
+        for kind in range(kinds):
+            for factor in (step, 1 / step):
+                tried = factors.copy()
+                tried[kind] *= factor
+                found = proven(tried)
+                if found < best:
+                    best, factors = found, tried
+                    break
+    return best
