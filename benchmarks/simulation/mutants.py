@@ -252,7 +252,6 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("no progress", "a checkpoint does not count", jobs, "note_progress", _silent),
     Mutant("no lane closed", "a lane's end frees no job", apply, "_close_lane", _silent),
     Mutant("no requeue", "a finished job is never done", job_arrows, "finish", _never_done),
-    Mutant("refused runs", "a refusal changes nothing", launch, "_refused", _silent),
     Mutant("attempt reused", "an attempt's number is used again", jobs, "note_launch", _first_attempt),
     Mutant("forgotten intent", "a launch on its way is released", cycle, "reconcile", _forgets_the_intent),
     Mutant("refund all", "what ran is given back", ledger, "append", _changed(EntryKind.SPEND, _releases_everything)),

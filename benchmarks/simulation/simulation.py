@@ -129,8 +129,8 @@ class Simulation:
         """Run to the end. Raises Failure."""
         try:
             self.people.fill_queue()
-            self._until(int(self.scenario.start + self.scenario.weeks * WEEK))
-            self._calm_down()
+            self.advance(int(self.scenario.start + self.scenario.weeks * WEEK))
+            self.calm_down()
             check_at_rest(self.world, self.laboratory.people)
         except Violation as violation:
             raise Failure(self, violation, "") from None
@@ -145,7 +145,8 @@ class Simulation:
 
     # -- time ---------------------------------------------------------------------------------------------------------
 
-    def _until(self, end: int) -> None:
+    def advance(self, end: int) -> None:
+        """Let the daemon work until ``end``."""
         while self.world.now < end:
             self._tick()
             self._jump(end)
@@ -166,7 +167,7 @@ class Simulation:
         grid = self.scenario.start
         world.agenda.advance(max(began + 1, grid + -(-(world.now - grid) // tick) * tick))
 
-    def _calm_down(self) -> None:
+    def calm_down(self) -> None:
         """No more faults: every job must finish within a bound, and nothing may stay behind."""
         self.faults.set_rates(NO_RATES)
         self.world.calm_down()
@@ -177,8 +178,8 @@ class Simulation:
                     "all jobs finish", f"{left} are not done {self.liveness_weeks} weeks after the last fault"
                 )
             self.people.release_all()
-            self._until(self.world.now + DAY)
-        self._until(self.world.now + 2 * DAY)
+            self.advance(self.world.now + DAY)
+        self.advance(self.world.now + 2 * DAY)
 
     # -- the daemon -------------------------------------------------------------------------------------------------
 
@@ -269,7 +270,7 @@ class Simulation:
         self.world.sometimes("stalled")
         rates = self.faults.rates
         self.faults.set_rates(replace(rates, stall=0.0, crash=0.0))
-        self._until(self.world.now + int(HOUR * 24 ** self.rng.random()))
+        self.advance(self.world.now + int(HOUR * 24 ** self.rng.random()))
         self.faults.set_rates(rates if not self.world.calm else NO_RATES)
         self.nested = False
         # The new daemon stays; the old one is still on the stack and learns it with its next write.
