@@ -1,0 +1,331 @@
+"""A year of stochastic weeks: one Kaggle account and one SageMaker budget, families of seven models, faults.
+
+Assumed as in the study the targets come from: mean time between failures 30 h and 12 h, four in ten SageMaker starts
+refused and tried again after ten minutes, set-up 0.35 h and 0.2 h with sigma 0.3, blocking checkpoints of 3 and 1
+minutes at the equal-n rule, true speeds off by sigma 0.2 and learned after a session, Kaggle's quota anywhere between
+26 and 38 hours in 15 % of the weeks. A session is charged for as long as it lived.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+
+from benchmarks.planner.cases import EPOCH, KAGGLE, SAGEMAKER
+from jobs.payload.cadence import checkpoint_times, efficiency
+from jobs.spec import Gate, Needs
+from scheduler.core.ledger import Charge
+from scheduler.core.plan import Plan
+from scheduler.core.pool import Pool
+from scheduler.core.quota import ObservedLimit, RollingQuota
+from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
+from scheduler.core.window import DAY, HOUR, WEEK
+from scheduler.planner import Options, Planner, dispatch
+from scheduler.planner.case import make_case
+from scheduler.planner.orders import ORDERS, in_order
+
+FAILURES = {"kaggle": 1 / (30 * HOUR), "sagemaker": 1 / (12 * HOUR)}
+SAVE_SECONDS = {"kaggle": 180, "sagemaker": 60}
+MARGIN_SECONDS = 120
+REFUSED = 0.4
+RETRY_SECONDS = 600
+MANAGER_WEIGHTS = (4, 4, 3, 3, 2, 2)
+
+
+def pools(*, rolling: bool) -> dict[str, Pool]:
+    """Return the two pools; ``rolling`` counts SageMaker's four hours in any 24 instead of a calendar day."""
+    kaggle = replace(KAGGLE, stop_margin_seconds=MARGIN_SECONDS, mtbf_seconds=30 * HOUR)
+    sagemaker = replace(SAGEMAKER, stop_margin_seconds=MARGIN_SECONDS, mtbf_seconds=12 * HOUR)
+    if rolling:
+        sagemaker = replace(sagemaker, quotas=(RollingQuota("day", 4 * HOUR, DAY),))
+    return {"kaggle": kaggle, "sagemaker": sagemaker}
+
+
+@dataclass(slots=True)
+class Model:
+    """One job of the simulated year; steps are seconds on the reference device."""
+
+    name: str
+    main: bool
+    weight: float
+    target: int
+    arrived: int
+    setup: int
+    believed: dict[str, float]
+    true: dict[str, float]
+    done: int = 0
+    finished_at: int | None = None
+    running: str | None = None
+    last_pool: str | None = None
+
+
+@dataclass(slots=True)
+class Live:
+    """A session that runs: what it will have saved, and when it really ends."""
+
+    key: str
+    model: Model
+    pool: str
+    start: int
+    planned_end: int
+    end: int
+    saved: int
+    useful_seconds: float
+
+
+@dataclass(slots=True)
+class Year:
+    """What a year came to, in seconds and days."""
+
+    quota_seconds: float = 0.0
+    charged_seconds: float = 0.0
+    useful_seconds: float = 0.0
+    limit_seconds: float = 0.0  # what the stochastic limit would have kept of the charged mix
+    flow: list[tuple[float, float]] = field(default_factory=list)  # weight, days
+    finished: int = 0
+
+    @property
+    def goodput(self) -> float:
+        """Useful seconds kept per second of quota."""
+        return self.useful_seconds / self.quota_seconds
+
+    @property
+    def limit(self) -> float:
+        """The stochastic limit of useful seconds per second of quota for the same mix."""
+        return self.limit_seconds / self.charged_seconds
+
+    @property
+    def weighted_flow_days(self) -> float:
+        """Mean days in the system, by weight; unfinished jobs count until the year's end."""
+        return sum(weight * days for weight, days in self.flow) / sum(weight for weight, _ in self.flow)
+
+
+Decide = Callable[[Snapshot, Plan | None], Plan]
+
+
+def planner(options: Options) -> Decide:
+    """Return the product, replanning with the plan in force at hand."""
+    kept = Planner(options)
+    return kept.plan
+
+
+def first_in_first_out(snapshot: Snapshot, incumbent: Plan | None) -> Plan:
+    """First in, first out, with sessions as long as they are useful."""
+    del incumbent
+    case = make_case(snapshot, firm_deadlines=False)
+    return dispatch(snapshot, in_order(case, ORDERS["fifo"]), case)
+
+
+class Simulation:
+    """One year under one policy; ``decide`` None is the seeds' static week."""
+
+    def __init__(self, seed: int, weeks: int, decide: Decide | None, *, rolling: bool = False) -> None:
+        self.rng = random.Random(seed)
+        self.faults = random.Random(seed + 1_000)
+        self.weeks, self.decide = weeks, decide
+        self.pools = pools(rolling=rolling)
+        self.models: list[Model] = []
+        self.charges: dict[str, list[Charge]] = {name: [] for name in self.pools}
+        self.live: list[Live] = []
+        self.closed = dict.fromkeys(self.pools, 0)
+        self.year = Year()
+        self.launched = 0
+        self.limits = [
+            int(self.rng.uniform(26, 38) * HOUR) if self.rng.random() < 0.15 else 30 * HOUR for _ in range(weeks)
+        ]
+        self.arrivals = [
+            self._family(EPOCH + int(n * 1.75 * WEEK), n) for n in range(int(weeks / 1.75) + 1)
+        ]
+
+    def _family(self, arrived: int, number: int) -> list[Model]:
+        def model(name: str, weight: float, hours: float, setup: float, speedup: float) -> Model:
+            believed = {"kaggle": speedup, "sagemaker": 1.0}
+            error = self.rng.lognormvariate(0.0, 0.2)
+            true = {pool: speed * error for pool, speed in believed.items()}
+            full = f"family-{number:02d}-{name}"
+            return Model(full, name == "main", weight, int(hours * HOUR), arrived, int(setup * HOUR), believed, true)
+
+        return [model("main", 8, 60, 0.35, 1.6)] + [
+            model(f"m{n}", weight, 12, 0.2, 1.2) for n, weight in enumerate(MANAGER_WEIGHTS)
+        ]
+
+    def run(self) -> Year:
+        """Walk from event to event."""
+        now, end = EPOCH, EPOCH + self.weeks * WEEK
+        plan: Plan | None = None
+        while now < end:
+            self._settle(now)
+            for family in [found for found in self.arrivals if found[0].arrived <= now]:
+                self.models += family
+                self.arrivals.remove(family)
+            if self.decide is not None:
+                plan = self.decide(self._snapshot(now), plan)
+                for placement in plan.due_now:
+                    model = next(m for m in self.models if m.name == placement.seats[0].job)
+                    self._launch(model, placement.pool, now, placement.end)
+                following = [placement.start for placement in plan.placements if placement.start > now]
+            else:
+                following = self._static(now)
+            instants = [run.end for run in self.live] + following
+            instants += [family[0].arrived for family in self.arrivals]
+            instants += [until for until in self.closed.values() if until > now]
+            instants.append(now + DAY)
+            now = min(instant for instant in instants if instant > now)
+        self._settle(end)
+        return self._close(end)
+
+    def _static(self, now: int) -> list[int]:
+        """3 x 10 h of main on Kaggle and 4 h a day of the managers in turn; a refused start is tried again."""
+        day, week = (now - EPOCH) // DAY, (now - EPOCH) // WEEK
+        into_day = now - EPOCH - day * DAY
+        slots = [("sagemaker", 4 * HOUR)]
+        if day % 7 in {0, 2, 4}:
+            slots.append(("kaggle", 10 * HOUR))
+        for pool, length in slots:
+            end = EPOCH + day * DAY + (DAY if pool == "kaggle" else 12 * HOUR)
+            used = any(charge.start >= EPOCH + day * DAY for charge in self.charges[pool])
+            busy = any(run.pool == pool for run in self.live)
+            if used or busy or into_day > 12 * HOUR or self.closed[pool] > now:
+                continue
+            waiting = [m for m in self.models if m.finished_at is None and m.running is None and self._may(m)]
+            mine = [m for m in waiting if m.main == (pool == "kaggle")]
+            if mine:
+                family = mine[0].name[:9]
+                turn = [m for m in mine if m.name.startswith(family)]
+                free = self.limits[min(week, self.weeks - 1)] - sum(
+                    c.within(EPOCH + week * WEEK, EPOCH + (week + 1) * WEEK) for c in self.charges["kaggle"]
+                )
+                length = min(length, free) if pool == "kaggle" else length
+                if length > HOUR:
+                    self._launch(turn[day % len(turn)], pool, now, min(end, now + length))
+        return [EPOCH + (day + 1) * DAY]
+
+    def _may(self, model: Model) -> bool:
+        if model.main:
+            return True
+        main = next(m for m in self.models if m.name == f"{model.name[:9]}-main")
+        return main.done >= 0.4 * main.target
+
+    def _launch(self, model: Model, pool: str, now: int, planned_end: int) -> None:
+        if self.closed[pool] > now:
+            return
+        if pool == "sagemaker" and self.faults.random() < REFUSED:
+            self.closed[pool] = now + RETRY_SECONDS
+            return
+        rate = FAILURES[pool]
+        setup = model.setup * self.faults.lognormvariate(0.0, 0.3)
+        length = planned_end - now - MARGIN_SECONDS
+        dies = self.faults.expovariate(rate)
+        times = checkpoint_times(length, setup, SAVE_SECONDS[pool], rate)
+        speed = model.true[pool]
+        left = (model.target - model.done) / speed
+        useful, done_at, previous = 0.0, 0.0, setup
+        for begin in times:
+            interval = begin - previous
+            if useful + interval >= left:  # it finishes within this interval and saves at once
+                done_at = previous + (left - useful) + SAVE_SECONDS[pool]
+                if done_at <= dies:
+                    useful = left
+                break
+            if begin + SAVE_SECONDS[pool] > dies:
+                break
+            useful, previous = useful + interval, begin + SAVE_SECONDS[pool]
+        finished = useful >= left
+        lived = min(dies, done_at if finished else planned_end - now)
+        self.launched += 1
+        run = Live(
+            f"run-{self.launched}", model, pool, now, planned_end, now + max(1, math.ceil(lived)),
+            math.ceil(useful * speed) if finished else int(useful * speed), useful,
+        )
+        model.running, model.last_pool = run.key, pool
+        self.live.append(run)
+
+    def _settle(self, now: int) -> None:
+        for run in [found for found in self.live if found.end <= now]:
+            self.live.remove(run)
+            model, pool = run.model, run.pool
+            length = run.end - run.start
+            self.charges[pool].append(Charge(run.start, run.end))
+            self.year.charged_seconds += length
+            self.year.useful_seconds += run.useful_seconds
+            cap = self.pools[pool].session_cap_seconds
+            self.year.limit_seconds += length * efficiency(cap, model.setup, SAVE_SECONDS[pool], FAILURES[pool])
+            model.done = min(model.target, model.done + run.saved)
+            model.running = None
+            if run.useful_seconds > 0:
+                model.believed = {name: model.true[name] for name in model.believed}
+            if model.done >= model.target:
+                model.finished_at = run.end
+                self.year.finished += 1
+
+    def _snapshot(self, now: int) -> Snapshot:
+        jobs = []
+        for position, model in enumerate(self.models):
+            if model.finished_at is not None:
+                continue
+            family = [m for m in self.models if m.name[:9] == model.name[:9] and m.finished_at is None]
+            # What finishing soon is worth: weight per hour of work left, main carrying the family that waits for it.
+            behind = family if model.main else [model]
+            hours = sum(m.target - m.done for m in behind) / HOUR
+            jobs.append(
+                JobView(
+                    name=model.name,
+                    weight=sum(m.weight for m in behind) / max(1.0, hours),
+                    target_step=model.target,
+                    done_step=model.done,
+                    needs=Needs(),
+                    rates={name: Rate(speed) for name, speed in model.believed.items()},
+                    setup_seconds=dict.fromkeys(model.believed, model.setup),
+                    checkpoint_seconds=SAVE_SECONDS,
+                    gate=None if model.main else Gate(f"{model.name[:9]}-main", 0.4),
+                    running=model.running,
+                    last_pool=model.last_pool,
+                    position=position,
+                    reference_rate=1.0,
+                )
+            )
+        views = []
+        for name, pool in self.pools.items():
+            runs = tuple(
+                LiveRun(run.key, run.start, run.planned_end, run.planned_end, (run.model.name,))
+                for run in self.live
+                if run.pool == name
+            )
+            held = tuple(Charge(run.start, run.deadline, held=True, run=run.key) for run in runs)
+            recent = tuple(charge for charge in self.charges[name] if charge.end > now - 8 * DAY)
+            observed: tuple[ObservedLimit, ...] = ()
+            if name == "kaggle":
+                week = (now - EPOCH) // WEEK
+                start = EPOCH + week * WEEK
+                limit = self.limits[min(week, self.weeks - 1)]
+                observed = (ObservedLimit("week", start, start + WEEK, limit, now),)
+            closed = self.closed[name] if self.closed[name] > now else None
+            views.append(PoolView(pool, recent + held, runs, observed, closed, "refused"))
+        finished = {m.name: 1.0 for m in self.models if m.finished_at is not None}
+        return Snapshot(now, tuple(jobs), tuple(views), WEEK, finished)
+
+    def _close(self, end: int) -> Year:
+        self.year.quota_seconds = sum(self.limits) + self.weeks * 7 * 4 * HOUR
+        for model in self.models:
+            days = ((model.finished_at or end) - model.arrived) / DAY
+            self.year.flow.append((model.weight, days))
+        return self.year
+
+
+def overdrawn(simulation: Simulation) -> int:
+    """Return how many quota windows of the year were charged more than they hold."""
+    broken = 0
+    for week, limit in enumerate(simulation.limits):
+        start = EPOCH + week * WEEK
+        broken += sum(charge.within(start, start + WEEK) for charge in simulation.charges["kaggle"]) > limit
+    charges = simulation.charges["sagemaker"]
+    for quota in simulation.pools["sagemaker"].quotas:
+        if isinstance(quota, RollingQuota):
+            ends = {edge for c in charges for edge in (c.end, c.start + DAY, c.end + DAY)}
+            spans = [(edge - DAY, edge) for edge in ends]
+        else:
+            spans = [(EPOCH + day * DAY, EPOCH + (day + 1) * DAY) for day in range(simulation.weeks * 7)]
+        broken += sum(sum(charge.within(*span) for charge in charges) > 4 * HOUR for span in spans)
+    return broken
