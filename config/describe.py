@@ -31,7 +31,7 @@ def secrets(settings: Settings) -> list[str]:
     """Return the secret values inside the settings, for :func:`config.logging.configure`."""
     options = [settings.artifacts.options, *(pool.options for pool in settings.pools)]
     found = [text for table in options for name, text in table.items() if is_secret(name)]
-    return [*passwords(settings.database_url), *found]
+    return [*passwords(settings.database_url), *found, *settings.report.secrets()]
 
 
 def _rows(section: BaseModel, key: str, place: str) -> Iterator[tuple[str, str, str]]:

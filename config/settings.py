@@ -14,6 +14,7 @@ from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
 
 from config.layers import origin
 from config.pool_settings import PoolSettings
+from config.report_settings import ReportSettings
 from config.section import Fraction, Instant, PositiveFloat, PositiveInt, PositiveSeconds, Section, ZoneName
 from config.values import BadValue
 from jobs.instant import parse_instant
@@ -106,6 +107,7 @@ class Settings(Section):
     clock: ClockSettings
     corpus: CorpusSettings
     logging: LoggingSettings
+    report: ReportSettings
     pools: tuple[PoolSettings, ...]
 
     _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)

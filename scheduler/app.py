@@ -23,6 +23,8 @@ if TYPE_CHECKING:
     from platforms.base import Platform
     from scheduler.clock import Clock
     from scheduler.planner import Options
+    from scheduler.service.alerts import Mailing
+    from scheduler.service.deliver import Channel
     from scheduler.service.ports import Log, Policy, Ports
     from scheduler.service.training_data import TrainingData
     from scheduler.store.engine import Database
@@ -158,6 +160,45 @@ class App:
         # On a fast clock the time a plan takes is worth more than the last half percent of its value.
         polish = self.clock.wall_seconds(_PLANNING_SECONDS) >= _POLISH_WALL_SECONDS
         return Options(search_steps=None if polish else 0)
+
+    @cached_property
+    def channels(self) -> dict[str, Channel]:
+        """The configured ways to reach people, by name."""
+        from scheduler.service.deliver import EmailChannel, SlackChannel
+
+        mail, slack = self.settings.report.smtp, self.settings.report.slack
+        password = mail.password.get_secret_value()
+        webhook, token = slack.webhook_token_url.get_secret_value(), slack.bot_token.get_secret_value()
+        found: dict[str, Channel] = {}
+        if mail.host:
+            found["email"] = EmailChannel(
+                mail.host,
+                mail.port,
+                mail.starttls,
+                mail.user,
+                password,
+                mail.sender,
+                mail.recipients,
+                mail.timeout_seconds,
+            )
+        if webhook or token:
+            found["slack"] = SlackChannel(webhook, token, slack.channel, slack.timeout_seconds)
+        return found
+
+    @cached_property
+    def mailing(self) -> Mailing:
+        """When which letters are written, and the channels that carry them."""
+        from scheduler.service.alerts import Mailing
+
+        report, zone = self.settings.report, self.settings.zone
+        quiet = report.quiet
+        return Mailing(
+            self.channels,
+            zone,
+            Calendar("week", zone, report.weekly.weekday, report.weekly.offset_seconds),
+            report.alerts_every_seconds,
+            None if quiet is None else DailyHours(quiet.zone, quiet.start, quiet.end, frozenset(quiet.weekdays)),
+        )
 
     def ports(self, log: Log, epoch: int) -> Ports:
         """Everything the daemon's use cases run on, under the lease with ``epoch``."""

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scheduler import clock
+from scheduler.service.alerts import mail
 from scheduler.service.cycle import Cycle
 from scheduler.service.housekeeping import run_due
 from scheduler.store import events
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from scheduler.store.lease import Lease
 
 LOCK_FILE = "daemon.lock"
+_MAIL_SECONDS = 60
 CRASHES_MAX = 20  # in a row; sessions outlive the daemon, and a service manager starts it anew
 
 
@@ -85,7 +87,7 @@ class Daemon:
             timezone="UTC",
             # One thread for the work, so that cycle and housekeeping never overlap; one for the lease, so that a
             # slow platform call does not lose it.
-            executors={"default": ThreadPoolExecutor(1), "lease": ThreadPoolExecutor(1)},
+            executors={"default": ThreadPoolExecutor(1), "lease": ThreadPoolExecutor(1), "mail": ThreadPoolExecutor(1)},
             job_defaults={"coalesce": True, "misfire_grace_time": None, "max_instances": 1},
         )
         cycle_wall = max(0.05, ports.clock.wall_seconds(settings.cycle_seconds))
@@ -99,6 +101,16 @@ class Daemon:
             id="housekeeping",
         )
         timer.add_job(self._renew, "interval", seconds=settings.lease_seconds / 3, id="lease", executor="lease")
+
+        # On a thread of its own: a mail server that hangs must not hold up training.
+        timer.add_job(
+            self._guarded,
+            "interval",
+            [lambda: mail(ports, self.app.mailing, ports.clock.now())],
+            seconds=max(1.0, ports.clock.wall_seconds(_MAIL_SECONDS)),
+            id="mail",
+            executor="mail",
+        )
 
         def look_now() -> None:
             timer.modify_job("cycle", next_run_time=clock.utc_datetime())

@@ -55,6 +55,7 @@ CODES: dict[str, Exit] = {
     "scheduler.daemon.LostLeadership": Exit.LEADERSHIP,
     "scheduler.daemon.NotLeader": Exit.LEADERSHIP,
     "scheduler.service.checkpoint_files.PullRefused": Exit.REFUSED,
+    "scheduler.service.deliver.DeliveryFailed": Exit.PLATFORM,
     "scheduler.service.plan_diff.NoPlanToCompare": Exit.NOT_FOUND,
     "scheduler.service.queue.QueueError": Exit.REFUSED,
     "scheduler.service.rehearsal.RehearsalError": Exit.REFUSED,

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
 from scheduler.cli.command import command, group
 from scheduler.cli.context import Cli
-from scheduler.cli.exits import UsageFault
+from scheduler.cli.exits import Refusal, UsageFault
+
+if TYPE_CHECKING:
+    from scheduler.report.report import Report
 
 app = group("The week in figures: made, shown, sent.")
 
@@ -30,6 +33,7 @@ def weekly(
         Literal["text", "html", "markdown", "json", "slack"], typer.Option("--format", help="What to write.")
     ] = "text",
     out: Annotated[Path | None, typer.Option("--out", help="Write to this file.")] = None,
+    send: Annotated[bool, typer.Option("--send", help="Have the daemon send it; once a week and channel.")] = False,
 ) -> None:
     """Show what a week's hours became: pools, jobs, losses, money, forecasts, and what needs a person."""
     from scheduler.service.reports import last_week, make_report, render, week_named
@@ -40,9 +44,11 @@ def weekly(
         span = last_week(cli.now, zone) if week is None else week_named(week, zone)
     except ValueError:
         raise UsageFault(f"--week {week}", "there is no such week", "Write it like 2026-W47") from None
-    text = render(
-        make_report(cli.app.database, cli.app.pools, span, zone, cli.now), "json" if cli.options.json else form
-    )
+    made = make_report(cli.app.database, cli.app.pools, span, zone, cli.now)
+    if send:
+        _send(cli, made)
+        return
+    text = render(made, "json" if cli.options.json else form)
     if out is None:
         sys.stdout.write(text)
         return
@@ -50,3 +56,22 @@ def weekly(
     fresh.write_text(text, encoding="utf-8")
     fresh.replace(out)
     cli.out.say(f"written: {out}")
+
+
+def _send(cli: Cli, made: Report) -> None:
+    from scheduler.service.alerts import WEEKLY, letter_of
+    from scheduler.store import outbox
+
+    channels = list(cli.app.channels)
+    if not channels:
+        raise Refusal(
+            "report not sent", "neither a mail server nor Slack is configured", "Set report.smtp or report.slack"
+        )
+    body = letter_of(made)
+    with cli.app.database.write() as tx:
+        added = [name for name in channels if outbox.add(tx, WEEKLY, made.label, name, body, cli.now)]
+    if cli.options.json:
+        cli.out.data({"week": made.label, "queued": added, "known": sorted(set(channels) - set(added))})
+        return
+    for name in channels:
+        cli.out.say(f"{name}: {'the daemon sends it' if name in added else 'was sent before, or waits to be sent'}")

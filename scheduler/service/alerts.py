@@ -1,0 +1,143 @@
+"""Mail: writes the weekly report and alerts into the outbox when they are due, and has them delivered.
+
+Alerts come from the event log. All of one time go into one letter; the same alert about the same subject is told once
+in six hours. Down time and quiet hours make letters late, never lost, and never two of one period.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from scheduler.report.document import document_of
+from scheduler.report.html import html_of
+from scheduler.report.slack import slack_of
+from scheduler.report.text import text_of
+from scheduler.service.deliver import deliver
+from scheduler.service.reports import last_week, make_report
+from scheduler.store import due, events, outbox
+from scheduler.store.errors import StoreFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from scheduler.core.window import Calendar, DailyHours
+    from scheduler.report.report import Report
+    from scheduler.service.deliver import Channel
+    from scheduler.service.ports import Ports
+    from scheduler.store.events import Event
+
+WEEKLY, ALERTS = "weekly-report", "alerts"
+_TOLD_ONCE_SECONDS = 6 * 3_600
+_SETTLED_SECONDS = 60
+_LINES_MAX = 20
+_SURPRISE_SECONDS = 600
+_WORDS = {
+    "quota.orphan_suspected": "the account was used by something that is not ours",
+    "quota.adjusted": "the platform counts otherwise than our books",
+    "job.fail": "the job failed",
+    "job.park": "the job is held until a person releases it",
+    "checkpoint.quarantined": "a checkpoint is damaged",
+    "daemon.started": "the daemon started",
+    "report.failed": "the weekly report could not be made",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Mailing:
+    """When letters are written: the report as each week of ``weekly`` begins, alerts but in ``quiet`` hours."""
+
+    channels: Mapping[str, Channel]
+    zone: str
+    weekly: Calendar
+    alerts_every_seconds: int
+    quiet: DailyHours | None
+
+
+def mail(ports: Ports, mailing: Mailing, now: int) -> None:
+    """Write what is due and deliver what waits. A report that cannot be made is an event, and tried again."""
+    if not mailing.channels:
+        return
+    with ports.database.read() as tx:
+        planned = due.next_due(tx)
+    for name in (WEEKLY, ALERTS):
+        if name not in planned:
+            with ports.write() as tx:
+                due.set_due(tx, name, mailing.weekly.window_at(now).end if name == WEEKLY else now)
+    if planned.get(WEEKLY, now + 1) <= now:
+        _write_report(ports, mailing, now)
+    if ALERTS in planned and now >= planned[ALERTS] + mailing.alerts_every_seconds and not _is_quiet(mailing, now):
+        _write_alerts(ports, mailing, planned[ALERTS], now)
+    deliver(ports, mailing.channels, now)
+
+
+def letter_of(report: Report) -> dict[str, Any]:
+    """Return the body of a report's letter, complete, so that a retry sends the same."""
+    document = document_of(report)
+    return {
+        "subject": document.title,
+        "text": text_of(document),
+        "html": html_of(document),
+        "blocks": slack_of(document),
+    }
+
+
+def _write_report(ports: Ports, mailing: Mailing, now: int) -> None:
+    week = last_week(now, mailing.zone)
+    try:
+        body = letter_of(make_report(ports.database, ports.pools, week, mailing.zone, now))
+    except StoreFailure:
+        raise
+    except Exception as error:
+        # Whatever is wrong with a report, training goes on.
+        ports.log.exception("report.failed", week=week.label)
+        with ports.write() as tx:
+            events.append(tx, "report.failed", week.label, now, why=f"{type(error).__name__}: {error}")
+            due.set_due(tx, WEEKLY, now + 3_600)
+        return
+    with ports.write() as tx:
+        for channel in mailing.channels:
+            outbox.add(tx, WEEKLY, week.label, channel, body, now)
+        due.set_due(tx, WEEKLY, mailing.weekly.window_at(now).end)
+
+
+def _write_alerts(ports: Ports, mailing: Mailing, since: int, now: int) -> None:
+    with ports.database.read() as tx:
+        found = events.tail(tx, limit=500, kinds=_WORDS)
+    # What happened just now may not be committed yet; it is told next time.
+    until = max(since, now - _SETTLED_SECONDS)
+    news = alerts_in(found, since, until)
+    with ports.write() as tx:
+        for channel in mailing.channels if news else ():
+            outbox.add(tx, ALERTS, str(since), channel, _alert_letter(news), now)
+        due.set_due(tx, ALERTS, until)
+
+
+def alerts_in(found: Sequence[Event], since: int, until: int) -> list[Event]:
+    """Return the events of [since, until) to tell, without those told of the same subject in the six hours before."""
+    told: dict[tuple[str, str], int] = {}
+    news = []
+    for event in found:
+        if event.kind == "quota.adjusted" and abs(event.data.get("seconds", 0)) < _SURPRISE_SECONDS:
+            continue
+        at = event.kind, event.subject
+        if event.at < until and event.at - told.get(at, -_TOLD_ONCE_SECONDS) >= _TOLD_ONCE_SECONDS:
+            told[at] = event.at
+            if event.at >= since:
+                news.append(event)
+    return news
+
+
+def _alert_letter(news: Sequence[Event]) -> dict[str, Any]:
+    lines = [f"{_printable(event.subject)}: {_WORDS[event.kind]}" for event in news[:_LINES_MAX]]
+    if len(news) > _LINES_MAX:
+        lines.append(f"and {len(news) - _LINES_MAX} more")
+    return {"subject": f"Training: {lines[0]}", "text": "\n".join([*lines, "", "See: schedctl report weekly", ""])}
+
+
+def _printable(text: str) -> str:
+    return "".join(c if c.isprintable() and c not in "<>&" else " " for c in text)
+
+
+def _is_quiet(mailing: Mailing, now: int) -> bool:
+    return mailing.quiet is not None and any(now in hours for hours in mailing.quiet.windows(now, now + 1))

@@ -1,0 +1,149 @@
+"""Delivery: letters of the outbox to people, by e-mail and Slack.
+
+A letter is marked after its channel took it. A crash between the two sends it once more: that window cannot be closed,
+but an e-mail keeps its Message-ID, so mail programs show it once.
+"""
+
+from __future__ import annotations
+
+import smtplib
+import ssl
+from dataclasses import dataclass, field
+from email.message import EmailMessage
+from typing import TYPE_CHECKING, Any, Protocol
+
+from config.secret import Redactor
+from scheduler.store import events, outbox
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scheduler.service.ports import Ports
+    from scheduler.store.outbox import Letter
+
+_RETRY_BASE_SECONDS = 60
+_RETRY_CAP_SECONDS = 3_600
+
+
+class DeliveryFailed(Exception):
+    """A channel did not take a letter; ``retry_seconds`` is how long the service asked us to wait."""
+
+    def __init__(self, why: str, retry_seconds: int = 0) -> None:
+        super().__init__(why)
+        self.retry_seconds = retry_seconds
+
+
+class Channel(Protocol):
+    """Carries one letter. ``body`` has ``subject``, ``text``, and perhaps ``html`` and ``blocks``."""
+
+    def send(self, key: str, body: Mapping[str, Any]) -> None:
+        """Deliver, naming the letter by ``key``. Raises DeliveryFailed."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmailChannel:
+    """A mail server. ``authority`` is trusted for its certificate; None trusts what this machine trusts."""
+
+    host: str
+    port: int
+    starttls: bool
+    user: str
+    password: str = field(repr=False)
+    sender: str
+    recipients: tuple[str, ...]
+    timeout_seconds: int
+    authority: str | None = None
+
+    def send(self, key: str, body: Mapping[str, Any]) -> None:
+        """Deliver as plain text with an HTML alternative; Message-ID is made of the key."""
+        letter = EmailMessage()
+        letter["Message-ID"] = f"<{key}@uff-scheduler>"
+        letter["Subject"] = " ".join(str(body["subject"]).split())
+        letter["From"] = self.sender
+        letter["To"] = ", ".join(self.recipients)
+        letter.set_content(body["text"])
+        if "html" in body:
+            letter.add_alternative(body["html"], subtype="html")
+        try:
+            with smtplib.SMTP(self.host, self.port, timeout=self.timeout_seconds) as server:
+                if self.starttls:
+                    server.starttls(context=ssl.create_default_context(cafile=self.authority))
+                if self.user:
+                    server.login(self.user, self.password)
+                refused = server.send_message(letter)
+        except (OSError, smtplib.SMTPException) as error:
+            raise DeliveryFailed(Redactor([self.password])(f"{type(error).__name__}: {error}")) from None
+        if refused:
+            raise DeliveryFailed(f"refused for {', '.join(sorted(refused))}")
+
+
+@dataclass(frozen=True, slots=True)
+class SlackChannel:
+    """A webhook, or a bot's token and channel. ``base_url`` is another server's address, for tests."""
+
+    webhook: str = field(repr=False)
+    token: str = field(repr=False)
+    channel: str
+    timeout_seconds: int
+    base_url: str = "https://slack.com/api/"
+
+    def send(self, key: str, body: Mapping[str, Any]) -> None:
+        """Deliver as blocks."""
+        del key
+        try:
+            from slack_sdk import WebClient, WebhookClient
+            from slack_sdk.errors import SlackApiError
+        except ImportError:
+            raise DeliveryFailed("slack_sdk is missing; install the extra `report`") from None
+        blocks = body.get("blocks")
+        try:
+            if self.webhook:
+                answer = WebhookClient(self.webhook, timeout=self.timeout_seconds).send(
+                    text=body["subject"], blocks=blocks
+                )
+                if answer.status_code != 200:
+                    raise DeliveryFailed(f"Slack answered {answer.status_code}", _asked(answer.headers))
+                return
+            client = WebClient(self.token, base_url=self.base_url, timeout=self.timeout_seconds)
+            client.chat_postMessage(channel=self.channel, text=body["subject"], blocks=blocks)
+        except SlackApiError as error:
+            asked = _asked(getattr(error.response, "headers", {}))
+            status = getattr(error.response, "status_code", "no status")
+            raise DeliveryFailed(f"Slack answered {status}", asked) from None
+        except (OSError, ValueError) as error:
+            hidden = Redactor([self.token, self.webhook])
+            raise DeliveryFailed(hidden(f"{type(error).__name__}: {error}")) from None
+
+
+def _asked(headers: Mapping[str, Any]) -> int:
+    found = {name.lower(): value for name, value in headers.items()}.get("retry-after", 0)
+    found = found[0] if isinstance(found, list) else found
+    return int(found) if str(found).isdigit() else 0
+
+
+def deliver(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:
+    """Send what waits. What fails is tried again, ever later up to an hour; the first failure is an event."""
+    with ports.database.read() as tx:
+        waiting = outbox.pending(tx, now)
+    for letter in waiting:
+        channel = channels.get(letter.channel)
+        if channel is None:
+            continue  # of a channel no longer configured: it waits until it is again
+        try:
+            channel.send(f"{letter.kind}-{letter.period}", letter.body)
+        except DeliveryFailed as error:
+            _failed(ports, letter, error, now)
+            continue
+        with ports.write() as tx:
+            outbox.sent(tx, letter.id, now)
+        ports.log.info("letter.sent", kind=letter.kind, period=letter.period, channel=letter.channel)
+
+
+def _failed(ports: Ports, letter: Letter, error: DeliveryFailed, now: int) -> None:
+    pause = min(_RETRY_CAP_SECONDS, _RETRY_BASE_SECONDS << min(letter.attempts, 10))
+    retry_at = now + max(pause, error.retry_seconds)
+    ports.log.warning("letter.failed", kind=letter.kind, channel=letter.channel, why=str(error), retry_at=retry_at)
+    with ports.write() as tx:
+        outbox.failed(tx, letter.id, retry_at, str(error))
+        if not letter.attempts:
+            events.append(tx, "letter.failed", f"{letter.kind}-{letter.period}", now, why=str(error))

@@ -1,0 +1,292 @@
+"""Letters through a real SMTP server with TLS, a password and refusals, and a stand-in for Slack that overloads."""
+
+from __future__ import annotations
+
+import datetime as dt
+import json
+import socket
+import ssl
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from email import message_from_bytes
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+from aiosmtpd.controller import Controller
+from aiosmtpd.smtp import AuthResult
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+
+from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
+from scheduler.service import alerts
+from scheduler.service.alerts import Mailing, alerts_in, mail
+from scheduler.service.deliver import DeliveryFailed, EmailChannel, SlackChannel, deliver
+from scheduler.store import due, events, outbox
+from scheduler.store.engine import Database
+from scheduler.store.events import Event
+
+NOW = 1_795_000_000
+CANARY = "canary-password-0123"
+BODY = {"subject": "Training report", "text": "goodput 93.2%\n", "html": "<p>goodput 93.2%</p>"}
+
+
+class Mailbox:
+    """Refuses the first ``refusals`` letters with 451 and keeps the others."""
+
+    def __init__(self) -> None:
+        self.refusals = 0
+        self.letters: list[bytes] = []
+
+    async def handle_DATA(self, server: Any, session: Any, envelope: Any) -> str:  # noqa: N802 - aiosmtpd's name
+        """Keep or refuse one letter."""
+        if self.refusals:
+            self.refusals -= 1
+            return "451 try again later"
+        self.letters.append(envelope.content)
+        return "250 kept"
+
+
+@pytest.fixture(scope="module")
+def certificate(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A certificate of localhost that signs itself, with its key, in one file."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    begin = dt.datetime(2020, 1, 1, tzinfo=dt.UTC)
+    signed = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(begin)
+        .not_valid_after(begin + dt.timedelta(days=36_500))
+        .add_extension(x509.SubjectAlternativeName([x509.DNSName("localhost")]), critical=False)
+        .sign(key, hashes.SHA256())
+    )
+    file = tmp_path_factory.mktemp("tls") / "both.pem"
+    no_password = serialization.NoEncryption()
+    private = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, no_password)
+    file.write_bytes(private + signed.public_bytes(serialization.Encoding.PEM))
+    return file
+
+
+@pytest.fixture
+def smtp(certificate: Path) -> Iterator[tuple[Mailbox, EmailChannel]]:
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.load_cert_chain(certificate)
+    box = Mailbox()
+
+    def check(server: Any, session: Any, envelope: Any, mechanism: str, data: Any) -> AuthResult:
+        return AuthResult(success=data.password == CANARY.encode())
+
+    with socket.create_server(("127.0.0.1", 0)) as found:
+        port = found.getsockname()[1]
+    server = Controller(
+        box,
+        hostname="127.0.0.1",
+        port=port,
+        tls_context=context,
+        require_starttls=True,
+        auth_required=True,
+        authenticator=check,
+    )
+    server.start()
+    try:
+        to = ("a@example.org", "b@example.org")
+        yield box, EmailChannel("localhost", port, True, "u", CANARY, "s@example.org", to, 10, str(certificate))
+    finally:
+        server.stop()
+
+
+class Journal:
+    """A log that keeps what it is told."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+
+    def __getattr__(self, level: str) -> Any:
+        return lambda event, **fields: self.lines.append(f"{level} {event} {fields}")
+
+
+def ports_on(database: Database) -> Any:
+    return cast("Any", SimpleNamespace(database=database, write=database.write, log=Journal(), pools={}))
+
+
+def put(database: Database, channel: str = "email") -> bool:
+    with database.write() as tx:
+        return outbox.add(tx, "weekly-report", "2026-W47", channel, BODY, NOW)
+
+
+def waiting(database: Database, now: int = NOW + 30 * DAY) -> list[outbox.Letter]:
+    with database.read() as tx:
+        return outbox.pending(tx, now)
+
+
+def test_a_letter_refused_twice_arrives_once_and_the_password_is_nowhere(
+    database: Database, smtp: tuple[Mailbox, EmailChannel]
+) -> None:
+    box, channel = smtp
+    box.refusals = 2
+    ports = ports_on(database)
+    assert put(database)
+    now = NOW
+    for _ in range(6):
+        deliver(ports, {"email": channel}, now)
+        now += HOUR
+    (letter,) = box.letters
+    found = message_from_bytes(letter)
+    assert found["Message-ID"] == "<weekly-report-2026-W47@uff-scheduler>"
+    assert [part.get_content_type() for part in found.walk()][1:] == ["text/plain", "text/html"]
+    assert waiting(database) == []
+    assert not put(database)
+    with database.read() as tx:
+        happened = events.tail(tx)
+    assert [event.kind for event in happened] == ["letter.failed"]
+    assert CANARY not in f"{happened}{ports.log.lines}{channel}{box.letters}"
+
+
+def test_a_failed_letter_waits_longer_each_time(database: Database, smtp: tuple[Mailbox, EmailChannel]) -> None:
+    box, channel = smtp
+    box.refusals = 2
+    put(database)
+    deliver(ports_on(database), {"email": channel}, NOW)
+    (letter,) = waiting(database)
+    assert (letter.attempts, letter.retry_at) == (1, NOW + 60)
+    deliver(ports_on(database), {"email": channel}, NOW + 59)
+    deliver(ports_on(database), {"email": channel}, NOW + 60)
+    assert waiting(database)[0].retry_at == NOW + 60 + 120
+
+
+def test_a_crash_between_sending_and_marking_repeats_the_letter_under_the_same_id(
+    database: Database, smtp: tuple[Mailbox, EmailChannel], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box, channel = smtp
+    put(database)
+    with monkeypatch.context() as patch:
+        patch.setattr(outbox, "sent", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            deliver(ports_on(database), {"email": channel}, NOW)
+    deliver(ports_on(database), {"email": channel}, NOW)
+    assert len({message_from_bytes(letter)["Message-ID"] for letter in box.letters}) == 1
+    assert len(box.letters) == 2
+
+
+@contextmanager
+def slack(answers: list[tuple[int, dict[str, str]]]) -> Iterator[tuple[str, list[Any]]]:
+    got: list[Any] = []
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers["Content-Length"]))
+            got.append(body)
+            status, headers = answers.pop(0) if answers else (200, {})
+            self.send_response(status)
+            for name, value in headers.items():
+                self.send_header(name, value)
+            self.send_header("Content-Type", "application/json")
+            self.end_headers()
+            self.wfile.write(json.dumps({"ok": status == 200}).encode())
+
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
+            pass
+
+    server = HTTPServer(("127.0.0.1", 0), Handler)
+    thread = threading.Thread(target=server.serve_forever, args=(0.02,))
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}/", got
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.mark.parametrize("bot", [False, True])
+def test_slack_is_asked_again_when_it_says_and_takes_the_letter_once(database: Database, bot: bool) -> None:
+    with slack([(429, {"Retry-After": "600"}), (500, {})]) as (address, got):
+        channel = SlackChannel("" if bot else f"{address}{CANARY}", CANARY if bot else "", "#t", 10, address)
+        ports = ports_on(database)
+        put(database, "slack")
+        deliver(ports, {"slack": channel}, NOW)
+        assert waiting(database)[0].retry_at == NOW + 600
+        deliver(ports, {"slack": channel}, NOW + 600)
+        assert len(waiting(database)) == 1
+        for _ in range(2):
+            deliver(ports, {"slack": channel}, NOW + DAY)
+    assert len(got) == 3
+    assert waiting(database) == []
+    assert CANARY not in f"{ports.log.lines}{channel}"
+
+
+def test_a_server_that_is_away_is_a_failure_in_words(tmp_path: Path) -> None:
+    channel = EmailChannel("127.0.0.1", 1, False, "", "", "s@example.org", ("a@example.org",), 2)
+    with pytest.raises(DeliveryFailed, match="refused"):
+        channel.send("key", BODY)
+
+
+class Box:
+    """A channel that keeps what it carries."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+
+    def send(self, key: str, body: Any) -> None:
+        """Keep the key."""
+        self.sent.append(key)
+
+
+def test_a_report_goes_out_once_a_week_across_clock_changes_and_down_time(database: Database) -> None:
+    box = Box()
+    zone = "America/New_York"
+    mailing = Mailing({"box": box}, zone, Calendar("week", zone, 0, 8 * HOUR), 900, None)
+    start = 1_793_000_000
+    for step in range(40 * 8):
+        if not 100 <= step < 150:  # switched off when one is due
+            mail(ports_on(database), mailing, start + step * 3 * HOUR)
+    weeks = [key for key in box.sent if key.startswith("weekly-report")]
+    assert len(weeks) == len(set(weeks)) == 6
+    assert "weekly-report-2026-W44" in weeks  # the week in which the clock goes back
+
+
+def test_a_report_that_cannot_be_made_is_seen_and_comes_later_once(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = Box()
+    mailing = Mailing({"box": box}, "UTC", Calendar("week", "UTC"), 900, None)
+    with database.write() as tx:
+        due.set_due(tx, "weekly-report", NOW)
+    with monkeypatch.context() as patch:
+        patch.setattr(alerts, "make_report", lambda *_: 1 / 0)
+        mail(ports_on(database), mailing, NOW)
+    with database.read() as tx:
+        assert [event.kind for event in events.tail(tx)] == ["report.failed"]
+    for later in (HOUR - 1, HOUR, 2 * HOUR):
+        mail(ports_on(database), mailing, NOW + later)
+    assert [key for key in box.sent if key.startswith("weekly")] == ["weekly-report-2026-W46"]
+
+
+def test_alerts_of_quiet_hours_come_in_one_letter_afterwards(database: Database) -> None:
+    box = Box()
+    midnight = NOW - NOW % DAY
+    mailing = Mailing({"box": box}, "UTC", Calendar("week", "UTC"), 900, DailyHours("UTC", 0, 7 * HOUR))
+    ports = ports_on(database)
+    mail(ports, mailing, midnight)
+    for hour in range(12):
+        with database.write() as tx:
+            events.append(tx, "job.fail", f"job-{hour}", midnight + hour * HOUR + 1)
+            events.append(tx, "job.fail", "same", midnight + hour * HOUR + 1)
+        mail(ports, mailing, midnight + hour * HOUR + 1_800)
+        assert bool(box.sent) == (hour >= 7)
+    assert len(box.sent) == len(set(box.sent)) == 5
+
+
+def test_the_same_alert_is_told_once_in_six_hours() -> None:
+    found = [Event(n, NOW + n * HOUR, "job.fail", "ufm", "daemon", {}) for n in range(13)]
+    assert [event.id for event in alerts_in(found, NOW, NOW + DAY)] == [0, 6, 12]
+    assert [event.id for event in alerts_in(found, NOW + HOUR, NOW + 7 * HOUR)] == [6]
