@@ -135,9 +135,7 @@ class Simulation:
         self.limits = [
             int(self.rng.uniform(26, 38) * HOUR) if self.rng.random() < 0.15 else 30 * HOUR for _ in range(weeks)
         ]
-        self.arrivals = [
-            self._family(EPOCH + int(n * 1.75 * WEEK), n) for n in range(int(weeks / 1.75) + 1)
-        ]
+        self.arrivals = [self._family(EPOCH + int(n * 1.75 * WEEK), n) for n in range(int(weeks / 1.75) + 1)]
 
     def _family(self, arrived: int, number: int) -> list[Model]:
         def model(name: str, weight: float, hours: float, setup: float, speedup: float) -> Model:
@@ -183,7 +181,7 @@ class Simulation:
         slots = [("sagemaker", 4 * HOUR)]
         if day % 7 in {0, 2, 4}:
             slots.append(("kaggle", 10 * HOUR))
-        for pool, length in slots:
+        for pool, longest in slots:
             end = EPOCH + day * DAY + (DAY if pool == "kaggle" else 12 * HOUR)
             used = any(charge.start >= EPOCH + day * DAY for charge in self.charges[pool])
             busy = any(run.pool == pool for run in self.live)
@@ -197,7 +195,7 @@ class Simulation:
                 free = self.limits[min(week, self.weeks - 1)] - sum(
                     c.within(EPOCH + week * WEEK, EPOCH + (week + 1) * WEEK) for c in self.charges["kaggle"]
                 )
-                length = min(length, free) if pool == "kaggle" else length
+                length = min(longest, free) if pool == "kaggle" else longest
                 if length > HOUR:
                     self._launch(turn[day % len(turn)], pool, now, min(end, now + length))
         return [EPOCH + (day + 1) * DAY]
@@ -236,8 +234,14 @@ class Simulation:
         lived = min(dies, done_at if finished else planned_end - now)
         self.launched += 1
         run = Live(
-            f"run-{self.launched}", model, pool, now, planned_end, now + max(1, math.ceil(lived)),
-            math.ceil(useful * speed) if finished else int(useful * speed), useful,
+            f"run-{self.launched}",
+            model,
+            pool,
+            now,
+            planned_end,
+            now + max(1, math.ceil(lived)),
+            math.ceil(useful * speed) if finished else int(useful * speed),
+            useful,
         )
         model.running, model.last_pool = run.key, pool
         self.live.append(run)
@@ -265,14 +269,10 @@ class Simulation:
         for position, model in enumerate(self.models):
             if model.finished_at is not None:
                 continue
-            family = [m for m in self.models if m.name[:9] == model.name[:9] and m.finished_at is None]
-            # What finishing soon is worth: weight per hour of work left, main carrying the family that waits for it.
-            behind = family if model.main else [model]
-            hours = sum(m.target - m.done for m in behind) / HOUR
             jobs.append(
                 JobView(
                     name=model.name,
-                    weight=sum(m.weight for m in behind) / max(1.0, hours),
+                    weight=self._index(model),
                     target_step=model.target,
                     done_step=model.done,
                     needs=Needs(),
@@ -305,6 +305,18 @@ class Simulation:
             views.append(PoolView(pool, recent + held, runs, observed, closed, "refused"))
         finished = {m.name: 1.0 for m in self.models if m.finished_at is not None}
         return Snapshot(now, tuple(jobs), tuple(views), WEEK, finished)
+
+    def _index(self, model: Model) -> float:
+        """Smith's index, weight per hour of work left; a main that is waited for has its best family's."""
+        best = model.weight / max(1.0, (model.target - model.done) / HOUR)
+        if not model.main or model.done >= 0.4 * model.target:
+            return best
+        family = [m for m in self.models if m.name[:9] == model.name[:9] and not m.main and m.finished_at is None]
+        weight, hours = 0.0, (0.4 * model.target - model.done) / HOUR
+        for child in sorted(family, key=lambda m: -m.weight):
+            weight, hours = weight + child.weight, hours + (child.target - child.done) / HOUR
+            best = max(best, weight / hours)
+        return best
 
     def _close(self, end: int) -> Year:
         self.year.quota_seconds = sum(self.limits) + self.weeks * 7 * 4 * HOUR
