@@ -178,7 +178,7 @@ def years(seeds: range, weeks: int) -> Figures:
             print(
                 f"  seed {seed}, {name}: goodput {year.goodput:.3f}, {year.goodput / year.limit:.3f} of the limit, "
                 f"charged {year.charged_seconds / year.quota_seconds:.3f}, "
-                f"weighted flow {year.weighted_flow_days:.1f} d, {year.finished} models done, {broken} windows overdrawn",
+                f"weighted flow {year.weighted_flow_days:.1f} d, {year.finished} done, {broken} windows overdrawn",
                 flush=True,
             )
 
