@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from .manifest import Manifest
     from .transport import Transport
 
-_LOCAL_TROUBLE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EROFS})
+# What a reader of this one object will always meet: a bad sector, or something else in a file's place.
+_DAMAGE = frozenset({errno.EIO, errno.EISDIR, errno.ENOTDIR, errno.ELOOP})
 
 
 class Restored(NamedTuple):
@@ -28,8 +29,9 @@ class Restored(NamedTuple):
 def restore(transport: Transport, job: str, candidates: Sequence[str], target: Path) -> Restored:
     """Try the candidates, newest first; put the first whose every byte verifies into the folder ``target``.
 
-    A damaged or unreadable candidate is recorded and the one before it tried. Raises OSError only for trouble with
-    the local disk: that is not the candidate's fault, and an older one would not fare better.
+    A damaged candidate is recorded and the one before it tried. Raises OSError for trouble that is not the
+    candidate's fault, with the local disk or a store that does not answer: an older one would not fare better, and
+    what is recorded is never used again.
     """
     bad: list[tuple[str, str]] = []
     partial = target.with_name(f"{target.name}.partial")
@@ -41,8 +43,10 @@ def restore(transport: Transport, job: str, candidates: Sequence[str], target: P
             _fetch(transport, manifest, partial)
         except BadManifest as error:
             bad.append((key, str(error)))
+        except FileNotFoundError:
+            bad.append((key, "is missing"))
         except (OSError, ValueError) as error:
-            if isinstance(error, OSError) and error.errno in _LOCAL_TROUBLE:
+            if isinstance(error, OSError) and error.errno not in _DAMAGE:
                 raise
             bad.append((key, f"cannot be read: {error}"))
         else:
