@@ -90,6 +90,8 @@ class SlackChannel:
     def send(self, key: str, body: Mapping[str, Any]) -> None:
         """Deliver as blocks."""
         del key
+        from http.client import HTTPException
+
         try:
             from slack_sdk import WebClient, WebhookClient
             from slack_sdk.errors import SlackApiError
@@ -110,7 +112,7 @@ class SlackChannel:
             asked = _asked(getattr(error.response, "headers", {}))
             status = getattr(error.response, "status_code", "no status")
             raise DeliveryFailed(f"Slack answered {status}", asked) from None
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, HTTPException) as error:
             hidden = Redactor([self.token, self.webhook])
             raise DeliveryFailed(hidden(f"{type(error).__name__}: {error}")) from None
 
