@@ -5,14 +5,14 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-fast lint bench kill9 simulate simulate-long lock clean
+.PHONY: help run test test-fast lint bench bench-planner kill9 simulate simulate-long lock clean
 
 BIN := .venv/bin
 PACKAGES := scheduler platforms jobs config
 PYTHON_SOURCES := $(PACKAGES) tests benchmarks
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z0-9-]+:.*## / { printf "  make %-14s %s\n", $$1, $$2 }' Makefile
 
 run: .venv/ready ## Rehearse a whole week on this machine (OUT=folder, ARGS=options of schedctl rehearse)
 	$(BIN)/schedctl rehearse --out "$(OUT)" $(ARGS)
@@ -32,6 +32,9 @@ lint: .venv/ready-dev ## Check format, style, types and the import rule
 
 bench: .venv/ready-dev ## Run the short benchmarks and print their figures
 	for name in install_size bench_cli_start bench_daemon_idle; do echo "== $$name"; $(BIN)/python "benchmarks/$$name.py"; done
+
+bench-planner: .venv/ready-dev ## Measure the planner against its bounds and other orders (ARGS=--quick, or a trace file)
+	$(BIN)/python benchmarks/bench_planner.py $(ARGS)
 
 kill9: .venv/ready-dev ## Kill daemons of fifty rehearsals at random moments and audit what is left (an hour)
 	$(BIN)/python benchmarks/kill9.py 50 $(ARGS)
