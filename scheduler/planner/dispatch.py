@@ -34,6 +34,8 @@ URGENT, ORDINARY = 0, 1
 PATIENCE_SECONDS = 7_200
 # When so many of the densest jobs cannot pay the price, the rest will not either.
 REFUSALS_MAX = 12
+# Equal parts of the horizon in which a policy may rank jobs differently.
+PHASES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +50,14 @@ class Appointment:
 class Policy:
     """What bends the plain order.
 
-    ``factors`` scale densities by (pool class, job). ``admits(class, instant, session)`` tells whether a session
+    ``factors`` scale densities by (pool class, job), ``phased`` by (pool class, job, phase), a phase being an equal
+    part of the horizon. ``admits(class, instant, session)`` tells whether a session
     is worth its hours. ``urgent`` jobs go first as long as they can make their deadline. ``agenda`` holds by
     pool index what an earlier plan decided; its jobs and pools do nothing else before.
     """
 
     factors: Mapping[tuple[int, int], float] = field(default_factory=dict)
+    phased: Mapping[tuple[int, int, int], float] = field(default_factory=dict)
     admits: Callable[[int, int, Session], bool] | None = None
     urgent: frozenset[int] = frozenset()
     foresight_seconds: int = NEVER
@@ -164,6 +168,7 @@ class _Dispatcher:
         if job.deadline is not None and now < job.deadline:
             heappush(self.events, (job.deadline, 0, index))
         late = LATE_FACTOR if job.deadline is not None and now >= job.deadline else 1.0
+        phase = (now - self.case.now) * PHASES // self.case.snapshot.horizon_seconds
         urgent = index in self.policy.urgent and late == 1.0
         keys: list[Key | None] = []
         for number, (group, queue) in enumerate(zip(self.case.classes, self.queues, strict=True)):
@@ -177,6 +182,7 @@ class _Dispatcher:
                 tier, rank = URGENT, float(latest)
             else:
                 factor = late * self.policy.factors.get((number, index), 1.0)
+                factor *= self.policy.phased.get((number, index, phase), 1.0)
                 rank = -factor * offer.density(remaining)
             key = (tier, rank, -job.view.weight / remaining * offer.speeds[-1], index)
             if latest > now + self.policy.foresight_seconds:

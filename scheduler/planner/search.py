@@ -10,7 +10,7 @@ from math import exp
 from random import Random
 from typing import TYPE_CHECKING
 
-from scheduler.planner.dispatch import Policy, Schedule, place
+from scheduler.planner.dispatch import PHASES, Policy, Schedule, place
 from scheduler.planner.score import Score, score
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 PRICE_FACTORS = (0.0, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05)
 PATIENCES = (0.0, 0.8, 1.0)
-# (price factor, patience), most promising first; a large case tries the first two only.
+# (price factor, patience), most promising first; a large case tries the first only.
 FIRST_BIDS = ((0.85, 0.8), (0.9, 0.0), *((f, p) for f in (0.8, 0.85, 0.9, 0.95) for p in PATIENCES))
 SMALL = 2_000
 STEPS_MAX = 400
@@ -60,7 +60,7 @@ def first_candidates(case: Case, prices: Prices | None, policies: Sequence[Polic
     count = len(case.classes)
     bids = [Bids((0.0,) * count)]
     if prices is not None:
-        tried = FIRST_BIDS if len(case.jobs) * count <= SMALL else FIRST_BIDS[:2]
+        tried = FIRST_BIDS if len(case.jobs) * count <= SMALL else FIRST_BIDS[:1]
         bids += [Bids((factor,) * count, patience) for factor, patience in tried]
     return [attempt(case, policy, bid, prices) for policy in policies for bid in bids]
 
@@ -96,7 +96,7 @@ def improve(case: Case, start: Candidate, prices: Prices | None, steps: int) -> 
 def _bend(
     rng: Random, best: Candidate, options: Sequence[tuple[int, int]], *, with_prices: bool
 ) -> tuple[Policy, Bids]:
-    densities = dict(best.policy.factors)
+    densities, phased = dict(best.policy.factors), dict(best.policy.phased)
     prices = list(best.bids.price_factors)
     patience = best.bids.patience
     for _ in range(rng.choice((1, 1, 2, 3))):
@@ -106,6 +106,10 @@ def _bend(
         elif with_prices and dice < 0.25:
             patience = rng.choice(PATIENCES)
         else:
-            option = rng.choice(options)
-            densities[option] = densities.get(option, 1.0) * exp(rng.gauss(0.0, 0.6))
-    return replace(best.policy, factors=densities), Bids(tuple(prices), patience)
+            group, job = rng.choice(options)
+            if rng.random() < 0.5:
+                densities[group, job] = densities.get((group, job), 1.0) * exp(rng.gauss(0.0, 0.6))
+            else:
+                when = (group, job, rng.randrange(PHASES))
+                phased[when] = phased.get(when, 1.0) * exp(rng.gauss(0.0, 0.8))
+    return replace(best.policy, factors=densities, phased=phased), Bids(tuple(prices), patience)

@@ -74,11 +74,13 @@ def value(snapshot: Snapshot, placements: Iterable[Placement]) -> float:
 
 
 def seat_value(job: JobView, pool: Pool, placement: Placement, devices: int, steps: int, discount: Discount) -> float:
-    """Return the value of one seat: its steps spread evenly from the end of set-up to the last checkpoint."""
+    """Return the value of one seat: its steps spread evenly from the end of set-up to where its session could end.
+
+    The last checkpoint and the margin belong to the stretch, so that work is nowhere ahead of the bound's.
+    """
     speed = job.speed(pool.name, devices) * (pool.sharing if len(placement.seats) > 1 else 1.0)
     found = terms(job, pool)
     begin = placement.start + found.setup
-    trained = steps / speed
-    end = begin + (found.length_for(trained) - found.setup - found.margin - found.checkpoint)
+    end = placement.start + found.length_for(steps / speed)
     hours = steps / reference_rate(job) / 3_600
-    return job.weight * hours * discount.mean(begin, max(end, begin + trained), job.deadline)
+    return job.weight * hours * discount.mean(begin, max(end, begin + 1), job.deadline)
