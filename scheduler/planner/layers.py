@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from scheduler.core.plan import Deferral, Placement
     from scheduler.core.snapshot import Snapshot
     from scheduler.planner.grid import Grid
+    from scheduler.planner.scale import Parts
     from scheduler.planner.solver import Solution
 
 # A new plan must be worth this much more than the one in force, or meet more deadlines.
@@ -72,13 +73,13 @@ class Planner:
             return self._plan_in_parts(snapshot, incumbent)
         case = make_case(snapshot, firm_deadlines=self._options.firm_deadlines)
         warnings: list[str] = []
-        found = self._choose(case, incumbent, warnings)
+        found = self.choose(case, incumbent, warnings)
         plan = _as_plan(case, found.candidate, found.bound, found.made_by, found.prices)
         plan = replace(plan, warnings=tuple(warnings))
         violations = verify(snapshot, plan)
         return _fall_back(case, plan, violations) if violations else plan
 
-    def _choose(self, case: Case, incumbent: Plan | None, warnings: list[str]) -> Choice:
+    def choose(self, case: Case, incumbent: Plan | None, warnings: list[str]) -> Choice:
         """Return the best schedule that all layers together find."""
         prices, bound, solved = self._prices(case, warnings)
         candidates = first_candidates(case, prices, committed(case))
@@ -110,22 +111,12 @@ class Planner:
     def _plan_in_parts(self, snapshot: Snapshot, incumbent: Plan | None) -> Plan:
         """Plan each group of pools with its core of jobs, and join."""
         parts = divide(snapshot)
-        warnings: list[str] = []
-        placements: list[Placement] = []
-        waiting: list[Deferral] = []
-        solved: list[Solved] = []
-        value = 0.0
-        for part in parts.snapshots:
-            case = make_case(part, firm_deadlines=self._options.firm_deadlines)
-            found = self._choose(case, incumbent, warnings)
-            schedule = found.candidate.schedule
-            placements += schedule.placements
-            waiting += deferrals(case, schedule.placements, schedule.gate_passes, found.prices)
-            value += found.candidate.score.value
-            if found.solved is not None:
-                grid, solution = found.solved
-                kinds = [parts.kinds[kind_of(case.books[market.pools[0]].pool)] for market in grid.markets]
-                solved.append(Solved(grid, kinds, solution.prices))
+        found = [_plan_part(self._options, parts, part, incumbent) for part in parts.snapshots]
+        placements = [placement for one in found for placement in one.placements]
+        waiting = [deferral for one in found for deferral in one.deferrals]
+        warnings = [warning for one in found for warning in one.warnings]
+        solved = [one.solved for one in found if one.solved is not None]
+        value = sum(one.value for one in found)
         placements.sort(key=lambda placed: (placed.start, placed.pool, placed.seats[0].job))
         plan = Plan(
             made_at=snapshot.now,
@@ -150,6 +141,31 @@ class Planner:
         kept = attempt(case, policy, best.bids, prices)
         better = best.score.on_time > kept.score.on_time or best.score.value > kept.score.value * (1 + EPSILON)
         return None if better else kept
+
+
+@dataclass(frozen=True, slots=True)
+class PartPlan:
+    """What one group adds to the whole plan."""
+
+    placements: tuple[Placement, ...]
+    deferrals: tuple[Deferral, ...]
+    warnings: tuple[str, ...]
+    value: float
+    solved: Solved | None
+
+
+def _plan_part(options: Options, parts: Parts, part: Snapshot, incumbent: Plan | None) -> PartPlan:
+    case = make_case(part, firm_deadlines=options.firm_deadlines)
+    warnings: list[str] = []
+    found = Planner(options).choose(case, incumbent, warnings)
+    schedule = found.candidate.schedule
+    solved = None
+    if found.solved is not None:
+        grid, solution = found.solved
+        kinds = [parts.kinds[kind_of(case.books[market.pools[0]].pool)] for market in grid.markets]
+        solved = Solved(grid, kinds, solution.prices[: len(grid.limits)].copy())
+    waiting = deferrals(case, schedule.placements, schedule.gate_passes, found.prices)
+    return PartPlan(schedule.placements, waiting, tuple(warnings), found.candidate.score.value, solved)
 
 
 def plan_week(snapshot: Snapshot, incumbent: Plan | None = None) -> Plan:

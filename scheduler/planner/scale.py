@@ -75,7 +75,7 @@ def below_the_core(snapshot: Snapshot, parts: Parts) -> list[Deferral]:
     names = [view.pool.name for view in snapshot.pools]
     return [
         Deferral(job.name, _reason(job, snapshot.now, progress, names))
-        for job in snapshot.jobs
+        for job in sorted(snapshot.jobs, key=lambda view: (view.position, view.name))
         if job.name not in planned and job.running is None and job.remaining_steps > 0
     ]
 
@@ -111,7 +111,7 @@ def _deal(snapshot: Snapshot, panel: Panel, groups: Sequence[Sequence[PoolView]]
         key=lambda family: (
             -max(density[index] for index in family),
             min(snapshot.jobs[index].position for index in family),
-            snapshot.jobs[family[0]].name,
+            min(snapshot.jobs[index].name for index in family),
         ),
     )
     members: list[list[JobView]] = [[] for _ in groups]

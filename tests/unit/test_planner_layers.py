@@ -25,6 +25,7 @@ from scheduler.planner import (
     differences,
     explain,
     plan_week,
+    scale,
     verify,
     what_if,
 )
@@ -194,3 +195,30 @@ def test_all_gates_closed_leaves_an_empty_plan_with_reasons() -> None:
     plan = plan_week(Snapshot(NOW, children, (PoolView(SAGEMAKER),)))
     assert plan.placements == ()
     assert {deferral.reason.code for deferral in plan.deferrals} == {"gate"}
+
+
+def test_very_many_jobs_are_planned_in_parts_with_one_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eight pools in two groups: one valid plan, the same in any order, below the bound of the whole."""
+    monkeypatch.setattr(layers_module, "WHOLE_JOBS_MAX", 50)
+    monkeypatch.setattr(scale, "POOLS_PER_GROUP", 4)
+    pools = [replace(pool, name=f"{pool.name}-{n}") for pool in (KAGGLE, SAGEMAKER) for n in range(4)]
+    names = [pool.name for pool in pools]
+    jobs = tuple(
+        replace(
+            job(f"job-{n:03}", 1 + n % 5, 8 + n % 7),
+            rates={name: Rate(1.2 if "kaggle" in name else 1.0) for name in names},
+            setup_seconds=dict.fromkeys(names, 720),
+            checkpoint_seconds=dict.fromkeys(names, 0),
+            gate=Gate(f"job-{n - n % 7:03}", 0.3) if n % 7 else None,
+        )
+        for n in range(120)
+    )
+    snapshot = Snapshot(NOW, jobs, tuple(PoolView(pool) for pool in pools), WEEK)
+    plan = Planner(QUICK).plan(snapshot)
+    assert plan.made_by == "parts"
+    assert verify(snapshot, plan) == []
+    assert plan.bound is not None
+    assert 0.8 * plan.bound < plan.value <= plan.bound
+    started = {seat.job for placement in plan.due_now for seat in placement.seats}
+    assert started | {deferral.job for deferral in plan.deferrals} == {view.name for view in jobs}
+    assert Planner(QUICK).plan(replace(snapshot, jobs=jobs[::-1], pools=snapshot.pools[::-1])).digest == plan.digest
