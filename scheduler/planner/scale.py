@@ -72,7 +72,7 @@ def below_the_core(snapshot: Snapshot, parts: Parts) -> list[Deferral]:
     planned = {job.name for part in parts.snapshots for job in part.jobs}
     progress = {job.name: job.done_step / max(1, job.target_step) for job in snapshot.jobs}
     progress.update(snapshot.finished)
-    names = [view.pool.name for view in snapshot.pools]
+    names = sorted(view.pool.name for view in snapshot.pools)
     return [
         Deferral(job.name, _reason(job, snapshot.now, progress, names))
         for job in sorted(snapshot.jobs, key=lambda view: (view.position, view.name))
