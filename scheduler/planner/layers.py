@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from scheduler.planner.solver import Solution
 
 # A new plan must be worth this much more than the one in force, or meet more deadlines.
-EPSILON = 0.005
+EPSILON = 0.01
 # Beyond this many jobs pools and jobs are planned in parts.
 WHOLE_JOBS_MAX = 1_500
 
