@@ -8,6 +8,7 @@ to find again by key.
 from __future__ import annotations
 
 import threading
+from abc import ABC, abstractmethod
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -27,7 +28,7 @@ _TRANSFERS = frozenset({"launch", "collect", "sweep"})  # may move much data, or
 _TRANSFER_FACTOR = 10  # they get this many times as long
 
 
-class Wrapper:
+class Wrapper(ABC):
     """Passes every call on through ``_call``, which a subclass overrides."""
 
     def __init__(self, inner: Platform, platform: str) -> None:
@@ -63,8 +64,9 @@ class Wrapper:
         """See Platform.sweep."""
         return self._call("sweep", partial(self._inner.sweep, keep, now))
 
+    @abstractmethod
     def _call(self, action: str, call: Callable[[], _Answer]) -> _Answer:
-        raise NotImplementedError
+        """Make one call of the port, named ``action``, in the wrapper's way."""
 
 
 class Deadline(Wrapper):
