@@ -17,6 +17,8 @@ compile() {
         --universal --python-version 3.11 --custom-compile-command "make lock"
 }
 
-compile requirements/dev.txt --extra plan --extra train --extra postgres --extra dev --group build
-compile requirements/run.txt --extra plan --extra train --extra kaggle --group build --constraint requirements/dev.txt
+compile requirements/dev.txt --extra plan --extra train --extra postgres --extra web --extra notify --extra dev \
+    --group build
+compile requirements/run.txt --extra plan --extra train --extra kaggle --extra aws --extra emulators --extra web --extra report \
+    --group build --constraint requirements/dev.txt
 compile requirements/core.txt --constraint requirements/dev.txt
