@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import tarfile
 import tempfile
 import threading
 from contextlib import contextmanager
@@ -17,16 +16,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.checkpoint import blob_key, parse_manifest
 from platforms.base import Refused
+from platforms.relay import pack_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from platforms.artifacts.base import BlobStore
     from platforms.kaggle.client import Client
 
-_MANIFEST_BYTES_MAX = 1 << 20
 _GENERATIONS_MAX = 100
 _SLUG_DIGITS = 24
 _OVER = {"DELETED", "FAILED"}
@@ -72,15 +70,7 @@ class Inputs:
         """Give objects of a store, which the kernel finds under the same keys in its own."""
         with _temporary() as folder:
             archive = folder / "objects.tar"
-            with tarfile.open(archive, "w", format=tarfile.USTAR_FORMAT) as opened:
-                for number, key in enumerate(sorted(keys)):
-                    copy = folder / str(number)
-                    store.fetch(key, copy)
-                    member = tarfile.TarInfo(key)
-                    member.size, member.mode = copy.stat().st_size, 0o644
-                    with copy.open("rb") as stream:
-                        opened.addfile(member, stream)
-                    copy.unlink()
+            pack_objects(store, keys, archive)
             return self.give_archive(archive, kind, "store", now)
 
     def sweep(self, in_use: Iterable[str], now: int, keep_seconds: int) -> None:
@@ -123,33 +113,6 @@ class Inputs:
         temporary = self._folder / f".{slug}.{os.urandom(4).hex()}"
         temporary.write_text(json.dumps({"used_at": now}))
         temporary.replace(self._folder / slug)
-
-
-def checkpoint_keys(store: BlobStore, candidates: Sequence[str]) -> list[str]:
-    """Return the objects of the newest candidate that can be read whole: its manifest and its components.
-
-    Raises StoreError when the store gives no answer.
-    """
-    for key in candidates:
-        try:
-            manifest = parse_manifest(key, store.read(key, _MANIFEST_BYTES_MAX))
-        except ValueError:
-            continue
-        blobs = {blob_key(manifest.job, component.sha256) for component in manifest.components}
-        if all(store.size(blob) is not None for blob in blobs):
-            return [key, *sorted(blobs)]
-    return []
-
-
-def given_launch(launch: Mapping[str, object], attached: set[str]) -> dict[str, object]:
-    """Return the launch document with only those restore candidates that the kernel can reach."""
-    lanes = launch.get("lanes")
-    if not isinstance(lanes, list):
-        return dict(launch)
-    return {
-        **launch,
-        "lanes": [{**lane, "restore": [key for key in lane.get("restore", ()) if key in attached]} for lane in lanes],
-    }
 
 
 @contextmanager

@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 from platforms.artifacts.directory import DirectoryStore
 from platforms.base import Misconfigured
 from platforms.bundle import build_bundle
-from platforms.kaggle.inputs import Input, checkpoint_keys, given_launch
+from platforms.kaggle.inputs import Input
 from platforms.kaggle.source import build_source
+from platforms.relay import checkpoint_keys, given_launch
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
