@@ -13,7 +13,6 @@ from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from platforms.artifacts.s3.client import connect
 from platforms.artifacts.s3.store import S3Store
 from platforms.base import Capabilities, Misconfigured, Observed, QuotaReading, Refused, SessionState, Unreachable
 from platforms.sagemaker import answers
@@ -258,9 +257,8 @@ class SageMakerPlatform:
             raise self._rest[1]
 
     def _connect(self, service: str) -> Any:
-        settings = self._settings
         with answers.translated("connect"):
-            return connect(service, region=settings.region, endpoint=settings.endpoint, profile=settings.profile)
+            return self._settings.client(service)
 
 
 def _owner(folder: Path) -> str:

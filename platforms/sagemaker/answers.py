@@ -39,7 +39,14 @@ def code_of(error: ClientError) -> str:
 @contextmanager
 def translated(action: str, now: int = 0) -> Iterator[None]:
     """Turn what AWS's client and the artifact store raise into PlatformError and its kin."""
-    from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, ParamValidationError
+    from botocore.exceptions import (
+        BotoCoreError,
+        ClientError,
+        NoCredentialsError,
+        ParamValidationError,
+        PartialCredentialsError,
+        ProfileNotFound,
+    )
 
     try:
         yield
@@ -47,9 +54,13 @@ def translated(action: str, now: int = 0) -> Iterator[None]:
         raise _answered(action, error, now) from error
     except ParamValidationError as error:
         raise Refused("sagemaker", action, str(error), permanent=True) from error
-    except NoCredentialsError as error:
-        remedy = "Give the daemon credentials by a profile, a role or the environment"
+    except (NoCredentialsError, PartialCredentialsError, ProfileNotFound) as error:
+        remedy = "Give the daemon credentials by a profile, a file, a role or the environment"
         raise Misconfigured("sagemaker", action, str(error), remedy) from error
+    except ValueError as error:
+        if action != "connect":
+            raise
+        raise Misconfigured("sagemaker", action, str(error), "Correct credentials or endpoint") from error
     except (BotoCoreError, OSError, StoreUnreachable) as error:
         raise Unreachable("sagemaker", action, str(error), "Check the network and AWS's status page") from error
     except StoreError as error:

@@ -6,7 +6,6 @@ from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from platforms.artifacts.s3.client import connect
 from platforms.base import Checked
 from platforms.sagemaker import answers
 from platforms.sagemaker.settings import read_settings
@@ -41,7 +40,7 @@ def checks(
 
 def _client(settings: Settings, service: str) -> Any:
     with answers.translated("connect"):
-        return connect(service, region=settings.region, endpoint=settings.endpoint, profile=settings.profile)
+        return settings.client(service)
 
 
 def _identity(settings: Settings) -> Checked:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from platforms.artifacts.keys import is_key
+from platforms.artifacts.s3.client import connect
 from platforms.base import Misconfigured
 from platforms.registry import read_count, reject_unknown
 
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
 _REQUIRED = ("region", "bucket", "role", "image", "instance_types")
 _KNOWN = frozenset({
-    *_REQUIRED, "prefix", "python", "volume_gb", "pending_seconds", "spot", "owner", "profile", "endpoint", "force_p3",
-    "expected_device",
+    *_REQUIRED, "prefix", "python", "volume_gb", "pending_seconds", "spot", "owner", "profile", "credentials",
+    "endpoint", "force_p3", "expected_device",
 })  # fmt: skip
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]{1,512}", re.ASCII)
 _INSTANCE = re.compile(r"ml\.[a-z0-9-]{1,20}\.[a-z0-9]{1,20}", re.ASCII)
@@ -44,7 +45,18 @@ class Settings:
     spot: bool
     owner: str
     profile: str
+    credentials: str
     endpoint: str
+
+    def client(self, service: str) -> Any:
+        """Return a client of a service of AWS. Raises what platforms.artifacts.s3.client.connect raises."""
+        return connect(
+            service,
+            region=self.region,
+            endpoint=self.endpoint,
+            profile=self.profile,
+            credentials=self.credentials,
+        )
 
 
 def read_settings(options: Mapping[str, str]) -> Settings:
@@ -78,6 +90,7 @@ def read_settings(options: Mapping[str, str]) -> Settings:
         spot=spot,
         owner=options.get("owner", ""),
         profile=options.get("profile", ""),
+        credentials=options.get("credentials", ""),
         endpoint=options.get("endpoint", ""),
     )
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from platforms.artifacts.base import Grant
 
-_OPTIONS = frozenset({"bucket", "prefix", "region", "endpoint", "profile", "create_only"})
+_OPTIONS = frozenset({"bucket", "prefix", "region", "endpoint", "profile", "credentials", "create_only"})
 _CONTENTION_TRIES = 5
 _FULL = {errno.ENOSPC, errno.EDQUOT}
 
@@ -35,8 +35,8 @@ def load(root: Path, options: Mapping[str, str]) -> S3Store:
     """Return the store that ``options`` describe; ``root`` is a folder for its notes on this machine.
 
     Options: ``bucket`` and ``region`` (required), ``prefix`` of all keys, ``endpoint`` of a server that is not AWS,
-    ``profile`` of AWS credentials, ``create_only`` (``server``, or ``client`` for servers that ignore conditional
-    writes). Raises StoreError.
+    ``profile`` of AWS credentials, ``credentials`` (a file with them), ``create_only`` (``server``, or ``client`` for
+    servers that ignore conditional writes). Raises StoreError.
     """
     where = "artifacts.options"
     if unknown := sorted(set(options) - _OPTIONS):
@@ -54,6 +54,7 @@ def load(root: Path, options: Mapping[str, str]) -> S3Store:
             region=options["region"],
             endpoint=options.get("endpoint", ""),
             profile=options.get("profile", ""),
+            credentials=options.get("credentials", ""),
         )
     except ImportError as error:
         raise StoreError("open", where, str(error), "Install the extra for AWS: uff-scheduler[aws]") from error
@@ -61,7 +62,7 @@ def load(root: Path, options: Mapping[str, str]) -> S3Store:
         from botocore.exceptions import BotoCoreError
 
         if isinstance(error, BotoCoreError | ValueError):
-            raise StoreError("open", where, str(error), "Correct profile, region or endpoint") from error
+            raise StoreError("open", where, str(error), "Correct profile, credentials, region or endpoint") from error
         raise
     return S3Store(client, options["bucket"], root / "uploads", prefix=prefix, conditional=keeper == "server")
 

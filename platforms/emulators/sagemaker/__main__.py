@@ -1,4 +1,8 @@
-"""Run the emulator as a program: python -m platforms.emulators.sagemaker FOLDER --port N --bucket NAME."""
+"""Run the emulator as a program: python -m platforms.emulators.sagemaker FOLDER --port N --bucket NAME.
+
+It ends with SIGTERM or SIGINT. With --idle-seconds it also ends by itself, once no job has run and nobody has asked for
+that long. Jobs, and with --objects the bucket, are found again by the next emulator on the same folders.
+"""
 
 from __future__ import annotations
 
@@ -9,33 +13,46 @@ import threading
 from pathlib import Path
 
 from jobs.payload.clock import Clock
+from platforms.emulators.kaggle.leftovers import clear
 from platforms.emulators.sagemaker.place import Place
 from platforms.emulators.sagemaker.rules import Rules
 from platforms.emulators.sagemaker.server import Server
 
 
 def main() -> None:
-    """Serve until SIGTERM or SIGINT; print the address when ready."""
+    """Serve until told to end; print the address when ready."""
     parser = argparse.ArgumentParser(prog="python -m platforms.emulators.sagemaker", description=__doc__)
-    parser.add_argument("folder", type=Path, help="where the instances' disks live")
+    parser.add_argument("folder", type=Path, help="where jobs and the instances' disks live")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--bucket", default="", help="a bucket to begin with")
+    parser.add_argument("--objects", type=Path, help="the folder in which the bucket's objects are kept")
+    parser.add_argument("--role", default="", help="name of an execution role to begin with")
     parser.add_argument("--epoch", type=float, default=0.0, help="scheduled second at the instant --origin")
     parser.add_argument("--origin", type=float, default=0.0, help="real second at which --epoch was shown")
     parser.add_argument("--scale", type=float, default=1.0, help="scheduled seconds in a real one")
     parser.add_argument("--instances", type=int, default=1, help="instances that the account may use at a time")
+    parser.add_argument("--idle-seconds", type=float, default=0.0, help="end when idle for so long")
     options = parser.parse_args()
+    if options.objects and not options.bucket:
+        parser.error("--objects needs --bucket")
     clock = Clock(options.epoch, options.origin, options.scale)
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
     place = Place(options.folder.absolute(), clock, Rules(instances_max=options.instances))
+    clear(place.disks)
     with Server(place, options.port) as server:
         if options.bucket:
-            server.make_bucket(options.bucket)
+            server.make_bucket(options.bucket, options.objects and options.objects.absolute())
+        if options.role:
+            server.make_role(options.role)
         sys.stdout.write(f"{server.address}\n")
         sys.stdout.flush()
-        over.wait()
+        heard = -1
+        while not over.wait(options.idle_seconds or None):
+            if heard == server.heard and not any(job.live for job in list(place.jobs.values())):
+                break
+            heard = server.heard
 
 
 if __name__ == "__main__":

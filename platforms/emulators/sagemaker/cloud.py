@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -10,6 +11,8 @@ from platforms.sagemaker.logs import GROUP
 if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
+
+_SERVICE = "sagemaker.amazonaws.com"
 
 
 class MotoCloud:
@@ -20,10 +23,23 @@ class MotoCloud:
     def __init__(self, address: str) -> None:
         self._files = self._client("s3", address)
         self._logs = self._client("logs", address)
+        self._roles = self._client("iam", address)
 
     def make_bucket(self, bucket: str) -> None:
         """Make an empty bucket; one that is there already stays."""
         self._files.create_bucket(Bucket=bucket)
+
+    def make_role(self, name: str) -> None:
+        """Make an execution role that trusts SageMaker; one that is there already stays."""
+        from botocore.exceptions import ClientError
+
+        statement = {"Effect": "Allow", "Principal": {"Service": _SERVICE}, "Action": "sts:AssumeRole"}
+        trust = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
+        try:
+            self._roles.create_role(RoleName=name, AssumeRolePolicyDocument=trust)
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "EntityAlreadyExists":
+                raise
 
     def copy(self, uri: str, folder: Path) -> int:
         """Copy all objects whose names begin with ``uri``, as SageMaker does: a prefix need not end at a '/'."""

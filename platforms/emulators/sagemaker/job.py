@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
@@ -43,14 +44,17 @@ class Cloud(Protocol):
 
 @dataclass
 class Job:
-    """A training job; instants are whole scheduled seconds UTC. ``folder`` stands for /opt/ml and goes at the end."""
+    """A training job; instants are whole scheduled seconds UTC.
+
+    ``folder`` stands for /opt/ml and goes at the end. ``record`` is the file that outlives the emulator.
+    """
 
     request: Mapping[str, Any]
     arn: str
     folder: Path
+    record: Path
     clock: Clock
     rules: Rules
-    cloud: Cloud
     status: str = "InProgress"
     secondary: str = "Starting"
     created_at: int = 0
@@ -62,11 +66,19 @@ class Job:
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
+    _cloud: Cloud | None = None
 
     @property
     def name(self) -> str:
         """The job's name."""
         return str(self.request["TrainingJobName"])
+
+    @property
+    def cloud(self) -> Cloud:
+        """The rest of AWS, for a job that was started."""
+        if self._cloud is None:
+            raise AssertionError(f"{self.name} was not started")
+        return self._cloud
 
     @property
     def live(self) -> bool:
@@ -82,10 +94,11 @@ class Job:
         share = self.rules.spot_share if self.request.get("EnableManagedSpotTraining") else 1.0
         return int((until - self.started_at) * share)
 
-    def start(self) -> None:
+    def start(self, cloud: Cloud) -> None:
         """Begin the job's life."""
+        self._cloud = cloud
         self.created_at = int(self.clock.now())
-        self.transitions.append((self.secondary, self.created_at))
+        self._move(self.secondary)
         self._thread = threading.Thread(target=self._live, name=f"job {self.name}", daemon=True)
         self._thread.start()
 
@@ -96,6 +109,20 @@ class Job:
                 self.status = "Stopping"
                 self._move("Stopping")
         self._stop.set()
+
+    def recall(self, document: Mapping[str, Any]) -> None:
+        """Take over what an emulator that is gone wrote of the job; one that was alive then has failed."""
+        self.status, self.secondary, self.reason = document["status"], document["secondary"], document["reason"]
+        self.created_at, self.started_at = document["created_at"], document["started_at"]
+        self.ended_at, self._lost_at = document["ended_at"], document["lost_at"]
+        self.transitions = [(name, at) for name, at in document["transitions"]]
+        if self.live:
+            self._end("Failed", "Failed", "InternalServerError: the instance was lost")
+
+    def forget(self) -> None:
+        """Leave nothing of a job that is over."""
+        with self._lock:
+            self.record.unlink(missing_ok=True)
 
     def join(self, wall_seconds: float) -> None:
         """Wait for the end of a job that was stopped."""
@@ -134,9 +161,12 @@ class Job:
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
         with self._lock:
-            self.status, self.reason = ending[0], ending[2]
-            self._move(ending[1])
-            self.ended_at = self.transitions[-1][1]
+            self._end(*ending)
+
+    def _end(self, status: str, secondary: str, reason: str) -> None:
+        self.status, self.reason = status, reason
+        self.ended_at = int(self.clock.now())
+        self._move(secondary)
 
     def _run(self) -> tuple[str, str, str]:
         """Live up to the end; return status, secondary status and failure reason."""
@@ -146,8 +176,8 @@ class Job:
             reason = "CapacityError: Unable to provision requested ML compute capacity. Please retry later."
             return ("Failed", "Failed", reason)
         with self._lock:
+            self.started_at = int(self.clock.now())
             self._move("Downloading")
-            self.started_at = self.transitions[-1][1]
         for channel in self.request.get("InputDataConfig", ()):
             uri = channel["DataSource"]["S3DataSource"]["S3Uri"]
             if not self.cloud.copy(uri, self.folder / "input" / "data" / channel["ChannelName"]):
@@ -263,3 +293,17 @@ class Job:
     def _move(self, secondary: str) -> None:
         self.secondary = secondary
         self.transitions.append((secondary, int(self.clock.now())))
+        document = {
+            "request": self.request,
+            "status": self.status,
+            "secondary": self.secondary,
+            "reason": self.reason,
+            "created_at": self.created_at,
+            "started_at": self.started_at,
+            "ended_at": self.ended_at,
+            "lost_at": self._lost_at,
+            "transitions": self.transitions,
+        }
+        fresh = self.record.with_suffix(".new")
+        fresh.write_text(json.dumps(document))
+        fresh.replace(self.record)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import threading
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,11 @@ _STOP_WALL_SECONDS = 30.0
 
 
 class Place:
-    """Training jobs of one account and region. ``folder`` holds what stands for the disks of its instances."""
+    """Training jobs of one account and region.
+
+    ``folder`` holds what stands for the disks of its instances, and what outlives the emulator: a place that is made on
+    the folder of one that is gone knows its jobs. AWS does not forget either.
+    """
 
     def __init__(self, folder: Path, clock: Clock, rules: Rules | None = None, region: str = "us-east-1") -> None:
         self.rules = rules or Rules()
@@ -34,6 +39,21 @@ class Place:
         self._region = region
         self._lock = threading.Lock()
         self._deleted_seconds = 0
+        self._records.mkdir(parents=True, exist_ok=True)
+        for record in sorted(self._records.glob("*.json")):
+            document = json.loads(record.read_text())
+            job = self._made(document["request"])
+            job.recall(document)
+            self.jobs[job.name] = job
+
+    @property
+    def _records(self) -> Path:
+        return self._folder / "jobs"
+
+    @property
+    def disks(self) -> Path:
+        """The folder below which every container runs."""
+        return self._folder / "disks"
 
     def create(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Do CreateTrainingJob. Raises Refusal."""
@@ -51,11 +71,14 @@ class Place:
                 )
             if self.cloud is None:
                 raise Refusal("InternalFailure", "the place is closed")
-            arn = f"arn:aws:sagemaker:{self._region}:{_ACCOUNT}:training-job/{name}"
-            job = Job(request, arn, self._folder / name, self._clock, self.rules, self.cloud)
-            self.jobs[name] = job
-            job.start()
-        return {"TrainingJobArn": arn}
+            self.jobs[name] = job = self._made(request)
+            job.start(self.cloud)
+        return {"TrainingJobArn": job.arn}
+
+    def _made(self, request: Mapping[str, Any]) -> Job:
+        name = request["TrainingJobName"]
+        arn = f"arn:aws:sagemaker:{self._region}:{_ACCOUNT}:training-job/{name}"
+        return Job(request, arn, self.disks / name, self._records / f"{name}.json", self._clock, self.rules)
 
     def describe(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Do DescribeTrainingJob. Raises Refusal."""
@@ -76,6 +99,7 @@ class Place:
             raise Refusal("ValidationException", f"{job.name} is not in a terminal state")
         with self._lock:
             self._deleted_seconds += job.billed_seconds
+            job.forget()
             del self.jobs[job.name]
         return {}
 

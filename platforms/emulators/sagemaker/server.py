@@ -12,10 +12,12 @@ import threading
 from typing import TYPE_CHECKING, Any, Self
 
 from platforms.emulators.sagemaker.cloud import MotoCloud
+from platforms.emulators.sagemaker.objects import KeptBucket
 from platforms.emulators.sagemaker.rules import Fault, Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
 
     from platforms.emulators.sagemaker.place import Place
 
@@ -28,11 +30,12 @@ class Server:
     """Serves a place while it is entered. ``address`` is what AWS_ENDPOINT_URL is to be."""
 
     def __init__(self, place: Place, port: int = 0) -> None:
-        self._place = place
+        self.place = place
         self._port = port
         self._thread: threading.Thread | None = None
         self._server: Any = None
         self.address = ""
+        self.heard = 0  # how many calls of the scheduler's there were
         self._operations: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
             "CreateTrainingJob": place.create,
             "DescribeTrainingJob": place.describe,
@@ -50,30 +53,37 @@ class Server:
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._server = make_server(_LOOPBACK, self._port, self._answer, threaded=True)
         self.address = f"http://{_LOOPBACK}:{self._server.server_port}"
-        self._cloud = self._place.cloud = MotoCloud(self.address)
+        self._cloud = self.place.cloud = MotoCloud(self.address)
         self._thread = threading.Thread(target=self._server.serve_forever, name="sagemaker emulator", daemon=True)
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         """End all jobs, then serve no more."""
-        self._place.faults.always = None
-        self._place.close()
+        self.place.faults.always = None
+        self.place.close()
         self._cloud.forget_logs()
         self._server.shutdown()
         if self._thread is not None:
             self._thread.join()
         self._server.server_close()
 
-    def make_bucket(self, bucket: str) -> None:
-        """Make an empty bucket; one that is there already stays."""
+    def make_bucket(self, bucket: str, folder: Path | None = None) -> None:
+        """Make a bucket; one that is there already stays. With a ``folder`` it holds, and keeps, what lies there."""
         self._cloud.make_bucket(bucket)
+        if folder is not None:
+            KeptBucket(bucket, folder).attach()
+
+    def make_role(self, name: str) -> None:
+        """Make a role that jobs may run under."""
+        self._cloud.make_role(name)
 
     def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         target = str(environ.get("HTTP_X_AMZ_TARGET", ""))
         operation = target.removeprefix(_TARGET) if target.startswith(_TARGET) else ""
         from_inside = environ.get("HTTP_USER_AGENT", "").endswith(MotoCloud.SIGNATURE)
-        fault = None if from_inside else self._place.faults.take(operation)
+        self.heard += not from_inside
+        fault = None if from_inside else self.place.faults.take(operation)
         if fault is not None and operation not in self._operations and fault is not Fault.DROP:
             fault = Fault.SERVER_ERROR
         match fault:
