@@ -65,6 +65,13 @@ class App:
         return open_database(self.database_url)
 
     @cached_property
+    def reading(self) -> Database:
+        """The opened database for those who only look: it refuses every write. Raises StoreFailure."""
+        from scheduler.store.engine import open_database
+
+        return open_database(self.database_url, read_only=True)
+
+    @cached_property
     def artifacts(self) -> BlobStore:
         """The artifact store. Raises StoreError."""
         from platforms.artifacts.registry import open_store
@@ -102,6 +109,11 @@ class App:
             )
             for name, pool in self.pools.items()
         }
+
+    def platform(self, pool: str) -> Platform:
+        """Return the adapter of one pool, whatever is wrong with the others. Raises KeyError, PlatformError."""
+        alone = tuple(found for found in self.settings.pools if found.name == pool)
+        return App(self.settings.model_copy(update={"pools": alone})).platforms[pool]
 
     @cached_property
     def bundle(self) -> Path:

@@ -15,7 +15,7 @@ from scheduler import clock
 from scheduler.service.alerts import mail
 from scheduler.service.cycle import Cycle
 from scheduler.service.housekeeping import run_due
-from scheduler.store import events
+from scheduler.store import due, events
 from scheduler.store import lease as leases
 from scheduler.store.engine import DatabaseCorrupt, Fenced, StoreFailure
 from scheduler.wake import Waker
@@ -51,6 +51,7 @@ class Daemon:
     _failure: BaseException | None = None
     _lease: Lease | None = None
     _crashes: int = 0  # in a row
+    _cycled_at: int | None = None  # scheduled second of the newest finished cycle
 
     def run(self) -> None:
         """Hold the lease and run cycles until stopped.
@@ -137,7 +138,7 @@ class Daemon:
     def _tick(self, ports: Ports, cycle: Cycle) -> None:
         stop_at = self.app.settings.daemon.stop_at
         if stop_at is None or ports.clock.now() < stop_at:
-            cycle.run()
+            self._cycled_at = cycle.run()
         elif cycle.drain("the rehearsal's time is over"):
             self._stop.set()
 
@@ -166,10 +167,20 @@ class Daemon:
             return
         try:
             self._lease = leases.renew(self.app.database, self._lease, self.app.settings.daemon.lease_seconds)
+            self._note_cycle(self._lease.epoch)
         except Fenced as error:
             self._give_up(LostLeadership(str(error)))
         except StoreFailure as error:
             self.log.error("lease.not_renewed", why=str(error))
+
+    def _note_cycle(self, epoch: int) -> None:
+        """Tell everybody when the next cycle is due; with the lease, because a cycle may come many times a second."""
+        if self._cycled_at is None:
+            return
+        at = self._cycled_at + self.app.settings.daemon.cycle_seconds
+        with self.app.database.write() as tx:
+            leases.fence(tx, epoch)
+            due.set_due(tx, due.CYCLE, at)
 
     def _give_up(self, failure: BaseException) -> None:
         self.log.error("daemon.giving_up", why=str(failure))

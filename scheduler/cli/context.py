@@ -74,9 +74,7 @@ class Cli:
 
     def platform(self, pool: str) -> Platform:
         """Return the adapter of one configured pool, whatever is wrong with the others. Raises PlatformError."""
-        settings = self.app.settings
-        alone = [found for found in settings.pools if found.name == pool]
-        return type(self.app)(settings.model_copy(update={"pools": tuple(alone)})).platforms[pool]
+        return self.app.platform(pool)
 
     def close(self) -> None:
         """Close the database, if the command opened it."""

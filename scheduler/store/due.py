@@ -11,6 +11,9 @@ from scheduler.store.schema import due
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+CYCLE = "cycle"
+"""The daemon's cycle: a due instant long past tells everybody that none was finished since."""
+
 _ALL = select(due.c.name, due.c.at)
 _INSERT = insert(due)
 _UPDATE = update(due).where(due.c.name == bindparam("b_name")).values(at=bindparam("new_at"))

@@ -65,17 +65,20 @@ _WRITER_LOCK = 0x5C4ED
 class Database:
     """One database and its pooled connections; safe to share between threads.
 
-    ``busy_seconds`` is how long a write waits for another writer. Connects on first use.
+    ``busy_seconds`` is how long a write waits for another writer; with ``read_only`` the database itself refuses
+    writes. Connects on first use.
     """
 
-    def __init__(self, url: str, *, busy_seconds: float = 5.0) -> None:
+    def __init__(self, url: str, *, busy_seconds: float = 5.0, read_only: bool = False) -> None:
         self.url = _parsed(url)
         self.path = Path(self.url.database or "") if self.url.get_backend_name() == "sqlite" else None
         self.where = str(self.path or self.url.render_as_string(hide_password=True))
         self._engine = _engine(self.url, busy_seconds)
         snapshot = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         self._reader = self._engine.execution_options(**(snapshot if self.path is None else {}))
-        self._writer = self._engine.execution_options(scheduler_writes=True)
+        self._writer = self._reader if read_only else self._engine.execution_options(scheduler_writes=True)
+        if read_only and self.path is not None:
+            event.listen(self._engine, "connect", _forbid_writes)
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -104,13 +107,13 @@ class Database:
             raise failure from error
 
 
-def open_database(url: str, *, create: bool = False) -> Database:
+def open_database(url: str, *, create: bool = False, read_only: bool = False) -> Database:
     """Return a database that is there, readable and of exactly our schema revision.
 
-    ``create`` makes a missing one. Raises DatabaseMissing, DatabaseOlder, DatabaseNewer, DatabaseCorrupt or
+    ``create`` makes a missing one; a ``read_only`` one refuses every write. Raises DatabaseMissing, DatabaseOlder, DatabaseNewer, DatabaseCorrupt or
     another StoreFailure. Opening is cheap: damage inside tables is found by :func:`scheduler.store.verify.verify`.
     """
-    database = Database(url)
+    database = Database(url, read_only=read_only)
     path = database.path
     if path is not None and (not path.exists() or path.stat().st_size == 0):
         if not create:
@@ -232,6 +235,11 @@ def _prepare_sqlite(connection: sqlite3.Connection, record: Any) -> None:
     del record
     for pragma in ("journal_mode = WAL", "synchronous = FULL", "foreign_keys = ON"):
         connection.execute(f"PRAGMA {pragma}").close()
+
+
+def _forbid_writes(connection: sqlite3.Connection, record: Any) -> None:
+    del record
+    connection.execute("PRAGMA query_only = ON").close()
 
 
 def _begin(tx: Connection) -> None:

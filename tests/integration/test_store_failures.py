@@ -333,3 +333,13 @@ def test_a_url_we_cannot_use(url: str) -> None:
         Database(url)
     told(caught.value, "sqlite:////")
     assert "s3cret" not in str(caught.value)
+
+
+def test_a_database_opened_to_be_read_refuses_writes_by_itself(database_url: str) -> None:
+    upgrade(database_url)
+    database = open_database(database_url, read_only=True)
+    with pytest.raises(StoreFailure, match="read"), database.write() as tx:
+        tx.execute(text("INSERT INTO due (name, at) VALUES ('report', 1)"))
+    with database.read() as tx:
+        assert tx.execute(text("SELECT count(*) FROM due")).scalar() == 0
+    database.close()
