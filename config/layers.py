@@ -26,7 +26,14 @@ PREFIX = "SCHEDCTL_"
 FILE_VARIABLE = "SCHEDCTL_CONFIG"
 
 # Relative paths mean the folder of the file they stand in.
-_PATHS = (("state_dir",), ("artifacts", "root"), ("models",), ("corpus", "sources"), ("logging", "file"))
+_PATHS = (
+    ("state_dir",),
+    ("artifacts", "root"),
+    ("models",),
+    ("corpus", "sources"),
+    ("logging", "file"),
+    ("web", "bearer_file"),
+)
 _NO_PATHS = {"", "stdlib"}
 
 

@@ -17,6 +17,7 @@ from config.pool_settings import PoolSettings
 from config.report_settings import ReportSettings
 from config.section import Fraction, Instant, PositiveFloat, PositiveInt, PositiveSeconds, Section, ZoneName
 from config.values import BadValue
+from config.web_settings import WebSettings
 from jobs.instant import parse_instant
 
 
@@ -108,6 +109,7 @@ class Settings(Section):
     corpus: CorpusSettings
     logging: LoggingSettings
     report: ReportSettings
+    web: WebSettings
     pools: tuple[PoolSettings, ...]
 
     _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)

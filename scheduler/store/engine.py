@@ -110,8 +110,9 @@ class Database:
 def open_database(url: str, *, create: bool = False, read_only: bool = False) -> Database:
     """Return a database that is there, readable and of exactly our schema revision.
 
-    ``create`` makes a missing one; a ``read_only`` one refuses every write. Raises DatabaseMissing, DatabaseOlder, DatabaseNewer, DatabaseCorrupt or
-    another StoreFailure. Opening is cheap: damage inside tables is found by :func:`scheduler.store.verify.verify`.
+    ``create`` makes a missing one; a ``read_only`` one refuses every write. Raises DatabaseMissing, DatabaseOlder,
+    DatabaseNewer, DatabaseCorrupt or another StoreFailure. Opening is cheap: damage inside tables is found by
+    :func:`scheduler.store.verify.verify`.
     """
     database = Database(url, read_only=read_only)
     path = database.path
