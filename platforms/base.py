@@ -15,7 +15,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from platforms.artifacts.base import BlobStore
 
@@ -70,6 +70,8 @@ class Capabilities:
     tails_logs: bool = False  # logs can be read while the session runs
     survives_daemon: bool = True  # sessions live on when the daemon dies
     keeps_output_on_kill: bool = True  # files survive a session that is killed
+    heeds_stop_flag: bool = True  # every session sees the artifact store's stop flag; else Observed.heeds tells which
+    finds_strays: bool = False  # strays() finds sessions of ours that our books do not name
     visibility_seconds: int = 0  # a launched key may be missing from find() for this long
 
 
@@ -100,6 +102,14 @@ class SessionState(StrEnum):
     ABSENT = "absent"  # the platform proves that the key was never started and never will be
 
 
+class StopChannel(StrEnum):
+    """How one session can be asked to save and leave."""
+
+    STORE = "store"  # it looks for the stop flag in the artifact store
+    PLATFORM = "platform"  # stop(force=False) reaches it
+    NONE = "none"  # it cannot be asked: ending it by force loses what it has not brought home
+
+
 @dataclass(frozen=True, slots=True)
 class Observed:
     """One session as the platform reports it. Times are UTC seconds; None means "not told".
@@ -113,6 +123,7 @@ class Observed:
     started: int | None = None
     ended: int | None = None
     detail: str = ""
+    heeds: StopChannel = StopChannel.STORE
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +189,14 @@ class Platform(Protocol):
         Called before an end is believed, so that whoever judges a session sees all of it. Idempotent; does nothing for
         unknown keys, for sessions that have not ended, and where payloads write to the artifact store themselves.
         Raises Unreachable to be called again, Refused when what was left is not taken and never will be.
+        """
+        ...
+
+    def strays(self, known: Collection[str], now: int) -> Sequence[Observed]:
+        """Return live sessions that are provably ours and that ``known`` does not name: nobody will settle them.
+
+        Looks only; whose they are is for a person to say. Nothing unless ``capabilities.finds_strays``.
+        Raises Unreachable.
         """
         ...
 

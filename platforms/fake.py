@@ -18,7 +18,7 @@ from platforms.base import Capabilities, Observed, QuotaReading, Refused, Sessio
 from platforms.registry import read_count, reject_unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from platforms.artifacts.base import BlobStore
     from platforms.base import LaunchRequest
@@ -97,7 +97,7 @@ class FakeCloud:
     """The place: its limits, what it will do next, and every session it ever had.
 
     ``scripts`` are used up by launches, one each; then ``usual`` applies. Actions named in ``outage``
-    ("launch", "find", "stop", "logs", "read_quota", "sweep") get no answer. ``quota`` is what read_quota
+    ("launch", "find", "stop", "logs", "read_quota", "strays", "sweep") get no answer. ``quota`` is what read_quota
     tells.
     """
 
@@ -141,6 +141,7 @@ class FakePlatform:
             reports_quota=bool(cloud.quota),
             tails_logs=True,
             survives_daemon=True,
+            finds_strays=True,
             visibility_seconds=max(script.hidden_seconds for script in (cloud.usual, *cloud.scripts)),
         )
 
@@ -206,6 +207,14 @@ class FakePlatform:
 
     def collect(self, key: str, into: BlobStore, now: int) -> None:
         """Bring nothing home: scripted sessions leave nothing. See Platform.collect."""
+
+    def strays(self, known: Collection[str], now: int) -> Sequence[Observed]:
+        """Return live sessions that ``known`` does not name."""
+        live = {SessionState.QUEUED, SessionState.RUNNING}
+        with self._cloud.lock:
+            self._answer("strays")
+            seen = [session.observe(now) for key, session in sorted(self._cloud.sessions.items()) if key not in known]
+            return [observed for observed in seen if observed.state in live]
 
     def sweep(self, keep: Sequence[str], now: int) -> Sequence[str]:
         """Forget sessions that are over, except ``keep``; the cloud still bills them."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, TypeVar
 from platforms.base import PlatformError, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from platforms.artifacts.base import BlobStore
     from platforms.base import LaunchRequest, Observed, Platform, QuotaReading
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     Note = Callable[[str, Mapping[str, object]], None]  # event name and its fields
 
 _Answer = TypeVar("_Answer")
-_READS = frozenset({"find", "logs", "read_quota"})
-_TRANSFERS = frozenset({"launch", "collect", "sweep"})  # may move much data, or wait for it to be ready:
+_READS = frozenset({"find", "logs", "read_quota", "strays"})
+_TRANSFERS = frozenset({"launch", "collect", "strays", "sweep"})  # may move much data, or wait for it to be ready:
 _TRANSFER_FACTOR = 10  # they get this many times as long
 
 
@@ -59,6 +59,10 @@ class Wrapper(ABC):
     def collect(self, key: str, into: BlobStore, now: int) -> None:
         """See Platform.collect."""
         self._call("collect", partial(self._inner.collect, key, into, now))
+
+    def strays(self, known: Collection[str], now: int) -> Sequence[Observed]:
+        """See Platform.strays."""
+        return self._call("strays", partial(self._inner.strays, known, now))
 
     def sweep(self, keep: Sequence[str], now: int) -> Sequence[str]:
         """See Platform.sweep."""
@@ -139,7 +143,7 @@ class RateLimit(Wrapper):
 class Retry(Wrapper):
     """Repeats a read that got no answer, up to ``tries`` times in all, with a pause that doubles each time.
 
-    Only Unreachable is repeated, and only for find, logs and read_quota.
+    Only Unreachable is repeated, and only for find, logs, read_quota and strays.
     """
 
     def __init__(

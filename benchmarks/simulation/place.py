@@ -8,7 +8,7 @@ from benchmarks.simulation.session import Session
 from platforms.base import Capabilities, Observed, Refused, SessionState, Unreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from benchmarks.simulation.faults import Faults
     from benchmarks.simulation.world import World
@@ -161,6 +161,11 @@ class SimulatedPlatform:
         """Bring nothing home, because sessions write to the store themselves; see Platform.collect."""
         del into, now
         self._faults.call(f"collect {key}", lambda: self._reach("collect"), self._failure("collect"))
+
+    def strays(self, known: Collection[str], now: int) -> Sequence[Observed]:
+        """Return nothing; see Platform.strays."""
+        del known, now
+        return ()
 
     def sweep(self, keep: Sequence[str], now: int) -> Sequence[str]:
         """Forget sessions that are over; see Platform.sweep."""

@@ -36,7 +36,7 @@ from platforms.local.session import Session
 from platforms.registry import read_count, reject_unknown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from platforms.artifacts.base import BlobStore
     from platforms.base import LaunchRequest
@@ -162,6 +162,11 @@ class LocalPlatform:
 
     def collect(self, key: str, into: BlobStore, now: int) -> None:
         """Bring nothing home: payloads here write to the artifact store themselves. See Platform.collect."""
+
+    def strays(self, known: Collection[str], now: int) -> Sequence[Observed]:
+        """Return nothing: sessions here cost no quota that anybody else counts."""
+        del known, now
+        return ()
 
     def sweep(self, keep: Sequence[str], now: int) -> Sequence[str]:
         """Remove the folders of sessions that ended or never started, except ``keep``; return their keys."""

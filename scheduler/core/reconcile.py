@@ -1,7 +1,8 @@
 """Reconcile: what was observed against what we recorded gives the steps to take. Pure.
 
-Three rules are kept here and nowhere else: silence is "unknown" and changes nothing; a run is over only with proof;
-an intent is void only when the platform's visibility delay and a margin have passed, or the platform proves absence.
+Four rules are kept here and nowhere else: silence is "unknown" and changes nothing; a run is over only with proof;
+an intent is void only when the platform's visibility delay and a margin have passed, or the platform proves absence;
+a session that cannot be asked to save is ended by force only where that costs less than waiting for its own end.
 """
 
 from __future__ import annotations
@@ -17,17 +18,22 @@ if TYPE_CHECKING:
     from scheduler.core.job import Wish
 
 SightingState = Literal["queued", "running", "ended", "absent"]
+Heeds = Literal["store", "platform", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
-    """What a platform said about one launch key. Times are UTC seconds, None when it did not tell."""
+    """What a platform said about one launch key. Times are UTC seconds, None when it did not tell.
+
+    ``heeds`` is how the session can be asked to save: by the stop flag in the store, through the platform, or not.
+    """
 
     state: SightingState
     remote_id: str
     started: int | None = None
     ended: int | None = None
     detail: str = ""
+    heeds: Heeds = "store"
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,13 +166,27 @@ def _steps_of_session(fact: Facts, now: int) -> list[Step]:
     ]
     if now > run.deadline + fact.overdue_seconds:
         steps.append(ForceStop(run, "past its deadline"))
-    elif isinstance(state, Stopping) and now > state.since + 2 * fact.overdue_seconds:
-        steps.append(ForceStop(run, f"did not follow the stop: {state.why}"))
-    steps.extend(_wished_stops(fact))
+    elif isinstance(state, Stopping):
+        steps.extend(_enforced_stop(fact, state, now))
+    steps.extend(_wished_stops(fact, now))
     return steps
 
 
-def _wished_stops(fact: Facts) -> list[Step]:
+def _enforced_stop(fact: Facts, state: Stopping, now: int) -> list[Step]:
+    """End a session that does not follow its stop, or that cannot be asked and has more to cost than to lose.
+
+    One that is not seen now may be one that cannot be asked: it is not ended before its deadline.
+    """
+    if fact.sighting is None:
+        return []
+    if _cannot_be_asked(fact):
+        return [ForceStop(fact.run, state.why)] if _trained(fact, now) < _left(fact, now) else []
+    if now > state.since + 2 * fact.overdue_seconds:
+        return [ForceStop(fact.run, f"did not follow the stop: {state.why}")]
+    return []
+
+
+def _wished_stops(fact: Facts, now: int) -> list[Step]:
     if isinstance(fact.run.state, Stopping):
         return []
     open_lanes = [lane for lane in fact.run.lanes if lane.outcome is None and lane.index not in fact.results]
@@ -174,9 +194,31 @@ def _wished_stops(fact: Facts) -> list[Step]:
     if not wished:
         return []
     why = "; ".join(f"{fact.wishes[lane.job][0]} {lane.job} by {fact.wishes[lane.job][1]}" for lane in wished)
-    if len(wished) == len(open_lanes):
+    if len(wished) < len(open_lanes):
+        return [AskStop(fact.run, lane.index, why) for lane in wished]
+    if not _cannot_be_asked(fact):
         return [AskStop(fact.run, None, why)]
-    return [AskStop(fact.run, lane.index, why) for lane in wished]
+    trained, left = _trained(fact, now), _left(fact, now)
+    if trained < left:
+        lost = f"{why}; it cannot be asked to save: the {trained} s it trained are lost, waiting would cost {left} s"
+        return [ForceStop(fact.run, lost)]
+    waits = f"{why}; it cannot be asked to save and ends by itself in {left} s, which costs less than {trained} s lost"
+    return [AskStop(fact.run, None, waits)]
+
+
+def _cannot_be_asked(fact: Facts) -> bool:
+    return fact.sighting is not None and fact.sighting.heeds == "none"
+
+
+def _trained(fact: Facts, now: int) -> int:
+    """Return the seconds since the session began, which its end by force would lose."""
+    if fact.sighting is None or fact.sighting.state == "queued":
+        return 0
+    return max(0, now - _started(fact, fact.sighting))
+
+
+def _left(fact: Facts, now: int) -> int:
+    return max(0, fact.run.deadline - now)
 
 
 def _never_ran(fact: Facts, now: int, why: str) -> Finish:
@@ -212,6 +254,9 @@ def _started(fact: Facts, sighting: Sighting) -> int:
 def _lane_end(lane: Lane, result: Mapping[str, Any] | None, run: Run, sighting: Sighting | None) -> LaneEnd:
     if result is None:
         detail = sighting.detail if sighting is not None else ""
+        if isinstance(run.state, Stopping) and sighting is not None and sighting.heeds == "none":
+            why = f"ended by force, what it trained since its start is lost: {run.state.why}"
+            return LaneEnd(lane.index, lane.job, Outcome.CANCELLED, None, None, why[:2_000])
         return LaneEnd(lane.index, lane.job, Outcome.LOST, None, "killed", f"ended without a result. {detail}".strip())
     try:
         outcome = Outcome(str(result.get("outcome")))

@@ -80,7 +80,7 @@ class Cycle:
         if steps or seen.heartbeats or seen.results or seen.manifests or seen.bad:
             with ports.write() as tx:
                 apply(ports, tx, loaded.live, seen, steps, now)
-        self._send_stops(loaded.live, steps, now)
+        self._send_stops(loaded.live, seen, steps, now)
         return now
 
     def _fenced(self, steps: Sequence[Step]) -> list[Step]:
@@ -142,19 +142,27 @@ class Cycle:
             )
         return facts
 
-    def _send_stops(self, live: Sequence[Run], steps: Sequence[Step], now: int) -> None:
+    def _send_stops(self, live: Sequence[Run], seen: Observation, steps: Sequence[Step], now: int) -> None:
         """Put stop flags where payloads look, and end sessions that overstay. Repeated until the session has ended."""
         for step in steps:
             if isinstance(step, AskStop):
                 self._put_stop_flag(step.run, step.lane, step.why)
             elif isinstance(step, ForceStop):
-                try:
-                    self._ports.platforms[step.run.pool].stop(step.run.key, now, force=True)
-                except (PlatformError, KeyError) as error:
-                    self._ports.log.error("stop.failed", run=step.run.key, why=str(error))
+                self._stop_session(step.run, now, force=True)
         for run in live:
-            if isinstance(run.state, Stopping) and self._flag_missing(run):
+            if not isinstance(run.state, Stopping):
+                continue
+            if self._flag_missing(run):
                 self._put_stop_flag(run, None, run.state.why)
+            sighting = seen.sightings.get(run.key)
+            if sighting is not None and sighting.heeds == "platform" and sighting.state != "ended":
+                self._stop_session(run, now, force=False)
+
+    def _stop_session(self, run: Run, now: int, *, force: bool) -> None:
+        try:
+            self._ports.platforms[run.pool].stop(run.key, now, force=force)
+        except (PlatformError, KeyError) as error:
+            self._ports.log.error("stop.failed", run=run.key, why=str(error))
 
     def _flag_missing(self, run: Run) -> bool:
         try:

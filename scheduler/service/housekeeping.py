@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from platforms.base import PlatformError
-from scheduler.core.window import DAY
+from scheduler.core.window import DAY, HOUR
 from scheduler.service.quota_books import READ_EVERY_SECONDS, audit
-from scheduler.store import due, runs
+from scheduler.store import due, events, runs
 
 if TYPE_CHECKING:
     from scheduler.service.ports import Ports
@@ -29,7 +29,31 @@ def sweep_sessions(ports: Ports, now: int) -> None:
             ports.log.info("sweep.done", pool=name, sessions=len(removed))
 
 
+def find_strays(ports: Ports, now: int) -> None:
+    """Look for live sessions that are ours and that no run names, and raise the alarm: nobody would settle them.
+
+    They are not ended: another scheduler on the same account may own them.
+    """
+    with ports.database.read() as tx:
+        known = {run.key for run in (*runs.since(tx, now - KEEP_SESSIONS_SECONDS), *runs.live(tx))}
+    for name, platform in sorted(ports.platforms.items()):
+        if not platform.capabilities.finds_strays:
+            continue
+        try:
+            strays = platform.strays(known, now)
+        except PlatformError as error:
+            ports.log.warning("strays.unknown", pool=name, why=str(error))
+            continue
+        for stray in strays:
+            ports.log.error(
+                "session.stray", pool=name, run=stray.key, remote_id=stray.remote_id, next="end it, or find its owner"
+            )
+            with ports.write() as tx:
+                events.append(tx, "session.stray", stray.key, now, pool=name, remote_id=stray.remote_id)
+
+
 _TASKS = {
+    "find-strays": (find_strays, HOUR),
     "sweep-sessions": (sweep_sessions, DAY),
     "audit-quotas": (audit, READ_EVERY_SECONDS),
 }

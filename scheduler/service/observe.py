@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any
 
 from jobs.checkpoint import BadManifest, Manifest, parse_manifest, split_key
 from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
-from platforms.base import PlatformError, Refused, SessionState
+from platforms.base import PlatformError, Refused, SessionState, StopChannel
 from scheduler.core.reconcile import Sighting
 from scheduler.core.run import Run, Running, Stopping
 
@@ -16,9 +16,22 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from platforms.base import Observed
+    from scheduler.core.reconcile import Heeds, SightingState
     from scheduler.service.ports import Ports
 
 _REPORT_BYTES = 1 << 20
+# The core knows no platform, so it has words of its own. A word that is missing here fails at the first use.
+_STATES: Mapping[SessionState, SightingState] = {
+    SessionState.QUEUED: "queued",
+    SessionState.RUNNING: "running",
+    SessionState.ENDED: "ended",
+    SessionState.ABSENT: "absent",
+}
+_HEEDS: Mapping[StopChannel, Heeds] = {
+    StopChannel.STORE: "store",
+    StopChannel.PLATFORM: "platform",
+    StopChannel.NONE: "none",
+}
 
 
 @dataclass(slots=True)
@@ -104,17 +117,14 @@ def _bring_home(ports: Ports, ended: Sequence[Run], seen: Observation, now: int)
 
 
 def _sighting(found: Observed) -> Sighting:
-    match found.state:
-        case SessionState.QUEUED:
-            return Sighting("queued", found.remote_id, found.started, found.ended, found.detail)
-        case SessionState.RUNNING:
-            return Sighting("running", found.remote_id, found.started, found.ended, found.detail)
-        case SessionState.ENDED:
-            return Sighting("ended", found.remote_id, found.started, found.ended, found.detail)
-        case SessionState.ABSENT:
-            return Sighting("absent", found.remote_id, found.started, found.ended, found.detail)
-        case _:
-            assert_never(found.state)
+    return Sighting(
+        _STATES[found.state],
+        found.remote_id,
+        found.started,
+        found.ended,
+        found.detail,
+        _HEEDS[found.heeds],
+    )
 
 
 def _read_lanes(ports: Ports, run: Run, seen: Observation) -> None:

@@ -143,6 +143,58 @@ def test_a_session_that_ignores_a_stop_is_ended_from_outside() -> None:
     assert isinstance(step, ForceStop)
 
 
+HOLD = {"job0": ("hold", "ann")}
+
+
+def test_an_unseen_session_is_not_ended_by_force_before_its_deadline() -> None:
+    fact = facts(run_in(Stopping("r", START, "hold job0 by ann", since=2_000)))
+    assert reconcile([fact], DEADLINE) == []
+    (step,) = reconcile([fact], DEADLINE + OVERDUE + 1)
+    assert isinstance(step, ForceStop)
+
+
+def test_a_session_that_cannot_be_asked_is_ended_where_that_costs_less_and_says_what_is_lost() -> None:
+    running = Sighting("running", "r", START, heeds="none")
+    (step,) = reconcile([facts(run_in(Running("r", START)), running, wishes=HOLD)], START + 500)
+    assert isinstance(step, ForceStop)
+    assert step.why == (
+        "hold job0 by ann; it cannot be asked to save: the 500 s it trained are lost, waiting would cost 3500 s"
+    )
+
+
+def test_a_session_that_cannot_be_asked_and_has_trained_long_is_waited_for() -> None:
+    running = Sighting("running", "r", START, heeds="none")
+    (step,) = reconcile([facts(run_in(Running("r", START)), running, wishes=HOLD)], DEADLINE - 500)
+    assert isinstance(step, AskStop)
+    assert step.why == (
+        "hold job0 by ann; it cannot be asked to save and ends by itself in 500 s, which costs less than 3500 s lost"
+    )
+    stopping = run_in(Stopping("r", START, step.why, since=DEADLINE - 500))
+    assert reconcile([facts(stopping, running, wishes=HOLD)], DEADLINE) == []
+
+
+def test_a_queued_session_that_cannot_be_asked_has_nothing_to_lose() -> None:
+    queued = Sighting("queued", "r", heeds="none")
+    (step,) = reconcile([facts(run_in(Running("r", START)), queued, wishes=HOLD)], DEADLINE - 1)
+    assert isinstance(step, ForceStop)
+
+
+def test_a_wish_for_one_lane_never_ends_the_other() -> None:
+    running = Sighting("running", "r", START, heeds="none")
+    steps = reconcile([facts(run_in(Running("r", START), lanes=2), running, wishes=HOLD)], START + 1)
+    assert [step.lane for step in steps if isinstance(step, AskStop)] == [0]
+    assert not any(isinstance(step, ForceStop) for step in steps)
+
+
+def test_what_we_ended_by_force_is_no_failure_of_the_job() -> None:
+    ended = Sighting("ended", "r", START, 3_000, heeds="none")
+    stopping = run_in(Stopping("r", START, "hold job0 by ann", since=2_900))
+    (step,) = reconcile([facts(stopping, ended)], 3_100)
+    assert isinstance(step, Finish)
+    assert step.outcome is Outcome.CANCELLED
+    assert "is lost: hold job0 by ann" in step.lanes[0].message
+
+
 def test_a_wish_stops_one_lane_and_wishes_for_all_lanes_stop_the_run() -> None:
     run = run_in(Running("r", START), lanes=2)
     running = Sighting("running", "r", START)

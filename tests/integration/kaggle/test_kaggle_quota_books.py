@@ -9,7 +9,7 @@ import pytest
 import structlog
 
 from platforms.artifacts.directory import DirectoryStore
-from platforms.base import QuotaReading
+from platforms.base import LaunchRequest, QuotaReading
 from platforms.fake import FakeCloud, FakePlatform
 from scheduler.clock import starting_now
 from scheduler.core.ledger import EntryKind, LedgerEntry, seconds_within
@@ -17,6 +17,7 @@ from scheduler.core.plan import Placement, Seat
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota
 from scheduler.core.window import WEEK, Calendar, Window
+from scheduler.service.housekeeping import find_strays
 from scheduler.service.ports import Policy, Ports
 from scheduler.service.quota_books import SETTLED_SECONDS, launchable, read_books
 from scheduler.store import events, lease, ledger, limits
@@ -136,3 +137,19 @@ def test_a_place_without_books_is_never_asked(database: Database, ports: Ports, 
     assert isinstance(ports.platforms, dict)
     ports.platforms["kaggle"] = silent
     assert read_books(ports, ["kaggle", "gone"], NOW) == {"kaggle", "gone"}
+
+
+def test_a_live_session_that_no_run_names_raises_the_alarm_until_it_has_ended(ports: Ports, cloud: FakeCloud) -> None:
+    """As after a restored backup: it is told, and left alone."""
+    request = LaunchRequest("uff-ufm-0009", "kaggle", 1, NOW + 3_600, {}, "", {})
+    FakePlatform(cloud).launch(request, NOW)
+    find_strays(ports, NOW + 60)
+    with ports.database.read() as tx:
+        (alarm,) = events.tail(tx, kinds=["session.stray"])
+    assert (alarm.subject, alarm.data["pool"]) == ("uff-ufm-0009", "kaggle")
+    cloud.outage = {"strays"}
+    find_strays(ports, NOW + 120)  # no answer is no alarm, and no crash
+    cloud.outage = set()
+    find_strays(ports, NOW + 3_600)
+    with ports.database.read() as tx:
+        assert len(events.tail(tx, kinds=["session.stray"])) == 1
