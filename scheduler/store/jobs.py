@@ -15,7 +15,7 @@ from scheduler.store.schema import jobs
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from sqlalchemy import Connection, Row
+    from sqlalchemy import ColumnElement, Connection, Row
 
     from jobs.spec import JobSpec
     from scheduler.core.job import JobState
@@ -71,6 +71,7 @@ class JobRecord:
 
 
 _ALL = select(jobs).order_by(jobs.c.position, jobs.c.name)
+_COUNT_BY_STATE = select(jobs.c.state, func.count()).group_by(jobs.c.state)
 _ONE = select(jobs).where(jobs.c.name == bindparam("name"))
 _NAMES = select(jobs.c.name)
 _LAST = select(
@@ -160,6 +161,25 @@ def everything(tx: Connection, states: Collection[str] | None = None) -> list[Jo
     if unknown:
         raise ValueError(f"no job state is called {', '.join(sorted(unknown))}")
     return [_record(row) for row in tx.execute(_ALL.where(jobs.c.state.in_(sorted(states))))]
+
+
+def page(
+    tx: Connection, limit: int, offset: int = 0, states: Collection[str] = (), part: str = ""
+) -> tuple[list[JobRecord], int]:
+    """Return up to ``limit`` jobs in queue order after the first ``offset``, and how many there are in all.
+
+    Only jobs in ``states``, if any are named, whose names hold ``part``.
+    """
+    wanted: list[ColumnElement[bool]] = [jobs.c.state.in_(sorted(states))] if states else []
+    if part:
+        wanted.append(jobs.c.name.contains(part, autoescape=True))
+    total: int = tx.execute(_COUNT.where(*wanted)).scalar_one()
+    return [_record(row) for row in tx.execute(_ALL.where(*wanted).limit(limit).offset(offset))], total
+
+
+def count_by_state(tx: Connection) -> dict[str, int]:
+    """Return how many jobs are in each state; states of no job are left out."""
+    return {row[0]: row[1] for row in tx.execute(_COUNT_BY_STATE)}
 
 
 def change_state(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import bindparam, insert, select
+from sqlalchemy import bindparam, func, insert, select
 
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, fold
 from scheduler.store.schema import ledger
@@ -26,6 +26,8 @@ _ALL = select(
     ledger.c.price_microdollars_per_hour,
     ledger.c.evidence,
 ).order_by(ledger.c.id)
+_NEWEST_FIRST = _ALL.order_by(None).order_by(ledger.c.id.desc())
+_COUNT = select(func.count()).select_from(ledger)
 _touching = select(ledger.c.run).where(ledger.c.ends_at > bindparam("since"), ledger.c.run.is_not(None))
 # A hold without its spend would count in full, so all entries of a run are read together.
 _SINCE = _ALL.where((ledger.c.ends_at > bindparam("since")) | ledger.c.run.in_(_touching))
@@ -68,6 +70,14 @@ def entries(tx: Connection, since: int | None = None, pool: str | None = None) -
     else:
         rows = tx.execute(_SINCE_OF_POOL, {"since": since, "pool": pool})
     return [LedgerEntry(EntryKind(row[0]), *row[1:]) for row in rows]
+
+
+def page(tx: Connection, limit: int, offset: int = 0, pool: str | None = None) -> tuple[list[LedgerEntry], int]:
+    """Return up to ``limit`` entries, the newest first, after the first ``offset``, and how many there are in all."""
+    wanted = [ledger.c.pool == pool] if pool is not None else []
+    total: int = tx.execute(_COUNT.where(*wanted)).scalar_one()
+    rows = tx.execute(_NEWEST_FIRST.where(*wanted).limit(limit).offset(offset))
+    return [LedgerEntry(EntryKind(row[0]), *row[1:]) for row in rows], total
 
 
 def charges(tx: Connection, since: int) -> dict[str, tuple[Charge, ...]]:

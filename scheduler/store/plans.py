@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from sqlalchemy import bindparam, delete, insert, select
+from sqlalchemy import bindparam, delete, func, insert, select
 
 from scheduler.core import reasons
 from scheduler.core.plan import Deferral, Placement, Plan, Seat
@@ -22,6 +22,7 @@ _PRUNED_EVERY = 50
 
 _INSERT = insert(plans).returning(plans.c.id)
 _PRUNE = delete(plans).where(plans.c.id <= bindparam("last"))
+_NUMBER = select(func.max(plans.c.id))
 _NEWEST = select(plans.c.body).order_by(plans.c.id.desc()).limit(1)
 _BEFORE = _NEWEST.where(plans.c.made_at < bindparam("before"))
 
@@ -32,6 +33,11 @@ def save(tx: Connection, plan: Plan, now: int) -> None:
     number: int = tx.execute(_INSERT, row).scalar_one()
     if number % _PRUNED_EVERY == 0:
         tx.execute(_PRUNE, {"last": number - KEPT})
+
+
+def newest_number(tx: Connection) -> int:
+    """Return a number that grows with every plan saved, 0 when there is none."""
+    return int(tx.execute(_NUMBER).scalar_one() or 0)
 
 
 def newest(tx: Connection) -> Plan | None:

@@ -16,7 +16,7 @@ from scheduler.store.schema import lanes, runs
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
-    from sqlalchemy import Connection, Row
+    from sqlalchemy import ColumnElement, Connection, Row
 
     from scheduler.core.run import RunState
 
@@ -52,7 +52,9 @@ _NEWEST_FIRST = _BOTH.order_by(runs.c.reserved_at.desc(), runs.c.key.desc(), lan
 _ONE = _OLDEST_FIRST.where(runs.c.key == bindparam("key"))
 _LIVE = _OLDEST_FIRST.where(runs.c.ended_at.is_(None))
 _SINCE = _OLDEST_FIRST.where((runs.c.ended_at > bindparam("start")) | runs.c.ended_at.is_(None))
+_BETWEEN = _SINCE.where(runs.c.reserved_at < bindparam("end"))
 _KEYS = select(runs.c.key).order_by(runs.c.reserved_at.desc(), runs.c.key.desc())
+_COUNT = select(sa.func.count()).select_from(runs)
 _INSERT = sa.insert(runs)
 _INSERT_LANES = sa.insert(lanes)
 _GUARDED = (
@@ -81,6 +83,11 @@ _HEARTBEAT = (
     update(lanes)
     .where(lanes.c.run == bindparam("b_key"), lanes.c.lane == bindparam("b_lane"))
     .values(heartbeat=bindparam("new_heartbeat"))
+)
+_LIVE_HEARTBEATS = (
+    select(lanes.c.heartbeat)
+    .where(lanes.c.live == true(), lanes.c.heartbeat.is_not(None))
+    .order_by(lanes.c.run, lanes.c.lane)
 )
 _HEARTBEATS = select(lanes.c.run, lanes.c.lane, lanes.c.heartbeat).where(
     lanes.c.run.in_(bindparam("keys", expanding=True)), lanes.c.heartbeat.is_not(None)
@@ -153,6 +160,23 @@ def recent(tx: Connection, limit: int = 50, pool: str | None = None, job: str | 
     if job is not None:
         keys = keys.where(runs.c.key.in_(select(lanes.c.run).where(lanes.c.job == job)))
     return _runs(tx.execute(_NEWEST_FIRST.where(runs.c.key.in_(keys))))
+
+
+def page(
+    tx: Connection, limit: int, offset: int = 0, pool: str | None = None, job: str | None = None
+) -> tuple[list[Run], int]:
+    """Return up to ``limit`` runs, newest first, after the first ``offset``, and how many there are in all."""
+    wanted: list[ColumnElement[bool]] = [runs.c.pool == pool] if pool is not None else []
+    if job is not None:
+        wanted.append(runs.c.key.in_(select(lanes.c.run).where(lanes.c.job == job)))
+    keys = list(tx.execute(_KEYS.where(*wanted).limit(limit).offset(offset)).scalars())
+    total: int = tx.execute(_COUNT.where(*wanted)).scalar_one()
+    return _runs(tx.execute(_NEWEST_FIRST.where(runs.c.key.in_(keys)))) if keys else [], total
+
+
+def between(tx: Connection, start: int, end: int) -> list[Run]:
+    """Return the runs reserved before ``end`` that ended after ``start`` or are live, in the order of reservation."""
+    return _runs(tx.execute(_BETWEEN, {"start": start, "end": end}))
 
 
 def since(tx: Connection, start: int) -> list[Run]:
@@ -249,6 +273,11 @@ def heartbeats(tx: Connection, keys: Collection[str]) -> dict[tuple[str, int], d
         return {}
     rows = tx.execute(_HEARTBEATS, {"keys": list(keys)})
     return {(row.run, row.lane): codec.load(row.heartbeat) for row in rows}
+
+
+def live_heartbeats(tx: Connection) -> list[str]:
+    """Return the newest heartbeats of all live lanes as stored, to tell whether one has changed."""
+    return list(tx.execute(_LIVE_HEARTBEATS).scalars())
 
 
 def _ended_at(state: RunState) -> int | None:
