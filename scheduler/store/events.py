@@ -1,14 +1,17 @@
-"""The event log: append-only, one row per thing that happened. Ids grow in the order of commits."""
+"""The event log: append-only, one row per thing that happened. Ids grow in the order of commits.
+
+Only :func:`prune` removes events, the oldest first; the database lets it because ``pruned`` says so beforehand.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import func, insert, select
+from sqlalchemy import bindparam, delete, func, insert, select, update
 
 from scheduler.store import codec
-from scheduler.store.schema import events
+from scheduler.store.schema import events, pruned
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -18,6 +21,11 @@ if TYPE_CHECKING:
 _INSERT = insert(events).returning(events.c.id)
 _NEWEST_ID = select(func.max(events.c.id))
 _SELECT = select(events.c.id, events.c.at, events.c.kind, events.c.subject, events.c.by, events.c.data)
+_UP_TO = select(pruned.c.up_to).where(pruned.c.name == "events")
+_OLD = select(events.c.id).where(events.c.at < bindparam("before")).order_by(events.c.id).limit(bindparam("limit"))
+_FIRST_KEPT = select(func.min(events.c.id)).where(events.c.at >= bindparam("before"))
+_MOVE = update(pruned).where(pruned.c.name == "events").values(up_to=bindparam("new_up_to"))
+_PRUNE = delete(events).where(events.c.id <= bindparam("up_to"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,3 +74,22 @@ def tail(
     else:
         rows = list(tx.execute(query.order_by(events.c.id.desc())))[::-1]
     return [Event(row.id, row.at, row.kind, row.subject, row.by, codec.load(row.data)) for row in rows]
+
+
+def prune(tx: Connection, before: int, limit: int) -> int:
+    """Remove up to ``limit`` of the oldest events that happened before ``before``; return how many.
+
+    A row goes only when all rows before it go: what is left has no hole. The newest event always stays.
+    """
+    first_kept = tx.execute(_FIRST_KEPT, {"before": before}).scalar() or newest_id(tx)
+    old = [number for number in tx.execute(_OLD, {"before": before, "limit": limit}).scalars() if number < first_kept]
+    if not old:
+        return 0
+    tx.execute(_MOVE, {"new_up_to": old[-1]})
+    tx.execute(_PRUNE, {"up_to": old[-1]})
+    return len(old)
+
+
+def pruned_up_to(tx: Connection) -> int:
+    """Return the id up to which events were removed, 0 when none was."""
+    return int(tx.execute(_UP_TO).scalar() or 0)

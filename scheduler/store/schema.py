@@ -1,7 +1,7 @@
 """Tables and the rules the database enforces itself.
 
 Times are integer UTC seconds, structured values canonical JSON. Ledger and events are append-only: triggers made by
-the migrations refuse UPDATE and DELETE.
+the migrations refuse UPDATE, DELETE and REPLACE. Old events alone may go, up to the id that ``pruned`` names.
 """
 
 from __future__ import annotations
@@ -29,10 +29,8 @@ from sqlalchemy.types import TypeDecorator
 if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
-REVISIONS = ("0001",)
+REVISIONS = ("0001", "0002")
 """Every schema revision this version knows, oldest first; here, so that opening a database needs no alembic."""
-
-APPEND_ONLY = ("events", "ledger")
 
 metadata = MetaData(
     naming_convention={
@@ -181,6 +179,26 @@ checkpoints = Table(
     _one_of("state", "good", "quarantined", "expired"),
     CheckConstraint("NOT pinned OR state <> 'expired'", name="pinned"),
     Index("ix_checkpoints_job_step", "job", "step"),
+)
+
+discards = Table(
+    "discards",
+    metadata,
+    Column("key", Words, primary_key=True),
+    Column("job", Words, ForeignKey("jobs.name"), nullable=False),
+    _required("why", Words),
+    _required("marked_at", BigInteger),
+    _required("delete_at", BigInteger),
+    CheckConstraint("delete_at >= marked_at", name="grace"),
+    Index("ix_discards_job", "job"),
+)
+
+pruned = Table(
+    "pruned",
+    metadata,
+    Column("name", Text, primary_key=True),
+    _required("up_to", BigInteger),
+    _one_of("name", "events"),
 )
 
 plans = Table(

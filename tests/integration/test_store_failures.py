@@ -28,6 +28,7 @@ from scheduler.store.engine import (
     open_database,
     upgrade,
 )
+from scheduler.store.schema import REVISIONS
 from scheduler.store.verify import verify
 
 NOW = 1_795_000_000
@@ -141,15 +142,15 @@ def test_a_schema_of_an_older_version(database_url: str) -> None:
     database = Database(database_url)
     with database.write() as tx:
         tx.execute(text("DELETE FROM alembic_version"))
-        for table in ("lanes", "ledger", "checkpoints", "rates", "jobs", "runs"):
+        for table in ("discards", "lanes", "ledger", "checkpoints", "rates", "jobs", "runs"):
             tx.execute(text(f"DROP TABLE {table}"))
-        for table in ("events", "plans", "limits", "closures", "lease", "due", "outbox"):
+        for table in ("events", "plans", "limits", "closures", "lease", "due", "outbox", "pruned"):
             tx.execute(text(f"DROP TABLE {table}"))
     database.close()
     with pytest.raises(DatabaseOlder) as caught:
         open_database(database_url)
     told(caught.value, "schedctl db upgrade")
-    assert (caught.value.found, caught.value.expected) == (None, "0001")
+    assert (caught.value.found, caught.value.expected) == (None, REVISIONS[-1])
 
 
 def test_a_schema_of_a_newer_version(database: Database, database_url: str) -> None:

@@ -106,6 +106,54 @@ def test_history_cannot_be_changed_even_by_hand(database: Database, table: str, 
         tx.execute(text(change.format(table)))
 
 
+@pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT OR REPLACE INTO ledger SELECT * FROM ledger WHERE kind = 'hold'",
+        "INSERT OR REPLACE INTO ledger SELECT id, 'hold', pool, run, 0, 0, 0, credit, 0, '' FROM ledger LIMIT 1",
+        "REPLACE INTO ledger SELECT NULL, kind, pool, run, 0, 0, 0, credit, 0, '' FROM ledger WHERE kind = 'hold'",
+        "REPLACE INTO ledger SELECT NULL, 'release', pool, run, 0, 0, 0, credit, 0, '' FROM ledger WHERE id = 2",
+        "REPLACE INTO events SELECT * FROM events",
+    ],
+)
+def test_history_cannot_be_replaced_either(database: Database, statement: str) -> None:
+    """REPLACE deletes what is in its way, and SQLite fires no trigger for that."""
+    reserve(database, a_run("run-1", ("ufm", 1)))
+    with database.write() as tx:
+        for kind in (EntryKind.HOLD, EntryKind.SPEND):
+            ledger.append(tx, [LedgerEntry(kind, "kaggle", "run-1", NOW, NOW + 1, NOW)])
+        before = tx.execute(text("SELECT * FROM ledger")).all()
+    with pytest.raises(Refused, match="append-only"), database.write() as tx:
+        tx.execute(text(statement))
+    with database.read() as tx:
+        assert tx.execute(text("SELECT * FROM ledger")).all() == before
+
+
+def test_old_events_are_pruned_in_portions_and_never_the_newest(database: Database) -> None:
+    with database.write() as tx:
+        ids = [events.append(tx, "kind", "subject", NOW + n) for n in range(6)]
+    with database.write() as tx:
+        assert events.prune(tx, NOW + 4, 3) == 3
+        assert events.pruned_up_to(tx) == ids[2]
+    with database.write() as tx:
+        assert [events.prune(tx, NOW + 4, 3), events.prune(tx, NOW + 4, 3)] == [1, 0]
+        assert [event.id for event in events.tail(tx)] == ids[4:]
+        assert events.prune(tx, NOW + 1_000, 3) == 1
+        assert [event.id for event in events.tail(tx)] == ids[5:]
+        assert events.append(tx, "kind", "subject", NOW + 9) > ids[5]
+    with pytest.raises(Refused, match="append-only"), database.write() as tx:
+        tx.execute(text("DELETE FROM events"))
+
+
+def test_an_event_from_a_clock_that_was_wrong_leaves_no_hole(database: Database) -> None:
+    """Events of a clock set back lie among newer ones; what is left of the log is whole."""
+    with database.write() as tx:
+        ids = [events.append(tx, "kind", "subject", at) for at in (NOW, NOW + 100, NOW + 1, NOW + 200)]
+        assert events.prune(tx, NOW + 50, 10) == 1
+        assert [event.id for event in events.tail(tx)] == ids[1:]
+
+
 def test_events_come_oldest_first_and_can_be_followed(database: Database) -> None:
     with database.write() as tx:
         ids = [events.append(tx, f"kind.{n % 2}", f"subject-{n % 3}", NOW + n, by="ann", n=n) for n in range(7)]

@@ -10,7 +10,7 @@ from scheduler.core import run as run_arrows
 from scheduler.core.job import Queued
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.run import Lane, Outcome, Reserved, Run
-from scheduler.store import checkpoints, jobs, ledger, runs
+from scheduler.store import checkpoints, events, jobs, ledger, runs
 from scheduler.store.engine import Database
 from scheduler.store.verify import verify
 
@@ -64,7 +64,11 @@ UNGUARDED = {
         "DROP TRIGGER ledger_no_update",
         "DROP TRIGGER events_no_update",
     ],
-    "postgresql": ["DROP TRIGGER ledger_append_only ON ledger", "DROP TRIGGER events_append_only ON events"],
+    "postgresql": [
+        "DROP TRIGGER ledger_append_only ON ledger",
+        "DROP TRIGGER events_append_only ON events",
+        "DROP TRIGGER events_no_early_delete ON events",
+    ],
 }
 
 
@@ -108,7 +112,23 @@ def test_planted_damage_is_found(week: Database, damage: str, finding: str) -> N
 def test_missing_triggers_are_found(week: Database) -> None:
     with week.write() as tx:
         tx.execute(text(UNGUARDED[tx.dialect.name][0]))
-    assert verify(week) == ["ledger is no longer append-only: its trigger is gone"]
+    assert verify(week) == ["ledger is no longer append-only: a trigger of it is gone"]
+
+
+def test_a_pruned_history_is_in_order_and_damage_in_the_rest_is_still_found(week: Database) -> None:
+    with week.write() as tx:
+        before = events.newest_id(tx)
+        assert events.prune(tx, NOW + 1, 1_000) > 0
+        assert events.newest_id(tx) == before
+    assert verify(week) == []
+    with week.write() as tx:
+        tx.execute(text("INSERT INTO events (at, kind, subject, \"by\", data) VALUES (1, 'job.x', 'ufm', 'x', '{}')"))
+        job = jobs.get(tx, "ucm")
+        released = job_arrows.requeue(job.state, NOW)
+        jobs.change_state(tx, "ucm", job.state, released, "requeue", NOW)
+    with week.write() as tx:
+        tx.execute(text("UPDATE jobs SET state = 'failed' WHERE name = 'ucm'"))
+    assert verify(week) != []
 
 
 @pytest.mark.parametrize("database_url", ["sqlite"], indirect=True)
