@@ -1,4 +1,4 @@
-"""The daemon: APScheduler as a timer around the cycle, the lease, signals and the wake-up pipe."""
+"""The daemon: APScheduler as a timer around the cycle, the lease, signals, reloads and the wake-up pipe."""
 
 from __future__ import annotations
 
@@ -9,12 +9,18 @@ import socket
 import threading
 from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
 
-from scheduler import clock
+from config.describe import secrets
+from config.logging import configure
+from scheduler import clock, line
+from scheduler.notify import ServiceManager
+from scheduler.reload import reloaded
 from scheduler.service.alerts import mail
 from scheduler.service.cycle import Cycle
 from scheduler.service.housekeeping import run_due
+from scheduler.service.status_line import status_line
 from scheduler.store import due, events
 from scheduler.store import lease as leases
 from scheduler.store.engine import DatabaseCorrupt, Fenced, StoreFailure
@@ -24,12 +30,16 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import FrameType
 
+    from apscheduler.schedulers.base import BaseScheduler
+
     from scheduler.app import App
     from scheduler.service.ports import Log, Ports
     from scheduler.store.lease import Lease
 
 LOCK_FILE = "daemon.lock"
 _MAIL_SECONDS = 60
+_RELOAD, _STOP = "reload", "stop"
+_WHY_CHARACTERS = 1_000
 CRASHES_MAX = 20  # in a row; sessions outlive the daemon, and a service manager starts it anew
 
 
@@ -47,7 +57,15 @@ class Daemon:
 
     app: App
     log: Log
+    load: Callable[[], App] | None = None  # reads the settings anew, on SIGHUP
+    manager: ServiceManager = field(default_factory=ServiceManager.of)
     _stop: threading.Event = field(default_factory=threading.Event)
+    # What the main thread is to do. A signal may interrupt anything, and only this queue's put can stand that.
+    _news: SimpleQueue[str] = field(default_factory=SimpleQueue)
+    _ports: Ports = field(init=False)
+    _cycle: Cycle = field(init=False)
+    _line: str = ""
+    _renewed: bool = True  # whether the newest renewal of the lease was written
     _failure: BaseException | None = None
     _lease: Lease | None = None
     _crashes: int = 0  # in a row
@@ -68,7 +86,8 @@ class Daemon:
             if self._lease is None:
                 raise NotLeader("another daemon holds the lease of this database")
             try:
-                self._run_as_leader(self.app.ports(self.log, self._lease.epoch))
+                self._use(self.app, self.app.ports(self.log, self._lease.epoch))
+                self._run_as_leader()
             finally:
                 with suppress(StoreFailure):
                     leases.release(self.app.database, self._lease)
@@ -76,71 +95,125 @@ class Daemon:
         if self._failure is not None:
             raise self._failure
 
-    def _run_as_leader(self, ports: Ports) -> None:
+    def _use(self, app: App, ports: Ports) -> None:
+        """Work with these settings from the next cycle on; one that runs ends with those it began with."""
+        self.app, self._ports, self._cycle = app, ports, Cycle(ports)
+
+    def _run_as_leader(self) -> None:
         from apscheduler.executors.pool import ThreadPoolExecutor
         from apscheduler.schedulers.background import BackgroundScheduler
 
-        settings = self.app.settings.daemon
         # It warns of every cycle that takes longer than its interval; the next one coming later is what we want.
         logging.getLogger("apscheduler").setLevel(logging.ERROR)
-        cycle = Cycle(ports)
         timer = BackgroundScheduler(
             timezone="UTC",
             # One thread for the work, so that cycle and housekeeping never overlap; one for the lease, so that a
-            # slow platform call does not lose it.
+            # slow platform call does not lose it; one for mail, because a mail server that hangs must not hold up
+            # training.
             executors={"default": ThreadPoolExecutor(1), "lease": ThreadPoolExecutor(1), "mail": ThreadPoolExecutor(1)},
             job_defaults={"coalesce": True, "misfire_grace_time": None, "max_instances": 1},
         )
-        cycle_wall = max(0.05, ports.clock.wall_seconds(settings.cycle_seconds))
-        house_wall = max(1.0, ports.clock.wall_seconds(settings.housekeeping_seconds))
-        timer.add_job(self._guarded, "interval", [lambda: self._tick(ports, cycle)], seconds=cycle_wall, id="cycle")
-        timer.add_job(
-            self._guarded,
-            "interval",
-            [lambda: run_due(ports, ports.clock.now())],
-            seconds=house_wall,
-            id="housekeeping",
-        )
-        timer.add_job(self._renew, "interval", seconds=settings.lease_seconds / 3, id="lease", executor="lease")
-
-        # On a thread of its own: a mail server that hangs must not hold up training.
-        timer.add_job(
-            self._guarded,
-            "interval",
-            [lambda: mail(ports, self.app.mailing, ports.clock.now())],
-            seconds=max(1.0, ports.clock.wall_seconds(_MAIL_SECONDS)),
-            id="mail",
-            executor="mail",
-        )
+        self._set_rhythm(timer)
 
         def look_now() -> None:
             timer.modify_job("cycle", next_run_time=clock.utc_datetime())
 
-        previous = {number: signal.signal(number, self._on_signal) for number in (signal.SIGTERM, signal.SIGINT)}
-        with ports.write() as tx:
-            events.append(tx, "daemon.started", "daemon", ports.clock.now(), pid=os.getpid(), epoch=ports.epoch)
-        self.log.info("daemon.started", pid=os.getpid(), epoch=ports.epoch, pools=sorted(ports.pools))
+        signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        previous = {number: signal.signal(number, self._on_signal) for number in signals}
+        self._note("daemon.started", pid=os.getpid(), epoch=self._ports.epoch)
+        self.log.info("daemon.started", pid=os.getpid(), epoch=self._ports.epoch, pools=sorted(self._ports.pools))
         timer.start()
         try:
             with closing(Waker(self.app.settings.state_dir, look_now)):
                 look_now()
-                self._stop.wait()
+                self.manager.ready("holds the lease, looks for what is to be done")
+                while self._news.get() == _RELOAD:
+                    self._guarded(lambda: self._reload(timer))
+                    look_now()
             self.log.info("daemon.stopping")
         finally:
-            timer.shutdown(wait=True)
+            self.manager.stopping("lets the cycle end; sessions go on")
+            with self.manager.more_time():
+                timer.shutdown(wait=True)
+            for folder in self._line_folders():
+                line.remove(folder)
             for number, handler in previous.items():
                 signal.signal(number, handler)
         if self._failure is None:
-            with ports.write() as tx:
-                events.append(tx, "daemon.stopped", "daemon", ports.clock.now(), pid=os.getpid())
+            self._note("daemon.stopped", pid=os.getpid())
             self.log.info("daemon.stopped")
 
-    def _tick(self, ports: Ports, cycle: Cycle) -> None:
+    def _set_rhythm(self, timer: BaseScheduler) -> None:
+        """Let the timer work in the rhythm of the settings, in place of any it had before."""
+        settings, wall = self.app.settings.daemon, self.app.clock.wall_seconds
+        for name, work, seconds, thread in (
+            ("cycle", self._tick, max(0.05, wall(settings.cycle_seconds)), "default"),
+            ("housekeeping", self._keep_house, max(1.0, wall(settings.housekeeping_seconds)), "default"),
+            ("mail", self._mail, max(1.0, wall(_MAIL_SECONDS)), "mail"),
+        ):
+            timer.add_job(
+                self._guarded, "interval", [work], seconds=seconds, id=name, executor=thread, replace_existing=True
+            )
+        seconds = settings.lease_seconds / 3
+        timer.add_job(self._renew, "interval", seconds=seconds, id="lease", executor="lease", replace_existing=True)
+
+    def _tick(self) -> None:
         stop_at = self.app.settings.daemon.stop_at
-        if stop_at is None or ports.clock.now() < stop_at:
-            self._cycled_at = cycle.run()
-        elif cycle.drain("the rehearsal's time is over"):
-            self._stop.set()
+        if stop_at is None or self._ports.clock.now() < stop_at:
+            self._cycled_at = self._cycle.run()
+        elif self._cycle.drain("the rehearsal's time is over"):
+            self._ask_to_stop()
+        self._crashes = 0
+        self._tell_progress()
+
+    def _keep_house(self) -> None:
+        run_due(self._ports, self._ports.clock.now())
+
+    def _mail(self) -> None:
+        mail(self._ports, self.app.mailing, self._ports.clock.now())
+
+    def _tell_progress(self) -> None:
+        """Feed the watchdog: a cycle is finished, and the database takes what is written."""
+        with self._ports.database.read() as tx:
+            text = status_line(tx)
+        if self._renewed:
+            self.manager.progress(text)
+        if text != self._line:
+            for folder in self._line_folders():
+                try:
+                    line.write(folder, text)
+                except OSError as error:
+                    self.log.warning("line.not_written", folder=folder, why=str(error))
+            self._line = text
+
+    def _line_folders(self) -> list[str]:
+        return line.folders(str(self.app.settings.state_dir), os.environ.get("RUNTIME_DIRECTORY", ""))
+
+    def _reload(self, timer: BaseScheduler) -> None:
+        """Take over new settings if all of them can be used; otherwise say why, and go on with the old ones."""
+        if self.load is None:
+            raise AssertionError("a reload is asked for only where settings can be read")
+        self.manager.reloading()
+        try:
+            app = reloaded(self.app, self.load)
+            ports = app.ports(self.log, self._ports.epoch)
+            configure(app.settings.logging, secrets(app.settings))
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with the new settings, training goes on
+            why = " ".join(str(error).split()) or type(error).__name__
+            self.log.error("config.not_reloaded", why=why, next="the settings before stay in force; correct the file")
+            event, facts = "daemon.reload_refused", {"why": why[:_WHY_CHARACTERS]}
+        else:
+            self._use(app, ports)
+            self._set_rhythm(timer)
+            self.log.info("config.reloaded", pools=sorted(ports.pools))
+            event, facts = "daemon.reloaded", {"pools": ", ".join(sorted(ports.pools))}
+        self.manager.ready(self._line or "goes on")
+        self._note(event, **facts)
+
+    def _note(self, kind: str, **data: Any) -> None:
+        """Write an event of the daemon's own life."""
+        with self._ports.write() as tx:
+            events.append(tx, kind, "daemon", self._ports.clock.now(), **data)
 
     def _guarded(self, work: Callable[[], object]) -> None:
         """Run one piece of work; what may pass is logged and tried again, what may not stops the daemon."""
@@ -148,7 +221,6 @@ class Daemon:
             return
         try:
             work()
-            self._crashes = 0
         except Fenced as error:
             self._give_up(LostLeadership(str(error)))
         except DatabaseCorrupt as error:
@@ -168,9 +240,11 @@ class Daemon:
         try:
             self._lease = leases.renew(self.app.database, self._lease, self.app.settings.daemon.lease_seconds)
             self._note_cycle(self._lease.epoch)
+            self._renewed = True
         except Fenced as error:
             self._give_up(LostLeadership(str(error)))
         except StoreFailure as error:
+            self._renewed = False
             self.log.error("lease.not_renewed", why=str(error))
 
     def _note_cycle(self, epoch: int) -> None:
@@ -185,8 +259,16 @@ class Daemon:
     def _give_up(self, failure: BaseException) -> None:
         self.log.error("daemon.giving_up", why=str(failure))
         self._failure = failure
-        self._stop.set()
+        self._ask_to_stop()
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        del number, frame
+        del frame
+        # Without settings to read anew there is a terminal, and it was closed.
+        if number == signal.SIGHUP and self.load is not None:
+            self._news.put(_RELOAD)
+        else:
+            self._ask_to_stop()
+
+    def _ask_to_stop(self) -> None:
         self._stop.set()
+        self._news.put(_STOP)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from functools import partial
+
 import typer
 
 from scheduler.cli.command import command
@@ -14,15 +17,18 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 def daemon(ctx: typer.Context) -> None:
     """Plan, launch and settle in the foreground until SIGTERM or Ctrl-C. Running sessions go on without it.
 
-    Logs go to standard error or the file of the settings. Exits with 8 when another daemon runs or takes over.
+    SIGHUP makes it read its settings anew; what cannot be used as a whole changes nothing. Logs go to standard error or
+    the file of the settings. Exits with 8 when another daemon runs or takes over.
     """
     import structlog
 
     from config.describe import secrets
     from config.logging import configure
+    from scheduler.app import load_app
     from scheduler.daemon import Daemon
 
     cli: Cli = ctx.obj
     settings = cli.app.settings
     configure(settings.logging, secrets(settings))
-    Daemon(cli.app, structlog.get_logger("scheduler")).run()
+    load = None if sys.stdin.isatty() else partial(load_app, cli.options.config)
+    Daemon(cli.app, structlog.get_logger("scheduler"), load).run()

@@ -1,0 +1,31 @@
+"""Reload: new settings for a running daemon, tried as a whole before any of them counts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from config.errors import ConfigError, Problem
+from scheduler.app import App
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+# What the lock, the lease and the books of a running daemon stand on.
+_FIXED = ("state_dir", "database_url", "clock")
+
+
+def reloaded(old: App, load: Callable[[], App]) -> App:
+    """Return the app on the settings as they are now, with everything made that can fail to be made.
+
+    It shares the open database of ``old``. Raises ConfigError (also for what cannot change without a restart),
+    CatalogueError, PlatformError or StoreError; then ``old`` is as good as before.
+    """
+    new = load()
+    moved = [key for key in _FIXED if getattr(new.settings, key) != getattr(old.settings, key)]
+    if moved:
+        why, remedy = "cannot change while the daemon runs", "restart the daemon to use it, or change it back"
+        raise ConfigError([Problem(new.settings.origin(key), key, "", why, remedy) for key in moved])
+    vars(new)["database"] = old.database  # a cached property: what is there already is not made anew
+    for part in ("catalogue", "artifacts", "platforms", "mailing"):
+        getattr(new, part)
+    return new
