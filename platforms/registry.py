@@ -19,6 +19,7 @@ _LOADERS: Mapping[str, str] = {
     "fake": "platforms.fake:load",
     "kaggle": "platforms.kaggle.adapter:load",
     "local": "platforms.local.adapter:load",
+    "manual": "platforms.manual.adapter:load",
     "sagemaker": "platforms.sagemaker.adapter:load",
 }
 

@@ -4,6 +4,8 @@ A new adapter joins with one function that yields a Place, and one line in PLACE
 """
 
 import json
+import signal
+import subprocess
 import sys
 import threading
 from collections import deque
@@ -28,6 +30,7 @@ from platforms.emulators.sagemaker import server as sagemaker_server
 from platforms.fake import FakeCloud, FakePlatform, Script
 from platforms.kaggle.records import Record, Records
 from platforms.local.processes import MARK
+from platforms.manual.adapter import ManualPlatform
 from platforms.registry import PlatformContext, load
 from platforms.wrap import wrap
 from scheduler.clock import real_now, stopwatch
@@ -254,6 +257,92 @@ def sagemaker(folder: Path) -> Iterator[Place]:
     assert processes_of(folder / "emulator") == []
 
 
+class Person:
+    """Takes every offer at once, runs its notebook as a kernel would, and hands in what it leaves."""
+
+    def __init__(self, desk: ManualPlatform, folder: Path) -> None:
+        self._desk, self._folder = desk, folder
+        self._sessions: dict[str, subprocess.Popen[bytes]] = {}
+        self._interrupted: set[str] = set()
+
+    def look(self) -> None:
+        """Do what there is to be done now."""
+        for key in sorted(self._desk.keys()):
+            offer, observed, wanted_back = self._desk.show(key, int(real_now())) or (None, None, False)
+            if observed is None or offer is None:
+                continue
+            if observed.state is SessionState.QUEUED and offer.deadline > real_now():
+                self._run(key)
+            session = self._sessions.get(key)
+            if observed.state is not SessionState.RUNNING or session is None:
+                continue
+            if session.poll() is not None:
+                self._desk.give(key, self._folder / key / f"{key}-result.zip", self._store(), int(real_now()))
+            elif wanted_back:
+                self._interrupt(key)
+
+    def leave(self) -> None:
+        """Go home: end what still runs."""
+        patience = threading.Event()
+        for key, session in self._sessions.items():
+            while session.poll() is None:
+                self._interrupt(key)
+                patience.wait(0.01)
+            assert session.returncode == 0, key
+
+    def _interrupt(self, key: str) -> None:
+        """Interrupt the cell, once it shows that the session runs."""
+        if key not in self._interrupted and (self._folder / key / key / "output.log").exists():
+            self._interrupted.add(key)
+            self._sessions[key].send_signal(signal.SIGINT)
+
+    def _run(self, key: str) -> None:
+        folder = self._folder / key
+        notebook = self._desk.take(key, "Ada", folder, int(real_now()))[0]
+        cells = json.loads(notebook.read_bytes())["cells"]
+        (folder / "cell.py").write_text("".join(cells[1]["source"]))
+        self._sessions[key] = subprocess.Popen([sys.executable, "cell.py"], cwd=folder, start_new_session=True)
+
+    def _store(self) -> BlobStore:
+        return open_store("directory", self._folder / "store", {})
+
+
+@contextmanager
+def manual(folder: Path) -> Iterator[Place]:
+    """A place where a person, here a quick and reliable one, starts every session."""
+    state, bundle = folder / "state", folder / "bundle"
+    (bundle / "payload").mkdir(parents=True)
+    (bundle / "payload" / "agent.py").write_text(AGENT)
+    context = PlatformContext(state, sys.executable, bundle, sessions_max=SESSIONS_MAX)
+    (folder / "desk").mkdir()
+    person = Person(ManualPlatform({}, context), folder / "desk")
+    patience = threading.Event()
+
+    def later() -> None:
+        patience.wait(0.01)
+        person.look()
+
+    def launch_lost(request: LaunchRequest) -> None:
+        ManualPlatform({"take_within_seconds": "0"}, context).launch(request, int(real_now()))
+
+    @contextmanager
+    def outage() -> Iterator[None]:
+        state.rename(folder / "unmounted")
+        yield
+        (folder / "unmounted").rename(state)
+
+    yield Place(
+        lambda: load("manual", {}, context),
+        lambda: int(real_now()),
+        later,
+        lambda key, lasting: None,
+        launch_lost,
+        outage,
+        str(bundle),
+    )
+    person.leave()
+
+
 def processes_of(state: Path) -> list[int]:
     """Agents, whatever they started, and keepers: all that work for the sessions below ``state``."""
     mark, folder = f"{MARK}={state}/".encode(), f"{state}/".encode()
@@ -269,7 +358,7 @@ def processes_of(state: Path) -> list[int]:
     return found
 
 
-PLACES = {"fake": fake, "kaggle": kaggle, "local": local, "sagemaker": sagemaker, "wrapped": wrapped}
+PLACES = {"fake": fake, "kaggle": kaggle, "local": local, "manual": manual, "sagemaker": sagemaker, "wrapped": wrapped}
 
 
 @pytest.fixture(params=sorted(PLACES))

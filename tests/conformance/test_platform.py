@@ -41,6 +41,13 @@ def read_all(platform: "Platform", key: str, offset: int = 0, limit: int = 10_00
     return b"".join(platform.logs(key, offset, limit))
 
 
+def wait_for_hello(place: "Place") -> None:
+    """Wait until the running session "one" has spoken, where that can be seen before its end."""
+    platform = place.adapter()
+    while platform.capabilities.tails_logs and not read_all(platform, "one"):
+        place.later()
+
+
 def states(platform: "Platform", keys: "Sequence[str]", now: int) -> "Mapping[str, str]":
     return {key: observed.state for key, observed in platform.find(keys, now).items()}
 
@@ -80,9 +87,9 @@ def test_of_two_launches_of_one_key_at_once_one_starts(place: "Place") -> None:
         launched = list(threads.map(lambda _: place.adapter().launch(request, now), range(8)))
     assert {observed.key for observed in launched} == {"one"}
     place.until("one", SessionState.RUNNING)
-    while not read_all(place.adapter(), "one"):
-        place.later()
-    assert read_all(place.adapter(), "one") == b"hello from one\n"
+    wait_for_hello(place)
+    if place.adapter().capabilities.tails_logs:
+        assert read_all(place.adapter(), "one") == b"hello from one\n"
 
 
 def test_a_new_adapter_finds_and_stops_what_the_old_one_launched(place: "Place") -> None:
@@ -103,8 +110,7 @@ def test_a_stopped_session_ends_and_says_when(place: "Place", force: bool) -> No
         pytest.skip("this place cannot ask a session to leave; the artifact store's stop flag does")
     platform.launch(place.request("one"), place.now())
     place.until("one", SessionState.RUNNING)
-    while not read_all(platform, "one"):
-        place.later()
+    wait_for_hello(place)
     platform.stop("one", place.now(), force=force)
     ended = place.until("one", SessionState.ENDED)
     assert ended.started is not None
@@ -150,7 +156,7 @@ def test_a_session_above_the_limit_is_refused_until_one_ends(place: "Place") -> 
     assert not refused.value.permanent
     assert platform.find(["three"], place.now()) == {}
     platform.stop("one", place.now(), force=True)
-    place.until("one", SessionState.ENDED)
+    place.until("one", *OVER)
     platform.launch(place.request("three"), place.now())
     place.until("three", SessionState.RUNNING)
 

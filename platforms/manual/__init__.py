@@ -1,0 +1,1 @@
+"""The manual platform: sessions that a person starts by hand, where no program may."""

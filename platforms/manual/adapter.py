@@ -1,0 +1,326 @@
+"""The adapter of the manual platform: a launch is an offer, and a person takes it, runs it and hands its result in.
+
+For places that no program may drive. The daemon plans, accounts and checkpoints as anywhere else; docs/studio-lab.md
+tells the person's side. Nothing here talks to the place.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import re
+import shutil
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from platforms.artifacts.base import StoreError
+from platforms.base import Capabilities, Misconfigured, Observed, QuotaReading, Refused, SessionState, Unreachable
+from platforms.bundle import Limits, extract
+from platforms.manual.handover import GIVEN, LOG, OFFER, STOP, End, HandOver, Taken, Withdrawn
+from platforms.manual.packing import pack
+from platforms.registry import read_count, reject_unknown
+from platforms.relay import Intake
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from platforms.artifacts.base import BlobStore
+    from platforms.base import LaunchRequest
+    from platforms.manual.handover import Offer
+    from platforms.registry import PlatformContext
+
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}", re.ASCII)
+_LOCK = ".lock"
+_LAPSED = ".lapsed"  # when the last offer was not taken
+_NEW = ".new-"
+_GONE = ".gone-"
+_SETTINGS = frozenset({"take_within_seconds", "result_within_seconds", "rest_seconds"})
+_CHUNK_BYTES = 1 << 16
+_REPORT_BYTES = 1 << 20
+_LIMITS = Limits(files=10_000, file_bytes=32 << 30, total_bytes=64 << 30)
+_OPEN = {SessionState.QUEUED, SessionState.RUNNING}
+
+
+def load(settings: Mapping[str, str], context: PlatformContext) -> ManualPlatform:
+    """Return the manual platform of one pool. Raises Misconfigured."""
+    return ManualPlatform(settings, context)
+
+
+class ManualPlatform:
+    """Offers sessions to a person.
+
+    Settings, all optional: ``take_within_seconds`` (1,800; then the offer lapses and its jobs go elsewhere),
+    ``rest_seconds`` (14,400; no new offer for so long after one lapsed), ``result_within_seconds`` (43,200; past the
+    deadline of a session that was taken, after which it counts as lost).
+    """
+
+    capabilities = Capabilities(cancels=False, asks_to_leave=False)
+
+    def __init__(self, settings: Mapping[str, str], context: PlatformContext) -> None:
+        reject_unknown("manual", settings, _SETTINGS)
+        self._take_seconds = read_count("manual", settings, "take_within_seconds", 1_800)
+        self._result_seconds = read_count("manual", settings, "result_within_seconds", 43_200)
+        self._rest_seconds = read_count("manual", settings, "rest_seconds", 14_400)
+        self._context = context
+        self._root = context.state_folder.absolute()
+        try:
+            self._root.mkdir(parents=True, exist_ok=True)
+            (self._root / _LOCK).touch()
+        except OSError as error:
+            raise Misconfigured("manual", "load", str(error), "It needs a state folder it may write to") from error
+
+    def launch(self, request: LaunchRequest, now: int) -> Observed:
+        """Offer a session; see Platform.launch. Nothing runs until a person takes it."""
+        if not _KEY.fullmatch(request.key):
+            why = f"{request.key!r} cannot be a file's name"
+            raise Refused("manual", "launch", why, "Use A-Z a-z 0-9 . _ -", permanent=True)
+        hand_over = self._hand_over(request.key)
+        with self._answering("launch"), self._lock():
+            known = hand_over.observe(now, self._result_seconds)
+            if known is not None:
+                return known
+            self._admit(request, now)
+            try:
+                self._make(request, now)
+            except (StoreError, OSError) as error:
+                raise Refused("manual", "launch", str(error), f"Check the disk of {self._root}") from error
+            observed = hand_over.observe(now, self._result_seconds)
+        if observed is None:
+            raise Unreachable("manual", "launch", f"{hand_over.folder} vanished")
+        return observed
+
+    def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
+        """Return what is known of each key; see Platform.find."""
+        found: dict[str, Observed] = {}
+        with self._answering("find"):
+            self._stand()
+            for key in keys:
+                observed = self._hand_over(key).observe(now, self._result_seconds) if _KEY.fullmatch(key) else None
+                if observed is None:
+                    continue
+                if observed.state is SessionState.ABSENT:
+                    self._note_lapse(self._hand_over(key))
+                found[key] = observed
+        return found
+
+    def stop(self, key: str, now: int, *, force: bool) -> None:
+        """Withdraw an offer that nobody took; of a taken one the person is told, who alone can end it."""
+        if not _KEY.fullmatch(key):
+            return
+        hand_over = self._hand_over(key)
+        with self._answering("stop"):
+            self._stand()
+            if hand_over.offer() is None or hand_over.end() is not None:
+                return
+            if hand_over.decide(Withdrawn(now, "withdrawn before anybody took it")):
+                return
+            if isinstance(hand_over.claim(), Taken) and not (hand_over.folder / STOP).exists():
+                (hand_over.folder / STOP).write_text(json.dumps({"at": now, "force": force}))
+
+    def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
+        """Yield the log that came with the result; see Platform.logs."""
+        if not _KEY.fullmatch(key):
+            return
+        with self._answering("logs"):
+            self._stand()
+            try:
+                stream = (self._root / key / LOG).open("rb")
+            except FileNotFoundError:
+                return
+            with stream:
+                stream.seek(max(offset, 0))
+                while limit_bytes > 0 and (piece := stream.read(min(limit_bytes, _CHUNK_BYTES))):
+                    limit_bytes -= len(piece)
+                    yield piece
+
+    def read_quota(self, now: int) -> Sequence[QuotaReading]:
+        """Return nothing: nobody here can ask the place."""
+        del now
+        return ()
+
+    def collect(self, key: str, into: BlobStore, now: int) -> None:
+        """Take home what was handed in; see Platform.collect."""
+        del now
+        if not _KEY.fullmatch(key):
+            return
+        hand_over = self._hand_over(key)
+        with self._answering("collect"):
+            offer, store = hand_over.offer(), hand_over.folder / GIVEN / "store"
+            if offer is None or hand_over.end() is None or not store.is_dir():
+                return
+            intake = Intake(key, frozenset(offer.jobs))
+            names = [path.relative_to(store).as_posix() for path in store.rglob("*") if path.is_file()]
+            try:
+                for name in intake.in_turn(names):
+                    if intake.is_sound(name, store / name):
+                        into.create(name, store / name)
+            except StoreError as error:
+                raise Unreachable("manual", "collect", str(error)) from error
+            shutil.rmtree(hand_over.folder / GIVEN)
+
+    def sweep(self, keep: Sequence[str], now: int) -> Sequence[str]:
+        """Remove the folders of hand-overs that are over, except ``keep``; return their keys."""
+        with self._answering("sweep"), self._lock():
+            removed = [
+                key
+                for key in sorted(self.keys() - set(keep))
+                if (seen := self._hand_over(key).observe(now, self._result_seconds)) and seen.state not in _OPEN
+            ]
+            for name in [*removed, *(path.name for path in self._root.glob(f"{_NEW}*"))]:
+                (self._root / name).rename(self._root / f"{_GONE}{name.lstrip('.')}.{os.urandom(4).hex()}")
+            for leftover in self._root.glob(f"{_GONE}*"):
+                shutil.rmtree(leftover, ignore_errors=True)
+        return removed
+
+    def keys(self) -> set[str]:
+        """Return the launch keys of all hand-overs that are kept."""
+        return {entry.name for entry in os.scandir(self._root) if _KEY.fullmatch(entry.name)}
+
+    def show(self, key: str, now: int) -> tuple[Offer, Observed, bool] | None:
+        """Return an offer, how it stands and whether the daemon wants it ended; None when there is none."""
+        with self._answering("find"):
+            hand_over = self._hand_over(key)
+            offer, observed = hand_over.offer(), hand_over.observe(now, self._result_seconds)
+            if offer is None or observed is None:
+                return None
+            return offer, observed, (hand_over.folder / STOP).exists()
+
+    def take(self, key: str, by: str, into: Path, now: int) -> Sequence[Path]:
+        """Give a person the files of an open offer, in the folder ``into``; from ``now`` on its quota counts.
+
+        Raises Refused when it is not open (any more), OSError when the files cannot be written.
+        """
+        hand_over = self._hand_over(key)
+        offer = hand_over.offer() if _KEY.fullmatch(key) else None
+        if offer is None:
+            raise Refused("manual", "take", f"there is no hand-over {key}", "schedctl handover list shows all")
+        observed = hand_over.observe(now, self._result_seconds)
+        if observed is None or observed.state is not SessionState.QUEUED:
+            raise Refused("manual", "take", f"{key} is not open: {observed.detail if observed else 'gone'}")
+        into.mkdir(parents=True, exist_ok=True)
+        copies = [into / name for name in offer.files]
+        for copy in copies:
+            shutil.copyfile(hand_over.folder / copy.name, copy)
+        if not hand_over.decide(Taken(now, by)):
+            for copy in copies:
+                copy.unlink()
+            raise Refused("manual", "take", f"{key} was taken or withdrawn in this moment")
+        return copies
+
+    def give(self, key: str, archive: Path, store: BlobStore, now: int) -> End:
+        """Accept the result of a taken session, an archive that its notebook made; return what its quota counts.
+
+        ``store`` is the artifact store, where sessions that reach it have said when they ended. Raises Refused when it
+        is not awaited or not of this session, BadArchive, OSError. Nothing is lost by a refusal.
+        """
+        hand_over = self._hand_over(key)
+        offer, claim = (hand_over.offer(), hand_over.claim()) if _KEY.fullmatch(key) else (None, None)
+        if offer is None:
+            raise Refused("manual", "give", f"there is no hand-over {key}", "schedctl handover list shows all")
+        if not isinstance(claim, Taken):
+            raise Refused("manual", "give", f"{key} was never taken", f"schedctl handover take {key}")
+        if hand_over.end() is not None:
+            raise Refused("manual", "give", f"{key} is over already", "Its jobs went on from an older checkpoint")
+        fresh = self._root / f"{_NEW}given-{key}-{os.urandom(4).hex()}"
+        try:
+            extract(archive, fresh, _LIMITS)
+            if not (fresh / key).is_file():
+                raise Refused("manual", "give", f"{archive.name} is not the result of {key}", "Hand in its own file")
+            words = [
+                _word(fresh / "store", store, f"runs/{key}/lane-{lane}/result.json") for lane in range(len(offer.jobs))
+            ]
+            ended = max((word for word in words if word is not None), default=offer.deadline)
+            if (fresh / LOG).is_file():
+                (fresh / LOG).replace(hand_over.folder / LOG)
+            shutil.rmtree(hand_over.folder / GIVEN, ignore_errors=True)  # left by a call that died before its end
+            fresh.rename(hand_over.folder / GIVEN)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+        end = End(claim.at, max(claim.at, min(ended, now)), "its result was handed in")
+        hand_over.close(end)
+        return hand_over.end() or end
+
+    def drop(self, key: str, why: str, now: int) -> None:
+        """Give up a hand-over: withdraw an open one, end a taken one without a result. Raises Refused."""
+        hand_over = self._hand_over(key)
+        offer = hand_over.offer() if _KEY.fullmatch(key) else None
+        if offer is None:
+            raise Refused("manual", "drop", f"there is no hand-over {key}", "schedctl handover list shows all")
+        if hand_over.decide(Withdrawn(now, why)):
+            return
+        claim = hand_over.claim()
+        if isinstance(claim, Taken):
+            hand_over.close(End(claim.at, max(claim.at, min(now, offer.deadline)), why))
+
+    def _admit(self, request: LaunchRequest, now: int) -> None:
+        if request.deadline <= now:
+            raise Refused("manual", "launch", f"the deadline {request.deadline} is not after {now}")
+        lapsed = self._root / _LAPSED
+        rested = int(lapsed.read_text()) + self._rest_seconds if lapsed.exists() else now
+        if now < rested:
+            raise Refused("manual", "launch", "nobody took the last offer", wait_until=rested)
+        states = [self._hand_over(key).observe(now, self._result_seconds) for key in self.keys()]
+        live = sum(1 for seen in states if seen is not None and seen.state in _OPEN)
+        if live >= self._context.sessions_max:
+            why = f"{live} of at most {self._context.sessions_max} hand-overs are open"
+            raise Refused("manual", "launch", why, "Hand in a result, or drop one")
+
+    def _make(self, request: LaunchRequest, now: int) -> None:
+        """Make the folder of a hand-over appear whole, or not at all. The caller holds the lock."""
+        making = self._root / f"{_NEW}{request.key}"
+        shutil.rmtree(making, ignore_errors=True)
+        making.mkdir(mode=0o700)
+        try:
+            files = pack(request, self._context.bundle, making)
+            offer: dict[str, Any] = {
+                "offered_at": now,
+                "lapses_at": min(request.deadline, now + self._take_seconds),
+                "deadline": request.deadline,
+                "jobs": [str(lane["job"]) for lane in request.launch.get("lanes", ())],
+                "files": files,
+            }
+            (making / OFFER).write_text(json.dumps(offer))
+            making.rename(self._root / request.key)
+        except BaseException:
+            shutil.rmtree(making, ignore_errors=True)
+            raise
+
+    def _note_lapse(self, hand_over: HandOver) -> None:
+        """Remember that nobody was there, so that the next offer waits a while."""
+        claim, offer = hand_over.claim(), hand_over.offer()
+        if isinstance(claim, Withdrawn) and offer is not None and claim.at >= offer.lapses_at:
+            lapsed = self._root / _LAPSED
+            if not lapsed.exists() or int(lapsed.read_text()) < claim.at:
+                lapsed.write_text(str(claim.at))
+
+    def _hand_over(self, key: str) -> HandOver:
+        return HandOver(key, self._root / key)
+
+    def _stand(self) -> None:
+        """Raise OSError when the state folder is gone: an unmounted disk must not look like an empty one."""
+        (self._root / _LOCK).stat()
+
+    @contextmanager
+    def _lock(self) -> Iterator[None]:
+        with (self._root / _LOCK).open("rb") as handle:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            yield
+
+    @contextmanager
+    def _answering(self, action: str) -> Iterator[None]:
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            raise Unreachable("manual", action, str(error), f"Check {self._root}") from error
+
+
+def _word(given: Path, store: BlobStore, key: str) -> int | None:
+    """Return when a lane ended by its own report, in scheduled UTC seconds; None when it left none."""
+    with suppress(OSError, ValueError, KeyError, TypeError, RecursionError, StoreError):
+        path = given / key
+        report = path.read_bytes()[:_REPORT_BYTES] if path.is_file() else store.read(key, _REPORT_BYTES)
+        ended = json.loads(report)["ended_at"]
+        return ended if isinstance(ended, int) else None
+    return None

@@ -1,0 +1,149 @@
+"""The program in the notebook that a person runs: it unpacks the payload, runs the agent and packs what it left.
+
+This text is copied into the notebook, so it stands alone: standard library, Python 3.10 or later.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+from typing import Any
+
+_PIECE_BYTES = 1 << 20
+_MANIFESTS_KEPT = 2
+
+
+def main(order: dict[str, Any], here: Path | None = None) -> Path:
+    """Run one session in the folder ``here`` and return the file to hand in.
+
+    ``order`` has ``key``, ``launch`` (the agent's document), ``code`` (the payload, a base64 tar.gz), ``relays``
+    (whether the store is a folder that is handed in afterwards) and ``objects`` (``name`` and ``sha256`` of the file
+    that came with the notebook, or None). Run a second time, it only packs what the first run left.
+    """
+    here = here or Path.cwd()
+    home = here / order["key"]
+    if home.exists():
+        say(f"{order['key']} was started before; packing what it left")
+    else:
+        prepare(order, here, home)
+        say(f"the session ended (exit code {run_agent(home)})")
+    result = here / f"{order['key']}-result.zip"
+    pack(home, result)
+    say(f"Download {result.name} and hand it in: schedctl handover give {order['key']} {result.name}")
+    return result
+
+
+def say(line: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(f"uff-scheduler: {line}\n")
+    sys.stdout.flush()
+
+
+def prepare(order: dict[str, Any], here: Path, home: Path) -> None:
+    """Make the session's folder whole before it gets its name, so that a second run can trust it."""
+    making = here / f".{order['key']}.{os.getpid()}"
+    (making / "work").mkdir(parents=True)
+    code = making / "code.tar.gz"
+    code.write_bytes(base64.b64decode(order["code"]))
+    unpack(code, making / "code")
+    launch = {**order["launch"], "work_dir": "work"}
+    given: list[str] = []
+    if order["relays"]:
+        (making / "store").mkdir()
+        launch["store"] = {"kind": "directory", "root": "store"}
+    if order["objects"] is not None:
+        archive = here / order["objects"]["name"]
+        if not archive.is_file():
+            raise FileNotFoundError(f"upload {archive.name} beside this notebook, then run this cell again")
+        if digest_of(archive) != order["objects"]["sha256"]:
+            raise ValueError(f"{archive.name} is damaged or incomplete: upload it again, then run this cell again")
+        given = unpack(archive, making / "store")
+    (making / "given.json").write_text(json.dumps(given))
+    (making / "launch.json").write_text(json.dumps(launch))
+    making.rename(home)
+
+
+def digest_of(path: Path) -> str:
+    """Return the sha256 (hex) of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while piece := stream.read(_PIECE_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def unpack(archive: Path, folder: Path) -> list[str]:
+    """Unpack one of our own archives; return the names of the files it gave."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(archive) as opened:
+        opened.extractall(folder, filter="data")
+        return [member.name for member in opened.getmembers() if member.isfile()]
+
+
+def run_agent(home: Path) -> int:
+    """Run the agent and pass on what it prints. An interrupted cell lets it save and end."""
+    command = [sys.executable, "-u", str(home / "code" / "payload" / "agent.py"), str(home / "launch.json")]
+    started: list[subprocess.Popen[bytes]] = []
+    interrupted: list[int] = []
+
+    def pass_on(number: int, _frame: object) -> None:
+        interrupted.append(number)
+        say("interrupted: the session saves and ends, please wait")
+        for agent in started:
+            agent.terminate()
+
+    before = signal.signal(signal.SIGINT, pass_on)
+    try:
+        # A session of its own: the notebook's interrupt reaches the agent only as a wish to save.
+        with (
+            (home / "output.log").open("ab") as log,
+            subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=home, start_new_session=True
+            ) as agent,
+        ):
+            started.append(agent)
+            if interrupted:
+                agent.terminate()
+            for line in agent.stdout or ():
+                log.write(line)
+                log.flush()
+                sys.stdout.write(line.decode(errors="replace"))
+                sys.stdout.flush()
+    finally:
+        signal.signal(signal.SIGINT, before)
+    return agent.returncode
+
+
+def pack(home: Path, result: Path) -> None:
+    """Write what is new into ``result``: reports, the newest checkpoints of each job, and the log."""
+    store = home / "store"
+    given = set(json.loads((home / "given.json").read_bytes()))
+    dropped = set(given)
+    for job in store.glob("jobs/*"):
+        made = [path for path in job.glob("manifests/*.json") if path.relative_to(store).as_posix() not in given]
+        made.sort(reverse=True)
+        wanted: set[str] = set()
+        for number, path in enumerate(made):
+            if number < _MANIFESTS_KEPT:
+                wanted |= {component["sha256"] for component in json.loads(path.read_bytes())["components"]}
+            else:
+                dropped.add(path.relative_to(store).as_posix())
+        dropped |= {path.relative_to(store).as_posix() for path in job.glob("blobs/*") if path.name not in wanted}
+    temporary = result.with_name(f".{result.name}")
+    with zipfile.ZipFile(temporary, "w", zipfile.ZIP_STORED, allowZip64=True) as opened:
+        for path in sorted(path for path in store.rglob("*") if path.is_file()):
+            name = path.relative_to(store).as_posix()
+            if name not in dropped and not path.name.startswith("."):
+                opened.write(path, f"store/{name}")
+        opened.writestr(home.name, "")  # says whose result it is
+        if (home / "output.log").is_file():
+            opened.write(home / "output.log", "output.log")
+    temporary.replace(result)
