@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any, assert_never
+from typing import TYPE_CHECKING, Any
 
-from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
+from scheduler.core.why import sentence, why
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from scheduler.core.job import JobState
     from scheduler.core.plan import Plan
     from scheduler.core.run import Run
     from scheduler.store.checkpoints import CheckpointRecord
+
+
+__all__ = ["checkpoint_json", "job_state_json", "plan_json", "run_json", "sentence", "share", "why"]
 
 
 def job_state_json(state: JobState) -> dict[str, Any]:
@@ -21,37 +22,6 @@ def job_state_json(state: JobState) -> dict[str, Any]:
     # The fields of a slotted dataclass; asdict would copy each deeply, a thousand times for a long queue.
     detail = {name: getattr(state, name) for name in state.__slots__}
     return {"state": type(state).__name__.lower(), "state_detail": detail}
-
-
-def why(state: JobState, waits: Mapping[str, Any] | None, zone: str) -> str:
-    """Return in one sentence why a job is where it is; ``waits`` is a stored reason."""
-    match state:
-        case Queued():
-            return sentence(waits, zone) if waits else ""
-        case Active(run=run, wish=None):
-            return f"runs as {run}"
-        case Active(run=run, wish=wish):
-            return f"runs as {run}, {wish} asked for"
-        case Held(by=by, why=reason):
-            return f"by {by}: {reason}" if reason else f"by {by}"
-        case Failed(why=reason, message=message):
-            return f"{reason}: {message}" if message else reason
-        case Cancelled(by=by):
-            return f"by {by}"
-        case Done():
-            return ""
-        case _:
-            assert_never(state)
-
-
-def sentence(stored: Mapping[str, Any], zone: str) -> str:
-    """Return a stored reason in words, with instants in ``zone``; one of a newer version keeps its own words."""
-    from scheduler.core.reasons import from_json
-
-    try:
-        return from_json(dict(stored)).sentence(zone)
-    except (KeyError, TypeError):
-        return str(stored.get("sentence", stored.get("code", "")))
 
 
 def share(part: int, whole: int) -> str:

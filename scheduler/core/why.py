@@ -1,0 +1,43 @@
+"""Why: in one sentence, why a job is where it is. The command line and the status page say the same."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, assert_never
+
+from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scheduler.core.job import JobState
+
+
+def why(state: JobState, waits: Mapping[str, Any] | None, zone: str) -> str:
+    """Return in one sentence why a job is where it is; ``waits`` is a stored reason."""
+    match state:
+        case Queued():
+            return sentence(waits, zone) if waits else ""
+        case Active(run=run, wish=None):
+            return f"runs as {run}"
+        case Active(run=run, wish=wish):
+            return f"runs as {run}, {wish} asked for"
+        case Held(by=by, why=reason):
+            return f"by {by}: {reason}" if reason else f"by {by}"
+        case Failed(why=reason, message=message):
+            return f"{reason}: {message}" if message else reason
+        case Cancelled(by=by):
+            return f"by {by}"
+        case Done():
+            return ""
+        case _:
+            assert_never(state)
+
+
+def sentence(stored: Mapping[str, Any], zone: str) -> str:
+    """Return a stored reason in words, with instants in ``zone``; one of a newer version keeps its own words."""
+    from scheduler.core.reasons import from_json
+
+    try:
+        return from_json(dict(stored)).sentence(zone)
+    except (KeyError, TypeError):
+        return str(stored.get("sentence", stored.get("code", "")))

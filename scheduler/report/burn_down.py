@@ -1,0 +1,144 @@
+"""Burn-down: what is left of a quota over its window, as it was measured and as the plan goes on. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from scheduler.core.ledger import Charge, cost_within, seconds_within
+from scheduler.core.quota import MoneyQuota, RollingQuota, limit_at, windows
+from scheduler.core.window import Window
+from scheduler.report.chart import Frame, curve, days, local, ticks, words
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.core.quota import ObservedLimit, Quota
+
+_TOP, _FOOT = 8, 20
+
+
+@dataclass(frozen=True, slots=True)
+class BurnDown:
+    """``measured`` and ``ahead`` are (instant, amount left), in seconds or micro-dollars as ``unit`` says.
+
+    ``measured`` goes from the window's start to now, ``ahead`` on from there with what is held and planned. A rolling
+    quota has no window: the chart spans one length of it to either side of now, and use comes back.
+    """
+
+    pool: str
+    quota: str
+    unit: Literal["seconds", "microdollars"]
+    start: int
+    end: int
+    now: int
+    limit: int
+    rolling: bool
+    measured: tuple[tuple[int, int], ...]
+    ahead: tuple[tuple[int, int], ...]
+
+    @property
+    def left(self) -> int:
+        """What is left now, by what was used until now; held time counts only as it passes."""
+        return self.measured[-1][1]
+
+    @property
+    def left_at_end(self) -> int:
+        """What the plan leaves unused at the end of the window."""
+        return self.ahead[-1][1]
+
+
+def burn_down_of(
+    pool: str,
+    quota: Quota,
+    charges: Sequence[Charge],
+    observed: Sequence[ObservedLimit],
+    planned: Sequence[Charge],
+    now: int,
+) -> BurnDown:
+    """Follow a quota through the window that counts at ``now``; ``planned`` are sessions to come, as if charged."""
+    rolling = isinstance(quota, RollingQuota)
+    if isinstance(quota, RollingQuota):
+        window = Window(now - quota.span_seconds, now + quota.span_seconds)
+        reach = quota.span_seconds
+    else:
+        window, reach = windows(quota, charges, now, now + 1)[0], 0
+    count = cost_within if isinstance(quota, MoneyQuota) else seconds_within
+    limit = limit_at(quota, now, observed)
+    future = [*charges, *planned]
+
+    def left(at: int, counted: Sequence[Charge]) -> int:
+        begin = at - reach if reach else window.start
+        return limit - (count(counted, Window(begin, at)) if at > begin else 0)
+
+    edges = {edge + shift for charge in future for edge in (charge.start, charge.end) for shift in {0, reach}}
+    past = sorted({window.start, now, *(edge for edge in edges if window.start < edge < now)})
+    coming = sorted({now, window.end, *(edge for edge in edges if now < edge < window.end)})
+    return BurnDown(
+        pool=pool,
+        quota=quota.name,
+        unit="microdollars" if isinstance(quota, MoneyQuota) else "seconds",
+        start=window.start,
+        end=window.end,
+        now=now,
+        limit=limit,
+        rolling=rolling,
+        measured=tuple((at, left(at, charges)) for at in past),
+        ahead=tuple((at, left(at, future)) for at in coming),
+    )
+
+
+def amount(value: float, unit: str) -> str:
+    """Return an amount for people: ``12.5 h`` or ``$3.20``."""
+    return f"${value / 1_000_000:,.2f}" if unit == "microdollars" else f"{value / 3_600:.1f} h"
+
+
+def burn_down_svg(chart: BurnDown, zone: str, width: int | None = None, height: int = 150) -> str:
+    """Return the picture: the measured line, the planned one dotted, and a straight pace to compare with."""
+    frame, span = Frame(width), chart.end - chart.start
+    tall = height - _TOP - _FOOT
+    scale = 1_000_000 if chart.unit == "microdollars" else 3_600
+    low = min(0.0, *(value / scale for _, value in (*chart.measured, *chart.ahead)))
+    high = max(chart.limit / scale, *(value / scale for _, value in (*chart.measured, *chart.ahead)), 1e-9)
+
+    def at(point: tuple[int, int]) -> tuple[float, float]:
+        return (point[0] - chart.start) / span, (high - point[1] / scale) / (high - low)
+
+    parts = []
+    for value in ticks(low, high, 3):
+        y = _TOP + tall * (high - value) / (high - low)
+        label = f"${value:g}" if chart.unit == "microdollars" else f"{value:g} h"
+        parts.append(f'<line class="grid" x1="0" x2="{frame.x(1)}" y1="{y:.1f}" y2="{y:.1f}"/>')
+        parts.append(f'<text x="0" y="{y - 4 if y > _TOP + 12 else y + 12:.1f}">{label}</text>')
+    if not chart.rolling:
+        ends = (frame.x(0), f"{_TOP + tall * (high - chart.limit / scale) / (high - low):.1f}")
+        zero = f"{_TOP + tall * high / (high - low):.1f}"
+        parts.append(f'<line class="pace" x1="{ends[0]}" y1="{ends[1]}" x2="{frame.x(1)}" y2="{zero}"/>')
+    parts.append(curve(frame, [at(point) for point in chart.measured], _TOP, tall, "area"))
+    parts.append(curve(frame, [at(point) for point in chart.measured], _TOP, tall, "measured"))
+    parts.append(curve(frame, [at(point) for point in chart.ahead], _TOP, tall, "ahead"))
+    now, y = at((chart.now, chart.left))
+    parts.append(f'<circle class="dot" cx="{frame.x(now)}" cy="{_TOP + tall * y:.1f}" r="3.5"/>')
+    parts.extend(_dates(frame, chart, zone, height))
+    more = (
+        f"{amount(chart.left, chart.unit)} of {amount(chart.limit, chart.unit)} left; "
+        f"{amount(chart.left_at_end, chart.unit)} at the end by the plan."
+    )
+    return frame.document(parts, height, f"{chart.pool}, {chart.quota}: what is left over time", more)
+
+
+def _dates(frame: Frame, chart: BurnDown, zone: str, height: int) -> list[str]:
+    span = chart.end - chart.start
+    if span <= 2 * 86_400:
+        marks = [chart.start + span * quarter // 4 for quarter in range(5)]
+        form = "%H:%M"
+    else:
+        midnights = list(days(chart.start, chart.end, zone))
+        every = max(1, -(-len(midnights) // 7))
+        marks, form = midnights[::every], "%a" if span <= 8 * 86_400 else "%-d %b"
+    parts = []
+    for mark in marks:
+        x = (mark - chart.start) / span
+        anchor = ' class="end"' if x > 0.96 else "" if x < 0.04 else ' class="middle"'
+        parts.append(f'<text{anchor} x="{frame.x(x)}" y="{height - 4}">{words(local(mark, zone, form))}</text>')
+    return parts

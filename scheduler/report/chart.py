@@ -1,0 +1,139 @@
+"""What all charts share: their colours, scales, and how text gets into an SVG. Pure.
+
+A chart is as wide as what it stands in: across it counts in per cent, down it counts in pixels, so text keeps its size
+on a phone and on a wide screen. With a ``width`` in pixels it is a picture of its own, complete with its colours.
+Colours are classes: the page's style sheet and :data:`STYLE` are the same text.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+from xml.sax.saxutils import escape, quoteattr
+from zoneinfo import ZoneInfo
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+STYLE = """
+:root { --ink: #1b1e22; --quiet: #59616b; --line: #e2e4e8; --past: #5f7590; --live: #1d5fbf; --bad: #b3352a;
+  --plan: #8a97a8; --plan-fill: #eef1f5; --shade: #f1eee6; --shade-line: #cfc6ae; --on-bar: #ffffff; --now: #b3352a; }
+@media (prefers-color-scheme: dark) {
+  :root { --ink: #e8eaed; --quiet: #9ea6b0; --line: #2b3036; --past: #58708e; --live: #3577d6; --bad: #c2503f;
+    --plan: #6d7a8b; --plan-fill: #1d2329; --shade: #2a261c; --shade-line: #5a5138; --on-bar: #ffffff; --now: #ff8576; }
+}
+.chart { display: block; width: 100%; overflow: visible; font: 12px/1 system-ui, sans-serif;
+  font-variant-numeric: tabular-nums; }
+.chart text { fill: var(--quiet); } .chart .strong { fill: var(--ink); font-weight: 600; }
+.chart .grid { stroke: var(--line); shape-rendering: crispEdges; }
+.chart .edge { stroke: var(--plan); shape-rendering: crispEdges; }
+.chart .now { stroke: var(--now); stroke-width: 1.5; } .chart text.at-now { fill: var(--now); }
+.chart .past { fill: var(--past); } .chart .running { fill: var(--live); } .chart .bad { fill: var(--bad); }
+.chart .rest { fill: var(--live); fill-opacity: .28; } .chart .planned { fill: var(--plan-fill); stroke: var(--plan); }
+.chart text.on { fill: var(--on-bar); } .chart text.on-planned { fill: var(--ink); }
+.chart .closed { fill: var(--shade); stroke: var(--shade-line); stroke-dasharray: 2 3; }
+.chart .measured { fill: none; stroke: var(--live); stroke-width: 2; stroke-linejoin: round; }
+.chart .ahead { fill: none; stroke: var(--live); stroke-width: 2; stroke-dasharray: 2 4; stroke-linecap: round; }
+.chart .pace { stroke: var(--plan); stroke-dasharray: 1 4; stroke-linecap: round; }
+.chart .area { fill: var(--live); fill-opacity: .09; } .chart .dot { fill: var(--live); }
+.chart .end { text-anchor: end; } .chart .middle { text-anchor: middle; } .chart .roomy { display: none; }
+.chart a:hover rect { opacity: .85; }
+@media (min-width: 900px) { .chart .roomy { display: inline; } }
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """Where a chart's parts lie across: per cent of whatever it stands in, or pixels of ``width``."""
+
+    width: int | None = None
+
+    def x(self, fraction: float) -> str:
+        """Return the place of ``fraction`` (0 is left, 1 is right), kept inside the chart."""
+        inside = min(1.0, max(0.0, fraction))
+        return f"{100 * inside:.3f}%" if self.width is None else f"{inside * self.width:.2f}"
+
+    def length(self, fraction: float) -> str:
+        """Return an extent, never so small that it cannot be seen."""
+        inside = min(1.0, max(0.0015, fraction))
+        return f"{100 * inside:.3f}%" if self.width is None else f"{inside * self.width:.2f}"
+
+    def document(self, parts: Sequence[str], height: float, title: str, more: str = "") -> str:
+        """Return the complete SVG. ``title`` is read out in its place; ``more`` describes what it shows."""
+        size = f'height="{height:g}"' if self.width is None else f'width="{self.width}" height="{height:g}"'
+        own = "" if self.width is None else f"<style>{STYLE.replace(':root', 'svg')}</style>"
+        return (
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" {size} aria-label={attribute(title)}>'
+            f"{own}<desc>{words(more)}</desc>{''.join(parts)}</svg>"
+        )
+
+
+def words(text: str) -> str:
+    """Return text as it may stand in an element: escaped, without control characters."""
+    return escape(_printable(text))
+
+
+def attribute(text: str) -> str:
+    """Return text as an attribute's value with its quotes."""
+    return quoteattr(_printable(text))
+
+
+def curve(frame: Frame, points: Sequence[tuple[float, float]], top: float, height: float, kind: str) -> str:
+    """Return a line through points given as fractions, (0, 0) being top left; ``kind`` is its class.
+
+    ``area`` is filled down to the bottom.
+    """
+    drawn = [(1_000 * min(1.0, max(0.0, x)), 1_000 * min(1.0, max(0.0, y))) for x, y in points]
+    if kind == "area" and drawn:
+        drawn = [(drawn[0][0], 1_000.0), *drawn, (drawn[-1][0], 1_000.0)]
+    place = " ".join(f"{x:.1f},{y:.1f}" for x, y in drawn)
+    # Stretched to any width; the stroke is not.
+    return (
+        f'<svg x="0" y="{top:g}" width="{frame.x(1)}" height="{height:g}" viewBox="0 0 1000 1000" '
+        f'preserveAspectRatio="none" overflow="visible"><{"polygon" if kind == "area" else "polyline"} class="{kind}" '
+        f'points="{place}" vector-effect="non-scaling-stroke"/></svg>'
+    )
+
+
+def ticks(low: float, high: float, most: int = 4) -> list[float]:
+    """Return round values within [low, high], at most ``most`` and one more."""
+    span = high - low
+    if not math.isfinite(span) or span <= 0:
+        return [low]
+    rough = span / most
+    unit = 10.0 ** math.floor(math.log10(rough))
+    step = next(unit * factor for factor in (1, 2, 2.5, 5, 10) if unit * factor >= rough)
+    first = math.ceil(low / step - 1e-9)
+    return [round(number * step, 12) for number in range(first, math.floor(high / step + 1e-9) + 1)]
+
+
+def days(start: int, end: int, zone: str) -> Iterator[int]:
+    """Yield the local midnights of ``zone`` inside [start, end); days have 23 to 25 hours."""
+    where = ZoneInfo(zone)
+    day = datetime.fromtimestamp(start, UTC).astimezone(where).date()
+    while True:
+        at = int(datetime(day.year, day.month, day.day, tzinfo=where).timestamp())
+        if at >= end:
+            return
+        if at >= start:
+            yield at
+        day += timedelta(days=1)
+
+
+def local(at: int, zone: str, form: str) -> str:
+    """Return an instant in ``zone`` as ``form`` says (see strftime)."""
+    return datetime.fromtimestamp(at, UTC).astimezone(ZoneInfo(zone)).strftime(form)
+
+
+def short(number: float) -> str:
+    """Return a count in few letters: ``950``, ``1.5k``, ``12k``, ``3M``."""
+    for size, letter in ((1_000_000_000, "G"), (1_000_000, "M"), (1_000, "k")):
+        if abs(number) >= size:
+            return f"{number / size:.1f}".removesuffix(".0") + letter
+    return f"{number:g}"
+
+
+def _printable(text: str) -> str:
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)

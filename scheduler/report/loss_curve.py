@@ -1,0 +1,62 @@
+"""Loss curve: a job's held-out loss over its steps, up to its target. Pure."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from scheduler.report.chart import Frame, curve, short, ticks
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_TOP, _FOOT = 14, 20
+_DOTS_MAX = 60
+
+
+def loss_curve_svg(
+    job: str,
+    points: Sequence[tuple[int, float]],
+    target_step: int,
+    width: int | None = None,
+    height: int = 200,
+    *,
+    axes: bool = True,
+) -> str:
+    """Return the picture of (step, loss), nothing for fewer than two points; losses that are no numbers are left out.
+
+    Without ``axes`` it is the line alone, as small as a word.
+    """
+    known = sorted((step, loss) for step, loss in points if math.isfinite(loss))
+    if len(known) < 2:
+        return ""
+    frame = Frame(width)
+    top, tall = (_TOP, height - _TOP - _FOOT) if axes else (3, height - 6)
+    losses = [loss for _, loss in known]
+    margin = (max(losses) - min(losses)) * 0.08 or max(abs(losses[0]) * 0.05, 1e-6)
+    low, high = min(losses) - margin, max(losses) + margin
+    right = max(target_step, known[-1][0], 1)
+    placed = [(step / right, (high - loss) / (high - low)) for step, loss in known]
+    parts: list[str] = []
+    if axes:
+        for value in ticks(low, high):
+            y = top + tall * (high - value) / (high - low)
+            parts.append(f'<line class="grid" x1="0" x2="{frame.x(1)}" y1="{y:.1f}" y2="{y:.1f}"/>')
+            parts.append(f'<text x="0" y="{y - 4:.1f}">{value:g}</text>')
+        for step in ticks(0, right, 5):
+            anchor = "end" if step / right > 0.95 else "middle" if step else ""
+            parts.append(f'<text class="{anchor}" x="{frame.x(step / right)}" y="{height - 4}">{short(step)}</text>')
+        if target_step:
+            at = frame.x(target_step / right)
+            parts.append(f'<line class="edge" x1="{at}" x2="{at}" y1="{top}" y2="{top + tall}"/>')
+    parts.append(curve(frame, placed, top, tall, "measured"))
+    if axes and len(placed) <= _DOTS_MAX:
+        parts += [f'<circle class="dot" cx="{frame.x(x)}" cy="{top + tall * y:.1f}" r="2.5"/>' for x, y in placed]
+    elif not axes:
+        x, y = placed[-1]
+        parts.append(f'<circle class="dot" cx="{frame.x(x)}" cy="{top + tall * y:.1f}" r="2.5"/>')
+    more = (
+        f"From {losses[0]:.4g} at step {known[0][0]:,} to {losses[-1]:.4g} at step {known[-1][0]:,} "
+        f"of {target_step:,}; the lowest is {min(losses):.4g}."
+    )
+    return frame.document(parts, height, f"Held-out loss of {job} over steps", more)

@@ -1,0 +1,265 @@
+"""The timeline: every pool's sessions over some days, past, running and planned, and when a pool was closed. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from scheduler.core.run import Ended, Outcome, Running, Stopping
+from scheduler.report.chart import Frame, attribute, days, local, words
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from scheduler.core.plan import Placement, Plan
+    from scheduler.core.pool import Pool
+    from scheduler.core.run import Run
+    from scheduler.core.window import Window
+
+Phase = Literal["past", "bad", "running", "planned"]
+
+_AXIS = 30
+_HEAD = 24
+_ROW = 18
+_GAP = 10
+_LETTER = 6.4
+# A label is drawn where it fits into a chart of so many pixels, and "roomy" ones on wide screens only.
+_NARROW, _WIDE = 660, 1_000
+_BAD = {Outcome.FAILED, Outcome.LOST, Outcome.REJECTED}
+
+
+@dataclass(frozen=True, slots=True)
+class Seat:
+    """One job's place in a session: devices [first, first + devices) of its row of the pool."""
+
+    job: str
+    first: int
+    devices: int
+    bad: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Session:
+    """A session on ``slot`` (0 up to the pool's sessions at once). ``key`` is None for planned ones.
+
+    ``ends`` is when it ended, or is to end; ``seats`` hold at least one job.
+    """
+
+    pool: str
+    slot: int
+    start: int
+    ends: int
+    phase: Phase
+    key: str | None
+    seats: tuple[Seat, ...]
+    outcome: str
+
+
+@dataclass(frozen=True, slots=True)
+class Timeline:
+    """What the picture of [start, end) shows. ``slots`` is how many rows of sessions each pool needs."""
+
+    start: int
+    end: int
+    now: int
+    pools: tuple[Pool, ...]
+    slots: Mapping[str, int]
+    sessions: tuple[Session, ...]
+    closed: Mapping[str, Sequence[Window]]
+
+
+def timeline_of(
+    span: Window,
+    now: int,
+    pools: Iterable[Pool],
+    runs: Sequence[Run],
+    plan: Plan | None,
+    closed: Mapping[str, Sequence[Window]],
+) -> Timeline:
+    """Lay out what happened and what is planned. ``runs`` are those that touch the span; refused ones are left out."""
+    found: list[Session] = []
+    slots: dict[str, int] = {}
+    shown = tuple(pools)
+    for pool in shown:
+        ours = [run for run in runs if run.pool == pool.name]
+        ahead = upcoming(plan, ours, pool.name, now)
+        entries = [entry for run in ours if (entry := _of_run(run, now))] + [_of_plan(place, now) for place in ahead]
+        free: list[int] = []
+        for entry in sorted(entries, key=lambda entry: (entry.start, entry.phase == "planned", entry.key or "")):
+            if entry.ends <= span.start or entry.start >= span.end:
+                continue
+            slot = next((index for index, at in enumerate(free) if at <= entry.start), len(free))
+            free[slot : slot + 1] = [entry.ends]
+            found.append(_on(entry, slot))
+        slots[pool.name] = max(1, len(free))
+    return Timeline(span.start, span.end, now, shown, slots, tuple(found), closed)
+
+
+def upcoming(plan: Plan | None, runs: Sequence[Run], pool: str, now: int) -> list[Placement]:
+    """Return the planned sessions of a pool that are still to come: not over, and not among ``runs`` already."""
+
+    def started(place: Placement) -> bool:
+        jobs = {seat.job for seat in place.seats}
+        return any(
+            {lane.job for lane in run.lanes} == jobs and run.planned_start < place.end and place.start < run.deadline
+            for run in runs
+        )
+
+    places = () if plan is None else plan.placements
+    return [place for place in places if place.pool == pool and place.end > now and not started(place)]
+
+
+def timeline_svg(timeline: Timeline, zone: str, width: int | None = None, link: str = "") -> str:
+    """Return the picture. ``link`` makes a session's bar lead to ``link`` and its launch key."""
+    frame = Frame(width)
+    span = timeline.end - timeline.start
+
+    def x(at: float) -> float:
+        return (at - timeline.start) / span
+
+    parts: list[str] = []
+    height = _AXIS + sum(_HEAD + _ROW * _rows(timeline, pool) + _GAP for pool in timeline.pools)
+    parts.extend(_axis(frame, timeline, zone, height))
+    top = float(_AXIS)
+    for pool in timeline.pools:
+        rows = _rows(timeline, pool)
+        parts.append(f'<text class="strong" x="2" y="{top + 16:g}">{words(pool.name)}</text>')
+        first = top + _HEAD
+        parts.append(_line(frame, 0, 1, first, first))
+        for shut in timeline.closed.get(pool.name, ()):
+            if shut.start < timeline.end and shut.end > timeline.start:
+                left, right = max(0.0, x(shut.start)), min(1.0, x(shut.end))
+                parts.append(
+                    f'<rect class="closed" x="{frame.x(left)}" y="{first + 1:g}" width="{frame.length(right - left)}" '
+                    f'height="{_ROW * rows - 2:g}"><title>{words(pool.name)} closed</title></rect>'
+                )
+                parts.append(_label(frame, left, first + 13, "closed", right - left, "on-planned"))
+        for session in timeline.sessions:
+            if session.pool == pool.name:
+                parts.extend(_bars(frame, timeline, session, pool, first, zone, link))
+        parts.append(_line(frame, 0, 1, first + _ROW * rows, first + _ROW * rows))
+        top = first + _ROW * rows + _GAP
+    if timeline.start <= timeline.now < timeline.end:
+        at = frame.x(x(timeline.now))
+        parts.append(f'<line class="now" id="now" x1="{at}" x2="{at}" y1="{_AXIS - 8}" y2="{height - _GAP}"/>')
+    counts = {
+        phase: sum(s.phase == phase for s in timeline.sessions) for phase in ("past", "bad", "running", "planned")
+    }
+    more = (
+        f"{counts['past'] + counts['bad']} past sessions, {counts['bad']} of them failed; "
+        f"{counts['running']} running, {counts['planned']} planned. The table of sessions lists them."
+    )
+    return frame.document(parts, height, "Sessions of all pools over time", more)
+
+
+def _rows(timeline: Timeline, pool: Pool) -> int:
+    return timeline.slots[pool.name] * max(1, pool.devices_per_session)
+
+
+def _of_run(run: Run, now: int) -> Session | None:
+    seats = tuple(
+        Seat(lane.job, min(lane.devices, default=0), max(1, len(lane.devices)), lane.outcome in _BAD)
+        for lane in run.lanes
+    )
+    match run.state:
+        case Ended(started=None):
+            return None
+        case Ended(outcome=outcome, at=at, started=int(started)):
+            bad = outcome in _BAD or all(seat.bad for seat in seats)
+            return Session(
+                run.pool, 0, started, max(at, started + 1), "bad" if bad else "past", run.key, seats, outcome
+            )
+        case Running(started=started) | Stopping(started=started):
+            state = type(run.state).__name__.lower()
+            return Session(run.pool, 0, started, max(run.deadline, now), "running", run.key, seats, state)
+        case _:
+            start = min(run.planned_start, now)
+            return Session(run.pool, 0, start, max(run.deadline, now), "running", run.key, seats, "starting")
+
+
+def _of_plan(place: Placement, now: int) -> Session:
+    seats, first = [], 0
+    for seat in place.seats:
+        seats.append(Seat(seat.job, first, max(1, seat.devices)))
+        first += max(1, seat.devices)
+    return Session(place.pool, 0, max(place.start, now), place.end, "planned", None, tuple(seats), "planned")
+
+
+def _on(session: Session, slot: int) -> Session:
+    return Session(
+        session.pool,
+        slot,
+        session.start,
+        session.ends,
+        session.phase,
+        session.key,
+        session.seats,
+        session.outcome,
+    )
+
+
+def _axis(frame: Frame, timeline: Timeline, zone: str, height: float) -> Iterator[str]:
+    span = timeline.end - timeline.start
+    for midnight in days(timeline.start, timeline.end, zone):
+        at = (midnight - timeline.start) / span
+        yield f'<line class="grid" x1="{frame.x(at)}" x2="{frame.x(at)}" y1="4" y2="{height - _GAP:g}"/>'
+        style = "strong" if midnight <= timeline.now < midnight + 86_400 else ""
+        yield (
+            f'<svg x="{frame.x(at)}" y="0" width="{frame.length(1 / 7)}" height="{_AXIS}" overflow="visible">'
+            f'<text class="{style}" x="4" y="14">{local(midnight, zone, "%a %-d %b")}</text></svg>'
+        )
+
+
+def _bars(
+    frame: Frame, timeline: Timeline, session: Session, pool: Pool, first: float, zone: str, link: str
+) -> Iterator[str]:
+    span = timeline.end - timeline.start
+    start, ends = max(session.start, timeline.start), min(session.ends, timeline.end)
+    left, wide = (start - timeline.start) / span, (ends - start) / span
+    done = ends if session.phase != "running" else min(max(timeline.now, start), ends)
+    at = f"{local(session.start, zone, '%a %H:%M')} to {local(session.ends, zone, '%a %H:%M')}"
+    hours = (session.ends - session.start) / 3_600
+    for seat in session.seats:
+        devices = max(1, pool.devices_per_session)
+        row = session.slot * devices + min(seat.first, devices - 1)
+        tall = min(seat.devices, devices - min(seat.first, devices - 1))
+        y, height = first + _ROW * row + 1.5, _ROW * tall - 3
+        style = "bad" if seat.bad else session.phase
+        title = f"{seat.job}, {session.outcome}, {at}, {hours:.1f} h" + (f", {session.key}" if session.key else "")
+        bar = f"<title>{words(title)}</title>"
+        box = f'y="{y:g}" height="{height:g}" rx="2"'
+        if session.phase == "running":
+            bar += f'<rect class="rest" x="{frame.x(left)}" width="{frame.length(wide)}" {box}/>'
+            bar += f'<rect class="{style}" x="{frame.x(left)}" width="{frame.length((done - start) / span)}" {box}/>'
+            # The label reads well on both halves only beside the fill that is done.
+            label = _label(frame, left, y + height / 2 + 4, seat.job, (done - start) / span, "on")
+            if not label:
+                rest = done - timeline.start
+                label = _label(frame, rest / span, y + height / 2 + 4, seat.job, (ends - done) / span, "on-planned")
+        else:
+            bar += f'<rect class="{style}" x="{frame.x(left)}" width="{frame.length(wide)}" {box}/>'
+            ink = "on-planned" if session.phase == "planned" else "on"
+            label = _label(frame, left, y + height / 2 + 4, seat.job + (" ✕" if style == "bad" else ""), wide, ink)
+        bar += label
+        # The table beside the picture has the same links for the keyboard; two hundred stops here would help nobody.
+        yield (
+            f'<a href={attribute(link + session.key)} tabindex="-1">{bar}</a>'
+            if link and session.key
+            else f"<g>{bar}</g>"
+        )
+
+
+def _label(frame: Frame, left: float, y: float, text: str, wide: float, style: str) -> str:
+    """Return the text if it fits, cut to its bar in any case."""
+    needed = len(text) * _LETTER + 8
+    if needed > wide * _WIDE:
+        return ""
+    roomy = " roomy" if needed > wide * _NARROW else ""
+    return (
+        f'<svg x="{frame.x(left)}" y="0" width="{frame.length(wide)}" height="100%">'
+        f'<text class="{style}{roomy}" x="4" y="{y:g}">{words(text)}</text></svg>'
+    )
+
+
+def _line(frame: Frame, left: float, right: float, top: float, bottom: float) -> str:
+    return f'<line class="grid" x1="{frame.x(left)}" x2="{frame.x(right)}" y1="{top:g}" y2="{bottom:g}"/>'
