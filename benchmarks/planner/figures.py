@@ -18,7 +18,7 @@ from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner import Options, Planner, dispatch, value, verify
 from scheduler.planner.case import make_case
-from scheduler.planner.differ import churn, outlook
+from scheduler.planner.differ import churn, outlooks
 from scheduler.planner.grid import make_grid
 from scheduler.planner.linear import build, hopeful
 from scheduler.planner.solver import Solver
@@ -89,7 +89,7 @@ def deadlines(seeds: range) -> Figures:
         plan = Planner(Options(search_steps=0)).plan(snapshot)
         edf = Plan(snapshot.now, ordered(snapshot, "edf"), ())
         due = [job.name for job in snapshot.jobs if job.deadline is not None]
-        ours, theirs = (sum(bool(outlook(snapshot, p, name).on_time) for name in due) for p in (plan, edf))
+        ours, theirs = (sum(bool(found.on_time) for found in outlooks(snapshot, p).values()) for p in (plan, edf))
         on_time.append(ours / theirs)
         values.append(plan.value / value(snapshot, edf.placements))
         print(f"  1,000 x 50, seed {seed}: {ours} of {len(due)} on time, EDF {theirs}; value {values[-1]:.2f} x EDF's")

@@ -111,7 +111,7 @@ def diff(
     app,
     "schedctl plan what-if --pool kaggle=20",
     "schedctl plan what-if --add-job job.toml --weight ufm=3 --pool desk=down",
-    "schedctl plan what-if --policy edf",
+    "schedctl plan what-if --policy static",
     name="what-if",
 )
 def what_if(
@@ -132,12 +132,18 @@ def what_if(
     ] = None,
     policy: Annotated[
         str | None,
-        typer.Option("--policy", metavar="NAME", help="With jobs in a simple order: fifo, edf or priority."),
+        typer.Option(
+            "--policy",
+            metavar="NAME",
+            help="Planned by a simpler rule: static (the same sessions every week, jobs in fixed turns), fifo, "
+            "edf (next deadline first), priority (largest weight first), smith (largest weight per hour of work "
+            "left), density (what makes most of an hour).",
+        ),
     ] = None,
 ) -> None:
     """Show what would change if things were otherwise: finish times, hours and deadlines. Nothing is stored.
 
-    Several edits are made together, new jobs first. Both plans are made now, from scratch.
+    Several edits are made together, new jobs first. Both plans carry on the plan in force as the daemon would.
     """
     from scheduler.cli.plan_whatif import show_what_if
 

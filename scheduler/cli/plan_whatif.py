@@ -11,7 +11,7 @@ from scheduler.cli.plan_changes import difference_json, show_changes
 from scheduler.cli.queue_add import read_spec
 from scheduler.cli.shapes import plan_json
 from scheduler.planner import SetHours, SetWeight, TakeDown, UnknownName
-from scheduler.planner.orders import ORDERS
+from scheduler.planner.orders import POLICIES
 from scheduler.service.whatif import ask_what_if
 
 if TYPE_CHECKING:
@@ -30,8 +30,9 @@ def show_what_if(
     """Write what the edits would change. Raises CatalogueError, DuplicateJob, NotFound, UsageFault, WhatIfRefused."""
     if not (files or pools or weights or policy):
         raise UsageFault("nothing to try", "no edit was given", "Give --add-job, --pool, --weight or --policy")
-    if policy is not None and policy not in ORDERS:
-        raise UsageFault("unknown policy", f"{policy} is none of {listed(ORDERS)}", _meant("policy", policy, ORDERS))
+    if policy is not None and policy not in POLICIES:
+        way_out = _meant("policy", policy, POLICIES)
+        raise UsageFault("unknown policy", f"{policy} is none of {listed(POLICIES)}", way_out)
     specs = [read_spec(path, {}) for path in files]
     edits = [*map(_pool_edit, pools), *map(_weight_edit, weights)]
     try:

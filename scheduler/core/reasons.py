@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
+from math import floor, log10
 from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
@@ -179,7 +180,7 @@ class Outbid(Reason):
         if self.price is not None:
             parts.append(f"price {self.price:.2f} per hour")
         if self.weight_to_start is not None:
-            parts.append(f"would start now at weight {self.weight_to_start:.2f}")
+            parts.append(f"would start now at weight {weight_rounded_up(self.weight_to_start):.6g}")
         if self.planned_start is not None:
             parts.append(f"planned {show(self.planned_start, zone)}")
         return "; ".join(parts)
@@ -192,6 +193,15 @@ def from_json(data: dict[str, Any]) -> Reason:
     if kind is NoAllowedPool:
         fields["allowed"] = tuple(fields["allowed"])
     return kind(**fields)
+
+
+def weight_rounded_up(weight: float) -> float:
+    """Return ``weight`` in three digits, never lower than it was: a weight told to people must be enough."""
+    if weight <= 0:
+        return 0.0
+    digits = 2 - floor(log10(weight))
+    rounded = round(weight, digits)
+    return rounded if rounded >= weight else round(rounded + 10.0**-digits, digits)
 
 
 def show(instant: int, zone: str = "UTC") -> str:

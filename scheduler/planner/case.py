@@ -12,7 +12,7 @@ from scheduler.planner.value import Discount, reference_rate
 
 if TYPE_CHECKING:
     from scheduler.core.pool import Pool
-    from scheduler.core.snapshot import JobView, Snapshot
+    from scheduler.core.snapshot import JobView, LiveRun, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +189,23 @@ def _expected_steps(view: JobView, offer: Offer | None, start: int, deadline: in
     setup_left = max(0, start + offer.terms.setup - now)
     length = deadline - now - setup_left + offer.terms.setup
     return offer.steps_in(max(0, length), devices, 1.0, view.remaining_steps)
+
+
+def expected_of_live_runs(snapshot: Snapshot) -> dict[str, tuple[LiveRun, int]]:
+    """Return, for each open job that sits in a live run, the run and the steps the rest of it will checkpoint."""
+    jobs = {view.name: view for view in snapshot.jobs}
+    return {
+        name: (
+            run,
+            _expected_steps(
+                jobs[name], _offer(jobs[name], seen.pool), run.start, run.deadline, len(run.jobs), snapshot.now
+            ),
+        )
+        for seen in snapshot.pools
+        for run in seen.live
+        for name in run.jobs
+        if name in jobs
+    }
 
 
 def _offer(view: JobView, pool: Pool) -> Offer | None:

@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
+from scheduler.planner.case import expected_of_live_runs
+
 if TYPE_CHECKING:
-    from scheduler.core.plan import Placement, Plan
-    from scheduler.core.snapshot import Snapshot
+    from collections.abc import Sequence
+
+    from scheduler.core.plan import Placement, Plan, Seat
+    from scheduler.core.snapshot import JobView, LiveRun, Snapshot
 
 
 @dataclass(frozen=True, slots=True)
 class JobOutlook:
-    """What a plan means to one job: when it starts and finishes (None: not within the horizon), seconds, steps."""
+    """What a plan means to one job: when it starts and finishes (None: not within the horizon), seconds, steps.
+
+    A job that sits in a live run started with that run, and what the run is expected to save counts as steps.
+    """
 
     start: int | None
     finish: int | None
@@ -56,7 +63,7 @@ class Difference:
 
 def differences(snapshot: Snapshot, before: Plan, after: Plan) -> Difference:
     """Return what changes from ``before`` to ``after``; ``snapshot`` tells remaining work and deadlines."""
-    old, new = _outlooks(snapshot, before), _outlooks(snapshot, after)
+    old, new = outlooks(snapshot, before), outlooks(snapshot, after)
     jobs = tuple(
         JobChange(name, old.get(name), new.get(name)) for name in sorted({*old, *new}) if old.get(name) != new.get(name)
     )
@@ -70,19 +77,39 @@ def differences(snapshot: Snapshot, before: Plan, after: Plan) -> Difference:
 
 
 def outlook(snapshot: Snapshot, plan: Plan, job: str) -> JobOutlook:
-    """Return what ``plan`` means to ``job``; raises StopIteration for a job the snapshot does not hold."""
-    view = next(found for found in snapshot.jobs if found.name == job)
-    start = finish = None
-    seconds = steps = 0
+    """Return what ``plan`` means to ``job``; raises KeyError for a job the snapshot does not hold."""
+    view = next((found for found in snapshot.jobs if found.name == job), None)
+    if view is None:
+        raise KeyError(job)
+    return outlooks(replace(snapshot, jobs=(view,)), plan).get(job) or _outlook(view, (), None)
+
+
+def outlooks(snapshot: Snapshot, plan: Plan) -> dict[str, JobOutlook]:
+    """Return what ``plan`` means to each open job that it plans or that runs now."""
+    seats: dict[str, list[tuple[Placement, Seat]]] = {}
     for placement in sorted(plan.placements, key=lambda found: found.start):
         for seat in placement.seats:
-            if seat.job != job:
-                continue
-            start = placement.start if start is None else start
-            seconds += placement.end - placement.start
-            steps += seat.steps
-            if steps >= view.remaining_steps and finish is None:
-                finish = placement.end
+            seats.setdefault(seat.job, []).append((placement, seat))
+    live = expected_of_live_runs(snapshot)
+    return {
+        job.name: _outlook(job, seats.get(job.name, ()), live.get(job.name))
+        for job in snapshot.jobs
+        if job.name in seats or job.name in live
+    }
+
+
+def _outlook(view: JobView, seats: Sequence[tuple[Placement, Seat]], live: tuple[LiveRun, int] | None) -> JobOutlook:
+    start = finish = None
+    seconds = steps = 0
+    if live is not None:
+        run, steps = live
+        start, finish = run.start, run.deadline if steps >= view.remaining_steps else None
+    for placement, seat in seats:
+        start = placement.start if start is None else start
+        seconds += placement.end - placement.start
+        steps += seat.steps
+        if steps >= view.remaining_steps and finish is None:
+            finish = placement.end
     on_time = None if view.deadline is None else finish is not None and finish <= view.deadline
     return JobOutlook(start, finish, seconds, steps, on_time)
 
@@ -96,11 +123,6 @@ def churn(before: Plan, after: Plan, start: int, end: int) -> float:
         for begin, stop in spans:
             kept += sum(max(0, min(stop, e) - max(begin, b)) for b, e in new.get(key, ()))
     return 1 - kept / total if total else 0.0
-
-
-def _outlooks(snapshot: Snapshot, plan: Plan) -> dict[str, JobOutlook]:
-    planned = {seat.job for placement in plan.placements for seat in placement.seats}
-    return {job.name: outlook(snapshot, plan, job.name) for job in snapshot.jobs if job.name in planned}
 
 
 def _seconds_by_pool(placements: tuple[Placement, ...]) -> dict[str, int]:

@@ -3,57 +3,99 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import sqrt
 from typing import TYPE_CHECKING
 
-from scheduler.core.reasons import Outbid
+from scheduler.core.reasons import Outbid, weight_rounded_up
 from scheduler.planner.layers import ALL_LAYERS, Options, Planner
+from scheduler.planner.session import terms
+from scheduler.planner.value import reference_rate
 from scheduler.planner.whatif import SetWeight, UnknownName, apply
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scheduler.core.plan import Plan
     from scheduler.core.reasons import Reason
-    from scheduler.core.snapshot import Snapshot
+    from scheduler.core.snapshot import JobView, Snapshot
 
-DOUBLINGS_MAX = 20
-HALVINGS = 7
+# The weight is known when this factor lies between one that starts the job and one that does not.
+CLOSE = 1.01
+# From a first guess the weight moves by these factors until both sides are known.
+STRIDES = (1.05, 1.3, 2.0, 8.0, 100.0, 1e4, 1e6)
+# A weight that was found on the way must hold for a plan made from scratch; if not, it is raised by these.
+MARGINS = (1.0, 1.01, 1.03, 1.1, 1.3, 2.0)
 
 
-def explain(snapshot: Snapshot, job: str, options: Options = ALL_LAYERS) -> Reason | None:
+def explain(
+    snapshot: Snapshot, job: str, options: Options = ALL_LAYERS, incumbent: Plan | None = None
+) -> Reason | None:
     """Return why ``job`` does not start now, or None when it starts or runs. Raises UnknownName.
 
-    For a job that is outbid, ``weight_to_start`` is a weight with which planning again does start it now, found by
-    trying; no weight a percent lower was seen to.
+    ``incumbent`` is the plan in force. For a job that is outbid, ``weight_to_start`` is a weight with which planning
+    again does start it now, found by trying; about a percent less was seen not to.
     """
     if all(view.name != job for view in snapshot.jobs):
         raise UnknownName("job", job, [view.name for view in snapshot.jobs])
-    plan = Planner(options).plan(snapshot)
+    planner = Planner(options)
+    plan = planner.plan(snapshot, incumbent)
     reason = next((found.reason for found in plan.deferrals if found.job == job), None)
-    if isinstance(reason, Outbid):
-        return replace(reason, weight_to_start=weight_to_start(snapshot, job, options))
-    return reason
+    if not isinstance(reason, Outbid):
+        return reason
+
+    def starts(weight: float, maker: Planner) -> bool:
+        found = maker.plan(apply(snapshot, SetWeight(job, weight)), incumbent)
+        return any(seat.job == job for placement in found.due_now for seat in placement.seats)
+
+    view = next(found for found in snapshot.jobs if found.name == job)
+    # One planner for all tries: its solver goes on from the last basis, which is many times faster.
+    found = _least(view.weight, _guess(snapshot, view, reason), lambda weight: starts(weight, planner))
+    if found is None:
+        return reason
+    sure = (weight_rounded_up(found * margin) for margin in MARGINS)
+    return replace(reason, weight_to_start=next((w for w in sure if starts(w, Planner(options))), None))
 
 
-def weight_to_start(snapshot: Snapshot, job: str, options: Options = ALL_LAYERS) -> float | None:
-    """Return the lowest weight found with which a new plan starts ``job`` now; None if no weight does."""
-    low = next(view.weight for view in snapshot.jobs if view.name == job)
-    high = max(low, 1e-3)
-    for _ in range(DOUBLINGS_MAX):
-        high *= 2
-        if _starts(snapshot, job, high, options):
-            break
+def _guess(snapshot: Snapshot, view: JobView, reason: Outbid) -> float:
+    """Return the weight at which the job's longest session pays the price of its hours, alone on all devices."""
+    pool = next(found.pool for found in snapshot.pools if found.pool.name == reason.pool)
+    speed = view.speed(pool.name, max(view.needs.devices_min, min(view.needs.devices_max, pool.devices_per_session)))
+    found = terms(view, pool)
+    length = min(pool.session_cap_seconds, found.length_for(view.remaining_steps / speed))
+    brings = view.weight * speed / reference_rate(view) * found.useful(length) / length  # per hour of the session
+    return view.weight * (reason.price or 0.0) / brings if brings > 0 else 0.0
+
+
+def _least(low: float, guess: float, starts: Callable[[float], bool]) -> float | None:
+    """Return a weight that starts the job, hardly above one that does not; None when no weight seems to.
+
+    ``low`` does not start it. The search strides from ``guess`` until both sides are known and halves what lies
+    between them, in ratio.
+    """
+    low = max(low, 1e-6)
+    high = guess if guess > low * CLOSE and starts(guess) else None
+    if high is None:
+        low = base = max(low, guess)
+        for stride in STRIDES:
+            if starts(base * stride):
+                high = base * stride
+                break
+            low = base * stride
+        else:
+            return None
     else:
-        return None
-    for _ in range(HALVINGS):
-        middle = (max(low, high / 2) + high) / 2
-        if _starts(snapshot, job, middle, options):
+        base = high
+        for stride in STRIDES:
+            if base / stride <= low:
+                break
+            if not starts(base / stride):
+                low = base / stride
+                break
+            high = base / stride
+    while high > low * CLOSE:
+        middle = sqrt(low * high)
+        if starts(middle):
             high = middle
         else:
             low = middle
-        if high - low < 0.01 * high:
-            break
     return high
-
-
-def _starts(snapshot: Snapshot, job: str, weight: float, options: Options) -> bool:
-    plan: Plan = Planner(options).plan(apply(snapshot, SetWeight(job, weight)))
-    return any(seat.job == job for placement in plan.due_now for seat in placement.seats)

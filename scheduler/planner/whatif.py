@@ -8,11 +8,9 @@ from typing import TYPE_CHECKING, assert_never
 from scheduler.core.plan import Plan
 from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota
 from scheduler.core.window import HOUR
-from scheduler.planner.case import make_case
 from scheduler.planner.differ import Difference, differences
-from scheduler.planner.dispatch import dispatch
 from scheduler.planner.layers import ALL_LAYERS, Options, Planner
-from scheduler.planner.orders import ORDERS, in_order
+from scheduler.planner.orders import POLICIES, plan_by
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,24 +63,24 @@ class UnknownName(LookupError):
 
 
 def what_if(
-    snapshot: Snapshot, edits: Sequence[Edit], policy: str | None = None, options: Options = ALL_LAYERS
+    snapshot: Snapshot,
+    edits: Sequence[Edit],
+    policy: str | None = None,
+    options: Options = ALL_LAYERS,
+    incumbent: Plan | None = None,
 ) -> tuple[Plan, Difference]:
     """Return the plan of the edited snapshot and how it differs from the plan of ``snapshot`` itself.
 
-    Both are made from scratch, so that the difference is the edits' alone. ``policy`` plans the edited one by a
-    simpler order (see ``orders.ORDERS``). Raises UnknownName.
+    Both carry on ``incumbent``, the plan in force, where nothing clearly better is found: what the daemon would do.
+    ``policy`` plans the edited one by a simpler order (see ``orders.POLICIES``). Raises UnknownName.
     """
-    if policy is not None and policy not in ORDERS:
-        raise UnknownName("policy", policy, list(ORDERS))
+    if policy is not None and policy not in POLICIES:
+        raise UnknownName("policy", policy, list(POLICIES))
     edited = snapshot
     for edit in edits:
         edited = apply(edited, edit)
-    before = Planner(options).plan(snapshot)
-    if policy is None:
-        after = Planner(options).plan(edited)
-    else:
-        case = make_case(edited, firm_deadlines=options.firm_deadlines)
-        after = replace(dispatch(edited, in_order(case, ORDERS[policy]), case), made_by=policy)
+    before = Planner(options).plan(snapshot, incumbent)
+    after = Planner(options).plan(edited, incumbent) if policy is None else plan_by(edited, policy)
     return after, differences(edited, before, after)
 
 

@@ -93,13 +93,18 @@ def session_changes(before: Plan, after: Plan, launched: Sequence[Run]) -> tuple
 
 
 def _as_then(snapshot: Snapshot, launched: Sequence[Run]) -> Snapshot:
-    """Return the jobs with the steps they had before the runs in between, so that both plans count from there."""
+    """Return the jobs with the steps they had before the runs in between, so that both plans count from there.
+
+    Those runs count as planned sessions, so what they will still save is not counted a second time.
+    """
     steps: dict[str, int] = {}
     for run in launched:
         for lane in run.lanes:
             steps.setdefault(lane.job, lane.restore_step or 0)
+    keys = {run.key for run in launched}
     jobs = tuple(replace(job, done_step=steps.get(job.name, job.done_step)) for job in snapshot.jobs)
-    return replace(snapshot, jobs=jobs)
+    pools = tuple(replace(view, live=tuple(run for run in view.live if run.key not in keys)) for view in snapshot.pools)
+    return replace(snapshot, jobs=jobs, pools=pools)
 
 
 def _is_run_of(placement: Placement, run: Run) -> bool:

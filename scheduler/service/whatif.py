@@ -9,7 +9,7 @@ from scheduler.core.job import Queued
 from scheduler.core.quota import MoneyQuota
 from scheduler.planner import AddJob, SetHours, UnknownName, explain, what_if
 from scheduler.service.snapshot import job_view, load_snapshot
-from scheduler.store import jobs
+from scheduler.store import jobs, plans
 from scheduler.store.jobs import DuplicateJob, JobRecord
 
 if TYPE_CHECKING:
@@ -43,16 +43,18 @@ def ask_what_if(
 ) -> tuple[Plan, Difference]:
     """Return the plan with ``specs`` added, then ``edits`` made, and how it differs from the plan without either.
 
-    ``policy`` makes the first by a simpler order. Raises UnknownName, DuplicateJob, WhatIfRefused.
+    Both carry on the plan in force, as the daemon would. ``policy`` makes the first by a simpler rule. Raises
+    UnknownName, DuplicateJob, WhatIfRefused.
     """
     with desk.database.read() as tx:
         snapshot = load_snapshot(tx, desk.pools, desk.now, desk.horizon_seconds)
         records = {record.spec.name: record for record in jobs.everything(tx)}
+        incumbent = plans.newest(tx)
     added = _added(desk, specs, records)
     for edit in edits:
         if isinstance(edit, SetHours):
             _must_count_hours(desk.pools, edit.pool)
-    return what_if(snapshot, [*added, *edits], policy, desk.options)
+    return what_if(snapshot, [*added, *edits], policy, desk.options, incumbent)
 
 
 def ask_why(desk: Desk, job: str) -> Reason | None:
@@ -62,7 +64,8 @@ def ask_why(desk: Desk, job: str) -> Reason | None:
     """
     with desk.database.read() as tx:
         snapshot = load_snapshot(tx, desk.pools, desk.now, desk.horizon_seconds)
-    return explain(snapshot, job, desk.options)
+        incumbent = plans.newest(tx)
+    return explain(snapshot, job, desk.options, incumbent)
 
 
 def _added(desk: Desk, specs: Sequence[JobSpec], records: Mapping[str, JobRecord]) -> list[AddJob]:

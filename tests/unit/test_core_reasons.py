@@ -41,7 +41,7 @@ CASES: list[tuple[Reason, list[str]]] = [
     (ConcurrencyFull("kaggle", 2, AT), ["kaggle", "2 sessions", "14:05"]),
     (ConcurrencyFull("kaggle", 2, None), ["kaggle", "2 sessions"]),
     (LeftoverTooShort("kaggle", 660, 2400), ["kaggle", "11 min", "40 min"]),
-    (Outbid("kaggle", "uff-main", 3.14159, 4.5, AT), ["kaggle", "uff-main", "3.14", "4.50", "14:05"]),
+    (Outbid("kaggle", "uff-main", 3.14159, 4.5, AT), ["kaggle", "uff-main", "3.14", "weight 4.5;", "14:05"]),
     (Outbid("kaggle", "uff-main", None, None, None), ["kaggle", "uff-main"]),
 ]
 

@@ -8,26 +8,17 @@ from dataclasses import replace
 import pytest
 
 from jobs.spec import Gate, Needs
-from scheduler.core.plan import Placement, Plan, Seat
+from scheduler.core.plan import Plan
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota
-from scheduler.core.reasons import Outbid
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK, Calendar
 from scheduler.planner import (
-    AddJob,
     Options,
     Planner,
-    SetHours,
-    SetWeight,
-    TakeDown,
-    UnknownName,
-    differences,
-    explain,
     plan_week,
     scale,
     verify,
-    what_if,
 )
 from scheduler.planner import layers as layers_module
 from scheduler.planner.differ import churn, outlook
@@ -138,56 +129,6 @@ def test_a_deadline_goes_before_value() -> None:
     soft = Planner(replace(QUICK, firm_deadlines=False)).plan(snapshot)
     assert outlook(snapshot, firm, "due").on_time is True
     assert outlook(snapshot, soft, "due").on_time is False
-
-
-def test_being_outbid_names_a_weight_that_starts_the_job() -> None:
-    """The weight is tried: planned again with it the job starts, with a tenth less it does not."""
-    snapshot = Snapshot(NOW, (job("strong", 4, 10), job("weak", 1, 10)), (PoolView(SAGEMAKER),), WEEK)
-    reason = explain(snapshot, "weak", QUICK)
-    assert isinstance(reason, Outbid)
-    assert reason.price is not None
-    assert reason.weight_to_start is not None
-    enough, _ = what_if(snapshot, [SetWeight("weak", reason.weight_to_start)], options=QUICK)
-    less, _ = what_if(snapshot, [SetWeight("weak", reason.weight_to_start * 0.9)], options=QUICK)
-    assert enough.due_now[0].seats[0].job == "weak"
-    assert less.due_now[0].seats[0].job == "strong"
-    assert explain(snapshot, "strong", QUICK) is None
-
-
-def test_what_if_tells_who_gains_and_who_loses() -> None:
-    """Taking Kaggle down delays main; more SageMaker hours show up as such; nothing changed is nothing."""
-    snapshot = seed_week()
-    _, nothing = what_if(snapshot, [], options=QUICK)
-    assert nothing.nothing
-    _, down = what_if(snapshot, [TakeDown("kaggle")], options=QUICK)
-    assert {change.pool: change.seconds_after for change in down.pools}["kaggle"] == 0
-    assert down.value_after < down.value_before
-    _, more = what_if(snapshot, [SetHours("sagemaker", 8)], options=QUICK)
-    assert {change.pool: change.seconds_after for change in more.pools}["sagemaker"] > 28 * HOUR
-    _, added = what_if(snapshot, [AddJob(job("new", 9, 2))], options=QUICK)
-    new = next(change for change in added.jobs if change.job == "new")
-    assert new.before is None
-    assert new.after is not None
-    assert new.after.finish is not None
-    plan, _ = what_if(snapshot, [], policy="fifo", options=QUICK)
-    assert plan.made_by == "fifo"
-
-
-@pytest.mark.parametrize("edit", [TakeDown("moon"), SetHours("moon", 1), SetWeight("nobody", 1)])
-def test_what_if_about_somebody_unknown_lists_who_is_known(edit: TakeDown | SetHours | SetWeight) -> None:
-    with pytest.raises(UnknownName, match="known: "):
-        what_if(seed_week(), [edit], options=QUICK)
-
-
-def test_differences_compare_starts_finishes_and_hours() -> None:
-    snapshot = Snapshot(NOW, (job("a", 1, 1),), (PoolView(SAGEMAKER),), WEEK)
-    whole = Plan(NOW, (Placement("sagemaker", NOW, NOW + 4_320, (Seat("a", 1, 3_600),)),), (), value=1.0)
-    found = differences(snapshot, Plan(NOW, (), ()), whole)
-    (change,) = found.jobs
-    assert change.before is None
-    assert change.after is not None
-    assert (change.after.start, change.after.finish, change.after.session_seconds) == (NOW, NOW + 4_320, 4_320)
-    assert (found.pools[0].seconds_before, found.pools[0].seconds_after) == (0, 4_320)
 
 
 def test_all_gates_closed_leaves_an_empty_plan_with_reasons() -> None:
