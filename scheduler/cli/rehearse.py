@@ -7,20 +7,21 @@ import os
 import signal
 import subprocess
 import sys
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from config.errors import ConfigError
 from config.layers import PREFIX
 from scheduler import clock
+from scheduler.cli import stand_in_aws, stand_in_kaggle
 from scheduler.cli.command import command
 from scheduler.cli.context import Cli
 from scheduler.cli.exits import Exit
 from scheduler.cli.output import Output
-from scheduler.cli.stand_in import stand_in, standing_in
 from scheduler.cli.week_summary import show_week
 from scheduler.report.week import to_json, week_of
 from scheduler.service.rehearsal import (
@@ -34,6 +35,8 @@ from scheduler.service.rehearsal import (
 )
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
     from scheduler.app import App
     from scheduler.report.week import Week
 
@@ -42,6 +45,7 @@ _DEFAULT_EPOCH = "2026-11-21T00:00:00Z"
 # What is set for the real scheduler must not reach into a rehearsal: its database above all.
 _NO_ENVIRONMENT: dict[str, str] = {}
 _PROGRESS_WALL_SECONDS = 0.5
+_LEAD_WALL_SECONDS = 1.5  # what the emulators take to start, which is nobody's scheduled time
 _LINE_EVERY_WALL_SECONDS = 15.0
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -54,7 +58,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
     "schedctl rehearse --hours 24 --scale 1800               one day, at half the speed",
     "schedctl --config out/week/rehearsal.toml runs list     look at it with any command",
 )
-def rehearse(
+def rehearse(  # noqa: PLR0913, PLR0917 - one parameter per option
     ctx: typer.Context,
     out: Annotated[Path, typer.Option(help="Folder of the rehearsal; an earlier rehearsal there is replaced.")] = Path(
         "out/week"
@@ -71,6 +75,13 @@ def rehearse(
             "credentials come from the environment."
         ),
     ] = "",
+    aws_endpoint: Annotated[
+        str,
+        typer.Option(
+            help="Address of a server that speaks AWS's protocols, runs at --scale and shows --epoch right now; "
+            "bucket, role and region come from --config, credentials from AWS's usual places."
+        ),
+    ] = "",
 ) -> None:
     """Run a whole week on this machine: real daemon, real database, real training, scaled clock.
 
@@ -85,16 +96,18 @@ def rehearse(
         app = _app(reopen(out))
     else:
         # The clock starts when all is prepared, unless it is somebody else's, which runs already.
-        rehearsal = Rehearsal(out, _instant(epoch), hours, scale, asked_at if kaggle_proxy else 0.0)
+        rehearsal = Rehearsal(out, _instant(epoch), hours, scale, asked_at if kaggle_proxy or aws_endpoint else 0.0)
         base = read_base(cli.options.config)
-        stand_in(base, out, kaggle_proxy)
+        stand_in_kaggle.stand_in(base, out, kaggle_proxy)
+        stand_in_aws.stand_in(base, out, aws_endpoint)
         _refuse_while_running(rehearsal)
         clear(out)
         app = prepare(rehearsal, base, seed)
     begun = reopen(out)
-    with standing_in(begun, app):
+    with _standing_in(begun, app):
         _run_daemon(begun, app)
     stop_clock(begun, app.clock.now())
+    app = _app(begun)
     week = _week(begun, app)
     _write(out, week, app)
     output = Output(cli.options.json, cli.colour, app.settings.zone)
@@ -104,6 +117,27 @@ def rehearse(
         show_week(output, week, out)
     if week.violations:
         raise typer.Exit(Exit.VIOLATIONS)
+
+
+@contextmanager
+def _standing_in(rehearsal: Rehearsal, app: App) -> Iterator[None]:
+    """See to it that the shipped emulators run while the rehearsal does, if pools were pointed to them.
+
+    Like the places they stand for, they outlive a crash of ours: the sessions on them go on, and a resumed rehearsal
+    finds them again. They are ended with the rehearsal, or end by themselves when nothing happens on them any more.
+    """
+    emulators = [one for module in (stand_in_aws, stand_in_kaggle) if (one := module.emulator_of(rehearsal, app))]
+    try:
+        for emulator in emulators:
+            emulator.start()
+        clock.pause(max(0.0, rehearsal.origin - clock.real_now()))
+        yield
+    except BaseException:
+        for emulator in emulators:
+            emulator.leave()
+        raise
+    for emulator in emulators:
+        emulator.end()
 
 
 def _instant(text: str) -> int:
@@ -161,9 +195,29 @@ def read_base(path: Path | None) -> dict[str, Any]:
         raise RehearsalError(f"the model definitions of {path} name no job. Add one: [[jobs]]")
     base = read_toml(path)
     base["pools"] = base.get("pools") or read_toml(shipped("pools.toml"))["pools"]
+    _refuse_unknown_platforms(path, base["pools"])
     base["models"] = [str(file) for file in app.settings.models]
     base["corpus"] = {**base.get("corpus", {}), "sources": list(app.settings.corpus.sources)}
     return base
+
+
+def _refuse_unknown_platforms(path: Path, pools: Sequence[Mapping[str, Any]]) -> None:
+    from jobs.problem import Problem, did_you_mean
+    from platforms.registry import known
+
+    problems = [
+        Problem(
+            str(path),
+            f"pools[{number}].platform",
+            pool["platform"],
+            "there is no such platform",
+            did_you_mean(pool["platform"], known()),
+        )
+        for number, pool in enumerate(pools)
+        if pool["platform"] not in known()
+    ]
+    if problems:
+        raise ConfigError(problems)
 
 
 def prepare(rehearsal: Rehearsal, base: dict[str, Any], seed: int) -> App:
@@ -173,7 +227,10 @@ def prepare(rehearsal: Rehearsal, base: dict[str, Any], seed: int) -> App:
     from scheduler.service import queue
     from scheduler.store.engine import open_database
 
-    write_settings(rehearsal, settings_for(rehearsal, base))
+    # A bucket that the shipped emulator keeps is filled as the folder that it is, before the emulator runs.
+    keeps_bucket = stand_in_aws.keeps_bucket(rehearsal, base)
+    first = {**base, "artifacts": {}} if keeps_bucket else base
+    write_settings(rehearsal, settings_for(rehearsal, first))
     app = _app(rehearsal)
     app.settings.state_dir.mkdir(parents=True, exist_ok=True)
     open_database(app.database_url, create=True).close()
@@ -186,7 +243,8 @@ def prepare(rehearsal: Rehearsal, base: dict[str, Any], seed: int) -> App:
     for spec in specs:
         app.training_data.prefix(spec.name)
     app.database.close()
-    started = replace(rehearsal, origin=rehearsal.origin or clock.real_now())
+    lead = _LEAD_WALL_SECONDS if keeps_bucket else 0.0
+    started = replace(rehearsal, origin=rehearsal.origin or clock.real_now() + lead)
     write_settings(started, settings_for(started, base))
     return _app(started)
 

@@ -92,7 +92,7 @@ def settings_for(rehearsal: Rehearsal, base: Mapping[str, Any]) -> dict[str, Any
     document: dict[str, Any] = {**base}
     document["state_dir"] = str(rehearsal.state)
     document["database_url"] = ""
-    document["artifacts"] = {"kind": "directory", "root": str(rehearsal.folder / "artifacts")}
+    document["artifacts"] = base.get("artifacts") or _folder_store(rehearsal)
     document["clock"] = {
         "scale": rehearsal.scale,
         "epoch": float(rehearsal.epoch),
@@ -109,6 +109,10 @@ def settings_for(rehearsal: Rehearsal, base: Mapping[str, Any]) -> dict[str, Any
     document["logging"] = {"format": "json", "level": "info"}
     document["pools"] = [_pool(rehearsal, pool) for pool in base.get("pools", [])]
     return document
+
+
+def _folder_store(rehearsal: Rehearsal) -> dict[str, Any]:
+    return {"kind": "directory", "root": str(rehearsal.folder / "artifacts")}
 
 
 def _pool(rehearsal: Rehearsal, pool: Mapping[str, Any]) -> dict[str, Any]:
@@ -136,9 +140,14 @@ def _seconds(rehearsal: Rehearsal, wall: float) -> str:
 
 
 def stop_clock(rehearsal: Rehearsal, now: int) -> None:
-    """Let the clock of a rehearsal that is over stand still, so that commands show its last moment."""
+    """Let the clock of a rehearsal that is over stand still, so that commands show its last moment.
+
+    A bucket that lies in the rehearsal's folder is read as the folder that it is: its server is gone.
+    """
     document = tomllib.loads(rehearsal.config.read_text())
     document["clock"].setdefault("stopped_at", now)
+    if document["artifacts"]["root"] == _folder_store(rehearsal)["root"]:
+        document["artifacts"] = _folder_store(rehearsal)
     write_settings(rehearsal, document)
 
 

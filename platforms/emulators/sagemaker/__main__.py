@@ -25,7 +25,9 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where jobs and the instances' disks live")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--bucket", default="", help="a bucket to begin with")
+    parser.add_argument("--other-bucket", action="append", default=[], help="a further one; may be repeated")
     parser.add_argument("--objects", type=Path, help="the folder in which the bucket's objects are kept")
+    parser.add_argument("--region", default="us-east-1")
     parser.add_argument("--role", default="", help="name of an execution role to begin with")
     parser.add_argument("--epoch", type=float, default=0.0, help="scheduled second at the instant --origin")
     parser.add_argument("--origin", type=float, default=0.0, help="real second at which --epoch was shown")
@@ -39,11 +41,13 @@ def main() -> None:
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
-    place = Place(options.folder.absolute(), clock, Rules(instances_max=options.instances))
+    place = Place(options.folder.absolute(), clock, Rules(instances_max=options.instances), options.region)
     clear(place.disks)
     with Server(place, options.port) as server:
         if options.bucket:
             server.make_bucket(options.bucket, options.objects and options.objects.absolute())
+        for bucket in options.other_bucket:
+            server.make_bucket(bucket)
         if options.role:
             server.make_role(options.role)
         sys.stdout.write(f"{server.address}\n")

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
+_FIRST_REGION = "us-east-1"  # the only one whose name must not be given when a bucket is made
 _SERVICE = "sagemaker.amazonaws.com"
 
 
@@ -20,14 +21,22 @@ class MotoCloud:
 
     SIGNATURE: ClassVar[str] = "emulated-instance"
 
-    def __init__(self, address: str) -> None:
+    def __init__(self, address: str, region: str) -> None:
+        self._region = region
         self._files = self._client("s3", address)
         self._logs = self._client("logs", address)
         self._roles = self._client("iam", address)
 
     def make_bucket(self, bucket: str) -> None:
         """Make an empty bucket; one that is there already stays."""
-        self._files.create_bucket(Bucket=bucket)
+        from botocore.exceptions import ClientError
+
+        elsewhere = {"CreateBucketConfiguration": {"LocationConstraint": self._region}}
+        try:
+            self._files.create_bucket(Bucket=bucket, **({} if self._region == _FIRST_REGION else elsewhere))
+        except ClientError as error:
+            if error.response["Error"]["Code"] != "BucketAlreadyOwnedByYou":
+                raise
 
     def make_role(self, name: str) -> None:
         """Make an execution role that trusts SageMaker; one that is there already stays."""
@@ -93,5 +102,5 @@ class MotoCloud:
         from botocore.config import Config
 
         return boto3.session.Session(
-            aws_access_key_id="emulator", aws_secret_access_key=self.SIGNATURE, region_name="us-east-1"
+            aws_access_key_id="emulator", aws_secret_access_key=self.SIGNATURE, region_name=self._region
         ).client(service, endpoint_url=address, config=Config(user_agent_extra=self.SIGNATURE))

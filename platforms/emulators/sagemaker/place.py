@@ -36,7 +36,7 @@ class Place:
         self.cloud: Cloud | None = None
         self._folder = folder
         self._clock = clock
-        self._region = region
+        self.region = region
         self._lock = threading.Lock()
         self._deleted_seconds = 0
         self._records.mkdir(parents=True, exist_ok=True)
@@ -77,7 +77,7 @@ class Place:
 
     def _made(self, request: Mapping[str, Any]) -> Job:
         name = request["TrainingJobName"]
-        arn = f"arn:aws:sagemaker:{self._region}:{_ACCOUNT}:training-job/{name}"
+        arn = f"arn:aws:sagemaker:{self.region}:{_ACCOUNT}:training-job/{name}"
         return Job(request, arn, self.disks / name, self._records / f"{name}.json", self._clock, self.rules)
 
     def describe(self, request: Mapping[str, Any]) -> dict[str, Any]:

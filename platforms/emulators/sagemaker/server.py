@@ -53,7 +53,7 @@ class Server:
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._server = make_server(_LOOPBACK, self._port, self._answer, threaded=True)
         self.address = f"http://{_LOOPBACK}:{self._server.server_port}"
-        self._cloud = self.place.cloud = MotoCloud(self.address)
+        self._cloud = self.place.cloud = MotoCloud(self.address, self.place.region)
         self._thread = threading.Thread(target=self._server.serve_forever, name="sagemaker emulator", daemon=True)
         self._thread.start()
         return self
