@@ -12,16 +12,13 @@ import fcntl
 import json
 import os
 import re
-import select
 import shutil
 import signal
-import subprocess
 import threading
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import platforms
 from platforms.base import (
     Capabilities,
     Misconfigured,
@@ -33,6 +30,7 @@ from platforms.base import (
 )
 from platforms.local.records import KEEPER_LOG, LAUNCH, ORDER, OUTPUT, WORK
 from platforms.local.session import Session
+from platforms.local.spawn import CLAIM_SECONDS, RUNNER_VARIABLE, as_child, through_runner
 from platforms.registry import read_count, reject_unknown
 
 if TYPE_CHECKING:
@@ -48,7 +46,6 @@ _NEW = ".new-"  # a folder in the making
 _GONE = ".gone-"  # a folder in removal
 _LOCK_TRIES = 250
 _LOCK_WAIT_SECONDS = 0.02
-_CLAIM_SECONDS = 10  # real seconds a keeper may take to claim; it takes a hundredth of one
 _LOG_CHUNK_BYTES = 1 << 16
 _SETTINGS = frozenset({"devices", "log_bytes", "nice", "pass_environment"})
 # The daemon's environment holds secrets of mail servers and accounts; a session gets what programs need to
@@ -57,12 +54,11 @@ _ENVIRONMENT = re.compile(
     r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TZ|TMPDIR|LD_LIBRARY_PATH|VIRTUAL_ENV|XDG_CACHE_HOME|"
     r"(CUDA|NVIDIA|NCCL|OMP|MKL|OPENBLAS)_\w+"
 )
-_KEEPER = "import sys; sys.path.append(sys.argv.pop(1)); from platforms.local.keeper import main; main()"
 
 
 def load(settings: Mapping[str, str], context: PlatformContext) -> LocalPlatform:
     """Return the local platform of one pool. Raises Misconfigured."""
-    return LocalPlatform(settings, context)
+    return LocalPlatform(settings, context, os.environ.get(RUNNER_VARIABLE, ""))
 
 
 class LocalPlatform:
@@ -72,13 +68,17 @@ class LocalPlatform:
     session gets its share of them and the ``devices`` of its lanes are translated), ``log_bytes`` (output
     kept of each session), ``nice`` (added to the priority of payloads), ``pass_environment``
     (comma-separated names of further variables that payloads may see).
+
+    With a ``runner``, the socket of the service manager, sessions run in units of their own; else they are
+    processes that left the daemon.
     """
 
     capabilities = Capabilities(cancels=True, tails_logs=True)
 
-    def __init__(self, settings: Mapping[str, str], context: PlatformContext) -> None:
+    def __init__(self, settings: Mapping[str, str], context: PlatformContext, runner: str = "") -> None:
         reject_unknown("local", settings, _SETTINGS)
         self._context = context
+        self._runner = runner
         self._log_bytes = read_count("local", settings, "log_bytes", 8 << 20)
         self._nice = read_count("local", settings, "nice", 10)
         self._devices = _read_devices(settings.get("devices", ""))
@@ -206,7 +206,7 @@ class LocalPlatform:
             launch["lanes"] = [_translate(lane, devices) for lane in launch.get("lanes", ())]
         order = {
             "launched_at": now,
-            "claim_by": now + round(_CLAIM_SECONDS * max(self._clock["scale"], 1.0)),
+            "claim_by": now + round(CLAIM_SECONDS * max(self._clock["scale"], 1.0)),
             "deadline": request.deadline,
             "devices": devices,
         }
@@ -258,7 +258,6 @@ class LocalPlatform:
         """Start the keeper of a session and wait until it has claimed it; return whether it said so."""
         clock = {**self._clock, **request.launch.get("clock", {})}
         arguments = [
-            Path(platforms.__file__).parent.parent,
             folder,
             request.deadline,
             self._context.session_cap_seconds,
@@ -271,26 +270,10 @@ class LocalPlatform:
         environment = {
             name: text for name, text in os.environ.items() if _ENVIRONMENT.fullmatch(name) or name in self._passed
         }
-        with (
-            (folder / KEEPER_LOG).open("ab") as keeper_log,
-            subprocess.Popen(
-                [self._context.python, "-I", "-S", "-c", _KEEPER, *map(str, arguments)],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=keeper_log,
-                cwd="/",
-                env=environment,
-                start_new_session=True,
-            ) as starter,
-        ):
-            if starter.stdout is None:
-                raise AssertionError("a pipe was asked for")
-            answered = select.poll()
-            answered.register(starter.stdout, select.POLLIN)
-            if answered.poll(_CLAIM_SECONDS * 1000):
-                return starter.stdout.read(1) == b"1"
-            starter.kill()
-            return False
+        words = list(map(str, arguments))
+        if self._runner:
+            return through_runner(self._runner, folder, words, environment)
+        return as_child(self._context.python, folder, words, environment)
 
     def _session(self, key: str) -> Session:
         return Session(key, self._root / key)

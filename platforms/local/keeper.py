@@ -10,6 +10,7 @@ parse.
 
 from __future__ import annotations
 
+import _signal  # type: ignore[import-not-found]  # the built-in part of signal
 import os
 import select
 import sys
@@ -19,6 +20,7 @@ from platforms.local.processes import MARK, SIGKILL, boot_id, kill_members, star
 from platforms.local.records import CLAIM, END, LAUNCH, OUTPUT, publish
 
 _CHUNK_BYTES = 1 << 16
+_SIGTERM = 15
 _LOOK_SECONDS = 60.0  # a wall clock may be set while we wait, so the deadline is looked at again this often
 
 
@@ -65,10 +67,18 @@ class Log:
 
 
 def main() -> None:
-    """Detach, then keep one session. Writes one byte to stdout once it is claimed and the agent let go."""
-    terms = Terms(sys.argv[1:])
+    """Leave the daemon, then keep one session."""
     if os.fork():
         os._exit(0)  # the daemon has nothing to reap later, and init adopts the keeper
+    keep(sys.argv[1:], in_unit=False)
+
+
+def keep(arguments: list[str], *, in_unit: bool) -> None:
+    """Keep one session until it ends. Writes one byte to stdout once it is claimed and the agent let go.
+
+    In a unit of its own, which is stopped by a SIGTERM to all of it, the keeper stays until the agent has left.
+    """
+    terms = Terms(arguments)
     os.chdir(terms.folder)
     started_at = int(terms.now())
     ends_by = min(terms.deadline, started_at + terms.cap_seconds) if terms.cap_seconds else terms.deadline
@@ -78,6 +88,8 @@ def main() -> None:
     output, output_end = os.pipe()
     agent, let_go = _fork_agent(terms, output_end)
     os.close(output_end)
+    if in_unit:
+        _signal.signal(_SIGTERM, _signal.SIG_IGN)
     ticks = start_ticks(agent) or 0
     claim = (
         f'{{"keeper": {os.getpid()}, "keeper_ticks": {start_ticks(os.getpid())}, "agent": {agent}, '
