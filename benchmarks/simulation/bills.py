@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, date, datetime, timedelta
+from functools import lru_cache
 from itertools import pairwise
 from typing import TYPE_CHECKING, assert_never
 from zoneinfo import ZoneInfo
@@ -64,16 +65,29 @@ def first_use_windows(bills: Sequence[Bill], span: int) -> Iterator[Bill]:
 
 def calendar_windows(calendar: Calendar, start: int, end: int) -> Iterator[Bill]:
     """Yield the calendar's windows that touch [start, end)."""
+    year = datetime.fromtimestamp(start, UTC).year
+    while True:
+        # Years overlap by more than a window, so that none is cut at a year's end.
+        for opens, closes in _windows_of(calendar, year):
+            if opens >= end:
+                return
+            if closes > start:
+                yield opens, closes
+                start = closes
+        year += 1
+
+
+@lru_cache(maxsize=256)
+def _windows_of(calendar: Calendar, year: int) -> tuple[Bill, ...]:
+    """Return the windows that begin from December of the year before until January of the year after."""
     zone = ZoneInfo(calendar.zone)
-    day = datetime.fromtimestamp(start, zone).date() - timedelta(days=32)
-    edges: list[int] = []
-    while not edges or edges[-1] < end:
+    day, last = date(year - 1, 11, 20), date(year + 1, 1, 31)
+    edges = []
+    while day <= last:
         if _begins(calendar, day):
             edges.append(_local(zone, day, calendar.offset_seconds))
         day += timedelta(days=1)
-    for opens, closes in pairwise(edges):
-        if closes > start:
-            yield opens, closes
+    return tuple(pairwise(edges))
 
 
 def _begins(calendar: Calendar, day: date) -> bool:

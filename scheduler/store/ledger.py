@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import bindparam, func, insert, select
 
@@ -10,7 +12,7 @@ from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, fold
 from scheduler.store.schema import ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -69,7 +71,7 @@ def entries(tx: Connection, since: int | None = None, pool: str | None = None) -
         rows = tx.execute(_ALL_OF_POOL, {"pool": pool})
     else:
         rows = tx.execute(_SINCE_OF_POOL, {"since": since, "pool": pool})
-    return [LedgerEntry(EntryKind(row[0]), *row[1:]) for row in rows]
+    return [_entry(row) for row in rows]
 
 
 def page(tx: Connection, limit: int, offset: int = 0, pool: str | None = None) -> tuple[list[LedgerEntry], int]:
@@ -77,9 +79,20 @@ def page(tx: Connection, limit: int, offset: int = 0, pool: str | None = None) -
     wanted = [ledger.c.pool == pool] if pool is not None else []
     total: int = tx.execute(_COUNT.where(*wanted)).scalar_one()
     rows = tx.execute(_NEWEST_FIRST.where(*wanted).limit(limit).offset(offset))
-    return [LedgerEntry(EntryKind(row[0]), *row[1:]) for row in rows], total
+    return [_entry(row) for row in rows], total
 
 
-def charges(tx: Connection, since: int) -> dict[str, tuple[Charge, ...]]:
+def charges(tx: Connection, since: int) -> Mapping[str, tuple[Charge, ...]]:
     """Return what counts against each pool: the fold of all entries of runs that reach past ``since``."""
-    return fold(entries(tx, since))
+    return _folded(tuple(map(tuple, tx.execute(_SINCE, {"since": since}))))
+
+
+@lru_cache(maxsize=4)
+def _folded(rows: tuple[tuple[Any, ...], ...]) -> Mapping[str, tuple[Charge, ...]]:
+    # Planning, reserving and auditing read the same books within one cycle, and often again in the next.
+    return MappingProxyType(fold(_entry(row) for row in rows))
+
+
+def _entry(row: Sequence[Any]) -> LedgerEntry:
+    kind, *rest = row
+    return LedgerEntry(EntryKind(kind), *rest)
