@@ -71,6 +71,7 @@ class Capabilities:
     survives_daemon: bool = True  # sessions live on when the daemon dies
     keeps_output_on_kill: bool = True  # files survive a session that is killed
     heeds_stop_flag: bool = True  # every session sees the artifact store's stop flag; else Observed.heeds tells which
+    needs_person: bool = False  # nothing runs before a person takes the session in hand
     finds_strays: bool = False  # strays() finds sessions of ours that our books do not name
     visibility_seconds: int = 0  # a launched key may be missing from find() for this long
 

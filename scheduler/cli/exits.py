@@ -49,6 +49,8 @@ CODES: dict[str, Exit] = {
     "config.errors.ConfigError": Exit.CONFIG,
     "jobs.problem.ProblemsFound": Exit.CONFIG,
     "jobs.corpus.errors.CorpusError": Exit.CONFIG,
+    "platforms.base.Refused": Exit.REFUSED,
+    "platforms.bundle.BadArchive": Exit.REFUSED,
     "platforms.base.PlatformError": Exit.PLATFORM,
     "platforms.artifacts.base.StoreError": Exit.PLATFORM,
     "scheduler.core.job.IllegalArrow": Exit.REFUSED,

@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "quota": ("scheduler.cli.quota", "Metered hours and money: limits, use, what is left."),
     "pools": ("scheduler.cli.pools", "The places where sessions run."),
     "runs": ("scheduler.cli.runs", "Sessions: list, logs, stop."),
+    "handover": ("scheduler.cli.handover", "Sessions that a person starts: take, give back, drop."),
     "checkpoints": ("scheduler.cli.checkpoints", "Saved states: list, verify, copy, keep."),
     "report": ("scheduler.cli.report", "The week in figures: made, shown, sent."),
     "rehearse": ("scheduler.cli.rehearse", "A whole week on this machine in minutes."),

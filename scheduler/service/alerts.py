@@ -34,6 +34,7 @@ _LINES_MAX = 20
 _SURPRISE_SECONDS = 600
 _WORDS = {
     "quota.orphan_suspected": "the account was used by something that is not ours",
+    "session.offered": "a session waits for a person to take it",
     "session.stray": "a session of ours runs that no run names, and its time is not settled",
     "quota.adjusted": "the platform counts otherwise than our books",
     "job.fail": "the job failed",

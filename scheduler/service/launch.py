@@ -18,7 +18,7 @@ from scheduler.service.grant import grant
 from scheduler.service.launch_document import launch_document
 from scheduler.service.quota_books import launchable
 from scheduler.service.snapshot import LOOK_BACK_SECONDS, PRIOR_SIGMA
-from scheduler.store import checkpoints, jobs, ledger, limits, rates, runs
+from scheduler.store import checkpoints, events, jobs, ledger, limits, rates, runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -231,6 +231,8 @@ def _accepted(ports: Ports, run: Run, answer: Observed) -> None:
     running = run_arrows.accept(run.state, answer.remote_id, answer.started or run.planned_start)
     with ports.write() as tx:
         runs.change_state(tx, run.key, run.state, running, "accept", now)
+        if ports.platforms[run.pool].capabilities.needs_person:
+            events.append(tx, "session.offered", run.key, now, why=f"schedctl handover take {run.key}")
     ports.log.info(
         "run.started",
         run=run.key,
