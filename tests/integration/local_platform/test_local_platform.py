@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from platforms.base import Refused, SessionState
+from platforms.local.processes import MARK
 from scheduler.clock import starting_now
 
 Machine = Any  # see conftest.py
