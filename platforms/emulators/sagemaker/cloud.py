@@ -1,10 +1,11 @@
-"""The instances' own way to S3 and CloudWatch, past the faults that are meant for the scheduler."""
+"""The instances' own way to S3, CloudWatch and IAM: straight into moto's memory, past HTTP and all ordered faults."""
 
 from __future__ import annotations
 
 import json
 import time
-from typing import TYPE_CHECKING, Any, ClassVar
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
 
 from platforms.sagemaker.logs import GROUP
 
@@ -12,56 +13,46 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
     from pathlib import Path
 
-_FIRST_REGION = "us-east-1"  # the only one whose name must not be given when a bucket is made
+ACCOUNT = "123456789012"  # to moto, everybody whose keys it did not issue
 _SERVICE = "sagemaker.amazonaws.com"
 
 
 class MotoCloud:
-    """Moto's S3 and CloudWatch at ``address``."""
+    """Moto's S3, CloudWatch and IAM of this process, as instances in ``region`` see them."""
 
-    SIGNATURE: ClassVar[str] = "emulated-instance"
+    def __init__(self, region: str) -> None:
+        from moto.iam.models import iam_backends
+        from moto.logs.models import logs_backends
+        from moto.s3.models import s3_backends
 
-    def __init__(self, address: str, region: str) -> None:
         self._region = region
-        self._files = self._client("s3", address)
-        self._logs = self._client("logs", address)
-        self._roles = self._client("iam", address)
+        self._files: Any = s3_backends[ACCOUNT]["aws"]
+        self._logs: Any = logs_backends[ACCOUNT][region]
+        self._roles: Any = iam_backends[ACCOUNT]["aws"]
 
     def make_bucket(self, bucket: str) -> None:
         """Make an empty bucket; one that is there already stays."""
-        from botocore.exceptions import ClientError
-
-        elsewhere = {"CreateBucketConfiguration": {"LocationConstraint": self._region}}
-        try:
-            self._files.create_bucket(Bucket=bucket, **({} if self._region == _FIRST_REGION else elsewhere))
-        except ClientError as error:
-            if error.response["Error"]["Code"] != "BucketAlreadyOwnedByYou":
-                raise
+        if bucket not in self._files.buckets:
+            self._files.create_bucket(bucket, self._region)
 
     def make_role(self, name: str) -> None:
         """Make an execution role that trusts SageMaker; one that is there already stays."""
-        from botocore.exceptions import ClientError
-
+        if any(role.name == name for role in self._roles.get_roles()):
+            return
         statement = {"Effect": "Allow", "Principal": {"Service": _SERVICE}, "Action": "sts:AssumeRole"}
         trust = json.dumps({"Version": "2012-10-17", "Statement": [statement]})
-        try:
-            self._roles.create_role(RoleName=name, AssumeRolePolicyDocument=trust)
-        except ClientError as error:
-            if error.response["Error"]["Code"] != "EntityAlreadyExists":
-                raise
+        self._roles.create_role(name, trust, "/", None, "", [], "3600")
 
     def copy(self, uri: str, folder: Path) -> int:
         """Copy all objects whose names begin with ``uri``, as SageMaker does: a prefix need not end at a '/'."""
         bucket, _, prefix = uri.removeprefix("s3://").partition("/")
-        pages = self._files.get_paginator("list_objects_v2").paginate(Bucket=bucket, Prefix=prefix)
-        number = 0
-        for page in pages:
-            for entry in page.get("Contents", ()):
-                path = folder / entry["Key"].removeprefix(prefix).lstrip("/")
-                path.parent.mkdir(parents=True, exist_ok=True)
-                path.write_bytes(self._files.get_object(Bucket=bucket, Key=entry["Key"])["Body"].read())
-                number += 1
-        return number
+        keys = self._files.get_bucket(bucket).keys
+        names = [name for name in list(keys) if name.startswith(prefix)]
+        for name in names:
+            path = folder / name.removeprefix(prefix).lstrip("/")
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_bytes(keys[name].value)
+        return len(names)
 
     def log(self, job: str, lines: Iterable[bytes]) -> None:
         """Send each line as an event as soon as it is there. The stream begins with the first."""
@@ -74,33 +65,15 @@ class MotoCloud:
                 begun = True
             at = max(at, int(time.time() * 1000))  # noqa: TID251 - as above
             message = line.rstrip(b"\n").decode(errors="replace") or " "
-            events = [{"timestamp": at, "message": message}]
-            self._logs.put_log_events(logGroupName=GROUP, logStreamName=stream, logEvents=events)
+            self._logs.put_log_events(GROUP, stream, [{"timestamp": at, "message": message}])
 
     def forget_logs(self) -> None:
         """Remove all output: moto's memory is the whole process's, and the next place must not find it."""
-        from botocore.exceptions import ClientError
-
-        try:
-            self._logs.delete_log_group(logGroupName=GROUP)
-        except ClientError as error:
-            if error.response["Error"]["Code"] != "ResourceNotFoundException":
-                raise
+        self._logs.groups.pop(GROUP, None)
 
     def _begin(self, stream: str) -> None:
-        from botocore.exceptions import ClientError
+        from moto.logs.exceptions import ResourceAlreadyExistsException
 
-        try:
-            self._logs.create_log_group(logGroupName=GROUP)
-        except ClientError as error:
-            if error.response["Error"]["Code"] != "ResourceAlreadyExistsException":
-                raise
-        self._logs.create_log_stream(logGroupName=GROUP, logStreamName=stream)
-
-    def _client(self, service: str, address: str) -> Any:
-        import boto3
-        from botocore.config import Config
-
-        return boto3.session.Session(
-            aws_access_key_id="emulator", aws_secret_access_key=self.SIGNATURE, region_name=self._region
-        ).client(service, endpoint_url=address, config=Config(user_agent_extra=self.SIGNATURE))
+        with suppress(ResourceAlreadyExistsException):  # of another job in the same moment
+            self._logs.create_log_group(GROUP, {})
+        self._logs.create_log_stream(GROUP, stream)

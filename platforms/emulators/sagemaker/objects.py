@@ -9,10 +9,11 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
+from platforms.emulators.sagemaker.cloud import ACCOUNT
+
 if TYPE_CHECKING:
     from pathlib import Path
 
-_ACCOUNT = "123456789012"
 _TEMPORARY = ".tmp-"
 
 
@@ -28,7 +29,7 @@ class KeptBucket:
         """Give moto's empty bucket what an earlier emulator left in the folder; keep all further changes. Call once."""
         from moto.s3.models import s3_backends
 
-        backend: Any = s3_backends[_ACCOUNT]["aws"]
+        backend: Any = s3_backends[ACCOUNT]["aws"]
         put, delete = backend.put_object, backend.delete_object
         self._folder.mkdir(parents=True, exist_ok=True)
         for path in sorted(self._folder.rglob("*")):

@@ -7,6 +7,7 @@ import re
 import threading
 from typing import TYPE_CHECKING, Any
 
+from platforms.emulators.sagemaker.cloud import ACCOUNT
 from platforms.emulators.sagemaker.job import Job
 from platforms.emulators.sagemaker.rules import Faults, Refusal, Rules
 
@@ -18,7 +19,6 @@ if TYPE_CHECKING:
     from platforms.emulators.sagemaker.job import Cloud
 
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", re.ASCII)
-_ACCOUNT = "123456789012"
 _STOP_WALL_SECONDS = 30.0
 
 
@@ -77,7 +77,7 @@ class Place:
 
     def _made(self, request: Mapping[str, Any]) -> Job:
         name = request["TrainingJobName"]
-        arn = f"arn:aws:sagemaker:{self.region}:{_ACCOUNT}:training-job/{name}"
+        arn = f"arn:aws:sagemaker:{self.region}:{ACCOUNT}:training-job/{name}"
         return Job(request, arn, self.disks / name, self._records / f"{name}.json", self._clock, self.rules)
 
     def describe(self, request: Mapping[str, Any]) -> dict[str, Any]:
