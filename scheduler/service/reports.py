@@ -78,7 +78,7 @@ def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zon
             QuotaNow(m.pool, m.quota, m.unit, m.limit, m.used, m.held, m.free, m.resets_at)
             for m in meters(tx, pools, now)
         ]
-        needs = _needs(tx, week, now)
+        found = needs(tx, week.start, now)
     # Retention deletes files, not history: an expired checkpoint was useful all the same.
     manifests = [record.manifest for record in records if record.seen_at < week.end]
 
@@ -97,7 +97,7 @@ def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zon
             speeds=speeds,
             plan=plan,
             quotas=quotas,
-            needs=needs,
+            needs=found,
         )
     )
 
@@ -120,7 +120,8 @@ def render(report: Report, form: Format) -> str:
             assert_never(form)
 
 
-def _needs(tx: Connection, week: WeekOf, now: int) -> list[Need]:
+def needs(tx: Connection, since: int, now: int) -> list[Need]:
+    """Return what only a person can settle: what stands so now, and what happened after ``since``."""
     found = []
     for job in jobs.everything(tx, {"held", "failed"}):
         name = job.spec.name
@@ -134,7 +135,7 @@ def _needs(tx: Connection, week: WeekOf, now: int) -> list[Need]:
     closed = [(pool, why) for pool, (until, why) in sorted(limits.closures(tx).items()) if until is None]
     found += [Need("pool closed", pool, why, f"schedctl pools open {pool}") for pool, why in closed]
     for event in events.tail(tx, kinds=("quota.orphan_suspected", "checkpoint.quarantined")):
-        if week.start <= event.at < now:
+        if since <= event.at < now:
             orphan = event.kind == "quota.orphan_suspected"
             why = f"{event.data['seconds']} s that no run of ours explains" if orphan else str(event.data.get("why"))
             remedy = f"schedctl runs list --pool {event.subject}" if orphan else "schedctl checkpoints verify"

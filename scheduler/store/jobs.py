@@ -72,6 +72,7 @@ class JobRecord:
 
 _ALL = select(jobs).order_by(jobs.c.position, jobs.c.name)
 _COUNT_BY_STATE = select(jobs.c.state, func.count()).group_by(jobs.c.state)
+_FIRST_ADDED = select(func.min(jobs.c.created_at))
 _ONE = select(jobs).where(jobs.c.name == bindparam("name"))
 _NAMES = select(jobs.c.name)
 _LAST = select(
@@ -180,6 +181,12 @@ def page(
 def count_by_state(tx: Connection) -> dict[str, int]:
     """Return how many jobs are in each state; states of no job are left out."""
     return {row[0]: row[1] for row in tx.execute(_COUNT_BY_STATE)}
+
+
+def first_added(tx: Connection) -> int | None:
+    """Return when the first job was added, None when there never was one."""
+    at: int | None = tx.execute(_FIRST_ADDED).scalar_one()
+    return at
 
 
 def change_state(

@@ -30,6 +30,7 @@ class RateRecord:
 _MEASURED = ("steps_per_second", "sigma", "samples", "setup_seconds", "checkpoint_seconds", "at")
 _ALL = select(rates).order_by(rates.c.job, rates.c.pool)
 _ONE = select(rates).where(rates.c.job == bindparam("job"), rates.c.pool == bindparam("pool"))
+_OF_JOB = _ALL.where(rates.c.job == bindparam("job"))
 _INSERT = insert(rates)
 _UPDATE = (
     update(rates)
@@ -41,6 +42,11 @@ _UPDATE = (
 def everything(tx: Connection) -> dict[tuple[str, str], RateRecord]:
     """Return all rates by job and pool."""
     return {(row.job, row.pool): RateRecord(*row) for row in tx.execute(_ALL)}
+
+
+def of_job(tx: Connection, job: str) -> list[RateRecord]:
+    """Return what was measured of one job, by pool."""
+    return [RateRecord(*row) for row in tx.execute(_OF_JOB, {"job": job})]
 
 
 def get(tx: Connection, job: str, pool: str) -> RateRecord | None:
