@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from platforms.artifacts.base import StoreError
 from platforms.base import Capabilities, Misconfigured, Observed, QuotaReading, Refused, SessionState, Unreachable
 from platforms.bundle import Limits, extract
-from platforms.manual.handover import GIVEN, LOG, OFFER, STOP, End, HandOver, Taken, Withdrawn
+from platforms.manual.handover import GIVEN, LOG, OFFER, STOP, End, HandOver, HandOverRefused, Taken, Withdrawn
 from platforms.manual.packing import pack
 from platforms.registry import read_count, reject_unknown
 from platforms.relay import Intake
@@ -56,7 +56,7 @@ class ManualPlatform:
     deadline of a session that was taken, after which it counts as lost).
     """
 
-    capabilities = Capabilities(cancels=False, asks_to_leave=False)
+    capabilities = Capabilities(cancels=False, heeds_stop_flag=False, needs_person=True)
 
     def __init__(self, settings: Mapping[str, str], context: PlatformContext) -> None:
         reject_unknown("manual", settings, _SETTINGS)
@@ -190,15 +190,15 @@ class ManualPlatform:
     def take(self, key: str, by: str, into: Path, now: int) -> Sequence[Path]:
         """Give a person the files of an open offer, in the folder ``into``; from ``now`` on its quota counts.
 
-        Raises Refused when it is not open (any more), OSError when the files cannot be written.
+        Raises HandOverRefused when it is not open (any more), OSError when the files cannot be written.
         """
         hand_over = self._hand_over(key)
         offer = hand_over.offer() if _KEY.fullmatch(key) else None
         if offer is None:
-            raise Refused("manual", "take", f"there is no hand-over {key}", "schedctl handover list shows all")
+            raise HandOverRefused("take", f"there is no hand-over {key}", "schedctl handover list shows all")
         observed = hand_over.observe(now, self._result_seconds)
         if observed is None or observed.state is not SessionState.QUEUED:
-            raise Refused("manual", "take", f"{key} is not open: {observed.detail if observed else 'gone'}")
+            raise HandOverRefused("take", f"{key} is not open: {observed.detail if observed else 'gone'}")
         into.mkdir(parents=True, exist_ok=True)
         copies = [into / name for name in offer.files]
         for copy in copies:
@@ -206,28 +206,28 @@ class ManualPlatform:
         if not hand_over.decide(Taken(now, by)):
             for copy in copies:
                 copy.unlink()
-            raise Refused("manual", "take", f"{key} was taken or withdrawn in this moment")
+            raise HandOverRefused("take", f"{key} was taken or withdrawn in this moment")
         return copies
 
     def give(self, key: str, archive: Path, store: BlobStore, now: int) -> End:
         """Accept the result of a taken session, an archive that its notebook made; return what its quota counts.
 
-        ``store`` is the artifact store, where sessions that reach it have said when they ended. Raises Refused when it
-        is not awaited or not of this session, BadArchive, OSError. Nothing is lost by a refusal.
+        ``store`` is the artifact store, where sessions that reach it have said when they ended. Raises HandOverRefused
+        when it is not awaited or not of this session, BadArchive, OSError. Nothing is lost by a refusal.
         """
         hand_over = self._hand_over(key)
         offer, claim = (hand_over.offer(), hand_over.claim()) if _KEY.fullmatch(key) else (None, None)
         if offer is None:
-            raise Refused("manual", "give", f"there is no hand-over {key}", "schedctl handover list shows all")
+            raise HandOverRefused("give", f"there is no hand-over {key}", "schedctl handover list shows all")
         if not isinstance(claim, Taken):
-            raise Refused("manual", "give", f"{key} was never taken", f"schedctl handover take {key}")
+            raise HandOverRefused("give", f"{key} was never taken", f"schedctl handover take {key}")
         if hand_over.end() is not None:
-            raise Refused("manual", "give", f"{key} is over already", "Its jobs went on from an older checkpoint")
+            raise HandOverRefused("give", f"{key} is over already", "Its jobs went on from an older checkpoint")
         fresh = self._root / f"{_NEW}given-{key}-{os.urandom(4).hex()}"
         try:
             extract(archive, fresh, _LIMITS)
             if not (fresh / key).is_file():
-                raise Refused("manual", "give", f"{archive.name} is not the result of {key}", "Hand in its own file")
+                raise HandOverRefused("give", f"{archive.name} is not the result of {key}", "Hand in its own file")
             words = [
                 _word(fresh / "store", store, f"runs/{key}/lane-{lane}/result.json") for lane in range(len(offer.jobs))
             ]
@@ -243,11 +243,11 @@ class ManualPlatform:
         return hand_over.end() or end
 
     def drop(self, key: str, why: str, now: int) -> None:
-        """Give up a hand-over: withdraw an open one, end a taken one without a result. Raises Refused."""
+        """Give up a hand-over: withdraw an open one, end a taken one without a result. Raises HandOverRefused."""
         hand_over = self._hand_over(key)
         offer = hand_over.offer() if _KEY.fullmatch(key) else None
         if offer is None:
-            raise Refused("manual", "drop", f"there is no hand-over {key}", "schedctl handover list shows all")
+            raise HandOverRefused("drop", f"there is no hand-over {key}", "schedctl handover list shows all")
         if hand_over.decide(Withdrawn(now, why)):
             return
         claim = hand_over.claim()
@@ -280,6 +280,7 @@ class ManualPlatform:
                 "deadline": request.deadline,
                 "jobs": [str(lane["job"]) for lane in request.launch.get("lanes", ())],
                 "files": files,
+                "reaches_store": (request.launch.get("store") or {}).get("kind") != "directory",
             }
             (making / OFFER).write_text(json.dumps(offer))
             making.rename(self._root / request.key)

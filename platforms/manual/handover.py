@@ -10,7 +10,7 @@ import json
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from platforms.base import Observed, SessionState
+from platforms.base import Observed, PlatformError, SessionState, StopChannel
 from platforms.local.records import publish
 
 if TYPE_CHECKING:
@@ -27,15 +27,26 @@ GIVEN = "given"  # what a person handed in, until it is collected
 _Record = TypeVar("_Record")
 
 
+class HandOverRefused(PlatformError):
+    """What a person asked for is not possible as things stand; nothing was changed."""
+
+    def __init__(self, action: str, why: str, remedy: str = "") -> None:
+        super().__init__("manual", action, why, remedy)
+
+
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What waits. UTC seconds; ``files`` are what a person must bring to the runtime, the notebook first."""
+    """What waits. UTC seconds; ``files`` are what a person must bring to the runtime, the notebook first.
+
+    ``reaches_store``: the session looks for the stop flag itself; otherwise its person is asked to interrupt it.
+    """
 
     offered_at: int
     lapses_at: int
     deadline: int
     jobs: tuple[str, ...]
     files: tuple[str, ...]
+    reaches_store: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +115,8 @@ class HandOver:
         claim = self.claim()
         if claim is None:
             if now < offer.lapses_at:
-                return Observed(self.key, SessionState.QUEUED, "", detail="waits for a person to take it")
+                waits = "waits for a person to take it"
+                return Observed(self.key, SessionState.QUEUED, "", detail=waits, heeds=StopChannel.PLATFORM)
             self.decide(Withdrawn(now, f"nobody took it within {offer.lapses_at - offer.offered_at} s"))
             claim = self.claim()
         if not isinstance(claim, Taken):
@@ -115,7 +127,8 @@ class HandOver:
             end = self.end()
         remote_id = f"taken by {claim.by}"
         if end is None:
-            return Observed(self.key, SessionState.RUNNING, remote_id, claim.at, detail="a person has it")
+            heeds = StopChannel.STORE if offer.reaches_store else StopChannel.PLATFORM
+            return Observed(self.key, SessionState.RUNNING, remote_id, claim.at, detail="a person has it", heeds=heeds)
         return Observed(self.key, SessionState.ENDED, remote_id, end.started, end.ended, end.why)
 
     def _read(self, name: str, build: Callable[[dict[str, Any]], _Record]) -> _Record | None:
