@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from scheduler.service.alerts import Mailing
     from scheduler.service.deliver import Channel
     from scheduler.service.ports import Log, Policy, Ports
+    from scheduler.service.solver_process import SolverHost
     from scheduler.service.training_data import TrainingData
     from scheduler.store.engine import Database
 
@@ -105,6 +106,7 @@ class App:
                     sessions_max=pool.sessions_max,
                     session_cap_seconds=pool.session_cap_seconds,
                     clock=self.clock.payload_clock(),
+                    store_kind=self.settings.artifacts.kind,
                 ),
             )
             for name, pool in self.pools.items()
@@ -125,10 +127,12 @@ class App:
     @cached_property
     def policy(self) -> Policy:
         """The settings that decisions depend on, as plain values."""
+        from scheduler.core.retention import Retention
         from scheduler.service.ports import Policy
 
         daemon = self.settings.daemon
         return Policy(
+            retention=Retention(**dict(self.settings.retention)),
             launch_prefix=daemon.launch_prefix,
             heartbeat_seconds=daemon.heartbeat_seconds,
             grace_seconds=daemon.grace_seconds,
@@ -171,7 +175,14 @@ class App:
 
         # On a fast clock the time a plan takes is worth more than the last half percent of its value.
         polish = self.clock.wall_seconds(_PLANNING_SECONDS) >= _POLISH_WALL_SECONDS
-        return Options(search_steps=None if polish else 0)
+        return Options(search_steps=None if polish else 0, solver=self.solvers)
+
+    @cached_property
+    def solvers(self) -> SolverHost:
+        """The process that solves the planner's linear programmes; it starts with the first."""
+        from scheduler.service.solver_process import SolverHost
+
+        return SolverHost()
 
     @cached_property
     def channels(self) -> dict[str, Channel]:

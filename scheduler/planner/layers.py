@@ -24,11 +24,13 @@ from scheduler.planner.verify import verify
 from scheduler.planner.waiting import deferrals
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from scheduler.core.plan import Deferral, Placement
     from scheduler.core.snapshot import Snapshot
     from scheduler.planner.grid import Grid
     from scheduler.planner.scale import Parts
-    from scheduler.planner.solver import Solution
+    from scheduler.planner.solver import LinearSolver, Solution
 
 # A new plan must be worth this much more than the one in force, or meet more deadlines.
 EPSILON = 0.01
@@ -44,6 +46,7 @@ class Options:
     linear: bool = True
     search_steps: int | None = None  # None: by the size of the case
     time_limit_seconds: float = 20.0
+    solver: Callable[[float], LinearSolver] = Solver  # makes one from its time limit
 
 
 ALL_LAYERS = Options()
@@ -65,7 +68,7 @@ class Planner:
 
     def __init__(self, options: Options = ALL_LAYERS) -> None:
         self._options = options
-        self._solver: Solver | None = None
+        self._solver: LinearSolver | None = None
 
     def plan(self, snapshot: Snapshot, incumbent: Plan | None = None) -> Plan:
         """Return the plan from ``snapshot.now`` to the horizon; see :func:`plan_week`."""
@@ -101,11 +104,12 @@ class Planner:
                 if not jobs:
                     return scarcity_prices(case, grid), 0.0, None
                 if self._solver is None:
-                    self._solver = Solver(self._options.time_limit_seconds)
+                    self._solver = self._options.solver(self._options.time_limit_seconds)
                 solution = self._solver.solve(build(case, grid, jobs))
                 return dual_prices(case, grid, jobs, solution), solution.bound, (grid, solution)
-            except SolverFailed as error:
-                warnings.append(f"{error}; planned with rough prices and without a bound")
+            except (SolverFailed, ImportError) as error:
+                why = error if isinstance(error, SolverFailed) else f"no linear plan: {error}"
+                warnings.append(f"{why}; planned with rough prices and without a bound")
         return scarcity_prices(case, grid), None, None
 
     def _plan_in_parts(self, snapshot: Snapshot, incumbent: Plan | None) -> Plan:

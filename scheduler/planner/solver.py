@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,6 +28,13 @@ class Solution:
     seconds: NDArray[np.float64]
     prices: NDArray[np.float64]
     iterations: int
+
+
+class LinearSolver(Protocol):
+    """What the layers need of a solver; it may remember the programme before."""
+
+    def solve(self, programme: Programme) -> Solution:
+        """Return an optimum of ``programme``; raises SolverFailed."""
 
 
 class Solver:

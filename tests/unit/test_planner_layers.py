@@ -163,3 +163,11 @@ def test_very_many_jobs_are_planned_in_parts_with_one_bound(monkeypatch: pytest.
     started = {seat.job for placement in plan.due_now for seat in placement.seats}
     assert started | {deferral.job for deferral in plan.deferrals} == {view.name for view in jobs}
     assert Planner(QUICK).plan(replace(snapshot, jobs=jobs[::-1], pools=snapshot.pools[::-1])).digest == plan.digest
+
+
+@pytest.mark.parametrize("missing", ["highspy", "numpy"])
+def test_a_missing_library_is_named(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, missing, None)
+    plan = plan_week(seed_week())
+    assert missing in plan.warnings[0]
+    assert verify(seed_week(), plan) == []

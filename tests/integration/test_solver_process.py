@@ -1,0 +1,122 @@
+"""The solver in its own process: the same plans, and a valid one with a warning when it aborts, hangs or is missing."""
+
+from __future__ import annotations
+
+import gc
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.spec import Needs
+from scheduler.core.pool import Pool
+from scheduler.core.quota import CalendarQuota
+from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
+from scheduler.core.window import DAY, HOUR, Calendar
+from scheduler.planner import Options, Planner, verify
+from scheduler.service.solver_process import SolverHost
+
+NOW = 1_763_769_600 // DAY * DAY
+POOL = Pool("box", "fake", "gpu", (CalendarQuota("day", 4 * HOUR, Calendar("day")),), session_cap_seconds=2 * HOUR)
+
+
+def snapshot(weight: float = 1.0) -> Snapshot:
+    jobs = tuple(
+        JobView(f"j{n}", weight + n, 9 * HOUR, 0, Needs(), {"box": Rate(1.0)}, {"box": 300}, {"box": 30})
+        for n in range(6)
+    )
+    return Snapshot(NOW, jobs, (PoolView(POOL),))
+
+
+def broken(body: str) -> SolverHost:
+    """A host whose child does ``body`` when it should solve."""
+    code = (
+        "import os, sys, time\n"
+        "from scheduler.planner.solver import Solver\n"
+        f"def solve(self, programme):\n    {body}\n"
+        "Solver.solve = solve\n"
+        "from scheduler.service.solver_process import serve\n"
+        "serve(sys.stdin.buffer, sys.stdout.buffer)\n"
+    )
+    return SolverHost((sys.executable, "-c", code), patience_seconds=0.5)
+
+
+def test_plans_are_the_same_as_with_the_solver_inside() -> None:
+    """Also warm, and with two planners that remember different programmes in one child."""
+    inside, host = Planner(), SolverHost()
+    first, second = Planner(Options(solver=host)), Planner(Options(solver=host))
+    for weight in (1.0, 2.0, 1.5):
+        found = first.plan(snapshot(weight))
+        assert (found.digest, found.bound, found.warnings) == (*_digest_and_bound(inside.plan(snapshot(weight))), ())
+        assert second.plan(snapshot(weight + 5)).warnings == ()
+
+
+def _digest_and_bound(plan: object) -> tuple[object, object]:
+    return plan.digest, plan.bound  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("body", "why"),
+    [
+        ("os.abort()", "was ended by SIGABRT"),
+        ("os.kill(os.getpid(), 9)", "was ended by SIGKILL"),
+        ("sys.exit(3)", "ended with status 3"),
+        ("time.sleep(600)", "did not answer in 0 s and was ended"),
+    ],
+)
+def test_a_solver_that_dies_or_hangs_costs_the_bound_alone(body: str, why: str) -> None:
+    """Every time anew: the next plan starts another child."""
+    limit = 0.0 if "sleep" in body else 20.0
+    planner = Planner(Options(solver=broken(body), time_limit_seconds=limit))
+    for _ in range(2):
+        plan = planner.plan(snapshot())
+        assert plan.bound is None
+        assert why in plan.warnings[0]
+        assert "without a bound" in plan.warnings[0]
+        assert verify(snapshot(), plan) == []
+        assert plan.placements
+
+
+def test_a_solver_that_died_is_started_again() -> None:
+    host = SolverHost()
+    planner = Planner(Options(solver=host))
+    assert planner.plan(snapshot()).bound is not None
+    assert host._child is not None
+    os.kill(host._child.pid, signal.SIGKILL)
+    assert "was ended by SIGKILL" in planner.plan(snapshot(2.0)).warnings[0]
+    assert planner.plan(snapshot(2.0)).warnings == ()
+
+
+def test_a_program_that_does_not_exist_is_a_warning() -> None:
+    plan = Planner(Options(solver=SolverHost(("/nowhere/python",)))).plan(snapshot())
+    assert "did not start" in plan.warnings[0]
+    assert plan.placements
+
+
+def test_the_child_goes_with_its_host() -> None:
+    host = SolverHost()
+    Planner(Options(solver=host)).plan(snapshot())
+    child = host._child
+    assert child is not None
+    del host
+    gc.collect()
+    assert child.returncode == 0
+
+
+def test_the_child_goes_when_its_parent_is_killed() -> None:
+    """It holds the pipe of standard error for as long as it lives; that closes without anybody asking."""
+    code = (
+        "import os, sys\n"
+        f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
+        "from test_solver_process import *\n"
+        "host = SolverHost()\n"
+        "Planner(Options(solver=host)).plan(snapshot())\n"
+        "os.kill(os.getpid(), 9)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)
+    _, err = parent.communicate(timeout=60)
+    assert err == ""
+    assert parent.returncode == -signal.SIGKILL
