@@ -1,6 +1,6 @@
 """Layers: where settings come from, and which of them wins.
 
-From weak to strong: the shipped defaults, one file, the environment, what the caller overrides. Tables are
+From weak to strong: the shipped defaults, one file, credentials, the environment, what the caller overrides. Tables are
 merged key by key; everything else, lists included, is replaced as a whole. Standard library only: the command
 line reads its few keys from here without building the settings model.
 """
@@ -71,6 +71,11 @@ def read_layers(
         except ProblemsFound as error:
             raise ConfigError(error.problems) from None
         _merge(layers, _anchored(document, file.absolute().parent), str(file))
+    if environ.get("CREDENTIALS_DIRECTORY"):
+        from config.credentials import read_credentials
+
+        for key, secret, source in read_credentials(environ):
+            _merge(layers, _inside_tables(key.split("."), secret), source)
     for name in sorted(environ):
         if name.startswith(PREFIX) and name != FILE_VARIABLE:
             keys = name.removeprefix(PREFIX).lower().split("__")
@@ -104,6 +109,10 @@ def _nested(keys: Iterable[str], text: str, name: str) -> dict[str, Any]:
             remedy = 'write it as in a file, for example ["a", "b"]'
             problem = Problem(f"environment variable {name}", "", "", f"is no TOML value: {error}", remedy)
             raise ConfigError([problem]) from None
+    return _inside_tables(keys, value)
+
+
+def _inside_tables(keys: Iterable[str], value: Any) -> dict[str, Any]:
     for key in reversed(list(keys)):
         value = {key: value}
     found: dict[str, Any] = value
