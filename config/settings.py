@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
 from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
 
@@ -88,6 +88,18 @@ class CorpusSettings(Section):
     held_out_fraction: Fraction
 
 
+class RetentionSettings(Section):
+    """How long what is kept. Old times are in scheduled time."""
+
+    newest: Annotated[PositiveInt, Field(ge=2)]  # if the newest turns out to be damaged, the one before it is used
+    milestones: Annotated[int, Field(ge=0, le=1_000)]
+    grace_seconds: PositiveSeconds
+    damaged_seconds: PositiveSeconds
+    reports_seconds: PositiveSeconds
+    letters_seconds: PositiveSeconds
+    events_seconds: PositiveSeconds
+
+
 class LoggingSettings(Section):
     """How the daemon talks."""
 
@@ -108,6 +120,7 @@ class Settings(Section):
     clock: ClockSettings
     corpus: CorpusSettings
     logging: LoggingSettings
+    retention: RetentionSettings
     report: ReportSettings
     web: WebSettings
     pools: tuple[PoolSettings, ...]

@@ -109,6 +109,11 @@ class SimulatedBlobs:
         """Remove an object; see BlobStore.delete."""
         return self._call("delete", key, lambda: self._shelves.remove(key))
 
+    def sweep(self, older_than: float) -> int:
+        """Writers leave nothing here; see BlobStore.sweep."""
+        del older_than
+        return self._call("sweep", "", lambda: 0)
+
     def payload_address(self, grant: Grant) -> dict[str, Any]:
         """Return where sessions find the store."""
         del grant

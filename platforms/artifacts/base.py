@@ -82,6 +82,13 @@ class BlobStore(Protocol):
         """Remove an object; return whether there was one."""
         ...
 
+    def sweep(self, older_than: float) -> int:
+        """Remove what writers left that were cut off before ``older_than`` (real UTC seconds); return how many.
+
+        Nothing that has a key is touched. Raises StoreError.
+        """
+        ...
+
     def payload_address(self, grant: Grant) -> dict[str, Any]:
         """Return the ``store`` part of the launch contract: how a session reaches what ``grant`` names.
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
+from scheduler.core.retention import Retention
 from scheduler.store import lease as leases
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Policy:
     retry_base_seconds: int = 60
     retry_cap_seconds: int = 3_600
     horizon_seconds: int = 604_800
+    retention: Retention = field(default_factory=Retention)
 
 
 @dataclass(frozen=True, slots=True)

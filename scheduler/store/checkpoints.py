@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import bindparam, delete, insert, select, update
 
 from jobs.checkpoint import Component, Manifest
 from scheduler.store import codec, events
 from scheduler.store.errors import Stale, StoreFailure
-from scheduler.store.schema import checkpoints
+from scheduler.store.schema import checkpoints, discards
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Row
 
 CheckpointState = Literal["good", "quarantined", "expired"]
+RESTORABLE = 5  # how many a session is told that it may start from
 
 
 class UnknownCheckpoint(StoreFailure):
@@ -48,6 +49,18 @@ _ONE = select(checkpoints).where(checkpoints.c.key == bindparam("key"))
 _KEYS = select(checkpoints.c.key).where(checkpoints.c.job.in_(bindparam("jobs", expanding=True)))
 _OF_JOB = _ALL.where(checkpoints.c.job == bindparam("job"))
 _NEWEST = _OF_JOB.where(checkpoints.c.state == "good").limit(bindparam("limit"))
+_UNEXPIRED = _ALL.where(checkpoints.c.state != "expired")
+_UNEXPIRED_OF_JOB = _UNEXPIRED.where(checkpoints.c.job == bindparam("job"))
+_LONG_EXPIRED = (
+    select(checkpoints.c.key)
+    .where(
+        checkpoints.c.state == "expired",
+        checkpoints.c.seen_at < bindparam("before"),
+        checkpoints.c.key.not_in(select(discards.c.key)),
+    )
+    .limit(bindparam("limit"))
+)
+_FORGET = delete(checkpoints).where(checkpoints.c.key.in_(bindparam("keys", expanding=True)))
 _INSERT = insert(checkpoints)
 _CHANGE = update(checkpoints).where(checkpoints.c.key == bindparam("b_key"))
 _QUARANTINE = _CHANGE.where(checkpoints.c.state == "good").values(state="quarantined", why=bindparam("new_why"))
@@ -77,7 +90,7 @@ def record(tx: Connection, manifest: Manifest, now: int) -> bool:
     return True
 
 
-def newest(tx: Connection, job: str, limit: int = 5) -> list[CheckpointRecord]:
+def newest(tx: Connection, job: str, limit: int = RESTORABLE) -> list[CheckpointRecord]:
     """Return the good checkpoints of a job, highest step first."""
     return [_record(row) for row in tx.execute(_NEWEST, {"job": job, "limit": limit})]
 
@@ -85,6 +98,12 @@ def newest(tx: Connection, job: str, limit: int = 5) -> list[CheckpointRecord]:
 def everything(tx: Connection, job: str | None = None) -> list[CheckpointRecord]:
     """Return all checkpoints, of one job if asked, by job and then highest step first."""
     rows = tx.execute(_ALL) if job is None else tx.execute(_OF_JOB, {"job": job})
+    return [_record(row) for row in rows]
+
+
+def unexpired(tx: Connection, job: str | None = None) -> list[CheckpointRecord]:
+    """Return the good and the quarantined ones, of one job if asked, by job and then highest step first."""
+    rows = tx.execute(_UNEXPIRED) if job is None else tx.execute(_UNEXPIRED_OF_JOB, {"job": job})
     return [_record(row) for row in rows]
 
 
@@ -126,6 +145,14 @@ def expire(tx: Connection, key: str, why: str, now: int) -> None:
     if not tx.execute(_EXPIRE, {"b_key": key, "new_why": why}).rowcount:
         raise _stale(get(tx, key), "not pinned and not expired")
     events.append(tx, "checkpoint.expired", key, now, why=why)
+
+
+def forget(tx: Connection, before: int, limit: int) -> int:
+    """Remove up to ``limit`` rows of expired checkpoints seen before ``before`` and deleted since; return how many."""
+    keys = tx.execute(_LONG_EXPIRED, {"before": before, "limit": limit}).scalars().all()
+    if keys:
+        tx.execute(_FORGET, {"keys": keys})
+    return len(keys)
 
 
 def _stale(found: CheckpointRecord, expected: str) -> Stale:

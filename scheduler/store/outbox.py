@@ -37,7 +37,15 @@ _KNOWN = select(outbox.c.id).where(
     outbox.c.period == bindparam("period"),
     outbox.c.channel == bindparam("channel"),
 )
+_OF_KIND = select(outbox.c.period, outbox.c.channel, outbox.c.sent_at).where(outbox.c.kind == bindparam("kind"))
 _INSERT = insert(outbox)
+_OLD = (
+    select(outbox.c.id)
+    .where(outbox.c.sent_at < bindparam("before"), outbox.c.body != "{}")
+    .order_by(outbox.c.id)
+    .limit(bindparam("limit"))
+)
+_EMPTY = update(outbox).where(outbox.c.id.in_(bindparam("ids", expanding=True))).values(body="{}")
 _PENDING = (
     select(
         outbox.c.id,
@@ -74,6 +82,14 @@ def pending(tx: Connection, now: int) -> list[Letter]:
     return [Letter(*row[:4], codec.load(row.body), *row[5:]) for row in rows]
 
 
+def sent_by_period(tx: Connection, kind: str) -> dict[str, dict[str, int | None]]:
+    """Return when each channel took the message of each period; None for one that still waits."""
+    found: dict[str, dict[str, int | None]] = {}
+    for row in tx.execute(_OF_KIND, {"kind": kind}):
+        found.setdefault(row.period, {})[row.channel] = row.sent_at
+    return found
+
+
 def sent(tx: Connection, id: int, now: int) -> None:  # noqa: A002 - the column's name
     """Note that a message was delivered. Raises Stale when it had been before, or is unknown."""
     if not tx.execute(_SENT, {"b_id": id, "new_sent_at": now}).rowcount:
@@ -84,3 +100,14 @@ def failed(tx: Connection, id: int, retry_at: int, why: str) -> None:  # noqa: A
     """Note a failed delivery; not to be tried before ``retry_at``. Raises Stale when sent, or unknown."""
     if not tx.execute(_FAILED, {"b_id": id, "new_retry_at": retry_at, "new_why": why}).rowcount:
         raise Stale(f"message {id}", "unsent", "sent, or no such message")
+
+
+def empty(tx: Connection, before: int, limit: int) -> int:
+    """Forget what up to ``limit`` messages sent before ``before`` said; return how many.
+
+    That they were sent is never forgotten: it keeps them from being sent again.
+    """
+    ids = tx.execute(_OLD, {"before": before, "limit": limit}).scalars().all()
+    if ids:
+        tx.execute(_EMPTY, {"ids": ids})
+    return len(ids)

@@ -18,21 +18,24 @@ if TYPE_CHECKING:
     from scheduler.core.reasons import Reason
 
 KEPT = 500
-_PRUNED_EVERY = 50
+KEPT_CHARACTERS = 8_000_000  # a plan of a thousand waiting jobs has a fifth of a million
+_PRUNED_EVERY = 10
+_KEPT_LEAST = 2  # what `plan diff` compares
 
 _INSERT = insert(plans).returning(plans.c.id)
 _PRUNE = delete(plans).where(plans.c.id <= bindparam("last"))
+_SIZES = select(plans.c.id, func.length(plans.c.body)).order_by(plans.c.id.desc()).limit(KEPT + 1)
 _NUMBER = select(func.max(plans.c.id))
 _NEWEST = select(plans.c.body).order_by(plans.c.id.desc()).limit(1)
 _BEFORE = _NEWEST.where(plans.c.made_at < bindparam("before"))
 
 
 def save(tx: Connection, plan: Plan, now: int) -> None:
-    """Store a plan. The newest 500 are kept, and up to 50 more, because old ones go in batches."""
+    """Store a plan. The newest 500 are kept, fewer when they are large, and up to 10 more: old ones go in batches."""
     row = {"made_at": plan.made_at, "saved_at": now, "digest": plan.digest, "body": _dump(plan)}
     number: int = tx.execute(_INSERT, row).scalar_one()
     if number % _PRUNED_EVERY == 0:
-        tx.execute(_PRUNE, {"last": number - KEPT})
+        _prune(tx)
 
 
 def newest_number(tx: Connection) -> int:
@@ -58,6 +61,15 @@ def reason(tx: Connection, job: str) -> Reason | None:
     if plan is None:
         return None
     return next((deferral.reason for deferral in plan.deferrals if deferral.job == job), None)
+
+
+def _prune(tx: Connection) -> None:
+    characters = 0
+    for kept, (number, length) in enumerate(tx.execute(_SIZES).all()):
+        characters += length
+        if kept >= KEPT or (kept >= _KEPT_LEAST and characters > KEPT_CHARACTERS):
+            tx.execute(_PRUNE, {"last": number})
+            return
 
 
 def _dump(plan: Plan) -> str:

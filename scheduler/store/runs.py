@@ -66,6 +66,7 @@ _GUARDED = (
     )
     .values(state=bindparam("new_state"), state_detail=bindparam("new_detail"), ended_at=bindparam("new_ended_at"))
 )
+_ENDED_BEFORE = select(runs.c.key).where(runs.c.ended_at < bindparam("end"))
 _FREE_LANES = update(lanes).where(lanes.c.run == bindparam("b_key"), lanes.c.live == true()).values(live=false())
 _CLOSE_LANE = (
     update(lanes)
@@ -182,6 +183,11 @@ def between(tx: Connection, start: int, end: int) -> list[Run]:
 def since(tx: Connection, start: int) -> list[Run]:
     """Return the runs that ended after ``start`` or are live, in the order they were reserved."""
     return _runs(tx.execute(_SINCE, {"start": start}))
+
+
+def ended_before(tx: Connection, end: int) -> set[str]:
+    """Return the keys of the runs that ended before ``end``."""
+    return set(tx.execute(_ENDED_BEFORE, {"end": end}).scalars())
 
 
 def planned(tx: Connection, key: str) -> dict[str, Any] | None:

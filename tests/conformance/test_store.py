@@ -99,6 +99,14 @@ def test_delete_removes_once_and_makes_room_to_create_again(store: BlobStore) ->
     assert store.create("a/b", b"2")
 
 
+def test_sweeping_touches_nothing_that_has_a_key(store: BlobStore, tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b"x" * 1_000)
+    store.create("a/b", tmp_path / "file")
+    store.put("c", b"1")
+    assert store.sweep(float("inf")) == 0
+    assert list(store.keys("")) == ["a/b", "c"]
+
+
 @pytest.mark.parametrize("key", HOSTILE)
 def test_a_hostile_key_is_refused_by_every_action(store: BlobStore, tmp_path: Path, key: str) -> None:
     for action in (

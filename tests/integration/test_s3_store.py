@@ -145,6 +145,23 @@ def test_an_upload_that_somebody_else_has_finished_meanwhile_is_dropped(
     assert s3_server.client().list_multipart_uploads(Bucket=bucket).get("Uploads", []) == []
 
 
+def test_uploads_that_nobody_resumed_are_given_up_with_their_parts(
+    moto_s3: "S3Server", source: Path, tmp_path: Path
+) -> None:
+    """Only below our prefix, only those that began before; and the note about it goes as well."""
+    bucket, client = moto_s3.new_bucket(), moto_s3.client()
+    store = S3Store(client, bucket, tmp_path / "uploads", prefix="uff/", part_bytes=PART_BYTES)
+    other = client.create_multipart_upload(Bucket=bucket, Key="other/big")["UploadId"]
+    upload = store._uploader._begun("uff/big", source)
+    store._uploader._write(store._uploader._record("uff/big"), upload)
+    assert store.sweep(0.0) == 0
+    assert store.sweep(float("inf")) == 1
+    left = client.list_multipart_uploads(Bucket=bucket)["Uploads"]
+    assert [entry["UploadId"] for entry in left] == [other]
+    assert list((tmp_path / "uploads").iterdir()) == []
+    assert store.create("big", source)
+
+
 def test_a_wrong_secret_says_what_to_correct(
     rclone_s3: "S3Server", tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

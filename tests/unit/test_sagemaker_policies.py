@@ -26,6 +26,7 @@ RIGHT_OF = {
     "complete_multipart_upload": "s3:PutObject",
     "abort_multipart_upload": "s3:AbortMultipartUpload",
     "list_parts": "s3:ListMultipartUploadParts",
+    "list_multipart_uploads": "s3:ListBucketMultipartUploads",
 }
 SIGNING = {"generate_presigned_url", "generate_presigned_post", "get_paginator"}  # ask AWS nothing
 # Needed by what a request says rather than by a call of its own.

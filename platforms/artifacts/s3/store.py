@@ -156,6 +156,11 @@ class S3Store:
                 self._client.delete_object(Bucket=self._bucket, Key=self._name(key))
             return there
 
+    def sweep(self, older_than: float) -> int:
+        """Give up uploads that began before ``older_than`` (real UTC seconds) and never ended; return how many."""
+        with translated("sweep", self._prefix, self._bucket):
+            return self._uploader.sweep(self._prefix, older_than)
+
     def payload_address(self, grant: Grant) -> dict[str, Any]:
         """Return addresses that are signed and expire, and nothing else: no secret goes to a platform."""
         folders = {folder: list(self.keys(f"{folder}/")) for folder in grant.folders}

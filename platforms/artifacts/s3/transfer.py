@@ -56,7 +56,7 @@ class Uploader:
         """
         from botocore.exceptions import ClientError
 
-        record = self._records / f"{hashlib.sha256(name.encode()).hexdigest()}.json"
+        record = self._record(name)
         upload = self._resumed(record, source)
         if upload is not None:
             try:
@@ -74,11 +74,34 @@ class Uploader:
 
     def abort(self, name: str) -> None:
         """Forget an upload whose object has come into being otherwise, with its parts in the bucket."""
-        record = self._records / f"{hashlib.sha256(name.encode()).hexdigest()}.json"
+        record = self._record(name)
         upload = self._read(record)
         if upload is not None:
             self._client.abort_multipart_upload(Bucket=self._bucket, Key=name, UploadId=upload.upload_id)
             record.unlink(missing_ok=True)
+
+    def sweep(self, prefix: str, older_than: float) -> int:
+        """Give up uploads below ``prefix`` that began before ``older_than`` (UTC seconds); return how many.
+
+        Their parts cost money and no key names them. Raises ClientError, BotoCoreError, OSError.
+        """
+        from botocore.exceptions import ClientError
+
+        pages = self._client.get_paginator("list_multipart_uploads").paginate(Bucket=self._bucket, Prefix=prefix)
+        try:
+            uploads = [upload for page in pages for upload in page.get("Uploads", ())]
+        except ClientError as error:
+            if code_of(error) not in NO_UPLOAD:  # what rclone says when there is none
+                raise
+            return 0
+        old = [upload for upload in uploads if upload["Initiated"].timestamp() < older_than]
+        for upload in old:
+            self._client.abort_multipart_upload(Bucket=self._bucket, Key=upload["Key"], UploadId=upload["UploadId"])
+            record = self._record(upload["Key"])
+            known = self._read(record)
+            if known is not None and known.upload_id == upload["UploadId"]:
+                record.unlink(missing_ok=True)
+        return len(old)
 
     def _begun(self, name: str, source: Path) -> Upload:
         stat = source.stat()
@@ -137,6 +160,9 @@ class Uploader:
         # Servers that do not keep sha256 digests refuse to be told about them.
         checked = {"ChecksumSHA256": there["ChecksumSHA256"]} if "ChecksumSHA256" in there else {}
         return {"PartNumber": number, "ETag": there["ETag"], **checked}
+
+    def _record(self, name: str) -> Path:
+        return self._records / f"{hashlib.sha256(name.encode()).hexdigest()}.json"
 
     def _read(self, record: Path) -> Upload | None:
         try:

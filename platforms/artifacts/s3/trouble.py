@@ -27,6 +27,7 @@ _RIGHTS = {
     "write": "s3:PutObject",
     "list": "s3:ListBucket",
     "delete": "s3:DeleteObject",
+    "sweep": "s3:ListBucketMultipartUploads and s3:AbortMultipartUpload",
 }
 
 

@@ -1,0 +1,59 @@
+"""Discards: objects of the artifact store that are to be deleted, why, and not before when.
+
+A row is written first, the object goes after its grace, the row last: a crash in between is made good by the next pass.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy import bindparam, delete, insert, select
+
+from scheduler.store.schema import discards
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from sqlalchemy import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """One object, by its key in the store: a manifest or a blob of ``job``. Times are scheduled UTC seconds."""
+
+    key: str
+    job: str
+    why: str
+    marked_at: int
+    delete_at: int
+
+
+_ALL = select(discards.c.key, discards.c.job, discards.c.why, discards.c.marked_at, discards.c.delete_at).order_by(
+    discards.c.delete_at, discards.c.key
+)
+_OF_JOB = _ALL.where(discards.c.job == bindparam("job"))
+_INSERT = insert(discards)
+_REMOVE = delete(discards).where(discards.c.key.in_(bindparam("keys", expanding=True)))
+
+
+def everything(tx: Connection, job: str | None = None) -> list[Discard]:
+    """Return what is marked, of one job if asked, by the time at which it may go."""
+    rows = tx.execute(_ALL) if job is None else tx.execute(_OF_JOB, {"job": job})
+    return [Discard(*row) for row in rows]
+
+
+def mark(tx: Connection, found: Collection[Discard]) -> None:
+    """Mark objects for deletion; none of them may be marked already."""
+    rows = [
+        {"key": one.key, "job": one.job, "why": one.why, "marked_at": one.marked_at, "delete_at": one.delete_at}
+        for one in found
+    ]
+    if rows:
+        tx.execute(_INSERT, rows)
+
+
+def forget(tx: Connection, keys: Collection[str]) -> None:
+    """Remove marks: the objects are gone, or stay after all."""
+    if keys:
+        tx.execute(_REMOVE, {"keys": list(keys)})
