@@ -85,14 +85,19 @@ def curve(frame: Frame, points: Sequence[tuple[float, float]], top: float, heigh
 
     ``area`` is filled down to the bottom.
     """
-    drawn = [(1_000 * min(1.0, max(0.0, x)), 1_000 * min(1.0, max(0.0, y))) for x, y in points]
+    across, down = (1_000, 1_000) if frame.width is None else (frame.width, height)
+    drawn = [(across * min(1.0, max(0.0, x)), down * min(1.0, max(0.0, y))) for x, y in points]
     if kind == "area" and drawn:
-        drawn = [(drawn[0][0], 1_000.0), *drawn, (drawn[-1][0], 1_000.0)]
-    place = " ".join(f"{x:.1f},{y:.1f}" for x, y in drawn)
+        drawn = [(drawn[0][0], down), *drawn, (drawn[-1][0], down)]
+    shape = "polygon" if kind == "area" else "polyline"
+    if frame.width is not None:
+        place = " ".join(f"{x:.1f},{top + y:.1f}" for x, y in drawn)
+        return f'<{shape} class="{kind}" points="{place}"/>'
     # Stretched to any width; the stroke is not.
+    place = " ".join(f"{x:.1f},{y:.1f}" for x, y in drawn)
     return (
         f'<svg x="0" y="{top:g}" width="{frame.x(1)}" height="{height:g}" viewBox="0 0 1000 1000" '
-        f'preserveAspectRatio="none" overflow="visible"><{"polygon" if kind == "area" else "polyline"} class="{kind}" '
+        f'preserveAspectRatio="none" overflow="visible"><{shape} class="{kind}" '
         f'points="{place}" vector-effect="non-scaling-stroke"/></svg>'
     )
 
