@@ -39,7 +39,7 @@ def test_the_shipped_defaults_are_valid(tmp_path: Path) -> None:
 
 def test_the_rehearsal_declares_the_rules_of_three_places() -> None:
     pools = {pool.name: pool for pool in load(shipped("rehearsal.toml"), {}).pools}
-    assert {pool.platform for pool in pools.values()} == {"kaggle", "local"}
+    assert [pool.platform for pool in pools.values()] == ["kaggle", "sagemaker", "local"]
     week, day = pools["kaggle"].quotas[0], pools["sagemaker"].quotas[0]
     assert (week.kind, week.limit_seconds, week.resets.weekday) == ("week", 30 * 3600, 5)
     assert (day.kind, day.limit_seconds, day.zone) == ("day", 4 * 3600, "UTC")
