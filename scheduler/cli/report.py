@@ -48,7 +48,11 @@ def weekly(
     if send:
         _send(cli, made)
         return
-    text = render(made, "json" if cli.options.json else form)
+    from scheduler.service.pictures import pictures_of
+
+    wanted = "json" if cli.options.json else form
+    pictures = pictures_of(cli.app.database, cli.app.pools, made) if wanted == "html" else ()
+    text = render(made, wanted, pictures)
     if out is None:
         sys.stdout.write(text)
         return
@@ -59,7 +63,9 @@ def weekly(
 
 
 def _send(cli: Cli, made: Report) -> None:
-    from scheduler.service.alerts import WEEKLY, letter_of
+    from scheduler.service.alerts import WEEKLY
+    from scheduler.service.letter import letter_of
+    from scheduler.service.pictures import pictures_of
     from scheduler.store import outbox
 
     channels = list(cli.app.channels)
@@ -67,7 +73,7 @@ def _send(cli: Cli, made: Report) -> None:
         raise Refusal(
             "report not sent", "neither a mail server nor Slack is configured", "Set report.smtp or report.slack"
         )
-    body = letter_of(made)
+    body = letter_of(made, pictures_of(cli.app.database, cli.app.pools, made))
     with cli.app.database.write() as tx:
         added = [name for name in channels if outbox.add(tx, WEEKLY, made.label, name, body, cli.now)]
     if cli.options.json:

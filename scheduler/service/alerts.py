@@ -9,11 +9,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from scheduler.report.document import document_of
-from scheduler.report.html import html_of
-from scheduler.report.slack import slack_of
-from scheduler.report.text import text_of
 from scheduler.service.deliver import deliver
+from scheduler.service.letter import letter_of
+from scheduler.service.pictures import pictures_of
 from scheduler.service.reports import last_week, make_report
 from scheduler.store import due, events, outbox
 from scheduler.store.errors import StoreFailure
@@ -22,7 +20,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from scheduler.core.window import Calendar, DailyHours
-    from scheduler.report.report import Report
     from scheduler.service.deliver import Channel
     from scheduler.service.ports import Ports
     from scheduler.store.events import Event
@@ -73,21 +70,11 @@ def mail(ports: Ports, mailing: Mailing, now: int) -> None:
     deliver(ports, mailing.channels, now)
 
 
-def letter_of(report: Report) -> dict[str, Any]:
-    """Return the body of a report's letter, complete, so that a retry sends the same."""
-    document = document_of(report)
-    return {
-        "subject": document.title,
-        "text": text_of(document),
-        "html": html_of(document),
-        "blocks": slack_of(document),
-    }
-
-
 def _write_report(ports: Ports, mailing: Mailing, now: int) -> None:
     week = last_week(now, mailing.zone)
     try:
-        body = letter_of(make_report(ports.database, ports.pools, week, mailing.zone, now))
+        report = make_report(ports.database, ports.pools, week, mailing.zone, now)
+        body = letter_of(report, pictures_of(ports.database, ports.pools, report))
     except StoreFailure:
         raise
     except Exception as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import smtplib
 import ssl
+from base64 import b64decode
 from dataclasses import dataclass, field
 from email.message import EmailMessage
 from typing import TYPE_CHECKING, Any, Protocol
@@ -34,7 +35,7 @@ class DeliveryFailed(Exception):
 
 
 class Channel(Protocol):
-    """Carries one letter. ``body`` has ``subject``, ``text``, and perhaps ``html`` and ``blocks``."""
+    """Carries one letter; ``body`` is made by scheduler.service.letter, or has ``subject`` and ``text`` alone."""
 
     def send(self, key: str, body: Mapping[str, Any]) -> None:
         """Deliver, naming the letter by ``key``. Raises DeliveryFailed."""
@@ -64,6 +65,10 @@ class EmailChannel:
         letter.set_content(body["text"])
         if "html" in body:
             letter.add_alternative(body["html"], subtype="html")
+            page = letter.get_body(("html",))
+            if page is not None:
+                for name, picture in body.get("pictures", {}).items():
+                    page.add_related(b64decode(picture), "image", "png", cid=f"<{name}>", filename=f"{name}.png")
         try:
             with smtplib.SMTP(self.host, self.port, timeout=self.timeout_seconds) as server:
                 if self.starttls:

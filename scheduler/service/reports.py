@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo
 from scheduler.core.job import Failed, Held
 from scheduler.core.window import WEEK, Calendar, Window
 from scheduler.report.document import document_of
-from scheduler.report.html import html_of, loss_svg
+from scheduler.report.html import html_of, inline
 from scheduler.report.report import Need, QuotaNow, Report, ReportFacts, Speed, report_of
 from scheduler.report.slack import slack_of
 from scheduler.report.text import markdown_of, text_of
@@ -20,11 +20,12 @@ from scheduler.service.week_facts import week_facts
 from scheduler.store import checkpoints, events, jobs, ledger, limits, plans, rates
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import Connection
 
     from scheduler.core.pool import Pool
+    from scheduler.report.picture import Picture
     from scheduler.report.week import WeekFacts
     from scheduler.store.engine import Database
 
@@ -102,16 +103,18 @@ def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zon
     )
 
 
-def render(report: Report, form: Format) -> str:
-    """Return the report in one of its forms; all are made of the same words, JSON of the same data."""
+def render(report: Report, form: Format, pictures: Sequence[Picture] = ()) -> str:
+    """Return the report in one of its forms; all are made of the same words, JSON of the same data.
+
+    ``pictures`` go into HTML.
+    """
     match form:
         case "text":
             return text_of(document_of(report))
         case "markdown":
             return markdown_of(document_of(report))
         case "html":
-            picture = loss_svg(report)
-            return html_of(document_of(report), [picture] if picture else ())
+            return html_of(document_of(report), inline(pictures))
         case "slack":
             return json.dumps({"blocks": slack_of(document_of(report))}, indent=2) + "\n"
         case "json":

@@ -20,7 +20,9 @@ from scheduler.core.run import Ended, Lane, Outcome, Run
 from scheduler.core.window import DAY, HOUR, WEEK, Calendar
 from scheduler.report.document import document_of
 from scheduler.report.forecast import forecast
-from scheduler.report.html import html_of, loss_svg
+from scheduler.report.html import html_of, inline
+from scheduler.report.loss_curve import loss_curve_svg
+from scheduler.report.picture import Picture
 from scheduler.report.report import Need, QuotaNow, Report, ReportFacts, Speed, report_of
 from scheduler.report.slack import slack_of
 from scheduler.report.text import markdown_of, text_of
@@ -173,7 +175,9 @@ def test_the_words_show_the_figures_of_the_json(report: Report) -> None:
 
 def test_hostile_names_stay_words(report: Report) -> None:
     document = document_of(report)
-    assert "<script>" not in html_of(document, [loss_svg(report)])
+    drawn = loss_curve_svg(HOSTILE, report.jobs[0].losses, 5_000)
+    assert "<svg" in drawn
+    assert "<script>" not in html_of(document, inline([Picture("loss", HOSTILE, drawn, drawn, 640)]))
     assert all("<!channel>" not in block["text"]["text"] for block in slack_of(document))
     assert "\x1b" not in text_of(document) + markdown_of(document)
 

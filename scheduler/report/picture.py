@@ -1,0 +1,79 @@
+"""Pictures of a report: its charts as they stand in a page, and as PNG for letters, where mail programs drop SVG."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scheduler.report.chart import STYLE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+_ZOOM = 2.0  # sharp on dense screens
+# Whoever has one of these has letters in pictures: the common fonts of Linux distributions, plain and bold.
+_FONT_FOLDERS = (Path("/usr/share/fonts"), Path("/usr/local/share/fonts"))
+_FONTS = (
+    ("DejaVu Sans", "DejaVuSans.ttf", "DejaVuSans-Bold.ttf"),
+    ("Liberation Sans", "LiberationSans-Regular.ttf", "LiberationSans-Bold.ttf"),
+    ("Noto Sans", "NotoSans-Regular.ttf", "NotoSans-Bold.ttf"),
+    ("FreeSans", "FreeSans.ttf", "FreeSansBold.ttf"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """One chart. ``fluid`` is an SVG as wide as its place in a page; ``fixed`` one of ``width`` pixels of its own."""
+
+    name: str
+    caption: str
+    fluid: str
+    fixed: str
+    width: int
+
+
+@dataclass(frozen=True, slots=True)
+class Font:
+    """A font of this machine: its family, and the files of its plain and bold letters."""
+
+    family: str
+    files: tuple[str, ...]
+
+
+def find_font(folders: Iterable[Path] = _FONT_FOLDERS) -> Font | None:
+    """Return a font of this machine to draw letters with, or None: pictures without letters tell nothing."""
+    there = [folder for folder in folders if folder.is_dir()]
+    for family, *names in _FONTS:
+        found = [path for name in names for folder in there for path in sorted(folder.rglob(name))[:1]]
+        if found:
+            return Font(family, tuple(str(path) for path in found))
+    return None
+
+
+def png_of(svg: str, font: Font) -> bytes:
+    """Draw one of our charts of a fixed width, in its light colours. Raises ImportError without resvg."""
+    from resvg_py import svg_to_bytes
+
+    return svg_to_bytes(
+        svg_string=svg.replace(STYLE.replace(":root", "svg"), _flat(font.family)),
+        background="#ffffff",
+        skip_system_fonts=True,
+        font_files=list(font.files),
+        font_family=font.family,
+        sans_serif_family=font.family,
+        zoom=_ZOOM,
+    )
+
+
+def _flat(family: str) -> str:
+    """Return the charts' style in words that resvg knows: no variables, no media, no shorthand."""
+    light = dict(re.findall(r"(--[a-z-]+): ([^;]+);", STYLE.partition("@media")[0]))
+    rules = re.findall(r"^(\.chart[^{@]*)\{([^}]*)\}|(\.chart[^{@]*)\{([^}]*)\}", STYLE, re.MULTILINE)
+    flat = []
+    for selector, body, other, rest in rules:
+        plain = re.sub(r"var\((--[a-z-]+)\)", lambda found: light[found[1]], body or rest)
+        plain = re.sub(r"font: (\d+)px/1 [^;]+;", rf"font-size: \1px; font-family: '{family}';", plain)
+        flat.append(f"{(selector or other).strip()} {{{plain}}}")
+    return "\n".join(flat)
