@@ -1,0 +1,103 @@
+"""One job on two clouds in turn: a checkpoint of either is resumed on the other bit for bit, through one bucket."""
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jobs
+from jobs.payload.clock import Clock
+from platforms.base import Platform, SessionState
+from platforms.emulators.kaggle.place import Place
+from platforms.emulators.kaggle.rules import Rules
+from platforms.emulators.kaggle.server import Server
+from platforms.registry import PlatformContext, load
+
+World = Any  # see conftest.py
+
+CHARLM = ["{python}", "{payload}/trainers/charlm.py", "--width", "24", "--batch", "16", "--report-every", "100"]
+TARGET = 6_000
+OPTIONS: dict[str, Any] = {"data": "corpus/v1/mixtures/lm", "target_step": TARGET}
+
+
+@pytest.fixture
+def kaggle(world: World, tmp_path: Path) -> Iterator[Platform]:
+    """Kaggle's adapter and emulator on the clock of the world, whose sessions write to the world's bucket."""
+    (tmp_path / "kaggle.json").write_text(json.dumps({"username": "alice", "key": "the-key"}))
+    (tmp_path / "kaggle.json").chmod(0o600)
+    clock = Clock(**world.clock.payload_clock())
+    place = Place(tmp_path / "kaggle", clock, "alice", "the-key", Rules(queue_seconds=10, dataset_seconds=10))
+    with Server(place) as server:
+        settings = {
+            "emulator": server.address,
+            "credentials": str(tmp_path / "kaggle.json"),
+            "checkpoints": "direct",
+            "pause_milliseconds": "0",
+            "idle_milliseconds": "50",
+        }
+        bundle = Path(jobs.__file__).parent
+        context = PlatformContext(tmp_path / "kaggle-state", sys.executable, bundle, clock=world.clock.payload_clock())
+        yield load("kaggle", settings, context)
+
+
+def trained_until(world: World, platform: Platform, key: str, attempt: int, step: int) -> int:
+    """Train in a session that is asked to leave once it has passed ``step``; return the step of its checkpoint."""
+    request = world.request(key, CHARLM, attempt=attempt, seconds=20_000, **OPTIONS)
+    platform.launch(request, world.clock.now())
+    for _ in range(2_000):
+        if world.store.size(f"runs/{key}/lane-0/heartbeat.json") is not None:
+            beat = json.loads(world.store.read(f"runs/{key}/lane-0/heartbeat.json"))
+            if beat["phase"] == "ended" or (beat["step"] or 0) >= step:
+                break
+        world.patience.wait(0.02)
+    world.store.put(f"runs/{key}/stop", json.dumps({"reason": "enough", "lane": None}).encode())
+    world.until(key, SessionState.ENDED, platform)
+    result = world.result(key)
+    assert result["outcome"] == "yielded", (result, b"".join(platform.logs(key, 0, 1 << 20)).decode())
+    return int(result["checkpoint_step"])
+
+
+def finished(world: World, platform: Platform, key: str, attempt: int) -> dict[str, Any]:
+    """Train to the end; return the session's last word."""
+    platform.launch(world.request(key, CHARLM, attempt=attempt, seconds=40_000, **OPTIONS), world.clock.now())
+    world.until(key, SessionState.ENDED, platform)
+    result: dict[str, Any] = world.result(key)
+    assert result["outcome"] == "finished", b"".join(platform.logs(key, 0, 1 << 20)).decode()
+    return result
+
+
+def what_was_trained(world: World) -> tuple[dict[str, str], dict[str, Any]]:
+    """The sha256 of each component of the newest checkpoint, read back from the bucket, and its figures."""
+    manifest = json.loads(world.store.read(max(world.store.keys("jobs/lm/manifests/"))))
+    assert manifest["step"] == TARGET
+    digests = {}
+    for part in manifest["components"]:
+        digest = hashlib.sha256(world.store.read(f"jobs/lm/blobs/{part['sha256']}")).hexdigest()
+        assert digest == part["sha256"]
+        digests[part["name"]] = digest
+    digests.pop("meta.json")  # tells when it was written
+    assert digests
+    return digests, {name: manifest["metrics"][name] for name in ("loss", "held_out_loss")}
+
+
+@pytest.mark.usefixtures("corpus")
+@pytest.mark.parametrize("first", ["kaggle", "sagemaker"])
+def test_a_checkpoint_of_one_cloud_is_resumed_on_the_other_and_back(world: World, kaggle: Platform, first: str) -> None:
+    """There and back again, then all of it in one go on the other cloud: the same weights, the same losses."""
+    here, there = (kaggle, world.adapter()) if first == "kaggle" else (world.adapter(), kaggle)
+    one = trained_until(world, here, "uff-lm-1", 1, 500)
+    two = trained_until(world, there, "uff-lm-2", 2, one + 500)
+    assert world.result("uff-lm-2")["restored_step"] == one
+    last = finished(world, here, "uff-lm-3", 3)
+    assert last["restored_step"] == two
+    assert 500 <= one < two < TARGET
+    parted = what_was_trained(world)
+
+    for key in list(world.store.keys("jobs/")):
+        world.store.delete(key)
+    assert finished(world, there, "uff-lm-4", 4)["restored_step"] is None
+    assert what_was_trained(world) == parted
