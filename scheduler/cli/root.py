@@ -29,6 +29,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "checkpoints": ("scheduler.cli.checkpoints", "Saved states: list, verify, copy, keep."),
     "report": ("scheduler.cli.report", "The week in figures: made, shown, sent."),
     "rehearse": ("scheduler.cli.rehearse", "A whole week on this machine in minutes."),
+    "service": ("scheduler.cli.service", "The daemon as a service of systemd."),
+    "web": ("scheduler.cli.web", "The status page in a browser, its JSON API and metrics."),
     "daemon": ("scheduler.cli.daemon", "Plan, launch and settle, until stopped."),
     "doctor": ("scheduler.cli.doctor", "Check that everything is in order."),
     "db": ("scheduler.cli.db", "The database: make, upgrade, back up, verify."),

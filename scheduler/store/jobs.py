@@ -71,7 +71,6 @@ class JobRecord:
 
 
 _ALL = select(jobs).order_by(jobs.c.position, jobs.c.name)
-_COUNT_BY_STATE = select(jobs.c.state, func.count()).group_by(jobs.c.state)
 _FIRST_ADDED = select(func.min(jobs.c.created_at))
 _ONE = select(jobs).where(jobs.c.name == bindparam("name"))
 _NAMES = select(jobs.c.name)
@@ -176,11 +175,6 @@ def page(
         wanted.append(jobs.c.name.contains(part, autoescape=True))
     total: int = tx.execute(_COUNT.where(*wanted)).scalar_one()
     return [_record(row) for row in tx.execute(_ALL.where(*wanted).limit(limit).offset(offset))], total
-
-
-def count_by_state(tx: Connection) -> dict[str, int]:
-    """Return how many jobs are in each state; states of no job are left out."""
-    return {row[0]: row[1] for row in tx.execute(_COUNT_BY_STATE)}
 
 
 def first_added(tx: Connection) -> int | None:

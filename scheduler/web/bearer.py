@@ -1,0 +1,72 @@
+"""Bearer: the token that readers of the page show, where it is read from, and how it is compared."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+LENGTH_MIN = 32
+_CREDENTIAL = "web"
+_MAKE_ONE = "Make one: (umask 077; openssl rand -hex 32 > FILE)"
+
+
+class BearerError(Exception):
+    """The token cannot be used, or there has to be one; the message says why and what to do next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bearer:
+    """A token. It is never shown, and no answer tells how much of a guess was right."""
+
+    token: str = field(repr=False)
+
+    def allows(self, shown: str) -> bool:
+        """Return whether a reader showed the token."""
+        return hmac.compare_digest(shown.encode("utf-8", "replace"), self.token.encode())
+
+    @property
+    def session(self) -> str:
+        """What a browser keeps in place of the token: proof that it once had it, of no use anywhere else."""
+        return hmac.new(self.token.encode(), b"status page session", hashlib.sha256).hexdigest()
+
+    def continues(self, cookie: str) -> bool:
+        """Return whether a cookie is this token's."""
+        return hmac.compare_digest(cookie.encode("utf-8", "replace"), self.session.encode())
+
+
+def read_bearer(file: Path | None, environ: Mapping[str, str], *, exposed: bool) -> Bearer | None:
+    """Return the token of ``file``, or of the service manager's credential ``web``; None when there is neither.
+
+    Raises BearerError when the file cannot be used, or others may read it, or an ``exposed`` page would have no token.
+    """
+    if file is not None:
+        return _from(file, private=True)
+    folder = environ.get("CREDENTIALS_DIRECTORY", "")
+    if folder and (Path(folder) / _CREDENTIAL).is_file():
+        return _from(Path(folder) / _CREDENTIAL, private=False)  # its mode is the service manager's business
+    if exposed:
+        raise BearerError(
+            "no token: at this address other machines reach the page. Name a file that holds one with web.bearer_file, "
+            f"or hand it over with LoadCredential=web:FILE. {_MAKE_ONE}"
+        )
+    return None
+
+
+def _from(file: Path, *, private: bool) -> Bearer:
+    try:
+        mode = file.stat().st_mode
+        token = file.read_text(encoding="utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise BearerError(f"{file} cannot be read: {error}. {_MAKE_ONE}") from None
+    if private and mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise BearerError(f"others may read {file}. Run: chmod 600 {file}")
+    if len(token) < LENGTH_MIN or not token.isascii() or any(c.isspace() or not c.isprintable() for c in token):
+        raise BearerError(f"{file} holds no token of at least {LENGTH_MIN} letters and digits. {_MAKE_ONE}")
+    return Bearer(token)

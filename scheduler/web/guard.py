@@ -1,0 +1,126 @@
+"""Guard: stands before every page. Who may ask, by which name, and what browsers may do with the answer."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from http.cookies import CookieError, SimpleCookie
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+    from typing import Any
+
+    from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+    from scheduler.web.bearer import Bearer
+
+COOKIE = "uff_reader"
+SIGN_IN = "/sign-in"
+_OPEN = ("/health/", "/assets/", SIGN_IN)
+_LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
+_POLICY = (
+    "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
+    "base-uri 'none'; frame-ancestors 'none'"
+)
+_HEADERS = (
+    (b"content-security-policy", _POLICY.encode()),
+    (b"x-content-type-options", b"nosniff"),
+    (b"x-frame-options", b"DENY"),
+    (b"referrer-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"permissions-policy", b"camera=(), geolocation=(), microphone=()"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """Lets through what asks for ``names`` or this machine, only reads, and shows the token if there is one.
+
+    The host is checked even on the loopback address: a page elsewhere could otherwise make a browser ask us under a
+    name of its own and read the answer.
+    """
+
+    inner: ASGIApp
+    names: frozenset[str]
+    bearer: Bearer | None
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request."""
+        if scope["type"] != "http":
+            return
+        headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
+        path, head = scope["path"], scope["method"] == "HEAD"
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": _with(message.get("headers", []), path)}
+            elif head:
+                message = {**message, "body": b""}
+            await send(message)
+
+        if head:
+            scope = {**scope, "method": "GET"}
+        if not self._is_ours(headers.get(b"host", "")):
+            await _refuse(guarded, 421, "unknown host", "this page has another name", "Add the name to web.names")
+        elif scope["method"] != "GET" and not (scope["method"] == "POST" and path == SIGN_IN):
+            await _refuse(
+                guarded, 405, "not allowed", "this page only reads", "Use schedctl", ((b"allow", b"GET, HEAD"),)
+            )
+        elif self.bearer is not None and not path.startswith(_OPEN) and not self._is_reader(headers):
+            await self._turn_away(guarded, scope)
+        else:
+            await self.inner(scope, receive, guarded)
+
+    def _is_ours(self, host: str) -> bool:
+        name = host.lower()
+        if name.count(":") == 1 or name.startswith("["):
+            name = name.rpartition(":")[0] if not name.endswith("]") else name
+        return name.rstrip(".") in self.names | _LOOPBACK
+
+    def _is_reader(self, headers: MutableMapping[bytes, str]) -> bool:
+        if self.bearer is None:
+            return True
+        kind, _, shown = headers.get(b"authorization", "").partition(" ")
+        if kind.lower() == "bearer":
+            return self.bearer.allows(shown.strip())
+        try:
+            cookies = SimpleCookie(headers.get(b"cookie", ""))
+        except CookieError:
+            return False
+        return COOKIE in cookies and self.bearer.continues(cookies[COOKIE].value)
+
+    async def _turn_away(self, send: Send, scope: Scope) -> None:
+        path: str = scope["path"]
+        if path.startswith("/api/") or path == "/metrics":
+            challenge = ((b"www-authenticate", b'Bearer realm="status"'),)
+            await _refuse(
+                send, 401, "who are you?", "a bearer token is needed", "Send Authorization: Bearer", challenge
+            )
+            return
+        query = scope.get("query_string", b"").decode("latin-1")
+        back = quote(path + (f"?{query}" if query else ""), safe="")
+        await _answer(send, 303, b"", ((b"location", f"{SIGN_IN}?next={back}".encode()),))
+
+
+def _with(headers: list[tuple[bytes, bytes]], path: str) -> list[tuple[bytes, bytes]]:
+    known = {name.lower() for name, _ in headers}
+    more = [*_HEADERS]
+    if not path.startswith("/assets/"):
+        more.append((b"cache-control", b"no-store"))
+    return [*headers, *((name, value) for name, value in more if name not in known)]
+
+
+async def _refuse(
+    send: Send, code: int, error: str, why: str, remedy: str, headers: tuple[tuple[bytes, bytes], ...] = ()
+) -> None:
+    body: dict[str, Any] = {"error": error, "why": why, "remedy": remedy}
+    await _answer(send, code, json.dumps(body).encode(), ((b"content-type", b"application/json"), *headers))
+
+
+async def _answer(send: Send, code: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...]) -> None:
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": code, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body})

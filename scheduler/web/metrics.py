@@ -1,0 +1,124 @@
+"""Metrics: the state of things in the text format that Prometheus reads. docs/status-page.md lists every name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from scheduler.store import counts, totals
+from scheduler.web.quota import meter_rows
+from scheduler.web.status import condition, newest_needs, pool_rows
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from sqlalchemy import Connection
+
+    from scheduler.web.source import Source
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_STATES = ("queued", "active", "held", "done", "failed", "cancelled")
+
+Sample = tuple[dict[str, str], float]
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """One metric with its samples."""
+
+    name: str
+    kind: str
+    help: str
+    samples: list[Sample] = field(default_factory=list)
+
+
+def metrics(source: Source) -> str:
+    """Return all metrics as text. Raises StoreFailure."""
+    now = source.now
+    with source.read() as tx:
+        found = [*_daemon(source, tx, now), *_work(source, tx), *_pools(source, tx, now)]
+    return "".join(_written(metric) for metric in found)
+
+
+def _daemon(source: Source, tx: Connection, now: int) -> Iterable[Metric]:
+    leader, cycled_at, problems = condition(source, tx, now)
+    plan = source.plan(tx)
+    yield _one("uff_ready", "gauge", "1 when the scheduler does its work.", float(not problems))
+    yield _one("uff_leader", "gauge", "1 when a daemon holds the lease.", float(leader is not None))
+    if cycled_at is not None:
+        yield _one("uff_last_cycle_timestamp_seconds", "gauge", "Newest finished cycle of the daemon.", cycled_at)
+    yield _one("uff_scheduled_time_seconds", "gauge", "The scheduler's clock.", now)
+    if plan is not None:
+        yield _one("uff_plan_timestamp_seconds", "gauge", "When the newest plan was made.", plan.made_at)
+        yield _one("uff_plan_value", "gauge", "Weighted discounted useful hours of the newest plan.", plan.value)
+        yield _one("uff_plan_sessions", "gauge", "Sessions of the newest plan.", len(plan.placements))
+        if plan.bound is not None:
+            yield _one("uff_plan_bound", "gauge", "What no plan can exceed.", plan.bound)
+    needs = len(newest_needs(source, tx, now))
+    yield _one("uff_needs", "gauge", "Things that only a person can settle, of the last week.", needs)
+
+
+def _work(source: Source, tx: Connection) -> Iterable[Metric]:
+    states = counts.jobs_by_state(tx)
+    yield Metric("uff_jobs", "gauge", "Jobs by state.", [({"state": s}, states.get(s, 0)) for s in _STATES])
+    records = source.kept("progress", source.news(tx), lambda: totals.progress(tx))
+    yield Metric(
+        "uff_job_steps", "gauge", "Checkpointed steps of each open job.", [({"job": n}, d) for n, d, _ in records]
+    )
+    yield Metric("uff_job_target_steps", "gauge", "Steps to train.", [({"job": n}, t) for n, _, t in records])
+    ended = source.kept("outcomes", source.news(tx), lambda: totals.lanes_by_outcome(tx))
+    yield Metric(
+        "uff_runs_ended_total",
+        "counter",
+        "Lanes that ended, by pool and outcome.",
+        [({"pool": pool, "outcome": outcome}, count) for (pool, outcome), count in sorted(ended.items())],
+    )
+    saved = source.kept("checkpoints", source.news(tx), lambda: totals.checkpoints_by_state(tx))
+    yield Metric("uff_checkpoints", "gauge", "Checkpoints by state.", [({"state": s}, c) for s, c in saved.items()])
+    yield _one("uff_outbox_waiting", "gauge", "Messages not delivered yet.", totals.letters_waiting(tx))
+
+
+def _pools(source: Source, tx: Connection, now: int) -> Iterable[Metric]:
+    pools = pool_rows(source, tx, now)
+    yield Metric(
+        "uff_pool_open", "gauge", "1 when sessions may start.", [({"pool": p.name}, p.state == "open") for p in pools]
+    )
+    yield Metric("uff_pool_sessions", "gauge", "Live sessions.", [({"pool": p.name}, p.sessions_live) for p in pools])
+    meters = meter_rows(source, tx, now)
+    spent = source.kept("spent", source.news(tx), lambda: totals.spent_seconds(tx))
+    yield Metric(
+        "uff_spent_seconds_total",
+        "counter",
+        "Metered time of settled sessions, as first settled.",
+        [({"pool": name}, seconds) for name, seconds in spent.items()],
+    )
+    for part, words in (("limit", "Limit"), ("used", "Spent"), ("held", "Held for live sessions"), ("free", "Left")):
+        for unit, name, scale in (("seconds", "seconds", 1), ("microdollars", "dollars", 1_000_000)):
+            samples: list[Sample] = [
+                ({"pool": meter.pool, "quota": meter.quota}, getattr(meter, part) / scale)
+                for meter in meters
+                if meter.unit == unit
+            ]
+            yield Metric(f"uff_quota_{part}_{name}", "gauge", f"{words}, in the window that counts now.", samples)
+
+
+def _one(name: str, kind: str, words: str, value: float) -> Metric:
+    return Metric(name, kind, words, [({}, value)])
+
+
+def _written(metric: Metric) -> str:
+    if not metric.samples:
+        return ""
+    lines = [f"# HELP {metric.name} {metric.help}", f"# TYPE {metric.name} {metric.kind}"]
+    for labels, value in metric.samples:
+        shown = ",".join(f'{name}="{_label(text)}"' for name, text in labels.items())
+        lines.append(f"{metric.name}{{{shown}}} {_number(value)}" if shown else f"{metric.name} {_number(value)}")
+    return "\n".join(lines) + "\n"
+
+
+def _label(text: str) -> str:
+    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
+
+
+def _number(value: float) -> str:
+    return str(int(value)) if float(value).is_integer() else repr(float(value))

@@ -1,0 +1,199 @@
+"""Pages: what people see. Every page is whole without a script; the parts marked ``data-live`` are renewed by one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+from fastapi import APIRouter, Query
+from fastapi.responses import HTMLResponse
+from jinja2 import Environment, PackageLoader, StrictUndefined
+
+from scheduler.core.window import DAY
+from scheduler.report.burn_down import burn_down_svg
+from scheduler.report.document import document_of
+from scheduler.report.loss_curve import loss_curve_svg
+from scheduler.report.timeline import timeline_svg
+from scheduler.service.plan_diff import NoPlanToCompare
+from scheduler.store import counts, jobs
+from scheduler.web import archive, assets, books, plan, quota, show, week
+from scheduler.web import queue as queues
+from scheduler.web import runs as sessions
+from scheduler.web.api import JobName, JobState, Page, Week, day_of, known_week
+from scheduler.web.leaf import Leaf
+from scheduler.web.status import condition, newest_needs, pool_rows
+
+if TYPE_CHECKING:
+    from scheduler.web.log_tail import LogTails
+    from scheduler.web.shapes import Fault
+    from scheduler.web.source import Source
+
+Day = Annotated[str | None, Query(alias="from", max_length=10)]
+Name = Annotated[str | None, Query(max_length=200)]
+_WAITING_SHOWN = 8
+_PLANNED_SHOWN = 100
+
+
+class Pages:
+    """The pages and how they are written."""
+
+    def __init__(self, source: Source, tails: LogTails) -> None:
+        self._source = source
+        self._tails = tails
+        self.environment = Environment(
+            loader=PackageLoader("scheduler.web"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            lstrip_blocks=True,
+            auto_reload=False,
+        )
+        self.environment.filters.update(show.filters(source.zone))
+        self.environment.globals.update(asset=assets.address, zone=source.zone)
+
+    def router(self) -> APIRouter:
+        """Return the routes of all pages."""
+        routes = APIRouter(include_in_schema=False, default_response_class=HTMLResponse)
+        for path, page in (
+            ("/", self.overview),
+            ("/queue", self.queue),
+            ("/jobs/{name}", self.job),
+            ("/runs", self.runs),
+            ("/runs/{key}", self.run),
+            ("/quota", self.quota),
+            ("/plan", self.plan),
+            ("/ledger", self.ledger),
+            ("/reports", self.reports),
+            ("/reports/{label}", self.report),
+        ):
+            routes.add_api_route(path, page, methods=["GET"], response_model=None)
+        return routes
+
+    def fault(self, told: Fault, code: int) -> HTMLResponse:
+        """Return a page that says what failed; it reads nothing, so that it cannot fail for the same reason."""
+        return HTMLResponse(self.environment.get_template("fault.html").render(told=told, code=code), code)
+
+    def overview(self, day: Day = None) -> HTMLResponse:
+        """The week, what runs, what waits, what is left, and what needs a person."""
+        source, now = self._source, self._source.now
+        span = week.span_around(now, source.zone) if day is None else week.span_from(day_of(day), source.zone)
+        with source.read() as tx:
+            # The line that marks now moves on by itself; a minute is a pixel or less.
+            version = (source.news(tx), now // 60)
+            timeline = source.kept("timeline", (span, version), lambda: week.timeline(source, tx, span, now))
+            picture = source.kept(
+                "picture", (span, version), lambda: timeline_svg(timeline, source.zone, link="/runs/")
+            )
+            return self._page(
+                "overview.html",
+                "overview",
+                tx,
+                span=span,
+                earlier=self._day(span.start - DAY * (week.DAYS - 1) - DAY // 2),
+                later=self._day(span.end + DAY // 2),
+                around_now=day is None,
+                picture=picture,
+                sessions=sorted(timeline.sessions, key=lambda found: (found.start, found.pool), reverse=True),
+                meters=quota.meter_rows(source, tx, now),
+                pools=pool_rows(source, tx, now),
+                live=sessions.live_rows(tx),
+                waiting=queues.rows(source, tx, jobs.page(tx, _WAITING_SHOWN, 0, {"queued"})[0]),
+                states=counts.jobs_by_state(tx),
+                needs=newest_needs(source, tx, now),
+            )
+
+    def queue(self, page: Page = 1, state: JobState | None = None, name: Name = None) -> HTMLResponse:
+        """The jobs with what each waits for."""
+        found = queues.queue(self._source, Leaf(page), state, name or "")
+        with self._source.read() as tx:
+            return self._page(
+                "queue.html", "queue", tx, found=found, state=state, name=name or "", order=queues.STATES,
+                everything=sum(found.states.values()),
+            )  # fmt: skip
+
+    def job(self, name: JobName) -> HTMLResponse:
+        """One job with its loss curve, checkpoints and sessions."""
+        found = queues.job(self._source, name)
+        picture = loss_curve_svg(found.name, found.losses, found.target_step)
+        with self._source.read() as tx:
+            return self._page("job.html", "queue", tx, job=found, picture=picture)
+
+    def runs(self, page: Page = 1, pool: Name = None, job: Name = None) -> HTMLResponse:
+        """The sessions, newest first."""
+        found = sessions.listed(self._source, Leaf(page), pool or None, job or None)
+        with self._source.read() as tx:
+            return self._page(
+                "runs.html", "runs", tx, found=found, pool=pool or "", job=job or "", pools=sorted(self._source.pools)
+            )
+
+    def run(self, key: JobName) -> HTMLResponse:
+        """One session with its log."""
+        found = sessions.run(self._source, key)
+        log = self._tails.read(key)
+        with self._source.read() as tx:
+            return self._page("run.html", "runs", tx, run=found, log=log)
+
+    def quota(self) -> HTMLResponse:
+        """What is left of every quota."""
+        source, now = self._source, self._source.now
+        with source.read() as tx:
+            charts = quota.burn_downs(source, tx, now)
+            pictures = [burn_down_svg(chart, source.zone) for chart in charts]
+            return self._page(
+                "quota.html",
+                "quota",
+                tx,
+                charts=list(zip(charts, pictures, strict=True)),
+                meters=quota.meter_rows(source, tx, now),
+                pools=pool_rows(source, tx, now),
+            )
+
+    def plan(self) -> HTMLResponse:
+        """The newest plan and what it changed."""
+        found = plan.newest(self._source).plan
+        try:
+            difference = plan.difference(self._source) if found else None
+        except NoPlanToCompare:
+            difference = None
+        with self._source.read() as tx:
+            return self._page("plan.html", "plan", tx, plan=found, difference=difference, most=_PLANNED_SHOWN)
+
+    def ledger(self, page: Page = 1, pool: Name = None) -> HTMLResponse:
+        """The facts about metered time."""
+        found = books.entries(self._source, Leaf(page), pool or None)
+        with self._source.read() as tx:
+            return self._page(
+                "ledger.html", "ledger", tx, found=found, pool=pool or "", pools=sorted(self._source.pools)
+            )
+
+    def reports(self) -> HTMLResponse:
+        """The weeks that have a report."""
+        with self._source.read() as tx:
+            return self._page("reports.html", "reports", tx, found=archive.reports(self._source).reports)
+
+    def report(self, label: Week) -> HTMLResponse:
+        """One week's report."""
+        found = archive.report(self._source, known_week(label))
+        curves = [
+            (job.name, picture)
+            for job in found.jobs
+            if (picture := loss_curve_svg(job.name, job.losses, 0, height=120))
+        ]
+        with self._source.read() as tx:
+            return self._page("report.html", "reports", tx, report=found, document=document_of(found), curves=curves)
+
+    def _page(self, template: str, place: str, tx: Any, **context: Any) -> HTMLResponse:
+        source, now = self._source, self._source.now
+        leader, cycled_at, problems = condition(source, tx, now)
+        written = self.environment.get_template(template).render(
+            place=place,
+            now=now,
+            revision=source.revision(tx),
+            leader=leader,
+            cycled_at=cycled_at,
+            problems=problems,
+            **context,
+        )
+        return HTMLResponse(written)
+
+    def _day(self, at: int) -> str:
+        return show.local_day(at, self._source.zone)

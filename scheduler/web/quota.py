@@ -1,0 +1,75 @@
+"""Quota: every meter, and how each quota burns down over its window."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from scheduler.core.ledger import Charge
+from scheduler.core.quota import RollingQuota
+from scheduler.report.burn_down import BurnDown, burn_down_of
+from scheduler.report.timeline import upcoming
+from scheduler.service.meters import meters
+from scheduler.service.snapshot import LOOK_BACK_SECONDS
+from scheduler.store import ledger, limits, runs
+from scheduler.web.shapes import BurnDownRow, MeterRow, Quotas
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from scheduler.web.source import Source
+
+
+def meter_rows(source: Source, tx: Connection, now: int) -> list[MeterRow]:
+    """Return all meters, by pool."""
+    return [MeterRow(**asdict(meter)) for meter in meters(tx, source.pools, now)]
+
+
+def burn_downs(source: Source, tx: Connection, now: int) -> list[BurnDown]:
+    """Return how each quota of each pool burns down, with what the newest plan will take of it."""
+    charges = ledger.charges(tx, now - LOOK_BACK_SECONDS)
+    observed = limits.observed(tx)
+    plan = source.plan(tx)
+    live = runs.live(tx)
+    found = []
+    for name, pool in sorted(source.pools.items()):
+        ours = [run for run in live if run.pool == name]
+        price = pool.price_microdollars_per_hour
+        planned = [
+            Charge(max(place.start, now), place.end, price_microdollars_per_hour=price)
+            for place in upcoming(plan, ours, name, now)
+        ]
+        found += [
+            burn_down_of(name, quota, charges.get(name, ()), observed.get(name, ()), planned, now)
+            for quota in pool.quotas
+        ]
+    return found
+
+
+def quotas(source: Source) -> Quotas:
+    """Return the meters and the burn-downs."""
+    now = source.now
+    with source.read() as tx:
+        return Quotas(
+            quotas=meter_rows(source, tx, now),
+            burn_down=[_row(chart) for chart in burn_downs(source, tx, now)],
+        )
+
+
+def is_rolling(source: Source, pool: str, quota: str) -> bool:
+    """Return whether a quota has no window of its own."""
+    return any(isinstance(found, RollingQuota) and found.name == quota for found in source.pools[pool].quotas)
+
+
+def _row(chart: BurnDown) -> BurnDownRow:
+    return BurnDownRow(
+        pool=chart.pool,
+        quota=chart.quota,
+        unit=chart.unit,
+        start=chart.start,
+        end=chart.end,
+        now=chart.now,
+        limit=chart.limit,
+        measured=list(chart.measured),
+        ahead=list(chart.ahead),
+    )

@@ -1,0 +1,414 @@
+"""Shapes: what the JSON API answers with. Keys are those of ``schedctl --json``; docs/status-page.md lists the rest.
+
+Instants are integer UTC seconds, durations integer seconds, money integer micro-dollars; null means none or not known.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict
+
+
+def finite(value: Any) -> Any:
+    """Return a value without the numbers that JSON cannot hold, which become null."""
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case dict():
+            return {str(key): finite(inner) for key, inner in value.items()}
+        case list() | tuple():
+            return [finite(inner) for inner in value]
+        case _:
+            return value
+
+
+Data = Annotated[dict[str, Any], BeforeValidator(finite)]
+Number = Annotated[float | None, BeforeValidator(finite)]
+
+
+class Shape(BaseModel):
+    """Base of all answers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class JobRow(Shape):
+    """A job of the queue; ``why`` is ``waits`` or the state in a sentence."""
+
+    name: str
+    role: str
+    position: int
+    state: str
+    state_detail: Data
+    why: str
+    weight: float
+    target_step: int
+    done_step: int
+    attempts: int
+    failures: int
+    last_pool: str | None
+    not_before: int | None
+    deadline: int | None
+    created_at: int
+    waits: Data | None
+
+
+class Queue(Shape):
+    """One page of the queue. ``states`` counts all jobs by state, ``total`` those that were asked for."""
+
+    jobs: list[JobRow]
+    total: int
+    page: int
+    pages: int
+    states: dict[str, int]
+
+
+class LaneRow(Shape):
+    """One job's seat in a run, with its newest heartbeat."""
+
+    index: int
+    job: str
+    attempt: int
+    devices: list[int]
+    restore_step: int | None
+    outcome: str | None
+    end_step: int | None
+    error_class: str | None
+    message: str
+    heartbeat: Data | None = None
+
+
+class RunRow(Shape):
+    """A run; ``started`` and ``ended`` are null for what never began or goes on."""
+
+    key: str
+    pool: str
+    state: str
+    state_detail: Data
+    planned_start: int
+    deadline: int
+    held_until: int
+    started: int | None
+    ended: int | None
+    outcome: str | None
+    lanes: list[LaneRow]
+
+
+class Runs(Shape):
+    """One page of runs, newest first."""
+
+    runs: list[RunRow]
+    total: int
+    page: int
+    pages: int
+
+
+class EventRow(Shape):
+    """One thing that happened."""
+
+    id: int
+    at: int
+    kind: str
+    subject: str
+    by: str
+    data: Data
+
+
+class RunDetail(RunRow):
+    """A run and what happened to it, oldest first."""
+
+    events: list[EventRow]
+
+
+class Log(Shape):
+    """What a session printed from byte ``offset`` on; ask for more with ``after=next``.
+
+    ``cut`` tells that earlier text is left out; ``ended`` that no more will come; ``why`` that the log cannot be read.
+    """
+
+    key: str
+    offset: int
+    next: int
+    text: str
+    cut: bool
+    ended: bool
+    why: str
+
+
+class Speed(Shape):
+    """What was measured of a job on a pool."""
+
+    pool: str
+    steps_per_second: Number
+    sigma: Number
+    samples: int
+    setup_seconds: int
+    checkpoint_seconds: int
+    at: int
+
+
+class CheckpointRow(Shape):
+    """A saved state of a job."""
+
+    key: str
+    job: str
+    step: int
+    attempt: int
+    run: str
+    created_at: int
+    trained_seconds: int
+    bytes: int
+    metrics: Data
+    state: str
+    why: str
+    pinned: bool
+    seen_at: int
+
+
+class JobDetail(JobRow):
+    """All there is to know about one job. ``losses`` are (step, held-out loss) of its checkpoints."""
+
+    checkpoint: str | None
+    spec: Data
+    speeds: list[Speed]
+    losses: list[tuple[int, float]]
+    checkpoints: list[CheckpointRow]
+    runs: list[RunRow]
+
+
+class MeterRow(Shape):
+    """One quota of one pool; amounts are in ``unit``."""
+
+    pool: str
+    quota: str
+    unit: Literal["seconds", "microdollars"]
+    limit: int
+    used: int
+    held: int
+    free: int
+    start: int
+    end: int
+    resets_at: int | None
+    source: str
+    as_of: str
+
+
+class BurnDownRow(Shape):
+    """What is left of a quota over its window: (instant, amount), measured until ``now``, then as planned."""
+
+    pool: str
+    quota: str
+    unit: Literal["seconds", "microdollars"]
+    start: int
+    end: int
+    now: int
+    limit: int
+    measured: list[tuple[int, int]]
+    ahead: list[tuple[int, int]]
+
+
+class Quotas(Shape):
+    """All meters, and their burn-down."""
+
+    quotas: list[MeterRow]
+    burn_down: list[BurnDownRow]
+
+
+class LedgerRow(Shape):
+    """One fact of the ledger: metered time [start, end) of a pool."""
+
+    kind: str
+    pool: str
+    run: str | None
+    start: int
+    end: int
+    at: int
+    credit: bool
+    price_microdollars_per_hour: int
+    evidence: str
+
+
+class Ledger(Shape):
+    """One page of the ledger, newest first."""
+
+    entries: list[LedgerRow]
+    total: int
+    page: int
+    pages: int
+
+
+class SeatRow(Shape):
+    """One job's share of a planned session."""
+
+    job: str
+    devices: int
+    steps: int
+
+
+class PlacementRow(Shape):
+    """A planned session."""
+
+    pool: str
+    start: int
+    end: int
+    seats: list[SeatRow]
+
+
+class DeferralRow(Shape):
+    """A job that waits, and why."""
+
+    job: str
+    reason: Data
+
+
+class PlanRow(Shape):
+    """A plan."""
+
+    made_at: int
+    made_by: str
+    digest: str
+    value: float
+    bound: float | None
+    warnings: list[str]
+    placements: list[PlacementRow]
+    deferrals: list[DeferralRow]
+
+
+class NewestPlan(Shape):
+    """The newest plan, null when there is none yet."""
+
+    plan: PlanRow | None
+
+
+class PlanHead(Shape):
+    """A plan without its sessions."""
+
+    made_at: int
+    made_by: str
+    digest: str
+    value: float
+    bound: float | None
+
+
+class SessionChange(Shape):
+    """A planned session that is not as it was."""
+
+    change: Literal["started", "appeared", "vanished", "moved"]
+    before: PlacementRow | None
+    after: PlacementRow | None
+
+
+class FinishChange(Shape):
+    """A job whose planned finish moved; null is "not within the horizon"."""
+
+    job: str
+    before: int | None
+    after: int | None
+
+
+class PlanDifference(Shape):
+    """From the plan before the newest one, or the one in force at ``since``, to the newest."""
+
+    before: PlanHead
+    after: PlanHead
+    sessions: list[SessionChange]
+    finishes: list[FinishChange]
+
+
+class PoolRow(Shape):
+    """A pool now; ``state`` is open, closed or outside hours."""
+
+    name: str
+    state: Literal["open", "closed", "outside hours"]
+    platform: str
+    accelerator: str
+    sessions_live: int
+    sessions_max: int
+    closed_until: int | None
+    closed_why: str
+
+
+class NeedRow(Shape):
+    """Something only a person can settle."""
+
+    what: str
+    subject: str
+    why: str
+    remedy: str
+
+
+class Status(Shape):
+    """The whole at a glance. ``problems`` say in sentences what keeps the scheduler from its work."""
+
+    version: str
+    now: int
+    zone: str
+    revision: str
+    leader: str | None
+    last_cycle_at: int | None
+    problems: list[str]
+    jobs: dict[str, int]
+    runs_live: int
+    plan_made_at: int | None
+    pools: list[PoolRow]
+    needs: list[NeedRow]
+
+
+class SessionRow(Shape):
+    """A session of the timeline; ``key`` is null for one that is only planned."""
+
+    pool: str
+    start: int
+    end: int
+    phase: Literal["past", "bad", "running", "planned"]
+    key: str | None
+    jobs: list[str]
+    outcome: str
+
+
+class Span(Shape):
+    """The sessions that touch [start, end)."""
+
+    start: int
+    end: int
+    now: int
+    sessions: list[SessionRow]
+
+
+class ReportRow(Shape):
+    """One week of the archive; ``sent`` names the channels that got its report, and when."""
+
+    week: str
+    start: int
+    end: int
+    sent: dict[str, int | None]
+
+
+class Reports(Shape):
+    """All weeks since the first job, the newest first."""
+
+    reports: list[ReportRow]
+
+
+class Revision(Shape):
+    """A word that changes when anything does."""
+
+    revision: str
+    now: int
+
+
+class Health(Shape):
+    """Whether the service lives, or is ready; ``problems`` say why not."""
+
+    ok: bool
+    problems: list[str]
+
+
+class Fault(Shape):
+    """What failed and why, in the manner of ``schedctl``."""
+
+    error: str
+    why: str
+    remedy: str

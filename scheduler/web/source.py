@@ -1,0 +1,95 @@
+"""Source: what every page is made of. It reads the database and keeps what is dear to make until something changes."""
+
+from __future__ import annotations
+
+import zlib
+from collections import OrderedDict
+from threading import Lock
+from typing import TYPE_CHECKING, TypeVar
+
+from scheduler.core.job import Queued
+from scheduler.core.why import why
+from scheduler.store import events, plans, runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Hashable, Mapping
+    from contextlib import AbstractContextManager
+
+    from sqlalchemy import Connection
+
+    from scheduler.app import App
+    from scheduler.core.job import JobState
+    from scheduler.core.plan import Plan
+    from scheduler.core.pool import Pool
+    from scheduler.core.reasons import Reason
+
+T = TypeVar("T")
+_KEPT_MAX = 128
+
+
+class Source:
+    """The database and the settings as pages see them; safe to share between threads."""
+
+    def __init__(self, app: App) -> None:
+        self.app = app
+        self.zone: str = app.settings.zone
+        self._database = app.reading
+        self._kept: OrderedDict[Hashable, tuple[Hashable, object]] = OrderedDict()
+        self._lock = Lock()
+
+    @property
+    def pools(self) -> Mapping[str, Pool]:
+        """The enabled pools by name."""
+        return self.app.pools
+
+    @property
+    def now(self) -> int:
+        """Scheduled UTC seconds."""
+        return self.app.clock.now()
+
+    def read(self) -> AbstractContextManager[Connection]:
+        """One read transaction. Raises StoreFailure."""
+        return self._database.read()
+
+    def revision(self, tx: Connection) -> str:
+        """Return a word that changes with everything stored: events, plans, heartbeats."""
+        beats = zlib.crc32("".join(runs.live_heartbeats(tx)).encode())
+        return f"{self.news(tx)}-{beats:08x}"
+
+    def news(self, tx: Connection) -> str:
+        """Return a word that changes with every event and plan."""
+        return f"{events.newest_id(tx)}-{plans.newest_number(tx)}"
+
+    def plan(self, tx: Connection) -> Plan | None:
+        """Return the newest plan."""
+        return self.kept("plan", plans.newest_number(tx), lambda: plans.newest(tx))
+
+    def reasons(self, tx: Connection) -> Mapping[str, Reason]:
+        """Return why each waiting job of the newest plan waits."""
+
+        def make() -> Mapping[str, Reason]:
+            plan = self.plan(tx)
+            return {} if plan is None else {deferral.job: deferral.reason for deferral in plan.deferrals}
+
+        return self.kept("reasons", plans.newest_number(tx), make)
+
+    def why(self, state: JobState, reason: Reason | None) -> str:
+        """Return in one sentence why a job is where it is."""
+        if isinstance(state, Queued):
+            return reason.sentence(self.zone) if reason is not None else ""
+        return why(state, None, self.zone)
+
+    def kept(self, name: Hashable, version: Hashable, make: Callable[[], T]) -> T:
+        """Return what ``make`` returned for this version of the thing; only the newest version is kept."""
+        with self._lock:
+            found = self._kept.get(name)
+            if found is not None and found[0] == version:
+                self._kept.move_to_end(name)
+                return found[1]  # type: ignore[return-value]  # one name always holds one type
+        made = make()
+        with self._lock:
+            self._kept[name] = (version, made)
+            self._kept.move_to_end(name)
+            while len(self._kept) > _KEPT_MAX:
+                self._kept.popitem(last=False)
+        return made

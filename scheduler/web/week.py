@@ -1,0 +1,86 @@
+"""Week: the sessions of seven days, past, running and planned."""
+
+from __future__ import annotations
+
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+from scheduler.core.window import Window
+from scheduler.report.timeline import timeline_of
+from scheduler.store import events, limits, runs
+from scheduler.web.shapes import SessionRow, Span
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from scheduler.report.timeline import Session, Timeline
+    from scheduler.web.source import Source
+
+DAYS = 7
+_DAYS_BEFORE = 3
+_CLOSURES_SHOWN = 50
+
+
+def span_around(now: int, zone: str) -> Window:
+    """Return seven local days with today as the fourth."""
+    return span_from(datetime.fromtimestamp(now, UTC).astimezone(ZoneInfo(zone)).date() - timedelta(_DAYS_BEFORE), zone)
+
+
+def span_from(day: date, zone: str) -> Window:
+    """Return seven local days from the midnight that ``day`` begins with. Raises OverflowError at the end of time."""
+    first, last = (
+        datetime(at.year, at.month, at.day, tzinfo=ZoneInfo(zone)) for at in (day, day + timedelta(days=DAYS))
+    )
+    return Window(int(first.timestamp()), int(last.timestamp()))
+
+
+def timeline(source: Source, tx: Connection, span: Window, now: int) -> Timeline:
+    """Return what the picture of the week shows."""
+    return timeline_of(
+        span,
+        now,
+        [pool for _, pool in sorted(source.pools.items())],
+        runs.between(tx, span.start, span.end),
+        source.plan(tx),
+        {name: closures(tx, name, now, span.end) for name in source.pools},
+    )
+
+
+def closures(tx: Connection, pool: str, now: int, until: int) -> list[Window]:
+    """Return when a pool was, is and will be closed, as far as the newest events tell; open ends reach ``until``."""
+    found: list[Window] = []
+    since: int | None = None
+    planned_end: int | None = None
+    for event in events.tail(tx, limit=_CLOSURES_SHOWN, kinds=("pool.closed", "pool.opened"), subject=pool):
+        if since is not None:
+            end = event.at if planned_end is None else min(event.at, planned_end)
+            found += [Window(since, end)] if end > since else []
+        since, planned_end = (event.at, event.data.get("until")) if event.kind == "pool.closed" else (None, None)
+    if since is not None:
+        closed_until = limits.closures(tx).get(pool, (planned_end, ""))[0]
+        end = max(until, now + 1) if closed_until is None else closed_until
+        found += [Window(since, end)] if end > since else []
+    return found
+
+
+def span(source: Source, day: date | None) -> Span:
+    """Return the sessions of seven days from ``day`` on, or of those around now."""
+    now = source.now
+    window = span_around(now, source.zone) if day is None else span_from(day, source.zone)
+    with source.read() as tx:
+        found = timeline(source, tx, window, now)
+    return Span(start=window.start, end=window.end, now=now, sessions=[session_row(each) for each in found.sessions])
+
+
+def session_row(session: Session) -> SessionRow:
+    """Return a session as the API shows it."""
+    return SessionRow(
+        pool=session.pool,
+        start=session.start,
+        end=session.ends,
+        phase=session.phase,
+        key=session.key,
+        jobs=[seat.job for seat in session.seats],
+        outcome=session.outcome,
+    )
