@@ -31,6 +31,7 @@ from scheduler.store.errors import (
     StoreFailure,
     translated,
 )
+from scheduler.store.prepared import PreparingConnection
 from scheduler.store.schema import REVISIONS
 
 if TYPE_CHECKING:
@@ -103,13 +104,18 @@ class Database:
     def _transaction(self, engine: Engine, begin: str | None) -> Iterator[Connection]:
         # Begun by hand: a listener for the engine's "begin" would slow every statement down by a tenth.
         try:
-            with engine.connect() as tx:
-                if self.path is not None:
-                    _driver(tx).execute(begin or "BEGIN")
-                elif begin is not None:
-                    tx.exec_driver_sql(begin)
-                yield tx
-                tx.commit()
+            if self.path is not None:
+                direct = PreparingConnection(engine)
+                with direct as tx:
+                    direct.driver.execute(begin or "BEGIN")
+                    yield tx
+                    direct.driver.commit()
+            else:
+                with engine.connect() as tx:
+                    if begin is not None:
+                        tx.exec_driver_sql(begin)
+                    yield tx
+                    tx.commit()
         except (DBAPIError, sqlite3.Error) as error:
             failure = translated(error, self.where, self.path)
             if failure is None:
@@ -250,9 +256,3 @@ def _prepare_sqlite(connection: sqlite3.Connection, record: Any) -> None:
 def _forbid_writes(connection: sqlite3.Connection, record: Any) -> None:
     del record
     connection.execute("PRAGMA query_only = ON").close()
-
-
-def _driver(tx: Connection) -> sqlite3.Connection:
-    found = tx.connection.driver_connection
-    assert isinstance(found, sqlite3.Connection)  # noqa: S101 - the URL says so
-    return found
