@@ -47,6 +47,12 @@ class SlackSettings(Section):
         return found
 
 
+class AppriseSettings(Section):
+    """Further channels, one for each address as Apprise documents them; they hold tokens."""
+
+    token_urls: tuple[SecretStr, ...]
+
+
 class ReportSettings(Section):
     """``weekly`` is in the zone of the settings. In quiet hours no alert is sent; one for all follows afterwards."""
 
@@ -57,8 +63,14 @@ class ReportSettings(Section):
     alerts_every_seconds: PositiveSeconds
     smtp: SmtpSettings
     slack: SlackSettings
+    apprise: AppriseSettings
 
     def secrets(self) -> list[str]:
         """Return the secret values, for the log's redactor."""
-        values = (self.smtp.password, self.slack.webhook_token_url, self.slack.bot_token)
+        values = (
+            self.smtp.password,
+            self.slack.webhook_token_url,
+            self.slack.bot_token,
+            *self.apprise.token_urls,
+        )
         return [text for value in values if (text := value.get_secret_value())]

@@ -187,7 +187,7 @@ class App:
     @cached_property
     def channels(self) -> dict[str, Channel]:
         """The configured ways to reach people, by name."""
-        from scheduler.service.deliver import EmailChannel, SlackChannel
+        from scheduler.service.deliver import AppriseChannel, EmailChannel, SlackChannel
 
         mail, slack = self.settings.report.smtp, self.settings.report.slack
         password = mail.password.get_secret_value()
@@ -206,7 +206,8 @@ class App:
             )
         if webhook or token:
             found["slack"] = SlackChannel(webhook, token, slack.channel, slack.timeout_seconds)
-        return found
+        others = [AppriseChannel(url.get_secret_value()) for url in self.settings.report.apprise.token_urls]
+        return found | {channel.name: channel for channel in others}
 
     @cached_property
     def mailing(self) -> Mailing:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from scheduler.service.deadlines import AT_RISK, watch_deadlines
 from scheduler.service.deliver import deliver
 from scheduler.service.letter import letter_of
 from scheduler.service.pictures import pictures_of
@@ -36,6 +37,7 @@ _WORDS = {
     "quota.adjusted": "the platform counts otherwise than our books",
     "job.fail": "the job failed",
     "job.park": "the job is held until a person releases it",
+    AT_RISK: "its deadline may be missed",
     "checkpoint.quarantined": "a checkpoint is damaged",
     "daemon.started": "the daemon started",
     "report.failed": "the weekly report could not be made",
@@ -66,6 +68,7 @@ def mail(ports: Ports, mailing: Mailing, now: int) -> None:
     if planned.get(WEEKLY, now + 1) <= now:
         _write_report(ports, mailing, now)
     if ALERTS in planned and now >= planned[ALERTS] + mailing.alerts_every_seconds and not _is_quiet(mailing, now):
+        watch_deadlines(ports, now)
         _write_alerts(ports, mailing, planned[ALERTS], now)
     deliver(ports, mailing.channels, now)
 

@@ -1,4 +1,4 @@
-"""Delivery: letters of the outbox to people, by e-mail and Slack.
+"""Delivery: letters of the outbox to people, by e-mail, Slack and whatever Apprise reaches.
 
 A letter is marked after its channel took it. A crash between the two sends it once more: that window cannot be closed,
 but an e-mail keeps its Message-ID, so mail programs show it once.
@@ -6,6 +6,7 @@ but an e-mail keeps its Message-ID, so mail programs show it once.
 
 from __future__ import annotations
 
+import hashlib
 import smtplib
 import ssl
 from base64 import b64decode
@@ -120,6 +121,31 @@ class SlackChannel:
         except (OSError, ValueError, HTTPException) as error:
             hidden = Redactor([self.token, self.webhook])
             raise DeliveryFailed(hidden(f"{type(error).__name__}: {error}")) from None
+
+
+@dataclass(frozen=True, slots=True)
+class AppriseChannel:
+    """One address of the form that Apprise documents."""
+
+    address: str = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """A name that stays when other addresses come and go, and tells nothing of this one."""
+        return f"apprise-{hashlib.sha256(self.address.encode()).hexdigest()[:8]}"
+
+    def send(self, key: str, body: Mapping[str, Any]) -> None:
+        """Deliver as plain text."""
+        del key
+        try:
+            from apprise import Apprise
+        except ImportError:
+            raise DeliveryFailed("apprise is missing; install the extra `notify`") from None
+        post = Apprise()
+        if not post.add(self.address):
+            raise DeliveryFailed("Apprise does not know this kind of address; see report.apprise.token_urls")
+        if not post.notify(body=str(body["text"]), title=str(body["subject"]), body_format="text"):
+            raise DeliveryFailed("Apprise could not deliver; its log says more")
 
 
 def _asked(headers: Mapping[str, Any]) -> int:

@@ -17,7 +17,7 @@ from scheduler.report.slack import slack_of
 from scheduler.report.text import markdown_of, text_of
 from scheduler.service.meters import meters
 from scheduler.service.week_facts import week_facts
-from scheduler.store import checkpoints, events, jobs, ledger, limits, plans, rates
+from scheduler.store import checkpoints, events, jobs, ledger, limits, outbox, plans, rates
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from scheduler.store.engine import Database
 
 Format = Literal["text", "html", "markdown", "json", "slack"]
+_TRIES_SHOWN = 3  # a letter that failed so often is told
 _LOOK_BACK_SECONDS = 32 * 86_400  # the longest quota window
 
 
@@ -137,6 +138,10 @@ def needs(tx: Connection, since: int, now: int) -> list[Need]:
                 pass
     closed = [(pool, why) for pool, (until, why) in sorted(limits.closures(tx).items()) if until is None]
     found += [Need("pool closed", pool, why, f"schedctl pools open {pool}") for pool, why in closed]
+    found += [
+        Need("letter not delivered", f"{kind} {period} by {channel}", f"{tries} tries: {why}", "schedctl doctor")
+        for kind, period, channel, tries, why in outbox.stuck(tx, _TRIES_SHOWN)
+    ]
     for event in events.tail(tx, kinds=("quota.orphan_suspected", "checkpoint.quarantined")):
         if since <= event.at < now:
             orphan = event.kind == "quota.orphan_suspected"

@@ -61,6 +61,11 @@ _PENDING = (
     .where(outbox.c.sent_at.is_(None), outbox.c.retry_at <= bindparam("now"))
     .order_by(outbox.c.id)
 )
+_STUCK = (
+    select(outbox.c.kind, outbox.c.period, outbox.c.channel, outbox.c.attempts, outbox.c.why)
+    .where(outbox.c.sent_at.is_(None), outbox.c.attempts >= bindparam("attempts"))
+    .order_by(outbox.c.id)
+)
 _UNSENT = update(outbox).where(outbox.c.id == bindparam("b_id"), outbox.c.sent_at.is_(None))
 _SENT = _UNSENT.values(sent_at=bindparam("new_sent_at"), attempts=outbox.c.attempts + 1, why="")
 _FAILED = _UNSENT.values(retry_at=bindparam("new_retry_at"), attempts=outbox.c.attempts + 1, why=bindparam("new_why"))
@@ -88,6 +93,11 @@ def sent_by_period(tx: Connection, kind: str) -> dict[str, dict[str, int | None]
     for row in tx.execute(_OF_KIND, {"kind": kind}):
         found.setdefault(row.period, {})[row.channel] = row.sent_at
     return found
+
+
+def stuck(tx: Connection, attempts: int) -> list[tuple[str, str, str, int, str]]:
+    """Return (kind, period, channel, attempts, why) of messages that failed at least so many times."""
+    return [tuple(row) for row in tx.execute(_STUCK, {"attempts": attempts})]
 
 
 def sent(tx: Connection, id: int, now: int) -> None:  # noqa: A002 - the column's name

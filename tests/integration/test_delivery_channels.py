@@ -23,11 +23,14 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
+from jobs.spec import JobSpec
+from scheduler.core.plan import Placement, Plan, Seat
 from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
 from scheduler.service import alerts
 from scheduler.service.alerts import Mailing, alerts_in, mail
-from scheduler.service.deliver import DeliveryFailed, EmailChannel, SlackChannel, deliver
-from scheduler.store import due, events, outbox
+from scheduler.service.deliver import AppriseChannel, DeliveryFailed, EmailChannel, SlackChannel, deliver
+from scheduler.service.reports import needs
+from scheduler.store import due, events, jobs, outbox, plans
 from scheduler.store.engine import Database
 from scheduler.store.events import Event
 
@@ -222,6 +225,80 @@ def test_slack_is_asked_again_when_it_says_and_takes_the_letter_once(database: D
     assert len(got) == 3
     assert waiting(database) == []
     assert CANARY not in f"{ports.log.lines}{channel}"
+
+
+def test_apprise_carries_a_letter_once_and_its_address_stands_nowhere(database: Database) -> None:
+    """Through the real library, to a server that fails first."""
+    with slack([(500, {})]) as (address, got):
+        channel = AppriseChannel(f"{address.replace('http', 'json')}{CANARY}")
+        ports = ports_on(database)
+        put(database, channel.name)
+        deliver(ports, {channel.name: channel}, NOW)
+        assert len(waiting(database)) == 1
+        for _ in range(2):
+            deliver(ports, {channel.name: channel}, NOW + DAY)
+    assert [json.loads(body)["title"] for body in got] == ["Training report"] * 2
+    assert "goodput 93.2%" in json.loads(got[1])["message"]
+    assert waiting(database) == []
+    assert CANARY not in f"{ports.log.lines}{channel}{channel.name}"
+
+
+def test_an_address_that_apprise_does_not_know_is_told_without_the_address() -> None:
+    with pytest.raises(DeliveryFailed, match="does not know") as failed:
+        AppriseChannel(f"nowhere://{CANARY}").send("key", BODY)
+    assert CANARY not in str(failed.value)
+
+
+def test_a_letter_that_keeps_failing_is_told_in_the_next_report(database: Database) -> None:
+    put(database)
+    for attempt in range(3):
+        with database.read() as tx:
+            assert [need.what for need in needs(tx, 0, NOW)] == []
+        deliver(ports_on(database), {"email": Away()}, NOW + attempt * DAY)
+    with database.read() as tx:
+        (need,) = needs(tx, 0, NOW)
+    assert (need.what, need.subject) == ("letter not delivered", "weekly-report 2026-W47 by email")
+    assert need.why == "3 tries: nobody listens"
+
+
+class Away:
+    """A channel that never takes anything."""
+
+    def send(self, key: str, body: Any) -> None:
+        """Fail."""
+        raise DeliveryFailed("nobody listens")
+
+
+def test_a_deadline_that_comes_to_be_at_risk_is_told_once_and_again_when_it_was_safe_between(
+    database: Database,
+) -> None:
+    box = Box()
+    mailing = Mailing({"box": box}, "UTC", Calendar("week", "UTC"), 900, None)
+    spec = JobSpec(
+        name="ufm", role="manager", command=("x",), target_step=100, steps_per_hour=10.0, deadline=NOW + 20 * HOUR
+    )
+    with database.write() as tx:
+        jobs.add(tx, spec, NOW)
+    ports = ports_on(database)
+
+    def look(at: int, planned_hours: int) -> list[str]:
+        with database.write() as tx:
+            place = Placement("p", at, at + planned_hours * HOUR, (Seat("ufm", 1, 10 * planned_hours),))
+            plans.save(tx, Plan(at, (place,), ()), at)
+        mail(ports, mailing, at)
+        mail(ports, mailing, at + HOUR)
+        with database.read() as tx:
+            return [event.kind for event in events.tail(tx, kinds=("deadline.at_risk", "deadline.kept"))]
+
+    mail(ports, mailing, NOW)
+    assert look(NOW + HOUR, 10) == [], "done after 11 hours, after 15 at the latest"
+    assert look(NOW + 8 * HOUR, 10) == ["deadline.at_risk"], "after 18 hours, after 22 at the latest"
+    assert look(NOW + 10 * HOUR, 10) == ["deadline.at_risk"], "told once"
+    assert look(NOW + 12 * HOUR, 0) == ["deadline.at_risk"], "nothing is planned at all"
+    with database.write() as tx:
+        jobs.note_progress(tx, "ufm", 90, None)
+    assert look(NOW + 14 * HOUR, 5) == ["deadline.at_risk", "deadline.kept"]
+    assert len(box.sent) == 1
 
 
 def test_a_server_that_is_away_is_a_failure_in_words(tmp_path: Path) -> None:
