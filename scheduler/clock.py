@@ -79,6 +79,18 @@ def utc_datetime() -> datetime:
     return datetime.now(UTC)
 
 
+class Watch:
+    """Tells when real time was set: the wall clock went otherwise than a clock that nobody can set."""
+
+    def __init__(self) -> None:
+        self._ahead = time.time() - time.monotonic()
+
+    def jump(self) -> float:
+        """Return by how many seconds the wall clock was set, forward or back, since the last look."""
+        before, self._ahead = self._ahead, time.time() - time.monotonic()
+        return self._ahead - before
+
+
 def pause(wall_seconds: float) -> None:
     """Let real time pass, for displays that are drawn again and again."""
     time.sleep(wall_seconds)

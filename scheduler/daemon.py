@@ -5,11 +5,10 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
 import threading
-from contextlib import closing, suppress
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
 from config.describe import secrets
@@ -27,7 +26,7 @@ from scheduler.store.engine import DatabaseCorrupt, Fenced, StoreFailure
 from scheduler.wake import Waker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import FrameType
 
     from apscheduler.schedulers.base import BaseScheduler
@@ -40,6 +39,9 @@ LOCK_FILE = "daemon.lock"
 _MAIL_SECONDS = 60
 _RELOAD, _STOP = "reload", "stop"
 _WHY_CHARACTERS = 1_000
+_LOOKS_PER_LEASE = 6  # of a daemon that stands by
+_WATCH_SECONDS = 2.0  # between two looks at whether the clock was set
+_JUMP_SECONDS = 2.0  # what a clock that is slewed does not reach between two looks
 CRASHES_MAX = 20  # in a row; sessions outlive the daemon, and a service manager starts it anew
 
 
@@ -47,11 +49,7 @@ class LostLeadership(Exception):
     """Another daemon took over; this one must not write any more."""
 
 
-class NotLeader(Exception):
-    """Another daemon holds the lease."""
-
-
-@dataclass
+@dataclass(repr=False, eq=False)  # the signal module asks for the repr of a handler, and most of this is not for people
 class Daemon:
     """One daemon process. ``run`` returns when it was asked to stop, or when its ``stop_at`` has passed."""
 
@@ -72,19 +70,17 @@ class Daemon:
     _cycled_at: int | None = None  # scheduled second of the newest finished cycle
 
     def run(self) -> None:
-        """Hold the lease and run cycles until stopped.
+        """Wait for the lease, then run cycles until stopped.
 
-        Raises AlreadyRunning, NotLeader, LostLeadership, StoreFailure.
+        Raises AlreadyRunning, LostLeadership, StoreFailure.
         """
         settings = self.app.settings
         settings.state_dir.mkdir(parents=True, exist_ok=True)
-        with closing(leases.file_lock(settings.state_dir / LOCK_FILE)):
-            # Whoever holds the lock goes by its folder's name, one process at a time: the lease that a killed daemon
-            # left behind is taken over at once, under a new epoch, and need not run out first.
-            holder = f"{socket.gethostname()}:{settings.state_dir.resolve()}"
-            self._lease = leases.acquire(self.app.database, holder, settings.daemon.lease_seconds)
+        with closing(leases.file_lock(settings.state_dir / LOCK_FILE)), self._signals():
+            self._lease = self._win_lease()
             if self._lease is None:
-                raise NotLeader("another daemon holds the lease of this database")
+                self.log.info("daemon.stopped", why="asked to while it stood by")
+                return
             try:
                 self._use(self.app, self.app.ports(self.log, self._lease.epoch))
                 self._run_as_leader()
@@ -94,6 +90,48 @@ class Daemon:
                 self.app.database.close()
         if self._failure is not None:
             raise self._failure
+
+    def _win_lease(self) -> Lease | None:
+        """Return the lease as soon as nobody else holds it; None when asked to stop before. Raises StoreFailure.
+
+        One process at a time goes by the name of our locked folder: the lease that a killed daemon of it left behind is
+        taken over at once, under a new epoch. Somebody else's must be given back or run out first.
+        """
+        seconds = self.app.settings.daemon.lease_seconds
+        holder = leases.holder_of(self.app.settings.state_dir)
+        lease = leases.acquire(self.app.database, holder, seconds)
+        if lease is None:
+            with self.app.database.read() as tx:
+                other = leases.current(tx)
+            self.log.info("daemon.standing_by", leader=other.holder if other else "")
+            self.manager.ready("stands by: another daemon holds the lease")
+        while lease is None:
+            if self._next_news(seconds / _LOOKS_PER_LEASE) == _STOP:
+                return None
+            self.manager.progress("stands by: another daemon holds the lease")
+            try:
+                lease = leases.acquire(self.app.database, holder, seconds)
+            except StoreFailure as error:
+                self.log.error("lease.unknown", why=str(error), next="tried again")
+        return lease
+
+    def _next_news(self, seconds: float) -> str | None:
+        """Return what the main thread is to do; None when nothing came up for ``seconds``."""
+        try:
+            return self._news.get(timeout=seconds)
+        except Empty:
+            return None
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Turn signals into news while the body runs."""
+        numbers = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+        previous = {number: signal.signal(number, self._on_signal) for number in numbers}
+        try:
+            yield
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
 
     def _use(self, app: App, ports: Ports) -> None:
         """Work with these settings from the next cycle on; one that runs ends with those it began with."""
@@ -118,8 +156,6 @@ class Daemon:
         def look_now() -> None:
             timer.modify_job("cycle", next_run_time=clock.utc_datetime())
 
-        signals = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
-        previous = {number: signal.signal(number, self._on_signal) for number in signals}
         self._note("daemon.started", pid=os.getpid(), epoch=self._ports.epoch)
         self.log.info("daemon.started", pid=os.getpid(), epoch=self._ports.epoch, pools=sorted(self._ports.pools))
         timer.start()
@@ -127,9 +163,16 @@ class Daemon:
             with closing(Waker(self.app.settings.state_dir, look_now)):
                 look_now()
                 self.manager.ready("holds the lease, looks for what is to be done")
-                while self._news.get() == _RELOAD:
-                    self._guarded(lambda: self._reload(timer))
-                    look_now()
+                watch = clock.Watch()
+                while (news := self._next_news(_WATCH_SECONDS)) != _STOP:
+                    if news == _RELOAD:
+                        self._guarded(lambda: self._reload(timer))
+                        look_now()
+                    if abs(jump := watch.jump()) > _JUMP_SECONDS:
+                        # The timer goes by the wall clock: set back an hour, it would sleep for that hour.
+                        self.log.warning("clock.set", seconds=round(jump), next="everything that recurs begins anew")
+                        self._set_rhythm(timer)
+                        look_now()
             self.log.info("daemon.stopping")
         finally:
             self.manager.stopping("lets the cycle end; sessions go on")
@@ -137,8 +180,6 @@ class Daemon:
                 timer.shutdown(wait=True)
             for folder in self._line_folders():
                 line.remove(folder)
-            for number, handler in previous.items():
-                signal.signal(number, handler)
         if self._failure is None:
             self._note("daemon.stopped", pid=os.getpid())
             self.log.info("daemon.stopped")

@@ -6,7 +6,6 @@ import re
 import shutil
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -17,6 +16,7 @@ from typing import Any
 import pytest
 from hypothesis import settings
 
+from benchmarks.crashes.postgresql import Server
 from scheduler.store.engine import Database, open_database, upgrade
 
 TESTS = Path(__file__).parent
@@ -44,29 +44,12 @@ def repository() -> Path:
 def postgresql() -> Iterator[str]:
     """URL of a PostgreSQL server of our own, on a socket in a temporary folder, with an empty database ``postgres``."""
     pytest.importorskip("psycopg", reason="psycopg is not installed")
-    installed = [str(path) for path in sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))]
-    initdb = installed[-1] if installed else shutil.which("initdb")
-    if initdb is None:
+    server = Server.create()
+    if server is None:
         pytest.skip("no PostgreSQL server programs")
-    programs = Path(initdb).parent
-    # The server refuses to run as root, and a socket's path must be short.
-    folder = Path(tempfile.mkdtemp(prefix="pg-"))
-    as_server = ["runuser", "-u", "postgres", "--"] if os.geteuid() == 0 else []
-    if as_server:
-        shutil.chown(folder, "postgres")
-
-    def run(program: str, *options: str) -> None:
-        command = [*as_server, str(programs / program), "-D", str(folder / "data"), *options]
-        subprocess.run(command, cwd=folder, check=True, stdout=subprocess.DEVNULL, stdin=subprocess.DEVNULL)
-
-    try:
-        run("initdb", "--no-sync", "-U", "postgres", "-A", "trust", "-E", "UTF8")
-        server = f"-k {folder} -c listen_addresses= -c fsync=off"
-        run("pg_ctl", "start", "-w", "-l", str(folder / "log"), "-o", server)
-        yield f"postgresql+psycopg://postgres@/postgres?host={folder}"
-        run("pg_ctl", "stop", "-m", "immediate")
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
+    server.start()
+    yield server.url
+    server.remove()
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])

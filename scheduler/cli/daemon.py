@@ -18,7 +18,8 @@ def daemon(ctx: typer.Context) -> None:
     """Plan, launch and settle in the foreground until SIGTERM or Ctrl-C. Running sessions go on without it.
 
     SIGHUP makes it read its settings anew; what cannot be used as a whole changes nothing. Logs go to standard error or
-    the file of the settings. Exits with 8 when another daemon runs or takes over.
+    the file of the settings. Exits with 8 when another daemon of this state folder
+    runs, or another one takes over; where that one has another state folder but the same database, it stands by.
     """
     import structlog
 

@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import fcntl
 import os
+import socket
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from sqlalchemy import BigInteger, bindparam, literal_column, select, update
@@ -16,8 +18,6 @@ from scheduler.store.errors import Fenced, StoreFailure
 from scheduler.store.schema import lease as table
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from sqlalchemy import ColumnElement, Connection
 
     from scheduler.store.engine import Database
@@ -71,6 +71,29 @@ _RELEASE = (
     .values(holder="", epoch=table.c.epoch + 1, until=0)
 )
 _FENCE = select(table.c.epoch)
+
+
+_INSTANCE = "instance"
+_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+def holder_of(state_dir: Path) -> str:
+    """Return who the daemon of ``state_dir`` is. The caller has locked the folder, so there is one at a time.
+
+    Host and folder are for people. Two machines may be alike in both, or one a copy of the other: the identity that the
+    folder was given once, and that of the machine's present boot, tell them apart. Raises OSError.
+    """
+    path = state_dir / _INSTANCE
+    try:
+        instance = path.read_text().strip()
+    except FileNotFoundError:
+        instance = ""
+    if not instance:
+        instance = os.urandom(8).hex()
+        fresh = path.with_name(f".{_INSTANCE}.new")
+        fresh.write_text(f"{instance}\n")
+        fresh.replace(path)
+    return f"{socket.gethostname()}:{state_dir.resolve()} {instance}-{_BOOT.read_text().strip()[:8]}"
 
 
 def acquire(db: Database, holder: str, length_seconds: int) -> Lease | None:

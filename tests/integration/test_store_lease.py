@@ -123,3 +123,26 @@ def test_a_second_daemon_of_the_host_does_not_start(tmp_path: Path) -> None:
         pass
     with file_lock(path):
         pass
+
+
+def test_the_daemon_of_a_folder_is_the_same_after_a_restart_and_no_other_machine_s(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Host name and path may be alike on two machines, and a folder may be copied; the boot never is."""
+    folder, copy = tmp_path / "state", tmp_path / "copy"
+    folder.mkdir()
+    first = lease.holder_of(folder)
+    assert lease.holder_of(folder) == first
+    copy.mkdir()
+    assert lease.holder_of(copy).split()[1] != first.split()[1]
+    (copy / "instance").write_text((folder / "instance").read_text())
+    monkeypatch.setattr(lease, "_BOOT", tmp_path / "boot")
+    (tmp_path / "boot").write_text("another-boot\n")
+    assert lease.holder_of(folder) != first
+
+
+def test_an_identity_that_was_cut_off_while_it_was_written_is_made_anew(tmp_path: Path) -> None:
+    (tmp_path / "instance").write_text("")
+    first = lease.holder_of(tmp_path)
+    assert lease.holder_of(tmp_path) == first
+    assert len(first.split()[1]) > 16

@@ -17,7 +17,7 @@ from scheduler.cli import exits
 from scheduler.cli.context import Options
 from scheduler.cli.exits import CODES, CommandError, Exit, NotFound, Refusal, UsageFault, Violations, code_of, report
 from scheduler.core.job import Done, IllegalArrow
-from scheduler.daemon import LostLeadership, NotLeader
+from scheduler.daemon import LostLeadership
 from scheduler.store import errors as store
 from scheduler.store.jobs import DuplicateJob, UnknownJob
 from scheduler.store.lease import AlreadyRunning
@@ -94,7 +94,6 @@ def test_every_exception_of_ours_has_a_code() -> None:
         (Missing("read", "k", "no"), Exit.PLATFORM),
         (StoreFull("put", "k", "no"), Exit.PLATFORM),
         (FileNotFoundError(2, "no such file"), Exit.PLATFORM),
-        (NotLeader("x"), Exit.LEADERSHIP),
         (LostLeadership("x"), Exit.LEADERSHIP),
         (store.Fenced(3), Exit.LEADERSHIP),
         (Violations("a", "b", "c"), Exit.VIOLATIONS),
