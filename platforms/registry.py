@@ -36,6 +36,7 @@ class PlatformContext:
 
     ``state_folder`` belongs to this one pool and survives restarts. ``bundle`` is the folder that holds the
     payload package. ``clock`` is the ``clock`` part of the launch contract; empty means real time.
+    ``store_kind`` is the kind of address that sessions get of the artifact store; empty means not known.
     """
 
     state_folder: Path
@@ -44,6 +45,7 @@ class PlatformContext:
     sessions_max: int = 1
     session_cap_seconds: int = 43_200
     clock: Mapping[str, float] = field(default_factory=dict)
+    store_kind: str = ""
 
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from platforms.artifacts.base import StoreError
@@ -17,21 +17,25 @@ from platforms.base import (
     QuotaReading,
     Refused,
     SessionState,
+    StopChannel,
     Unreachable,
 )
 from platforms.kaggle.account import open_account
 from platforms.kaggle.client import Push
+from platforms.kaggle.errands import Errands, Unfinished
 from platforms.kaggle.inputs import Inputs
+from platforms.kaggle.library import stopwatch
 from platforms.kaggle.outputs import Caps, Collector
 from platforms.kaggle.packing import pack
 from platforms.kaggle.records import Record, Records
 from platforms.kaggle.settings import read_settings
-from platforms.kaggle.source import is_source_of, order_of
+from platforms.kaggle.strays import find_strays
 from platforms.kaggle.tail import Tail
+from platforms.kaggle.watch import Watch
 from platforms.kaggle.wire import Denied
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from platforms.artifacts.base import BlobStore
     from platforms.base import LaunchRequest
@@ -39,10 +43,8 @@ if TYPE_CHECKING:
 
 _SLUG = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*", re.ASCII)
 _SLUG_LENGTHS = range(5, 51)
-_UPLOAD_CALLS = 20  # an upload may take as long as this many calls
+_ANSWER_CALLS = 4  # after its last byte an upload may be silent for as long as this many calls
 _CANCEL_PATIENCE_SECONDS = 120  # then the kernel is deleted
-_MISSED_SECONDS = 300  # how long a session must be gone before it counts as deleted
-_OVER = {"COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED"}
 
 
 def load(settings: Mapping[str, str], context: PlatformContext) -> KagglePlatform:
@@ -65,11 +67,14 @@ class KagglePlatform:
                 root / "datasets",
                 chosen.dataset_prefix,
                 chosen.ready_seconds,
-                chosen.call_seconds * _UPLOAD_CALLS,
+                chosen.call_seconds * _ANSWER_CALLS,
             )
         except OSError as error:
             raise Misconfigured("kaggle", "load", str(error), "It needs a state folder it may write to") from error
         self._tail = Tail(self._client, self._records, chosen.idle_seconds)
+        self._watch = Watch(self._client, self._records, self._tail)
+        self._errands: Errands[None] = Errands()
+        launch_seconds = chosen.upload_seconds + chosen.push_seconds + chosen.settle_seconds
         self.capabilities = Capabilities(
             reports_quota=True,
             cancels=True,
@@ -77,9 +82,9 @@ class KagglePlatform:
             tails_logs=True,
             survives_daemon=True,
             keeps_output_on_kill=False,
-            visibility_seconds=math.ceil(
-                (chosen.push_seconds + chosen.settle_seconds) * max(1.0, float(context.clock.get("scale", 1.0)))
-            ),
+            heeds_stop_flag=not chosen.relays(context.store_kind),
+            finds_strays=True,
+            visibility_seconds=math.ceil(launch_seconds * max(1.0, float(context.clock.get("scale", 1.0)))),
         )
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
@@ -92,17 +97,21 @@ class KagglePlatform:
             record = self._records.read(request.key)
             if record is None:
                 with _nothing_started():
-                    record = self._adopt(request.key, slug, now)
+                    record = self._watch.adopt(request.key, slug, now)
             if record is not None:
-                found = self._look(record, now)
+                found = self._watch.look(record, now)
                 if found is None:
                     raise Unreachable("kaggle", "launch", f"{slug} was pushed before, and Kaggle does not show it yet")
                 return found
             if request.deadline <= now:
                 raise Refused("kaggle", "launch", f"the deadline {request.deadline} is not after {now}")
+            until = stopwatch() + self._settings.upload_seconds
             with _nothing_started():
-                packed = pack(request, self._context, self._inputs, self._settings.checkpoints, now)
+                packed = pack(request, self._context, self._inputs, self._settings, now, until)
                 owner = self._client.owner()
+            if stopwatch() > until + self._settings.call_seconds:
+                # Whoever waits for the answer may have given up, and taken the launch for lost.
+                raise Refused("kaggle", "launch", "getting ready took too long", "What is ready is kept for the next")
             push = Push(
                 slug=slug,
                 title=slug.replace("-", " "),
@@ -134,8 +143,8 @@ class KagglePlatform:
                 slug = self._slug(key)
                 if slug is None:
                     continue
-                record = self._records.read(key) or self._adopt(key, slug, now)
-                observed = self._look(record, now) if record is not None else None
+                record = self._records.read(key) or self._watch.adopt(key, slug, now)
+                observed = self._watch.look(record, now) if record is not None else None
                 if observed is not None:
                     found[key] = observed
                 elif record is None:
@@ -143,9 +152,9 @@ class KagglePlatform:
         return found
 
     def stop(self, key: str, now: int, *, force: bool) -> None:
-        """With ``force``: cancel by the id that the session told, and later, or without one, delete the kernel.
+        """Ask a session that can be asked; with ``force``, cancel by the id that it told, and later delete the kernel.
 
-        Without it nothing can be done from outside; a payload that reaches the artifact store sees the stop flag there.
+        A session that reaches the artifact store is asked by the stop flag there, one that does not by a dataset.
         """
         slug = self._slug(key)
         if slug is None:
@@ -153,16 +162,19 @@ class KagglePlatform:
         with self._answering("stop"):
             record = self._records.read(key)
             self._client.gpu_week()
-            if record is None or record.state in {"ended", "void"} or not force:
+            if record is None or record.state in {"ended", "void"}:
                 return
-            if record.session_id is None:
-                record = self._note_session(record)
-            if record.session_id is not None and record.cancelled_at is None and self._client.cancel(record.session_id):
+            if not force:
+                self._ask(record, now)
+                return
+            session_id = self._session_id(record)
+            if record.cancelled_at is None and session_id is not None and self._client.cancel(session_id):
                 self._records.write(record.having(cancelled_at=now))
                 return
             if record.cancelled_at is not None and now - record.cancelled_at < _CANCEL_PATIENCE_SECONDS:
                 return
-            self._tail.keep(record)
+            with suppress(Unreachable):
+                self._tail.catch_up(record)  # nothing of it is left after this
             self._client.delete(slug)
             self._records.write(record.having(cancelled_at=record.cancelled_at or now))
 
@@ -185,20 +197,30 @@ class KagglePlatform:
         ]
 
     def collect(self, key: str, into: BlobStore, now: int) -> None:
-        """Import what an ended session left in its working folder; see Platform.collect."""
+        """Import what an ended session left in its working folder; see Platform.collect. Much takes many looks."""
         del now
         with self._answering("collect"):
             record = self._records.read(key) if self._slug(key) is not None else None
             if record is None or record.state != "ended" or record.collected or not record.relays:
                 return
+            collector = Collector(self._client, key, record.jobs, Caps())
             try:
-                Collector(self._client, key, record.jobs, Caps()).collect(record.slug, into)
+                self._errands.run(
+                    key, lambda tell: collector.collect(record.slug, into, tell), self._settings.upload_seconds
+                )
+            except Unfinished as unfinished:
+                raise Unreachable("kaggle", "collect", f"it goes on: {unfinished.told}") from None
             except Refused:
                 self._records.write(record.having(collected=True))
                 raise
             except StoreError as error:
                 raise Unreachable("kaggle", "collect", str(error)) from error
             self._records.write(record.having(collected=True))
+
+    def strays(self, known: Collection[str], now: int) -> Sequence[Observed]:
+        """Return live kernels whose source names a launch of ours that ``known`` does not; see Platform.strays."""
+        with self._answering("strays"):
+            return find_strays(self._client, self._settings.slug_prefix, known, now)
 
     def sweep(self, keep: Sequence[str], now: int) -> Sequence[str]:
         """Delete kernels and records of sessions that are over, except ``keep``, then datasets nobody needs."""
@@ -211,7 +233,7 @@ class KagglePlatform:
                 record = self._records.read(key)
                 if record is None:
                     continue
-                self._look(record, now)
+                self._watch.look(record, now)
                 record = self._records.read(key) or record
                 if record.state in {"ended", "void"} and key not in kept:
                     self._client.delete(record.slug)
@@ -221,8 +243,21 @@ class KagglePlatform:
                     self._client.delete(record.slug)  # should a push arrive after all
                 elif record.state in {"intent", "pushed"}:
                     in_use |= set(record.datasets)
+            self._inputs.note_strays(now)
             self._inputs.sweep(in_use, now, self._settings.keep_inputs_seconds)
         return removed
+
+    def _ask(self, record: Record, now: int) -> None:
+        """Put up the sign that a session of the relay looks for, once."""
+        if record.asked_at is None and self._watch.heeds(record) is StopChannel.PLATFORM:
+            self._inputs.give_sign(record.key, now)
+            self._records.write(record.having(asked_at=now))
+
+    def _session_id(self, record: Record) -> int | None:
+        if self._records.said(record.key).session_id is None:
+            with suppress(Unreachable):  # without it the kernel is deleted, which ends its session as well
+                self._tail.catch_up(record)
+        return self._records.said(record.key).session_id
 
     def _push(self, intent: Record, push: Push, now: int) -> Observed:
         """Push the kernel of an intent that is on disk. The caller holds the key."""
@@ -257,8 +292,8 @@ class KagglePlatform:
             ended = intent.having(
                 state="ended", started=now, ended=now, detail=f"stopped at once: {why}", collected=True
             )
-            return _observed(self._records.write(ended), SessionState.ENDED)
-        return _observed(self._records.write(intent.having(state="pushed")), SessionState.QUEUED)
+            return self._watch.observed(self._records.write(ended), SessionState.ENDED)
+        return self._watch.observed(self._records.write(intent.having(state="pushed")), SessionState.QUEUED)
 
     def _refusal(self, error: str) -> Refused:
         """Return what an error text in a good answer means; the texts are those seen in the wild."""
@@ -272,87 +307,6 @@ class KagglePlatform:
                 return Refused("kaggle", "launch", error, "Wait for the weekly refresh")
             return Refused("kaggle", "launch", error, "Wait for the weekly refresh", wait_until=refresh)
         return Refused("kaggle", "launch", error, "See docs/kaggle.md", permanent=True)
-
-    def _adopt(self, key: str, slug: str, now: int) -> Record | None:
-        """Return a new record of a kernel that was pushed for this key by a daemon whose records are lost."""
-        if self._client.status(slug) is None:
-            return None
-        source = self._client.source(slug)
-        if source is None or not is_source_of(key, source):
-            why = f"there is a kernel {slug} that we did not push"
-            raise Refused("kaggle", "launch", why, "Rename it, or set slug_prefix", permanent=True)
-        began = self._client.last_run(slug)
-        order = order_of(source)
-        record = Record(
-            key=key,
-            slug=slug,
-            state="pushed",
-            intended_at=min(now, int(began)) if began else now,
-            void_from=now,
-            jobs=tuple(str(lane["job"]) for lane in order["launch"].get("lanes", ())),
-            relays=bool(order["relays"]),
-        )
-        return self._records.write(record)
-
-    def _look(self, record: Record, now: int) -> Observed | None:
-        """Return a launch as it stands, writing down what is final; None: Kaggle does not show it (yet)."""
-        match record.state:
-            case "void":
-                return Observed(record.key, SessionState.ABSENT, "", detail=record.detail)
-            case "ended":
-                return _observed(record, SessionState.ENDED)
-            case _:
-                pass
-        status = self._client.status(record.slug)
-        if status is None:
-            return self._look_for_missing(record, now)
-        if record.state == "intent" or record.missed_at is not None:
-            record = self._records.write(record.having(state="pushed", missed_at=None))
-        word, failure = status
-        if word in _OVER:
-            return self._close(record, f"{word.lower()} {failure}".strip(), now)
-        if word in {"RUNNING", "CANCEL_REQUESTED"}:
-            if record.started is None:
-                began = self._client.last_run(record.slug)
-                started = max(record.intended_at, min(now, int(began))) if began else record.intended_at
-                record = self._records.write(record.having(started=started))
-            return _observed(record, SessionState.RUNNING)
-        return _observed(record, SessionState.QUEUED)
-
-    def _look_for_missing(self, record: Record, now: int) -> Observed | None:
-        """A kernel that is missing on two counts was never pushed, or is deleted. Denials may pass, lists may lag.
-
-        One that ran, and that we did not delete, must be missed again after a while.
-        """
-        self._client.gpu_week()
-        if self._client.last_run(record.slug) is not None:
-            return None
-        if record.state == "intent":
-            if now < record.void_from:
-                return None
-            detail = "Kaggle does not have it, and no push of ours can still arrive"
-            record = self._records.write(record.having(state="void", detail=detail))
-            return Observed(record.key, SessionState.ABSENT, "", detail=detail)
-        if record.cancelled_at is None and record.missed_at is None:
-            self._records.write(record.having(missed_at=now))
-            return None
-        if record.missed_at is not None and now - record.missed_at < _MISSED_SECONDS:
-            return None
-        return self._close(record, "deleted", now)
-
-    def _close(self, record: Record, detail: str, now: int) -> Observed:
-        """Write down the end of a session. Without its own word, time counts until this look."""
-        log = self._tail.keep(record)
-        started = record.intended_at if record.started is None else record.started
-        ended = max(started, now)
-        if log is not None and log.ended_after is not None and record.started is not None:
-            ended = min(ended, record.started + math.ceil(log.ended_after) + 1)
-        closed = record.having(state="ended", started=started, ended=ended, detail=detail)
-        return _observed(self._records.write(closed), SessionState.ENDED)
-
-    def _note_session(self, record: Record) -> Record:
-        session_id = self._tail.session_id(record)
-        return record if session_id is None else self._records.write(record.having(session_id=session_id))
 
     def _slug(self, key: str) -> str | None:
         """Return the kernel's name of a key: one that comes back unchanged when Kaggle derives it from the title."""
@@ -368,17 +322,6 @@ class KagglePlatform:
         except (OSError, ValueError, KeyError, TypeError) as error:
             where = self._context.state_folder
             raise Unreachable("kaggle", action, f"{type(error).__name__}: {error}", f"Check {where}") from error
-
-
-def _observed(record: Record, state: SessionState) -> Observed:
-    remote_id = f"{record.slug}/v1"
-    match state:
-        case SessionState.RUNNING:
-            return Observed(record.key, state, remote_id, record.started, detail="running")
-        case SessionState.ENDED:
-            return Observed(record.key, state, remote_id, record.started, record.ended, record.detail)
-        case _:
-            return Observed(record.key, state, remote_id, detail="queued")
 
 
 @contextmanager

@@ -7,6 +7,7 @@ ended is in the agent's result and in the last line that begins with the mark.
 
 from __future__ import annotations
 
+import base64
 import hashlib
 import json
 import os
@@ -14,6 +15,10 @@ import subprocess
 import sys
 import tarfile
 import tempfile
+import threading
+import urllib.error
+import urllib.request
+import zlib
 from pathlib import Path
 from typing import Any
 
@@ -22,28 +27,40 @@ _MARK = "##uff-scheduler##"
 _BYTES_KEPT = 2 << 30
 _MANIFESTS_KEPT = 2
 _PIECE_BYTES = 1 << 20
+# Kaggle hands out a session's log inside one answer; what makes that too large would hide the result as well.
+_PRINTED_BYTES_MAX = 8 << 20
+_LINE_BYTES_MAX = 1 << 16
+_ORDER_BYTES_MAX = 64 << 20
+_LISTEN_SECONDS = 60.0  # scheduled
+_LISTEN_WALL_SECONDS_MIN = 0.2
+_CALL_SECONDS = 20
 
 
 def main(order: dict[str, Any]) -> None:
     """Run one session.
 
     ``order`` has ``launch`` (the agent's document), ``inputs`` (``name``, ``sha256`` and ``into``: ``code`` or
-    ``store``) and ``relays``: whether the store is a folder of this session that is brought home after its end.
+    ``store``), ``relays``: whether the store is a folder of this session that is brought home after its end, and then
+    ``ask``: the ``dataset`` that appears when this session shall end early, and one that is there as ``proof``.
     """
     say({"begins": order["launch"]["run"], "container": os.environ.get("KAGGLE_CONTAINER_NAME", "")})
     code: int | str = "not started"
     working = working_folder()
     store = working / "store"
     given: list[Path] = []
+    over = threading.Event()
     try:
         scratch = Path(tempfile.mkdtemp(prefix="uff-"))
         for wanted in order["inputs"]:
             into = scratch / "code" if wanted["into"] == "code" else store
             given += unpack(find_input(working, wanted["name"], wanted["sha256"]), into)
+        if order["relays"] and order.get("ask"):
+            threading.Thread(target=listen, args=(order, store, over), daemon=True).start()
         code = run_agent(order, scratch, store)
     except BaseException as error:  # noqa: BLE001 - a traceback would cost everything that was trained
         say({"trouble": f"{type(error).__name__}: {error}"[:2000]})
     finally:
+        over.set()
         if order["relays"]:
             tidy(store, given)
     say({"ends": order["launch"]["run"], "code": code})
@@ -102,10 +119,75 @@ def run_agent(order: dict[str, Any], scratch: Path, store: Path) -> int:
     command = [sys.executable, "-u", str(agent), str(scratch / "launch.json")]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=scratch) as agent_process:
         if agent_process.stdout is not None:
-            for line in agent_process.stdout:
-                sys.stdout.write(line.decode(errors="replace"))
-                sys.stdout.flush()
+            pass_on(agent_process.stdout)
     return agent_process.returncode
+
+
+def pass_on(stream: Any) -> None:
+    """Print what a stream says, up to a limit; the rest is read and dropped, so that whoever talks never waits."""
+    left = _PRINTED_BYTES_MAX
+    while line := stream.readline(_LINE_BYTES_MAX):
+        if left > 0:
+            # A line of ours that is not from us would be believed.
+            text = line.decode(errors="replace").replace(_MARK, _MARK.replace("#", "_"))
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            left -= len(line)
+            if left <= 0:
+                say({"trouble": f"output beyond {_PRINTED_BYTES_MAX} bytes is dropped"})
+
+
+def listen(order: dict[str, Any], store: Path, over: threading.Event) -> None:
+    """Put the stop flag into the session's own store when the dataset that asks for it appears; say if that works."""
+    run, ask = order["launch"]["run"], order["ask"]
+    scale = float((order["launch"].get("clock") or {}).get("scale", 1.0))
+    pause = max(_LISTEN_WALL_SECONDS_MIN, _LISTEN_SECONDS / scale)
+    try:
+        hears = is_there(ask["proof"])
+        say({"hears": hears, "why": "" if hears else "its own inputs are not shown to it"})
+    except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on without it
+        say({"hears": False, "why": type(error).__name__})
+        return
+    while hears and not over.wait(pause):
+        try:
+            asked = is_there(ask["dataset"])
+        except Exception:  # noqa: BLE001, S112 - no answer is no word to stop
+            continue
+        if asked:
+            flag = store / "runs" / run / "stop"
+            flag.parent.mkdir(parents=True, exist_ok=True)
+            flag.with_suffix(".new").write_text(json.dumps({"reason": "asked through Kaggle", "lane": None}))
+            flag.with_suffix(".new").replace(flag)
+            say({"asked": run})
+            return
+
+
+def is_there(dataset: str) -> bool:
+    """Tell whether Kaggle shows a dataset, named ``owner/slug``, to this session. Raises OSError, ValueError."""
+    # The file that Kaggle's own library reads inside a notebook; it stands for the session and ends with it.
+    token = Path(os.environ["KAGGLE_API_V1_TOKEN"]).read_text().strip()
+    at_home = os.environ.get("KAGGLE_API_ENVIRONMENT") == "LOCALHOST"
+    base = "http://localhost/api" if at_home else "https://api.kaggle.com"
+    owner, _, slug = dataset.partition("/")
+    request = urllib.request.Request(  # noqa: S310 - one of the two addresses above
+        f"{base}/v1/datasets.DatasetApiService/GetDatasetStatus",
+        data=json.dumps({"ownerSlug": owner, "datasetSlug": slug}).encode(),
+        headers={"Content-Type": "application/json", "Authorization": f"Bearer {token}"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=_CALL_SECONDS) as answer:  # noqa: S310 - see above
+            return bool(json.loads(answer.read(_PIECE_BYTES)).get("status") not in (None, "DELETED", "FAILED"))
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code in (403, 404):
+            return False
+        raise
+
+
+def unpacked(text: str) -> dict[str, Any]:
+    """Return an order that was too large to be written in full."""
+    document: dict[str, Any] = json.loads(zlib.decompressobj().decompress(base64.b85decode(text), _ORDER_BYTES_MAX))
+    return document
 
 
 def tidy(store: Path, given: list[Path]) -> None:

@@ -1,30 +1,24 @@
-"""The calls the adapter needs, with plain values in and out. Reads are repeated here; nothing else ever is."""
+"""The calls the adapter needs, with plain values in and out."""
 
 from __future__ import annotations
 
-import re
-import threading
 from dataclasses import dataclass
 from datetime import UTC
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
-from platforms.base import Misconfigured, Unreachable
-from platforms.kaggle.wire import Denied, Throttled
+from platforms.base import Unreachable
+from platforms.kaggle.caller import require_missing
+from platforms.kaggle.datasets import DatasetCalls
+from platforms.kaggle.wire import TOO_LARGE, Denied
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
     from datetime import datetime
     from pathlib import Path
 
-    from platforms.kaggle.wire import Wire
-
-_Answer = TypeVar("_Answer")
 _KERNELS = "kernels.KernelsApiService"
-_DATASETS = "datasets.DatasetApiService"
 _PAGE = 100
 _LIST_PAGES = 5
-_UPLOAD_ROUNDS = 10
-_WAIT_SECONDS_MAX = 30.0  # a longer wait is the next look's
 _WEEK_SECONDS = 604_800
 
 
@@ -75,34 +69,8 @@ class GpuWeek:
         return self.end - _WEEK_SECONDS
 
 
-class Client:
-    """Kaggle as one account sees it. A read is made at most ``tries`` times, ``pause_seconds`` apart and longer."""
-
-    def __init__(self, wire: Wire, username: str, token: str, tries: int, pause_seconds: float) -> None:
-        self._wire = wire
-        self._username = username
-        self._token = token
-        self._tries = tries
-        self._pause_seconds = pause_seconds
-        self._patience = threading.Event()
-
-    def owner(self) -> str:
-        """Return the account's name, asking once for whom a token stands. Raises Misconfigured, Unreachable."""
-        if not self._username:
-            from kagglesdk.security.types.oauth_service import IntrospectTokenRequest, IntrospectTokenResponse
-
-            request = IntrospectTokenRequest()
-            request.token = self._token
-            try:
-                answer = self._read("security.OAuthService", "IntrospectToken", request, IntrospectTokenResponse)
-            except Denied as error:
-                raise Misconfigured(
-                    "kaggle", "log in", f"the access token is refused: {error}", "Make a new one"
-                ) from None
-            if not answer.active or not answer.username:
-                raise Misconfigured("kaggle", "log in", "the access token is not active", "Make a new one")
-            self._username = str(answer.username)
-        return self._username
+class Client(DatasetCalls):
+    """Kaggle as one account sees it, with plain values in and out."""
 
     def push(self, push: Push, seconds: int) -> Pushed:
         """Save and run a kernel. Raises Denied when nothing was saved; after Unreachable it may run."""
@@ -145,7 +113,7 @@ class Client:
         try:
             answer = self._read(_KERNELS, "GetKernelSessionStatus", request, ApiGetKernelSessionStatusResponse)
         except Denied as error:
-            _require_missing(error)
+            require_missing(error)
             return None
         return answer.status.name, str(answer.failure_message or "")
 
@@ -158,7 +126,7 @@ class Client:
         try:
             answer = self._read(_KERNELS, "GetKernel", request, ApiGetKernelResponse)
         except Denied as error:
-            _require_missing(error)
+            require_missing(error)
             return None
         return str(answer.blob.source or "")
 
@@ -168,10 +136,13 @@ class Client:
         The list is read from the newest run on, as far as a kernel of this week can be. Searching it by name is not
         relied on: how names with hyphens are matched is not known.
         """
+        return next((began for found, began in self.kernels() if found == slug), None)
+
+    def kernels(self) -> Iterator[tuple[str, float]]:
+        """Yield our kernels, the newest run first: the slug and when that began, UTC seconds (0 when not told)."""
         from kagglesdk.kernels.types.kernels_api_service import ApiListKernelsRequest, ApiListKernelsResponse
         from kagglesdk.kernels.types.kernels_enums import KernelsListSortType, KernelsListViewType
 
-        reference = f"{self.owner()}/{slug}"
         for page in range(1, _LIST_PAGES + 1):
             request = ApiListKernelsRequest()
             request.group = KernelsListViewType.PROFILE
@@ -182,14 +153,17 @@ class Client:
             except Denied as error:
                 raise Unreachable("kaggle", "ListKernels", str(error)) from None
             for kernel in answer.kernels:
-                if kernel.ref == reference:
-                    return _seconds(kernel.last_run_time) if kernel.last_run_time else 0.0
+                owner, _, slug = str(kernel.ref or "").rpartition("/")
+                if owner == self.owner():
+                    yield slug, _seconds(kernel.last_run_time) if kernel.last_run_time else 0.0
             if len(answer.kernels) < _PAGE:
                 break
-        return None
 
     def output(self, slug: str, page: str) -> Output | None:
-        """Return a page of the output of version 1; None: the kernel is missing."""
+        """Return a page of the output of version 1; None: the kernel is missing.
+
+        Raises Denied when the log, which comes with every page, is larger than an answer may be; Unreachable.
+        """
         from kagglesdk.kernels.types.kernels_api_service import (
             ApiListKernelSessionOutputRequest,
             ApiListKernelSessionOutputResponse,
@@ -201,7 +175,9 @@ class Client:
         try:
             answer = self._read(_KERNELS, "ListKernelSessionOutput", request, ApiListKernelSessionOutputResponse)
         except Denied as error:
-            _require_missing(error)
+            if error.status == TOO_LARGE:
+                raise
+            require_missing(error)
             return None
         files = tuple((str(file.file_name or ""), str(file.url or "")) for file in answer.files)
         return Output(files, str(answer.log or ""), str(answer.next_page_token or ""))
@@ -212,7 +188,7 @@ class Client:
         try:
             yield from self._wire.stream(path, idle_seconds, limit_bytes)
         except Denied as error:
-            _require_missing(error)
+            require_missing(error)
 
     def cancel(self, session_id: int) -> bool:
         """Cancel a session by its own id; False: there is no such session of ours."""
@@ -238,7 +214,7 @@ class Client:
         try:
             self._wire.call(_KERNELS, "DeleteKernel", request, ApiDeleteKernelResponse)
         except Denied as error:
-            _require_missing(error)
+            require_missing(error)
             return False
         return True
 
@@ -266,104 +242,9 @@ class Client:
             reserved_seconds=-int(-reserved // 1),
         )
 
-    def dataset_status(self, slug: str) -> str | None:
-        """Return the state of a dataset's newest version, such as READY; None: missing, or not visible yet."""
-        from kagglesdk.datasets.types.dataset_api_service import (
-            ApiGetDatasetStatusRequest,
-            ApiGetDatasetStatusResponse,
-        )
-
-        request = ApiGetDatasetStatusRequest()
-        request.owner_slug, request.dataset_slug = self.owner(), slug
-        try:
-            answer = self._read(_DATASETS, "GetDatasetStatus", request, ApiGetDatasetStatusResponse)
-        except Denied as error:
-            _require_missing(error)
-            return None
-        return str(answer.status.name)
-
-    def upload(self, source: Path, name: str, seconds: int) -> str:
-        """Upload a file and return the token that stands for it. Raises Denied, Unreachable, OSError."""
-        from kagglesdk.blobs.types.blob_api_service import (
-            ApiBlobType,
-            ApiStartBlobUploadRequest,
-            ApiStartBlobUploadResponse,
-        )
-
-        request = ApiStartBlobUploadRequest()
-        request.type, request.name, request.content_length = ApiBlobType.DATASET, name, source.stat().st_size
-        request.last_modified_epoch_seconds = int(source.stat().st_mtime)
-        answer = self._read("blobs.BlobApiService", "StartBlobUpload", request, ApiStartBlobUploadResponse)
-        first: int | None = 0
-        status = 0
-        for _ in range(_UPLOAD_ROUNDS):
-            try:
-                status, reached = self._wire.put(answer.create_url, source, first, seconds)
-            except Unreachable:
-                status, reached = 503, ""
-            if status in {200, 201}:
-                return str(answer.token)
-            if status == 308:
-                match = re.fullmatch(r"bytes=0-(\d+)", reached)
-                first = int(match[1]) + 1 if match else 0
-            elif status in {429, 503}:
-                self._patience.wait(self._pause_seconds)
-                first = None  # ask how far it has come
-            else:
-                break
-        raise Unreachable("kaggle", "upload", f"{name} was not taken (HTTP {status})")
-
-    def create_dataset(self, slug: str, title: str, tokens: list[str]) -> str:
-        """Create a private dataset of uploaded files; return what is wrong, or nothing. Raises Denied, Unreachable."""
-        from kagglesdk.datasets.types.dataset_api_service import (
-            ApiCreateDatasetRequest,
-            ApiCreateDatasetResponse,
-            ApiDatasetNewFile,
-        )
-
-        files = []
-        for token in tokens:
-            file = ApiDatasetNewFile()
-            file.token = token
-            files.append(file)
-        request = ApiCreateDatasetRequest()
-        request.owner_slug, request.slug, request.title = self.owner(), slug, title
-        request.license_name, request.is_private, request.files = "unknown", True, files
-        answer = self._wire.call(_DATASETS, "CreateDataset", request, ApiCreateDatasetResponse)
-        return str(answer.error or "") if str(answer.status).lower() != "ok" else ""
-
-    def delete_dataset(self, slug: str) -> None:
-        """Delete a dataset; a missing one is fine."""
-        from kagglesdk.datasets.types.dataset_api_service import ApiDeleteDatasetRequest, ApiDeleteDatasetResponse
-
-        request = ApiDeleteDatasetRequest()
-        request.owner_slug, request.dataset_slug = self.owner(), slug
-        try:
-            self._wire.call(_DATASETS, "DeleteDataset", request, ApiDeleteDatasetResponse)
-        except Denied as error:
-            _require_missing(error)
-
     def download(self, url: str, target: Path, limit_bytes: int, seconds: float) -> None:
         """See Wire.download."""
         self._wire.download(url, target, limit_bytes, seconds)
-
-    def _read(self, service: str, name: str, request: Any, answer: type) -> Any:
-        return self._repeat(lambda: self._wire.call(service, name, request, answer))
-
-    def _repeat(self, read: Callable[[], _Answer]) -> _Answer:
-        for round_number in range(self._tries - 1):
-            try:
-                return read()
-            except Unreachable as error:
-                asked = error.wait_seconds if isinstance(error, Throttled) else 0.0
-                self._patience.wait(max(self._pause_seconds * 2**round_number, min(asked, _WAIT_SECONDS_MAX)))
-        return read()
-
-
-def _require_missing(error: Denied) -> None:
-    """Raise Unreachable unless this is what Kaggle says of missing things."""
-    if not error.missing:
-        raise Unreachable("kaggle", "read", str(error)) from None
 
 
 def _seconds(instant: datetime) -> float:

@@ -9,18 +9,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 import tempfile
 import threading
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from platforms.base import Refused
+from platforms.kaggle.errands import Errands, Unfinished
+from platforms.kaggle.library import stopwatch
 from platforms.relay import pack_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from platforms.artifacts.base import BlobStore
     from platforms.kaggle.client import Client
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 _GENERATIONS_MAX = 100
 _SLUG_DIGITS = 24
 _OVER = {"DELETED", "FAILED"}
+_AGAIN_SECONDS = 120  # scheduled: when to ask again for an upload that goes on
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,10 @@ class Input:
 
 
 class Inputs:
-    """The datasets of one account. ``folder`` keeps when each was last used (scheduled UTC seconds)."""
+    """The datasets of one account. ``folder`` keeps when each was last used (scheduled UTC seconds).
+
+    ``ready_seconds`` is the patience with Kaggle's processing, ``call_seconds`` with one silent connection.
+    """
 
     def __init__(self, client: Client, folder: Path, prefix: str, ready_seconds: int, call_seconds: int) -> None:
         self._client = client
@@ -53,25 +59,55 @@ class Inputs:
         self._prefix = prefix
         self._ready_seconds = ready_seconds
         self._call_seconds = call_seconds
-        self._turn = threading.Lock()
+        self._errands: Errands[tuple[str, str, str]] = Errands()
         folder.mkdir(parents=True, exist_ok=True)
 
-    def give_archive(self, archive: Path, kind: str, into: str, now: int) -> Input:
-        """Make sure that a READY dataset holds the file ``archive``. Raises Refused, Unreachable, Denied, OSError."""
-        with archive.open("rb") as stream:
-            sha256 = hashlib.file_digest(stream, "sha256").hexdigest()
-        name = f"{kind}-{sha256[:_SLUG_DIGITS]}.bin"  # Kaggle would unpack what it takes for an archive
-        with self._turn:
-            slug = self._ensure(archive, name, f"{self._prefix}-{kind}-{sha256[:_SLUG_DIGITS]}")
-            self._note(slug, now)
-        return Input(slug, name, sha256, into)
+    def give_archive(self, archive: Path, kind: str, now: int, until: float) -> Input:
+        """Make sure that a READY dataset holds a small file of ours, which may be gone when this returns.
 
-    def give_objects(self, store: BlobStore, keys: Sequence[str], kind: str, now: int) -> Input:
-        """Give objects of a store, which the kernel finds under the same keys in its own."""
-        with _temporary() as folder:
-            archive = folder / "objects.tar"
-            pack_objects(store, keys, archive)
-            return self.give_archive(archive, kind, "store", now)
+        ``until`` (real, of the stopwatch) is how long to wait; the upload goes on beyond it. Raises Refused,
+        Unreachable, Denied, OSError.
+        """
+        data = archive.read_bytes()
+
+        def make(path: Path) -> None:
+            path.write_bytes(data)
+
+        return self._give(kind, "code", hashlib.sha256(data).hexdigest(), make, now, until)
+
+    def give_objects(self, store: BlobStore, keys: Sequence[str], kind: str, now: int, until: float) -> Input:
+        """Give objects of a store, none of which ever changes; the kernel finds them under the same keys in its own."""
+        identity = hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()
+        return self._give(kind, "store", identity, lambda path: pack_objects(store, keys, path), now, until)
+
+    def sign(self, key: str) -> str:
+        """Return the slug of the dataset whose being there asks the session of a launch to save and leave."""
+        return f"{self._prefix}-stop-{hashlib.sha256(key.encode()).hexdigest()[:_SLUG_DIGITS]}-0"
+
+    def give_sign(self, key: str, now: int) -> None:
+        """Put up the sign for a session; may be repeated. Raises Refused, Unreachable, Denied, OSError."""
+        slug = self.sign(key)
+        self._note(slug, {"used_at": now})
+        with tempfile.TemporaryDirectory(prefix="uff-kaggle-") as folder:
+            file = Path(folder) / f"{slug}.bin"
+            file.write_bytes(b"stop\n")
+            self._send(file, file.name, slug, lambda _told: None)
+
+    def full_name(self, slug: str) -> str:
+        """Return a dataset's name as others must write it. Raises Misconfigured, Unreachable."""
+        return f"{self._client.owner()}/{slug}"
+
+    def note_strays(self, now: int) -> list[str]:
+        """Take over datasets of our naming that we have no note of; return their slugs. They age like the others."""
+        pattern = re.compile(rf"{re.escape(self._prefix)}-(code|data|ckpt|stop)-[0-9a-f]{{{_SLUG_DIGITS}}}-\d+")
+        strays = [
+            slug
+            for slug in self._client.own_datasets()
+            if pattern.fullmatch(slug) and not (self._folder / slug).exists()
+        ]
+        for slug in strays:
+            self._note(slug, {"used_at": now})
+        return strays
 
     def sweep(self, in_use: Iterable[str], now: int, keep_seconds: int) -> None:
         """Delete datasets that no session in ``in_use`` needs and that were last given ``keep_seconds`` ago."""
@@ -81,26 +117,69 @@ class Inputs:
             if path.name not in kept and now - used_at > keep_seconds:
                 self._client.delete_dataset(path.name)
                 path.unlink()
+        for path in self._folder.glob("made-*"):
+            if now - json.loads(path.read_bytes())["used_at"] > keep_seconds:
+                path.unlink()
 
-    def _ensure(self, archive: Path, name: str, stem: str) -> str:
-        for generation in range(_GENERATIONS_MAX):
-            slug = f"{stem}-{generation}"
-            status = self._client.dataset_status(slug)
-            if status in _OVER:
-                continue
-            if status is None:
-                token = self._client.upload(archive, name, self._call_seconds)
-                wrong = self._client.create_dataset(slug, slug, [token])
-                if wrong and "already in use" not in wrong.lower():
-                    raise Refused("kaggle", "create a dataset", wrong)
-            self._wait_ready(slug, status)
-            return slug
+    def _give(self, kind: str, into: str, identity: str, make: Callable[[Path], None], now: int, until: float) -> Input:
+        """Give the file that ``make`` writes; of one ``identity`` it writes the same file each time."""
+        errand = f"{kind}-{identity}"
+
+        def work(tell: Callable[[str], None]) -> tuple[str, str, str]:
+            return self._prepare(kind, identity, make, now, tell)
+
+        try:
+            slug, name, sha256 = self._errands.run(errand, work, until - stopwatch())
+        except Unfinished as unfinished:
+            why = f"its {kind} is still on its way to Kaggle: {unfinished.told}"
+            raise Refused("kaggle", "launch", why, "It goes on meanwhile", wait_until=now + _AGAIN_SECONDS) from None
+        self._note(slug, {"used_at": now})
+        return Input(slug, name, sha256, into)
+
+    def _prepare(
+        self, kind: str, identity: str, make: Callable[[Path], None], now: int, tell: Callable[[str], None]
+    ) -> tuple[str, str, str]:
+        """Return slug, name and digest of a READY dataset; what was made before is neither made nor sent again."""
+        made = self._folder / f"made-{kind}-{identity[:_SLUG_DIGITS]}"
+        sha256 = str(json.loads(made.read_bytes())["sha256"]) if made.exists() else ""
+        with tempfile.TemporaryDirectory(prefix="uff-kaggle-") as folder:
+            archive = Path(folder) / "archive"
+            if not sha256:
+                tell("being packed")
+                sha256 = _pack(make, archive)
+            self._note(made.name, {"sha256": sha256, "used_at": now})
+            name = f"{kind}-{sha256[:_SLUG_DIGITS]}.bin"  # Kaggle would unpack what it takes for an archive
+            stem = f"{self._prefix}-{kind}-{sha256[:_SLUG_DIGITS]}"
+            for generation in range(_GENERATIONS_MAX):
+                slug = f"{stem}-{generation}"
+                status = self._client.dataset_status(slug)
+                if status in _OVER:
+                    continue
+                if status is None:
+                    if not archive.exists() and _pack(make, archive) != sha256:
+                        made.unlink()
+                        raise Refused("kaggle", "prepare a dataset", f"the {kind} has changed since it was packed")
+                    self._send(archive, name, slug, tell)
+                self._wait_ready(slug, status, tell)
+                return slug, name, sha256
         raise Refused("kaggle", "create a dataset", f"{stem} was deleted {_GENERATIONS_MAX} times", permanent=True)
 
-    def _wait_ready(self, slug: str, status: str | None) -> None:
+    def _send(self, archive: Path, name: str, slug: str, tell: Callable[[str], None]) -> None:
+        size = archive.stat().st_size
+
+        def advanced(sent: int) -> None:
+            tell(f"{sent / 1e9:.2f} of {size / 1e9:.2f} GB are sent")
+
+        token = self._client.upload(archive, name, self._call_seconds, advanced)
+        wrong = self._client.create_dataset(slug, slug, [token])
+        if wrong and "already in use" not in wrong.lower():
+            raise Refused("kaggle", "create a dataset", wrong)
+
+    def _wait_ready(self, slug: str, status: str | None, tell: Callable[[str], None]) -> None:
         """Wait until a dataset can be attached; right after its creation Kaggle does not even admit to have it."""
         patience, waited, pause = threading.Event(), 0.0, 0.05
         while status != "READY":
+            tell(f"{slug} is {status or 'not visible'}")
             if status in _OVER or waited > self._ready_seconds:
                 raise Refused(
                     "kaggle", "prepare a dataset", f"{slug} is {status or 'not visible'} after {waited:.0f} s"
@@ -109,13 +188,13 @@ class Inputs:
             waited, pause = waited + pause, min(10.0, pause * 1.5)
             status = self._client.dataset_status(slug)
 
-    def _note(self, slug: str, now: int) -> None:
-        temporary = self._folder / f".{slug}.{os.urandom(4).hex()}"
-        temporary.write_text(json.dumps({"used_at": now}))
-        temporary.replace(self._folder / slug)
+    def _note(self, name: str, document: dict[str, object]) -> None:
+        temporary = self._folder / f".{name}.{os.urandom(4).hex()}"
+        temporary.write_text(json.dumps(document))
+        temporary.replace(self._folder / name)
 
 
-@contextmanager
-def _temporary() -> Iterator[Path]:
-    with tempfile.TemporaryDirectory(prefix="uff-kaggle-") as folder:
-        yield Path(folder)
+def _pack(make: Callable[[Path], None], archive: Path) -> str:
+    make(archive)
+    with archive.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

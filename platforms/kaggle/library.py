@@ -22,7 +22,11 @@ _MODULES = (
     "kagglesdk.security.types.oauth_service",
 )
 PIECE_BYTES = 1 << 16
-_ANSWER_BYTES_MAX = 96 << 20  # a finished session's log comes inside an answer
+_ANSWER_BYTES_MAX = 64 << 20  # a finished session's log comes inside an answer
+
+
+class AnswerTooLarge(Exception):
+    """An answer would not fit into what we give it of the memory; asking again cannot help."""
 
 
 def import_library() -> None:
@@ -89,16 +93,19 @@ def _bounded(seconds: int) -> Any:
         def send(self, request: Any, *arguments: Any, **options: Any) -> Any:
             streamed = bool(options.get("stream"))
             options["timeout"] = options.get("timeout") or (CONNECT_SECONDS, seconds)
-            ends_at = stopwatch() + seconds
             response = super().send(request, *arguments, **{**options, "stream": True})
             if streamed:
                 return response
+            ends_at = stopwatch() + seconds  # what was sent may have been a large file
             body = bytearray()
             for piece in response.iter_content(PIECE_BYTES):
                 body += piece
-                if len(body) > _ANSWER_BYTES_MAX or stopwatch() > ends_at:
+                if len(body) > _ANSWER_BYTES_MAX:
                     response.close()
-                    raise TimeoutError(f"the answer is too long or too slow ({len(body)} bytes)")
+                    raise AnswerTooLarge(f"the answer is larger than {_ANSWER_BYTES_MAX} bytes")
+                if stopwatch() > ends_at:
+                    response.close()
+                    raise TimeoutError(f"the answer is too slow ({len(body)} bytes)")
             response._content = bytes(body)  # noqa: SLF001 - what reading .content would have set
             return response
 

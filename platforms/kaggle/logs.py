@@ -20,10 +20,12 @@ _LINE_CHARACTERS_MAX = 1 << 20
 class SessionLog:
     """The payload's own output, freed of our marked lines and of what Kaggle adds after the end.
 
-    ``session_id`` is what the kernel reported of itself; ``ended_after`` the seconds from its start to its last word.
+    ``session_id`` and ``hears`` are what the kernel reported of itself, ``ended_after`` the seconds from its start to
+    its last word.
     """
 
     session_id: int | None = None
+    hears: bool | None = None
     ended_after: float | None = None
     _partial: dict[str, str] = field(default_factory=dict)
 
@@ -62,6 +64,8 @@ class SessionLog:
         if "begins" in document and self.session_id is None:
             match = re.search(r"(\d+)$", str(document.get("container", "")))
             self.session_id = int(match[1]) if match else None
+        elif "hears" in document and self.hears is None:
+            self.hears = document["hears"] is True
         elif "ends" in document:
             self.ended_after = float(time) if isinstance(time, int | float) else 0.0
         elif "trouble" in document:

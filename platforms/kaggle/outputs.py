@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from platforms.base import Refused, Unreachable
-from platforms.kaggle.wire import Denied
+from platforms.kaggle.wire import TOO_LARGE, Denied
 from platforms.relay import Intake
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Callable, Collection, Sequence
 
     from platforms.artifacts.base import BlobStore
     from platforms.kaggle.client import Client
@@ -23,13 +23,13 @@ _PAGES_MAX = 100
 
 @dataclass(frozen=True, slots=True)
 class Caps:
-    """What is taken from one session. ``seconds`` bounds the download of one file."""
+    """What is taken from one session. ``seconds`` bounds the silence of one download, real."""
 
     files: int = 5_000
-    file_bytes: int = 8 << 30
+    file_bytes: int = 20 << 30
     total_bytes: int = 20 << 30
     report_bytes: int = 1 << 20
-    seconds: float = 3_600.0
+    seconds: float = 60.0
 
 
 class Collector:
@@ -41,8 +41,8 @@ class Collector:
         self._caps = caps
         self._total_bytes = 0
 
-    def collect(self, slug: str, store: BlobStore) -> int:
-        """Import everything that is ours to take; return how many objects there were.
+    def collect(self, slug: str, store: BlobStore, tell: Callable[[str], None]) -> None:
+        """Import everything that is ours to take; ``tell`` hears how far it has come.
 
         Blobs come first, then manifests, then reports: whoever sees a later one can rely on the earlier. Raises
         Unreachable to be tried again, Refused when what was left breaks a limit, StoreError, OSError.
@@ -50,14 +50,17 @@ class Collector:
         wanted = self._wanted(slug)
         with tempfile.TemporaryDirectory(prefix="uff-kaggle-") as folder:
             for number, (key, url) in enumerate(wanted):
+                tell(f"{number} of {len(wanted)} files are home, {self._total_bytes / 1e9:.2f} GB")
                 self._take(key, url, Path(folder) / str(number), store)
-        return len(wanted)
 
     def _wanted(self, slug: str) -> Sequence[tuple[str, str]]:
         found: dict[str, str] = {}
         seen, page = 0, ""
         for _ in range(_PAGES_MAX):
-            output = self._client.output(slug, page)
+            try:
+                output = self._client.output(slug, page)
+            except Denied as error:
+                raise Refused("kaggle", "collect", f"what {slug} left: {error}", permanent=True) from None
             if output is None:
                 return ()
             for name, url in output.files:
@@ -81,7 +84,7 @@ class Collector:
         try:
             self._client.download(url, file, limit, self._caps.seconds)
         except Denied as error:
-            if error.status == 413:
+            if error.status == TOO_LARGE:
                 raise Refused("kaggle", "collect", f"{key}: {error}", permanent=True) from None
             # Signed addresses expire while a long list is worked off; the next try lists anew.
             raise Unreachable("kaggle", "collect", f"{key}: {error}") from None

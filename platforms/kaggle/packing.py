@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
     from platforms.base import LaunchRequest
     from platforms.kaggle.inputs import Inputs
+    from platforms.kaggle.settings import Settings
     from platforms.registry import PlatformContext
 
 
@@ -34,41 +35,48 @@ class Packed:
     relays: bool
 
 
-def pack(request: LaunchRequest, context: PlatformContext, inputs: Inputs, checkpoints: str, now: int) -> Packed:
-    """Make sure that everything the session needs is on Kaggle, and write its source.
+def pack(
+    request: LaunchRequest, context: PlatformContext, inputs: Inputs, settings: Settings, now: int, until: float
+) -> Packed:
+    """Make sure that everything the session needs is on Kaggle, waiting ``until`` (stopwatch), and write its source.
 
-    ``checkpoints`` is ``relay``, ``direct``, or ``auto``: relay for a store that is a folder of ours. Raises Refused,
-    Misconfigured, and what Inputs and the artifact store raise.
+    Raises Refused, Misconfigured, and what Inputs and the artifact store raise.
     """
     payload = Path(request.bundle or context.bundle).absolute() / "payload"
     if not (payload / "agent.py").is_file():
         raise Misconfigured("kaggle", "launch", f"there is no agent in {payload}", "Check the bundle folder")
     with tempfile.TemporaryDirectory(prefix="uff-kaggle-") as folder:
         bundle = build_bundle(payload, Path(folder))
-        given = [inputs.give_archive(bundle.path, "code", "code", now)]
+        given = [inputs.give_archive(bundle.path, "code", now, until)]
     launch: dict[str, Any] = dict(request.launch)
     store = launch.get("store") or {}
-    relays = bool(store) and (checkpoints == "relay" or (checkpoints == "auto" and store.get("kind") == "directory"))
+    ask: dict[str, str] | None = None
+    relays = settings.relays(str(store.get("kind", "")))
     if relays:
         lanes = launch.get("lanes", [])
-        objects, attached = _give_store(_local_store(store), lanes, inputs, now)
-        given += objects
+        objects, attached = _give_store(_local_store(store), lanes, inputs, now, until)
         launch = given_launch(launch, attached)
-    order = {"launch": launch, "inputs": [item.order() for item in given], "relays": relays}
+        # The store is out of its reach, so the session looks for a dataset in place of the stop flag, if it can look
+        # for one at all: it tries with one that is there.
+        ask = {"dataset": inputs.full_name(inputs.sign(request.key)), "proof": inputs.full_name(given[0].dataset)}
+        given += objects
+    order = {"launch": launch, "inputs": [item.order() for item in given], "relays": relays, "ask": ask}
     return Packed(build_source(request.key, order), tuple(sorted({item.dataset for item in given})), relays)
 
 
 def _give_store(
-    store: DirectoryStore, lanes: Sequence[dict[str, Any]], inputs: Inputs, now: int
+    store: DirectoryStore, lanes: Sequence[dict[str, Any]], inputs: Inputs, now: int, until: float
 ) -> tuple[list[Input], set[str]]:
     """Hand over each lane's data and newest checkpoint; return the inputs and the manifests among them."""
     attached: set[str] = set()
     prefixes = {str(lane.get("data") or "") for lane in lanes} - {""}
-    given = [inputs.give_objects(store, list(store.keys(f"{prefix}/")), "data", now) for prefix in sorted(prefixes)]
+    given = [
+        inputs.give_objects(store, list(store.keys(f"{prefix}/")), "data", now, until) for prefix in sorted(prefixes)
+    ]
     for lane in lanes:
         keys = checkpoint_keys(store, [str(key) for key in lane.get("restore", ())])
         if keys:
-            given.append(inputs.give_objects(store, keys, "ckpt", now))
+            given.append(inputs.give_objects(store, keys, "ckpt", now, until))
             attached.add(keys[0])
     return given, attached
 

@@ -28,6 +28,7 @@ class Record:
 
     ``state``: ``intent`` (perhaps pushed), ``pushed``, ``ended``, ``void`` (never started and never will be).
     ``void_from`` is when an intent that is not on Kaggle is given up, ``missed_at`` when a session was first missed.
+    ``asked_at`` and ``cancelled_at`` are when it was first asked to leave, and first ended by force.
     ``jobs`` and ``relays`` say what to bring home. ``slug`` is the kernel's name, ``datasets`` those of its inputs.
     """
 
@@ -42,7 +43,7 @@ class Record:
     started: int | None = None
     ended: int | None = None
     detail: str = ""
-    session_id: int | None = None
+    asked_at: int | None = None
     cancelled_at: int | None = None
     missed_at: int | None = None
     collected: bool = False
@@ -50,6 +51,14 @@ class Record:
     def having(self, **changes: Any) -> Record:
         """Return the record with ``changes``."""
         return replace(self, **changes)
+
+
+@dataclass(frozen=True, slots=True)
+class Said:
+    """What a session has said of itself: its id, and whether it can be asked to save. None: nothing yet."""
+
+    session_id: int | None = None
+    hears: bool | None = None
 
 
 class Records:
@@ -75,23 +84,52 @@ class Records:
 
     def write(self, record: Record) -> Record:
         """Write a record so that a crash leaves the old one or the new one."""
-        target = self._root / f"{record.key}.json"
+        self._replace(self._root / f"{record.key}.json", asdict(record))
+        return record
+
+    @staticmethod
+    def _replace(target: Path, document: dict[str, Any]) -> None:
         temporary = target.with_name(f".{target.name}.{os.urandom(4).hex()}")
         with temporary.open("x") as stream:
-            json.dump(asdict(record), stream)
+            json.dump(document, stream)
             stream.flush()
             os.fsync(stream.fileno())
         temporary.replace(target)
-        return record
 
     def drop(self, key: str) -> None:
-        """Forget a launch and its log."""
-        self.log_path(key).unlink(missing_ok=True)
-        (self._root / f"{key}.json").unlink(missing_ok=True)
+        """Forget a launch, its log and what it said."""
+        for kind in ("log", "live", "said", "tail", "lock", "json"):
+            (self._root / f"{key}.{kind}").unlink(missing_ok=True)
 
     def log_path(self, key: str) -> Path:
         """Return where the output of an ended session is kept."""
         return self._root / f"{key}.log"
+
+    def live_path(self, key: str) -> Path:
+        """Return where the output of a running session is kept, as far as it was streamed."""
+        return self._root / f"{key}.live"
+
+    def said(self, key: str) -> Said:
+        """Return what a session has said of itself so far. Raises OSError, ValueError for a damaged note."""
+        try:
+            return Said(**json.loads((self._root / f"{key}.said").read_bytes()))
+        except FileNotFoundError:
+            return Said()
+
+    def note_said(self, key: str, said: Said) -> None:
+        """Write down what a session has said of itself; its log is the only place where that is told."""
+        self._replace(self._root / f"{key}.said", asdict(said))
+
+    @contextmanager
+    def tail_held(self, key: str) -> Iterator[bool]:
+        """Hold the right to read a session's stream, at once; False: somebody else reads it."""
+        with (self._root / f"{key}.tail").open("ab") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
 
     @contextmanager
     def held(self, key: str) -> Iterator[None]:

@@ -29,6 +29,7 @@ _KNOWN = frozenset(
         "settle_seconds",
         "slug_prefix",
         "tries",
+        "upload_seconds",
     }
 )
 
@@ -45,6 +46,7 @@ class Settings:
     dataset_prefix: str
     emulator: str
     call_seconds: int
+    upload_seconds: int
     push_seconds: int
     settle_seconds: int
     ready_seconds: int
@@ -52,6 +54,12 @@ class Settings:
     tries: int
     pause_seconds: float
     idle_seconds: float
+
+    def relays(self, store_kind: str) -> bool:
+        """Tell whether sessions cannot reach an artifact store of this kind by themselves; none: "" ."""
+        return bool(store_kind) and (
+            self.checkpoints == "relay" or (self.checkpoints == "auto" and store_kind == "directory")
+        )
 
 
 def read_settings(settings: Mapping[str, str]) -> Settings:
@@ -76,6 +84,7 @@ def read_settings(settings: Mapping[str, str]) -> Settings:
         dataset_prefix=settings.get("dataset_prefix", "uff"),
         emulator=settings.get("emulator", ""),
         call_seconds=max(1, count("call_seconds", 30)),
+        upload_seconds=max(1, count("upload_seconds", 200)),
         push_seconds=max(1, count("push_seconds", 300)),
         settle_seconds=count("settle_seconds", 60),
         ready_seconds=count("ready_seconds", 600),

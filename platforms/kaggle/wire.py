@@ -8,17 +8,21 @@ from email.utils import parsedate_to_datetime
 from typing import TYPE_CHECKING, Any
 
 from platforms.base import Misconfigured, Unreachable
-from platforms.kaggle.library import CONNECT_SECONDS, PIECE_BYTES, open_client, stopwatch
+from platforms.kaggle.library import CONNECT_SECONDS, PIECE_BYTES, AnswerTooLarge, open_client, stopwatch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
     from pathlib import Path
+    from typing import BinaryIO
 
     import requests
 
     from platforms.kaggle.credentials import Credentials
 
 _MESSAGE_CHARACTERS = 300
+_DOWNLOAD_TRIES = 5  # without a byte of progress
+_RATE_MIN = 10_000  # bytes a second
+TOO_LARGE = 413  # also for what we do not take
 
 
 class Denied(Exception):
@@ -67,6 +71,8 @@ class Wire:
                 return client.call(service, name, request, answer)
         except HTTPError as error:
             raise self._sorted(name, error) from None
+        except AnswerTooLarge as error:
+            raise Denied(TOO_LARGE, str(error)) from None
         except (RequestException, TimeoutError) as error:
             raise Unreachable("kaggle", name, _reason(error)) from None
         except (ValueError, KeyError, AttributeError, TypeError) as error:
@@ -106,31 +112,52 @@ class Wire:
     def download(self, url: str, target: Path, limit_bytes: int, seconds: float) -> None:
         """GET a signed address, without credentials, into the new file ``target``.
 
-        Raises OSError from the local disk, Denied (also for a file above ``limit_bytes``), Unreachable.
+        It may take any time while it goes on: what breaks off is resumed, ``seconds`` bound a silence and what comes
+        slower than _RATE_MIN is given up. Raises OSError from the local disk, Denied (also for a file above
+        ``limit_bytes``), Unreachable.
         """
         from requests.exceptions import RequestException
 
+        with target.open("xb") as sink:
+            tries = _DOWNLOAD_TRIES
+            while True:
+                had = sink.tell()
+                try:
+                    self._receive(url, sink, limit_bytes, seconds)
+                except RequestException as error:
+                    tries = _DOWNLOAD_TRIES if sink.tell() > had else tries - 1
+                    if tries <= 0:
+                        raise Unreachable("kaggle", "download", _reason(error)) from None
+                else:
+                    return
+
+    def _receive(self, url: str, sink: BinaryIO, limit_bytes: int, seconds: float) -> None:
+        """Append what ``sink`` lacks, in one exchange."""
         with self._client(self._endpoint.call_seconds) as client:
             session = client.session
             session.auth = None
-            ends_at = stopwatch() + seconds
-            try:
-                with session.get(url, stream=True, timeout=(CONNECT_SECONDS, seconds)) as response:
-                    if response.status_code >= 400:
-                        raise Denied(response.status_code, "the output file is not handed out")
-                    with target.open("xb") as sink:
-                        for piece in response.iter_content(PIECE_BYTES):
-                            sink.write(piece)
-                            if sink.tell() > limit_bytes:
-                                raise Denied(413, f"the output file is larger than {limit_bytes} bytes")
-                            if stopwatch() > ends_at:
-                                raise Unreachable("kaggle", "download", f"not done within {seconds:g} s")
-            except RequestException as error:
-                raise Unreachable("kaggle", "download", _reason(error)) from None
+            headers = {"Range": f"bytes={sink.tell()}-"} if sink.tell() else {}
+            began, had = stopwatch(), sink.tell()
+            with session.get(url, headers=headers, stream=True, timeout=(CONNECT_SECONDS, seconds)) as response:
+                if response.status_code >= 400:
+                    raise Denied(response.status_code, "the output file is not handed out")
+                if had and response.status_code != 206:
+                    had = sink.seek(0)
+                    sink.truncate()
+                for piece in response.iter_content(PIECE_BYTES):
+                    sink.write(piece)
+                    if sink.tell() > limit_bytes:
+                        raise Denied(TOO_LARGE, f"the output file is larger than {limit_bytes} bytes")
+                    if stopwatch() - began > seconds + (sink.tell() - had) / _RATE_MIN:
+                        raise Unreachable("kaggle", "download", f"slower than {_RATE_MIN} bytes a second")
 
-    def put(self, url: str, source: Path, first: int | None, seconds: int) -> tuple[int, str]:
+    def put(
+        self, url: str, source: Path, first: int | None, seconds: int, advanced: Callable[[int], object]
+    ) -> tuple[int, str]:
         """PUT the file to a signed address, from byte ``first`` on, or ask how far it has come (None).
 
+        ``advanced`` is told how many bytes are out. The file may take any time, but not stand still: a connection that
+        takes no byte for CONNECT_SECONDS, or gives no answer for ``seconds`` after the last one, is given up.
         Returns the status and its Range header. Raises OSError, Unreachable.
         """
         from requests.exceptions import RequestException
@@ -144,9 +171,9 @@ class Wire:
         with self._client(seconds) as client, source.open("rb") as stream:
             session = client.session
             session.auth = None
-            stream.seek(first or 0)
+            body = b"" if first is None else _Rest(stream, first, size, advanced)
             try:
-                response = session.put(url, data=b"" if first is None else stream, headers=headers)
+                response = session.put(url, data=body, headers=headers)
             except (RequestException, TimeoutError) as error:
                 raise Unreachable("kaggle", "upload", _reason(error)) from None
             return response.status_code, str(response.headers.get("Range", ""))
@@ -173,6 +200,28 @@ class Wire:
         if status >= 500:
             return Unreachable("kaggle", name, f"HTTP {status}: {message}")
         return Denied(status, message)
+
+
+class _Rest:
+    """A file from a byte on, for a request's body; tells how far it has been read."""
+
+    def __init__(self, stream: BinaryIO, first: int, size: int, advanced: Callable[[int], object]) -> None:
+        stream.seek(first)
+        self._stream = stream
+        self._size = size
+        self._advanced = advanced
+
+    def __len__(self) -> int:
+        return self._size - self._stream.tell()
+
+    def __iter__(self) -> Iterator[bytes]:
+        while piece := self.read(PIECE_BYTES):
+            yield piece
+
+    def read(self, size: int = -1) -> bytes:
+        piece = self._stream.read(size)
+        self._advanced(self._stream.tell())
+        return piece
 
 
 def _told(response: Any) -> tuple[int, str]:

@@ -1,6 +1,7 @@
 """The text that is pushed: it proves whose it is, and gives its order back."""
 
 import ast
+import random
 from typing import Any
 
 import pytest
@@ -36,6 +37,19 @@ def test_a_source_of_somebody_else_has_no_order(source: str) -> None:
     assert not is_source_of("uff-ufm-0001", source)
 
 
-def test_an_order_that_is_too_large_is_refused() -> None:
+def test_a_large_order_travels_packed_and_comes_back() -> None:
+    order = {"urls": [f"https://bucket.example/{number:064x}?signed=1" for number in range(20_000)]}
+    source = build_source("uff-ufm-0001", order)
+    ast.parse(source)
+    assert len(source) < SOURCE_BYTES_MAX
+    assert order_of(source) == order
+    assert is_source_of("uff-ufm-0001", source)
+    damaged = source.rstrip()[:-40] + "'))\n"
+    with pytest.raises(ValueError, match=r"source|Unterminated"):
+        order_of(damaged)
+
+
+def test_an_order_that_is_too_large_even_packed_is_refused() -> None:
+    noise = random.Random(1).randbytes(2 * SOURCE_BYTES_MAX).hex()
     with pytest.raises(Refused, match=str(SOURCE_BYTES_MAX)):
-        build_source("uff-ufm-0001", {"note": "x" * SOURCE_BYTES_MAX})
+        build_source("uff-ufm-0001", {"note": noise})

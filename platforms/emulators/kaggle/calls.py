@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     Body = dict[str, Any]
 
 _PAGE_MAX = 200
+_DATASETS_PAGE = 20  # the place asks nobody how many are wanted
 
 
 class Calls:
@@ -41,6 +42,7 @@ class Calls:
             "datasets.DatasetApiService/CreateDatasetVersion": self._create_version,
             "datasets.DatasetApiService/GetDatasetStatus": self._dataset_status,
             "datasets.DatasetApiService/GetDataset": self._get_dataset,
+            "datasets.DatasetApiService/ListDatasets": self._list_datasets,
             "datasets.DatasetApiService/DeleteDataset": self._delete_dataset,
         }
 
@@ -147,6 +149,15 @@ class Calls:
     def _get_dataset(self, body: Body) -> Body:
         with self._place.lock:
             return self._place.shelf.describe(str(body.get("ownerSlug", "")), str(body.get("datasetSlug", "")))
+
+    def _list_datasets(self, body: Body) -> Body:
+        if body.get("group") not in {"MY", "MY_PRIVATE"}:
+            return {"datasets": []}  # nobody else lives here
+        with self._place.lock:
+            found = sorted(slug for slug, dataset in self._place.shelf.datasets.items() if not dataset.deleted)
+        page = max(1, int(body.get("page") or 1))
+        shown = found[(page - 1) * _DATASETS_PAGE : page * _DATASETS_PAGE]
+        return {"datasets": [{"ref": f"{self._place.owner}/{slug}", "isPrivate": True} for slug in shown]}
 
     def _delete_dataset(self, body: Body) -> Body:
         with self._place.lock:

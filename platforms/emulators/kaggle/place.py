@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import re
+import secrets
 import threading
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -68,6 +69,7 @@ class Place:
         self.shelf = Shelf(owner, root, clock, self.rules)
         self.kernels: dict[str, Kernel] = {}
         self.deleted: dict[str, Kernel] = {}
+        self.address = ""  # where the place is served, once it is
         self._numbers = itertools.count(355_193_088)
 
     def sessions(self) -> list[Session]:
@@ -75,6 +77,10 @@ class Place:
         with self.lock:
             kernels = [*self.kernels.values(), *self.deleted.values()]
             return [version.session for kernel in kernels for version in kernel.versions if version.session]
+
+    def is_token(self, token: str) -> bool:
+        """Tell whether a kernel that runs now was given this token."""
+        return bool(token) and any(session.live and session.terms.token == token for session in self.sessions())
 
     def week(self, instant: float) -> tuple[float, float]:
         """Return the quota week that holds an instant: Saturday 00:00 UTC to the next."""
@@ -174,6 +180,8 @@ class Place:
             limit_seconds=None if self.rules.timeout_ignored else limit,
             queue_seconds=self.rules.queue_seconds,
             log_bytes_max=self.rules.log_bytes_max,
+            token=secrets.token_hex(16) if self.rules.lets_kernels_in and body.get("enableInternet") else "",
+            address=self.address,
         )
         return Session(terms, self.clock, self.gpu_seconds_left)
 

@@ -17,7 +17,8 @@ class Rules:
     """The limits of the place. Seconds are scheduled unless they say ``wall``.
 
     ``timeout_ignored`` is the wedged kernel that outlives its limit; ``quota_cuts`` ends running sessions when the week
-    is used up; ``reserves`` fills timeReserved with what live sessions may still use.
+    is used up; ``reserves`` fills timeReserved with what live sessions may still use; ``lets_kernels_in`` hands kernels
+    with internet a token of their own, with which they may look at what their account may.
     """
 
     gpu_sessions_max: int = 2
@@ -34,6 +35,7 @@ class Rules:
     timeout_ignored: bool = False
     quota_cuts: bool = True
     reserves: bool = False
+    lets_kernels_in: bool = True
     unannounced_extra_seconds: int = 0  # GPU use of this week that no kernel explains
 
 

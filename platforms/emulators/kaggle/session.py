@@ -44,6 +44,8 @@ class Terms:
     limit_seconds: float | None
     queue_seconds: float
     log_bytes_max: int
+    token: str = ""  # with which the kernel may call the place; none: it may not
+    address: str = ""  # of the place
 
 
 @dataclass
@@ -130,6 +132,13 @@ class Session:
             "KAGGLE_CONTAINER_NAME": f"kaggle_{os.urandom(6).hex()}-webtier-{self.terms.session_id}",
             MARK: str(folder),
         }
+        if self.terms.token:
+            # As on the real place the file named here opens it; the way there is the one that clients take.
+            (folder / "token").write_text(self.terms.token)
+            environment["KAGGLE_API_V1_TOKEN"] = str(folder / "token")
+            environment["KAGGLE_API_ENVIRONMENT"] = "LOCALHOST"
+            environment["HTTP_PROXY"] = self.terms.address
+            environment["NO_PROXY"] = "127.0.0.1"
         _write_smi(folder / "bin" / "nvidia-smi", self.terms.gpus)
         with self.changed:
             self.status, self.started_at = "RUNNING", self.clock.now()

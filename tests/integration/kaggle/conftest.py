@@ -65,7 +65,7 @@ class Account:
         """Scheduled UTC seconds."""
         return int(self.clock.now())
 
-    def adapter(self, state: str = "state", **settings: str) -> Platform:
+    def adapter(self, state: str = "state", store_kind: str = "", **settings: str) -> Platform:
         """A new adapter, as a restarted daemon makes it."""
         context = PlatformContext(
             self.folder / state,
@@ -73,6 +73,7 @@ class Account:
             Path(jobs.__file__).parent,
             sessions_max=2,
             clock=self.clock.payload_clock(),
+            store_kind=store_kind,
         )
         usual = {
             "emulator": self.server.address,

@@ -1,6 +1,7 @@
 """Launches: what refusals mean, and that no accident ever starts a session twice or leaves one behind unseen."""
 
 import itertools
+import random
 from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
@@ -52,7 +53,7 @@ def test_an_unknown_refusal_needs_a_person(account: Account, monkeypatch: pytest
 
 
 def test_a_launch_that_does_not_fit_into_a_source_is_refused_before_it_is_sent(account: Account) -> None:
-    environment = {"NOTE": "x" * 950_000}
+    environment = {"NOTE": random.Random(1).randbytes(1_800_000).hex()}  # cannot be packed much
     with pytest.raises(Refused, match="at most 900000") as refused:
         account.adapter().launch(account.request(KEY, "wait", environment=environment), account.now())
     assert refused.value.permanent

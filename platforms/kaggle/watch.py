@@ -1,0 +1,122 @@
+"""Watch: what Kaggle shows of each launch, held against our records, and what is final written down."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from platforms.base import Observed, Refused, SessionState, StopChannel
+from platforms.kaggle.records import Record
+from platforms.kaggle.source import is_source_of, order_of
+
+if TYPE_CHECKING:
+    from platforms.kaggle.client import Client
+    from platforms.kaggle.records import Records
+    from platforms.kaggle.tail import Tail
+
+_MISSED_SECONDS = 300  # how long a session must be gone before it counts as deleted
+_OVER = {"COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED"}
+
+
+class Watch:
+    """Looks at the sessions of one account."""
+
+    def __init__(self, client: Client, records: Records, tail: Tail) -> None:
+        self._client = client
+        self._records = records
+        self._tail = tail
+
+    def adopt(self, key: str, slug: str, now: int) -> Record | None:
+        """Return a new record of a kernel that was pushed for this key by a daemon whose records are lost."""
+        if self._client.status(slug) is None:
+            return None
+        source = self._client.source(slug)
+        if source is None or not is_source_of(key, source):
+            why = f"there is a kernel {slug} that we did not push"
+            raise Refused("kaggle", "launch", why, "Rename it, or set slug_prefix", permanent=True)
+        began = self._client.last_run(slug)
+        order = order_of(source)
+        record = Record(
+            key=key,
+            slug=slug,
+            state="pushed",
+            intended_at=min(now, int(began)) if began else now,
+            void_from=now,
+            jobs=tuple(str(lane["job"]) for lane in order["launch"].get("lanes", ())),
+            relays=bool(order["relays"]),
+        )
+        return self._records.write(record)
+
+    def look(self, record: Record, now: int) -> Observed | None:
+        """Return a launch as it stands, writing down what is final; None: Kaggle does not show it (yet)."""
+        match record.state:
+            case "void":
+                return Observed(record.key, SessionState.ABSENT, "", detail=record.detail)
+            case "ended":
+                return self.observed(record, SessionState.ENDED)
+            case _:
+                pass
+        status = self._client.status(record.slug)
+        if status is None:
+            return self._look_for_missing(record, now)
+        if record.state == "intent" or record.missed_at is not None:
+            record = self._records.write(record.having(state="pushed", missed_at=None))
+        word, failure = status
+        if word in _OVER:
+            return self._close(record, f"{word.lower()} {failure}".strip(), now)
+        if word in {"RUNNING", "CANCEL_REQUESTED"}:
+            if record.started is None:
+                began = self._client.last_run(record.slug)
+                started = max(record.intended_at, min(now, int(began))) if began else record.intended_at
+                record = self._records.write(record.having(started=started))
+            self._tail.follow(record)
+            return self.observed(record, SessionState.RUNNING)
+        return self.observed(record, SessionState.QUEUED)
+
+    def observed(self, record: Record, state: SessionState) -> Observed:
+        """Return a record as the port tells it."""
+        remote_id, heeds = f"{record.slug}/v1", self.heeds(record)
+        match state:
+            case SessionState.RUNNING:
+                return Observed(record.key, state, remote_id, record.started, detail="running", heeds=heeds)
+            case SessionState.ENDED:
+                return Observed(record.key, state, remote_id, record.started, record.ended, record.detail, heeds)
+            case _:
+                return Observed(record.key, state, remote_id, detail="queued", heeds=heeds)
+
+    def heeds(self, record: Record) -> StopChannel:
+        """Return how a session can be asked to save: what cannot see the artifact store must have said that it can."""
+        if not record.relays:
+            return StopChannel.STORE
+        return StopChannel.PLATFORM if self._records.said(record.key).hears else StopChannel.NONE
+
+    def _look_for_missing(self, record: Record, now: int) -> Observed | None:
+        """A kernel that is missing on two counts was never pushed, or is deleted. Denials may pass, lists may lag.
+
+        One that ran, and that we did not delete, must be missed again after a while.
+        """
+        self._client.gpu_week()
+        if self._client.last_run(record.slug) is not None:
+            return None
+        if record.state == "intent":
+            if now < record.void_from:
+                return None
+            detail = "Kaggle does not have it, and no push of ours can still arrive"
+            record = self._records.write(record.having(state="void", detail=detail))
+            return Observed(record.key, SessionState.ABSENT, "", detail=detail)
+        if record.cancelled_at is None and record.missed_at is None:
+            self._records.write(record.having(missed_at=now))
+            return None
+        if record.missed_at is not None and now - record.missed_at < _MISSED_SECONDS:
+            return None
+        return self._close(record, "deleted", now)
+
+    def _close(self, record: Record, detail: str, now: int) -> Observed:
+        """Write down the end of a session. Without its own word, time counts until this look."""
+        log = self._tail.keep(record)
+        started = record.intended_at if record.started is None else record.started
+        ended = max(started, now)
+        if log is not None and log.ended_after is not None and record.started is not None:
+            ended = min(ended, record.started + math.ceil(log.ended_after) + 1)
+        closed = record.having(state="ended", started=started, ended=ended, detail=detail)
+        return self.observed(self._records.write(closed), SessionState.ENDED)

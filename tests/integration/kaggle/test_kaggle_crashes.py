@@ -1,0 +1,275 @@
+"""The daemon dies before or after any call to Kaggle, any note of the adapter and any file it brings home.
+
+The next one, which knows only what is in the database, on disk and on Kaggle, must come to the truth: nothing runs
+twice, nothing is left running or lying about, what was trained is kept, and the ledger ends at Kaggle's bill.
+"""
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from jobs.spec import JobSpec
+from platforms.artifacts.directory import DirectoryStore
+from platforms.kaggle.records import Records
+from platforms.kaggle.wire import Wire
+from scheduler.core.job import Done, Held, Queued
+from scheduler.core.ledger import seconds_within
+from scheduler.core.plan import Placement, Plan, Seat
+from scheduler.core.pool import Pool
+from scheduler.core.quota import CalendarQuota
+from scheduler.core.run import Ended
+from scheduler.core.window import Calendar, Window
+from scheduler.service import queue
+from scheduler.service.cycle import Cycle
+from scheduler.service.ports import Policy, Ports
+from scheduler.service.quota_books import SETTLED_SECONDS, audit
+from scheduler.store import jobs, lease, ledger, runs
+from scheduler.store.engine import Database, open_database, upgrade
+
+Account = Any
+SCALE = 3_600.0
+SESSION_SECONDS = 40_000
+LAUNCH_MOMENTS = 24  # of a life; they are the same whatever comes later
+VISIBLE_SECONDS, OVERDUE_SECONDS = 1_200, 1_200  # a third of a real second each
+# Stands in for the payload, which takes a second to load: publishes one checkpoint by the book and leaves its last
+# word; or trains until the stop flag is there.
+AGENT = """
+import hashlib, json, pathlib, sys, time
+launch = json.load(open(sys.argv[1]))
+root, run, (lane,) = pathlib.Path(launch["store"]["root"]), launch["run"], launch["lanes"]
+job, attempt, flag = lane["job"], lane["attempt"], root / "runs" / run / "stop"
+print("training", flush=True)
+if "wait" in lane["command"]:
+    while not flag.exists():
+        time.sleep(0.01)
+step = lane["target_step"] // (2 if flag.exists() else 1)
+blob = b"weights of %d" % step
+sha256 = hashlib.sha256(blob).hexdigest()
+manifest = {"format": 1, "job": job, "step": step, "attempt": attempt, "run": run, "lane": 0, "parent": None,
+    "created_at": 1, "trained_seconds": 1, "components": [{"name": "w", "sha256": sha256, "bytes": len(blob)}]}
+outcome = {"outcome": "yielded" if flag.exists() else "finished", "checkpoint_step": step}
+for path, data in {
+    f"jobs/{job}/blobs/{sha256}": blob,
+    f"jobs/{job}/manifests/{step:012d}-{attempt:06d}.json": json.dumps(manifest).encode(),
+    f"runs/{run}/lane-0/result.json": json.dumps(outcome).encode(),
+}.items():
+    (root / path).parent.mkdir(parents=True, exist_ok=True)
+    (root / path).write_bytes(data)
+"""
+
+
+class Died(BaseException):
+    """Stands for a daemon that is killed: nothing may catch it and go on."""
+
+
+@dataclass
+class Fuse:
+    """Lets the process die before (even) or after (odd) its step ``moment // 2``; what it does once dead is nothing."""
+
+    moment: int | None = None
+    steps: Iterator[int] = field(default_factory=itertools.count)
+    blown: bool = False
+
+    def step(self, work: Callable[[], Any]) -> Any:
+        """Do one step, unless it is the one."""
+        number = next(self.steps)
+        if self.blown or self.moment == 2 * number:
+            self.blown = True
+            raise Died
+        try:
+            return work()
+        finally:
+            if self.moment == 2 * number + 1:
+                self.blown = True
+                raise Died
+
+
+@dataclass
+class World:
+    """One pool on an emulated account, and a daemon that may be killed and started again at any time."""
+
+    account: Account
+    database: Database
+    bundle: Path
+    fuse: Fuse = field(default_factory=Fuse)
+
+    def cycle(self) -> None:
+        """One cycle of a daemon that has just been started."""
+        taken = lease.acquire(self.database, "test", 600)
+        assert taken is not None
+        quota = CalendarQuota("GPU hours of the week", 10**9, Calendar("week", "UTC", 5))
+        self.ports = Ports(
+            database=self.database,
+            artifacts=DirectoryStore(self.account.folder / "store"),
+            platforms={"kaggle": self._adapter()},
+            pools={"kaggle": Pool("kaggle", "kaggle", "T4 x2", quotas=(quota,), visibility_seconds=0)},
+            clock=self.account.clock,
+            policy=Policy(overdue_seconds=OVERDUE_SECONDS),
+            plan=lambda snapshot, _: self._plan(),
+            data_prefix=lambda _: "",
+            bundle=str(self.bundle),
+            log=structlog.get_logger(),
+            epoch=taken.epoch,
+            in_parallel=lambda work, items: [work(item) for item in items],
+        )
+        Cycle(self.ports).run()
+
+    def _adapter(self) -> Any:
+        """A push that died with its daemon does not arrive later, so an intent is given up soon."""
+        adapter: Any = self.account.adapter(tries="1")
+        adapter.capabilities = replace(adapter.capabilities, visibility_seconds=VISIBLE_SECONDS)
+        return adapter
+
+    def _plan(self) -> Plan:
+        now = self.account.now()
+        with self.database.read() as tx:
+            waiting = [record.spec.name for record in jobs.everything(tx) if isinstance(record.state, Queued)]
+        session = [Placement("kaggle", now, now + SESSION_SECONDS, (Seat(name, 1, 100),)) for name in waiting[:1]]
+        return Plan(now, tuple(session), ())
+
+    def live(self) -> list[Any]:
+        """Sessions that the place still bills."""
+        return [session for session in self.account.place.sessions() if session.live]
+
+    def close(self) -> None:
+        """End the place."""
+        self.account.server.close()
+        self.database.close()
+
+    def settled(self) -> bool:
+        """Whether the job is at its end and no run is open."""
+        with self.database.read() as tx:
+            return not runs.live(tx) and not isinstance(jobs.get(tx, "ufm").state, Queued)
+
+
+@pytest.fixture
+def world_at(
+    account_at: Callable[..., Account], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., World]:
+    """Open worlds whose daemons go by one fuse."""
+    fuses: list[Fuse] = []
+    bundle = tmp_path / "bundle"
+    (bundle / "payload").mkdir(parents=True)
+    (bundle / "payload" / "agent.py").write_text(AGENT)
+    for owner, name in (
+        (Wire, "call"),
+        (Wire, "put"),
+        (Wire, "_receive"),
+        (Records, "write"),
+        (DirectoryStore, "create"),
+    ):
+        monkeypatch.setattr(owner, name, _guarded(getattr(owner, name), fuses))
+
+    def open_world(training: str, moment: int | None, **rules: Any) -> World:
+        number = len(fuses)
+        url = f"sqlite:///{tmp_path / f'{number}.db'}"
+        upgrade(url)
+        world = World(
+            account_at(scale=SCALE, gpu_seconds_per_week=10**9, **rules), open_database(url), bundle, Fuse(moment)
+        )
+        fuses.append(world.fuse)
+        spec = JobSpec("ufm", "manager", ("{python}", training), target_step=100, steps_per_hour=1_000.0)
+        queue.add(world.database, [spec], world.account.now(), "test")
+        return world
+
+    return open_world
+
+
+def _guarded(work: Callable[..., Any], fuses: list[Fuse]) -> Callable[..., Any]:
+    return lambda *words, **options: fuses[-1].step(lambda: work(*words, **options))
+
+
+def live_through(world: World, heard: bool | None = None) -> int:
+    """Run daemons until everything is settled, and return how many deaths there were.
+
+    With ``heard`` the job is held, once its session has said whether it can be asked to save.
+    """
+    deaths, held = 0, heard is None
+    for _ in range(3_000):
+        if world.settled():
+            return deaths
+        try:
+            world.cycle()
+        except Died:
+            deaths += 1
+            world.fuse.blown, world.fuse.moment = False, None  # the next daemon lives
+        if not held and any(said(world.account) is heard for _ in world.live()):
+            queue.hold(world.database, "ufm", "test", world.account.now(), "test")
+            held = True
+        world.account.patience.wait(0.005)
+    pytest.fail("it was never settled")
+
+
+def said(account: Account) -> bool | None:
+    """What the newest session has said of whether it can be asked."""
+    return Records(account.folder / "state" / "launches").said(max(account.place.kernels, default="")).hears
+
+
+def audit_all(world: World, moment: int | None) -> None:
+    """Nothing ran twice, nothing is left running or lying about, and the books agree to the second."""
+    where = f"moment {moment}"
+    world.fuse.moment = None
+    sessions = world.account.place.sessions()
+    assert not world.live(), where
+    with world.database.read() as tx:
+        ended = [run for run in runs.recent(tx, 100) if isinstance(run.state, Ended)]
+    began = [run for run in ended if isinstance(run.state, Ended) and run.state.started is not None]
+    assert len(sessions) == len(began), where
+    spans = sorted((session.started_at, session.ended_at) for session in sessions if session.started_at is not None)
+    assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans)), where
+    later = world.account.now() + 2 * SETTLED_SECONDS
+    audit(world.ports, later)
+    start, end = world.account.place.week(later)
+    with world.database.read() as tx:
+        booked = seconds_within(ledger.charges(tx, 0)["kaggle"], Window(int(start), int(end)))
+    assert booked == math.ceil(world.account.place.gpu_seconds_used(start, end)), where
+    platform = world.ports.platforms["kaggle"]
+    assert platform.strays([], later) == [], where
+    platform.sweep([], later + 8 * 86_400)
+    assert world.account.place.kernels == {}, where
+    assert [slug for slug, made in world.account.place.shelf.datasets.items() if not made.deleted] == [], where
+
+
+def _moments(world_at: Callable[..., World], training: str, heard: bool | None = None) -> int:
+    """Return how many moments a life without death has; one that is looked at more often has more."""
+    world = world_at(training, None, lets_kernels_in=heard is not False)
+    assert live_through(world, heard) == 0
+    audit_all(world, None)
+    world.close()
+    return 2 * next(world.fuse.steps)
+
+
+@pytest.mark.parametrize("part", range(4))
+def test_a_job_that_is_launched_polled_and_collected(world_at: Callable[..., World], part: int) -> None:
+    moments = _moments(world_at, "finish")
+    assert moments > 2 * LAUNCH_MOMENTS
+    for moment in range(part, moments, 4):
+        world = world_at("finish", moment)
+        live_through(world)
+        audit_all(world, moment)
+        with world.database.read() as tx:
+            record = jobs.get(tx, "ufm")
+        assert isinstance(record.state, Done), f"moment {moment}"
+        assert world.ports.artifacts.size(str(record.checkpoint)) is not None
+        world.close()
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_job_that_is_held_while_it_runs(world_at: Callable[..., World], heard: bool) -> None:
+    """Asked where it can be asked, and ended by force where it cannot."""
+    moments = _moments(world_at, "wait", heard=heard)
+    for moment in range(LAUNCH_MOMENTS, moments):
+        world = world_at("wait", moment, lets_kernels_in=heard)
+        live_through(world, heard=heard)
+        audit_all(world, moment)
+        with world.database.read() as tx:
+            record = jobs.get(tx, "ufm")
+        assert isinstance(record.state, Held), f"moment {moment}"
+        assert record.done_step == (50 if heard else 0), f"moment {moment}"
+        world.close()
