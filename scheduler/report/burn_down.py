@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Literal
 from scheduler.core.ledger import Charge, cost_within, seconds_within
 from scheduler.core.quota import MoneyQuota, RollingQuota, limit_at, windows
 from scheduler.core.window import Window
-from scheduler.report.chart import Frame, curve, days, local, ticks, words
+from scheduler.report.chart import GUTTER, Frame, curve, days, local, ticks, words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -109,7 +109,7 @@ def burn_down_svg(chart: BurnDown, zone: str, width: int | None = None, height: 
         y = _TOP + tall * (high - value) / (high - low)
         label = f"${value:g}" if chart.unit == "microdollars" else f"{value:g} h"
         parts.append(f'<line class="grid" x1="0" x2="{frame.x(1)}" y1="{y:.1f}" y2="{y:.1f}"/>')
-        parts.append(f'<text x="0" y="{y - 4 if y > _TOP + 12 else y + 12:.1f}">{label}</text>')
+        parts.append(f'<text x="{-GUTTER}" y="{y + 4:.1f}">{label}</text>')
     if not chart.rolling:
         ends = (frame.x(0), f"{_TOP + tall * (high - chart.limit / scale) / (high - low):.1f}")
         zero = f"{_TOP + tall * high / (high - low):.1f}"
@@ -124,7 +124,7 @@ def burn_down_svg(chart: BurnDown, zone: str, width: int | None = None, height: 
         f"{amount(chart.left, chart.unit)} of {amount(chart.limit, chart.unit)} left; "
         f"{amount(chart.left_at_end, chart.unit)} at the end by the plan."
     )
-    return frame.document(parts, height, f"{chart.pool}, {chart.quota}: what is left over time", more)
+    return frame.document(parts, height, f"{chart.pool}, {chart.quota}: what is left over time", more, GUTTER)
 
 
 def _dates(frame: Frame, chart: BurnDown, zone: str, height: int) -> list[str]:

@@ -26,6 +26,7 @@ STYLE = """
 }
 .chart { display: block; width: 100%; overflow: visible; font: 12px/1 system-ui, sans-serif;
   font-variant-numeric: tabular-nums; }
+.chart.axis { box-sizing: border-box; padding-left: 44px; }
 .chart text { fill: var(--quiet); } .chart .strong { fill: var(--ink); font-weight: 600; }
 .chart .grid { stroke: var(--line); shape-rendering: crispEdges; }
 .chart .edge { stroke: var(--plan); shape-rendering: crispEdges; }
@@ -39,9 +40,14 @@ STYLE = """
 .chart .pace { stroke: var(--plan); stroke-dasharray: 1 4; stroke-linecap: round; }
 .chart .area { fill: var(--live); fill-opacity: .09; } .chart .dot { fill: var(--live); }
 .chart .end { text-anchor: end; } .chart .middle { text-anchor: middle; } .chart .roomy { display: none; }
+.chart .bar-label { font-size: 11px; }
 .chart a:hover rect { opacity: .85; }
 @media (min-width: 900px) { .chart .roomy { display: inline; } }
 """
+
+
+GUTTER = 44
+"""Pixels left of a chart with an axis, for the axis's words; the style above leaves as many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,12 +66,20 @@ class Frame:
         inside = min(1.0, max(0.0015, fraction))
         return f"{100 * inside:.3f}%" if self.width is None else f"{inside * self.width:.2f}"
 
-    def document(self, parts: Sequence[str], height: float, title: str, more: str = "") -> str:
-        """Return the complete SVG. ``title`` is read out in its place; ``more`` describes what it shows."""
-        size = f'height="{height:g}"' if self.width is None else f'width="{self.width}" height="{height:g}"'
-        own = "" if self.width is None else f"<style>{STYLE.replace(':root', 'svg')}</style>"
+    def document(self, parts: Sequence[str], height: float, title: str, more: str = "", gutter: int = 0) -> str:
+        """Return the complete SVG. ``title`` is read out in its place; ``more`` describes what it shows.
+
+        ``gutter`` pixels are left free left of the parts, for what stands at places below zero.
+        """
+        if self.width is None:
+            size, own = f'height="{height:g}"', ""
+        else:
+            whole = self.width + gutter
+            size = f'viewBox="{-gutter} 0 {whole} {height:g}" width="{whole}" height="{height:g}"'
+            own = f"<style>{STYLE.replace(':root', 'svg')}</style>"
+        kind = "chart axis" if gutter and self.width is None else "chart"
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="chart" role="img" {size} aria-label={attribute(title)}>'
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="{kind}" role="img" {size} aria-label={attribute(title)}>'
             f"{own}<desc>{words(more)}</desc>{''.join(parts)}</svg>"
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from scheduler.report.chart import Frame, curve, short, ticks
+from scheduler.report.chart import GUTTER, Frame, curve, short, ticks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -42,7 +42,7 @@ def loss_curve_svg(
         for value in ticks(low, high):
             y = top + tall * (high - value) / (high - low)
             parts.append(f'<line class="grid" x1="0" x2="{frame.x(1)}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            parts.append(f'<text x="0" y="{y - 4:.1f}">{value:g}</text>')
+            parts.append(f'<text x="{-GUTTER}" y="{y + 4:.1f}">{value:g}</text>')
         for step in ticks(0, right, 5):
             anchor = "end" if step / right > 0.95 else "middle" if step else ""
             parts.append(f'<text class="{anchor}" x="{frame.x(step / right)}" y="{height - 4}">{short(step)}</text>')
@@ -59,4 +59,4 @@ def loss_curve_svg(
         f"From {losses[0]:.4g} at step {known[0][0]:,} to {losses[-1]:.4g} at step {known[-1][0]:,} "
         f"of {target_step:,}; the lowest is {min(losses):.4g}."
     )
-    return frame.document(parts, height, f"Held-out loss of {job} over steps", more)
+    return frame.document(parts, height, f"Held-out loss of {job} over steps", more, GUTTER if axes else 0)

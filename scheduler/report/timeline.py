@@ -22,7 +22,7 @@ _AXIS = 30
 _HEAD = 24
 _ROW = 18
 _GAP = 10
-_LETTER = 6.4
+_LETTER = 5.9
 # A label is drawn where it fits into a chart of so many pixels, and "roomy" ones on wide screens only.
 _NARROW, _WIDE = 660, 1_000
 _BAD = {Outcome.FAILED, Outcome.LOST, Outcome.REJECTED}
@@ -251,13 +251,13 @@ def _bars(
 
 def _label(frame: Frame, left: float, y: float, text: str, wide: float, style: str) -> str:
     """Return the text if it fits, cut to its bar in any case."""
-    needed = len(text) * _LETTER + 8
+    needed = len(text) * _LETTER + 7
     if needed > wide * _WIDE:
         return ""
     roomy = " roomy" if needed > wide * _NARROW else ""
     return (
         f'<svg x="{frame.x(left)}" y="0" width="{frame.length(wide)}" height="100%">'
-        f'<text class="{style}{roomy}" x="4" y="{y:g}">{words(text)}</text></svg>'
+        f'<text class="bar-label {style}{roomy}" x="4" y="{y:g}">{words(text)}</text></svg>'
     )
 
 

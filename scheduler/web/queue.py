@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from scheduler.core.reasons import Reason
     from scheduler.store.checkpoints import CheckpointRecord
     from scheduler.store.jobs import JobRecord
     from scheduler.web.leaf import Leaf
@@ -43,8 +42,7 @@ def queue(source: Source, leaf: Leaf, state: str | None = None, part: str = "") 
 
 def rows(source: Source, tx: Connection, found: Sequence[JobRecord]) -> list[JobRow]:
     """Return jobs as the API shows them."""
-    reasons = source.reasons(tx)
-    return [JobRow(**_row(source, record, reasons.get(record.spec.name))) for record in found]
+    return [JobRow(**_row(source, tx, record)) for record in found]
 
 
 def job(source: Source, name: str) -> JobDetail:
@@ -54,7 +52,7 @@ def job(source: Source, name: str) -> JobDetail:
         saved = checkpoints.everything(tx, name)
         sessions, _ = runs.page(tx, _RUNS_SHOWN, job=name)
         return JobDetail(
-            **_row(source, record, source.reasons(tx).get(name)),
+            **_row(source, tx, record),
             checkpoint=record.checkpoint,
             spec=asdict(record.spec),
             speeds=_speeds(tx, name),
@@ -76,15 +74,16 @@ def losses(saved: Sequence[CheckpointRecord]) -> list[tuple[int, float]]:
     return sorted(found.items())
 
 
-def _row(source: Source, record: JobRecord, reason: Reason | None) -> dict[str, Any]:
+def _row(source: Source, tx: Connection, record: JobRecord) -> dict[str, Any]:
     spec, state = record.spec, record.state
+    reason = source.reasons(tx).get(spec.name)
     return {
         "name": spec.name,
         "role": spec.role,
         "position": record.position,
         "state": type(state).__name__.lower(),
         "state_detail": asdict(state),
-        "why": source.why(state, reason),
+        "why": source.why(state, reason, source.places(tx).get(spec.name)),
         "weight": spec.weight,
         "target_step": spec.target_step,
         "done_step": record.done_step,

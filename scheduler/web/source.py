@@ -8,6 +8,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
 from scheduler.core.job import Queued
+from scheduler.core.reasons import show
 from scheduler.core.why import why
 from scheduler.store import events, plans, runs
 
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
     from scheduler.app import App
     from scheduler.core.job import JobState
-    from scheduler.core.plan import Plan
+    from scheduler.core.plan import Placement, Plan
     from scheduler.core.pool import Pool
     from scheduler.core.reasons import Reason
 
@@ -73,11 +74,25 @@ class Source:
 
         return self.kept("reasons", plans.newest_number(tx), make)
 
-    def why(self, state: JobState, reason: Reason | None) -> str:
-        """Return in one sentence why a job is where it is."""
-        if isinstance(state, Queued):
-            return reason.sentence(self.zone) if reason is not None else ""
-        return why(state, None, self.zone)
+    def places(self, tx: Connection) -> Mapping[str, Placement]:
+        """Return the first session that the newest plan has for each job."""
+
+        def make() -> Mapping[str, Placement]:
+            plan = self.plan(tx)
+            ahead = sorted(plan.placements, key=lambda place: place.start, reverse=True) if plan else []
+            return {seat.job: place for place in ahead for seat in place.seats}
+
+        return self.kept("places", plans.newest_number(tx), make)
+
+    def why(self, state: JobState, reason: Reason | None, place: Placement | None) -> str:
+        """Return in one sentence why a job is where it is; ``place`` is its next planned session."""
+        if not isinstance(state, Queued):
+            return why(state, None, self.zone)
+        if reason is not None:
+            return reason.sentence(self.zone)
+        if place is not None:
+            return f"starts on {place.pool} at {show(place.start, self.zone)}"
+        return "the next plan considers it"
 
     def kept(self, name: Hashable, version: Hashable, make: Callable[[], T]) -> T:
         """Return what ``make`` returned for this version of the thing; only the newest version is kept."""
