@@ -1,5 +1,6 @@
 """The pictures of a report: drawn from the books, inline in a page, and as PNG in a letter."""
 
+import re
 import struct
 import zlib
 from base64 import b64decode
@@ -16,6 +17,7 @@ from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota
 from scheduler.core.window import DAY, HOUR, Calendar
+from scheduler.report.chart import STYLE
 from scheduler.report.html import attached, html_of
 from scheduler.report.picture import Picture, find_font, png_of
 from scheduler.report.report import Report
@@ -134,9 +136,10 @@ def test_a_png_is_drawn_in_the_charts_light_colours_with_letters(database: Datab
     assert font is not None
     (curve,) = [picture for picture in pictures_of(database, POOLS, report) if picture.name == "loss-0"]
     width, height, colours = pixels(png_of(curve.fixed, font))
-    assert (width, height) == (2 * curve.width, 400)
-    assert colours[29, 95, 191] > 500, "the measured line is blue"
-    assert colours[89, 97, 107] > 50, "the words are grey"
+    assert width >= 2 * curve.width, "twice as fine, with room for the labels"
+    assert height >= 400
+    assert colours[light("--live")] > 500, "the measured line"
+    assert colours[light("--quiet")] > 50, "words"
     assert (0, 0, 0) not in colours, "nothing fell back to black"
 
 
@@ -160,6 +163,13 @@ def test_captions_are_escaped(report: Report) -> None:
 
     hostile = Picture("x", '"><script>', "", "", 640)
     assert "<script>" not in html_of(document_of(report), attached([hostile]))
+
+
+def light(variable: str) -> tuple[int, int, int]:
+    """Return a colour of the charts' light scheme."""
+    found = re.search(rf"{variable}: #(..)(..)(..);", STYLE)
+    assert found is not None
+    return int(found[1], 16), int(found[2], 16), int(found[3], 16)
 
 
 def pixels(png: bytes) -> tuple[int, int, dict[tuple[int, int, int], int]]:
