@@ -22,6 +22,7 @@ _IDLE_SECONDS = 20
 # Real seconds on the loopback interface, where nothing is far away and a scheduled hour may pass in one of them.
 _HASTE = {
     "call_seconds": "5",
+    "upload_seconds": "3",
     "push_seconds": "5",
     "settle_seconds": "0",
     "ready_seconds": "10",
