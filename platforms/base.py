@@ -73,6 +73,7 @@ class Capabilities:
     heeds_stop_flag: bool = True  # every session sees the artifact store's stop flag; else Observed.heeds tells which
     needs_person: bool = False  # nothing runs before a person takes the session in hand
     finds_strays: bool = False  # strays() finds sessions of ours that our books do not name
+    bills_late: bool = False  # what find() says of an ended session's time may still change for a while
     visibility_seconds: int = 0  # a launched key may be missing from find() for this long
 
 

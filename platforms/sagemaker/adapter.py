@@ -22,7 +22,7 @@ from platforms.sagemaker.settings import read_settings
 from platforms.sagemaker.state import INTERRUPTED, TERMINAL, failure, observed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from platforms.artifacts.base import BlobStore
     from platforms.base import LaunchRequest
@@ -44,7 +44,7 @@ def load(settings: Mapping[str, str], context: PlatformContext) -> SageMakerPlat
 class SageMakerPlatform:
     """Runs payloads as training jobs; docs/sagemaker.md lists the settings."""
 
-    capabilities = Capabilities(cancels=True, tails_logs=True)
+    capabilities = Capabilities(cancels=True, tails_logs=True, finds_strays=True, bills_late=True)
 
     def __init__(self, options: Mapping[str, str], context: PlatformContext) -> None:
         self._settings = settings = read_settings(options)
@@ -132,6 +132,23 @@ class SageMakerPlatform:
 
     def collect(self, key: str, into: BlobStore, now: int) -> None:
         """Bring nothing home: payloads here write to the artifact store themselves. See Platform.collect."""
+
+    def strays(self, known: Collection[str], now: int) -> Sequence[Observed]:
+        """Return live training jobs that this pool launched and that ``known`` does not name; see Platform.strays.
+
+        Asks for all live jobs of the account, so it is not for every cycle: AWS lists two times a second for everybody.
+        """
+        found = []
+        with answers.translated("strays", now):
+            pages = self._jobs.get_paginator("list_training_jobs").paginate(StatusEquals="InProgress")
+            names = [job["TrainingJobName"] for page in pages for job in page["TrainingJobSummaries"]]
+            for name in sorted(set(names) - set(known)):
+                description = self._describe(name)
+                if description is None or description["TrainingJobStatus"] in TERMINAL:
+                    continue
+                if is_ours(description, name, self._owner):
+                    found.append(observed(description, now))
+        return found
 
     def sweep(self, keep: Sequence[str], now: int) -> Sequence[str]:
         """Delete jobs that are over, except ``keep``, with the documents they were launched with; return their keys.

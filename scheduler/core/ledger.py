@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import StrEnum
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -119,6 +120,25 @@ def fold(entries: Iterable[LedgerEntry]) -> dict[str, tuple[Charge, ...]]:
             if entry.end > entry.start
         )
     return {pool: tuple(sorted(found, key=_by_start)) for pool, found in charges.items()}
+
+
+def corrections(charges: Iterable[Charge], start: int, end: int) -> list[tuple[int, int, bool]]:
+    """Return what makes a run's ``charges`` stand for exactly [start, end): intervals, and whether each is a credit.
+
+    Time that was charged elsewhere is given back where it was charged, so that every window comes out right.
+    """
+    counts: dict[int, int] = defaultdict(int)
+    for charge in charges:
+        counts[charge.start] += charge.sign
+        counts[charge.end] -= charge.sign
+    counts[start] -= 1
+    counts[end] += 1
+    found: list[tuple[int, int, bool]] = []
+    instants, surplus = sorted(counts), 0
+    for instant, following in pairwise(instants):
+        surplus += counts[instant]
+        found.extend([(instant, following, surplus > 0)] * abs(surplus))
+    return found
 
 
 def seconds_within(charges: Iterable[Charge], window: Window) -> int:

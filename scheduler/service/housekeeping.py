@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from platforms.artifacts.base import StoreError
 from platforms.base import PlatformError
 from scheduler.core.window import DAY, HOUR
+from scheduler.service.bills import CHECK_EVERY_SECONDS, recheck
 from scheduler.service.quota_books import READ_EVERY_SECONDS, audit
 from scheduler.service.retention import PORTION, retain
 from scheduler.store import checkpoints, due, events, outbox, runs
@@ -111,6 +112,7 @@ _TASKS = {
     "find-strays": (find_strays, HOUR),
     "sweep-sessions": (sweep_sessions, DAY),
     "audit-quotas": (audit, READ_EVERY_SECONDS),
+    "recheck-bills": (recheck, CHECK_EVERY_SECONDS),
 }
 
 

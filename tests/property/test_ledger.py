@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, cost_within, fold, seconds_within
+from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, corrections, cost_within, fold, seconds_within
 from scheduler.core.window import Calendar, Window
 
 POOLS = ["kaggle", "local"]
@@ -171,3 +171,21 @@ def test_money_is_rounded_against_us() -> None:
     charge = Charge(0, 1, price_microdollars_per_hour=1)
     assert charge.cost_within(0, 1) == 1
     assert Charge(0, 3600, price_microdollars_per_hour=740_000).cost_within(0, 1800) == 370_000
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 60), st.integers(0, 30), st.booleans()), max_size=6),
+    st.integers(0, 60),
+    st.integers(0, 40),
+)
+def test_corrections_make_any_books_say_what_the_bill_says(
+    entries: list[tuple[int, int, bool]], start: int, length: int
+) -> None:
+    """Second by second, whatever was charged and credited before; and there is nothing left to correct."""
+    charges = [Charge(at, at + seconds, -1 if credit else 1) for at, seconds, credit in entries]
+    end = start + length
+    more = [Charge(at, until, -1 if credit else 1) for at, until, credit in corrections(charges, start, end)]
+    for second in range(110):
+        said = sum(charge.within(second, second + 1) for charge in (*charges, *more))
+        assert said == (start <= second < end)
+    assert corrections([*charges, *more], start, end) == []

@@ -14,6 +14,7 @@ RIGHT_OF = {
     "describe_training_job": "sagemaker:DescribeTrainingJob",
     "stop_training_job": "sagemaker:StopTrainingJob",
     "delete_training_job": "sagemaker:DeleteTrainingJob",
+    "list_training_jobs": "sagemaker:ListTrainingJobs",
     "describe_log_streams": "logs:DescribeLogStreams",
     "get_log_events": "logs:GetLogEvents",
     "put_object": "s3:PutObject",
@@ -29,6 +30,8 @@ RIGHT_OF = {
     "list_multipart_uploads": "s3:ListBucketMultipartUploads",
 }
 SIGNING = {"generate_presigned_url", "generate_presigned_post", "get_paginator"}  # ask AWS nothing
+# Actions that AWS knows no resource for.
+RESOURCELESS = (["ecr:GetAuthorizationToken"], ["cloudwatch:PutMetricData"], ["sagemaker:ListTrainingJobs"])
 # Needed by what a request says rather than by a call of its own.
 IMPLIED = {"iam:PassRole", "sagemaker:AddTags"}
 
@@ -60,7 +63,7 @@ def test_no_right_is_wider_than_it_must_be(repository: Path, name: str) -> None:
         assert statement["Effect"] == "Allow"
         assert all(re.fullmatch(r"[a-z0-9]+:[A-Za-z]+", action) for action in actions(statement)), "no wildcard actions"
         if statement["Resource"] == "*":
-            assert actions(statement) in (["ecr:GetAuthorizationToken"], ["cloudwatch:PutMetricData"])
+            assert actions(statement) in RESOURCELESS
 
 
 def test_a_training_job_can_neither_read_checkpoints_nor_write_them_by_its_role(repository: Path) -> None:

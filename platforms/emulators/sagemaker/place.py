@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", re.ASCII)
 _STOP_WALL_SECONDS = 30.0
+_PAGE = 10
 
 
 class Place:
@@ -104,12 +105,20 @@ class Place:
         return {}
 
     def list(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Do ListTrainingJobs, newest first, on one page. Raises nothing."""
+        """Do ListTrainingJobs, newest first. As at AWS, pages are cut before the status is looked at: some are empty."""
         with self._lock:
             found = [job.describe() for job in self.jobs.values() if request.get("NameContains", "") in job.name]
-        found.sort(key=lambda job: job["CreationTime"], reverse=True)
+        found.sort(key=lambda job: (job["CreationTime"], job["TrainingJobName"]), reverse=True)
+        begin, length = int(request.get("NextToken", 0)), int(request.get("MaxResults", _PAGE))
+        wanted = request.get("StatusEquals")
         names = ("TrainingJobName", "TrainingJobArn", "CreationTime", "TrainingJobStatus", "SecondaryStatus")
-        return {"TrainingJobSummaries": [{name: job[name] for name in names} for job in found]}
+        page = [
+            {name: job[name] for name in names}
+            for job in found[begin : begin + length]
+            if wanted in {None, job["TrainingJobStatus"]}
+        ]
+        more = {"NextToken": str(begin + length)} if begin + length < len(found) else {}
+        return {"TrainingJobSummaries": page, **more}
 
     def billed_seconds(self) -> int:
         """Return what all jobs cost until now, the deleted ones too."""
