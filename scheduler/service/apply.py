@@ -13,7 +13,7 @@ from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.reconcile import Accept, AskStop, CloseLane, Finish, ForceStop, LaneEnd, Step
 from scheduler.core.run import CONSEQUENCES, Outcome, Running, Stopping
 from scheduler.core.throughput import Estimate, Sample, alone, learn
-from scheduler.store import checkpoints, jobs, ledger, rates, runs
+from scheduler.store import checkpoints, events, jobs, ledger, rates, runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from scheduler.core.run import Lane, Run
     from scheduler.service.observe import Observation
     from scheduler.service.ports import Ports
+    from scheduler.store.jobs import JobRecord
 
 
 def apply(
@@ -144,9 +145,20 @@ def _record_checkpoint(ports: Ports, tx: Connection, manifest: Manifest, now: in
         return
     if checkpoints.record(tx, manifest, now):
         jobs.note_progress(tx, manifest.job, manifest.step, manifest.key)
+        _open_gates(tx, record, manifest.step, now)
         ports.log.info(
             "checkpoint.seen", job=manifest.job, step=manifest.step, run=manifest.run, **dict(manifest.metrics)
         )
+
+
+def _open_gates(tx: Connection, parent: JobRecord, step: int, now: int) -> None:
+    """Write an event for each job that has waited for ``parent`` to come so far; it is also what has it planned."""
+    for waiting in jobs.everything(tx, {"queued"}):
+        gate = waiting.spec.gate
+        if gate is not None and gate.parent == parent.spec.name:
+            needed = gate.fraction * parent.spec.target_step
+            if parent.done_step < needed <= step:
+                events.append(tx, "gate.opened", waiting.spec.name, now, parent=gate.parent, step=step)
 
 
 def _quarantine(ports: Ports, tx: Connection, key: str, why: str, now: int) -> None:

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from platforms.artifacts.base import StoreError
 from platforms.base import PlatformError
 from scheduler.core.job import Active
 from scheduler.core.reconcile import AskStop, Facts, Finish, ForceStop, Step, reconcile
 from scheduler.core.run import Run, Running, Stopping, Submitting, stop
+from scheduler.core.window import HOUR
 from scheduler.service.apply import apply
 from scheduler.service.launch import launch_all, reserve
 from scheduler.service.observe import observe
@@ -30,7 +31,11 @@ if TYPE_CHECKING:
     from scheduler.service.observe import Observation
     from scheduler.service.ports import Ports
 
-_PLAN_AT_LEAST_EVERY_SECONDS = 3_600
+_PLAN_AT_LEAST_EVERY_SECONDS = 6 * HOUR  # nothing happened, and nothing planned is due
+_PLAN_AGAIN_SECONDS = 600  # something due could not be launched
+# What a launch that goes to plan leaves in the event log: the plan said so, hence it is no reason to plan anew.
+_AS_PLANNED = frozenset({"run.reserved", "job.activate", "run.submit", "run.accept"})
+_EVENTS_MAX = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +47,14 @@ class _Loaded:
 
 
 class Cycle:
-    """Runs cycles. Keeps only what may be lost: when to plan next, and the plan it kept as incumbent."""
+    """Runs cycles. Keeps only what may be lost: when to plan next, the plan in force, and the heartbeats it wrote."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
         self._plan_at = 0
         self._planned_event = -1
         self._incumbent: Plan | None = None
+        self._heard: dict[tuple[str, int], dict[str, Any]] = {}
 
     def run(self) -> int:
         """Run one cycle and return the scheduled second it was run for. Raises what the database raises."""
@@ -77,9 +83,15 @@ class Cycle:
         seen = observe(ports, loaded.live, loaded.known_steps, loaded.known_keys, now)
         now = ports.clock.now()
         steps = self._fenced(reconcile(self._facts(loaded, seen), now))
+        heard = dict(seen.heartbeats)
+        # A heartbeat that says what it said before is no news, unless it accuses a checkpoint that we may not know yet.
+        seen.heartbeats = {
+            lane: said for lane, said in heard.items() if self._heard.get(lane) != said or said.get("bad_manifests")
+        }
         if steps or seen.heartbeats or seen.results or seen.manifests or seen.bad:
             with ports.write() as tx:
                 apply(ports, tx, loaded.live, seen, steps, now)
+        self._heard = heard
         self._send_stops(loaded.live, seen, steps, now)
         return now
 
@@ -192,7 +204,17 @@ class Cycle:
         with ports.write() as tx:
             plans.save(tx, plan, now)
         self._incumbent = plan
-        self._planned_event = newest
+        reserved = reserve(ports, plan, now)
+        launch_all(ports, reserved)
+        as_planned = len(reserved) == len(plan.due_now)
         later = [placement.start for placement in plan.placements if placement.start > now]
-        self._plan_at = min([*later, now + _PLAN_AT_LEAST_EVERY_SECONDS])
-        launch_all(ports, reserve(ports, plan, now))
+        patience = _PLAN_AT_LEAST_EVERY_SECONDS if as_planned else _PLAN_AGAIN_SECONDS
+        self._plan_at = min([*later, now + patience])
+        self._planned_event = self._after_launch(newest) if reserved and as_planned else newest
+
+    def _after_launch(self, newest: int) -> int:
+        """Return up to which event the plan knows what happened: past a launch that went as planned, but no further."""
+        with self._ports.database.read() as tx:
+            found = events.tail(tx, newest, _EVENTS_MAX) if newest else []
+        news = [event for event in found if event.kind not in _AS_PLANNED]
+        return newest if news or not found else found[-1].id
