@@ -12,7 +12,7 @@ from scheduler.cli.context import Cli
 from scheduler.cli.exits import Refusal, Violations
 from scheduler.cli.output import size
 
-app = group("The database: make, upgrade, back up, verify.")
+app = group("The database: make, upgrade, back up, move, verify.")
 
 
 @command(app, "schedctl db init")
@@ -59,6 +59,21 @@ def restore(
         cli.out.data({"restored": str(file.absolute())})
     else:
         cli.out.line(f"Restored {file}. Check it with: schedctl db verify")
+
+
+@command(app, "schedctl db move postgresql+psycopg://scheduler@db.example.org/scheduler")
+def move(
+    ctx: typer.Context, url: Annotated[str, typer.Argument(metavar="URL", help="A new or empty database.")]
+) -> None:
+    """Copy everything into another database, checked row by row. Stop the daemon first; then set database_url."""
+    from scheduler.store.move import move as copy_all
+
+    cli: Cli = ctx.obj
+    copied = copy_all(cli.app.database, url)
+    if cli.options.json:
+        cli.out.data({"rows": copied})
+    else:
+        cli.out.line(f"Copied {sum(copied.values()):,} rows. The old database stays as it is; now set database_url.")
 
 
 @command(app, "schedctl db verify")

@@ -1,0 +1,102 @@
+"""Move: everything a database knows into an empty one, on another server if wanted, proven equal before it counts."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import delete, func, insert, select, text
+
+from scheduler.store.engine import Database, open_database, upgrade
+from scheduler.store.errors import DatabaseCorrupt, StoreFailure
+from scheduler.store.lease import current
+from scheduler.store.schema import metadata
+from scheduler.store.verify import verify
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import Connection, Table
+
+_BATCH_ROWS = 1_000
+_NEXT_ID = text("SELECT setval(pg_get_serial_sequence(:name, 'id'), :highest)")
+
+
+def move(source: Database, url: str) -> dict[str, int]:
+    """Copy all rows of ``source`` into the database at ``url``, making it; return the rows of each table.
+
+    One transaction on either side, and nothing is left in the new database when anything fails. Raises StoreFailure:
+    a daemon that holds the lease, a database that is not empty, or one that differs afterwards.
+    """
+    with source.read() as tx:
+        holder = current(tx)
+    if holder is not None:
+        remedy = "Stop the daemon first: what it does meanwhile would be lost"
+        raise StoreFailure("not copied", source.where, f"{holder.holder} may still write to it", remedy)
+    upgrade(url)
+    target = open_database(url)
+    try:
+        # Nothing is written to the original, but nobody else shall write to it meanwhile.
+        with source.write() as old, target.write() as new:
+            _refuse_used(new, target.where)
+            copied = {table.name: _copy(old, new, table) for table in metadata.sorted_tables}
+            for table in metadata.sorted_tables:
+                if _digest(old, table) != _digest(new, table):
+                    raise DatabaseCorrupt(
+                        "not copied", target.where, f"its table {table.name} differs from the original", "Try again"
+                    )
+        problems = verify(target)
+    finally:
+        target.close()
+    if problems:
+        raise DatabaseCorrupt(
+            "copied, but not in order", target.where, "; ".join(problems[:3]), "Check the original: schedctl db verify"
+        )
+    return copied
+
+
+def _refuse_used(tx: Connection, where: str) -> None:
+    for name in ("jobs", "runs", "events", "ledger"):
+        if tx.execute(select(func.count()).select_from(metadata.tables[name])).scalar():
+            why = f"its table {name} has rows"
+            raise StoreFailure("not copied", where, why, "Give a database that is new or empty")
+
+
+def _copy(old: Connection, new: Connection, table: Table) -> int:
+    if table.name not in {"ledger", "events"}:  # append-only, and empty: what a migration put there gives way
+        new.execute(delete(table))
+    copied = 0
+    for rows in _batches(old, table):
+        new.execute(insert(table), rows)
+        copied += len(rows)
+    key = table.c.get("id")
+    if copied and key is not None and new.dialect.name == "postgresql" and key.autoincrement is not False:
+        # Its own counter knows nothing of rows that came with their numbers.
+        highest = new.execute(select(func.max(key))).scalar()
+        new.execute(_NEXT_ID, {"name": table.name, "highest": highest})
+    return copied
+
+
+def _batches(tx: Connection, table: Table) -> Iterator[list[dict[str, Any]]]:
+    """Yield all rows as mappings, in the order of the primary key."""
+    ordered = select(table).order_by(*table.primary_key.columns)
+    names = [column.key for column in table.columns]
+    offset = 0
+    while True:
+        found = tx.execute(ordered.limit(_BATCH_ROWS).offset(offset)).all()
+        if not found:
+            return
+        yield [dict(zip(names, row, strict=True)) for row in found]
+        offset += len(found)
+
+
+def _digest(tx: Connection, table: Table) -> tuple[int, str]:
+    """Return how many rows a table has, and a digest that does not depend on their order."""
+    total, count = 0, 0
+    for rows in _batches(tx, table):
+        for row in rows:
+            line = json.dumps(list(row.values()), default=str).encode()
+            total ^= int.from_bytes(hashlib.sha256(line).digest())
+            count += 1
+    return count, f"{total:064x}"
