@@ -20,9 +20,11 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run as a script, it imports its own package by path
 
 from benchmarks.planner import figures  # noqa: E402
-from benchmarks.planner.baselines import ordered  # noqa: E402
+from benchmarks.planner.baselines import OTHERS, ordered  # noqa: E402
 from benchmarks.planner.trace import BadTrace, read_trace  # noqa: E402
-from scheduler.planner import Planner, value, verify  # noqa: E402
+from scheduler.core.plan import Plan  # noqa: E402
+from scheduler.planner import Options, Planner, value, verify  # noqa: E402
+from scheduler.planner.differ import outlooks  # noqa: E402
 
 # Figure -> (at least or at most, how much): the targets this project set itself.
 TARGETS: dict[str, tuple[str, float]] = {
@@ -107,16 +109,23 @@ def report(found: figures.Figures, seeds: int) -> None:
 def replay(path: Path) -> None:
     """Plan a trace and compare with simpler orders."""
     try:
-        snapshot = read_trace(path)
+        snapshot, found = read_trace(path)
     except (BadTrace, OSError) as error:
         sys.exit(f"bench_planner: {error}")
-    plan = Planner(figures.UNSEARCHED).plan(snapshot)
+    plan = Planner(Options(search_steps=0)).plan(snapshot)
     bound = plan.bound or float("inf")
     violations = len(verify(snapshot, plan))
-    print(f"{path.name}: {len(snapshot.jobs)} jobs, {len(plan.placements)} sessions, {violations} violations")
-    print(f"{'planner':10} {plan.value / bound:.4f} of the bound")
-    for name in ("fifo", "edf", "priority"):
-        print(f"{name:10} {value(snapshot, ordered(snapshot, name)) / bound:.4f} of the bound")
+    jobs = (
+        f"{len(snapshot.jobs)} jobs" if found == len(snapshot.jobs) else f"first {len(snapshot.jobs)} of {found} jobs"
+    )
+    due = sum(job.deadline is not None for job in snapshot.jobs)
+    print(f"{path.name}: {jobs}, {due} with a deadline; {len(plan.placements)} sessions, {violations} violations")
+    plans = {"planner": plan} | {name: Plan(snapshot.now, ordered(snapshot, name), ()) for name in OTHERS}
+    print(f"{'':10} {'V / bound':>10} {'on time':>8} {'hours':>9}")
+    for name, other in plans.items():
+        on_time = sum(bool(job.on_time) for job in outlooks(snapshot, other).values())
+        hours = sum(placed.end - placed.start for placed in other.placements) / 3_600
+        print(f"{name:10} {value(snapshot, other.placements) / bound:10.4f} {on_time:8} {hours:9.1f}")
 
 
 if __name__ == "__main__":

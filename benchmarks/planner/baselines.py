@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from benchmarks.planner.backfill import backfill
 from scheduler.core.plan import Placement, Seat
 from scheduler.core.snapshot import Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner.case import Case, make_case
-from scheduler.planner.dispatch import place
+from scheduler.planner.dispatch import PLAIN, place
 from scheduler.planner.orders import ORDERS, in_order
+
+OTHERS = ("fifo", "edf", "priority", "density", "backfill")
 
 
 def ordered(snapshot: Snapshot, name: str, case: Case | None = None) -> tuple[Placement, ...]:
-    """Return the sessions of first fit in the order ``name``."""
+    """Return the sessions of ``name``, one of OTHERS: first fit in an order, or a batch system's backfill."""
+    if name == "backfill":
+        return backfill(snapshot).placements
     case = case or make_case(snapshot, firm_deadlines=False)
-    return place(case, in_order(case, ORDERS[name])).placements
+    return place(case, PLAIN if name == "density" else in_order(case, ORDERS[name])).placements
 
 
 def static_week(snapshot: Snapshot) -> tuple[Placement, ...]:

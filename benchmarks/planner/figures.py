@@ -10,7 +10,8 @@ from random import Random
 from statistics import mean
 
 from benchmarks.planner import closed_loop
-from benchmarks.planner.baselines import ordered, static_week
+from benchmarks.planner.backfill import backfill
+from benchmarks.planner.baselines import OTHERS, ordered, static_week
 from benchmarks.planner.cases import EPOCH, KAGGLE, MIX, SMALL_MIX, make_pools, random_case, seed_case
 from jobs.spec import Needs
 from scheduler.core.plan import Plan
@@ -72,7 +73,7 @@ def quality(small_seeds: range, large_seeds: range) -> Iterator[Figures]:
         large.append((reached, seconds))
         alone.append(dispatched)
         bound = Planner(UNSEARCHED).plan(snapshot).bound or 1.0
-        others = {name: value(snapshot, ordered(snapshot, name)) / bound for name in ("fifo", "edf", "priority")}
+        others = {name: value(snapshot, ordered(snapshot, name)) / bound for name in OTHERS}
         print(
             f"  1,000 x 50, seed {seed}: {reached:.4f} in {seconds:.2f} s; no solver {dispatched:.3f}; "
             + ", ".join(f"{name} {found:.3f}" for name, found in others.items())
@@ -165,17 +166,18 @@ def lanes() -> Figures:
 
 def years(seeds: range, weeks: int) -> Figures:
     """A stochastic year, replanned at every event, against the static week and first in, first out."""
-    rows: dict[str, list[closed_loop.Year]] = {"planner": [], "static": [], "fifo": [], "rolling": []}
+    rows: dict[str, list[closed_loop.Year]] = {}
     for seed in seeds:
         for name, decide, rolling in (
             ("planner", closed_loop.planner(UNSEARCHED), False),
             ("static", None, False),
             ("fifo", closed_loop.first_in_first_out, False),
+            ("backfill", backfill, False),
             ("rolling", closed_loop.planner(UNSEARCHED), True),
         ):
             simulation = closed_loop.Simulation(seed, weeks, decide, rolling=rolling)
             year = simulation.run()
-            rows[name].append(year)
+            rows.setdefault(name, []).append(year)
             broken = closed_loop.overdrawn(simulation)
             print(
                 f"  seed {seed}, {name}: goodput {year.goodput:.3f}, {year.goodput / year.limit:.3f} of the limit, "
@@ -193,6 +195,8 @@ def years(seeds: range, weeks: int) -> Figures:
     return {
         "goodput_over_limit": mean(year.goodput / year.limit for year in rows["planner"]),
         "goodput_over_static": averaged("planner") / averaged("static"),
+        "goodput_over_backfill": averaged("planner") / averaged("backfill"),
         "flow_over_fifo": flow("planner") / flow("fifo"),
+        "flow_over_backfill": flow("planner") / flow("backfill"),
         "rolling_over_calendar": averaged("rolling") / averaged("planner"),
     }

@@ -1,0 +1,194 @@
+"""The planner's benchmark in small: baselines, traces, the year, and every figure it promises."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import bench_planner
+from benchmarks.planner import closed_loop, figures
+from benchmarks.planner.backfill import backfill
+from benchmarks.planner.baselines import OTHERS, ordered, static_week
+from benchmarks.planner.cases import EPOCH, KAGGLE, SMALL_MIX, make_pools, random_case, seed_case
+from benchmarks.planner.trace import BadTrace, read_rows, read_trace
+from jobs.spec import Needs
+from scheduler.core.plan import Plan
+from scheduler.core.quota import CalendarQuota
+from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
+from scheduler.core.window import DAY, HOUR, WEEK, Calendar, DailyHours
+from scheduler.planner import verify
+
+FIGURES = {
+    "seed_ratio_min",
+    "ratio_50x6_mean",
+    "ratio_50x6_worst",
+    "ratio_1000x50_mean",
+    "big_seconds",
+    "big_mib",
+    "big_ratio",
+    "warm_over_cold_1000",
+    "warm_over_cold_10000",
+    "goodput_over_limit",
+    "goodput_over_static",
+    "flow_over_fifo",
+    "rolling_over_calendar",
+    "churn_50x6",
+    "churn_1000x50",
+    "deadlines_over_edf",
+    "value_over_edf",
+    "dispatcher_ratio_min",
+    "lane_hours_per_quota_hour",
+}
+
+
+def job(name: str, hours: float, position: int) -> JobView:
+    return JobView(
+        name,
+        1.0,
+        int(hours * HOUR),
+        0,
+        Needs(),
+        {"kaggle": Rate(1.0)},
+        {"kaggle": 360},
+        {"kaggle": 0},
+        position=position,
+    )
+
+
+@pytest.mark.parametrize("name", OTHERS)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_baseline_breaks_no_rule(name: str, seed: int) -> None:
+    snapshot = random_case(50, make_pools(SMALL_MIX), seed)
+    placements = ordered(snapshot, name)
+    assert len(placements) > 20
+    assert verify(snapshot, Plan(EPOCH, placements, ())) == []
+
+
+@pytest.mark.parametrize("gated", [False, True])
+def test_the_static_week_breaks_no_rule(gated: bool) -> None:
+    snapshot = seed_case(2, gated=gated)
+    assert verify(snapshot, Plan(EPOCH, static_week(snapshot), ())) == []
+
+
+def test_backfill_asks_for_whole_walltimes_and_fills_in_what_does_not_delay_the_first() -> None:
+    """Of 30 hours the large job takes 12 and 12; 6 are too short for it and go to the small one behind it."""
+    pool = replace(KAGGLE, sessions_max=1)
+    plan = backfill(Snapshot(EPOCH, (job("large", 100, 0), job("small", 5, 1)), (PoolView(pool),), WEEK))
+    found = [(placed.seats[0].job, placed.start - EPOCH, placed.end - placed.start) for placed in plan.placements]
+    assert found == [
+        ("large", 0, 12 * HOUR),
+        ("large", 12 * HOUR, 12 * HOUR),
+        ("small", 24 * HOUR, 5 * HOUR + 900),
+    ]
+
+
+@pytest.mark.parametrize(("quota_hours", "order"), [(11, ["small", "first"]), (10, ["first"])])
+def test_backfill_never_delays_the_first_in_line(quota_hours: int, order: list[str]) -> None:
+    """Two hours are open before the first one's place at four: who leaves its hours alone may use them."""
+    hours = (DailyHours("UTC", 0, 2 * HOUR), DailyHours("UTC", 4 * HOUR, 20 * HOUR))
+    quota = CalendarQuota("week", quota_hours * HOUR, Calendar("week", "UTC", 5))
+    pool = replace(KAGGLE, sessions_max=1, hours=hours, quotas=(quota,))
+    plan = backfill(Snapshot(EPOCH, (job("first", 8.5, 0), job("small", 1.5, 1)), (PoolView(pool),), DAY))
+    assert [placed.seats[0].job for placed in plan.placements] == order
+
+
+def test_a_trace_becomes_jobs_on_our_pools(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("\ufeffsubmit,duration,gpus,deadline\n600,100,2,\n0,50,1,200\n\n300,0,1,\n900.5,25,1\n", "utf-8")
+    rows = read_rows(path)
+    assert [(row.submit, row.duration, row.devices, row.slack) for row in rows] == [
+        (0, 50, 1, 4.0),
+        (600, 100, 2, None),
+        (900.5, 25, 1, None),
+    ]
+    snapshot, count = read_trace(path)
+    assert count == 3
+    assert sum(view.target_step for view in snapshot.jobs) == pytest.approx(2 * 2_510 * HOUR, rel=1e-6)
+    first, _, last = snapshot.jobs
+    assert first.deadline == EPOCH + 720 + 4 * first.target_step
+    assert last.not_before == EPOCH + int(0.8 * WEEK)
+
+
+@pytest.mark.parametrize(
+    ("text", "line", "why"),
+    [
+        ("", 1, "no job in it"),
+        ("submit,duration,gpus\n", 1, "no job in it"),
+        ("1,2,1\n1,2\n", 2, "2 columns"),
+        ("1,2,1\n1,2,1,5,6\n", 2, "5 columns"),
+        ("0,1,1\n\n5,x,1,\n", 3, "duration 'x' is no number"),
+        ("s,d,g\nt,1,1\n", 2, "submit 't' is no number"),
+        ("0,1,0,\n", 1, "0 GPUs"),
+        ("0,-1,1,\n", 1, "duration -1 is not a number from zero on"),
+        ("0,nan,1,\n", 1, "duration nan is not a number from zero on"),
+        ("10,1,1,9\n", 1, "deadline 9 is not after submit 10"),
+        ("0,1,1,soon\n", 1, "deadline 'soon' is no number"),
+    ],
+)
+def test_a_trace_that_cannot_be_read_names_the_line(text: str, line: int, why: str, tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text(text, "utf-8")
+    with pytest.raises(BadTrace, match="expected: submit seconds,duration seconds,GPUs,deadline or empty") as caught:
+        read_trace(path)
+    assert f"{path}, line {line}: {why}" in str(caught.value)
+
+
+def test_a_trace_that_is_no_text_says_so(tmp_path: Path) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_bytes(b"0,1,1,\n\xff\xfe\x00")
+    with pytest.raises(BadTrace, match="no text in UTF-8"):
+        read_trace(path)
+
+
+def test_replaying_a_trace_compares_all_baselines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "trace.csv"
+    path.write_text("".join(f"{n * 60},{100 + n % 7 * 50},{1 + n % 2},{n * 60 + 900}\n" for n in range(60)), "utf-8")
+    bench_planner.replay(path)
+    out = capsys.readouterr().out
+    assert "trace.csv: 60 jobs, 60 with a deadline" in out
+    assert " 0 violations" in out
+    assert [line.split()[0] for line in out.splitlines()[2:]] == ["planner", *OTHERS]
+    with pytest.raises(SystemExit, match=r"bench_planner: .*missing"):
+        bench_planner.replay(tmp_path / "missing.csv")
+
+
+def test_short_years_overdraw_nothing_and_give_every_ratio(capsys: pytest.CaptureFixture[str]) -> None:
+    found = figures.years(range(1), 2)
+    assert {"goodput_over_limit", "goodput_over_static", "flow_over_fifo", "rolling_over_calendar"} <= set(found)
+    assert all(0.2 < ratio < 5 for ratio in found.values())
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 5
+    assert all("0 windows overdrawn" in line for line in lines)
+
+
+def test_an_overdrawn_year_is_seen() -> None:
+    """A policy that ignores quotas is caught by the audit, which knows nothing of how sessions were planned."""
+
+    def careless(snapshot: Snapshot, incumbent: Plan | None) -> Plan:
+        del incumbent
+        free = tuple(replace(view, pool=replace(view.pool, quotas=())) for view in snapshot.pools)
+        return backfill(replace(snapshot, pools=free))
+
+    simulation = closed_loop.Simulation(0, 1, careless)
+    simulation.run()
+    assert closed_loop.overdrawn(simulation) > 0
+
+
+def test_two_lanes_sell_nearly_two_hours_per_hour() -> None:
+    assert figures.lanes()["lane_hours_per_quota_hour"] > 1.9
+
+
+def test_the_report_has_every_figure_of_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert set(bench_planner.TARGETS) == FIGURES
+    monkeypatch.setattr(bench_planner, "ROOT", tmp_path)
+    bench_planner.report(dict.fromkeys(FIGURES, 0.5), 8)
+    written = json.loads((tmp_path / "benchmarks" / "out" / "planner.json").read_text())
+    assert set(written) >= FIGURES | {"seeds", "machine", "versions"}
+    out = capsys.readouterr().out
+    assert "big_seconds                      0.5000  <= 8" in out
+    assert "seed_ratio_min                   0.5000  >= 0.99   not met" in out
