@@ -19,6 +19,7 @@ run: .venv/ready ## Rehearse a whole week on this machine (OUT=folder, ARGS=opti
 
 test: .venv/ready-dev lint ## Run every check and test, real services included (ARGS=options of pytest)
 	.ci/services.sh
+	.ci/kagglesdk.sh
 	$(BIN)/python -m pytest $(ARGS)
 
 test-fast: .venv/ready-dev ## Run the tests that need no process or service, in under a minute

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from importlib import import_module
@@ -88,6 +89,7 @@ def open_client(credentials: Credentials, emulator: str, seconds: int, heard: Ca
 def _bounded(seconds: int) -> Any:
     """Return a transport that ends every exchange in time and before it fills the memory."""
     from requests.adapters import HTTPAdapter
+    from requests.exceptions import HTTPError
 
     class Bounded(HTTPAdapter):
         def send(self, request: Any, *arguments: Any, **options: Any) -> Any:
@@ -107,9 +109,20 @@ def _bounded(seconds: int) -> Any:
                     response.close()
                     raise TimeoutError(f"the answer is too slow ({len(body)} bytes)")
             response._content = bytes(body)  # noqa: SLF001 - what reading .content would have set
+            if response.status_code >= 400 and request.method == "POST" and not _is_json(body):
+                # The library would fail over the page that it takes for JSON, and hide a 429.
+                raise HTTPError(f"HTTP {response.status_code}", response=response)
             return response
 
     return Bounded()
+
+
+def _is_json(body: bytes | bytearray) -> bool:
+    try:
+        json.loads(body)
+    except ValueError:
+        return False
+    return True
 
 
 def stopwatch() -> float:

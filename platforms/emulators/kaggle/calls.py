@@ -151,7 +151,7 @@ class Calls:
             return self._place.shelf.describe(str(body.get("ownerSlug", "")), str(body.get("datasetSlug", "")))
 
     def _list_datasets(self, body: Body) -> Body:
-        if body.get("group") not in {"MY", "MY_PRIVATE"}:
+        if str(body.get("group")).removeprefix("DATASET_SELECTION_GROUP_") not in {"MY", "MY_PRIVATE"}:
             return {"datasets": []}  # nobody else lives here
         with self._place.lock:
             found = sorted(slug for slug, dataset in self._place.shelf.datasets.items() if not dataset.deleted)
