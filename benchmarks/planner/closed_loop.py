@@ -25,10 +25,13 @@ from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner import Options, Planner, dispatch
 from scheduler.planner.case import make_case
 from scheduler.planner.orders import ORDERS, in_order
+from scheduler.planner.urgency import with_urgency
 
 FAILURES = {"kaggle": 1 / (30 * HOUR), "sagemaker": 1 / (12 * HOUR)}
 SAVE_SECONDS = {"kaggle": 180, "sagemaker": 60}
 MARGIN_SECONDS = 120
+SETUP_SIGMA = 0.3
+SPEED_SIGMA = 0.2
 REFUSED = 0.4
 RETRY_SECONDS = 600
 MANAGER_WEIGHTS = (4, 4, 3, 3, 2, 2)
@@ -59,6 +62,7 @@ class Model:
     finished_at: int | None = None
     running: str | None = None
     last_pool: str | None = None
+    sigma: float = SPEED_SIGMA  # of the believed speed
 
 
 @dataclass(slots=True)
@@ -140,7 +144,7 @@ class Simulation:
     def _family(self, arrived: int, number: int) -> list[Model]:
         def model(name: str, weight: float, hours: float, setup: float, speedup: float) -> Model:
             believed = {"kaggle": speedup, "sagemaker": 1.0}
-            error = self.rng.lognormvariate(0.0, 0.2)
+            error = self.rng.lognormvariate(0.0, SPEED_SIGMA)
             true = {pool: speed * error for pool, speed in believed.items()}
             full = f"family-{number:02d}-{name}"
             return Model(full, name == "main", weight, int(hours * HOUR), arrived, int(setup * HOUR), believed, true)
@@ -213,7 +217,7 @@ class Simulation:
             self.closed[pool] = now + RETRY_SECONDS
             return
         rate = FAILURES[pool]
-        setup = model.setup * self.faults.lognormvariate(0.0, 0.3)
+        setup = model.setup * self.faults.lognormvariate(0.0, SETUP_SIGMA)
         length = planned_end - now - MARGIN_SECONDS
         dies = self.faults.expovariate(rate)
         times = checkpoint_times(length, setup, SAVE_SECONDS[pool], rate)
@@ -260,6 +264,7 @@ class Simulation:
             model.running = None
             if run.useful_seconds > 0:
                 model.believed = {name: model.true[name] for name in model.believed}
+                model.sigma = 0.0
             if model.done >= model.target:
                 model.finished_at = run.end
                 self.year.finished += 1
@@ -272,11 +277,11 @@ class Simulation:
             jobs.append(
                 JobView(
                     name=model.name,
-                    weight=self._index(model),
+                    weight=model.weight,
                     target_step=model.target,
                     done_step=model.done,
                     needs=Needs(),
-                    rates={name: Rate(speed) for name, speed in model.believed.items()},
+                    rates={name: Rate(speed, model.sigma) for name, speed in model.believed.items()},
                     setup_seconds=dict.fromkeys(model.believed, model.setup),
                     checkpoint_seconds=SAVE_SECONDS,
                     gate=None if model.main else Gate(f"{model.name[:9]}-main", 0.4),
@@ -284,6 +289,7 @@ class Simulation:
                     last_pool=model.last_pool,
                     position=position,
                     reference_rate=1.0,
+                    setup_sigma=SETUP_SIGMA,
                 )
             )
         views = []
@@ -304,19 +310,7 @@ class Simulation:
             closed = self.closed[name] if self.closed[name] > now else None
             views.append(PoolView(pool, recent + held, runs, observed, closed, "refused"))
         finished = {m.name: 1.0 for m in self.models if m.finished_at is not None}
-        return Snapshot(now, tuple(jobs), tuple(views), WEEK, finished)
-
-    def _index(self, model: Model) -> float:
-        """Smith's index, weight per hour of work left; a main that is waited for has its best family's."""
-        best = model.weight / max(1.0, (model.target - model.done) / HOUR)
-        if not model.main or model.done >= 0.4 * model.target:
-            return best
-        family = [m for m in self.models if m.name[:9] == model.name[:9] and not m.main and m.finished_at is None]
-        weight, hours = 0.0, (0.4 * model.target - model.done) / HOUR
-        for child in sorted(family, key=lambda m: -m.weight):
-            weight, hours = weight + child.weight, hours + (child.target - child.done) / HOUR
-            best = max(best, weight / hours)
-        return best
+        return with_urgency(Snapshot(now, tuple(jobs), tuple(views), WEEK, finished))
 
     def _close(self, end: int) -> Year:
         self.year.quota_seconds = sum(self.limits) + self.weeks * 7 * 4 * HOUR

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 class Rate:
     """Speed of one job on one device of one pool, in steps per second of training time.
 
-    ``sigma`` is the relative standard error; ``samples`` is zero for a prior.
+    ``sigma`` is the relative standard error, zero for a speed known exactly; ``samples`` is zero for a prior.
     """
 
     steps_per_second: float
-    sigma: float = 0.2
+    sigma: float = 0.0
     samples: int = 0
 
 
@@ -55,6 +55,13 @@ class JobView:
     last_pool: str | None = None
     position: int = 0  # place in the queue: breaks ties between jobs of equal worth
     reference_rate: float = 0.0  # steps per second of the reference device, the unit of value; 0: the fastest pool's
+    setup_sigma: float = 0.0  # relative spread of the set-up between sessions
+    urgency: float = 1.0  # how much more than its weight an hour is worth because it brings a finished model nearer
+
+    @property
+    def importance(self) -> float:
+        """What a useful hour on the reference device is worth."""
+        return self.weight * self.urgency
 
     @property
     def remaining_steps(self) -> int:

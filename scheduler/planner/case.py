@@ -15,12 +15,17 @@ if TYPE_CHECKING:
     from scheduler.core.snapshot import JobView, LiveRun, Snapshot
 
 
+# So many standard errors nine in ten sessions stay within.
+SURENESS = 1.3
+
+
 @dataclass(frozen=True, slots=True)
 class Offer:
     """What one pool class means to one job.
 
     ``speeds`` are steps per second by device count (index n - 1; zero for counts the job does not take); ``worth``
-    is the value of one step. ``least`` is the shortest session worth a launch while much work is left.
+    is the value of one step. ``least`` is the shortest session worth a launch while much work is left; ``sigma`` and
+    ``setup_sigma`` are the relative errors of speeds and set-up.
     """
 
     terms: Terms
@@ -28,10 +33,17 @@ class Offer:
     worth: float
     cap: int
     least: int
+    sigma: float = 0.0
+    setup_sigma: float = 0.0
 
     def session_for(self, steps: int, devices: int, sharing: float) -> int:
         """Return the seconds of a session that trains ``steps``, at most the cap."""
         return min(self.cap, self.terms.length_for(steps / (self.speeds[devices - 1] * sharing)))
+
+    def spare(self, steps: int, devices: int) -> int:
+        """Return the seconds beyond the expected that nine in ten sessions need at most to finish ``steps``."""
+        errors = self.sigma * steps / self.speeds[devices - 1] + self.setup_sigma * self.terms.setup
+        return ceil(SURENESS * errors + self.terms.checkpoint) if errors > 0 else 0
 
     def time_for(self, steps: int) -> int:
         """Return the seconds of all sessions that ``steps`` take on the widest share of the devices."""
@@ -220,9 +232,11 @@ def _offer(view: JobView, pool: Pool) -> Offer | None:
     return Offer(
         terms=found,
         speeds=speeds,
-        worth=view.weight / reference_rate(view) / 3_600,
+        worth=view.importance / reference_rate(view) / 3_600,
         cap=pool.session_cap_seconds,
         least=found.length_for(found.minimum),
+        sigma=view.rates[pool.name].sigma,
+        setup_sigma=view.setup_sigma,
     )
 
 

@@ -184,7 +184,7 @@ class _Dispatcher:
                 factor = late * self.policy.factors.get((number, index), 1.0)
                 factor *= self.policy.phased.get((number, index, phase), 1.0)
                 rank = -factor * offer.density(remaining)
-            key = (tier, rank, -job.view.weight / remaining * offer.speeds[-1], index)
+            key = (tier, rank, -job.view.importance / remaining * offer.speeds[-1], index)
             if latest > now + self.policy.foresight_seconds:
                 heappush(self.events, (latest - self.policy.foresight_seconds, 0, index))
             keys.append(key)
@@ -307,7 +307,7 @@ class _Dispatcher:
 
     def _start(self, now: int, group: int, pool: int, session: Session) -> None:
         book = self.books[pool]
-        end = now + session.length
+        end = now + session.length + (self._spare(group, pool, session) if now == self.case.now else 0)
         book.take(now, end)
         sharing = book.pool.sharing if len(session.lanes) > 1 else 1.0
         seats = []
@@ -330,6 +330,18 @@ class _Dispatcher:
                 heappush(self.events, (end, 0, lane.job))
                 self._lower_least(lane.job)
         self.placements.append(Placement(book.pool.name, now, end, tuple(seats)))
+
+    def _spare(self, group: int, pool: int, session: Session) -> int:
+        """Return the seconds by which a session that starts now is held longer, so that a slow job still ends in it.
+
+        What is not used is given back; a remainder of seconds would cost another set-up.
+        """
+        spare = 0
+        for lane in session.lanes:
+            offer = self.case.classes[group].offers[lane.job]
+            if offer is not None and lane.steps == self.remaining[lane.job]:
+                spare = max(spare, offer.spare(lane.steps, lane.devices))
+        return max(0, min(spare, self.books[pool].room(self.case.now).seconds - session.length))
 
     def _lower_least(self, index: int) -> None:
         """A job that will end soon may be content with a shorter session."""

@@ -62,7 +62,7 @@ def _guess(snapshot: Snapshot, view: JobView, reason: Outbid) -> float:
     speed = view.speed(pool.name, max(view.needs.devices_min, min(view.needs.devices_max, pool.devices_per_session)))
     found = terms(view, pool)
     length = min(pool.session_cap_seconds, found.length_for(view.remaining_steps / speed))
-    brings = view.weight * speed / reference_rate(view) * found.useful(length) / length  # per hour of the session
+    brings = view.importance * speed / reference_rate(view) * found.useful(length) / length  # per hour of the session
     return view.weight * (reason.price or 0.0) / brings if brings > 0 else 0.0
 
 

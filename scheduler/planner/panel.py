@@ -67,7 +67,7 @@ class Panel:
                     save[row, column] = job.checkpoint_seconds[pool.name]
                     lanes[row, column] = devices
         self.steps = np.asarray([job.remaining_steps for job in jobs], dtype=np.float64)
-        self.worth = np.asarray([job.weight / reference_rate(job) / 3_600 for job in jobs])
+        self.worth = np.asarray([job.importance / reference_rate(job) / 3_600 for job in jobs])
         never = snapshot.now + snapshot.horizon_seconds
         self.release = np.asarray(
             [never if job.blocked else max(snapshot.now, job.not_before or 0, job.retry_at or 0) for job in jobs]

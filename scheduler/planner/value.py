@@ -1,4 +1,4 @@
-"""Value: what planned work is worth. V = sum of weight * speed * g(day) * late over all useful hours.
+"""Value: what planned work is worth. V = sum of weight * urgency * speed * g(day) * late over all useful hours.
 
 Speed is relative to the job's reference device. g falls from 1 today to one half at the horizon in steps of UTC
 days; work after a job's deadline counts 0.3; work after the horizon counts nothing.
@@ -83,4 +83,4 @@ def seat_value(job: JobView, pool: Pool, placement: Placement, devices: int, ste
     begin = placement.start + found.setup
     end = placement.start + found.length_for(steps / speed)
     hours = steps / reference_rate(job) / 3_600
-    return job.weight * hours * discount.mean(begin, max(end, begin + 1), job.deadline)
+    return job.importance * hours * discount.mean(begin, max(end, begin + 1), job.deadline)

@@ -11,6 +11,7 @@ from scheduler.core.window import HOUR
 from scheduler.planner.differ import Difference, differences
 from scheduler.planner.layers import ALL_LAYERS, Options, Planner
 from scheduler.planner.orders import POLICIES, plan_by
+from scheduler.planner.urgency import with_urgency
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,7 +89,7 @@ def apply(snapshot: Snapshot, edit: Edit) -> Snapshot:
     """Return ``snapshot`` with one edit made; raises UnknownName."""
     match edit:
         case AddJob(job):
-            return replace(snapshot, jobs=(*snapshot.jobs, job))
+            return with_urgency(replace(snapshot, jobs=(*snapshot.jobs, job)))
         case SetWeight(name, weight):
             _known("job", name, [job.name for job in snapshot.jobs])
             jobs = tuple(replace(job, weight=weight) if job.name == name else job for job in snapshot.jobs)

@@ -9,6 +9,7 @@ from scheduler.core.reasons import HeldByPerson
 from scheduler.core.run import Ended, Running, Stopping
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY
+from scheduler.planner.urgency import with_urgency
 from scheduler.store import jobs, ledger, limits, rates, runs
 
 if TYPE_CHECKING:
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 # Charges older than every window we know (a month of 31 days, and a day of slack) cannot matter to a decision.
 LOOK_BACK_SECONDS = 33 * DAY
 PRIOR_SIGMA = 0.3
+# Assumed: queues, downloads and installations make a set-up vary by about a third.
+SETUP_SIGMA = 0.3
 
 
 def load_snapshot(tx: Connection, pools: Mapping[str, Pool], now: int, horizon_seconds: int) -> Snapshot:
@@ -46,7 +49,7 @@ def load_snapshot(tx: Connection, pools: Mapping[str, Pool], now: int, horizon_s
                 finished[record.spec.name] = 1.0
             case Failed() | Cancelled():
                 finished[record.spec.name] = record.done_step / max(1, record.spec.target_step)
-    return Snapshot(
+    found = Snapshot(
         now=now,
         jobs=tuple(views),
         pools=tuple(
@@ -63,6 +66,7 @@ def load_snapshot(tx: Connection, pools: Mapping[str, Pool], now: int, horizon_s
         horizon_seconds=horizon_seconds,
         finished=finished,
     )
+    return with_urgency(found)
 
 
 def _closed_until(closures: Mapping[str, tuple[int | None, str]], pool: str, now: int) -> int | None:
@@ -128,6 +132,7 @@ def job_view(
         running=running,
         last_pool=record.last_pool,
         position=record.position,
+        setup_sigma=SETUP_SIGMA,
     )
 
 
