@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
-from scheduler.core.ledger import Charge, cost_within, seconds_within
 from scheduler.core.quota import MoneyQuota, RollingQuota, limit_at, windows
 from scheduler.core.window import Window
 from scheduler.report.chart import GUTTER, Frame, curve, days, local, ticks, words
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
+    from scheduler.core.ledger import Charge
     from scheduler.core.quota import ObservedLimit, Quota
 
 _TOP, _FOOT = 8, 20
@@ -63,29 +63,49 @@ def burn_down_of(
         reach = quota.span_seconds
     else:
         window, reach = windows(quota, charges, now, now + 1)[0], 0
-    count = cost_within if isinstance(quota, MoneyQuota) else seconds_within
+    unit: Literal["seconds", "microdollars"] = "microdollars" if isinstance(quota, MoneyQuota) else "seconds"
     limit = limit_at(quota, now, observed)
     future = [*charges, *planned]
-
-    def left(at: int, counted: Sequence[Charge]) -> int:
-        begin = at - reach if reach else window.start
-        return limit - (count(counted, Window(begin, at)) if at > begin else 0)
-
-    edges = {edge + shift for charge in future for edge in (charge.start, charge.end) for shift in {0, reach}}
-    past = sorted({window.start, now, *(edge for edge in edges if window.start < edge < now)})
-    coming = sorted({now, window.end, *(edge for edge in edges if now < edge < window.end)})
+    instants = [window.start, now, window.end]
     return BurnDown(
         pool=pool,
         quota=quota.name,
-        unit="microdollars" if isinstance(quota, MoneyQuota) else "seconds",
+        unit=unit,
         start=window.start,
         end=window.end,
         now=now,
         limit=limit,
         rolling=rolling,
-        measured=tuple((at, left(at, charges)) for at in past),
-        ahead=tuple((at, left(at, future)) for at in coming),
+        measured=tuple((at, limit - used) for at, used in _used(charges, window, instants, reach, unit) if at <= now),
+        ahead=tuple((at, limit - used) for at, used in _used(future, window, instants, reach, unit) if at >= now),
     )
+
+
+def _used(
+    charges: Sequence[Charge], window: Window, instants: Sequence[int], reach: int, unit: str
+) -> Iterator[tuple[int, int]]:
+    """Yield (instant, used by then) wherever the use changes its pace inside the window, and at ``instants``.
+
+    With a ``reach``, what was used longer ago than that no longer counts.
+    """
+    money = unit == "microdollars"
+    paces: dict[int, int] = dict.fromkeys(instants, 0)
+    first = window.start - reach
+    for charge in charges:
+        weight = charge.sign * (charge.price_microdollars_per_hour if money else 1)
+        for shift, pace in ((0, weight), (reach, -weight)) if reach else ((0, weight),):
+            begin, end = max(charge.start + shift, first), min(charge.end + shift, window.end)
+            if begin < end:
+                paces[begin] = paces.get(begin, 0) + pace
+                paces[end] = paces.get(end, 0) - pace
+    used = pace = 0
+    before = first
+    for at in sorted(paces):
+        used += pace * (at - before)
+        pace += paces[at]
+        before = at
+        if at >= window.start:
+            yield at, -(-used // 3_600) if money else used
 
 
 def amount(value: float, unit: str) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from scheduler.core.ledger import fold, seconds_within
 from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota, limit_at, windows
-from scheduler.core.run import Ended, Outcome, Run
+from scheduler.core.run import Ended, Lane, Outcome, Run
 from scheduler.core.window import Window
 
 if TYPE_CHECKING:
@@ -125,13 +125,22 @@ def week_of(facts: WeekFacts) -> Week:
     """Compute every figure of the week, and every rule it broke."""
     charges = fold(facts.entries)
     pools = tuple(_pool_figures(facts, pool, charges.get(pool.name, ())) for pool in facts.pools.values())
+    seats: dict[str, list[tuple[Run, Lane]]] = defaultdict(list)
+    for run in sorted(facts.runs, key=lambda run: run.planned_start):
+        for lane in run.lanes:
+            if lane.outcome is not Outcome.REJECTED:
+                seats[lane.job].append((run, lane))
+    saved: dict[str, list[Manifest]] = defaultdict(list)
+    for manifest in sorted(facts.manifests, key=lambda manifest: (manifest.step, manifest.attempt)):
+        saved[manifest.job].append(manifest)
+    homes = {run.key: run.pool for run in facts.runs}
     return Week(
         start=facts.start,
         end=facts.end,
         scale=facts.scale,
         violations=tuple(_violations(facts, charges)),
         pools=pools,
-        jobs=tuple(_job_figures(facts, job) for job in facts.jobs),
+        jobs=tuple(_job_figures(job, seats[job.name], saved[job.name], homes) for job in facts.jobs),
         runs=tuple(sorted(facts.runs, key=lambda run: (run.planned_start, run.key))),
     )
 
@@ -176,9 +185,10 @@ def _windows(
     """A rolling span has no windows of its own: the fullest one is shown."""
     if not isinstance(quota, RollingQuota):
         return [window for window in windows(quota, charges, start, end) if window.end > start]
-    ends = sorted({charge.end for charge in charges if start < charge.end} | {start + quota.span_seconds})
+    near = [charge for charge in charges if charge.end > start - quota.span_seconds and charge.start < end]
+    ends = sorted({min(charge.end, end) for charge in near if charge.end > start} | {start + quota.span_seconds})
     spans = [Window(instant - quota.span_seconds, instant) for instant in ends]
-    return [max(spans, key=lambda span: seconds_within(charges, span))]
+    return [max(spans, key=lambda span: seconds_within(near, span))]
 
 
 def _useful(facts: WeekFacts, pool: Pool) -> Iterable[float]:
@@ -199,23 +209,23 @@ def _useful(facts: WeekFacts, pool: Pool) -> Iterable[float]:
             yield manifest.trained_seconds * share
 
 
-def _job_figures(facts: WeekFacts, job: JobFacts) -> JobFigures:
-    seats = [
-        (run, lane)
-        for run in sorted(facts.runs, key=lambda run: run.planned_start)
-        for lane in run.lanes
-        if lane.job == job.name and lane.outcome is not Outcome.REJECTED
-    ]
-    saved = sorted((m for m in facts.manifests if m.job == job.name), key=lambda m: (m.step, m.attempt))
+def _job_figures(
+    job: JobFacts, seats: Sequence[tuple[Run, Lane]], saved: Sequence[Manifest], homes: Mapping[str, str]
+) -> JobFigures:
+    """``seats`` are the job's in order of start, ``saved`` its checkpoints by step, ``homes`` the pools of all runs."""
     losses = [loss for manifest in saved if (loss := manifest.metrics.get("held_out_loss")) is not None]
-    homes = {manifest.key: _pool_of(facts, manifest.run) for manifest in saved}
+    # The checkpoint a lane proves to have continued is the parent of the first one it published.
+    continued: dict[tuple[str, int], str | None] = {}
+    for manifest in saved:
+        continued.setdefault((manifest.run, manifest.lane), manifest.parent)
+    runs_of = {manifest.key: manifest.run for manifest in saved}
     resumes = elsewhere = 0
     for run, lane in seats:
-        started_from = _parent_of_first(saved, run.key, lane.index)
+        started_from = continued.get((run.key, lane.index))
         if started_from is None:
             continue
         resumes += 1
-        if homes.get(started_from) not in {None, run.pool}:
+        if homes.get(runs_of.get(started_from, "")) not in {None, run.pool}:
             elsewhere += 1
     return JobFigures(
         name=job.name,
@@ -231,18 +241,6 @@ def _job_figures(facts: WeekFacts, job: JobFacts) -> JobFigures:
         loss_first=losses[0] if losses else None,
         loss_last=losses[-1] if losses else None,
     )
-
-
-def _parent_of_first(saved: Sequence[Manifest], run: str, lane: int) -> str | None:
-    """The checkpoint a lane proves to have continued: the parent of the first one it published."""
-    for manifest in saved:
-        if manifest.run == run and manifest.lane == lane:
-            return manifest.parent
-    return None
-
-
-def _pool_of(facts: WeekFacts, key: str) -> str | None:
-    return next((run.pool for run in facts.runs if run.key == key), None)
 
 
 def _violations(facts: WeekFacts, charges: Mapping[str, Sequence[Charge]]) -> Iterable[str]:

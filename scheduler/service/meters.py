@@ -44,8 +44,16 @@ class Meter:
 
 def meters(tx: Connection, pools: Mapping[str, Pool], now: int) -> list[Meter]:
     """Return the meters of all pools, by pool name, quotas in the order of the settings."""
-    charges = ledger.charges(tx, now - LOOK_BACK_SECONDS)
-    observed = limits.observed(tx)
+    return meters_of(pools, ledger.charges(tx, now - LOOK_BACK_SECONDS), limits.observed(tx), now)
+
+
+def meters_of(
+    pools: Mapping[str, Pool],
+    charges: Mapping[str, Sequence[Charge]],
+    observed: Mapping[str, Sequence[ObservedLimit]],
+    now: int,
+) -> list[Meter]:
+    """As :func:`meters`, from what was read already; ``charges`` must reach back over every window."""
     return [
         _meter(name, quota, charges.get(name, ()), now, observed.get(name, ()))
         for name, pool in sorted(pools.items())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Literal, assert_never
 from zoneinfo import ZoneInfo
@@ -16,7 +16,7 @@ from scheduler.report.report import Need, QuotaNow, Report, ReportFacts, Speed, 
 from scheduler.report.slack import slack_of
 from scheduler.report.text import markdown_of, text_of
 from scheduler.service.meters import meters
-from scheduler.service.week_facts import week_facts
+from scheduler.service.week_facts import facts_within
 from scheduler.store import checkpoints, events, jobs, ledger, limits, outbox, plans, rates
 
 if TYPE_CHECKING:
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
     from scheduler.core.pool import Pool
     from scheduler.report.picture import Picture
-    from scheduler.report.week import WeekFacts
     from scheduler.store.engine import Database
 
 Format = Literal["text", "html", "markdown", "json", "slack"]
@@ -81,19 +80,19 @@ def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zon
             for m in meters(tx, pools, now)
         ]
         found = needs(tx, week.start, now)
-    # Retention deletes files, not history: an expired checkpoint was useful all the same.
-    manifests = [record.manifest for record in records if record.seen_at < week.end]
-
-    def facts(start: int, end: int) -> WeekFacts:
-        return replace(week_facts(database, pools, start, end, 1.0), entries=entries, manifests=manifests)
-
+        # Retention deletes files, not history: an expired checkpoint was useful all the same.
+        manifests = [record.manifest for record in records if record.seen_at < week.end]
+        this, before = (
+            facts_within(tx, pools, start, start + length, 1.0, entries, manifests, queue)
+            for start, length in ((week.start, week.end - week.start), (week.start - WEEK, WEEK))
+        )
     return report_of(
         ReportFacts(
             label=week.label,
             zone=zone,
             now=now,
-            week=facts(week.start, week.end),
-            before=facts(week.start - WEEK, week.start),
+            week=this,
+            before=before,
             seen_at={record.manifest.key: record.seen_at for record in records},
             deadlines={job.spec.name: job.spec.deadline for job in queue if job.spec.deadline is not None},
             speeds=speeds,

@@ -8,32 +8,52 @@ from scheduler.report.week import JobFacts, WeekFacts
 from scheduler.store import checkpoints, jobs, ledger, limits, runs
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
+    from sqlalchemy import Connection
+
+    from jobs.checkpoint import Manifest
+    from scheduler.core.ledger import LedgerEntry
     from scheduler.core.pool import Pool
     from scheduler.store.engine import Database
+    from scheduler.store.jobs import JobRecord
 
 
 def week_facts(database: Database, pools: Mapping[str, Pool], start: int, end: int, scale: float) -> WeekFacts:
     """Read everything that touched [start, end) in one read transaction."""
     with database.read() as tx:
-        return WeekFacts(
-            start=start,
-            end=end,
-            scale=scale,
-            pools=pools,
-            observed=limits.observed(tx),
-            entries=ledger.entries(tx, since=start),
-            runs=[run for run in runs.since(tx, start) if run.planned_start < end],
-            manifests=[record.manifest for record in checkpoints.everything(tx) if record.state == "good"],
-            jobs=[
-                JobFacts(
-                    name=record.spec.name,
-                    role=record.spec.role,
-                    target_step=record.spec.target_step,
-                    step=record.done_step,
-                    state=type(record.state).__name__.lower(),
-                )
-                for record in jobs.everything(tx)
-            ],
-        )
+        good = [record.manifest for record in checkpoints.everything(tx) if record.state == "good"]
+        return facts_within(tx, pools, start, end, scale, ledger.entries(tx, since=start), good, jobs.everything(tx))
+
+
+def facts_within(
+    tx: Connection,
+    pools: Mapping[str, Pool],
+    start: int,
+    end: int,
+    scale: float,
+    entries: Sequence[LedgerEntry],
+    manifests: Sequence[Manifest],
+    queue: Sequence[JobRecord],
+) -> WeekFacts:
+    """Return the facts of [start, end) from what was read already, and the runs that touched it."""
+    return WeekFacts(
+        start=start,
+        end=end,
+        scale=scale,
+        pools=pools,
+        observed=limits.observed(tx),
+        entries=entries,
+        runs=[run for run in runs.between(tx, start, end) if run.planned_start < end],
+        manifests=manifests,
+        jobs=[
+            JobFacts(
+                name=record.spec.name,
+                role=record.spec.role,
+                target_step=record.spec.target_step,
+                step=record.done_step,
+                state=type(record.state).__name__.lower(),
+            )
+            for record in queue
+        ],
+    )

@@ -149,7 +149,8 @@ class Pages:
 
     def plan(self) -> HTMLResponse:
         """The newest plan and what it changed."""
-        found = plan.newest(self._source).plan
+        with self._source.read() as tx:
+            found = self._source.plan(tx)
         try:
             difference = plan.difference(self._source) if found else None
         except NoPlanToCompare:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scheduler.service.plan_diff import compare
+from scheduler.store import plans
 from scheduler.web.shapes import (
     DeferralRow,
     FinishChange,
@@ -26,7 +27,9 @@ def newest(source: Source) -> NewestPlan:
     """Return the newest plan, if there is one."""
     with source.read() as tx:
         plan = source.plan(tx)
-    return NewestPlan(plan=None if plan is None else _row(plan))
+        return source.kept(
+            "plan row", plans.newest_number(tx), lambda: NewestPlan(plan=None if plan is None else _row(plan))
+        )
 
 
 def difference(source: Source, since: int | None = None) -> PlanDifference:
@@ -36,7 +39,7 @@ def difference(source: Source, since: int | None = None) -> PlanDifference:
     """
     app = source.app
     with source.read() as tx:
-        version = source.news(tx)
+        version = plans.newest_number(tx)
 
     def make() -> PlanDifference:
         found = compare(app.reading, app.pools, source.now, app.policy.horizon_seconds, since)
@@ -86,4 +89,4 @@ def _row(plan: Plan) -> PlanRow:
 
 
 def _head(plan: Plan) -> PlanHead:
-    return PlanHead(made_at=plan.made_at, made_by=plan.made_by, digest=plan.digest, value=plan.value, bound=plan.bound)
+    return PlanHead(made_at=plan.made_at, made_by=plan.made_by, value=plan.value, bound=plan.bound)

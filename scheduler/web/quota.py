@@ -6,12 +6,10 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from scheduler.core.ledger import Charge
-from scheduler.core.quota import RollingQuota
 from scheduler.report.burn_down import BurnDown, burn_down_of
 from scheduler.report.timeline import upcoming
-from scheduler.service.meters import meters
-from scheduler.service.snapshot import LOOK_BACK_SECONDS
-from scheduler.store import ledger, limits, runs
+from scheduler.service.meters import meters_of
+from scheduler.store import limits, runs
 from scheduler.web.shapes import BurnDownRow, MeterRow, Quotas
 
 if TYPE_CHECKING:
@@ -22,12 +20,14 @@ if TYPE_CHECKING:
 
 def meter_rows(source: Source, tx: Connection, now: int) -> list[MeterRow]:
     """Return all meters, by pool."""
-    return [MeterRow(**asdict(meter)) for meter in meters(tx, source.pools, now)]
+    return [
+        MeterRow(**asdict(meter)) for meter in meters_of(source.pools, source.charges(tx), limits.observed(tx), now)
+    ]
 
 
 def burn_downs(source: Source, tx: Connection, now: int) -> list[BurnDown]:
     """Return how each quota of each pool burns down, with what the newest plan will take of it."""
-    charges = ledger.charges(tx, now - LOOK_BACK_SECONDS)
+    charges = source.charges(tx)
     observed = limits.observed(tx)
     plan = source.plan(tx)
     live = runs.live(tx)
@@ -54,11 +54,6 @@ def quotas(source: Source) -> Quotas:
             quotas=meter_rows(source, tx, now),
             burn_down=[_row(chart) for chart in burn_downs(source, tx, now)],
         )
-
-
-def is_rolling(source: Source, pool: str, quota: str) -> bool:
-    """Return whether a quota has no window of its own."""
-    return any(isinstance(found, RollingQuota) and found.name == quota for found in source.pools[pool].quotas)
 
 
 def _row(chart: BurnDown) -> BurnDownRow:

@@ -287,7 +287,6 @@ class PlanHead(Shape):
 
     made_at: int
     made_by: str
-    digest: str
     value: float
     bound: float | None
 

@@ -10,16 +10,18 @@ from typing import TYPE_CHECKING, TypeVar
 from scheduler.core.job import Queued
 from scheduler.core.reasons import show
 from scheduler.core.why import why
-from scheduler.store import events, plans, runs
+from scheduler.service.snapshot import LOOK_BACK_SECONDS
+from scheduler.store import events, ledger, plans, runs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Hashable, Mapping
+    from collections.abc import Callable, Hashable, Mapping, Sequence
     from contextlib import AbstractContextManager
 
     from sqlalchemy import Connection
 
     from scheduler.app import App
     from scheduler.core.job import JobState
+    from scheduler.core.ledger import Charge
     from scheduler.core.plan import Placement, Plan
     from scheduler.core.pool import Pool
     from scheduler.core.reasons import Reason
@@ -64,6 +66,11 @@ class Source:
     def plan(self, tx: Connection) -> Plan | None:
         """Return the newest plan."""
         return self.kept("plan", plans.newest_number(tx), lambda: plans.newest(tx))
+
+    def charges(self, tx: Connection) -> Mapping[str, Sequence[Charge]]:
+        """Return what counts against each pool in any window that counts now."""
+        # Kept until the next event; what has left every window since then counts in none.
+        return self.kept("charges", self.news(tx), lambda: ledger.charges(tx, self.now - LOOK_BACK_SECONDS))
 
     def reasons(self, tx: Connection) -> Mapping[str, Reason]:
         """Return why each waiting job of the newest plan waits."""
