@@ -29,7 +29,7 @@ from sqlalchemy.types import TypeDecorator
 if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
-REVISIONS = ("0001", "0002")
+REVISIONS = ("0001", "0002", "0003")
 """Every schema revision this version knows, oldest first; here, so that opening a database needs no alembic."""
 
 metadata = MetaData(
@@ -191,6 +191,16 @@ discards = Table(
     _required("delete_at", BigInteger),
     CheckConstraint("delete_at >= marked_at", name="grace"),
     Index("ix_discards_job", "job"),
+)
+
+watched = Table(
+    "watched",
+    metadata,
+    Column("run", Words, ForeignKey("runs.key"), primary_key=True),
+    _required("until", BigInteger),
+    Column("booked_start", BigInteger),
+    Column("booked_end", BigInteger),
+    CheckConstraint("(booked_start IS NULL) = (booked_end IS NULL)", name="booked"),
 )
 
 pruned = Table(

@@ -1,0 +1,62 @@
+"""Watched runs: settled without the platform's word, so what it shows of them later is looked at and booked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy import bindparam, delete, insert, select, update
+
+from scheduler.store import runs
+from scheduler.store.schema import watched
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from scheduler.core.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class Watched:
+    """``run`` is watched until ``until``; ``booked`` is the interval the ledger counts for it, None for nothing."""
+
+    run: Run
+    until: int
+    booked: tuple[int, int] | None
+
+
+_ALL = select(watched.c.run, watched.c.until, watched.c.booked_start, watched.c.booked_end).order_by(watched.c.run)
+_INSERT = insert(watched)
+_CHANGE = (
+    update(watched)
+    .where(watched.c.run == bindparam("b_run"))
+    .values(booked_start=bindparam("new_start"), booked_end=bindparam("new_end"))
+)
+_REMOVE = delete(watched).where(watched.c.run == bindparam("b_run"))
+
+
+def everything(tx: Connection) -> list[Watched]:
+    """Return the watched runs by launch key."""
+    found = tx.execute(_ALL).all()
+    return [
+        Watched(
+            runs.get(tx, row.run), row.until, None if row.booked_start is None else (row.booked_start, row.booked_end)
+        )
+        for row in found
+    ]
+
+
+def add(tx: Connection, run: str, until: int, booked: tuple[int, int] | None) -> None:
+    """Begin to watch a run."""
+    start, end = booked or (None, None)
+    tx.execute(_INSERT, {"run": run, "until": until, "booked_start": start, "booked_end": end})
+
+
+def note_booked(tx: Connection, run: str, booked: tuple[int, int]) -> None:
+    """Note what the ledger counts now."""
+    tx.execute(_CHANGE, {"b_run": run, "new_start": booked[0], "new_end": booked[1]})
+
+
+def remove(tx: Connection, run: str) -> None:
+    """End the watch."""
+    tx.execute(_REMOVE, {"b_run": run})
