@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from scheduler.core.ledger import Charge
     from scheduler.core.plan import Plan
     from scheduler.core.pool import Pool
+    from scheduler.core.run import Run
 
 _LOSING = {Outcome.FAILED, Outcome.LOST, Outcome.PREEMPTED}
 
@@ -226,14 +228,20 @@ def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Ch
     unattributed = seconds_within([charge for charge in charges if charge.run is None], span)
     useful = min(useful, max(0, charged - running - unattributed))
     set_up = lost = sessions = 0
+    kept: dict[str, list[Manifest]] = defaultdict(list)
+    for manifest in week.manifests:
+        kept[manifest.run].append(manifest)
+    charged_to: dict[str | None, list[Charge]] = defaultdict(list)
+    for charge in charges:
+        charged_to[charge.run].append(charge)
     for run in week.runs:
         if run.pool != pool.name or not isinstance(run.state, Ended) or run.state.started is None:
             continue
-        share = seconds_within([charge for charge in charges if charge.run == run.key], span)
+        share = seconds_within(charged_to[run.key], span)
         if not share:
             continue
         sessions += 1
-        trained = _trained(week, pool, run.key)
+        trained = _trained(run, pool, kept[run.key])
         speeds = [facts.speeds.get((lane.job, pool.name)) for lane in run.lanes]
         measured = max((speed.setup_seconds for speed in speeds if speed), default=pool.setup_seconds)
         preparing = min(measured, max(0, share - trained))
@@ -266,9 +274,8 @@ def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Ch
     )
 
 
-def _trained(week: WeekFacts, pool: Pool, key: str) -> int:
-    devices = {lane.index: len(lane.devices) for run in week.runs if run.key == key for lane in run.lanes}
-    kept = (manifest for manifest in week.manifests if manifest.run == key)
+def _trained(run: Run, pool: Pool, kept: Iterable[Manifest]) -> int:
+    devices = {lane.index: len(lane.devices) for lane in run.lanes}
     return round(sum(m.trained_seconds * devices.get(m.lane, 0) / pool.devices_per_session for m in kept))
 
 
@@ -306,6 +313,9 @@ def _job_reports(facts: ReportFacts, week: Week) -> Iterable[JobReport]:
     by_job: dict[str, list[Manifest]] = {}
     for manifest in sorted(facts.week.manifests, key=lambda manifest: (manifest.step, manifest.attempt)):
         by_job.setdefault(manifest.job, []).append(manifest)
+    measured: dict[str, list[Speed]] = defaultdict(list)
+    for (name, _), speed in sorted(facts.speeds.items(), key=lambda found: found[0]):
+        measured[name].append(speed)
     for job in week.jobs:
         saved = by_job.get(job.name, [])
         at = [(facts.seen_at.get(manifest.key, 0), manifest) for manifest in saved]
@@ -313,7 +323,7 @@ def _job_reports(facts: ReportFacts, week: Week) -> Iterable[JobReport]:
         step = max((manifest.step for seen, manifest in at if seen < end), default=0)
         step_start = max((manifest.step for seen, manifest in at if seen < start), default=0)
         step_before = max((manifest.step for seen, manifest in at if seen < facts.before.start), default=0)
-        speeds = [speed for (name, _), speed in sorted(facts.speeds.items()) if name == job.name]
+        speeds = measured[job.name]
         best = max(speeds, key=lambda speed: speed.steps_per_second, default=None)
         sigma = max((speed.sigma for speed in speeds), default=None)
         open_ = job.state in {"queued", "active", "held"}

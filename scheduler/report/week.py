@@ -168,6 +168,7 @@ def _pool_figures(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> Po
         name=pool.name,
         quota_seconds=offered,
         charged_seconds=seconds_within(charges, week),
+        cost_microdollars=cost_within(charges, week),
         useful_seconds=round(sum(_useful(facts, pool))),
         lane_seconds=sum(
             interval[1] - interval[0]
@@ -180,7 +181,7 @@ def _pool_figures(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> Po
 
 
 def _windows(
-    quota: CalendarQuota | RollingQuota | FirstUseQuota, charges: Sequence[Charge], start: int, end: int
+    quota: Quota, charges: Sequence[Charge], start: int, end: int
 ) -> list[Window]:
     """A rolling span has no windows of its own: the fullest one is shown."""
     if not isinstance(quota, RollingQuota):
@@ -246,14 +247,13 @@ def _job_figures(
 def _violations(facts: WeekFacts, charges: Mapping[str, Sequence[Charge]]) -> Iterable[str]:
     for pool in facts.pools.values():
         for quota in pool.quotas:
-            if isinstance(quota, MoneyQuota):
-                continue
+            measure, unit = (cost_within, "micro-dollars") if isinstance(quota, MoneyQuota) else (seconds_within, "s")
             for window in _windows(quota, charges.get(pool.name, ()), facts.start, facts.end):
                 limit = limit_at(quota, window.start, facts.observed.get(pool.name, ()))
-                charged = seconds_within(charges.get(pool.name, ()), window)
+                charged = measure(charges.get(pool.name, ()), window)
                 if charged > limit:
                     yield (
-                        f"quota: {pool.name} was charged {charged} s of {limit} s of {quota.name} "
+                        f"quota: {pool.name} was charged {charged} {unit} of {limit} {unit} of {quota.name} "
                         f"in the window from {window.start} to {window.end}"
                     )
         yield from _session_violations(facts, pool)

@@ -31,6 +31,8 @@ Day = Annotated[str | None, Query(alias="from", max_length=10)]
 Name = Annotated[str | None, Query(max_length=200)]
 _WAITING_SHOWN = 8
 _PLANNED_SHOWN = 100
+_ROWS_SHOWN = 100
+_CURVES_SHOWN = 24
 
 
 class Pages:
@@ -175,12 +177,18 @@ class Pages:
         """One week's report."""
         found = archive.report(self._source, known_week(label))
         curves = [
-            (job.name, picture)
-            for job in found.jobs
-            if (picture := loss_curve_svg(job.name, job.losses, 0, height=120))
-        ]
+            (job.name, loss_curve_svg(job.name, job.losses, 0, height=120)) for job in found.jobs if len(job.losses) > 1
+        ][:_CURVES_SHOWN]
         with self._source.read() as tx:
-            return self._page("report.html", "reports", tx, report=found, document=document_of(found), curves=curves)
+            return self._page(
+                "report.html",
+                "reports",
+                tx,
+                report=found,
+                document=document_of(found),
+                curves=[(name, picture) for name, picture in curves if picture],
+                most=_ROWS_SHOWN,
+            )
 
     def _page(self, template: str, place: str, tx: Any, **context: Any) -> HTMLResponse:
         source, now = self._source, self._source.now
