@@ -80,9 +80,10 @@ class Wire:
             raise Unreachable("kaggle", name, f"the answer makes no sense: {_reason(error)}") from None
 
     def stream(self, path: str, idle_seconds: float, limit_bytes: int) -> Iterator[tuple[str, bytes]]:
-        """GET ``path`` below the API and yield (content type, piece) until it ends, idles or reaches the limit."""
+        """GET ``path`` below the API and yield (content type, piece) until it ends, breaks, idles or is too long."""
         from requests.exceptions import RequestException
 
+        opened = False
         with self._client(self._endpoint.call_seconds) as client:
             session = client.session
             url = client.url(path)
@@ -92,7 +93,7 @@ class Wire:
                     url, headers=headers, stream=True, timeout=(CONNECT_SECONDS, idle_seconds)
                 ) as response:
                     response.raise_for_status()
-                    kind = response.headers.get("Content-Type", "")
+                    opened, kind = True, response.headers.get("Content-Type", "")
                     for piece in response.raw.stream(PIECE_BYTES, decode_content=True):
                         yield kind, piece
                         limit_bytes -= len(piece)
@@ -103,8 +104,8 @@ class Wire:
             except Exception as error:
                 from urllib3.exceptions import HTTPError, ReadTimeoutError
 
-                if isinstance(error, ReadTimeoutError):
-                    return  # a session that says nothing
+                if isinstance(error, ReadTimeoutError) or (opened and isinstance(error, HTTPError)):
+                    return  # a session that says nothing, or a balancer that has waited long enough
                 if isinstance(error, HTTPError):
                     raise Unreachable("kaggle", "read the log", _reason(error)) from None
                 raise
