@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 def show_week(out: Output, week: Week, folder: Path) -> None:
     """Write pools, jobs, goodput and broken rules; all hours are metered hours."""
     out.table(
-        ("pool", ">offered h", ">charged h", ">useful h", ">useful / charged", ">fullest window"),
+        ("pool", ">offered h", ">charged h", ">useful h", ">useful / charged", ">fullest window", ">cost"),
         [_pool_row(pool) for pool in week.pools],
     )
     out.line()
@@ -46,6 +46,7 @@ def _pool_row(pool: PoolFigures) -> tuple[str, ...]:
         _hours(pool.useful_seconds),
         f"{pool.useful_seconds / pool.charged_seconds:.1%}" if pool.charged_seconds else "-",
         f"{_hours(fullest.charged_seconds)} of {_hours(fullest.limit_seconds)}" if fullest else "-",
+        f"${pool.cost_microdollars / 1_000_000:.2f}" if pool.cost_microdollars else "-",
     )
 
 

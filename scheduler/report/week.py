@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from scheduler.core.ledger import fold, seconds_within
-from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota, limit_at, windows
+from scheduler.core.ledger import cost_within, fold, seconds_within
+from scheduler.core.quota import MoneyQuota, RollingQuota, limit_at, windows
 from scheduler.core.run import Ended, Lane, Outcome, Run
 from scheduler.core.window import Window
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from jobs.checkpoint import Manifest
     from scheduler.core.ledger import Charge, LedgerEntry
     from scheduler.core.pool import Pool
-    from scheduler.core.quota import ObservedLimit
+    from scheduler.core.quota import ObservedLimit, Quota
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +65,7 @@ class PoolFigures:
     name: str
     quota_seconds: int
     charged_seconds: int
+    cost_microdollars: int
     useful_seconds: int
     lane_seconds: int
     windows: tuple[WindowFigures, ...]
@@ -180,9 +181,7 @@ def _pool_figures(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> Po
     )
 
 
-def _windows(
-    quota: Quota, charges: Sequence[Charge], start: int, end: int
-) -> list[Window]:
+def _windows(quota: Quota, charges: Sequence[Charge], start: int, end: int) -> list[Window]:
     """A rolling span has no windows of its own: the fullest one is shown."""
     if not isinstance(quota, RollingQuota):
         return [window for window in windows(quota, charges, start, end) if window.end > start]
@@ -315,6 +314,7 @@ def to_json(week: Week) -> dict[str, Any]:
                 "name": pool.name,
                 "quota_seconds": pool.quota_seconds,
                 "charged_seconds": pool.charged_seconds,
+                "cost_microdollars": pool.cost_microdollars,
                 "useful_seconds": pool.useful_seconds,
                 "lane_seconds": pool.lane_seconds,
                 "windows": [

@@ -14,7 +14,15 @@ from benchmarks.crashes.stage import Stage
 HOUR = 3_600
 SHAPE = {
     "": {"scale", "hours", "start", "end", "violations", "goodput", "pools", "jobs", "runs"},
-    "pools": {"name", "quota_seconds", "charged_seconds", "useful_seconds", "lane_seconds", "windows"},
+    "pools": {
+        "name",
+        "quota_seconds",
+        "charged_seconds",
+        "cost_microdollars",
+        "useful_seconds",
+        "lane_seconds",
+        "windows",
+    },
     "jobs": {"name", "role", "state", "target_step", "step", "runs", "pools", "resumes", "resumed_elsewhere"}
     | {"checkpoints", "loss_first", "loss_last"},
     "runs": {"key", "pool", "lanes", "start", "end", "outcome"},

@@ -12,7 +12,7 @@ import pytest
 from jobs.checkpoint import Component, Manifest, manifest_key
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota, RollingQuota
+from scheduler.core.quota import CalendarQuota, MoneyQuota, RollingQuota
 from scheduler.core.run import Ended, Lane, Outcome, Run
 from scheduler.core.window import DAY, HOUR, Calendar
 from scheduler.report.gantt import week_svg
@@ -120,6 +120,17 @@ def test_a_rolling_span_over_its_limit_is_found_where_it_is_fullest() -> None:
     ]
     week = week_of(facts(runs, [], pools={"kaggle": pool}))
     assert any("18000 s of 14400 s" in text for text in week.violations)
+
+
+def test_money_is_told_and_a_budget_over_its_limit_is_a_violation() -> None:
+    budget = MoneyQuota("money of the day", 1_400_000, Calendar("day"))
+    pool = replace(KAGGLE, quotas=(budget,), price_microdollars_per_hour=736_400)
+    long = run("uff-ufm-1", START + 22 * HOUR, START + 26 * HOUR)
+    entry = replace(spend(long), price_microdollars_per_hour=736_400)
+    week = week_of(facts([long], [], pools={"kaggle": pool}, entries=[entry]))
+    assert week.pools[0].cost_microdollars == 4 * 736_400
+    assert [text for text in week.violations if "1472800 micro-dollars of 1400000" in text] == list(week.violations)
+    assert len(week.violations) == 2  # two hours of either day
 
 
 def test_a_checkpoint_that_goes_backwards_is_a_violation() -> None:
