@@ -20,6 +20,7 @@ from scheduler.core.window import HOUR
 from scheduler.service.apply import apply
 from scheduler.service.launch import launch_all, reserve
 from scheduler.service.observe import observe
+from scheduler.service.retention import sweep_ended
 from scheduler.service.snapshot import load_snapshot
 from scheduler.store import checkpoints, events, jobs, plans, runs
 
@@ -93,6 +94,8 @@ class Cycle:
                 apply(ports, tx, loaded.live, seen, steps, now)
         self._heard = heard
         self._send_stops(loaded.live, seen, steps, now)
+        if ended := {lane.job for step in steps if isinstance(step, Finish) for lane in step.run.lanes}:
+            sweep_ended(ports, ended, now)
         return now
 
     def _fenced(self, steps: Sequence[Step]) -> list[Step]:
