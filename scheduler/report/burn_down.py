@@ -90,16 +90,17 @@ def _used(
     """
     money = unit == "microdollars"
     paces: dict[int, int] = dict.fromkeys(instants, 0)
-    first = window.start - reach
     for charge in charges:
         weight = charge.sign * (charge.price_microdollars_per_hour if money else 1)
         for shift, pace in ((0, weight), (reach, -weight)) if reach else ((0, weight),):
-            begin, end = max(charge.start + shift, first), min(charge.end + shift, window.end)
+            # What was used before a window counts in no window; a reach takes back all that was ever added.
+            begin = charge.start + shift if reach else max(charge.start, window.start)
+            end = min(charge.end + shift, window.end)
             if begin < end:
                 paces[begin] = paces.get(begin, 0) + pace
                 paces[end] = paces.get(end, 0) - pace
     used = pace = 0
-    before = first
+    before = min(paces)
     for at in sorted(paces):
         used += pace * (at - before)
         pace += paces[at]
@@ -110,7 +111,9 @@ def _used(
 
 def amount(value: float, unit: str) -> str:
     """Return an amount for people: ``12.5 h`` or ``$3.20``."""
-    return f"${value / 1_000_000:,.2f}" if unit == "microdollars" else f"{value / 3_600:.1f} h"
+    if unit == "microdollars":
+        return f"{'-' if value < 0 else ''}${abs(value) / 1_000_000:,.2f}"
+    return f"{value / 3_600:.1f} h"
 
 
 def burn_down_svg(chart: BurnDown, zone: str, width: int | None = None, height: int = 150) -> str:
@@ -127,7 +130,8 @@ def burn_down_svg(chart: BurnDown, zone: str, width: int | None = None, height: 
     parts = []
     for value in ticks(low, high, 3):
         y = _TOP + tall * (high - value) / (high - low)
-        label = f"${value:g}" if chart.unit == "microdollars" else f"{value:g} h"
+        dollars = f"{'-' if value < 0 else ''}${abs(value):g}"
+        label = dollars if chart.unit == "microdollars" else f"{value:g} h"
         parts.append(f'<line class="grid" x1="0" x2="{frame.x(1)}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{-GUTTER}" y="{y + 4:.1f}">{label}</text>')
     if not chart.rolling:

@@ -28,6 +28,7 @@ STYLE = """
   font-variant-numeric: tabular-nums; }
 .chart.axis { box-sizing: border-box; padding-left: 44px; }
 .chart text { fill: var(--quiet); } .chart .strong { fill: var(--ink); font-weight: 600; }
+.chart .aside { fill: var(--quiet); font-weight: 400; }
 .chart .grid { stroke: var(--line); shape-rendering: crispEdges; }
 .chart .edge { stroke: var(--plan); shape-rendering: crispEdges; }
 .chart .now { stroke: var(--now); stroke-width: 1.5; } .chart text.at-now { fill: var(--now); }

@@ -123,7 +123,9 @@ def timeline_svg(timeline: Timeline, zone: str, width: int | None = None, link: 
     top = float(_AXIS)
     for pool in timeline.pools:
         rows = _rows(timeline, pool)
-        parts.append(f'<text class="strong" x="2" y="{top + 16:g}">{words(pool.name)}</text>')
+        shut_now = any(timeline.now in shut for shut in timeline.closed.get(pool.name, ()))
+        aside = ' <tspan class="aside">closed</tspan>' if shut_now else ""
+        parts.append(f'<text class="strong row-name" x="2" y="{top + 16:g}">{words(pool.name)}{aside}</text>')
         first = top + _HEAD
         parts.append(_line(frame, 0, 1, first, first))
         for shut in timeline.closed.get(pool.name, ()):
@@ -133,7 +135,6 @@ def timeline_svg(timeline: Timeline, zone: str, width: int | None = None, link: 
                     f'<rect class="closed" x="{frame.x(left)}" y="{first + 1:g}" width="{frame.length(right - left)}" '
                     f'height="{_ROW * rows - 2:g}"><title>{words(pool.name)} closed</title></rect>'
                 )
-                parts.append(_label(frame, left, first + 13, "closed", right - left, "on-planned"))
         for session in timeline.sessions:
             if session.pool == pool.name:
                 parts.extend(_bars(frame, timeline, session, pool, first, zone, link))

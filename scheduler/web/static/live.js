@@ -43,6 +43,7 @@
       const places = [...part.querySelectorAll(".scroll")].map((each) => each.scrollLeft);
       part.replaceWith(next);
       [...next.querySelectorAll(".scroll")].forEach((each, index) => { each.scrollLeft = places[index] || 0; });
+      next.querySelectorAll(".chart-scroll").forEach(keepNames);
     }
     if (whole) {
       revision = fresh.documentElement.dataset.revision;
@@ -79,12 +80,18 @@
     setTimeout(() => follow(log), LOG_MS);
   };
 
+  // On a narrow screen the chart is wider than its place: it begins at now, and the names of its rows stay in sight.
+  const keepNames = (scroll) => scroll.style.setProperty("--scrolled", scroll.scrollLeft + "px");
+  document.addEventListener("scroll", (event) => {
+    if (event.target instanceof Element && event.target.matches(".chart-scroll")) keepNames(event.target);
+  }, { capture: true, passive: true });
   for (const scroll of document.querySelectorAll(".chart-scroll")) {
     const now = scroll.querySelector("#now");
     if (now) {
       const at = now.getBoundingClientRect().left - scroll.getBoundingClientRect().left;
       scroll.scrollLeft = at - scroll.clientWidth / 2;
     }
+    keepNames(scroll);
   }
   const log = document.getElementById("log");
   if (log) {
