@@ -127,7 +127,8 @@ class _Waiting:
     def _outbid(self, job: Job, number: int, by: str) -> Reason:
         price = None
         if self.prices is not None:
-            price = self.prices.per_second(self.case.class_of[number], self.case.now) * 3_600
+            # A solver that starts from another basis differs in the last digits, and a plan's digest holds its reasons.
+            price = float(f"{self.prices.per_second(self.case.class_of[number], self.case.now) * 3_600:.6g}")
         return Outbid(
             pool=self.case.books[number].pool.name,
             by=by,
