@@ -17,9 +17,10 @@ from platforms.artifacts.s3.store import S3Store
 from platforms.base import Capabilities, Misconfigured, Observed, QuotaReading, Refused, SessionState, Unreachable
 from platforms.sagemaker import answers
 from platforms.sagemaker.logs import read_logs
+from platforms.sagemaker.poller import Look, Poller
 from platforms.sagemaker.request import WORK_DIR, Order, is_ours, training_job, valid_name
 from platforms.sagemaker.settings import read_settings
-from platforms.sagemaker.state import INTERRUPTED, TERMINAL, failure, observed
+from platforms.sagemaker.state import INTERRUPTED, TERMINAL, ends_by, failure, observed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -50,6 +51,7 @@ class SageMakerPlatform:
         self._settings = settings = read_settings(options)
         self._context = context
         self._owner = settings.owner or _owner(context.state_folder.absolute())
+        self._poller = Poller(settings.poll_seconds)
         self._rest: tuple[int, Refused | Misconfigured] | None = None
 
     @cached_property
@@ -97,22 +99,25 @@ class SageMakerPlatform:
         A spot job that lost its instance is stopped: what SageMaker would start again knows nothing of the
         checkpoints made meanwhile, and the scheduler's next launch does.
         """
-        found = {}
-        with answers.translated("find", now):
-            for key in keys:
-                description = self._describe(key) if valid_name(key) else None
+
+        def look(key: str) -> Look | None:
+            with answers.translated("find", now):
+                description = self._describe(key)
                 if description is None or not is_ours(description, key, self._owner):
-                    continue
+                    return None
                 if description.get("SecondaryStatus") in INTERRUPTED:
                     self._stop(key)
-                found[key] = observed(description, now)
-                self._learn(description, found[key])
-        return found
+                seen = observed(description, now)
+                self._learn(description, seen)
+                return Look(seen, ends_by(description))
+
+        return self._poller.find(filter(valid_name, keys), now, look)
 
     def stop(self, key: str, now: int, *, force: bool) -> None:
         """Ask SageMaker to stop a job: SIGTERM, and SIGKILL two minutes later. It knows no harder way."""
         del force
         if valid_name(key):
+            self._poller.forget(key)
             with answers.translated("stop", now):
                 description = self._describe(key)
                 if description is not None and is_ours(description, key, self._owner):

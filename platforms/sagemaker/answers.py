@@ -36,6 +36,10 @@ def code_of(error: ClientError) -> str:
     return str(error.response.get("Error", {}).get("Code", ""))
 
 
+class Throttled(Unreachable):
+    """AWS is asked too often, by us or by somebody else of the account."""
+
+
 @contextmanager
 def translated(action: str, now: int = 0) -> Iterator[None]:
     """Turn what AWS's client and the artifact store raise into PlatformError and its kin."""
@@ -87,7 +91,7 @@ def _answered(action: str, error: ClientError, now: int) -> PlatformError:
     if code in _THROTTLED:
         if action == "launch":  # turned away before anything was done
             return Refused("sagemaker", action, why, wait_until=now + _THROTTLED_SECONDS)
-        return Unreachable("sagemaker", action, why)
+        return Throttled("sagemaker", action, why)
     if code == "ValidationException" and action == "launch":
         return Misconfigured("sagemaker", action, why, "Check role, bucket, image and instance types of this pool")
     return Unreachable("sagemaker", action, why)

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 _REQUIRED = ("region", "bucket", "role", "image", "instance_types")
 _KNOWN = frozenset({
-    *_REQUIRED, "prefix", "python", "volume_gb", "pending_seconds", "spot", "owner", "profile", "credentials",
-    "endpoint", "force_p3", "expected_device",
+    *_REQUIRED, "prefix", "python", "volume_gb", "pending_seconds", "poll_seconds", "spot", "owner", "profile",
+    "credentials", "endpoint", "force_p3", "expected_device",
 })  # fmt: skip
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]{1,512}", re.ASCII)
 _INSTANCE = re.compile(r"ml\.[a-z0-9-]{1,20}\.[a-z0-9]{1,20}", re.ASCII)
@@ -30,7 +30,8 @@ class Settings:
     """Where training jobs run and on what.
 
     ``instance_types`` are tried in their order; ``pending_seconds`` is how long AWS may look for one (0: AWS's own
-    limit). ``owner`` tells this scheduler's jobs from another's of the same name; empty means made up at first use.
+    limit), ``poll_seconds`` how often a running job is looked at. ``owner`` tells this scheduler's jobs from another's
+    of the same name; empty means made up at first use.
     """
 
     region: str
@@ -42,6 +43,7 @@ class Settings:
     python: str
     volume_gb: int
     pending_seconds: int
+    poll_seconds: int
     spot: bool
     owner: str
     profile: str
@@ -87,6 +89,7 @@ def read_settings(options: Mapping[str, str]) -> Settings:
         python=options.get("python", "python3"),
         volume_gb=max(1, read_count("sagemaker", options, "volume_gb", 50)),
         pending_seconds=pending,
+        poll_seconds=read_count("sagemaker", options, "poll_seconds", 30),
         spot=spot,
         owner=options.get("owner", ""),
         profile=options.get("profile", ""),

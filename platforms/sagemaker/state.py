@@ -19,6 +19,7 @@ INTERRUPTED = frozenset({"Interrupted", "Restarting"})
 # How long after its end a job's bill may take to appear.
 _BILL_SECONDS = 600
 _REASON_CHARACTERS = 500
+_RUNTIME_SECONDS = 86_400  # AWS's own limit, where none is set
 
 
 def observed(description: Mapping[str, Any], now: int) -> Observed:
@@ -42,6 +43,12 @@ def observed(description: Mapping[str, Any], now: int) -> Observed:
     if billed is not None:
         ended = started + int(billed)
     return Observed(key, SessionState.ENDED, arn, started, ended, _why(description))
+
+
+def ends_by(description: Mapping[str, Any]) -> int:
+    """Return when AWS ends a job at the latest, if it began to run when it was made."""
+    runtime = description.get("StoppingCondition", {}).get("MaxRuntimeInSeconds", _RUNTIME_SECONDS)
+    return int(description["CreationTime"].timestamp()) + int(runtime)
 
 
 def failure(description: Mapping[str, Any]) -> tuple[str, str]:

@@ -230,6 +230,7 @@ def sagemaker(folder: Path) -> Iterator[Place]:
             "region": "us-east-1",
             "bucket": "uff-conformance",
             "prefix": f"{folder.name}/",
+            "poll_seconds": "0",
             "role": "arn:aws:iam::123456789012:role/uff-execution",
             "image": "pytorch",
             "instance_types": "ml.g4dn.xlarge",
