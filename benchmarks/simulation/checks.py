@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import TYPE_CHECKING
 
 from benchmarks.simulation.bills import check_bills
@@ -9,17 +10,22 @@ from benchmarks.simulation.faults import Violation
 from scheduler.core.job import Active, Held, Queued
 from scheduler.core.ledger import EntryKind
 from scheduler.core.run import Ended
-from scheduler.store import jobs, ledger, plans, runs
+from scheduler.store import jobs, ledger, plans, runs, watched
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy import Connection
 
     from benchmarks.simulation.bills import Bill
+    from benchmarks.simulation.session import Session
     from benchmarks.simulation.world import World
+    from scheduler.core.ledger import Charge
     from scheduler.store.engine import Database
 
 # A clock that is wrong by so much at the start and again at the end moves a hold against the bill.
 _SKEW_SECONDS = 90
+_LEAVES_WITHIN_SECONDS = 120  # from the moment a session is given up: it finds its stop flag
 
 
 def check_database(database: Database) -> None:
@@ -70,16 +76,38 @@ def check_explained(database: Database) -> None:
 
 def check_truth(world: World, database: Database) -> None:
     """Raise Violation when a session runs that the daemon does not know of, or a pool was billed too much."""
+    mood = world.scenario.mood
     tolerance = 0
-    for place in world.places.values():
-        if world.scenario.mood.clock_jumps_per_week:
-            tolerance = 2 * _SKEW_SECONDS * (1 + len(place.sessions))
-        check_bills(place.pool, place.bills(), tolerance)
     with database.read() as tx:
-        known = {run.key for run in runs.live(tx)}
+        known = {run.key for run in runs.live(tx)} | {one.run.key for one in watched.everything(tx)}
+        given_up = {} if mood.honest and not mood.rates.stall else _given_up(tx)
+    for place in world.places.values():
+        if mood.clock_jumps_per_week:
+            tolerance = 2 * _SKEW_SECONDS * (1 + len(place.sessions))
+        expected = [bill for key, session in place.sessions.items() if key not in given_up and (bill := session.bill())]
+        check_bills(place.pool, expected, tolerance)
+        for key in place.sessions.keys() & given_up.keys():
+            _check_late(world, place.sessions[key], given_up[key])
     for session in world.live_sessions():
         if session.key not in known:
             raise Violation("no orphan session", f"{session.key} runs and the daemon does not know")
+
+
+def _given_up(tx: Connection) -> dict[str, int]:
+    """Return when each run was given up that was thought never to have started."""
+    ended = ((run.key, run.state) for run in runs.since(tx, 0))
+    return {key: state.at for key, state in ended if isinstance(state, Ended) and state.started is None}
+
+
+def _check_late(world: World, session: Session, given_up_at: int) -> None:
+    """Raise Violation when a session goes on that was given up: its platform hid it, or started it late."""
+    bill = session.bill()
+    if bill is None:
+        return
+    world.sometimes("given up and billed")
+    beyond = bill[1] - max(bill[0], given_up_at)
+    if beyond > _LEAVES_WITHIN_SECONDS + _SKEW_SECONDS * bool(world.scenario.mood.clock_jumps_per_week):
+        raise Violation("what is given up leaves", f"{session.key} was billed for {beyond} s after it was given up")
 
 
 def check_at_rest(world: World, database: Database) -> None:
@@ -90,12 +118,16 @@ def check_at_rest(world: World, database: Database) -> None:
         charges = ledger.charges(tx, 0)
         live = runs.live(tx)
         ended = {run.key: run.state for run in runs.since(tx, 0)}
+        late = [one.run.key for one in watched.everything(tx)]
+    if late:
+        raise Violation("every watch ends", f"{late} are still watched")
     if live:
         raise Violation("no orphan reservation", f"{[run.key for run in live]} are live, and nothing is left to do")
     for place in world.places.values():
-        booked: dict[str, list[tuple[int, int]]] = {}
+        by_run: dict[str, list[Charge]] = {}
         for charge in charges.get(place.name, ()):
-            booked.setdefault(str(charge.run), []).append((charge.start, charge.end))
+            by_run.setdefault(str(charge.run), []).append(charge)
+        booked = {key: net for key, mine in by_run.items() if (net := _net(mine))}
         for key, session in place.sessions.items():
             bill = session.bill()
             billed = [bill] if bill is not None and bill[1] > bill[0] else []
@@ -106,6 +138,21 @@ def check_at_rest(world: World, database: Database) -> None:
     for key, state in ended.items():
         if not isinstance(state, Ended):
             raise Violation("every run ends", f"{key} is {state}")
+
+
+def _net(charges: Sequence[Charge]) -> list[Bill]:
+    """Return where charges are left once credits are taken off. Raises Violation when a second counts otherwise."""
+    edges = sorted({edge for charge in charges for edge in (charge.start, charge.end)})
+    found: list[Bill] = []
+    for start, end in pairwise(edges):
+        density = sum(charge.sign for charge in charges if charge.start <= start and end <= charge.end)
+        if density not in {0, 1}:
+            raise Violation("ledger equals the bill", f"{charges[0].run} counts {density} times from {start} to {end}")
+        if density and found and found[-1][1] == start:
+            found[-1] = (found[-1][0], end)
+        elif density:
+            found.append((start, end))
+    return found
 
 
 def _compare(what: str, skew: int | None, billed: list[Bill], booked: list[Bill]) -> None:

@@ -48,7 +48,7 @@ class Mood:
 
 GOOD = Mood()
 
-STALLS, LIARS = 0.0, 0.0
+STALLS, LIARS = 0.2, 0.2
 
 # Name of the field, chance that a seed has the trouble at all, and how bad it may get.
 _TROUBLES: tuple[tuple[str, float, float], ...] = (
@@ -89,6 +89,9 @@ def draw_mood(rng: Random) -> Mood:
         stall=scale / 3 if rng.random() < STALLS else 0.0,
     )
     fields: dict[str, Any] = {**troubles, "rates": rates, "honest": rng.random() >= LIARS, "warned": rng.random()}
+    if not fields["honest"]:
+        # Nothing could be done about a session that is not shown, gives no sign of life and follows no stop.
+        fields["deaf"] = 0.0
     return Mood(**fields)
 
 

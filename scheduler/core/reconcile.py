@@ -7,7 +7,7 @@ a session that cannot be asked to save is ended by force only where that costs l
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, assert_never
 
 from scheduler.core.run import Ended, Lane, Outcome, Reserved, Run, Running, Stopping, Submitting
@@ -41,7 +41,8 @@ class Facts:
     """Everything known about one live run.
 
     ``sighting`` is None when the platform did not name the key; ``reachable`` is False when it did not answer at all.
-    ``complete`` is False when the artifact store did not tell everything that the run's lanes left there.
+    ``complete`` is False when the artifact store did not tell everything that the run's lanes left there; ``heard`` is
+    True when one of them has left a sign of life.
     ``results`` holds final words of lanes by index; ``wishes`` what people want of the lanes' jobs, by job name.
     """
 
@@ -53,6 +54,7 @@ class Facts:
     visibility_seconds: int
     overdue_seconds: int
     complete: bool = True
+    heard: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +88,10 @@ class CloseLane:
 
 @dataclass(frozen=True, slots=True)
 class Finish:
-    """The run is over: ``started`` .. ``ended`` is charged; ``started`` None means it never ran."""
+    """The run is over: ``started`` .. ``ended`` is charged; ``started`` None means it never ran.
+
+    ``proven`` is False when time passed instead of the platform giving its word, so it may be wrong yet.
+    """
 
     run: Run
     outcome: Outcome
@@ -94,6 +99,7 @@ class Finish:
     ended: int
     lanes: tuple[LaneEnd, ...]
     why: str
+    proven: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,8 +136,14 @@ def _steps(fact: Facts, now: int) -> list[Step]:
         case Submitting(since=since):
             if fact.sighting is None:
                 patience = fact.visibility_seconds + fact.overdue_seconds
-                if fact.reachable and now > since + patience:
-                    return [_never_ran(fact, now, f"not on the platform {patience} s after the launch")]
+                if now <= since + patience:
+                    return []
+                if fact.heard:
+                    # Late is the platform's list, not the session: it has written to the artifact store.
+                    return [Accept(run, run.key, run.planned_start)]
+                if fact.reachable and fact.complete:
+                    given_up = _never_ran(fact, now, f"not on the platform {patience} s after the launch")
+                    return [replace(given_up, proven=False)]
                 return []
             if fact.sighting.state == "absent":
                 return [_never_ran(fact, now, fact.sighting.detail or "the platform proves it never started")]
@@ -158,7 +170,7 @@ def _steps_of_session(fact: Facts, now: int) -> list[Step]:
         fact.sighting is None and fact.reachable
     ):
         gone = Sighting("ended", "", None, run.held_until, "gone from the platform after its deadline")
-        return [_finish(fact, gone, now)] if fact.complete else []
+        return [replace(_finish(fact, gone, now), proven=False)] if fact.complete else []
     steps: list[Step] = [
         CloseLane(run, _lane_end(lane, fact.results[lane.index], run, None))
         for lane in run.lanes

@@ -13,7 +13,8 @@ from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.reconcile import Accept, AskStop, CloseLane, Finish, ForceStop, LaneEnd, Step
 from scheduler.core.run import CONSEQUENCES, Outcome, Running, Stopping
 from scheduler.core.throughput import Estimate, Sample, alone, learn
-from scheduler.store import checkpoints, events, jobs, ledger, rates, runs
+from scheduler.core.window import DAY
+from scheduler.store import checkpoints, events, jobs, ledger, rates, runs, watched
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from scheduler.service.observe import Observation
     from scheduler.service.ports import Ports
     from scheduler.store.jobs import JobRecord
+
+WATCHED_SECONDS = DAY  # after its hold: how long a run is looked for that was settled without the platform's word
 
 
 def apply(
@@ -103,6 +106,9 @@ def _finish(ports: Ports, tx: Connection, step: Finish, now: int) -> None:
             )
         ],
     )
+    if not step.proven:
+        booked = None if step.started is None else (step.started, step.ended)
+        watched.add(tx, run.key, max(now, run.held_until) + WATCHED_SECONDS, booked)
 
 
 def _close_lane(ports: Ports, tx: Connection, run: Run, end: LaneEnd, now: int) -> None:

@@ -22,7 +22,8 @@ from scheduler.service.launch import launch_all, reserve
 from scheduler.service.observe import observe
 from scheduler.service.retention import sweep_ended
 from scheduler.service.snapshot import load_snapshot
-from scheduler.store import checkpoints, events, jobs, plans, runs
+from scheduler.service.watch import watch
+from scheduler.store import checkpoints, events, jobs, plans, runs, watched
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,12 +32,14 @@ if TYPE_CHECKING:
     from scheduler.core.plan import Plan
     from scheduler.service.observe import Observation
     from scheduler.service.ports import Ports
+    from scheduler.store.watched import Watched
 
 _PLAN_AT_LEAST_EVERY_SECONDS = 6 * HOUR  # nothing happened, and nothing planned is due
 _PLAN_AGAIN_SECONDS = 600  # something due could not be launched
 # What a launch that goes to plan leaves in the event log: the plan said so, hence it is no reason to plan anew.
 _AS_PLANNED = frozenset({"run.reserved", "job.activate", "run.submit", "run.accept"})
 _EVENTS_MAX = 200
+_WATCH_EVERY_SECONDS = 600  # runs that were settled without the platform's word are looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,10 +48,11 @@ class _Loaded:
     wishes: Mapping[str, tuple[Wish, str]]
     known_steps: Mapping[str, int]
     known_keys: set[str]
+    watched: list[Watched]
 
 
 class Cycle:
-    """Runs cycles. Keeps only what may be lost: when to plan next, the plan in force, and the heartbeats it wrote."""
+    """Runs cycles. Keeps only what may be lost: when to plan next, the plan in force, what it has heard and flagged."""
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
@@ -56,6 +60,8 @@ class Cycle:
         self._planned_event = -1
         self._incumbent: Plan | None = None
         self._heard: dict[tuple[str, int], dict[str, Any]] = {}
+        self._flagged: dict[str, int] = {}  # intents about to be given up: since when their stop flags lie in the store
+        self._watch_at = 0
 
     def run(self) -> int:
         """Run one cycle and return the scheduled second it was run for. Raises what the database raises."""
@@ -79,6 +85,9 @@ class Cycle:
         ports = self._ports
         now = ports.clock.now()
         loaded = self._load()
+        if loaded.watched and now >= self._watch_at:
+            watch(ports, loaded.watched, now)
+            self._watch_at = now + _WATCH_EVERY_SECONDS
         if not loaded.live:
             return now
         seen = observe(ports, loaded.live, loaded.known_steps, loaded.known_keys, now)
@@ -99,23 +108,29 @@ class Cycle:
         return now
 
     def _fenced(self, steps: Sequence[Step]) -> list[Step]:
-        """Return the steps that may be taken; an intent is given up only once its stop flag is in the store.
+        """Return the steps that may be taken; an intent is given up only some time after its stop flag was put.
 
-        A platform that starts such a session after all, later than it promised, then starts one that leaves at once
-        instead of a second one that trains the same job.
+        A session that the platform started without showing it follows the flag and leaves within that time; one that it
+        starts later finds the flag and leaves at once. So neither trains beside the next session of the job.
         """
-        return [
-            step
-            for step in steps
-            if not (isinstance(step, Finish) and step.started is None and isinstance(step.run.state, Submitting))
-            or self._put_stop_flag(step.run, None, step.why)
-        ]
+        taken: list[Step] = []
+        for step in steps:
+            if isinstance(step, Finish) and not step.proven and isinstance(step.run.state, Submitting):
+                key = step.run.key
+                if key not in self._flagged and self._put_stop_flag(step.run, None, step.why):
+                    self._flagged[key] = self._ports.clock.now()
+                flagged = self._flagged.get(key)
+                if flagged is None or self._ports.clock.now() < flagged + self._ports.policy.overdue_seconds:
+                    continue
+                del self._flagged[key]
+            taken.append(step)
+        return taken
 
     def _load(self) -> _Loaded:
         with self._ports.database.read() as tx:
-            live = runs.live(tx)
+            live, late = runs.live(tx), watched.everything(tx)
             if not live:
-                return _Loaded([], {}, {}, set())
+                return _Loaded([], {}, {}, set(), late)
             names = sorted({lane.job for run in live for lane in run.lanes})
             records = [record for name in names if (record := jobs.find(tx, name))]
             return _Loaded(
@@ -127,6 +142,7 @@ class Cycle:
                 },
                 known_steps={record.spec.name: record.done_step for record in records},
                 known_keys=checkpoints.keys(tx, names),
+                watched=late,
             )
 
     def _facts(self, loaded: _Loaded, seen: Observation) -> list[Facts]:
@@ -153,6 +169,7 @@ class Cycle:
                     visibility_seconds=visibility,
                     overdue_seconds=ports.policy.overdue_seconds,
                     complete=seen.is_complete(run),
+                    heard=seen.heard(run),
                 )
             )
         return facts

@@ -10,7 +10,7 @@ from jobs.checkpoint import BadManifest, Manifest, parse_manifest, split_key
 from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
 from platforms.base import PlatformError, Refused, SessionState, StopChannel
 from scheduler.core.reconcile import Sighting
-from scheduler.core.run import Run, Running, Stopping
+from scheduler.core.run import Reserved, Run, Submitting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -52,6 +52,10 @@ class Observation:
     unread: set[str] = field(default_factory=set)
     unlisted: set[str] = field(default_factory=set)
 
+    def heard(self, run: Run) -> bool:
+        """Whether a lane of the run has left a sign of life."""
+        return any((run.key, lane.index) in self.heartbeats | self.results for lane in run.lanes)
+
     def is_complete(self, run: Run) -> bool:
         """Whether everything that the run's lanes left in the artifact store was seen."""
         return run.key not in self.unread and not any(lane.job in self.unlisted for lane in run.lanes)
@@ -69,7 +73,7 @@ def observe(
     _ask_platforms(ports, runs, seen, now)
     _bring_home(ports, [run for run in runs if _is_ended(run, seen)], seen, now)
     for run in runs:
-        if isinstance(run.state, Running | Stopping) or run.key in seen.sightings:
+        if not isinstance(run.state, Reserved):
             _read_lanes(ports, run, seen)
     claims = _claimed_jobs(runs, seen, known_steps)
     read_manifests(ports, claims, set(known_keys), seen)
@@ -171,7 +175,8 @@ def _claimed_jobs(runs: Sequence[Run], seen: Observation, known_steps: Mapping[s
             report = seen.results.get((run.key, lane.index)) or seen.heartbeats.get((run.key, lane.index)) or {}
             step = report.get("checkpoint_step")
             ahead = isinstance(step, int) and step > known_steps.get(lane.job, -1)
-            if ahead or (_is_ended(run, seen) and lane.outcome is None):
+            unsure = isinstance(run.state, Submitting) and run.key not in seen.sightings
+            if ahead or unsure or (_is_ended(run, seen) and lane.outcome is None):
                 claimed.add(lane.job)
     return sorted(claimed)
 

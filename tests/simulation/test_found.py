@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from benchmarks.simulation.database import Laboratory
 from benchmarks.simulation.scenario import steady_scenario
 from benchmarks.simulation.simulation import Simulation
 from jobs.checkpoint import Component, Manifest, manifest_key
-from scheduler.core.reconcile import Facts, Finish, Sighting, reconcile
+from scheduler.core.reconcile import Accept, Facts, Finish, Sighting, reconcile
 from scheduler.core.run import Lane, Outcome, Run, Running, Submitting
 from scheduler.service.apply import apply
 from scheduler.service.observe import Observation
@@ -46,15 +48,32 @@ def test_a_checkpoint_read_late_is_kept_to_fall_back_on(laboratory: Laboratory) 
         assert jobs.get(tx, "main").done_step == 10
 
 
-def test_an_intent_is_given_up_only_once_its_stop_flag_is_in_the_store(laboratory: Laboratory) -> None:
-    # A platform that started the session later than promised had two sessions train the same job.
+def test_an_intent_is_given_up_only_some_time_after_its_stop_flag_is_in_the_store(laboratory: Laboratory) -> None:
+    # A platform that started the session later than promised, or hid it, had two sessions train the same job.
     simulation = Simulation(laboratory, steady_scenario())
     cycle = simulation.boot()
     seat = Lane(0, "main", 1, (0,), None)
     run = Run("uff-main-0001", "weekly", (seat,), 1_000, 5_000, 5_100, Submitting(1_000, 1))
-    step = Finish(run, Outcome.REJECTED, None, 2_000, (), "not on the platform")
+    step = Finish(run, Outcome.REJECTED, None, 2_000, (), "not on the platform", proven=False)
     simulation.world.shelves.down = True
     assert cycle._fenced([step]) == []
+    simulation.world.agenda.advance(simulation.world.now + 10_000)
+    assert cycle._fenced([step]) == []
     simulation.world.shelves.down = False
-    assert cycle._fenced([step]) == [step]
+    assert cycle._fenced([step]) == []
     assert "runs/uff-main-0001/stop" in simulation.world.shelves.objects
+    simulation.world.agenda.advance(simulation.world.now + 300)
+    assert cycle._fenced([step]) == [step]
+    refused = Finish(run, Outcome.REJECTED, None, 2_000, (), "the platform proves it never started")
+    assert cycle._fenced([refused]) == [refused]
+
+
+def test_a_session_that_writes_is_not_given_up_however_long_its_platform_hides_it() -> None:
+    run = Run("uff-main-0001", "weekly", (Lane(0, "main", 1, (0,), None),), 1_000, 5_000, 5_100, Submitting(1_000, 1))
+    unseen = Facts(run, None, True, {}, {}, 60, 300, True)
+    assert reconcile([unseen], 1_300) == []
+    (given_up,) = reconcile([unseen], 1_400)
+    assert isinstance(given_up, Finish)
+    assert not given_up.proven
+    (adopted,) = reconcile([replace(unseen, heard=True)], 1_400)
+    assert adopted == Accept(run, "uff-main-0001", 1_000)
