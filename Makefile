@@ -37,7 +37,7 @@ bench: .venv/ready-dev ## Run the short benchmarks and print their figures
 bench-planner: .venv/ready-dev ## Measure the planner against its bounds and other orders (ARGS=--quick, or a trace file)
 	$(BIN)/python benchmarks/bench_planner.py $(ARGS)
 
-kill9: .venv/ready-dev ## Kill daemons of fifty rehearsals at random moments and audit what is left (an hour)
+kill9: .venv/ready-dev ## Kill daemons of fifty rehearsals at random moments and audit what is left (ten minutes)
 	$(BIN)/python benchmarks/kill9.py 50 $(ARGS)
 
 simulate: .venv/ready-dev ## Simulate 2,400 weeks, every crash point and all mutants (20 minutes at most on two cores)

@@ -3,17 +3,20 @@
     python benchmarks/kill9.py [RUNS] [FIRST_SEED]
 
 Prints, and writes to benchmarks/out/kill9.json: kill9_runs, kill9_kills, kill9_adopted, kill9_duplicates,
-kill9_losses, kill9_failures and adoption_seconds_max. Exits with 1 when anything was found; a seed that did can be
+kill9_losses, kill9_failures, adoption_seconds_max and its median (from the start of the new daemon), resume_seconds_max
+(from the command that starts it), and the machine's load while it ran, which stretches both. Exits with 1 when anything was found; a seed that did can be
 tried again alone: ``python benchmarks/kill9.py 1 SEED``.
 """
 
 from __future__ import annotations
 
 import json
+import os
 import sys
 import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from statistics import median
 from typing import TYPE_CHECKING
 
 from benchmarks.crashes.campaign import attack
@@ -43,6 +46,8 @@ def main(words: Sequence[str]) -> int:
 
 def figures_of(outcomes: Sequence[Outcome]) -> dict[str, float]:
     """Return the figures of a campaign."""
+    adoptions = [seconds for outcome in outcomes for seconds in outcome.adoption_seconds]
+    resumes = [seconds for outcome in outcomes for seconds in outcome.resume_seconds]
     return {
         "kill9_runs": len(outcomes),
         "kill9_kills": sum(len(outcome.kills) for outcome in outcomes),
@@ -50,7 +55,10 @@ def figures_of(outcomes: Sequence[Outcome]) -> dict[str, float]:
         "kill9_duplicates": sum(len(outcome.findings.duplicates) for outcome in outcomes),
         "kill9_losses": sum(len(outcome.findings.losses) for outcome in outcomes),
         "kill9_failures": sum(len(outcome.failures) + len(outcome.findings.other) for outcome in outcomes),
-        "adoption_seconds_max": round(max((s for o in outcomes for s in o.adoption_seconds), default=0.0), 2),
+        "adoption_seconds_max": round(max(adoptions, default=0.0), 2),
+        "adoption_seconds_median": round(median(adoptions), 2) if adoptions else 0.0,
+        "resume_seconds_max": round(max(resumes, default=0.0), 2),
+        "load_per_core": round(os.getloadavg()[2] / (os.cpu_count() or 1), 2),
     }
 
 

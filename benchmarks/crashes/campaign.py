@@ -26,12 +26,17 @@ _MOMENTS = ("time", "time", "launch", "checkpoint", "start")
 
 @dataclass(slots=True)
 class Outcome:
-    """What one rehearsal under fire came to. ``adoption_seconds`` are real, from the restart to the first look."""
+    """What one rehearsal under fire came to.
+
+    ``adoption_seconds`` are real, from the start of the new daemon to its first look at what the old one left running;
+    ``resume_seconds`` from the moment the command that starts it was typed.
+    """
 
     seed: int
     kills: list[str] = field(default_factory=list)
     adopted: int = 0
     adoption_seconds: list[float] = field(default_factory=list)
+    resume_seconds: list[float] = field(default_factory=list)
     findings: Audit = field(default_factory=Audit)
     failures: list[str] = field(default_factory=list)
 
@@ -139,21 +144,18 @@ def _adopt(
     """Resume, and see how long it takes until the new daemon has looked at what the old one left running."""
     command.wait()
     looked = _beats(stage)
-    begun = stopwatch()
+    typed = stopwatch()
     again = stage.resume()
+    until(lambda: again.poll() is not None or stage.daemon_pid() is not None, "the next daemon")
+    started = stopwatch()
     # A session that ended while nobody looked is settled instead; that is adoption as well.
     until(
-        lambda: (
-            again.poll() is not None
-            or (
-                stage.daemon_pid() is not None
-                and (not before or any(_beats(stage)[key] != looked[key] for key in looked))
-            )
-        ),
+        lambda: again.poll() is not None or not before or any(_beats(stage)[key] != looked[key] for key in looked),
         "the adoption of what ran",
     )
     if before:
-        outcome.adoption_seconds.append(stopwatch() - begun)
+        outcome.adoption_seconds.append(stopwatch() - started)
+        outcome.resume_seconds.append(stopwatch() - typed)
         outcome.adopted += len(before)
     for key, claim in stage.live().items():
         if key in before and claim != before[key]:
