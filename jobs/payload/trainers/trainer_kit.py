@@ -46,6 +46,10 @@ class Training:
         """Report a step (the first report ends set-up) with any of loss, held_out_loss, gpu_memory_bytes."""
         self._say({"step": step, **values})
 
+    def begin_saving(self, step: int) -> None:
+        """Say that a save begins before ``checkpoint`` does, where a framework writes the files first."""
+        self._say({"saving": step})
+
     def checkpoint(self, step: int, write: Callable[[Path], None], metrics: Mapping[str, float]) -> bool:
         """Save: ``write`` puts files into the folder it gets.
 
@@ -56,7 +60,7 @@ class Training:
         if step == self._saved_step:
             self._say({"saved": step})
             return True
-        self._say({"saving": step})
+        self.begin_saving(step)
         partial, final = (self._checkpoint_dir / name for name in (f".partial-{step:08d}", f"step-{step:08d}"))
         shutil.rmtree(partial, ignore_errors=True)
         try:

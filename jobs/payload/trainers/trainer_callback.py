@@ -1,0 +1,92 @@
+"""The training contract for users of Hugging Face's Trainer: a callback, and where to resume from.
+
+::
+
+    scheduled = SchedulerCallback()
+    arguments = TrainingArguments("trainer", max_steps=scheduled.target_step, save_strategy="no", seed=scheduled.seed)
+    trainer = Trainer(model, arguments, train_dataset=rows, callbacks=[scheduled])
+    trainer.train(resume_from_checkpoint=scheduled.resume_from)
+
+Saves happen where an optimiser step ends, so that a resumed run repeats nothing and skips nothing. Leave
+``save_strategy`` at "no": when to save is the agent's to say.
+"""
+
+from __future__ import annotations
+
+import math
+import shutil
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from transformers import TrainerCallback
+
+# Run beside a script, the kit lies in this folder; as part of a package, it is a sibling.
+if TYPE_CHECKING or __package__:
+    from .trainer_kit import Training
+else:
+    from trainer_kit import Training
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+
+class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not there where types are checked
+    """Reports steps, saves when asked, stops when asked, and saves at the target step.
+
+    ``held_out`` computes a loss of the model that goes into each checkpoint's metrics. It must not draw random numbers
+    (evaluating through the Trainer does), or a resumed run differs from one that was never interrupted.
+    """
+
+    def __init__(self, training: Training | None = None, held_out: Callable[[Any], float] | None = None) -> None:
+        self._training = training or Training()
+        self._held_out = held_out
+        self._loss: float | None = None
+        self.target_step = self._training.target_step
+        self.seed = self._training.seed
+        resume = self._training.resume_dir
+        self.resume_from = str(resume) if resume else None
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """End set-up."""
+        del args, control
+        self._training.progress(int(state.global_step))
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
+        """Report the step and its loss."""
+        del args, control
+        loss = (logs or {}).get("loss")
+        if loss is not None and math.isfinite(loss):
+            self._loss = float(loss)
+            values = {"gpu_memory_bytes": torch.cuda.max_memory_allocated()} if torch.cuda.is_available() else {}
+            self._training.progress(int(state.global_step), loss=self._loss, **values)
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
+        """Between two optimiser steps: report, and save or stop when that is due."""
+        del args
+        step = int(state.global_step)
+        self._training.progress(step)
+        if self._training.should_save or self._training.should_stop or step >= self.target_step:
+            self._training.begin_saving(step)
+            control.should_save = True
+        if self._training.should_stop:
+            control.should_training_stop = True
+        return control
+
+    def on_save(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
+        """Hand over what the Trainer wrote. Only the first process of several does."""
+        del control
+        if not state.is_world_process_zero:
+            return
+        step = int(state.global_step)
+        written = Path(args.output_dir) / f"checkpoint-{step}"
+        metrics = {} if self._loss is None else {"loss": self._loss}
+        if self._held_out is not None:
+            metrics["held_out_loss"] = self._held_out(model)
+
+        def move(folder: Path) -> None:
+            for path in written.iterdir():
+                shutil.move(path, folder / path.name)
+
+        self._training.checkpoint(step, move, metrics)
+        shutil.rmtree(written, ignore_errors=True)
