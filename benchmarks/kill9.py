@@ -4,8 +4,8 @@
 
 Prints, and writes to benchmarks/out/kill9.json: kill9_runs, kill9_kills, kill9_adopted, kill9_duplicates,
 kill9_losses, kill9_failures, adoption_seconds_max and its median (from the start of the new daemon), resume_seconds_max
-(from the command that starts it), and the machine's load while it ran, which stretches both. Exits with 1 when anything was found; a seed that did can be
-tried again alone: ``python benchmarks/kill9.py 1 SEED``.
+(from the command that starts it), and the load of the machine, which stretches both. Exits with 1 when anything was
+found; a seed that did can be tried again alone: ``python benchmarks/kill9.py 1 SEED``.
 """
 
 from __future__ import annotations
