@@ -118,6 +118,7 @@ class Wire:
         ``limit_bytes``), Unreachable.
         """
         from requests.exceptions import RequestException
+        from urllib3.exceptions import HTTPError
 
         with target.open("xb") as sink:
             tries = _DOWNLOAD_TRIES
@@ -125,7 +126,7 @@ class Wire:
                 had = sink.tell()
                 try:
                     self._receive(url, sink, limit_bytes, seconds)
-                except RequestException as error:
+                except (RequestException, HTTPError) as error:
                     tries = _DOWNLOAD_TRIES if sink.tell() > had else tries - 1
                     if tries <= 0:
                         raise Unreachable("kaggle", "download", _reason(error)) from None
@@ -145,7 +146,8 @@ class Wire:
                 if had and response.status_code != 206:
                     had = sink.seek(0)
                     sink.truncate()
-                for piece in response.iter_content(PIECE_BYTES):
+                # Pieces as they come: what is waited for is lost when the connection breaks.
+                while piece := response.raw.read1(PIECE_BYTES, decode_content=True):
                     sink.write(piece)
                     if sink.tell() > limit_bytes:
                         raise Denied(TOO_LARGE, f"the output file is larger than {limit_bytes} bytes")
