@@ -9,13 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from platforms.artifacts.s3.store import S3Store
 from platforms.base import Capabilities, Misconfigured, Observed, QuotaReading, Refused, SessionState, Unreachable
-from platforms.sagemaker import answers
+from platforms.sagemaker import answers, sdk
 from platforms.sagemaker.logs import read_logs
 from platforms.sagemaker.poller import Look, Poller
 from platforms.sagemaker.request import WORK_DIR, Order, is_ours, training_job, valid_name
@@ -67,6 +68,20 @@ class SageMakerPlatform:
         return self._connect("s3")
 
     @cached_property
+    def _sdk_session(self) -> Any:
+        return sdk.session_of(
+            lambda name: self._jobs if name == "sagemaker" else self._connect(name), self._settings.region
+        )
+
+    @cached_property
+    def _image(self) -> str:
+        """The image's address; a name is looked up once. Raises Misconfigured."""
+        settings = self._settings
+        if sdk.names_image(settings.image):
+            return sdk.image_address(settings.image, settings.region, settings.instance_types[0])
+        return settings.image
+
+    @cached_property
     def _files(self) -> S3Store:
         notes = self._context.state_folder / "uploads"
         return S3Store(self._s3, self._settings.bucket, notes, prefix=self._settings.prefix)
@@ -74,7 +89,7 @@ class SageMakerPlatform:
     def launch(self, request: LaunchRequest, now: int) -> Observed:
         """Start a training job named by the key; see Platform.launch."""
         order = self._order(request, now)
-        body = training_job(order, self._settings)
+        body = training_job(order, replace(self._settings, image=self._image))
         with answers.translated("launch", now):
             standing = self._describe(request.key)
         if standing is not None:
@@ -214,7 +229,10 @@ class SageMakerPlatform:
         from botocore.exceptions import ClientError, HTTPClientError
 
         try:
-            self._jobs.create_training_job(**body)
+            if self._settings.launcher == "sdk":
+                sdk.create_training_job(body, self._sdk_session)
+            else:
+                self._jobs.create_training_job(**body)
         except ClientError as error:
             server_failed = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500
             if answers.code_of(error) in answers.IN_USE:

@@ -10,14 +10,15 @@ from platforms.artifacts.keys import is_key
 from platforms.artifacts.s3.client import connect
 from platforms.base import Misconfigured
 from platforms.registry import read_count, reject_unknown
+from platforms.sagemaker.sdk import PREFIX, names_image
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _REQUIRED = ("region", "bucket", "role", "image", "instance_types")
 _KNOWN = frozenset({
-    *_REQUIRED, "prefix", "python", "volume_gb", "pending_seconds", "poll_seconds", "spot", "owner", "profile",
-    "credentials", "endpoint", "force_p3", "expected_device",
+    *_REQUIRED, "prefix", "python", "volume_gb", "pending_seconds", "poll_seconds", "spot", "launcher",
+    "owner", "profile", "credentials", "endpoint", "force_p3", "expected_device",
 })  # fmt: skip
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]{1,512}", re.ASCII)
 _INSTANCE = re.compile(r"ml\.[a-z0-9-]{1,20}\.[a-z0-9]{1,20}", re.ASCII)
@@ -29,6 +30,7 @@ _PENDING_MIN = 1_800
 class Settings:
     """Where training jobs run and on what.
 
+    ``image`` is an address, or a name that SageMaker's SDK knows; ``launcher`` is what sends requests: boto3 or sdk.
     ``instance_types`` are tried in their order; ``pending_seconds`` is how long AWS may look for one (0: AWS's own
     limit), ``poll_seconds`` how often a running job is looked at. ``owner`` tells this scheduler's jobs from another's
     of the same name; empty means made up at first use.
@@ -45,6 +47,7 @@ class Settings:
     pending_seconds: int
     poll_seconds: int
     spot: bool
+    launcher: str
     owner: str
     profile: str
     credentials: str
@@ -71,8 +74,12 @@ def read_settings(options: Mapping[str, str]) -> Settings:
         raise _bad(f"prefix = {prefix!r}", "Write plain words that end with '/', like uff/")
     if not _ROLE.fullmatch(options["role"]):
         raise _bad(f"role = {options['role']!r}", "Write the execution role's ARN: arn:aws:iam::<account>:role/<name>")
-    if len(options["image"]) > 255 or not options["image"].isprintable():
-        raise _bad("image is no address of a container image", "Choose one of AWS's PyTorch training images")
+    image = options["image"]
+    if len(image) > 255 or not image.isprintable() or (image.startswith(PREFIX) and not names_image(image)):
+        raise _bad(f"image = {image[:255]!r}", "Write the address of a training image, or a name like sdk:pytorch:2.10")
+    launcher = options.get("launcher", "boto3")
+    if launcher not in {"boto3", "sdk"}:
+        raise _bad(f"launcher = {launcher!r}", "Write boto3 or sdk")
     pending = read_count("sagemaker", options, "pending_seconds", 3_600)
     if 0 < pending < _PENDING_MIN:
         raise _bad(f"pending_seconds = {pending}", f"AWS takes {_PENDING_MIN} or more; 0 leaves it to AWS")
@@ -84,13 +91,14 @@ def read_settings(options: Mapping[str, str]) -> Settings:
         bucket=options["bucket"],
         prefix=prefix,
         role=options["role"],
-        image=options["image"],
+        image=image,
         instance_types=instance_types,
         python=options.get("python", "python3"),
         volume_gb=max(1, read_count("sagemaker", options, "volume_gb", 50)),
         pending_seconds=pending,
         poll_seconds=read_count("sagemaker", options, "poll_seconds", 30),
         spot=spot,
+        launcher=launcher,
         owner=options.get("owner", ""),
         profile=options.get("profile", ""),
         credentials=options.get("credentials", ""),
