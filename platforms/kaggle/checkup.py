@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from platforms.base import Checked, Unreachable
+from platforms.base import Checked, Misconfigured, Unreachable
 from platforms.kaggle.account import open_account
 from platforms.kaggle.client import Push
 from platforms.kaggle.logs import SessionLog, entries_of
@@ -40,7 +40,10 @@ def checks(
     ``probe`` adds one that runs a CPU kernel for a moment, which costs no GPU time. What fails raises PlatformError.
     """
     chosen = read_settings(settings)
-    account = open_account(chosen, environ)
+    try:
+        account = open_account(chosen, environ)
+    except Misconfigured as error:
+        return {"library": _library, "credentials": partial(_fail, error)}  # the rest cannot be asked without
     found: dict[str, Callable[[], Checked]] = {
         "library": _library,
         "credentials": partial(_credentials, account),
@@ -52,6 +55,10 @@ def checks(
     if probe:
         found["probe"] = partial(_probe, account, chosen.push_seconds)
     return found
+
+
+def _fail(error: Misconfigured) -> Checked:
+    raise error
 
 
 def _library() -> Checked:

@@ -222,6 +222,43 @@ def test_two_jobs_share_a_session(account: Account) -> None:
     )
 
 
+def test_one_job_on_both_gpus(account: Account) -> None:
+    """It is told of both, and sees both."""
+    command = ["{python}", "-c", "import os; print('sees', os.environ.get('CUDA_VISIBLE_DEVICES'), flush=True)"]
+    request = account.request("uff-ufm-0001", "finish", command=command, devices=[0, 1])
+    launch = {**request.launch, "expected_devices": {"count": 2, "name": "NvidiaTeslaT4"}}
+    account.adapter().launch(_with(request, launch), account.now())
+    account.settle("uff-ufm-0001")
+    assert "sees 0,1\n" in account.output("uff-ufm-0001")
+    assert account.result("uff-ufm-0001")["devices"] == ["Tesla T4", "Tesla T4"]
+
+
+def test_two_jobs_side_by_side_see_a_gpu_each(account: Account) -> None:
+    command = ["{python}", "-c", "import os; print('sees', os.environ.get('CUDA_VISIBLE_DEVICES'), flush=True)"]
+    request = account.request("uff-ufm-0001", "finish", command=command, devices=[0])
+    (lane,) = request.launch["lanes"]
+    other = {**lane, "index": 1, "job": "vision", "devices": [1]}
+    account.adapter().launch(_with(request, {**request.launch, "lanes": [lane, other]}), account.now())
+    account.settle("uff-ufm-0001")
+    output = account.output("uff-ufm-0001")
+    assert "ufm| sees 0\n" in output
+    assert "vision| sees 1\n" in output
+
+
+def test_what_another_accelerator_cost_until_it_was_noticed_is_charged(account: Account) -> None:
+    """It stops before it trains, and what Kaggle bills for the look is ours to pay."""
+    request = account.request("uff-ufm-0001", "wait")
+    launch = {**request.launch, "expected_devices": {"count": 1, "name": "NvidiaTeslaP100"}}
+    account.adapter(machine_shape="NvidiaTeslaP100").launch(_with(request, launch), account.now())
+    ended = account.settle("uff-ufm-0001")
+    assert "resumed from" not in account.output("uff-ufm-0001")
+    assert account.result("uff-ufm-0001")["error_class"] == "device"
+    (session,) = account.place.sessions()
+    billed = session.ended_at - session.started_at
+    assert billed > 0
+    assert ended.ended - ended.started == pytest.approx(billed, abs=account.clock.payload_clock()["scale"])
+
+
 def test_a_cancel_uses_the_id_that_the_session_told(account: Account) -> None:
     account.adapter().launch(account.request("uff-ufm-0001", "wait"), account.now())
     account.until("uff-ufm-0001", SessionState.RUNNING)

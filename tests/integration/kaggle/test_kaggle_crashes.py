@@ -98,9 +98,19 @@ class World:
     database: Database
     bundle: Path
     fuse: Fuse = field(default_factory=Fuse)
+    daemon: Cycle | None = None
 
     def cycle(self) -> None:
-        """One cycle of a daemon that has just been started."""
+        """One cycle of the daemon; after a death, of the next one, which knows nothing of what the old one did."""
+        try:
+            if self.daemon is None:
+                self.daemon = self._start()
+            self.daemon.run()
+        except Died:
+            self.daemon = None
+            raise
+
+    def _start(self) -> Cycle:
         taken = lease.acquire(self.database, "test", 600)
         assert taken is not None
         quota = CalendarQuota("GPU hours of the week", 10**9, Calendar("week", "UTC", 5))
@@ -118,7 +128,7 @@ class World:
             epoch=taken.epoch,
             in_parallel=lambda work, items: [work(item) for item in items],
         )
-        Cycle(self.ports).run()
+        return Cycle(self.ports)
 
     def _adapter(self) -> Any:
         """A push that died with its daemon does not arrive later, so an intent is given up soon."""
@@ -203,7 +213,8 @@ def live_through(world: World, heard: bool | None = None) -> int:
             queue.hold(world.database, "ufm", "test", world.account.now(), "test")
             held = True
         world.account.patience.wait(0.005)
-    pytest.fail("it was never settled")
+    with world.database.read() as tx:
+        pytest.fail(f"it was never settled: {runs.live(tx)}, {jobs.get(tx, 'ufm').state}")
 
 
 def said(account: Account) -> bool | None:

@@ -1,0 +1,127 @@
+"""`schedctl doctor kaggle`: each thing that can be wrong is named with what to do, and no secret is told."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from platforms.emulators.kaggle.rules import Fault
+from platforms.kaggle import checkup
+
+Account = Any
+Examine = Callable[..., tuple[int, dict[str, dict[str, str]]]]
+
+
+@pytest.fixture
+def examine(account: Account, tmp_path: Path) -> Examine:
+    """Runs the doctor in an environment and with options of one's own; returns its exit code and checks."""
+
+    def run(
+        environment: dict[str, str] | None = None, options: dict[str, str] | None = None, *words: str
+    ) -> tuple[int, dict[str, dict[str, str]]]:
+        chosen = {"emulator": account.server.address, "pause_milliseconds": "0", **(options or {})}
+        told = ", ".join(f'{name} = "{text}"' for name, text in chosen.items())
+        (tmp_path / "settings.toml").write_text(
+            f'[[pools]]\nname = "t4"\nplatform = "kaggle"\noptions = {{ {told} }}\n'
+        )
+        command = [sys.executable, "-m", "scheduler", "--config", str(tmp_path / "settings.toml"), "--json", "doctor"]
+        surroundings = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **(environment or {})}
+        done = subprocess.run(
+            [*command, "kaggle", *words], env=surroundings, capture_output=True, text=True, timeout=60, check=False
+        )
+        for secret in ("canary", account.place.key):
+            assert secret not in done.stdout + done.stderr
+        checks = json.loads(done.stdout)["checks"]
+        return done.returncode, {check["check"].removeprefix("t4: "): check for check in checks}
+
+    return run
+
+
+def private(path: Path, text: str, mode: int = 0o600) -> str:
+    path.write_text(text)
+    path.chmod(mode)
+    return str(path)
+
+
+WRONG: dict[str, tuple[dict[str, str], str, int, str]] = {
+    "nothing at all": ({}, "", 0, "no credentials found"),
+    "a file that is not there": ({}, "missing", 0, "No such file"),
+    "a file for all to read": ({}, '{"username": "alice", "key": "canary"}', 0o644, "chmod 600"),
+    "an empty file": ({}, "", 0o600, "holds no access token: it is empty"),
+    "a file of two words": ({}, "canary canary", 0o600, "holds no access token"),
+    "a file of broken JSON": ({}, '{"username": "alice"', 0o600, "holds no JSON object with username and key"),
+    "half a key": ({"KAGGLE_USERNAME": "alice"}, "", 0, "only one of username and key"),
+    "two kinds at once": (
+        {"KAGGLE_API_TOKEN": "canary", "KAGGLE_USERNAME": "alice", "KAGGLE_KEY": "canary"},
+        "",
+        0,
+        "set together",
+    ),
+    "a key of somebody else": ({"KAGGLE_USERNAME": "alice", "KAGGLE_KEY": "canary"}, "", 0, "are refused"),
+    "a token that is over": ({"KAGGLE_API_TOKEN": "canary-token"}, "", 0, "not active"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG)
+def test_wrong_credentials_are_named(examine: Examine, tmp_path: Path, case: str) -> None:
+    environment, content, mode, says = WRONG[case]
+    options = {}
+    if mode:
+        options["credentials"] = private(tmp_path / "key", content, mode)
+    elif content == "missing":
+        options["credentials"] = str(tmp_path / "missing")
+    code, checks = examine(environment, options)
+    assert code == 9, checks
+    bad = [check for check in checks.values() if check["grade"] == "bad"]
+    assert any(says in f"{check['found']} {check.get('remedy', '')}" for check in bad), bad
+
+
+def test_all_is_well_and_the_probe_leaves_nothing(examine: Examine, account: Account) -> None:
+    options = {"credentials": str(account.folder / "kaggle.json")}
+    code, checks = examine(None, options, "--probe")
+    assert (code, {check["grade"] for check in checks.values()}) == (0, {"ok"}), checks
+    assert account.place.kernels == {}
+    assert not account.place.sessions()[0].terms.is_gpu  # it costs no GPU time
+    assert account.place.gpu_seconds_used(0, account.now()) == 0
+
+
+def test_a_place_that_does_not_answer_and_a_retired_accelerator_are_told(examine: Examine, account: Account) -> None:
+    account.place.faults.always["GetAcceleratorQuotaStatistics"] = Fault.SERVER_ERROR
+    options = {"credentials": str(account.folder / "kaggle.json"), "machine_shape": "NvidiaTeslaP100"}
+    code, checks = examine(None, options)
+    assert code == 9
+    assert checks["quota"]["grade"] == "bad"
+    assert "HTTP 500" in checks["quota"]["found"]
+    assert (checks["accelerator"]["grade"], checks["uploads"]["grade"]) == ("warning", "ok")
+
+
+def test_a_kernel_that_does_not_know_its_session_is_told(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkup, "_PROBE", "print('no word of it')")
+    settings = {"emulator": account.server.address, "credentials": str(account.folder / "kaggle.json")}
+    found = checkup.checks(settings, {}, float(account.now()), probe=True)["probe"]()
+    assert (found.grade, "does not know its session" in found.found) == ("warning", True)
+    assert account.place.kernels == {}
+
+
+@pytest.mark.parametrize(
+    ("library", "client", "six", "grade", "says"),
+    [
+        ("0.1.37", "", "", "ok", "none is needed"),
+        ("0.1.38", "2.2.5", "1.17", "ok", "2.2.5"),
+        ("0.1.37", "2.2.4", "", "warning", "cannot be imported without six"),
+        ("0.2.0", "", "", "warning", "not what was tested"),
+    ],
+)
+def test_releases_that_broke_or_were_never_tested_are_told(
+    account: Account, monkeypatch: pytest.MonkeyPatch, library: str, client: str, six: str, grade: str, says: str
+) -> None:
+    installed = {"kagglesdk": library, "kaggle": client, "six": six}
+    monkeypatch.setattr(checkup, "_installed", installed.get)
+    settings = {"emulator": account.server.address, "credentials": str(account.folder / "kaggle.json")}
+    found = checkup.checks(settings, {}, 0.0, probe=False)["library"]()
+    assert (found.grade, says in found.found) == (grade, True), found
