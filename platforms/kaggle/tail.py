@@ -94,6 +94,7 @@ class Tail:
             if _pour(log, [entries], sink, 0):
                 sink.writelines(log.rest())
         fresh.replace(self._records.log_path(record.key))
+        self._records.live_path(record.key).unlink(missing_ok=True)
         return log
 
     def catch_up(self, record: Record) -> None:

@@ -204,3 +204,68 @@ def test_a_session_across_the_weeks_end_is_billed_to_both(account: Account, clie
     session.started_at = start - 1_000
     assert account.place.gpu_seconds_used(start - 604_800, start) == 1_000
     assert account.place.gpu_seconds_used(start, end) == pytest.approx(account.clock.now() - start, abs=120)
+
+
+def test_a_dataset_that_is_still_processed_is_left_out_like_a_missing_one(account_at: Callable[..., Account]) -> None:
+    account = account_at(dataset_seconds=1_000_000.0)
+    client = client_of(account)
+    (account.folder / "file").write_bytes(b"content")
+    client.create_dataset("some-data", "some data", [client.upload(account.folder / "file", "file.bin", 5)])
+    assert push(client, "the-kernel", datasets=("alice/some-data",)).invalid == ("alice/some-data",)
+
+
+def test_what_live_sessions_may_still_use_is_reserved(account_at: Callable[..., Account]) -> None:
+    account = account_at(reserves=True)
+    client = client_of(account)
+    push(client, "the-kernel", LASTING, timeout_seconds=7_200)
+    while session_of(account, "the-kernel").started_at is None:
+        account.patience.wait(0.01)
+    week = client.gpu_week()
+    assert week.used_seconds + week.reserved_seconds == pytest.approx(7_200, abs=120)
+    client.delete("the-kernel")
+    assert client.gpu_week().reserved_seconds == 0
+
+
+def test_a_wedged_kernel_outlives_its_limit_until_it_is_deleted(account_at: Callable[..., Account]) -> None:
+    account = account_at(scale=3_600.0, timeout_ignored=True)
+    client = client_of(account)
+    push(client, "the-kernel", LASTING, timeout_seconds=60)
+    session = session_of(account, "the-kernel")
+    while session.started_at is None or account.clock.now() < session.started_at + 600:
+        account.patience.wait(0.01)
+    assert client.status("the-kernel") == ("RUNNING", "")
+    client.delete("the-kernel")
+    assert not session.live
+
+
+def test_without_a_version_the_newest_session_is_meant(account: Account, client: Client) -> None:
+    push(client, "the-kernel", HELLO)
+    session_of(account, "the-kernel").join()
+    push(client, "the-kernel", LASTING)
+    wanted = {"userName": "alice", "kernelSlug": "the-kernel"}
+    status = account.server.calls.table["kernels.KernelsApiService/GetKernelSessionStatus"]
+    assert status({**wanted, "versionLabel": "v1"})["status"] == "COMPLETE"
+    assert status(wanted)["status"] in {"QUEUED", "RUNNING"}
+
+
+def test_a_kernel_is_let_in_to_look_while_it_runs_and_to_nothing_else(account: Account, client: Client) -> None:
+    """As on the real place a file holds its token; it ends with the session."""
+    asks = """
+import json, os, urllib.error, urllib.request
+token = open(os.environ["KAGGLE_API_V1_TOKEN"]).read()
+def ask(call, body):
+    request = urllib.request.Request("http://localhost/api/v1/" + call, json.dumps(body).encode(),
+        {"Authorization": "Bearer " + token, "Content-Type": "application/json"})
+    try:
+        return urllib.request.urlopen(request, timeout=5).status
+    except urllib.error.HTTPError as error:
+        return error.code
+own = {"userName": "alice", "kernelSlug": "the-kernel"}
+print(ask("kernels.KernelsApiService/GetKernelSessionStatus", own),
+      ask("kernels.KernelsApiService/DeleteKernel", own), flush=True)
+"""
+    push(client, "the-kernel", asks, internet=True)
+    session = session_of(account, "the-kernel")
+    session.join()
+    assert session.lines[0]["data"] == "200 401\n", session.lines
+    assert not account.place.is_token(session.terms.token)
