@@ -49,6 +49,59 @@ def list_(
         cli.out.say("No checkpoints yet. Sessions make them: schedctl runs list")
 
 
+@command(app, "schedctl checkpoints retention", "schedctl checkpoints retention ufm")
+def retention(
+    ctx: typer.Context,
+    job: Annotated[
+        str | None, typer.Argument(metavar="JOB", help="Only of this job.", autocompletion=job_names)
+    ] = None,
+) -> None:
+    """Show which checkpoints stay, which go, when, and why. Nothing is changed: the daemon deletes, after a grace.
+
+    The rules are the settings of [retention]. What should stay for good: schedctl checkpoints pin KEY
+    """
+    from scheduler.service.retention import judge
+    from scheduler.store import jobs
+
+    cli: Cli = ctx.obj
+    with cli.app.database.read() as tx:
+        if job is not None:
+            jobs.get(tx, job)
+        judged = judge(tx, cli.app.policy.retention, cli.now, job)
+    if cli.options.json:
+        cli.out.data(
+            {
+                "checkpoints": [
+                    {
+                        "key": one.record.manifest.key,
+                        "bytes": one.record.manifest.bytes,
+                        "stays": one.verdict.stays,
+                        "why": one.verdict.why,
+                        "delete_at": one.delete_at,
+                    }
+                    for one in judged
+                ]
+            }
+        )
+        return
+    cli.out.table(
+        ("job", ">step", "", "goes", ">size", "~why"),
+        [
+            (
+                one.record.manifest.job,
+                str(one.record.manifest.step),
+                "stays" if one.verdict.stays else "goes",
+                "" if one.verdict.stays else _leaves(cli, one.delete_at),
+                size(one.record.manifest.bytes),
+                one.verdict.why,
+            )
+            for one in judged
+        ],
+    )
+    freed = sum(one.record.manifest.bytes for one in judged if not one.verdict.stays)
+    cli.out.say(f"Up to {size(freed)} will be freed; components that other checkpoints share stay.")
+
+
 @command(app, "schedctl checkpoints verify", "schedctl checkpoints verify ufm")
 def verify(
     ctx: typer.Context,
@@ -139,6 +192,10 @@ def _pin(cli: Cli, key: str, *, pinned: bool) -> None:
     else:
         cli.out.line(f"{key} is {'kept for good' if pinned else 'no longer kept for good'}.")
     cli.wake_daemon()
+
+
+def _leaves(cli: Cli, delete_at: int | None) -> str:
+    return "to be marked" if delete_at is None else cli.out.instant(delete_at)
 
 
 def _row(cli: Cli, record: CheckpointRecord) -> tuple[str, ...]:

@@ -127,6 +127,7 @@ SHAPES: list[tuple[str, Mapping[str, Any]]] = [
     (f"runs show {KEY}", {"run": RUN | {"events"}}),
     (f"runs stop {KEY}", {"run": RUN, "told": None}),
     ("checkpoints list", {"checkpoints": [CHECKPOINT]}),
+    ("checkpoints retention", {"checkpoints": [{"key", "bytes", "stays", "why", "delete_at"}]}),
     ("checkpoints verify", {"checkpoints": [{"key", "good", "findings"}]}),
     (f"checkpoints pin {MANIFEST}", {"checkpoint": CHECKPOINT}),
     (f"checkpoints unpin {MANIFEST}", {"checkpoint": CHECKPOINT}),
