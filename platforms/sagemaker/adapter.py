@@ -100,6 +100,10 @@ class SageMakerPlatform:
         if request.launch.get("store", {}).get("kind") == "directory":
             remedy = "Set artifacts.kind = 's3'; see docs/artifact-store.md"
             raise Misconfigured("sagemaker", "launch", "a training job cannot reach a folder of this machine", remedy)
+        if self._settings.spot and not request.launch.get("store", {}).get("posts"):
+            # What a lost instance had trained would be paid for and gone, each time anew.
+            remedy = "Set spot = no, or an artifact store that sessions can write to"
+            raise Misconfigured("sagemaker", "launch", "a spot job without checkpoints may never end", remedy)
         with answers.translated("launch", now):
             self._upload(request)
             self._create(body)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from platforms.base import Checked
 from platforms.sagemaker import answers
+from platforms.sagemaker.sdk import image_address, names_image
 from platforms.sagemaker.settings import read_settings
 
 if TYPE_CHECKING:
@@ -16,6 +19,17 @@ if TYPE_CHECKING:
     from platforms.sagemaker.settings import Settings
 
 _SKEW_SECONDS = 60
+_ECR = re.compile(
+    r"\d{12}\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?/(?P<repository>[a-z0-9._/-]+):(?P<tag>[\w.-]+)",
+    re.ASCII,
+)
+_VERSION = re.compile(r"\d+\.\d+")
+# Until when AWS patches its PyTorch training images, as its Deep Learning Containers said in November 2026.
+_PATCHED_UNTIL = {
+    "2.7": datetime(2026, 4, 23, tzinfo=UTC),
+    "2.8": datetime(2026, 8, 6, tzinfo=UTC),
+    "2.10": datetime(2027, 1, 21, tzinfo=UTC),
+}
 _NOBODY = "uff-doctor-looks-for-nobody"
 
 
@@ -34,6 +48,7 @@ def checks(
         "execution role": partial(_role, chosen),
         "training jobs": partial(_jobs, chosen),
         "instance quota": partial(_quota, chosen),
+        "image": partial(_image, chosen, now),
         "clock": partial(_clock, chosen, now),
     }
 
@@ -96,10 +111,47 @@ def _jobs(settings: Settings) -> Checked:
 
 
 def _quota(settings: Settings) -> Checked:
-    """The quota can be read only by rights that a daemon does not need; say where people see it."""
-    types = ", ".join(settings.instance_types)
-    found = f"not checked for {types}: new accounts have 0"
-    return Checked("warning", found, "See Service Quotas, Amazon SageMaker, '<type> for training job usage'")
+    """Look how many instances of each type the account may use. Who may not look is told where people see it."""
+    from botocore.exceptions import ClientError
+
+    use = "spot training job usage" if settings.spot else "training job usage"
+    wanted = [f"{instance_type} for {use}" for instance_type in settings.instance_types]
+    with answers.translated("look at the quotas"):
+        try:
+            pages = _client(settings, "service-quotas").get_paginator("list_service_quotas")
+            listed = [quota for page in pages.paginate(ServiceCode="sagemaker") for quota in page["Quotas"]]
+        except ClientError as error:
+            if answers.code_of(error) not in answers.DENIED:
+                raise
+            found = f"not checked for {', '.join(settings.instance_types)}: new accounts have 0"
+            remedy = f"See Service Quotas, Amazon SageMaker, '<type> for {use}', or grant docs/iam/doctor.json"
+            return Checked("warning", found, remedy)
+    limits = {quota["QuotaName"]: int(quota["Value"]) for quota in listed}
+    found = "; ".join(f"{name}: {limits.get(name, 'not listed')}" for name in wanted)
+    if not any(limits.get(name) for name in wanted):
+        return Checked("bad", found, "Ask for at least 1 under Service Quotas, Amazon SageMaker")
+    if not all(limits.get(name) for name in wanted):
+        return Checked("warning", found, "Ask for at least 1 of each, or take those without out of instance_types")
+    return Checked("ok", found)
+
+
+def _image(settings: Settings, now: float) -> Checked:
+    """Judge the image by its address; that it can be pulled is seen only when a job starts."""
+    address = settings.image
+    if names_image(address):
+        address = image_address(address, settings.region, settings.instance_types[0])
+    parts = _ECR.fullmatch(address)
+    if parts is None:
+        return Checked("warning", f"{address} is no address of Amazon ECR", "SageMaker pulls from ECR in your region")
+    if parts["region"] != settings.region:
+        remedy = f"Use the same image of {settings.region}"
+        return Checked("bad", f"{address} lies in {parts['region']}, the jobs run in {settings.region}", remedy)
+    version = _VERSION.match(parts["tag"]) if parts["repository"] == "pytorch-training" else None
+    until = _PATCHED_UNTIL.get(version[0]) if version else None
+    if until is not None and now >= until.timestamp():
+        remedy = "Choose a newer one: AWS's list of Deep Learning Containers"
+        return Checked("warning", f"{address} gets no patches since {until:%Y-%m-%d}", remedy)
+    return Checked("ok", f"{address}; whether it can be pulled is seen with the first job")
 
 
 def _clock(settings: Settings, now: float) -> Checked:

@@ -81,13 +81,16 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Finding]]:
 def _checkup(cli: Cli, platform: str, probe: bool) -> dict[str, Callable[[], Finding]]:
     """Return a platform's own checks of each of its pools; of the usual settings when no pool uses it."""
     from platforms.registry import checkup
+    from scheduler.service.price_age import check_price
 
     pools = {pool.name: dict(pool.options) for pool in cli.app.settings.pools if pool.platform == platform}
-    return {
+    checks: dict[str, Callable[[], Finding]] = {
         f"{name}: {check}" if name else check: partial(_told, call)
         for name, options in (pools or {"": {}}).items()
         for check, call in checkup(platform, options, os.environ, real_now(), probe=probe).items()
     }
+    priced = [pool for pool in cli.app.pools.values() if pool.name in pools and pool.price_microdollars_per_hour]
+    return checks | {f"{pool.name}: price": partial(check_price, pool, real_now()) for pool in priced}
 
 
 def _told(call: Callable[[], Checked]) -> Finding:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-CALLS = re.compile(r"(?:_jobs|_client|_s3|\bclient)\.([a-z_]+)\(")
+CALLS = re.compile(r"(?:_jobs|_client|_s3|\bclient|_client\(\w+, \"[a-z-]+\"\))\.([a-z_]+)\(")
 PAGED_CALLS = re.compile(r"get_paginator\(\"([a-z_0-9]+)\"\)")
 RIGHT_OF = {
     "create_training_job": "sagemaker:CreateTrainingJob",
@@ -15,6 +15,9 @@ RIGHT_OF = {
     "stop_training_job": "sagemaker:StopTrainingJob",
     "delete_training_job": "sagemaker:DeleteTrainingJob",
     "list_training_jobs": "sagemaker:ListTrainingJobs",
+    "list_service_quotas": "servicequotas:ListServiceQuotas",
+    "get_role": "iam:GetRole",
+    "get_caller_identity": "",  # everybody may
     "describe_log_streams": "logs:DescribeLogStreams",
     "get_log_events": "logs:GetLogEvents",
     "put_object": "s3:PutObject",
@@ -31,7 +34,12 @@ RIGHT_OF = {
 }
 SIGNING = {"generate_presigned_url", "generate_presigned_post", "get_paginator"}  # ask AWS nothing
 # Actions that AWS knows no resource for.
-RESOURCELESS = (["ecr:GetAuthorizationToken"], ["cloudwatch:PutMetricData"], ["sagemaker:ListTrainingJobs"])
+RESOURCELESS = (
+    ["ecr:GetAuthorizationToken"],
+    ["cloudwatch:PutMetricData"],
+    ["sagemaker:ListTrainingJobs"],
+    ["servicequotas:ListServiceQuotas"],
+)
 # Needed by what a request says rather than by a call of its own.
 IMPLIED = {"iam:PassRole", "sagemaker:AddTags"}
 
@@ -54,10 +62,12 @@ def test_the_daemon_may_do_what_it_does_and_no_more(repository: Path) -> None:
         for path in (repository / folder).glob("*.py"):
             used |= {call for pattern in (CALLS, PAGED_CALLS) for call in pattern.findall(path.read_text())}
     granted = {action for statement in statements(repository, "daemon.json") for action in actions(statement)}
-    assert granted == {RIGHT_OF[call] for call in used - SIGNING} | IMPLIED
+    looked_at = {action for statement in statements(repository, "doctor.json") for action in actions(statement)}
+    assert granted | looked_at == {RIGHT_OF[call] for call in used - SIGNING} - {""} | IMPLIED
+    assert not granted & looked_at, "the daemon needs nothing of what only a look at the account needs"
 
 
-@pytest.mark.parametrize("name", ["daemon.json", "execution-role.json"])
+@pytest.mark.parametrize("name", ["daemon.json", "doctor.json", "execution-role.json"])
 def test_no_right_is_wider_than_it_must_be(repository: Path, name: str) -> None:
     for statement in statements(repository, name):
         assert statement["Effect"] == "Allow"

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", re.ASCII)
 _STOP_WALL_SECONDS = 30.0
 _PAGE = 10
+_TYPES = ("ml.g4dn.xlarge", "ml.g5.xlarge", "ml.g6.xlarge")
 
 
 class Place:
@@ -105,7 +106,7 @@ class Place:
         return {}
 
     def list(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Do ListTrainingJobs, newest first. As at AWS, pages are cut before the status is looked at: some are empty."""
+        """Do ListTrainingJobs, newest first. As at AWS, pages are cut before statuses are looked at: some are empty."""
         with self._lock:
             found = [job.describe() for job in self.jobs.values() if request.get("NameContains", "") in job.name]
         found.sort(key=lambda job: (job["CreationTime"], job["TrainingJobName"]), reverse=True)
@@ -119,6 +120,13 @@ class Place:
         ]
         more = {"NextToken": str(begin + length)} if begin + length < len(found) else {}
         return {"TrainingJobSummaries": page, **more}
+
+    def quotas(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Do ListServiceQuotas: as many instances of each usual type as the rules allow."""
+        uses = ("training job usage", "spot training job usage")
+        names = [f"{name} for {use}" for name in _TYPES for use in uses]
+        found = [{"QuotaName": name, "Value": float(self.rules.instances_max)} for name in names]
+        return {"Quotas": found if request.get("ServiceCode") == "sagemaker" else []}
 
     def billed_seconds(self) -> int:
         """Return what all jobs cost until now, the deleted ones too."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from platforms.emulators.sagemaker.place import Place
 
 _LOOPBACK = "127.0.0.1"
-_TARGET = "SageMaker."
+_SERVICES = {"SageMaker", "ServiceQuotasV20190624"}  # what is not moto's; it knows no quotas to list
 _STATUS = {400: "400 Bad Request", 500: "500 Internal Server Error"}
 
 
@@ -42,6 +42,7 @@ class Server:
             "StopTrainingJob": place.stop,
             "DeleteTrainingJob": place.delete,
             "ListTrainingJobs": place.list,
+            "ListServiceQuotas": place.quotas,
         }
 
     def __enter__(self) -> Self:
@@ -80,7 +81,8 @@ class Server:
 
     def _answer(self, environ: dict[str, Any], start: Callable[..., Any]) -> Iterable[bytes]:
         target = str(environ.get("HTTP_X_AMZ_TARGET", ""))
-        operation = target.removeprefix(_TARGET) if target.startswith(_TARGET) else ""
+        service, _, operation = target.partition(".")
+        operation = operation if service in _SERVICES else ""
         self.heard += 1
         fault = self.place.faults.take(operation)
         if fault is not None and operation not in self._operations and fault is not Fault.DROP:

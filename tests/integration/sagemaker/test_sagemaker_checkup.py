@@ -28,9 +28,33 @@ def make_role(world: World, name: str, service: str) -> str:
 
 def test_an_account_that_works_is_told_so(world: World) -> None:
     role = make_role(world, f"uff-{world.bucket}", "sagemaker.amazonaws.com")
-    for name in ("identity", "bucket", "execution role", "training jobs", "clock"):
-        assert found(world, name, role=role).grade == "ok", name
-    assert found(world, "instance quota").grade == "warning"
+    image = "763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.10-gpu-py313"
+    names = checkup("sagemaker", world.options, {}, real_now(), probe=False)
+    assert set(names) == {"identity", "bucket", "execution role", "training jobs", "instance quota", "image", "clock"}
+    for name in names:
+        assert found(world, name, role=role, image=image).grade == "ok", name
+
+
+def test_instances_that_the_account_may_not_use_are_named(world: World) -> None:
+    assert found(world, "instance quota", instance_types="ml.g4dn.xlarge,ml.g7.xlarge").grade == "warning"
+    assert "not listed" in found(world, "instance quota", instance_types="ml.g7.xlarge").found
+    world.place.rules.instances_max = 0
+    none = found(world, "instance quota")
+    assert (none.grade, none.found) == ("bad", "ml.g4dn.xlarge for training job usage: 0")
+
+
+@pytest.mark.parametrize(
+    ("image", "grade", "why"),
+    [
+        ("763104351884.dkr.ecr.eu-west-1.amazonaws.com/pytorch-training:2.10-gpu-py313", "bad", "lies in eu-west-1"),
+        ("763104351884.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.7-gpu-py312", "warning", "no patches since"),
+        ("docker.io/pytorch:latest", "warning", "no address of Amazon ECR"),
+        ("123456789012.dkr.ecr.us-east-1.amazonaws.com/team/own:v1", "ok", "first job"),
+    ],
+)
+def test_an_image_is_judged_by_its_address(world: World, image: str, grade: str, why: str) -> None:
+    told = found(world, "image", image=image, now=1_795_219_200)
+    assert (told.grade, why in told.found) == (grade, True), told
 
 
 def test_a_role_that_is_missing_or_trusts_somebody_else_is_bad(world: World) -> None:

@@ -182,6 +182,15 @@ def test_a_folder_on_this_machine_is_no_store_for_a_training_job(world: World, w
         world.adapter().launch(replace(request, launch=launch), world.clock.now())
 
 
+def test_spot_refuses_to_run_without_checkpoints(world: World, waiting: Waiting) -> None:
+    request = waiting("uff-lm-1")
+    blind = replace(request, launch={**request.launch, "store": {"kind": "presigned", "gets": {}, "posts": []}})
+    with pytest.raises(Misconfigured, match="without checkpoints"):
+        world.adapter(spot="yes").launch(blind, world.clock.now())
+    assert world.place.jobs == {}
+    assert world.adapter(spot="yes").launch(request, world.clock.now()).key == "uff-lm-1"
+
+
 @pytest.mark.parametrize("block", range(10))
 def test_under_any_schedule_of_faults_a_key_is_one_job_and_the_charge_is_the_bill(
     world: World, waiting: Waiting, bundle: str, block: int, monkeypatch: pytest.MonkeyPatch
