@@ -1,7 +1,8 @@
-"""Run the emulator as a program: python -m platforms.emulators.kaggle FOLDER --port N --owner NAME, key on stdin.
+"""Run the emulator as a program: python -m platforms.emulators.kaggle FOLDER --port N --owner NAME --key-file FILE.
 
-It ends with SIGTERM, SIGINT, or when its standard input is closed, so that it does not outlive whoever started it. With
---idle-seconds it goes on, as the real place does, until no session has run and nobody has asked for that long.
+Without a key file the API key is the first line of the standard input, and it ends when that is closed, so that it does
+not outlive whoever started it. It ends with SIGTERM and SIGINT in any case. With --idle-seconds it goes on, as the real
+place does, until no session has run and nobody has asked for that long.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 import threading
 from pathlib import Path
 
+from jobs.instant import parse_instant
 from jobs.payload.clock import Clock
 from platforms.emulators.kaggle.leftovers import clear
 from platforms.emulators.kaggle.place import Place
@@ -25,14 +27,23 @@ def main() -> None:
     parser.add_argument("folder", type=Path, help="where kernels and datasets live; its old content is removed")
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--owner", default="alice")
-    parser.add_argument("--epoch", type=float, default=0.0, help="scheduled second at the instant --origin")
-    parser.add_argument("--origin", type=float, default=0.0, help="real second at which --epoch was shown")
+    parser.add_argument("--key-file", type=Path, help="holds the API key; without it: the standard input")
+    parser.add_argument(
+        "--epoch", type=parse_instant, help="what its clock shows at --origin; without it: that instant"
+    )
+    parser.add_argument("--origin", type=float, help="real UTC seconds; without it: now")
     parser.add_argument("--scale", type=float, default=1.0, help="scheduled seconds in a real one")
     parser.add_argument("--gpu-hours", type=float, default=30.0, help="GPU hours of a week")
     parser.add_argument("--idle-seconds", type=float, default=0.0, help="outlive the standard input until this idle")
     options = parser.parse_args()
-    key = sys.stdin.readline().strip() or parser.error("the API key is read from standard input")
-    clock = Clock(options.epoch, options.origin, options.scale)
+    try:
+        key = (options.key_file.read_text() if options.key_file else sys.stdin.readline()).strip()
+    except OSError as error:
+        parser.error(f"the key file cannot be read: {error}")
+    if not key:
+        parser.error(f"{options.key_file or 'the standard input'} holds no API key: any word will do")
+    origin = Clock().now() if options.origin is None else options.origin
+    clock = Clock(origin if options.epoch is None else options.epoch, origin, options.scale)
     folder = options.folder.absolute()
     clear(folder)
     rules = Rules(gpu_seconds_per_week=round(options.gpu_hours * 3600))
@@ -42,7 +53,7 @@ def main() -> None:
     with Server(Place(folder, clock, options.owner, key, rules), options.port) as server:
         sys.stdout.write(f"{server.address}\n")
         sys.stdout.flush()
-        if options.idle_seconds <= 0:
+        if options.idle_seconds <= 0 and not options.key_file:
             threading.Thread(target=_set_at_end_of_input, args=(over,), name="end of input", daemon=True).start()
         heard = -1
         while not over.wait(options.idle_seconds or None):

@@ -80,3 +80,31 @@ def test_it_may_outlive_its_input_until_nothing_happens(start: Start) -> None:
     process.stdin.close()
     assert client.gpu_week().used_seconds == 0
     assert process.wait(20) == 0
+
+
+def test_with_a_key_file_it_needs_no_input_and_runs_until_it_is_ended(start: Start, tmp_path: Path) -> None:
+    """As a person starts it in the background, on a clock that begins at an instant of their choice."""
+    (tmp_path / "key").write_text("the-key\n")
+    process, client = start("--key-file", str(tmp_path / "key"), "--epoch", "2026-11-21T00:00:00Z")
+    assert process.stdin is not None
+    process.stdin.close()
+    saturday = 1_795_219_200
+    assert client.gpu_week().start == saturday
+    assert process.poll() is None
+    process.terminate()
+    assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["--key-file", "/nowhere"], "the key file cannot be read"),
+        (["--key-file", "/dev/null"], "/dev/null holds no API key"),
+        (["--epoch", "yesterday"], "argument --epoch"),
+    ],
+)
+def test_a_wrong_option_is_named(tmp_path: Path, options: list[str], says: str) -> None:
+    command = [sys.executable, "-m", "platforms.emulators.kaggle", str(tmp_path / "place"), *options]
+    done = subprocess.run(command, input="the-key\n", capture_output=True, text=True, timeout=30, check=False)
+    assert done.returncode == 2
+    assert says in done.stderr
