@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import re
@@ -9,12 +10,14 @@ import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import threading
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from platforms.emulators.sagemaker.syncer import Files, Syncer
 from platforms.local.processes import MARK, kill_members, start_ticks
 
 if TYPE_CHECKING:
@@ -30,12 +33,8 @@ _FAILURE_CHARACTERS = 1024
 _INHERITED = re.compile(r"PATH|HOME|LANG|LD_LIBRARY_PATH|TMPDIR|(OMP|MKL|OPENBLAS)_\w+")
 
 
-class Cloud(Protocol):
+class Cloud(Files, Protocol):
     """What a job needs of the rest of AWS."""
-
-    def copy(self, uri: str, folder: Path) -> int:
-        """Copy all objects whose names begin with an S3 address into a folder; return how many there were."""
-        ...
 
     def log(self, job: str, lines: Iterable[bytes]) -> None:
         """Send lines to CloudWatch until they end."""
@@ -62,6 +61,7 @@ class Job:
     ended_at: int | None = None
     reason: str = ""
     transitions: list[tuple[str, int]] = field(default_factory=list)
+    _selected: str | None = None  # the type of instance that it runs on
     _lost_at: int | None = None  # when a spot job lost its instance
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stop: threading.Event = field(default_factory=threading.Event)
@@ -142,6 +142,9 @@ class Job:
                 "LastModifiedTime": changed,
                 "SecondaryStatusTransitions": [{"Status": name, "StartTime": at} for name, at in self.transitions],
             }
+            if self._selected and "InstancePreferences" in self.request["ResourceConfig"]:
+                chosen = {"SelectedInstanceType": self._selected, "SelectedInstanceCount": 1}
+                document["ResourceConfig"] = {**self.request["ResourceConfig"], **chosen}
             if self.reason:
                 document["FailureReason"] = self.reason
             if self.started_at is not None:
@@ -172,7 +175,8 @@ class Job:
         """Live up to the end; return status, secondary status and failure reason."""
         if self._paused(self.rules.queue_seconds):
             return ("Stopped", "Stopped", "")
-        if self.name in self.rules.no_capacity:
+        self._selected = next((name for name in self._types() if name not in self.rules.no_capacity_types), None)
+        if self.name in self.rules.no_capacity or self._selected is None:
             reason = "CapacityError: Unable to provision requested ML compute capacity. Please retry later."
             return ("Failed", "Failed", reason)
         with self._lock:
@@ -184,15 +188,22 @@ class Job:
                 return ("Failed", "Failed", f"ClientError: No S3 objects found under S3 URL '{uri}'")
         for name in ("input/config", "model", "checkpoints", "output/data"):
             (self.folder / name).mkdir(parents=True, exist_ok=True)
+        syncer = self._syncer()
+        if syncer is not None:
+            syncer.restore()
         if self._paused(self.rules.download_seconds):
             return ("Stopped", "Stopped", "")
-        exit_code, why = self._train()
+        exit_code, why = self._train(syncer)
         if why == "Interrupted":
             return self._wait_for_another_instance()
         if not self._stop.is_set():
             with self._lock:
                 self._move("Uploading")
+            self._upload()
             self._paused(self.rules.upload_seconds)
+        return self._ending(exit_code, why)
+
+    def _ending(self, exit_code: int, why: str) -> tuple[str, str, str]:
         if why:
             return ("Stopped", why, "")
         if self._stop.is_set():
@@ -210,7 +221,30 @@ class Job:
         stopped = self._stop.wait(max(0.0, self.clock.wall_seconds_until(self.created_at + wait)))
         return ("Stopped", "Stopped" if stopped else "MaxWaitTimeExceeded", "")
 
-    def _train(self) -> tuple[int, str]:
+    def _types(self) -> list[str]:
+        resources = self.request["ResourceConfig"]
+        wishes = resources.get("InstancePreferences") or [resources]
+        return [str(wish["InstanceType"]) for wish in wishes]
+
+    def _syncer(self) -> Syncer | None:
+        config = self.request.get("CheckpointConfig")
+        if not config:
+            return None
+        local = str(config.get("LocalPath", f"{_ROOT}/checkpoints")).replace(_ROOT, str(self.folder), 1)
+        Path(local).mkdir(parents=True, exist_ok=True)
+        return Syncer(self.cloud, config["S3Uri"], Path(local), self.clock.wall_seconds(self.rules.sync_seconds))
+
+    def _upload(self) -> None:
+        """Leave what the job wrote as its model and its output where AWS leaves it."""
+        place = f"{self.request['OutputDataConfig']['S3OutputPath'].rstrip('/')}/{self.name}/output"
+        for folder, archive in (("model", "model.tar.gz"), ("output/data", "output.tar.gz")):
+            if any((self.folder / folder).iterdir()):
+                packed = io.BytesIO()
+                with tarfile.open(fileobj=packed, mode="w:gz") as opened:
+                    opened.add(self.folder / folder, ".")
+                self.cloud.put(f"{place}/{archive}", packed.getvalue())
+
+    def _train(self, syncer: Syncer | None) -> tuple[int, str]:
         """Run the container; return its exit code, and why it was ended from outside."""
         with self._lock:
             if not self._stop.is_set():
@@ -230,7 +264,12 @@ class Job:
 
         waiter = threading.Thread(target=wait, daemon=True)
         waiter.start()
+        if syncer is not None:
+            syncer.start()
         why = self._watch(gone)
+        if syncer is not None and not gone.is_set() and not self.rules.syncs_after_sigterm:
+            syncer.stop(last=False)
+            syncer = None
         if not gone.is_set():
             with suppress(ProcessLookupError):
                 process.send_signal(signal.SIGTERM)
@@ -238,6 +277,8 @@ class Job:
         kill_members(process.pid, ticks, str(self.folder), rounds=_KILL_ROUNDS)
         waiter.join()
         talker.join()
+        if syncer is not None:
+            syncer.stop(last=True)
         output.close()
         return process.returncode, why
 

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Rules:
-    """The limits of the place; all seconds are scheduled. Jobs named in ``no_capacity`` never get a machine.
+    """The limits of the place; all seconds are scheduled.
 
+    Jobs named in ``no_capacity`` never get a machine, nor do any on ``no_capacity_types``. Checkpoint folders are
+    synced every ``sync_seconds``, and once more after SIGTERM if so set.
     Spot jobs lose their instance ``spot_seconds`` after they start, if that is set; they cost ``spot_share``.
     """
 
@@ -28,6 +30,9 @@ class Rules:
     spot_seconds: float | None = None
     spot_share: float = 0.35
     no_capacity: set[str] = field(default_factory=set)
+    no_capacity_types: set[str] = field(default_factory=set)
+    sync_seconds: float = 60.0
+    syncs_after_sigterm: bool = False
 
 
 class Fault(StrEnum):
