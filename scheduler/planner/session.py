@@ -1,7 +1,8 @@
 """What a session yields: set-up, checkpoints and the stop margin come off, the rest trains.
 
-Checkpoints are counted by Young's interval, which is within a percent of the exact equal-n rule of
-``jobs.payload.cadence`` and, unlike it, continuous and invertible: a longer session never yields less.
+Checkpoints are counted by Young's interval, which is within one and a half checkpoints of the exact equal-n rule of
+``jobs.payload.cadence`` (two parts in a thousand of usual sessions) and, unlike it, continuous and invertible: a longer
+session never yields less.
 """
 
 from __future__ import annotations
