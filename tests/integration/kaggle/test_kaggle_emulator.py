@@ -1,7 +1,9 @@
 """The rules of the place, one by one, as the facts about Kaggle have them."""
 
 import json
+import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -269,3 +271,15 @@ print(ask("kernels.KernelsApiService/GetKernelSessionStatus", own),
     session.join()
     assert session.lines[0]["data"] == "200 401\n", session.lines
     assert not account.place.is_token(session.terms.token)
+
+
+def test_every_rule_that_the_guide_names_is_proven_by_a_test(repository: Path) -> None:
+    guide = (repository / "docs" / "kaggle.md").read_text()
+    named = set(re.findall(r"^\|[^|]+\| `(test_\w+)` \|$", guide, re.MULTILINE))
+    written = {
+        name
+        for path in Path(__file__).parent.glob("test_*.py")
+        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
+    }
+    assert len(named) > 25
+    assert named - written == set()
