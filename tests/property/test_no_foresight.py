@@ -89,7 +89,8 @@ def test_decisions_do_not_know_the_future(policy: str, seed: int, turn: int, oth
     assert one == two
 
 
-def test_who_peeks_is_caught() -> None:
-    """A decision that knows when running sessions will end shows it as soon as one is made while they run."""
-    weeks = [compared("fifo", 3, turn, 1_500, peeking=True) for turn in range(1, 9)]
-    assert sum(one != two for one, two in weeks) >= 4
+@pytest.mark.parametrize(("seed", "turn"), [(0, 4), (1, 2), (2, 2)])
+def test_who_peeks_is_caught(seed: int, turn: int) -> None:
+    """A decision that is made while a session runs and knows when it will end shows it before the end."""
+    one, two = compared("fifo", seed, turn, 1_500, peeking=True)
+    assert one != two
