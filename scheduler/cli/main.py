@@ -1,33 +1,41 @@
-"""Entry point of ``schedctl``. The listing typed all day long is answered before the command tree is built."""
+"""Entry point of ``schedctl``. What is asked all day long is answered before the rest is loaded."""
 
 from __future__ import annotations
 
-import io
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
 
-from scheduler.cli.context import Cli, Options
-from scheduler.cli.exits import report
+from scheduler.cli import prompt
 
+TYPE_CHECKING = False  # typing alone would double the time of a prompt
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
+
+    from scheduler.cli.context import Options
 
 
 def run() -> NoReturn:
     """Run ``schedctl`` with the process's arguments and exit with its code (see scheduler.cli.exits)."""
     for stream in (sys.stdout, sys.stderr):
-        if isinstance(stream, io.TextIOWrapper):
+        reconfigure = getattr(stream, "reconfigure", None)
+        if reconfigure is not None:
             # A name that the terminal's encoding lacks is no reason to fail.
-            stream.reconfigure(errors="replace")
+            reconfigure(errors="replace")
     sys.exit(main(sys.argv[1:]))
 
 
 def main(words: Sequence[str]) -> int:
     """Run one command line and return its exit code. Errors are told on standard error, never raised."""
-    options = Options()
+    options: Options | None = None
     try:
+        plain = prompt.asked(list(words))
+        if plain is not None:
+            code = prompt.show_line(*plain)
+            sys.stdout.flush()
+            return code
+        from scheduler.cli.context import Cli, Options
+
+        options = Options()
         quick = listing_asked(words)
         if quick is not None:
             options, states = quick
@@ -44,6 +52,10 @@ def main(words: Sequence[str]) -> int:
         raise  # the parser's own: it has answered the shell's question for completions
     except BaseException as error:  # noqa: BLE001 - the one place where every error becomes an exit code
         # The parser may have stopped before it came to this option.
+        from scheduler.cli.context import Options
+        from scheduler.cli.exits import report
+
+        options = options or Options()
         options.json |= "--json" in words
         return report(error, options)
     return code
@@ -51,6 +63,10 @@ def main(words: Sequence[str]) -> int:
 
 def listing_asked(words: Sequence[str]) -> tuple[Options, list[str]] | None:
     """Return the options and states of a plain ``queue list``; None for everything else, help and typing errors too."""
+    from pathlib import Path
+
+    from scheduler.cli.context import Options
+
     options = Options()
     states: list[str] = []
     command: list[str] = []

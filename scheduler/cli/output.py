@@ -22,7 +22,7 @@ _TERMINAL_COMMAND = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?)
 _WRAPPED_COLUMNS = 16  # text that may be wrapped gets at least so much room
 _GAP_COLUMNS = 2
 
-_STYLES = {
+STYLES = {
     "active": "green",
     "running": "green",
     "open": "green",
@@ -106,7 +106,7 @@ class Output:
             justify: Literal["left", "right"] = "right" if title.startswith(">") else "left"
             table.add_column(title.lstrip(">~"), justify=justify, no_wrap=not wraps, overflow="fold")
         for row in cells:
-            table.add_row(*(Text(cell, style=_STYLES.get(cell, "")) for cell in row))
+            table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
         # On a terminal that is too narrow for the table the lines run over: that is ugly, but nothing is cut off.
         width = max(shutil.get_terminal_size().columns, needed)
         Console(no_color=not self.colour, highlight=False, width=width).print(table)

@@ -20,6 +20,9 @@ if TYPE_CHECKING:
 
 # name -> module and summary. The module has an ``app``; an app of one command is that command.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "status": ("scheduler.cli.status", "The state of things on one screen."),
+    "top": ("scheduler.cli.top", "The state of things, live."),
+    "prompt": ("scheduler.cli.prompt_command", "One cached line for shell prompts."),
     "queue": ("scheduler.cli.queue", "The jobs: add, list, hold, cancel, reorder."),
     "plan": ("scheduler.cli.plan", "What runs next, and why a job waits."),
     "quota": ("scheduler.cli.quota", "Metered hours and money: limits, use, what is left."),

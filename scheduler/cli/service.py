@@ -95,7 +95,7 @@ def status(ctx: typer.Context, user: OwnOption = False) -> None:
             for unit in units
         ]
         cli.plain.table(("unit", "state", "at boot", ">pid", ">restarts", "~says"), rows)
-        cli.plain.line(f"Local sessions in units of their own: {len(sessions)}")
+        cli.plain.line(f"Local sessions in units of their own: {', '.join(sessions) or 'none'}")
     ill = [unit for unit in units if unit.enabled and unit.installed and not unit.well]
     if ill:
         why = ", ".join(f"{unit.unit} is {unit.state}" for unit in ill)

@@ -141,6 +141,10 @@ def needs(tx: Connection, since: int, now: int) -> list[Need]:
         Need("letter not delivered", f"{kind} {period} by {channel}", f"{tries} tries: {why}", "schedctl doctor")
         for kind, period, channel, tries, why in outbox.stuck(tx, _TRIES_SHOWN)
     ]
+    life = events.tail(tx, limit=1, kinds=("daemon.started", "daemon.reloaded", "daemon.reload_refused"))
+    if life and life[0].kind == "daemon.reload_refused":
+        why = str(life[0].data.get("why"))
+        found.append(Need("settings not taken over", "daemon", why, "schedctl config check"))
     for event in events.tail(tx, kinds=("quota.orphan_suspected", "checkpoint.quarantined")):
         if since <= event.at < now:
             orphan = event.kind == "quota.orphan_suspected"

@@ -6,8 +6,9 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from scheduler.core.window import WEEK
+from scheduler.service.condition import condition as daemon_condition
 from scheduler.service.reports import needs
-from scheduler.store import counts, due, lease, limits, runs
+from scheduler.store import counts, limits, runs
 from scheduler.store.engine import revision
 from scheduler.store.schema import REVISIONS
 from scheduler.web.shapes import Health, NeedRow, PoolRow, Status
@@ -17,10 +18,6 @@ if TYPE_CHECKING:
 
     from scheduler.report.report import Need
     from scheduler.web.source import Source
-
-# So many cycles may be missed before something is said; real time, since a platform may take a minute to answer.
-_CYCLES_MISSED = 3
-_SLACK_WALL_SECONDS = 90
 
 
 def status(source: Source) -> Status:
@@ -56,21 +53,15 @@ def condition(source: Source, tx: Connection, now: int) -> tuple[str | None, int
         problems.append(
             f"The database is at schema {found}, this page knows {REVISIONS[-1]}. Restart it after upgrades."
         )
-    leader = lease.current(tx)
-    cycle_seconds = source.app.settings.daemon.cycle_seconds
-    next_at = due.next_due(tx).get(due.CYCLE)
-    cycled_at = None if next_at is None else next_at - cycle_seconds
-    if source.app.settings.clock.stopped_at is not None:
-        return None, cycled_at, problems  # a rehearsal that is over needs no daemon
-    if leader is None:
-        problems.append("No daemon runs: nothing is planned, launched or settled. Start it: schedctl daemon")
-    elif cycled_at is None:
-        problems.append("The daemon has not finished its first cycle yet.")
-    else:
-        late = source.app.clock.wall_seconds(now - cycled_at - _CYCLES_MISSED * cycle_seconds)
-        if late > _SLACK_WALL_SECONDS:
-            problems.append(f"The daemon holds the lease but finished no cycle for {(now - cycled_at) // 60} minutes.")
-    return (leader.holder if leader else None), cycled_at, problems
+    settings = source.app.settings
+    told = daemon_condition(
+        tx,
+        now,
+        settings.daemon.cycle_seconds,
+        source.app.clock.wall_seconds,
+        over=settings.clock.stopped_at is not None,
+    )
+    return told.leader, told.cycled_at, [*problems, *filter(None, [told.problem])]
 
 
 def health(source: Source) -> Health:

@@ -1,0 +1,168 @@
+"""Screen: the overview in words, as sections that `status` prints and `top` draws."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from scheduler.cli.output import hours
+from scheduler.cli.shapes import job_state_json, run_json, share, why
+from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
+from scheduler.core.run import Running, Stopping
+from scheduler.service.condition import condition
+from scheduler.service.overview import Overview, overview
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.cli.context import Cli
+    from scheduler.cli.output import Output
+    from scheduler.core.run import Run
+    from scheduler.service.meters import Meter
+    from scheduler.store.jobs import JobRecord
+
+ORDERS = ("place", "progress", "state", "name")
+# What is going on comes before what is over.
+_STATES = (Active, Queued, Held, Failed, Done, Cancelled)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One table under a title. ``columns`` are marked as in Output.table; ``more`` names the command that lists all."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    more: str
+
+
+def look(cli: Cli) -> Overview:
+    """Read the state of things. Raises StoreFailure."""
+    app, now = cli.app, cli.now
+    daemon, clock = app.settings.daemon, app.settings.clock
+    with app.database.read() as tx:
+        told = condition(tx, now, daemon.cycle_seconds, app.clock.wall_seconds, over=clock.stopped_at is not None)
+        return overview(tx, app.pools, told, now)
+
+
+def headline(found: Overview, out: Output) -> str:
+    """Return in one line whether the daemon does its work."""
+    daemon = found.daemon
+    if daemon.problem:
+        return daemon.problem
+    if daemon.leader is None:
+        return "This rehearsal is over."
+    return f"{daemon.leader} holds the lease; last cycle {out.instant(daemon.cycled_at)}."
+
+
+def sections(found: Overview, out: Output, order: str = "place") -> list[Section]:
+    """Return what there is to see; what needs a person first, no empty sections. ``order`` is that of the jobs."""
+    jobs = sorted((job for job in found.jobs if not isinstance(job.state, Done | Cancelled)), key=_KEYS[order])
+    made = [
+        Section(
+            "Needs a person",
+            ("what", "whom", "~why", "~remedy"),
+            tuple((need.what, need.subject, need.why, need.remedy) for need in found.needs),
+            "schedctl report weekly",
+        ),
+        Section(
+            "Sessions",
+            ("session", "pool", "~jobs", "state", ">left", "ends"),
+            tuple(_run(run, found.at, out) for run in found.live),
+            "schedctl runs list --live",
+        ),
+        Section(
+            "Pools",
+            ("pool", "state", ">live", "~quota", ">free", ">of", "resets"),
+            tuple(_pools(found, out)),
+            "schedctl quota",
+        ),
+        Section(
+            "Jobs",
+            (">#", "job", "state", ">done", "~why, or when"),
+            tuple(_job(job, found, out) for job in jobs),
+            "schedctl queue list",
+        ),
+    ]
+    return [section for section in made if section.rows]
+
+
+def overview_json(found: Overview) -> dict[str, Any]:
+    """Return the overview as it stands in ``status --json``."""
+    return {
+        "at": found.at,
+        "daemon": asdict(found.daemon),
+        "needs": [asdict(need) for need in found.needs],
+        "runs": [run_json(run) for run in found.live],
+        "pools": [asdict(pool) for pool in found.pools],
+        "quotas": [asdict(meter) for meter in found.meters],
+        "jobs": [
+            {
+                "name": job.spec.name,
+                "position": job.position,
+                **job_state_json(job.state),
+                "done_step": job.done_step,
+                "target_step": job.spec.target_step,
+                "waits": reason.to_json() if (reason := found.waits.get(job.spec.name)) else None,
+                "next": asdict(placement) if (placement := found.next.get(job.spec.name)) else None,
+            }
+            for job in found.jobs
+        ],
+    }
+
+
+def _run(run: Run, now: int, out: Output) -> tuple[str, ...]:
+    known = isinstance(run.state, Running | Stopping)
+    left = hours(max(0, run.deadline - now)) if known else ""
+    jobs = ", ".join(lane.job for lane in run.lanes)
+    return (run.key, run.pool, jobs, type(run.state).__name__.lower(), left, out.instant(run.deadline))
+
+
+def _pools(found: Overview, out: Output) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for pool in found.pools:
+        first = (pool.name, pool.state, f"{pool.live}/{pool.sessions_max}")
+        own = [meter for meter in found.meters if meter.pool == pool.name]
+        told = [(m.quota, _amount(m, m.free), _amount(m, m.limit), out.instant(m.resets_at)) for m in own]
+        for index, cells in enumerate(told or [(pool.why, "", "", out.instant(pool.until))]):
+            rows.append((*(first if index == 0 else ("", "", "")), *cells))
+    return rows
+
+
+def _job(job: JobRecord, found: Overview, out: Output) -> tuple[str, ...]:
+    name = job.spec.name
+    reason, placement = found.waits.get(name), found.next.get(name)
+    told = why(job.state, reason.to_json() if reason else None, out.zone)
+    if isinstance(job.state, Queued) and placement is not None:
+        planned = f"{placement.pool} from {out.instant(placement.start)}"
+        told = f"{planned}; now {told}" if told else planned
+    state = type(job.state).__name__.lower()
+    return (str(job.position), name, state, share(job.done_step, job.spec.target_step), told)
+
+
+def _amount(meter: Meter, amount: int) -> str:
+    return f"${amount / 1_000_000:.2f}" if meter.unit == "microdollars" else hours(amount)
+
+
+def _progress(job: JobRecord) -> tuple[float, int]:
+    return (-job.done_step / max(1, job.spec.target_step), job.position)
+
+
+def _state(job: JobRecord) -> tuple[int, int]:
+    return (_STATES.index(type(job.state)), job.position)
+
+
+_KEYS: dict[str, Any] = {
+    "place": lambda job: (job.position, job.spec.name),
+    "progress": _progress,
+    "state": _state,
+    "name": lambda job: job.spec.name,
+}
+
+
+def cut(section: Section, most: int) -> tuple[Sequence[tuple[str, ...]], int]:
+    """Return the rows that fit and how many do not."""
+    if len(section.rows) <= most:
+        return section.rows, 0
+    kept = max(0, most - 1)  # the line that tells of the others takes one
+    return section.rows[:kept], len(section.rows) - kept
