@@ -279,7 +279,7 @@ def test_every_rule_that_the_guide_names_is_proven_by_a_test(repository: Path) -
     written = {
         name
         for path in Path(__file__).parent.glob("test_*.py")
-        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.M)
+        for name in re.findall(r"^def (test_\w+)", path.read_text(), re.MULTILINE)
     }
     assert len(named) > 25
     assert named - written == set()
