@@ -4,6 +4,7 @@
 set -euo pipefail
 
 have_postgres() { compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || command -v initdb >/dev/null; }
+have_chromium() { command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null; }
 
 install_postgres() {
     # Debian would create a cluster and start it at boot; the tests make their own.
@@ -14,15 +15,26 @@ install_postgres() {
     apt-get update -qq && apt-get install -y -qq -o Dpkg::Options::=--force-confold postgresql
 }
 
-have_postgres && exit 0
-if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
-    log=$(mktemp)
-    if DEBIAN_FRONTEND=noninteractive install_postgres >"$log" 2>&1 && have_postgres; then
+# A font as well: without one a browser measures no text.
+install_chromium() { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; }
+
+# provide NAME WHAT PACKAGE: installs with install_NAME what have_NAME does not find, or says what will be skipped.
+provide() {
+    local log
+    "have_$1" && return
+    if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
+        log=$(mktemp)
+        DEBIAN_FRONTEND=noninteractive "install_$1" >"$log" 2>&1 || true
+        if "have_$1"; then
+            rm -f "$log"
+            return
+        fi
+        tail -n 5 "$log" >&2
         rm -f "$log"
-        exit 0
     fi
-    tail -n 5 "$log" >&2
-    rm -f "$log"
-fi
-echo "WARNING: no PostgreSQL server programs, and this account cannot install them: the PostgreSQL tests will be SKIPPED." >&2
-echo "         Install the package postgresql (Debian) and run again." >&2
+    echo "WARNING: no $2, and this account cannot install them: their tests will be SKIPPED." >&2
+    echo "         Install the package $3 (Debian) and run again." >&2
+}
+
+provide postgres "PostgreSQL server programs" postgresql
+provide chromium "Chromium and fonts, for the status page in a real browser" "chromium, with fonts-dejavu-core"

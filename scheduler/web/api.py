@@ -47,13 +47,21 @@ Text = Annotated[str | None, Query(max_length=200)]
 _INSTANT_MAX = 253_402_300_799  # the end of the year 9999
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
 _MISSING: dict[int | str, dict[str, Any]] = {404: {"model": Fault, "description": "There is nothing of this name."}}
+_ALWAYS: dict[int | str, dict[str, Any]] = {
+    422: {"model": Fault, "description": "The question cannot be understood."},
+    503: {"model": Fault, "description": "The database cannot be read now."},
+}
+_FAULT = {"application/json": {"schema": {"$ref": "#/components/schemas/Fault"}}}
+# Of an address that answers with text, FastAPI would say that its faults are text as well.
+_TEXT: dict[int | str, dict[str, Any]] = {
+    code: {"description": told["description"], "content": _FAULT} for code, told in {**_ALWAYS, **_MISSING}.items()
+}
 
 
-def router(source: Source, tails: LogTails) -> APIRouter:  # noqa: C901 - a list of addresses, one function each
-    """Return the routes below /api/v1."""
-    api = APIRouter(
-        prefix="/api/v1", responses={503: {"model": Fault, "description": "The database cannot be read now."}}
-    )
+def routers(source: Source, tails: LogTails) -> tuple[APIRouter, APIRouter]:  # noqa: C901 - a list of addresses, one function each
+    """Return the routes below /api/v1: those that answer with JSON, and those with text."""
+    api = APIRouter(prefix="/api/v1", responses=_ALWAYS)
+    plain = APIRouter(prefix="/api/v1")
 
     @api.get("/revision")
     def revision() -> Revision:
@@ -66,7 +74,7 @@ def router(source: Source, tails: LogTails) -> APIRouter:  # noqa: C901 - a list
         """Return whether the scheduler does its work, the pools, and what needs a person."""
         return status(source)
 
-    @api.get("/sessions")
+    @api.get("/sessions", responses=_MISSING)
     def span(
         day: Annotated[
             str | None,
@@ -134,25 +142,25 @@ def router(source: Source, tails: LogTails) -> APIRouter:  # noqa: C901 - a list
         found: dict[str, Any] = finite(asdict(archive.report(source, known_week(week))))
         return found
 
-    @api.get("/reports/{week}/text", response_class=PlainTextResponse, responses=_MISSING)
+    @plain.get("/reports/{week}/text", response_class=PlainTextResponse, responses=_TEXT)
     def report_text(week: Week, form: Literal["text", "markdown"] = "text") -> str:
         """Return a week's report in words."""
         return render(archive.report(source, known_week(week)), form)
 
-    return api
+    return api, plain
 
 
 def day_of(text: str) -> date:
-    """Return the day that ``2026-11-16`` names. Raises HTTPException 422."""
+    """Return the day that ``2026-11-16`` names. Raises HTTPException 404 when there is no such day."""
     try:
         if not _DAY.fullmatch(text):
             raise ValueError(text)
         found = date.fromisoformat(text)
     except ValueError:
-        raise HTTPException(422, f"{text} is no day; write it like 2026-11-16") from None
+        raise HTTPException(404, f"{text} is no day; write it like 2026-11-16") from None
     # The zone's offsets and the days before and after must exist as well.
     if not 1970 <= found.year <= 9_000:
-        raise HTTPException(422, f"{text} is outside the years 1970 to 9000")
+        raise HTTPException(404, f"{text} is outside the years 1970 to 9000")
     return found
 
 

@@ -43,7 +43,8 @@ def site(app: App, bearer: Bearer | None, log: Log) -> ASGIApp:
         openapi_url="/api/openapi.json",
         redirect_slashes=False,
     )
-    found.include_router(api.router(source, tails))
+    for routes in api.routers(source, tails):
+        found.include_router(routes)
     found.include_router(assets.router())
     found.include_router(sign_in.router(bearer, written.environment))
     found.include_router(written.router())

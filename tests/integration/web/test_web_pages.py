@@ -1,0 +1,255 @@
+"""Every page is whole without a script, says the same as the command line, and lets no name break it."""
+
+from __future__ import annotations
+
+from html.parser import HTMLParser
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote, urljoin, urlsplit
+
+import pytest
+
+from jobs.spec import JobSpec
+from scheduler.core.job import Held
+from scheduler.core.ledger import EntryKind, LedgerEntry
+from scheduler.store import jobs, ledger, limits, runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from benchmarks.web.world import World
+
+EVIL = '<script>alert("1")</script><img src=x onerror=alert(1)>\x1b[2J\u202e&amp;\'"'
+PLACES = ["/", "/queue", "/runs", "/quota", "/plan", "/ledger", "/reports"]
+VOID = {"meta", "link", "input", "img", "br", "hr"}
+
+
+class Page(HTMLParser):
+    """What a page holds: tags with their attributes, text, and whether every tag was closed in order."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.words: list[str] = []
+        self.open: list[str] = []
+        self.problems: list[str] = []
+        self.feed(text)
+        self.close()
+        self.problems += [f"<{tag}> is not closed" for tag in self.open]
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note a tag."""
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        """Note a tag that closes itself."""
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag: str) -> None:
+        """Compare an end with what is open."""
+        if not self.open or self.open.pop() != tag:
+            self.problems.append(f"</{tag}> closes another")
+
+    def handle_data(self, data: str) -> None:
+        """Note text."""
+        self.words.append(data)
+
+    def all(self, name: str) -> list[dict[str, str | None]]:
+        """Return the attributes of every tag of a name."""
+        return [attributes for tag, attributes in self.tags if tag == name]
+
+    @property
+    def text(self) -> str:
+        """The text of the page, spaces folded."""
+        return " ".join(" ".join(self.words).split())
+
+
+def read(site: Any, path: str) -> Page:
+    answer = site.get(path)
+    assert answer.status_code == 200, f"{path}: {answer.status_code} {answer.text[:300]}"
+    return Page(answer.text)
+
+
+def kind(path: str) -> str:
+    plain = path.partition("?")[0]
+    return plain.rpartition("/")[0] if plain.count("/") > 1 else plain
+
+
+def detail_pages(site: Any) -> list[str]:
+    job = site.json("/api/v1/queue")["jobs"][1]["name"]
+    live, past = site.json("/api/v1/runs?rows=2")["runs"][0]["key"], site.json("/api/v1/runs?page=3")["runs"][0]["key"]
+    week = site.json("/api/v1/reports")["reports"][3]["week"]
+    return [f"/jobs/{job}", f"/runs/{live}", f"/runs/{past}", f"/reports/{week}", "/?from=2026-03-01"]
+
+
+def test_every_page_has_its_landmarks_one_heading_and_a_name_for_every_table(site: Any) -> None:
+    for path in [*PLACES, *detail_pages(site)]:
+        page = read(site, path)
+        assert page.problems == [], path
+        assert [len(page.all(tag)) for tag in ("main", "header", "footer", "h1")] == [1, 1, 1, 1], path
+        assert page.all("html")[0]["lang"] == "en"
+        assert len(page.all("caption")) == len(page.all("table")), path
+        assert all(nav.get("aria-label") for nav in page.all("nav")), path
+        assert all(th.get("scope") for th in page.all("th")), path
+        ids = [found["id"] for _, found in page.tags if "id" in found]
+        assert len(ids) == len(set(ids)), path
+
+
+def test_no_page_runs_or_styles_anything_inline_or_loads_from_elsewhere(site: Any) -> None:
+    for path in [*PLACES, *detail_pages(site)]:
+        page = read(site, path)
+        assert page.all("style") == []
+        assert all(script.get("src", "").startswith("/assets/") for script in page.all("script"))  # type: ignore[union-attr]
+        for tag, attributes in page.tags:
+            assert "style" not in attributes, (path, tag)
+            assert not [name for name in attributes if name.startswith("on")], (path, tag)
+            for name in ("src", "href", "action"):
+                assert (attributes.get(name) or "/").startswith(("/", "#")), (path, tag, attributes)
+
+
+def test_every_link_of_every_page_leads_somewhere(site: Any) -> None:
+    pending, seen = list(PLACES), set[str]()
+    while pending and len(seen) < 120:
+        path = pending.pop(0)
+        if path in seen:
+            continue
+        seen.add(path)
+        answer = site.get(path)
+        assert answer.status_code == 200, path
+        if answer.headers["content-type"].startswith("text/html"):
+            links = {link["href"] for link in Page(answer.text).all("a")}
+            found = {urlsplit(urljoin(path, str(link)))._replace(fragment="").geturl() for link in links}
+            # A few of each kind: the pages of other jobs are no different.
+            pending += [
+                link
+                for link in sorted(found)
+                if sum(other.split("/")[1:2] == link.split("/")[1:2] for other in seen) < 12
+            ]
+    assert len(seen) > 40
+
+
+def test_the_overview_shows_what_ran_runs_and_is_planned(site: Any) -> None:
+    page = read(site, "/")
+    bars = [str(found.get("class")) for found in page.all("rect")]
+    assert {"past", "running", "planned"} <= set(bars)
+    span = site.json("/api/v1/sessions")
+    assert f"The {len(span['sessions'])} sessions as a table" in page.text
+    assert {session["phase"] for session in span["sessions"]} >= {"past", "running", "planned"}
+
+
+def test_the_queue_is_leafed_through_filtered_and_searched(site: Any) -> None:
+    first = site.json("/api/v1/queue?rows=15")
+    assert (first["total"], first["pages"], len(first["jobs"])) == (40, 3, 15)
+    names = [job["name"] for number in (1, 2, 3) for job in site.json(f"/api/v1/queue?rows=15&page={number}")["jobs"]]
+    assert len(set(names)) == 40
+    held = site.json("/api/v1/queue?state=held")
+    assert [job["state"] for job in held["jobs"]] == ["held"]
+    assert "by mia: wrong learning rate" in read(site, "/queue?state=held").text
+    assert [job["name"] for job in site.json("/api/v1/queue?name=m0013")["jobs"]] == ["m0013"]
+    assert "No such jobs" in read(site, "/queue?name=nothing-like-it").text
+
+
+def test_a_job_shows_its_losses_and_a_run_its_lanes(site: Any) -> None:
+    name = next(job["name"] for job in site.json("/api/v1/queue")["jobs"] if job["attempts"] > 3)
+    page = read(site, f"/jobs/{name}")
+    assert len(page.all("polyline")) == 1
+    run = site.json(f"/api/v1/jobs/{name}")["runs"][0]["key"]
+    assert name in read(site, f"/runs/{run}").text
+
+
+def test_an_empty_database_says_what_to_do_next(make_world: Callable[..., World], serve: Any) -> None:
+    world = make_world()
+    (world.config.parent / "state" / "scheduler.db").rename(world.config.parent / "state" / "old.db")
+    from scheduler.store.engine import upgrade
+
+    upgrade(f"sqlite:///{world.config.parent / 'state' / 'scheduler.db'}")
+    with serve(world) as site:
+        assert "No daemon runs" in read(site, "/").text
+        assert "schedctl queue add --models" in read(site, "/queue").text
+        for path in PLACES:
+            assert read(site, path).problems == []
+        assert site.json("/api/v1/plan") == {"plan": None}
+        assert site.get("/api/v1/plan/difference").status_code == 404
+        assert site.get("/metrics").status_code == 200
+
+
+@pytest.fixture
+def hostile(make_world: Callable[..., World]) -> World:
+    """A world in which everything that can hold text holds markup and terminal commands."""
+    world = make_world()
+    with world.database.write() as tx:
+        jobs.add(tx, JobSpec(name=EVIL, role="manager", command=(EVIL,), target_step=9, steps_per_hour=1.0), world.now)
+        record = jobs.get(tx, EVIL)
+        jobs.change_state(tx, EVIL, record.state, Held(EVIL, EVIL, world.now), "hold", world.now, EVIL, why=EVIL)
+        limits.close_pool(tx, "desk", None, EVIL, world.now)
+        ledger.append(tx, [LedgerEntry(EntryKind.ADJUST, "desk", None, 0, 9, world.now, evidence=EVIL)])
+        live = runs.live(tx)[0]
+        runs.note_heartbeat(tx, live.key, 0, {"step": 1, "loss": float("nan"), "phase": EVIL})
+    return world
+
+
+def test_hostile_text_is_shown_as_text_everywhere(hostile: World, serve: Any) -> None:
+    with serve(hostile) as site:
+        live = next(run for run in site.json("/api/v1/runs")["runs"][::-1] if run["state"] == "running")["key"]
+        shown = 0
+        for path in [
+            *PLACES,
+            f"/jobs/{quote(EVIL)}",
+            f"/runs/{live}",
+            f"/queue?name={quote(EVIL)}",
+        ]:
+            answer = site.get(path)
+            if path.startswith("/jobs"):
+                assert answer.status_code == 404  # no address can hold a slash; the page must stand all the same
+            page = Page(answer.text)
+            assert "<img" not in answer.text, path
+            assert "<script>" not in answer.text, path
+            assert page.problems == [], path
+            shown += "alert(" in page.text
+        assert shown >= 5
+        assert site.get("/api/v1/status").headers["content-type"] == "application/json"
+        assert site.json(f"/api/v1/runs/{live}")["lanes"][0]["heartbeat"]["loss"] is None
+
+
+def test_a_page_that_does_not_exist_and_a_bad_question_say_so(site: Any) -> None:
+    for path, code, words in (
+        ("/nothing", 404, "no such page"),
+        ("/jobs/nobody", 404, "no job has this name"),
+        ("/runs/nothing", 404, "no run has this key"),
+        ("/?from=yesterday", 404, "no day"),
+        ("/?from=9999-12-31", 404, "outside the years"),
+        ("/queue?page=0", 422, "page"),
+        ("/reports/2026-W60", 404, "no week"),
+    ):
+        answer = site.get(path)
+        assert answer.status_code == code, path
+        page = Page(answer.text)
+        assert words in page.text, page.text
+        assert page.problems == []
+
+
+def test_a_database_that_goes_away_is_said_and_comes_back(make_world: Callable[..., World], serve: Any) -> None:
+    world = make_world()
+    with serve(world) as site:
+        assert site.get("/queue").status_code == 200
+        with world.database.write() as tx:
+            from sqlalchemy import text
+
+            tx.execute(text("ALTER TABLE jobs RENAME TO jobs_away"))
+        answer = site.get("/queue")
+        assert answer.status_code in {500, 503}
+        assert "Traceback" not in answer.text
+        assert site.get("/health/live").status_code == 200
+        with world.database.write() as tx:
+            tx.execute(text("ALTER TABLE jobs_away RENAME TO jobs"))
+        assert site.get("/queue").status_code == 200
+
+
+def test_assets_may_be_kept_for_ever_and_change_their_address_with_their_content(site: Any) -> None:
+    sheet = read(site, "/").all("link")[1]["href"]
+    answer = site.get(sheet)
+    assert answer.headers["content-type"].startswith("text/css")
+    assert "immutable" in answer.headers["cache-control"]
+    assert site.get("/assets/000000000000/style.css").status_code == 404
+    assert site.get("/assets/x/..%2f..%2fserver.py").status_code == 404
