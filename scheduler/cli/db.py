@@ -76,6 +76,23 @@ def move(
         cli.out.line(f"Copied {sum(copied.values()):,} rows. The old database stays as it is; now set database_url.")
 
 
+@command(app, "schedctl db restored")
+def restored(ctx: typer.Context) -> None:
+    """Tell the daemon that a backup was restored by other means, as with pg_restore; db restore says so itself.
+
+    Before it launches anything, the daemon then finds what was launched and saved after the backup was made.
+    """
+    from scheduler.store import due
+
+    cli: Cli = ctx.obj
+    with cli.app.database.write() as tx:
+        due.set_due(tx, due.RESTORED, 0)
+    if cli.options.json:
+        cli.out.data({"restored": True})
+    else:
+        cli.out.line("The daemon will look back when it starts. If it runs, restart it.")
+
+
 @command(app, "schedctl db verify")
 def verify(ctx: typer.Context) -> None:
     """Check every page and rule, replay the events and fold the ledger anew. Exits with 9 when something is off."""

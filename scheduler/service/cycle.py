@@ -19,6 +19,7 @@ from scheduler.core.run import Run, Running, Stopping, Submitting, stop
 from scheduler.core.window import HOUR
 from scheduler.service.apply import apply
 from scheduler.service.launch import launch_all, reserve
+from scheduler.service.look_back import is_wanted, look_back
 from scheduler.service.observe import observe
 from scheduler.service.retention import sweep_ended
 from scheduler.service.snapshot import load_snapshot
@@ -62,12 +63,22 @@ class Cycle:
         self._heard: dict[tuple[str, int], dict[str, Any]] = {}
         self._flagged: dict[str, int] = {}  # intents about to be given up: since when their stop flags lie in the store
         self._watch_at = 0
+        self._looks_back: bool | None = None  # not asked yet
 
     def run(self) -> int:
         """Run one cycle and return the scheduled second it was run for. Raises what the database raises."""
         now = self._settle()
-        self._plan_and_launch(now)
+        if self._may_plan(now):
+            self._plan_and_launch(now)
         return now
+
+    def _may_plan(self, now: int) -> bool:
+        """Whether the books know all that was launched: after a restore not before what the backup forgot is found."""
+        if self._looks_back is None:
+            self._looks_back = is_wanted(self._ports)
+        if self._looks_back:
+            self._looks_back = not look_back(self._ports, now)
+        return not self._looks_back
 
     def drain(self, why: str) -> bool:
         """Launch nothing, ask every live session to save and leave; return whether all have ended."""

@@ -10,6 +10,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from scheduler.store.due import RESTORED
 from scheduler.store.errors import DatabaseBusy, DatabaseMissing, DatabaseNewer, StoreFailure, translated
 from scheduler.store.schema import REVISIONS
 
@@ -62,10 +63,17 @@ def restore(source: Path, target: Path) -> None:
         try:
             shutil.copyfile(source, partial)
             _check(partial)
+            _ask_to_look_back(partial)
             _retire(target)
             _put(partial, target)
         finally:
             partial.unlink(missing_ok=True)
+
+
+def _ask_to_look_back(path: Path) -> None:
+    """Let the next daemon find what was launched after the backup was made, before it launches anything itself."""
+    with closing(sqlite3.connect(path, isolation_level=None)) as connection:
+        connection.execute("INSERT OR REPLACE INTO due (name, at) VALUES (?, 0)", (RESTORED,))
 
 
 def _open(path: Path, mode: str) -> sqlite3.Connection:

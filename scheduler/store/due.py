@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import bindparam, delete, insert, select, update
 
 from scheduler.store.schema import due
 
@@ -14,8 +14,12 @@ if TYPE_CHECKING:
 CYCLE = "cycle"
 """The daemon's cycle: a due instant long past tells everybody that none was finished since."""
 
+RESTORED = "look-back"
+"""There only after a backup was restored, until the daemon has found what the backup does not know."""
+
 _ALL = select(due.c.name, due.c.at)
 _INSERT = insert(due)
+_FORGET = delete(due).where(due.c.name == bindparam("b_name"))
 _UPDATE = update(due).where(due.c.name == bindparam("b_name")).values(at=bindparam("new_at"))
 
 
@@ -28,3 +32,8 @@ def set_due(tx: Connection, name: str, at: int) -> None:
     """Set the next instant of a duty."""
     if not tx.execute(_UPDATE, {"b_name": name, "new_at": at}).rowcount:
         tx.execute(_INSERT, {"name": name, "at": at})
+
+
+def forget(tx: Connection, name: str) -> None:
+    """Remove a duty that does not recur."""
+    tx.execute(_FORGET, {"b_name": name})

@@ -164,13 +164,38 @@ def test_a_backup_taken_while_the_daemon_runs_is_restored_equal(running: Stage) 
     assert _rows(database)["events"][: len(rows["events"])] == rows["events"]
     restored = running.type("db", "restore", str(copy))
     assert restored.code == 0, restored.err
-    assert _rows(database) == rows
+    again = _rows(database)
+    assert [row for row in again.pop("due") if row[0] != "look-back"] == rows.pop("due")
+    assert again == rows
     assert running.type("db", "verify").code == 0
     daemon = running.daemon()
     said = running.said(daemon)
     until(lambda: "daemon.started" in said.read_text() or daemon.poll() is not None, "the daemon on the backup")
     daemon.terminate()
     assert running.ended(daemon).code == 0, said.read_text()
+
+
+def test_what_was_launched_after_a_backup_is_found_and_charged_after_a_restore(
+    running: Stage, settled: Settled
+) -> None:
+    """Sessions that ended since, and those that still run: each in the books to the second, no job in two seats."""
+    running.until_saved(count=1)
+    copy = running.folder / "backup.db"
+    assert running.type("db", "backup", str(copy)).code == 0
+    known = {run["key"] for run in running.type("runs", "list", "--json").document["runs"]}
+    until(lambda: len({session.key for session in running.sessions()} - known) >= 3, "three more launches")
+    running.kill_daemon()
+    until(lambda: running.live().keys() - known, "a live session that the backup does not know")
+    newer = {session.key for session in running.sessions()} - known
+    restored = running.type("db", "restore", str(copy))
+    assert restored.code == 0, restored.err
+    daemon = running.daemon()
+    said = running.said(daemon)
+    until(lambda: "restore.looked_back" in said.read_text() or daemon.poll() is not None, "the end of the search")
+    assert said.read_text().index("restore.session_found") < said.read_text().index("restore.looked_back")
+    settled(running)
+    listed = {run["key"] for run in running.type("runs", "list", "--json").document["runs"]}
+    assert newer <= listed
 
 
 def _bad(stage: Stage) -> list[dict[str, str]]:

@@ -135,6 +135,7 @@ SHAPES: list[tuple[str, Mapping[str, Any]]] = [
     ("db init", {"from": None, "to": None}),
     ("db upgrade", {"from": None, "to": None}),
     ("db verify", {"problems": None}),
+    ("db restored", {"restored": None}),
     ("config show", {"settings": [{"key", "value", "source"}]}),
     ("config check", {"pools": None, "models": None}),
     ("version", {"version": None, "python": None}),
