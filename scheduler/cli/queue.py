@@ -11,6 +11,7 @@ from scheduler.cli.command import command, group
 from scheduler.cli.complete import job_names, states
 from scheduler.cli.context import Cli
 from scheduler.cli.exits import UsageFault
+from scheduler.cli.loss import warn_of_loss
 from scheduler.cli.queue_list import STATES, list_queue
 
 if TYPE_CHECKING:
@@ -172,6 +173,7 @@ def _changed(cli: Cli, record: JobRecord, done: str) -> None:
         cli.out.data(document)
     elif isinstance(record.state, Active) and record.state.wish is not None:
         cli.out.line(f"{record.spec.name} {done} as soon as {record.state.run} has saved and ended.")
+        warn_of_loss(cli, record.state.run)
     else:
         cli.out.line(f"{record.spec.name} {done}.")
     cli.wake_daemon()

@@ -13,6 +13,7 @@ from scheduler.cli.command import command, group
 from scheduler.cli.complete import job_names
 from scheduler.cli.context import Cli
 from scheduler.cli.exits import NotFound
+from scheduler.cli.loss import warn_of_loss
 from scheduler.cli.names import find_pool, find_run
 from scheduler.cli.output import clean
 from scheduler.cli.runs_table import RUN_COLUMNS, run_row
@@ -138,6 +139,7 @@ def stop(
         cli.out.data({"run": run_json(asked.run), "told": asked.told})
     else:
         cli.out.line(f"{key} saves and ends. Follow it with: schedctl runs logs {key} -f")
+    warn_of_loss(cli, key)
     cli.wake_daemon()
 
 

@@ -1,0 +1,110 @@
+"""A person holds a job whose session cannot be asked to save: they are told at once what that costs."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from jobs.spec import JobSpec
+from scheduler.app import load_app
+from scheduler.core.plan import Placement, Plan, Seat
+from scheduler.core.run import Running
+from scheduler.service import queue
+from scheduler.service.cycle import Cycle
+from scheduler.store import lease, runs
+from scheduler.store.engine import open_database
+
+Account = Any
+SETTINGS = """
+state_dir = "{state}"
+
+[artifacts]
+kind = "directory"
+root = "{store}"
+
+[clock]
+epoch = {epoch}
+origin = {origin}
+scale = {scale}
+
+[[pools]]
+name = "kaggle"
+platform = "kaggle"
+session_cap = "12h"
+stop_margin = "30s"
+options = {{ emulator = "{address}", credentials = "{key}", idle_milliseconds = "100" }}
+"""
+
+
+@pytest.fixture
+def held(account_at: Callable[..., Account], tmp_path: Path) -> Iterator[Callable[[int, int], str]]:
+    """Runs a job for some scheduled seconds of its session, holds it, and returns what the person is told."""
+    account = account_at(scale=60.0, lets_kernels_in=False)
+    clock = account.clock.payload_clock()
+    text = SETTINGS.format(
+        state=tmp_path / "state",
+        store=tmp_path / "store",
+        address=account.server.address,
+        key=account.folder / "kaggle.json",
+        **clock,
+    )
+    (tmp_path / "settings.toml").write_text(text)
+    app = load_app(tmp_path / "settings.toml", {})
+    app.settings.state_dir.mkdir()
+    open_database(app.database_url, create=True).close()
+
+    def run(session_seconds: int, trained_seconds: int) -> str:
+        spec = JobSpec("ufm", "manager", ("{python}", "-c", "import signal; signal.pause()"), 100, 1_000.0)
+        queue.add(app.database, [spec], account.now(), "test")
+        taken = lease.acquire(app.database, "test", 600)
+        assert taken is not None
+        now = account.now()
+        seats = (Placement("kaggle", now, now + session_seconds, (Seat("ufm", 1, 1),)),)
+        plans = iter([Plan(now, seats, ())])
+        ports = replace(
+            app.ports(structlog.get_logger(), taken.epoch),
+            plan=lambda snapshot, _: next(plans, Plan(now, (), ())),
+            data_prefix=lambda _: "",
+        )
+        cycle = Cycle(ports)
+        for _ in range(500):
+            cycle.run()
+            with app.database.read() as tx:
+                (live,) = runs.live(tx)
+            if isinstance(live.state, Running) and account.place.sessions()[0].started_at is not None:
+                break
+            account.patience.wait(0.01)
+        while account.clock.now() < account.place.sessions()[0].started_at + trained_seconds:
+            account.patience.wait(0.05)
+        command = [
+            sys.executable,
+            "-m",
+            "scheduler",
+            "--config",
+            str(tmp_path / "settings.toml"),
+            "queue",
+            "hold",
+            "ufm",
+        ]
+        environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path)}
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "ufm is held as soon as uff-ufm-0001 has saved and ended." in done.stdout
+        return done.stderr
+
+    yield run
+    app.database.close()
+
+
+def test_one_that_has_much_left_is_ended_and_the_loss_is_named(held: Callable[[int, int], str]) -> None:
+    assert "uff-ufm-0001 cannot be asked to save: it is ended, and the 0h 0" in held(40_000, 60)
+
+
+def test_one_that_is_nearly_over_is_waited_for(held: Callable[[int, int], str]) -> None:
+    assert "uff-ufm-0001 cannot be asked to save: it goes on to its own end at " in held(900, 480)
