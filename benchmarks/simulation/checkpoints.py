@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from typing import TYPE_CHECKING
 
 from benchmarks.simulation.faults import Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 
 class CheckpointTruth:
@@ -13,6 +17,7 @@ class CheckpointTruth:
     def __init__(self) -> None:
         self.steps: dict[str, int] = {}
         self._damaged: set[str] = set()
+        self._accused: dict[str, str] = {}
         self._by_job: dict[str, list[tuple[int, str]]] = defaultdict(list)
 
     def publish(self, job: str, step: int, key: str, run: str) -> None:
@@ -26,6 +31,17 @@ class CheckpointTruth:
     def damage(self, key: str) -> None:
         """Note that a checkpoint can never be restored."""
         self._damaged.add(key)
+
+    def accuse(self, keys: Iterable[str], run: str) -> None:
+        """Note which damaged checkpoints a session has named in its reports."""
+        for key in keys:
+            self._accused.setdefault(key, run)
+
+    def check_offer(self, key: str, run: str) -> None:
+        """Raise Violation when a session is told to start from what an earlier one has reported as damaged."""
+        accuser = self._accused.get(key, run)
+        if accuser != run:
+            raise Violation("what is damaged is not offered again", f"{run} is offered {key}, which {accuser} reported")
 
     def is_whole(self, key: str) -> bool:
         """Whether a checkpoint can be restored."""

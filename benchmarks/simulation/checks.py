@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
@@ -9,6 +11,7 @@ from benchmarks.simulation.bills import check_bills
 from benchmarks.simulation.faults import Violation
 from scheduler.core.job import Active, Held, Queued
 from scheduler.core.ledger import EntryKind
+from scheduler.core.quota import FirstUseQuota
 from scheduler.core.run import Ended
 from scheduler.store import jobs, ledger, plans, runs, watched
 
@@ -21,10 +24,12 @@ if TYPE_CHECKING:
     from benchmarks.simulation.session import Session
     from benchmarks.simulation.world import World
     from scheduler.core.ledger import Charge
+    from scheduler.core.pool import Pool
     from scheduler.store.engine import Database
 
 # A clock that is wrong by so much at the start and again at the end moves a hold against the bill.
 _SKEW_SECONDS = 90
+_READ_WITHIN_SECONDS = 600  # from reading what sessions write to a decision, with every delay on the way
 _LEAVES_WITHIN_SECONDS = 120  # from the moment a session is given up: it finds its stop flag
 
 
@@ -61,6 +66,17 @@ def _check_holds(tx: Connection, live: set[str]) -> None:
         raise Violation("no launch without a hold", f"{sorted(missing)} hold nothing")
 
 
+def check_refused(world: World, database: Database) -> None:
+    """Raise Violation when a run goes on whose launch was refused. Holds after a cycle that went through."""
+    if not any(place.refused for place in world.places.values()):
+        return
+    with database.read() as tx:
+        live = runs.live(tx)
+    for run in live:
+        if run.key in world.places[run.pool].refused:
+            raise Violation("a refusal frees at once", f"{run.key} was refused and holds its quota and its jobs")
+
+
 def check_explained(database: Database) -> None:
     """Raise Violation when a job waits without a reason in the newest plan. Holds after a cycle that went through."""
     with database.read() as tx:
@@ -85,12 +101,18 @@ def check_truth(world: World, database: Database) -> None:
         if mood.clock_jumps_per_week:
             tolerance = 2 * _SKEW_SECONDS * (1 + len(place.sessions))
         expected = [bill for key, session in place.sessions.items() if key not in given_up and (bill := session.bill())]
-        check_bills(place.pool, expected, tolerance)
+        pool = place.pool if mood.honest else _without_first_use(place.pool)
+        check_bills(pool, expected, tolerance)
         for key in place.sessions.keys() & given_up.keys():
             _check_late(world, place.sessions[key], given_up[key])
     for session in world.live_sessions():
         if session.key not in known:
             raise Violation("no orphan session", f"{session.key} runs and the daemon does not know")
+
+
+def _without_first_use(pool: Pool) -> Pool:
+    """Leave out quotas whose windows begin with the first use: nobody knows when that is while a platform hides it."""
+    return replace(pool, quotas=tuple(quota for quota in pool.quotas if not isinstance(quota, FirstUseQuota)))
 
 
 def _given_up(tx: Connection) -> dict[str, int]:
@@ -100,11 +122,15 @@ def _given_up(tx: Connection) -> dict[str, int]:
 
 
 def _check_late(world: World, session: Session, given_up_at: int) -> None:
-    """Raise Violation when a session goes on that was given up: its platform hid it, or started it late."""
+    """Raise Violation when a session goes on that was given up, or had given a sign of life before it was."""
     bill = session.bill()
     if bill is None:
         return
     world.sometimes("given up and billed")
+    for lane in session.lanes:
+        said = world.shelves.objects.get(f"runs/{session.key}/lane-{lane.index}/heartbeat.json")
+        if said is not None and json.loads(said)["at"] < given_up_at - _READ_WITHIN_SECONDS:
+            raise Violation("what writes is not given up", f"{session.key} wrote at {json.loads(said)['at']}")
     beyond = bill[1] - max(bill[0], given_up_at)
     if beyond > _LEAVES_WITHIN_SECONDS + _SKEW_SECONDS * bool(world.scenario.mood.clock_jumps_per_week):
         raise Violation("what is given up leaves", f"{session.key} was billed for {beyond} s after it was given up")

@@ -77,6 +77,7 @@ class Faults:
     delayed: Callable[[], None] = lambda: None
     stalled: Callable[[], None] = lambda: None
     points: int = 0
+    struck: int = 0  # how often something went wrong
     seen: Counter[str] = field(default_factory=Counter)
     last: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
     _ladder: tuple[tuple[float, Fate], ...] = ()
@@ -99,6 +100,7 @@ class Faults:
             raise failure(f"injected before {where}")
         answer = effect()
         if before is Fate.DUPLICATE:
+            self.struck += 1
             answer = effect()
         if self.point(f"{where} >", outside=outside) is Fate.ERROR:
             raise failure(f"injected after {where}")
@@ -112,9 +114,10 @@ class Faults:
             fate = Fate.NOTHING
         line = f"{self.points} {self.now()} {where}" + (f" {fate}" if fate is not Fate.NOTHING else "")
         self.note(line)
+        if fate is Fate.NOTHING:
+            return fate
+        self.struck += 1
         match fate:
-            case Fate.NOTHING:
-                return fate
             case Fate.CRASH:
                 call, _, side = where.partition(" ")
                 self.seen[f"crash {call} {side[-1:]}".strip()] += 1

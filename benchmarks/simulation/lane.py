@@ -79,7 +79,9 @@ class Lane:
         """Take the newest candidate that is whole; false when there are candidates and none is."""
         world, candidates = self.world, self.order["restore"]
         for key in candidates:
+            world.checkpoints.check_offer(key, self.session.key)
             if world.checkpoints.is_whole(key):
+                self._check_kept(key)
                 self.parent = self.published = key
                 self.published_step = self.first_step = world.checkpoints.steps[key]
                 break
@@ -94,6 +96,14 @@ class Lane:
                 f"{self.session.key} starts {self.job} from step {self.first_step}, but step {newest} is published",
             )
         return True
+
+    def _check_kept(self, key: str) -> None:
+        """Raise Violation when something that a session was told to start from is no longer in the store."""
+        objects = self.world.shelves.objects
+        components = json.loads(objects[key])["components"] if key in objects else [{"sha256": "no manifest"}]
+        gone = [part["sha256"] for part in components if blob_key(self.job, part["sha256"]) not in objects]
+        if gone:
+            raise Violation("what is needed is kept", f"{self.session.key} is told to start from {key}, without {gone}")
 
     def _train(self) -> None:
         if not self.open or self.session.ended_at is not None:
@@ -207,6 +217,7 @@ class Lane:
             **more,
         }
         if not self.world.shelves.down:
+            self.world.checkpoints.accuse([entry["manifest"] for entry in self.bad], self.session.key)
             self.world.shelves.put(
                 f"runs/{self.session.key}/lane-{self.index}/heartbeat.json", json.dumps(document).encode()
             )

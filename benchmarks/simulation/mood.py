@@ -43,6 +43,7 @@ class Mood:
     clock_jumps_per_week: float = 0.0
     wishes_per_week: float = 0.0
     restarts_per_week: float = 0.0
+    overbooks: float = 0.0  # chance that the planner is faulty
     long_down: float = 0.0  # of restarts: ten days instead of at most two hours
 
 
@@ -89,9 +90,11 @@ def draw_mood(rng: Random) -> Mood:
         stall=scale / 3 if rng.random() < STALLS else 0.0,
     )
     fields: dict[str, Any] = {**troubles, "rates": rates, "honest": rng.random() >= LIARS, "warned": rng.random()}
+    fields["overbooks"] = 0.2
     if not fields["honest"]:
         # Nothing could be done about a session that is not shown, gives no sign of life and follows no stop.
         fields["deaf"] = 0.0
+        fields["hidden"] = fields["answer_lost"] = 0.4
     return Mood(**fields)
 
 

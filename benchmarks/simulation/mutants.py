@@ -17,8 +17,8 @@ from scheduler.core.job import Queued
 from scheduler.core.ledger import EntryKind
 from scheduler.core.reconcile import Finish, reconcile
 from scheduler.core.run import Reserved, Submitting
-from scheduler.service import apply, cycle, launch, observe
-from scheduler.store import checkpoints, jobs, ledger
+from scheduler.service import apply, cycle, launch, observe, retention
+from scheduler.store import checkpoints, jobs, ledger, outbox, watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -213,6 +213,37 @@ def _fresh_keys(real: Any) -> Any:
     return lambda prefix, job, attempt: real(prefix, job, 1 + attempt % 2)
 
 
+def _endless_room(real: Any) -> Any:
+    """Find room for any session, however much is used."""
+    return lambda *arguments: replace(real(*arguments), seconds=10**9)
+
+
+def _unfenced(real: Any) -> Any:
+    del real
+    return lambda _, steps: list(steps)
+
+
+def _no(real: Any) -> Any:
+    """Answer no to everything."""
+    del real
+    return lambda *_: False
+
+
+def _nothing_stays(real: Any) -> Any:
+    return lambda *known: {key: replace(said, stays=False) for key, said in real(*known).items()}
+
+
+def _unnamed(real: Any) -> Any:
+    """Find no component named by any manifest."""
+    return lambda *known: real(*known) and set()
+
+
+def _all_proven(steps: list[Any], facts: list[Any], now: int) -> list[Any]:
+    """Take the passing of time for the platform's word."""
+    del facts, now
+    return [replace(step, proven=True) if isinstance(step, Finish) else step for step in steps]
+
+
 MUTANTS: tuple[Mutant, ...] = (
     Mutant("no hold", "quota is not set aside", ledger, "append", _without(EntryKind.HOLD)),
     Mutant("no spend", "what ran is not charged", ledger, "append", _without(EntryKind.SPEND)),
@@ -257,6 +288,18 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("refund all", "what ran is given back", ledger, "append", _changed(EntryKind.SPEND, _releases_everything)),
     Mutant("late start", "the first minute is not charged", ledger, "append", _changed(EntryKind.SPEND, _late_start)),
     Mutant("keys reused", "attempts share launch keys", launch, "launch_key", _fresh_keys),
+    Mutant("never quarantine", "a damaged checkpoint is offered again", apply, "_quarantine", _silent),
+    Mutant("refusal unheard", "a refused launch goes on as if unknown", launch, "_refused", _silent),
+    Mutant("admit all", "whatever is planned is reserved", launch, "room", _endless_room),
+    Mutant("no watch", "what was given up is forgotten", cycle, "watch", _silent),
+    Mutant("no watching", "a run settled without proof is not watched", watched, "add", _silent),
+    Mutant("no fence", "an intent is given up without a stop flag", cycle.Cycle, "_fenced", _unfenced),
+    Mutant("deaf to signs of life", "what writes is given up", observe.Observation, "heard", _no),
+    Mutant("letters again", "a delivery is not written down", outbox, "sent", _silent),
+    Mutant("letters lost", "a report is due and not written", outbox, "add", _no),
+    Mutant("nothing kept", "retention keeps no newest", retention, "verdicts", _nothing_stays),
+    Mutant("blobs swept", "components go though a manifest names them", retention, "_named", _unnamed),
+    Mutant("gone is proven", "a session that vanished is not looked for", cycle, "reconcile", _steps(_all_proven)),
     Mutant("no activation", "a job with a seat stays queued", job_arrows, "activate", _stays),
 )
 

@@ -30,6 +30,7 @@ class Place:
         self.down = False
         self.exhausted_until = 0  # somebody else used up the account
         self.launches: list[str] = []
+        self.refused: set[str] = set()  # launches to which the daemon got a no
 
     def start(self, request: LaunchRequest) -> Observed:
         """Answer a launch that reached the platform; idempotent by key."""
@@ -124,7 +125,11 @@ class SimulatedPlatform:
                 raise Unreachable(place.name, "launch", "the answer was lost")
             return place.start(request)
 
-        return self._faults.call(f"launch {request.key}", effect, self._failure("launch"))
+        try:
+            return self._faults.call(f"launch {request.key}", effect, self._failure("launch"))
+        except Refused:
+            place.refused.add(request.key)
+            raise
 
     def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
         """Return what is known of each key; see Platform.find."""

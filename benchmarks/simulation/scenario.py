@@ -28,6 +28,7 @@ class Scenario:
     """What is simulated. ``weeks`` are simulated with faults; then the world is calm until all jobs are done."""
 
     seed: int
+    zone: str  # of days, months and reports
     start: int
     weeks: float
     pools: tuple[Pool, ...]
@@ -45,6 +46,7 @@ def draw_scenario(seed: int, weeks: float = 2.0) -> Scenario:
     overdue = rng.choice((120, 300, 900))
     return Scenario(
         seed=seed,
+        zone=zone,
         start=(rng.choice(_FIRST_DAYS) if rng.random() < 0.6 else _ANY_DAY + rng.randrange(52) * WEEK)
         + rng.randrange(2 * DAY),
         weeks=weeks,
@@ -64,6 +66,7 @@ def steady_scenario(weeks: float = 2.0, seed: int = 0) -> Scenario:
     )
     return Scenario(
         seed=seed,
+        zone="America/New_York",
         start=_FIRST_DAYS[1],
         weeks=weeks,
         pools=pools,

@@ -9,13 +9,15 @@ from random import Random
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from benchmarks.simulation.blobs import SimulatedBlobs
-from benchmarks.simulation.checks import check_at_rest, check_database, check_explained, check_truth
+from benchmarks.simulation.checks import check_at_rest, check_database, check_explained, check_refused, check_truth
 from benchmarks.simulation.faults import NO_RATES, Crash, Faults, Violation
 from benchmarks.simulation.people import People
 from benchmarks.simulation.place import SimulatedPlatform
+from benchmarks.simulation.post import Post
 from benchmarks.simulation.world import World
 from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner.dispatch import dispatch
+from scheduler.service.alerts import mail
 from scheduler.service.cycle import Cycle
 from scheduler.service.housekeeping import run_due
 from scheduler.service.ports import Ports
@@ -115,8 +117,11 @@ class Simulation:
         )
         laboratory.database.faults = self.faults
         self.database = laboratory.database
+        self.post = Post(self.world, self.faults, scenario.zone)
         self.people = People(self.world, laboratory.people)
         self.rng = Random(scenario.seed ^ 0xD43)
+        self.rng_of_plans = Random(scenario.seed ^ 0x91A)
+        self.overbooks = 0.05 if self.rng_of_plans.random() < scenario.mood.overbooks else 0.0
         self.cycle: Cycle | None = None
         self.ports: Ports | None = None
         self.holder = 0
@@ -132,6 +137,7 @@ class Simulation:
             self.advance(int(self.scenario.start + self.scenario.weeks * WEEK))
             self.calm_down()
             check_at_rest(self.world, self.laboratory.people)
+            self.post.check_complete()
         except Violation as violation:
             raise Failure(self, violation, "") from None
         except Crash:
@@ -195,6 +201,9 @@ class Simulation:
             whole = cycle is self.cycle
             if self.scenario.habits.housekeeping and self.ports is not None and self.cycles % 4 == 0:
                 run_due(self.ports, self.world.clock.now())
+            if self.post.used and self.ports is not None and self.cycles % 4 == 2:
+                self.post.opened()
+                mail(self.ports, self.post.mailing, self.world.clock.now())
         except Crash:
             self._crashed()
         except Fenced:
@@ -203,12 +212,22 @@ class Simulation:
                 self.cycle = None
         except (StoreFailure, OSError) as error:
             self.world.sometimes(f"cycle failed: {type(error).__name__}")
-        if self.cycles % _CHECKED_EVERY == 0 or self.world.calm:
-            check_truth(self.world, self.laboratory.people)
-        if self.cycles % _CHECKED_EVERY == 0 or not whole:
-            check_database(self.laboratory.people)
-        if whole and self.cycles % _CHECKED_EVERY == 0:
-            check_explained(self.laboratory.people)
+        self._check(whole=whole)
+
+    def _check(self, *, whole: bool) -> None:
+        """Look at the truth and at the database; ``whole`` says that the cycle went through."""
+        people, regular = self.laboratory.people, self.cycles % _CHECKED_EVERY == 0
+        if regular or self.world.calm:
+            check_truth(self.world, people)
+        if regular or not whole:
+            check_database(people)
+        if whole:
+            check_refused(self.world, people)
+        if whole and regular:
+            check_explained(people)
+        for place in self.world.places.values():
+            # What could not be written down is as good as not heard.
+            place.refused.clear()
 
     def boot(self) -> Cycle:
         """Start a daemon: a new lease, and nothing remembered."""
@@ -236,9 +255,17 @@ class Simulation:
 
     def _plan(self, snapshot: Snapshot, incumbent: Plan | None) -> Plan:
         del incumbent
-        plan = dispatch(snapshot)
+        plan = self._overbooked(dispatch(snapshot))
         self.planned = [placement.start for placement in plan.placements]
         return plan
+
+    def _overbooked(self, plan: Plan) -> Plan:
+        """Return a plan that now and then wants more than there is, as a faulty planner's would."""
+        if self.world.calm or not plan.due_now or self.rng_of_plans.random() >= self.overbooks:
+            return plan
+        self.world.sometimes("overbooked plan")
+        first, *others = plan.placements
+        return replace(plan, placements=(replace(first, end=first.end + 40 * HOUR), first, *others))
 
     def _crashed(self) -> None:
         """The process is gone; after some time the system starts another."""

@@ -159,7 +159,7 @@ class World:
         queue = rng.randint(0, pool.start_delay_seconds)
         if self._chance(mood.long_queue):
             self.sometimes("long queue")
-            queue = rng.randint(queue, int(length * 1.2))
+            queue = rng.randint(queue, max(queue, int(length * 1.2)))
         hidden = rng.randint(0, pool.visibility_seconds) if self._chance(mood.hidden) else 0
         if hidden and not mood.honest:
             hidden *= 20

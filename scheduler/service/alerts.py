@@ -33,6 +33,7 @@ _SURPRISE_SECONDS = 600
 _WORDS = {
     "quota.orphan_suspected": "the account was used by something that is not ours",
     "session.offered": "a session waits for a person to take it",
+    "session.late": "a session ran after it had been given up, and what it was billed is booked",
     "session.stray": "a session of ours runs that no run names, and its time is not settled",
     "quota.adjusted": "the platform counts otherwise than our books",
     "job.fail": "the job failed",
@@ -66,15 +67,16 @@ def mail(ports: Ports, mailing: Mailing, now: int) -> None:
             with ports.write() as tx:
                 due.set_due(tx, name, mailing.weekly.window_at(now).end if name == WEEKLY else now)
     if planned.get(WEEKLY, now + 1) <= now:
-        _write_report(ports, mailing, now)
+        _write_report(ports, mailing, planned[WEEKLY], now)
     if ALERTS in planned and now >= planned[ALERTS] + mailing.alerts_every_seconds and not _is_quiet(mailing, now):
         watch_deadlines(ports, now)
         _write_alerts(ports, mailing, planned[ALERTS], now)
     deliver(ports, mailing.channels, now)
 
 
-def _write_report(ports: Ports, mailing: Mailing, now: int) -> None:
-    week = last_week(now, mailing.zone)
+def _write_report(ports: Ports, mailing: Mailing, due_at: int, now: int) -> None:
+    """Write the report that was due at ``due_at``; after down time of weeks, the next look writes the next."""
+    week = last_week(due_at, mailing.zone)
     try:
         report = make_report(ports.database, ports.pools, week, mailing.zone, now)
         body = letter_of(report, pictures_of(ports.database, ports.pools, report))
@@ -85,12 +87,13 @@ def _write_report(ports: Ports, mailing: Mailing, now: int) -> None:
         ports.log.exception("report.failed", week=week.label)
         with ports.write() as tx:
             events.append(tx, "report.failed", week.label, now, why=f"{type(error).__name__}: {error}")
-            due.set_due(tx, WEEKLY, now + 3_600)
+            # Later, but still due for the same week.
+            due.set_due(tx, WEEKLY, min(now + 3_600, mailing.weekly.window_at(due_at).end - 1))
         return
     with ports.write() as tx:
         for channel in mailing.channels:
             outbox.add(tx, WEEKLY, week.label, channel, body, now)
-        due.set_due(tx, WEEKLY, mailing.weekly.window_at(now).end)
+        due.set_due(tx, WEEKLY, mailing.weekly.window_at(due_at).end)
 
 
 def _write_alerts(ports: Ports, mailing: Mailing, since: int, now: int) -> None:

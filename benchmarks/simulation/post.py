@@ -1,0 +1,100 @@
+"""The post: letters as they truly arrive, and the channels that carry them, each call of which is a fault point."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+from benchmarks.simulation.bills import calendar_windows
+from benchmarks.simulation.faults import Violation
+from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
+from scheduler.service.alerts import WEEKLY, Mailing
+from scheduler.service.deliver import DeliveryFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from benchmarks.simulation.faults import Faults
+    from benchmarks.simulation.world import World
+
+_SHARE = 0.3  # of all seeds have mail at all: reports take more time than all else
+_CHANNELS = ("email", "slack")
+
+
+class Post:
+    """What arrived: the same letter twice only where a fault hid that it had arrived, and then word for word."""
+
+    def __init__(self, world: World, faults: Faults, zone: str) -> None:
+        rng = Random(world.scenario.seed ^ 0x9057)
+        self._world = world
+        self._faults = faults
+        self._rng = rng
+        self.used = rng.random() < _SHARE
+        self._refuses = rng.choice((0.0, 0.2, 0.6))
+        self.mailing = Mailing(
+            {name: SimulatedChannel(name, self, faults) for name in _CHANNELS[: rng.choice((1, 2))]},
+            zone,
+            Calendar("week", zone, offset_seconds=rng.choice((0, 8 * HOUR))),
+            rng.choice((HOUR, 6 * HOUR)),
+            DailyHours(zone, 20 * HOUR, 8 * HOUR) if rng.random() < 0.5 else None,
+        )
+        self._arrived: dict[tuple[str, str], tuple[int, str]] = {}
+        self._since: int | None = None
+
+    def opened(self) -> None:
+        """Note that a daemon looks after the post from now on."""
+        if self._since is None:
+            self._since = self._world.now
+
+    def refuse_at_random(self) -> None:
+        """Raise DeliveryFailed when the service is in the mood."""
+        if not self._world.calm and self._rng.random() < self._refuses:
+            self._world.sometimes("letter refused")
+            raise DeliveryFailed("the service is busy", self._rng.choice((0, 60, 7_200)))
+
+    def take(self, channel: str, key: str, body: Mapping[str, Any]) -> None:
+        """Deliver a letter. Raises Violation when it arrives again and nothing explains it."""
+        said = hashlib.sha256(json.dumps(body, sort_keys=True, default=repr).encode()).hexdigest()
+        before = self._arrived.get((channel, key))
+        if before is not None and before[0] == self._faults.struck:
+            raise Violation("every report is sent once", f"{key} arrives twice by {channel}, and nothing had failed")
+        if before is not None and before[1] != said:
+            raise Violation("every report is sent once", f"{key} arrives again by {channel} in other words")
+        self._world.sometimes("letter arrived" if before is None else "letter arrived again")
+        self._arrived[channel, key] = (self._faults.struck, said)
+
+    def check_complete(self) -> None:
+        """Raise Violation unless the report of every week that began under a daemon arrived by every channel."""
+        if self._since is None:
+            return
+        weekly = self.mailing.weekly
+        # The day on either side allows for clocks that were wrong and for daemons that look rarely.
+        for opens, _ in calendar_windows(weekly, self._since, self._world.now):
+            if self._since + DAY < opens < self._world.now - 2 * DAY:
+                over = datetime.fromtimestamp(opens, UTC).astimezone(ZoneInfo(weekly.zone)).date() - timedelta(days=7)
+                year, week, _ = over.isocalendar()
+                for channel in self.mailing.channels:
+                    if (channel, f"{WEEKLY}-{year}-W{week:02d}") not in self._arrived:
+                        raise Violation("every report is sent once", f"{year}-W{week:02d} never arrived by {channel}")
+
+
+class SimulatedChannel:
+    """A Channel each delivery of which is a fault point."""
+
+    def __init__(self, name: str, post: Post, faults: Faults) -> None:
+        self._name = name
+        self._post = post
+        self._faults = faults
+
+    def send(self, key: str, body: Mapping[str, Any]) -> None:
+        """Deliver; see Channel.send."""
+
+        def effect() -> None:
+            self._post.refuse_at_random()
+            self._post.take(self._name, key, body)
+
+        self._faults.call(f"mail {self._name} {key}", effect, DeliveryFailed)
