@@ -21,7 +21,7 @@ STYLE = """
 :root { --ink: #1b1e22; --quiet: #59616b; --line: #e2e4e8; --past: #5f7590; --live: #1d5fbf; --bad: #b3352a;
   --plan: #8a97a8; --plan-fill: #eef1f5; --shade: #f1eee6; --shade-line: #cfc6ae; --on-bar: #ffffff; --now: #b3352a; }
 @media (prefers-color-scheme: dark) {
-  :root { --ink: #e8eaed; --quiet: #9ea6b0; --line: #2b3036; --past: #58708e; --live: #3577d6; --bad: #c2503f;
+  :root { --ink: #e8eaed; --quiet: #9ea6b0; --line: #2b3036; --past: #58708e; --live: #2f6fce; --bad: #c2503f;
     --plan: #6d7a8b; --plan-fill: #1d2329; --shade: #2a261c; --shade-line: #5a5138; --on-bar: #ffffff; --now: #ff8576; }
 }
 .chart { display: block; width: 100%; overflow: visible; font: 12px/1 system-ui, sans-serif;

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from itertools import pairwise
 from xml.etree import ElementTree as ET  # our own output, not somebody's
 
@@ -15,7 +16,7 @@ from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota
 from scheduler.core.run import Ended, Lane, Outcome, Run, Running
 from scheduler.core.window import DAY, HOUR, Calendar, Window
 from scheduler.report.burn_down import amount, burn_down_of, burn_down_svg
-from scheduler.report.chart import days, short, ticks
+from scheduler.report.chart import STYLE, days, short, ticks
 from scheduler.report.loss_curve import loss_curve_svg
 from scheduler.report.timeline import Timeline, timeline_of, timeline_svg
 
@@ -213,3 +214,26 @@ def test_days_have_23_to_25_hours() -> None:
 
 def test_counts_are_short() -> None:
     assert [short(n) for n in (950, 1_500, 12_000, 3_000_000)] == ["950", "1.5k", "12k", "3M"]
+
+
+# Colours
+
+
+def luminance(colour: str) -> float:
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+    return sum(weight * part for weight, part in zip((0.2126, 0.7152, 0.0722), linear, strict=True))
+
+
+@pytest.mark.parametrize("theme", [0, 1], ids=["light", "dark"])
+def test_words_on_bars_can_be_read(theme: int) -> None:
+    palette = dict(re.findall(r"--([a-z-]+): (#[0-9a-f]{6})", STYLE.split("@media")[theme]))
+    for ink, paper in (
+        ("on-bar", "past"),
+        ("on-bar", "live"),
+        ("on-bar", "bad"),
+        ("ink", "plan-fill"),
+        ("ink", "shade"),
+    ):
+        lighter, darker = sorted((luminance(palette[ink]), luminance(palette[paper])), reverse=True)
+        assert (lighter + 0.05) / (darker + 0.05) >= 4.5, (ink, paper)
