@@ -33,7 +33,10 @@ def doctor(
         bool, typer.Option("--probe", help="Run something there for a moment, which costs little.")
     ] = False,
 ) -> None:
-    """Check settings, models, database, disk, artifact store, clock, platforms and package names, all at once.
+    """Check all that the scheduler stands on, at once and within a minute, each with its remedy.
+
+    That is settings, models, database, daemon, disk, artifact store, clock, mail server, Slack, library versions,
+    platforms, service and package names.
 
     With the name of a platform, check what that platform can tell of its account. Exits with 9 when something is bad;
     warnings do not count.
@@ -58,8 +61,13 @@ def doctor(
 def _checks(cli: Cli) -> dict[str, Callable[[], Finding]]:
     """Return the checks; when the settings cannot be used, those that need none."""
     from scheduler.service import doctor as service
+    from scheduler.service import doctor_machine as machine
+    from scheduler.service.doctor_channels import channel_check
 
-    always: dict[str, Callable[[], Finding]] = {"package names": service.check_names}
+    always: dict[str, Callable[[], Finding]] = {
+        "service": machine.check_service,
+        "package names": service.check_names,
+    }
     try:
         app = cli.app
     except Exception as error:  # noqa: BLE001 - whatever is wrong with the settings is the finding
@@ -73,9 +81,30 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Finding]]:
         "artifact store": lambda: service.check_store(app.artifacts),
         "clock": lambda: service.check_clock(_disk_clock(app.settings.state_dir), real_now()),
     }
+    for name, channel in sorted(app.channels.items()):
+        checks[f"letters by {name}"] = channel_check(channel)
+    checks["library versions"] = partial(machine.check_versions, _extras(app))
+    runner = os.environ.get("UFF_LOCAL_RUNNER")
+    if runner:
+        checks["local sessions"] = partial(machine.check_runner, runner)
     for name in sorted(app.pools):
         checks[f"platform of {name}"] = partial(service.check_platform, partial(cli.platform, name), app.clock.now())
     return {**checks, **always}
+
+
+def _extras(app: App) -> set[str]:
+    """Return the extras that the settings need."""
+    platforms = {pool.platform for pool in app.pools.values()}
+    found = {extra for platform, extra in (("kaggle", "kaggle"), ("sagemaker", "aws")) if platform in platforms}
+    if app.settings.artifacts.kind == "s3":
+        found.add("aws")
+    if "slack" in app.channels:
+        found.add("report")
+    if any(name.startswith("apprise") for name in app.channels):
+        found.add("notify")
+    if app.database_url.startswith("postgresql"):
+        found.add("postgres")
+    return found
 
 
 def _checkup(cli: Cli, platform: str, probe: bool) -> dict[str, Callable[[], Finding]]:
@@ -116,7 +145,8 @@ def _models(app: App) -> Finding:
 
 def _disk_clock(folder: Path) -> float:
     """Return the time that the disk of the state folder stamps on a new file."""
-    with tempfile.NamedTemporaryFile(dir=folder, prefix=".doctor-") as probe:
+    there = next(place for place in (folder, *folder.parents) if place.is_dir())
+    with tempfile.NamedTemporaryFile(dir=there, prefix=".doctor-") as probe:
         return Path(probe.name).stat().st_mtime
 
 

@@ -52,7 +52,8 @@ def headline(found: Overview, out: Output) -> str:
         return daemon.problem
     if daemon.leader is None:
         return "This rehearsal is over."
-    return f"{daemon.leader} holds the lease; last cycle {out.instant(daemon.cycled_at)}."
+    anew = f"; settings read anew {out.instant(found.read_anew_at)}" if found.read_anew_at is not None else ""
+    return f"{daemon.leader} holds the lease; last cycle {out.instant(daemon.cycled_at)}{anew}."
 
 
 def sections(found: Overview, out: Output, order: str = "place") -> list[Section]:
@@ -91,7 +92,7 @@ def overview_json(found: Overview) -> dict[str, Any]:
     """Return the overview as it stands in ``status --json``."""
     return {
         "at": found.at,
-        "daemon": asdict(found.daemon),
+        "daemon": {**asdict(found.daemon), "read_anew_at": found.read_anew_at},
         "needs": [asdict(need) for need in found.needs],
         "runs": [run_json(run) for run in found.live],
         "pools": [asdict(pool) for pool in found.pools],

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shutil
-from concurrent.futures import ThreadPoolExecutor
+import threading
 from dataclasses import dataclass
 from importlib.metadata import packages_distributions
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Literal
 
 from platforms.base import PlatformError
+from scheduler.clock import stopwatch
 from scheduler.store import lease, runs
 
 if TYPE_CHECKING:
@@ -24,6 +26,7 @@ Grade = Literal["ok", "warning", "bad"]
 
 OUR_PACKAGES = frozenset({"config", "jobs", "platforms", "scheduler"})
 OUR_DISTRIBUTION = "uff-scheduler"
+DEADLINE_SECONDS = 60.0
 _PROBE = "doctor/probe"
 _FREE_BYTES_WANTED = 1 << 30
 _FREE_BYTES_NEEDED = 1 << 26
@@ -47,11 +50,29 @@ class Diagnosis:
     finding: Finding
 
 
-def examine(checks: Mapping[str, Callable[[], Finding]]) -> list[Diagnosis]:
-    """Run all checks at once and return their findings in the given order; a check that fails is a bad finding."""
-    with ThreadPoolExecutor(max_workers=8, thread_name_prefix="doctor") as threads:
-        found = list(threads.map(_guarded, checks.values()))
-    return [Diagnosis(name, finding) for name, finding in zip(checks, found, strict=True)]
+def examine(checks: Mapping[str, Callable[[], Finding]], deadline_seconds: float = DEADLINE_SECONDS) -> list[Diagnosis]:
+    """Run all checks at once and return their findings in the given order.
+
+    A check that fails is a bad finding, and so is one without an answer after ``deadline_seconds`` (real time); it is
+    left behind in its thread.
+    """
+    answers: dict[str, SimpleQueue[Finding]] = {name: SimpleQueue() for name in checks}
+
+    def work(name: str, check: Callable[[], Finding]) -> None:
+        answers[name].put(_guarded(check))
+
+    for name, check in checks.items():
+        threading.Thread(target=work, args=(name, check), name=f"doctor {name}", daemon=True).start()
+    end = stopwatch() + deadline_seconds
+    found = []
+    for name, answer in answers.items():
+        try:
+            finding = answer.get(timeout=max(0.0, end - stopwatch()))
+        except Empty:
+            why = f"no answer within {deadline_seconds:.0f} s"
+            finding = Finding("bad", why, "See whether what it asks is overloaded or cut off, and try again")
+        found.append(Diagnosis(name, finding))
+    return found
 
 
 def check_database(database: Database) -> Finding:

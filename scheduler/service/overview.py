@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from scheduler.core.window import WEEK
 from scheduler.service.meters import meters
 from scheduler.service.reports import needs
-from scheduler.store import jobs, limits, plans, runs
+from scheduler.store import events, jobs, limits, plans, runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -43,6 +43,7 @@ class Overview:
 
     at: int
     daemon: Condition
+    read_anew_at: int | None  # when the daemon took new settings over while it ran
     live: tuple[Run, ...]
     jobs: tuple[JobRecord, ...]
     waits: Mapping[str, Reason]
@@ -57,6 +58,7 @@ def overview(tx: Connection, pools: Mapping[str, Pool], daemon: Condition, now: 
     plan = plans.newest(tx)
     live = runs.live(tx)
     closures = limits.closures(tx)
+    life = events.tail(tx, limit=1, kinds=("daemon.started", "daemon.reloaded"))
     coming: dict[str, Placement] = {}
     for placement in sorted(plan.placements, key=lambda each: each.start) if plan else ():
         for seat in placement.seats:
@@ -64,6 +66,7 @@ def overview(tx: Connection, pools: Mapping[str, Pool], daemon: Condition, now: 
     return Overview(
         at=now,
         daemon=daemon,
+        read_anew_at=life[0].at if life and life[0].kind == "daemon.reloaded" else None,
         live=tuple(live),
         jobs=tuple(jobs.everything(tx)),
         waits={deferral.job: deferral.reason for deferral in plan.deferrals} if plan else {},

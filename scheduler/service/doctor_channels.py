@@ -1,0 +1,75 @@
+"""Doctor: whether letters would reach people. Servers are greeted and logged in to; nothing is sent."""
+
+from __future__ import annotations
+
+import smtplib
+import ssl
+from typing import TYPE_CHECKING
+
+from config.secret import Redactor
+from scheduler.service.deliver import EmailChannel, SlackChannel
+from scheduler.service.doctor import Finding
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scheduler.service.deliver import Channel
+
+_REMEDY = "Look at the settings: schedctl config show report"
+
+
+def channel_check(channel: Channel) -> Callable[[], Finding]:
+    """Return the check of a configured channel."""
+    match channel:
+        case EmailChannel():
+            return lambda: check_mail(channel)
+        case SlackChannel():
+            return lambda: check_slack(channel)
+        case _:
+            return lambda: Finding("ok", "set; only a letter can test it: schedctl report weekly --send")
+
+
+def check_mail(channel: EmailChannel) -> Finding:
+    """Greet the mail server, encrypt and log in as a letter would."""
+    where = f"{channel.host}:{channel.port}"
+    try:
+        with smtplib.SMTP(channel.host, channel.port, timeout=channel.timeout_seconds) as server:
+            if channel.starttls:
+                server.starttls(context=ssl.create_default_context(cafile=channel.authority))
+            if channel.user:
+                server.login(channel.user, channel.password)
+            server.noop()
+    except smtplib.SMTPAuthenticationError as error:
+        return Finding("bad", f"{where} does not take our login (code {error.smtp_code})", "Correct user and password")
+    except (OSError, smtplib.SMTPException) as error:
+        why = Redactor([channel.password])(f"{type(error).__name__}: {error}")
+        return Finding("bad", f"{where}: {why}", _REMEDY)
+    login = f", takes the login of {channel.user}" if channel.user else ""
+    if not channel.starttls and channel.user:
+        return Finding("warning", f"{where} answers, but the password goes there in the clear", "Set starttls = true")
+    return Finding("ok", f"{where} answers{login}; {len(channel.recipients)} recipients")
+
+
+def check_slack(channel: SlackChannel) -> Finding:
+    """Ask Slack whose token it is; of a webhook only the form can be checked without a message."""
+    from http.client import HTTPException
+
+    try:
+        from slack_sdk import WebClient
+        from slack_sdk.errors import SlackApiError
+    except ImportError:
+        return Finding("bad", "slack_sdk is missing", "Install the extra: uff-scheduler[report]")
+    if channel.webhook:
+        if not channel.webhook.startswith("https://"):
+            return Finding("bad", "the webhook's address does not begin with https://", _REMEDY)
+        return Finding("ok", "a webhook is set; only a message can test it: schedctl report weekly --send")
+    try:
+        client = WebClient(channel.token, base_url=channel.base_url, timeout=channel.timeout_seconds)
+        team = client.auth_test().get("team", "")
+    except SlackApiError as error:
+        why = str(error.response.get("error", "no reason"))
+        return Finding("bad", f"Slack does not take our token: {why}", "Set report.slack.bot_token anew")
+    except (OSError, ValueError, HTTPException) as error:
+        why = Redactor([channel.token])(f"{type(error).__name__}: {error}")
+        return Finding("bad", f"Slack: {why}", "Look at the network of this machine")
+    return Finding("ok", f"token of {team}, writes to {channel.channel}")
