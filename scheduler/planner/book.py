@@ -93,7 +93,7 @@ class Count:
 class Book:
     """The room of one pool from ``start`` on. Copies share what never changes."""
 
-    __slots__ = ("_charges", "_ends", "_flexible", "_openings", "counts", "pool", "view")
+    __slots__ = ("_booked", "_charges", "_ends", "_flexible", "_openings", "counts", "pool", "view")
 
     def __init__(self, view: PoolView, start: int, until: int) -> None:
         self.view = view
@@ -111,6 +111,7 @@ class Book:
         ]
         self._charges = list(view.charges)
         self._ends = [run.held_until for run in view.live if run.held_until > start]
+        self._booked: list[tuple[int, int]] = []
 
     def copy(self) -> Book:
         """Return a book that can be written in without touching this one."""
@@ -119,6 +120,7 @@ class Book:
         twin.counts = [count.copy() for count in self.counts]
         twin._charges = self._charges.copy()
         twin._ends = self._ends.copy()
+        twin._booked = self._booked.copy()
         return twin
 
     def room(self, start: int) -> Room:
@@ -132,6 +134,8 @@ class Book:
         seconds, limited_by = self.pool.session_cap_seconds + overrun, "session cap"
         if opening[1] - start < seconds:
             seconds, limited_by = opening[1] - start, "opening hours"
+        if self._booked:
+            seconds = min(seconds, self._until_booked(start))
         for count in self.counts:
             found = count.longest(start, seconds)
             if found < seconds:
@@ -142,6 +146,28 @@ class Book:
             if found < seconds:
                 seconds, limited_by = found, quota.name
         return Room(max(0, seconds - overrun), limited_by)
+
+    def _until_booked(self, start: int) -> int:
+        """Return how long a session from ``start`` leaves all booked ones their place."""
+        if self._flexible:
+            return 0  # what a session in between takes from those after it is not worked out
+        running = [end for end in self._ends if end > start] + [
+            end for begin, end in self._booked if begin <= start < end
+        ]
+        instants = [start, *sorted(begin for begin, _ in self._booked if begin > start)]
+        for instant in instants:
+            others = sum(end > instant for end in running)
+            others += sum(start < begin <= instant < end for begin, end in self._booked)
+            if others >= self.pool.sessions_max:
+                return instant - start
+        return NEVER
+
+    def book(self, start: int, end: int) -> None:
+        """Write down a session yet to come, which later ones must leave its place and its quota."""
+        held = end + self.pool.overrun_seconds
+        for count in self.counts:
+            count.take(start, held)
+        self._booked.append((start, held))
 
     def even(self, start: int, seconds: int, least: int) -> int:
         """Return ``seconds``, or half of what its window has left when the rest would be too short to use."""
@@ -165,6 +191,7 @@ class Book:
     def next_change(self, after: int) -> int:
         """Return the first instant after ``after`` at which there may be more room."""
         instants = [end for end in self._ends if end > after]
+        instants += [end for _, end in self._booked if end > after]
         instants += [begins for begins, _ in self._openings if begins > after][:1]
         instants += [count.next_start(after) for count in self.counts]
         for quota in self._flexible:

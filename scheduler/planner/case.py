@@ -101,6 +101,14 @@ class PoolClass:
     offers: list[Offer | None]
 
 
+@dataclass(frozen=True, slots=True)
+class Afterwards:
+    """What follows the horizon: the same case up to a farther one, and what a step of each job would bring there."""
+
+    snapshot: Snapshot
+    step_worth: list[float]
+
+
 @dataclass(slots=True)
 class Case:
     """Everything one planning round needs, computed once and shared by all candidate plans."""
@@ -112,6 +120,7 @@ class Case:
     class_of: list[int]
     firm_deadlines: bool = True  # False: lateness only costs value
     children: dict[int, list[int]] = field(default_factory=dict)
+    afterwards: Afterwards | None = None  # None: what is left at the horizon is worth nothing
 
     @property
     def now(self) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from scheduler.core.snapshot import Snapshot
-    from scheduler.planner.session import Terms
 
 # The order of waiting jobs: those that must make a deadline by the last instant they could start, then the others
 # by density and Smith ratio (both negated); ties by the job's index, that is its place in the queue.
@@ -50,10 +49,9 @@ class Appointment:
 class Policy:
     """What bends the plain order.
 
-    ``factors`` scale densities by (pool class, job), ``phased`` by (pool class, job, phase), a phase being an equal
-    part of the horizon. ``admits(class, instant, session)`` tells whether a session
-    is worth its hours. ``urgent`` jobs go first as long as they can make their deadline. ``agenda`` holds by
-    pool index what an earlier plan decided; its jobs and pools do nothing else before.
+    ``factors`` scale densities by (pool class, job), ``phased`` by (pool class, job, equal part of the horizon).
+    ``admits(class, instant, session)`` tells whether a session is worth its hours. ``urgent`` jobs go first as long as
+    they can make their deadline. ``agenda`` holds by pool what an earlier plan decided, which is done before all else.
     """
 
     factors: Mapping[tuple[int, int], float] = field(default_factory=dict)
@@ -92,32 +90,47 @@ def place(case: Case, policy: Policy = PLAIN) -> Schedule:
     return _Dispatcher(case, policy).run()
 
 
-class _Dispatcher:
-    """The state of one walk through time."""
+def fill(case: Case, schedule: Schedule, policy: Policy = PLAIN) -> Schedule:
+    """Return ``schedule`` with the hours it leaves unused given to whoever can use them, whatever they are worth.
 
-    def __init__(self, case: Case, policy: Policy) -> None:
+    Nothing it holds is moved. A job comes after its own last session, in the gaps of pools whose quotas are calendars.
+    """
+    return _Dispatcher(case, replace(policy, admits=None, agenda={}), schedule).run()
+
+
+class _Dispatcher:
+    """The state of one walk through time; ``booked`` is a schedule that it must leave as it is."""
+
+    def __init__(self, case: Case, policy: Policy, booked: Schedule | None = None) -> None:
         self.case = case
         self.policy = policy
         self.books = [book.copy() for book in case.books]
         self.remaining = [job.view.remaining_steps - job.expected_steps for job in case.jobs]
         self.done = [job.view.done_step + job.expected_steps for job in case.jobs]
         self.last_pool = [job.view.last_pool for job in case.jobs]
+        self.free_from = [0] * len(case.jobs)
+        self.gate_passes: dict[int, int] = {}
+        self.placements: list[Placement] = []
+        if booked is not None:
+            self._book(booked)
         # No session of a class is useful if it is shorter than this.
         self.least = [
             min(
-                (offer.shortest(left) for offer, left in zip(group.offers, self.remaining, strict=True) if offer),
+                (
+                    offer.shortest(left)
+                    for offer, left in zip(group.offers, self.remaining, strict=True)
+                    if offer and left > 0
+                ),
                 default=NEVER,
             )
             for group in case.classes
         ]
-        self.gate_passes: dict[int, int] = {}
         self.queues: list[list[Key]] = [[] for _ in case.classes]
         self.keys: dict[int, list[Key | None]] = {}
         self.events: list[tuple[int, int, int]] = []  # instant, 0 for a job or 1 for a pool, its index
         self.looked_until = [0] * len(case.books)
         self.idle: set[int] = set()
         self.busy_until = [0] * len(case.jobs)
-        self.placements: list[Placement] = []
         self.agenda = {pool: list(found) for pool, found in policy.agenda.items() if found}
         self.appointments = Counter(job for found in policy.agenda.values() for one in found for job in one.jobs)
         for pool, appointments in self.agenda.items():
@@ -128,9 +141,23 @@ class _Dispatcher:
             self._schedule_start(index)
             if job.expected_steps and job.free_at is not None:
                 # A live run counts for its children when it ends: what it saves until then is not known yet.
-                self._pass_gates(index, partial(_at_the_end, job.free_at))
+                self._pass_gates(index, partial(_at, job.free_at))
         for pool in range(len(case.books)):
             heappush(self.events, (case.now, 1, pool))
+
+    def _book(self, booked: Schedule) -> None:
+        """Take what ``booked`` uses out of the books, and let its jobs come after it."""
+        indices = {job.view.name: job.index for job in self.case.jobs}
+        books = {book.pool.name: book for book in self.books}
+        for placement in booked.placements:
+            books[placement.pool].book(placement.start, placement.end)
+            for seat in placement.seats:
+                job = indices[seat.job]
+                self.remaining[job] -= seat.steps
+                self.done[job] += seat.steps
+                self.last_pool[job] = placement.pool
+                self.free_from[job] = max(self.free_from[job], placement.end)
+        self.placements, self.gate_passes = list(booked.placements), dict(booked.gate_passes)
 
     def run(self) -> Schedule:
         """Walk to the horizon."""
@@ -153,7 +180,7 @@ class _Dispatcher:
         if not job.startable or job.free_at is None or self.remaining[index] <= 0:
             return
         opens = self.gate_passes.get(index, NEVER) if job.gate_parent is not None else 0
-        start = max(job.release, job.free_at, opens)
+        start = max(job.release, job.free_at, opens, self.free_from[index])
         if start < self.case.until:
             heappush(self.events, (start, 0, index))
 
@@ -323,7 +350,7 @@ class _Dispatcher:
             self.done[lane.job] += lane.steps
             self.remaining[lane.job] -= lane.steps
             self.last_pool[lane.job] = book.pool.name
-            published = partial(_published_at, now, offer.terms, session.length, speed, before)
+            published = partial(offer.terms.published_at, now, session.length, speed, before)
             self._pass_gates(lane.job, published)
             self.busy_until[lane.job] = end if self.remaining[lane.job] > 0 else NEVER
             if self.remaining[lane.job] > 0:
@@ -367,11 +394,6 @@ class _Dispatcher:
             heappush(self.events, (change, 1, pool))
 
 
-def _at_the_end(ended: int, needed: int) -> int:
-    del needed
-    return ended
-
-
-def _published_at(start: int, terms: Terms, length: int, speed: float, before: int, needed: int) -> int:
-    """Return when a session that began at step ``before`` has checkpointed step ``needed``."""
-    return start + terms.published_after((needed - before) / speed, length)
+def _at(instant: int, step: int) -> int:
+    del step
+    return instant

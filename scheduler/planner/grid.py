@@ -8,7 +8,7 @@ from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota, limit_at
-from scheduler.core.window import DAY
+from scheduler.core.window import DAY, WEEK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,8 +49,9 @@ class Grid:
         return min(len(self.edges) - 2, max(0, bisect_right(self.edges, instant) - 1))
 
 
-def make_grid(case: Case) -> Grid:
-    """Cut the horizon of ``case`` and sum up what each market offers."""
+def make_grid(case: Case, detail_until: int | None = None) -> Grid:
+    """Cut the horizon of ``case`` and sum up what each market offers; past ``detail_until`` into weeks at most."""
+    detail = case.until if detail_until is None else min(detail_until, case.until)
     shapes: dict[tuple[Any, ...], list[int]] = {}
     for number, book in enumerate(case.books):
         shape = tuple(_shape(quota) for quota in book.pool.quotas)
@@ -58,11 +59,13 @@ def make_grid(case: Case) -> Grid:
     markets = [
         Market(key[0], tuple(members), case.classes[key[0]].pool.devices_per_session) for key, members in shapes.items()
     ]
-    cuts = {case.now, case.until, *range((case.now // DAY + 1) * DAY, case.until, DAY)}
+    cuts = {case.now, detail, case.until, *range((case.now // DAY + 1) * DAY, detail, DAY)}
+    cuts.update(range(detail, case.until, WEEK))
     for market in markets:
         for quota in case.books[market.pools[0]].pool.quotas:
             if isinstance(quota, CalendarQuota | MoneyQuota):
-                cuts.update(w.start for w in quota.calendar.windows(case.now, case.until) if w.start > case.now)
+                windows = [w for w in quota.calendar.windows(case.now, case.until) if w.start > case.now]
+                cuts.update(w.start for w in windows if w.start < detail or w.end - w.start >= WEEK)
     edges = sorted(cuts)
     limits: list[Limit] = []
     for number, market in enumerate(markets):
@@ -102,18 +105,18 @@ def _quota_limits(case: Case, market: Market, number: int, index: int, edges: Se
     spans = len(edges) - 1
     match quota:
         case CalendarQuota() | MoneyQuota():
-            found = []
+            sums: dict[tuple[int, int], int] = {}
             for window in quota.calendar.windows(case.now, case.until):
                 first = bisect_right(edges, max(window.start, case.now)) - 1
-                last = bisect_right(edges, min(window.end, case.until)) - 1
+                last = max(first + 1, bisect_right(edges, min(window.end, case.until)) - 1)
                 free = sum(
                     count.free_in(window.start)
                     for pool in market.pools
                     for count in case.books[pool].counts
                     if count.name == case.books[pool].pool.quotas[index].name
                 )
-                found.append(Limit(number, first, last, float(free * market.devices)))
-            return found
+                sums[first, last] = sums.get((first, last), 0) + free  # short windows of a long span add up
+            return [Limit(number, *span, float(free * market.devices)) for span, free in sums.items()]
         case RollingQuota(span_seconds=length) | FirstUseQuota(span_seconds=length):
             # Any stretch of up to n spans of the quota's length holds at most n times the limit (one more if the
             # span opens with its first use, for one may be open already).

@@ -9,8 +9,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from scheduler.core.plan import Plan
+from scheduler.core.window import WEEK
 from scheduler.planner.agenda import agenda
-from scheduler.planner.case import Case, make_case
+from scheduler.planner.case import Afterwards, Case, make_case
 from scheduler.planner.deadlines import committed
 from scheduler.planner.dispatch import PLAIN, dispatch
 from scheduler.planner.grid import make_grid
@@ -20,6 +21,8 @@ from scheduler.planner.scale import Solved, below_the_core, bound_of, divide
 from scheduler.planner.score import choose
 from scheduler.planner.search import NO_BIDS, Candidate, attempt, first_candidates, improve, steps_for
 from scheduler.planner.solver import Solver, SolverFailed
+from scheduler.planner.targets import targets
+from scheduler.planner.value import value
 from scheduler.planner.verify import verify
 from scheduler.planner.waiting import deferrals
 
@@ -34,6 +37,8 @@ if TYPE_CHECKING:
 
 # A new plan must be worth this much more than the one in force, or meet more deadlines.
 EPSILON = 0.01
+# How far beyond the horizon the daemon looks for what work would bring there.
+FORESIGHT_SECONDS = 3 * WEEK
 # Beyond this many jobs pools and jobs are planned in parts.
 WHOLE_JOBS_MAX = 1_500
 
@@ -46,6 +51,8 @@ class Options:
     linear: bool = True
     search_steps: int | None = None  # None: by the size of the case
     time_limit_seconds: float = 20.0
+    # Work left at the horizon keeps what it would bring in so much time after it; zero: it is worth nothing.
+    foresight_seconds: int = 0
     solver: Callable[[float], LinearSolver] = Solver  # makes one from its time limit
 
 
@@ -69,6 +76,7 @@ class Planner:
     def __init__(self, options: Options = ALL_LAYERS) -> None:
         self._options = options
         self._solver: LinearSolver | None = None
+        self._far_solver: LinearSolver | None = None
 
     def plan(self, snapshot: Snapshot, incumbent: Plan | None = None) -> Plan:
         """Return the plan from ``snapshot.now`` to the horizon; see :func:`plan_week`."""
@@ -85,6 +93,8 @@ class Planner:
     def choose(self, case: Case, incumbent: Plan | None, warnings: list[str]) -> Choice:
         """Return the best schedule that all layers together find."""
         prices, bound, solved = self._prices(case, warnings)
+        if solved is not None and self._options.foresight_seconds > 0:
+            prices = self._look_ahead(case, prices, warnings)
         candidates = first_candidates(case, prices, committed(case))
         best = candidates[choose([found.score for found in candidates])]
         steps = steps_for(case) if self._options.search_steps is None else self._options.search_steps
@@ -105,28 +115,50 @@ class Planner:
                     return scarcity_prices(case, grid), 0.0, None
                 if self._solver is None:
                     self._solver = self._options.solver(self._options.time_limit_seconds)
-                solution = self._solver.solve(build(case, grid, jobs))
-                return dual_prices(case, grid, jobs, solution), solution.bound, (grid, solution)
+                programme = build(case, grid, jobs)
+                solution = self._solver.solve(programme)
+                prices = dual_prices(case, grid, jobs, solution, targets(case, grid, programme, solution))
+                return prices, solution.bound, (grid, solution)
             except (SolverFailed, ImportError) as error:
                 why = error if isinstance(error, SolverFailed) else f"no linear plan: {error}"
                 warnings.append(f"{why}; planned with rough prices and without a bound")
         return scarcity_prices(case, grid), None, None
 
+    def _look_ahead(self, case: Case, prices: Prices, warnings: list[str]) -> Prices:
+        """Let ``case`` know what work is worth after the horizon; return the prices that follow from it."""
+        from scheduler.planner.linear import build, hopeful
+
+        horizon = case.snapshot.horizon_seconds + self._options.foresight_seconds
+        far = make_case(replace(case.snapshot, horizon_seconds=horizon), firm_deadlines=case.firm_deadlines)
+        grid = make_grid(far, detail_until=case.until)
+        jobs = hopeful(far)
+        try:
+            if self._far_solver is None:
+                self._far_solver = self._options.solver(self._options.time_limit_seconds)
+            programme = build(far, grid, jobs)
+            solution = self._far_solver.solve(programme)
+        except SolverFailed as error:
+            warnings.append(f"{error}; planned as if work left at the horizon were worth nothing")
+            return prices
+        found = dual_prices(far, grid, jobs, solution, targets(case, grid, programme, solution))
+        case.afterwards = Afterwards(far.snapshot, found.work)
+        return found
+
     def _plan_in_parts(self, snapshot: Snapshot, incumbent: Plan | None) -> Plan:
         """Plan each group of pools with its core of jobs, and join."""
         parts = divide(snapshot)
-        found = [_plan_part(self._options, parts, part, incumbent) for part in parts.snapshots]
+        options = replace(self._options, foresight_seconds=0)  # so many jobs outlast any horizon
+        found = [_plan_part(options, parts, part, incumbent) for part in parts.snapshots]
         placements = [placement for one in found for placement in one.placements]
         waiting = [deferral for one in found for deferral in one.deferrals]
         warnings = [warning for one in found for warning in one.warnings]
         solved = [one.solved for one in found if one.solved is not None]
-        value = sum(one.value for one in found)
         placements.sort(key=lambda placed: (placed.start, placed.pool, placed.seats[0].job))
         plan = Plan(
             made_at=snapshot.now,
             placements=tuple(placements),
             deferrals=(*waiting, *below_the_core(snapshot, parts)),
-            value=value,
+            value=sum(one.value for one in found),
             bound=bound_of(snapshot, parts, solved) if len(solved) == len(parts.snapshots) else None,
             made_by="parts",
             warnings=tuple(sorted(set(warnings))),
@@ -188,7 +220,7 @@ def _as_plan(case: Case, candidate: Candidate, bound: float | None, made_by: str
         made_at=case.now,
         placements=schedule.placements,
         deferrals=deferrals(case, schedule.placements, schedule.gate_passes, prices),
-        value=candidate.score.value,
+        value=value(case.snapshot, schedule.placements),
         bound=bound,
         made_by=made_by,
     )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from scheduler.planner.grid import Grid
     from scheduler.planner.lanes import Session
     from scheduler.planner.solver import Solution
+    from scheduler.planner.targets import Phased
 
 
 class Prices:
@@ -23,9 +24,12 @@ class Prices:
     value of a step by job.
     """
 
-    def __init__(self, case: Case, grid: Grid, table: list[list[float]], work: list[float]) -> None:
+    def __init__(
+        self, case: Case, grid: Grid, table: list[list[float]], work: list[float], targets: Phased | None = None
+    ) -> None:
         self.table = table
-        self._work = work
+        self.targets = targets or {}
+        self.work = work
         self._span_at = grid.span_at
         self._worth = [case.discount.at(start) for start in grid.edges[:-1]]
 
@@ -41,14 +45,16 @@ class Prices:
 
         def admitted(group: int, instant: int, session: Session) -> bool:
             span = self._span_at(instant)
-            elsewhere = sum(self._work[lane.job] * lane.steps for lane in session.lanes) / self._worth[span]
+            elsewhere = sum(self.work[lane.job] * lane.steps for lane in session.lanes) / self._worth[span]
             return session.rate - patience * elsewhere / session.length >= factors[group] * self.table[group][span]
 
         return admitted
 
 
-def dual_prices(case: Case, grid: Grid, jobs: Sequence[int], solution: Solution) -> Prices:
-    """Return the prices of a solved programme over ``jobs``."""
+def dual_prices(
+    case: Case, grid: Grid, jobs: Sequence[int], solution: Solution, targets: Phased | None = None
+) -> Prices:
+    """Return the prices of a solved programme over ``jobs``, and where it would have them work."""
     spans = range(len(grid.edges) - 1)
     lane_second = [[0.0] * len(spans) for _ in grid.markets]
     for limit, price in zip(grid.limits, solution.prices.tolist(), strict=False):
@@ -65,7 +71,7 @@ def dual_prices(case: Case, grid: Grid, jobs: Sequence[int], solution: Solution)
     work = [0.0] * len(case.jobs)
     for job, price in zip(jobs, solution.prices[len(grid.limits) :].tolist(), strict=False):
         work[job] = price
-    return Prices(case, grid, table, work)
+    return Prices(case, grid, table, work, targets)
 
 
 def scarcity_prices(case: Case, grid: Grid) -> Prices:

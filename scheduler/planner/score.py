@@ -32,7 +32,16 @@ def choose(scores: Sequence[Score]) -> int:
 
 def score(case: Case, schedule: Schedule) -> Score:
     """Return the score of ``schedule``."""
-    return Score(len(met(case, schedule)) if case.firm_deadlines else 0, value(case.snapshot, schedule.placements))
+    return Score(len(met(case, schedule)) if case.firm_deadlines else 0, worth(case, schedule))
+
+
+def worth(case: Case, schedule: Schedule) -> float:
+    """Return the value of ``schedule``, less what its work could bring after the horizon if that counts."""
+    if case.afterwards is None:
+        return value(case.snapshot, schedule.placements)
+    step_worth = {job.view.name: found for job, found in zip(case.jobs, case.afterwards.step_worth, strict=True)}
+    elsewhere = sum(step_worth[seat.job] * seat.steps for placed in schedule.placements for seat in placed.seats)
+    return value(case.afterwards.snapshot, schedule.placements) - elsewhere
 
 
 def met(case: Case, schedule: Schedule) -> frozenset[int]:

@@ -10,7 +10,7 @@ from math import exp
 from random import Random
 from typing import TYPE_CHECKING
 
-from scheduler.planner.dispatch import PHASES, Policy, Schedule, place
+from scheduler.planner.dispatch import PHASES, Policy, Schedule, fill, place
 from scheduler.planner.score import Score, score
 
 if TYPE_CHECKING:
@@ -56,12 +56,14 @@ def steps_for(case: Case) -> int:
 
 
 def first_candidates(case: Case, prices: Prices | None, policies: Sequence[Policy]) -> list[Candidate]:
-    """Return the plain dispatch and, with prices at hand, those that honour them more or less strictly."""
+    """Return the plain dispatch and, with prices or targets at hand, those that honour them more or less strictly."""
     count = len(case.classes)
     bids = [Bids((0.0,) * count)]
     if prices is not None:
         tried = FIRST_BIDS if len(case.jobs) * count <= SMALL else FIRST_BIDS[:1]
         bids += [Bids((factor,) * count, patience) for factor, patience in tried]
+        if prices.targets:
+            policies = [*policies, *(replace(policy, phased=prices.targets) for policy in policies)]
     return [attempt(case, policy, bid, prices) for policy in policies for bid in bids]
 
 
@@ -70,6 +72,8 @@ def attempt(case: Case, policy: Policy, bids: Bids, prices: Prices | None) -> Ca
     if prices is not None and any(bids.price_factors):
         policy = replace(policy, admits=prices.admits(bids.price_factors, bids.patience))
     schedule = place(case, policy)
+    if policy.admits is not None:
+        schedule = fill(case, schedule, policy)
     return Candidate(policy, bids, schedule, score(case, schedule))
 
 

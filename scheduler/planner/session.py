@@ -53,6 +53,10 @@ class Terms:
         saves = max(1, ceil(useful / self.interval - TOLERANCE))
         return min(end, self.setup + ceil(saves * (self.interval + self.checkpoint)))
 
+    def published_at(self, start: int, length: int, speed: float, before: int, step: int) -> int:
+        """Return when a session of [start, start + length) that began at step ``before`` has checkpointed ``step``."""
+        return start + self.published_after((step - before) / speed, length)
+
 
 def terms(job: JobView, pool: Pool) -> Terms:
     """Return the terms of ``job`` on ``pool``; raises KeyError for a pool the job may not use."""

@@ -1,0 +1,143 @@
+"""What the priced plan leaves over is used, targets choose between equals, work keeps its worth after the horizon."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from jobs.spec import Needs
+from scheduler.core.plan import Placement, Plan, Seat
+from scheduler.core.pool import Pool
+from scheduler.core.quota import CalendarQuota, RollingQuota
+from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
+from scheduler.core.window import DAY, HOUR, WEEK, Calendar
+from scheduler.planner import Options, Planner, plan_week, value, verify
+from scheduler.planner.book import Book
+from scheduler.planner.case import make_case
+from scheduler.planner.dispatch import Schedule, fill
+from scheduler.planner.search import first_candidates
+
+NOW = 1_763_769_600  # Saturday 22 November 2025, 00:00 UTC
+KAGGLE = Pool(
+    "kaggle",
+    "kaggle",
+    "t4",
+    (CalendarQuota("week", 30 * HOUR, Calendar("week", "UTC", 5)),),
+    sessions_max=2,
+    stop_margin_seconds=0,
+)
+SAGEMAKER = Pool(
+    "sagemaker",
+    "sagemaker",
+    "g4dn",
+    (CalendarQuota("day", 4 * HOUR, Calendar("day", "UTC")),),
+    session_cap_seconds=4 * HOUR,
+    stop_margin_seconds=0,
+)
+
+
+def job(name: str, weight: float, hours: float, speedup: float = 1.2) -> JobView:
+    return JobView(
+        name=name,
+        weight=weight,
+        target_step=int(hours * HOUR),
+        done_step=0,
+        needs=Needs(),
+        rates={"kaggle": Rate(speedup), "sagemaker": Rate(1.0)},
+        setup_seconds={"kaggle": 720, "sagemaker": 720},
+        checkpoint_seconds={"kaggle": 0, "sagemaker": 0},
+        reference_rate=1.0,
+    )
+
+
+def snapshot(*jobs: JobView, pools: tuple[PoolView, ...] = (PoolView(KAGGLE), PoolView(SAGEMAKER))) -> Snapshot:
+    placed = tuple(replace(view, position=number) for number, view in enumerate(jobs))
+    return Snapshot(NOW, placed, pools, WEEK)
+
+
+def session(job_name: str, start_hour: int, hours: int, pool: str = "kaggle") -> Placement:
+    start = NOW + start_hour * HOUR
+    return Placement(pool, start, start + hours * HOUR, (Seat(job_name, 1, (hours - 1) * HOUR),))
+
+
+def test_hours_left_over_go_to_whoever_can_use_them() -> None:
+    """What is booked stays as it is; the rest of the quota is used around it."""
+    week = snapshot(job("a", 8, 40), job("b", 1, 40), pools=(PoolView(KAGGLE),))
+    booked = Schedule((session("a", 10, 12),), {})
+    filled = fill(make_case(week), booked)
+    assert set(booked.placements) < set(filled.placements)
+    assert verify(week, Plan(NOW, filled.placements, ())) == []
+    assert sum(p.end - p.start for p in filled.placements) > 29 * HOUR
+    assert all(
+        p.start >= NOW + 22 * HOUR for p in filled.placements if p.seats[0].job == "a" and p not in booked.placements
+    )
+
+
+def test_a_session_before_booked_ones_ends_where_they_need_its_place() -> None:
+    """Two places: one booked session may be overlapped, a second one not."""
+    book = Book(PoolView(KAGGLE), NOW, NOW + WEEK)
+    book.book(NOW + 5 * HOUR, NOW + 8 * HOUR)
+    assert book.room(NOW).seconds == 12 * HOUR
+    book.book(NOW + 6 * HOUR, NOW + 9 * HOUR)
+    assert book.room(NOW).seconds == 6 * HOUR
+    assert book.room(NOW + 7 * HOUR).seconds == 0
+    assert book.room(NOW + 8 * HOUR).seconds == 12 * HOUR
+
+
+def test_booked_sessions_hold_their_quota() -> None:
+    """What a session takes later in the window is not there before."""
+    book = Book(PoolView(KAGGLE), NOW, NOW + WEEK)
+    for hour in (48, 72):
+        book.book(NOW + hour * HOUR, NOW + (hour + 12) * HOUR)
+    assert book.room(NOW).seconds == 6 * HOUR
+
+
+def test_rolling_quotas_are_not_filled_before_booked_sessions() -> None:
+    """Nobody worked out what a session in between takes from those after it."""
+    book = Book(PoolView(replace(KAGGLE, quotas=(RollingQuota("day", 4 * HOUR, DAY),))), NOW, NOW + WEEK)
+    assert book.room(NOW).seconds == 4 * HOUR
+    book.book(NOW + 48 * HOUR, NOW + 50 * HOUR)
+    assert book.room(NOW).seconds == 0
+
+
+def test_the_week_of_the_seeds_leaves_next_to_nothing() -> None:
+    """Prices alone reach 0.991 and leave a piece of the quota; filled up it is 0.995 of the bound."""
+    managers = (job(f"m{n}", weight, 12) for n, weight in enumerate((4, 4, 3, 3, 2, 2)))
+    plan = plan_week(snapshot(job("main", 8, 60, 1.6), *managers))
+    assert plan.bound is not None
+    assert plan.value >= 0.994 * plan.bound
+
+
+def test_targets_are_among_the_candidates_and_make_more_of_unequal_pools() -> None:
+    """Densest first gives the pool of both jobs to the one that could as well work elsewhere."""
+    only_kaggle = replace(job("tied", 4, 30), allowed_pools=("kaggle",), rates={"kaggle": Rate(1.0)})
+    week = snapshot(job("free", 4, 60, 1.1), replace(only_kaggle, position=1), job("late", 1, 60))
+    planner = Planner(Options(search_steps=0))
+    found = planner.choose(make_case(week), None, [])
+    assert found.prices.targets
+    with_targets = first_candidates(make_case(week), found.prices, [found.candidate.policy])
+    found.prices.targets = {}
+    without = first_candidates(make_case(week), found.prices, [found.candidate.policy])
+    assert len(with_targets) > len(without)
+    assert max(c.score for c in with_targets) >= max(c.score for c in without)
+
+
+def test_with_foresight_work_waits_for_the_pool_that_makes_most_of_it() -> None:
+    """Kaggle opens after the horizon: what runs there at 1.6 of its speed does not spend its hours elsewhere now."""
+    pools = (PoolView(KAGGLE, closed_until=NOW + 4 * DAY, closed_why="maintenance"), PoolView(SAGEMAKER))
+    days = replace(snapshot(job("main", 8, 30, 1.6), job("other", 7, 300), pools=pools), horizon_seconds=3 * DAY)
+
+    def first(options: Options) -> str:
+        return Planner(options).plan(days).placements[0].seats[0].job
+
+    assert first(Options()) == "main"
+    assert first(Options(foresight_seconds=3 * WEEK)) == "other"
+
+
+def test_foresight_changes_neither_value_nor_bound() -> None:
+    """Both speak of the horizon alone, whatever a plan was chosen for."""
+    week = snapshot(job("main", 8, 60, 1.6), *(job(f"m{n}", 3, 12) for n in range(6)))
+    near, far = (Planner(Options(search_steps=0, foresight_seconds=n * WEEK)).plan(week) for n in (0, 3))
+    assert far.bound == near.bound
+    assert far.value == value(week, far.placements)
+    assert far.bound is not None
+    assert far.value <= far.bound
