@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 # The weight is known when this factor lies between one that starts the job and one that does not.
 CLOSE = 1.01
 # From a first guess the weight moves by these factors until both sides are known.
-STRIDES = (1.05, 1.3, 2.0, 8.0, 100.0, 1e4, 1e6)
+STRIDES = (1.02, 1.1, 1.4, 3.0, 30.0, 1e3, 1e6)
 # A weight that was found on the way must hold for a plan made from scratch; if not, it is raised by these.
 MARGINS = (1.0, 1.01, 1.03, 1.1, 1.3, 2.0)
 
@@ -48,8 +48,12 @@ def explain(
         return any(seat.job == job for placement in found.due_now for seat in placement.seats)
 
     view = next(found for found in snapshot.jobs if found.name == job)
-    # One planner for all tries: its solver goes on from the last basis, which is many times faster.
-    found = _least(view.weight, _guess(snapshot, view, reason), lambda weight: starts(weight, planner))
+    # One planner for all tries: its solver goes on from the last basis, which is many times faster. Most tries do
+    # without the local search, which is most of the work; the last few make sure with it.
+    light = Planner(replace(options, search_steps=0))
+    guess = _guess(snapshot, view, reason)
+    near = _least(view.weight, guess, lambda weight: starts(weight, light))
+    found = _least(view.weight, near or guess, lambda weight: starts(weight, planner))
     if found is None:
         return reason
     sure = (weight_rounded_up(found * margin) for margin in MARGINS)
