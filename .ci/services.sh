@@ -5,6 +5,7 @@ set -euo pipefail
 
 have_postgres() { compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || command -v initdb >/dev/null; }
 have_chromium() { command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null; }
+have_faketime() { compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null; }
 
 install_postgres() {
     # Debian would create a cluster and start it at boot; the tests make their own.
@@ -17,6 +18,8 @@ install_postgres() {
 
 # A font as well: without one a browser measures no text.
 install_chromium() { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; }
+
+install_faketime() { apt-get update -qq && apt-get install -y -qq --no-install-recommends libfaketime; }
 
 # provide NAME WHAT PACKAGE: installs with install_NAME what have_NAME does not find, or says what will be skipped.
 provide() {
@@ -38,3 +41,4 @@ provide() {
 
 provide postgres "PostgreSQL server programs" postgresql
 provide chromium "Chromium and fonts, for the status page in a real browser" "chromium, with fonts-dejavu-core"
+provide faketime "library to set the clock of one process" libfaketime

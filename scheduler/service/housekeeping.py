@@ -121,7 +121,8 @@ def run_due(ports: Ports, now: int) -> None:
     with ports.database.read() as tx:
         planned = due.next_due(tx)
     for name, (task, every_seconds) in _TASKS.items():
-        if planned.get(name, 0) > now:
+        # No further ahead than its interval: a clock that was years ahead for a moment puts nothing off for years.
+        if now < planned.get(name, 0) <= now + every_seconds:
             continue
         task(ports, now)
         with ports.write() as tx:

@@ -386,3 +386,13 @@ def test_reports_of_sessions_long_over_leave_the_store(ports: Ports, store: Dire
     assert len(list(store.keys("runs/"))) == 5
     housekeeping.sweep_store(ports, NOW + 30 * DAY + 1)
     assert list(store.keys("runs/")) == ["runs/run-2/lane-0/result.json", "runs/run-2/stop", "runs/somebody-elses/stop"]
+
+
+def test_a_duty_set_while_the_clock_was_wrong_is_not_put_off_for_years(
+    ports: Ports, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[int] = []
+    monkeypatch.setattr(housekeeping, "_TASKS", {"duty": (lambda _, now: done.append(now), DAY)})
+    for now in (NOW, NOW + 3_000 * DAY, NOW + 60, NOW + DAY, NOW + DAY + 60):
+        housekeeping.run_due(ports, now)
+    assert done == [NOW, NOW + 3_000 * DAY, NOW + 60, NOW + DAY + 60]
