@@ -92,7 +92,7 @@ def _impatient(steps: list[Any], facts: list[Any], now: int) -> list[Any]:
     """Void every intent that is not seen at once."""
     doomed = [fact for fact in facts if isinstance(fact.run.state, Submitting) and fact.sighting is None]
     lost = [replace(fact, visibility_seconds=0, overdue_seconds=-1_000_000, reachable=True) for fact in doomed]
-    return steps + [step for step in _REAL_RECONCILE(lost, now) if isinstance(step, Finish)]
+    return steps + [replace(step, proven=True) for step in _REAL_RECONCILE(lost, now) if isinstance(step, Finish)]
 
 
 def _silence_is_death(steps: list[Any], facts: list[Any], now: int) -> list[Any]:
