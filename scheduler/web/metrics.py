@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _STATES = ("queued", "active", "held", "done", "failed", "cancelled")
 
+_TOTALS_SECONDS = 15
+
 Sample = tuple[dict[str, str], float]
 
 
@@ -37,6 +39,8 @@ def metrics(source: Source) -> str:
     now = source.now
     with source.read() as tx:
         found = [*_daemon(source, tx, now), *_work(source, tx), *_pools(source, tx, now)]
+        # Sums over whole tables; no scrape comes more often.
+        found += source.kept("totals", now // _TOTALS_SECONDS, lambda: list(_totals(tx)))
     return "".join(_written(metric) for metric in found)
 
 
@@ -66,16 +70,24 @@ def _work(source: Source, tx: Connection) -> Iterable[Metric]:
         "uff_job_steps", "gauge", "Checkpointed steps of each open job.", [({"job": n}, d) for n, d, _ in records]
     )
     yield Metric("uff_job_target_steps", "gauge", "Steps to train.", [({"job": n}, t) for n, _, t in records])
-    ended = source.kept("outcomes", source.news(tx), lambda: totals.lanes_by_outcome(tx))
+    yield _one("uff_outbox_waiting", "gauge", "Messages not delivered yet.", totals.letters_waiting(tx))
+
+
+def _totals(tx: Connection) -> Iterable[Metric]:
     yield Metric(
         "uff_runs_ended_total",
         "counter",
         "Lanes that ended, by pool and outcome.",
-        [({"pool": pool, "outcome": outcome}, count) for (pool, outcome), count in sorted(ended.items())],
+        [({"pool": pool, "outcome": outcome}, n) for (pool, outcome), n in totals.lanes_by_outcome(tx).items()],
     )
-    saved = source.kept("checkpoints", source.news(tx), lambda: totals.checkpoints_by_state(tx))
+    saved = totals.checkpoints_by_state(tx)
     yield Metric("uff_checkpoints", "gauge", "Checkpoints by state.", [({"state": s}, c) for s, c in saved.items()])
-    yield _one("uff_outbox_waiting", "gauge", "Messages not delivered yet.", totals.letters_waiting(tx))
+    yield Metric(
+        "uff_spent_seconds_total",
+        "counter",
+        "Metered time of settled sessions, as first settled.",
+        [({"pool": name}, seconds) for name, seconds in totals.spent_seconds(tx).items()],
+    )
 
 
 def _pools(source: Source, tx: Connection, now: int) -> Iterable[Metric]:
@@ -85,13 +97,6 @@ def _pools(source: Source, tx: Connection, now: int) -> Iterable[Metric]:
     )
     yield Metric("uff_pool_sessions", "gauge", "Live sessions.", [({"pool": p.name}, p.sessions_live) for p in pools])
     meters = meter_rows(source, tx, now)
-    spent = source.kept("spent", source.news(tx), lambda: totals.spent_seconds(tx))
-    yield Metric(
-        "uff_spent_seconds_total",
-        "counter",
-        "Metered time of settled sessions, as first settled.",
-        [({"pool": name}, seconds) for name, seconds in spent.items()],
-    )
     for part, words in (("limit", "Limit"), ("used", "Spent"), ("held", "Held for live sessions"), ("free", "Left")):
         for unit, name, scale in (("seconds", "seconds", 1), ("microdollars", "dollars", 1_000_000)):
             samples: list[Sample] = [

@@ -79,8 +79,9 @@ class Pages:
         source, now = self._source, self._source.now
         span = week.span_around(now, source.zone) if day is None else week.span_from(day_of(day), source.zone)
         with source.read() as tx:
-            # The line that marks now moves on by itself; a minute is a pixel or less.
-            version = (source.news(tx), now // 60)
+            # The line that marks now moves on by itself; a minute is a pixel or less. Weeks long past change no more.
+            settled = span.end < now - week.SETTLED_SECONDS
+            version = ("settled", now // 600) if settled else (source.news(tx), now // 60)
             timeline = source.kept("timeline", (span, version), lambda: week.timeline(source, tx, span, now))
             picture = source.kept(
                 "picture", (span, version), lambda: timeline_svg(timeline, source.zone, link="/runs/")

@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
-from scheduler.core.window import Window
+from scheduler.core.window import DAY, Window
 from scheduler.report.timeline import timeline_of
 from scheduler.store import events, limits, runs
 from scheduler.web.shapes import SessionRow, Span
@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     from scheduler.web.source import Source
 
 DAYS = 7
+SETTLED_SECONDS = 7 * DAY
+"""Sessions that were planned to end longer ago than that have ended and are settled."""
 _DAYS_BEFORE = 3
 _CLOSURES_SHOWN = 50
 
