@@ -32,7 +32,7 @@ lint: .venv/ready-dev ## Check format, style, types and the import rule
 	$(BIN)/lint-imports
 
 bench: .venv/ready-dev ## Run the short benchmarks and print their figures
-	for name in install_size bench_cli_start bench_daemon_idle; do echo "== $$name"; $(BIN)/python "benchmarks/$$name.py"; done
+	for name in install_size bench_cli_start bench_daemon_idle bench_web; do echo "== $$name"; $(BIN)/python "benchmarks/$$name.py"; done
 
 bench-planner: .venv/ready-dev ## Measure the planner against its bounds and other orders (ARGS=--quick, or a trace file)
 	$(BIN)/python benchmarks/bench_planner.py $(ARGS)
@@ -41,7 +41,7 @@ kill9: .venv/ready-dev ## Kill daemons of fifty rehearsals at random moments and
 	$(BIN)/python benchmarks/kill9.py 50 $(ARGS)
 
 simulate: .venv/ready-dev ## Simulate 2,400 weeks, every crash point and all mutants (20 minutes at most on two cores)
-	$(BIN)/python benchmarks/simulate.py --total-weeks 2400 --every-point 1 --pairs 300 $(ARGS)
+	$(BIN)/python benchmarks/simulate.py --total-weeks 2400 --every-point 1 --pairs 600 $(ARGS)
 
 simulate-long: .venv/ready-dev ## The same over 50,000 weeks (hours)
 	$(BIN)/python benchmarks/simulate.py --total-weeks 50000 --every-point 1 --pairs 3000 $(ARGS)
