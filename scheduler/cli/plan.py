@@ -10,6 +10,7 @@ import typer
 
 from scheduler.cli.command import command, group
 from scheduler.cli.context import Cli
+from scheduler.cli.gantt import gantt
 from scheduler.cli.output import hours
 from scheduler.cli.queue import Job
 from scheduler.cli.shapes import job_state_json, plan_json, why
@@ -191,8 +192,11 @@ def _steps(placement: Placement, job: str) -> int:
 
 def _show(cli: Cli, plan: Plan) -> None:
     out = cli.out
-    bound = f", no plan can exceed {plan.bound:.2f}" if plan.bound is not None else ""
-    out.line(f"Plan of {out.instant(plan.made_at)} by {plan.made_by}, worth {plan.value:.2f}{bound}.")
+    bound = ""
+    if plan.bound is not None:
+        share = f" ({plan.value / plan.bound:.1%} of that)" if plan.bound > 0 else ""
+        bound = f", no plan can exceed {plan.bound:.2f}{share}"
+    out.line(f"Plan of {out.instant(plan.made_at)} by {plan.made_by}, worth {plan.value:.2f} weighted hours{bound}.")
     for warning in plan.warnings:
         out.warn(warning)
     if plan.placements:
@@ -212,7 +216,7 @@ def _show(cli: Cli, plan: Plan) -> None:
             ],
         )
         out.line()
-        for line in gantt(plan.placements, plan.made_at, _GANTT_COLUMNS):
+        for line in gantt(plan.placements, plan.made_at, _GANTT_COLUMNS, out.zone):
             out.line(line)
     if plan.deferrals:
         out.line()
@@ -220,28 +224,3 @@ def _show(cli: Cli, plan: Plan) -> None:
             ("job", "~waits because"),
             [(deferral.job, deferral.reason.sentence(out.zone)) for deferral in plan.deferrals],
         )
-
-
-def gantt(placements: tuple[Placement, ...], start: int, columns: int) -> list[str]:
-    """Return the sessions as bars, one line for each that a pool runs at once; times run from ``start``."""
-    end = max(found.end for found in placements)
-    per_column = max(1, -(-(end - start) // columns))
-    rows: list[tuple[str, list[Placement]]] = []
-    for found in sorted(placements, key=lambda found: (found.pool, found.start)):
-        row = next((row for pool, row in rows if pool == found.pool and row[-1].end <= found.start), None)
-        if row is None:
-            rows.append((found.pool, [found]))
-        else:
-            row.append(found)
-    width = max(len(pool) for pool, _ in rows)
-    lines = []
-    for pool, row in rows:
-        bar = ""
-        for found in row:
-            begin = max(len(bar), (found.start - start) // per_column)
-            length = max(1, (found.end - start) // per_column - begin)
-            label = "+".join(seat.job for seat in found.seats)[: length - 2]
-            bar = bar.ljust(begin) + (f"[{label.ljust(length - 2, '=')}]" if length > 1 else "|")
-        lines.append(f"{pool:<{width}} {bar}")
-    lines.append(f"{'':<{width}} one column is {hours(per_column)}")
-    return lines

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 from scheduler.cli.output import hours
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from scheduler.cli.output import Output
     from scheduler.planner import Difference
     from scheduler.planner.differ import JobChange, JobOutlook
@@ -21,8 +23,9 @@ def difference_json(difference: Difference) -> dict[str, Any]:
 
 
 def show_changes(out: Output, difference: Difference) -> None:
-    """Write the jobs and the pools whose plan differs, before and after."""
+    """Write the jobs and the pools whose plan differs, before and after, and in a line what it comes to."""
     if difference.jobs:
+        out.line(f"{_summary(difference.jobs)}.")
         out.line()
         out.table(
             ("job", "starts", "finishes", ">finish moves", ">hours", "deadline"),
@@ -42,6 +45,35 @@ def show_changes(out: Output, difference: Difference) -> None:
                 for change in difference.pools
             ],
         )
+
+
+def _summary(changes: Sequence[JobChange]) -> str:
+    """Count who finishes when, and the deadlines, of the jobs that differ."""
+    pairs = [(_finished(change.before), _finished(change.after)) for change in changes]
+    both = [(before, after) for before, after in pairs if before is not None and after is not None]
+    counts = {
+        "finish earlier": sum(after < before for before, after in both),
+        "finish later": sum(after > before for before, after in both),
+        "finish only now": sum(before is None and after is not None for before, after in pairs),
+        "no longer finish": sum(before is not None and after is None for before, after in pairs),
+    }
+    words = [f"{count} {what}" for what, count in counts.items() if count]
+    met = [
+        (bool(change.before and change.before.on_time), bool(change.after and change.after.on_time))
+        for change in changes
+    ]
+    won, lost = sum(after > before for before, after in met), sum(after < before for before, after in met)
+    words += [
+        f"{count} {'deadline' if count == 1 else 'deadlines'} {what}"
+        for what, count in (("won", won), ("lost", lost))
+        if count
+    ]
+    jobs = f"{len(changes)} {'job differs' if len(changes) == 1 else 'jobs differ'}"
+    return f"{jobs}: {', '.join(words)}" if words else f"{jobs}, none finishes at another time"
+
+
+def _finished(outlook: JobOutlook | None) -> int | None:
+    return outlook.finish if outlook is not None else None
 
 
 def signed(seconds: int) -> str:

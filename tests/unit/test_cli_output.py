@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from scheduler.cli.main import listing_asked
 from scheduler.cli.output import Output, clean, hours, size
-from scheduler.cli.plan import gantt
+from scheduler.cli.gantt import gantt
 from scheduler.core.plan import Placement, Seat
 
 
@@ -118,10 +118,25 @@ def test_the_picture_gives_each_session_of_a_pool_its_own_line() -> None:
         40,
     )
     assert lines == [
+        "",
         "desk                                         []",
         "kaggle [uff-main==========][ulm===============]",
         "kaggle           [ufm+ucm===========]",
         "       one column is 0h 00m",
+    ]
+
+
+def test_the_picture_names_days_where_their_midnights_are_and_jobs_where_they_fit() -> None:
+    """Berlin's days begin at 22:00 UTC in September; a name that does not fit whole is left out, not cut."""
+    monday = 1_789_941_600  # Mon 2026-09-21 00:00 CEST
+    placements = (
+        Placement("kaggle", monday + 12 * 3_600, monday + 18 * 3_600, (Seat("uff-main", 1, 1),)),
+        Placement("kaggle", monday + 36 * 3_600, monday + 47 * 3_600, (Seat("uff-main", 1, 1),)),
+    )
+    assert gantt(placements, monday + 12 * 3_600, 35, "Europe/Berlin") == [
+        "                   'Tue 22",
+        "kaggle [====]                  [uff-main=]",
+        "       one column is 1h 00m",
     ]
 
 

@@ -179,7 +179,7 @@ def test_a_change_wakes_the_daemon_and_says_so_when_none_listens(
 
 def test_the_plan_is_shown_with_sessions_a_picture_and_reasons(world: Database, schedctl: Schedctl) -> None:
     typed = schedctl("plan", "show")
-    assert "worth 12.50, no plan can exceed 14.00" in typed.out
+    assert "worth 12.50 weighted hours, no plan can exceed 14.00 (89.3% of that)" in typed.out
     assert "5h 33m  desk  ucm" in typed.out
     assert "[ucm====" in typed.out
     assert "room again Mon 21 Sep 18:13 CEST" in typed.out
