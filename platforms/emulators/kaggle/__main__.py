@@ -2,7 +2,8 @@
 
 Without a key file the API key is the first line of the standard input, and it ends when that is closed, so that it does
 not outlive whoever started it. It ends with SIGTERM and SIGINT in any case. With --idle-seconds it goes on, as the real
-place does, until no session has run and nobody has asked for that long.
+place does, until no session has run and nobody has asked for that long. Started again on the same folder and clock, it
+goes on with the account and the sessions that ran meanwhile; on another clock the account begins empty.
 """
 
 from __future__ import annotations
@@ -11,11 +12,13 @@ import argparse
 import signal
 import sys
 import threading
+from functools import partial
 from pathlib import Path
 
 from jobs.instant import parse_instant
 from jobs.payload.clock import Clock
-from platforms.emulators.kaggle.leftovers import clear
+from platforms.emulators.kaggle.leftovers import clear, end_unknown
+from platforms.emulators.kaggle.memory import live_folders, recall, save
 from platforms.emulators.kaggle.place import Place
 from platforms.emulators.kaggle.rules import Rules
 from platforms.emulators.kaggle.server import Server
@@ -24,7 +27,9 @@ from platforms.emulators.kaggle.server import Server
 def main() -> None:
     """Serve until told to end; print the address when ready."""
     parser = argparse.ArgumentParser(prog="python -m platforms.emulators.kaggle", description=__doc__)
-    parser.add_argument("folder", type=Path, help="where kernels and datasets live; its old content is removed")
+    parser.add_argument(
+        "folder", type=Path, help="where kernels and datasets live; an account of another clock is removed"
+    )
     parser.add_argument("--port", type=int, default=0)
     parser.add_argument("--owner", default="alice")
     parser.add_argument("--key-file", type=Path, help="holds the API key; without it: the standard input")
@@ -45,12 +50,21 @@ def main() -> None:
     origin = Clock().now() if options.origin is None else options.origin
     clock = Clock(origin if options.epoch is None else options.epoch, origin, options.scale)
     folder = options.folder.absolute()
-    clear(folder)
     rules = Rules(gpu_seconds_per_week=round(options.gpu_hours * 3600))
+    place = Place(folder, clock, options.owner, key, rules, remembers=True)
     over = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: over.set())
-    with Server(Place(folder, clock, options.owner, key, rules), options.port) as server:
+    server = Server(place, options.port)  # nobody is answered yet
+    if recall(place):
+        end_unknown(folder, live_folders(place))
+    else:
+        clear(folder)
+    place.note = partial(save, place)
+    place.note()
+    with server:
+        for session in place.sessions():
+            session.resume()
         sys.stdout.write(f"{server.address}\n")
         sys.stdout.flush()
         if options.idle_seconds <= 0 and not options.key_file:

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-import itertools
 import re
 import secrets
 import threading
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from jobs.payload.clock import Clock
 from platforms.emulators.kaggle.rules import Faults, Refusal, Rules, denied
 from platforms.emulators.kaggle.session import Session, Terms
 from platforms.emulators.kaggle.shelf import Shelf
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _WEEK = 604_800
 _SATURDAY = 2 * 86_400  # 1970-01-03T00:00:00Z
@@ -58,7 +60,10 @@ class Kernel:
 class Place:
     """One account ``owner`` with the API key ``key``, whose files lie below ``root``."""
 
-    def __init__(self, root: Path, clock: Clock, owner: str, key: str, rules: Rules | None = None) -> None:
+    def __init__(
+        self, root: Path, clock: Clock, owner: str, key: str, rules: Rules | None = None, *, remembers: bool = False
+    ) -> None:
+        """With ``remembers``, what happens is to be written down by ``note`` and outlives a crash."""
         self.root = root
         self.clock = clock
         self.owner = owner
@@ -70,13 +75,23 @@ class Place:
         self.kernels: dict[str, Kernel] = {}
         self.deleted: dict[str, Kernel] = {}
         self.address = ""  # where the place is served, once it is
-        self._numbers = itertools.count(355_193_088)
+        self.remembers = remembers
+        self.note: Callable[[], None] = lambda: None  # called when what must outlive a crash has changed
+        self._next_number = 355_193_088
 
     def sessions(self) -> list[Session]:
         """Return every session there ever was, those of deleted kernels too."""
         with self.lock:
             kernels = [*self.kernels.values(), *self.deleted.values()]
             return [version.session for kernel in kernels for version in kernel.versions if version.session]
+
+    def next_number(self) -> int:
+        """Return the number that the next kernel or session gets."""
+        return self._next_number
+
+    def count_from(self, number: int) -> None:
+        """Give ``number`` to the next kernel or session."""
+        self._next_number = number
 
     def is_token(self, token: str) -> bool:
         """Tell whether a kernel that runs now was given this token."""
@@ -139,9 +154,9 @@ class Place:
             slug = slugify(title)
             if len(title) < 5 or len(slug) < 5 or len(title) > 50:
                 return {"error": "The title must be between 5 and 50 characters"}
-            kernel = self.kernels.setdefault(slug, Kernel(next(self._numbers), slug, title))
+            kernel = self.kernels.setdefault(slug, Kernel(self._number(), slug, title))
         number = len(kernel.versions) + 1
-        folder = self.root / "kernels" / f"{kernel.slug}.{number}.{next(self._numbers)}"
+        folder = self.root / "kernels" / f"{kernel.slug}.{number}.{self._number()}"
         (folder / "kaggle" / "working").mkdir(parents=True)
         (folder / "kaggle" / "input").mkdir()
         sources = list(body.get("datasetDataSources") or ())
@@ -172,7 +187,7 @@ class Place:
         limit = min(float(asked or self.rules.session_cap_seconds), float(self.rules.session_cap_seconds))
         shape = str(body.get("machineShape") or "NvidiaTeslaT4")
         terms = Terms(
-            session_id=next(self._numbers),
+            session_id=self._number(),
             source=text,
             folder=folder,
             is_gpu=is_gpu,
@@ -182,8 +197,20 @@ class Place:
             log_bytes_max=self.rules.log_bytes_max,
             token=secrets.token_hex(16) if self.rules.lets_kernels_in and body.get("enableInternet") else "",
             address=self.address,
+            journals=self.remembers,
         )
-        return Session(terms, self.clock, self.gpu_seconds_left)
+        return self.new_session(terms)
+
+    def new_session(self, terms: Terms) -> Session:
+        """Return a session that has not begun."""
+        return Session(terms, self.clock, self.gpu_seconds_left, note=self._note)
+
+    def _note(self) -> None:
+        self.note()
+
+    def _number(self) -> int:
+        self._next_number += 1
+        return self._next_number - 1
 
     def version(self, owner: str, slug: str, label: str | None) -> tuple[Kernel, KernelVersion]:
         """Return the version that a label ``v<N>`` names, or the newest."""

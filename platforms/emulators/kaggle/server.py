@@ -111,6 +111,8 @@ class _Handler(BaseHTTPRequestHandler):
             if call != "IntrospectToken":
                 self._authenticate(looks=call.startswith("Get"))
             answer = handler(body)
+            if not call.startswith(("Get", "List", "Introspect")):
+                self.server.place.note()
         except Refusal as refusal:
             self._answer(refusal.status, {"code": refusal.status, "message": refusal.message}, refusal.headers)
             return
@@ -130,6 +132,7 @@ class _Handler(BaseHTTPRequestHandler):
             return
         if not self._before(fault):
             receive(self, self.server.place, token, interrupt=False)
+            self.server.place.note()
 
     def do_GET(self) -> None:
         """Stream a log or hand out an output file."""

@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import json
 import os
 import selectors
 import subprocess
 import sys
 import threading
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, TypedDict
+from typing import TYPE_CHECKING, TypedDict, cast
 
 from platforms.local.processes import MARK, kill_members, start_ticks
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Mapping
 
     from jobs.payload.clock import Clock
 
 _KILL_ROUNDS = 25
 _PIECE_BYTES = 1 << 16
+_STREAMS = ("stdout", "stderr")
+_JOURNAL, _EXIT = "journal", "exit"
 # What papermill and nbconvert say after every script.
 _AFTERWORD = "[NbConvertApp] Converting notebook __notebook__.ipynb to html\n"
 
@@ -46,6 +50,7 @@ class Terms:
     log_bytes_max: int
     token: str = ""  # with which the kernel may call the place; none: it may not
     address: str = ""  # of the place
+    journals: bool = False  # whether its log is written down as it comes
 
 
 @dataclass
@@ -64,6 +69,9 @@ class Session:
     ended_at: float | None = None
     lines: list[Line] = field(default_factory=list)
     kept: bool = False  # whether its output was saved
+    pid: int = 0  # of its process, with when that started
+    ticks: int = 0
+    note: Callable[[], None] = lambda: None  # called when what must outlive a crash has changed
     changed: threading.Condition = field(default_factory=threading.Condition)
     _cut: tuple[str, str] | None = None  # status and message of an end from outside
     _wake: threading.Event = field(default_factory=threading.Event)
@@ -86,6 +94,16 @@ class Session:
         """Start in the background."""
         self._thread = threading.Thread(target=self._live, name=f"kernel {self.terms.session_id}", daemon=True)
         self._thread.start()
+
+    def resume(self) -> None:
+        """Go on with a session that a place before this one began; what its process printed meanwhile is there."""
+        with suppress(FileNotFoundError), (self.terms.folder / _JOURNAL).open() as stream:
+            self.lines.extend(cast("Line", json.loads(line)) for line in stream if line.endswith("\n"))
+        self._log_bytes = sum(len(line["data"]) for line in self.lines)
+        if self.live:
+            work = self._live if self.started_at is None else self._go_on
+            self._thread = threading.Thread(target=work, name=f"kernel {self.terms.session_id}", daemon=True)
+            self._thread.start()
 
     def cut(self, status: str, message: str) -> None:
         """End it from outside and wait until it is over."""
@@ -140,27 +158,63 @@ class Session:
             environment["HTTP_PROXY"] = self.terms.address
             environment["NO_PROXY"] = "127.0.0.1"
         _write_smi(folder / "bin" / "nvidia-smi", self.terms.gpus)
+        for name in _STREAMS:
+            os.mkfifo(folder / name)
         with self.changed:
             self.status, self.started_at = "RUNNING", self.clock.now()
             self.changed.notify_all()
-        # A notebook has no file of its own, so a script that asks for __file__ fails there as it does here.
-        with (folder / "source.py").open("rb") as source:
+        # A notebook has no file of its own, so a script that asks for __file__ fails there as it does here. The shell
+        # writes down how it ended, for a place that is started anew and is not its parent. It writes into pipes with a
+        # name, of which it holds both ends: a place that dies breaks none of them.
+        program = [
+            "sh",
+            "-c",
+            '"$1" - ; echo $? >"$2.new"; mv "$2.new" "$2"',
+            "sh",
+            sys.executable,
+            str(folder / _EXIT),
+        ]
+        with (folder / "source.py").open("rb") as source, self._reading() as readers, ExitStack() as handed:
+            ends = [os.open(folder / name, os.O_RDWR) for name in _STREAMS]
+            for end in ends:
+                handed.callback(os.close, end)
             process = subprocess.Popen(
-                [sys.executable, "-"],
+                program,
                 stdin=source,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.PIPE,
+                stdout=ends[0],
+                stderr=ends[1],
                 cwd=folder / "kaggle" / "working",
                 env=environment,
                 start_new_session=True,
             )
-        ticks = start_ticks(process.pid) or 0
-        with process:
-            cut = self._follow(process)
-            if cut is not None:
-                kill_members(process.pid, ticks, str(folder), rounds=_KILL_ROUNDS)
-            code = process.wait()
-        kill_members(process.pid, ticks, str(folder), rounds=_KILL_ROUNDS)
+            handed.close()  # from here on only the process holds them, so their end is its end
+            self.pid, self.ticks = process.pid, start_ticks(process.pid) or 0
+            self.note()
+            self._watch(process, readers)
+
+    def _go_on(self) -> None:
+        with self._reading() as readers:
+            self._watch(None, readers)
+
+    @contextmanager
+    def _reading(self) -> Iterator[Mapping[str, int]]:
+        """Open the pipes of the session for reading, by the names of their streams."""
+        with ExitStack() as opened:
+            readers = {name: os.open(self.terms.folder / name, os.O_RDONLY | os.O_NONBLOCK) for name in _STREAMS}
+            for reader in readers.values():
+                opened.callback(os.close, reader)
+            yield readers
+
+    def _watch(self, process: subprocess.Popen[bytes] | None, readers: Mapping[str, int]) -> None:
+        """Take in what the process prints until it is over, and see how it ended."""
+        folder = str(self.terms.folder)
+        cut = self._follow(readers)
+        if cut is not None:
+            kill_members(self.pid, self.ticks, folder, rounds=_KILL_ROUNDS)
+        if process is not None:
+            process.wait()
+        kill_members(self.pid, self.ticks, folder, rounds=_KILL_ROUNDS)
+        code = self._exit_code()
         if cut is not None:
             self._end(*cut)
         elif code == 0:
@@ -170,12 +224,22 @@ class Session:
             self._say("stderr", f"papermill.exceptions.PapermillExecutionError: exit code {code}\n")
             self._end("ERROR", "Your notebook failed")
 
-    def _follow(self, process: subprocess.Popen[bytes]) -> tuple[str, str] | None:
+    def _exit_code(self) -> int:
+        with suppress(FileNotFoundError, ValueError):
+            return int((self.terms.folder / _EXIT).read_text())
+        return 1  # it was killed before it could tell
+
+    def _follow(self, readers: Mapping[str, int]) -> tuple[str, str] | None:
         """Take in output until the process closes it; return how it was cut short, if it was."""
         with selectors.DefaultSelector() as selector:
-            for name, stream in (("stdout", process.stdout), ("stderr", process.stderr)):
-                if stream is not None:
-                    selector.register(stream, selectors.EVENT_READ, name)
+            for name, reader in readers.items():
+                # A pipe that nobody writes to any more looks quiet to whoever opens it now: only reading tells.
+                with suppress(BlockingIOError):
+                    data = os.read(reader, _PIECE_BYTES)
+                    if not data:
+                        continue
+                    self._say(name, data.decode(errors="replace"))
+                selector.register(reader, selectors.EVENT_READ, name)
             while selector.get_map():
                 cut = self._cut or self._overrun()
                 if cut is not None:
@@ -206,13 +270,18 @@ class Session:
         with self.changed:
             if self._log_bytes < self.terms.log_bytes_max and self.started_at is not None:
                 self._log_bytes += len(text)
-                self.lines.append(Line(stream_name=stream, time=self.clock.now() - self.started_at, data=text))
+                line = Line(stream_name=stream, time=self.clock.now() - self.started_at, data=text)
+                self.lines.append(line)
+                if self.terms.journals:
+                    with (self.terms.folder / _JOURNAL).open("a") as journal:
+                        journal.write(json.dumps(line) + "\n")
                 self.changed.notify_all()
 
     def _end(self, status: str, failure: str | None, *, kept: bool = False) -> None:
         with self.changed:
             self.status, self.failure, self.kept, self.ended_at = status, failure, kept, self.clock.now()
             self.changed.notify_all()
+        self.note()
 
 
 def _write_smi(path: Path, gpus: tuple[str, ...]) -> None:

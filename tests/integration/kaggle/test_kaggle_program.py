@@ -1,5 +1,6 @@
 """The emulator as a program of its own."""
 
+import json
 import subprocess
 import sys
 import threading
@@ -41,16 +42,19 @@ def start(tmp_path: Path) -> Iterator[Start]:
             process.kill()
 
 
-def push(client: Client) -> None:
-    source = "import signal; print('up', flush=True); signal.pause()"
-    pushed = client.push(Push("the-kernel", "the kernel", source, (), "", 3_600, internet=False), 5)
+def push(client: Client, source: str = "import signal; print('up', flush=True); signal.pause()") -> None:
+    pushed = client.push(Push("the-kernel", "the kernel", source, (), "NvidiaTeslaT4", 43_200, internet=False), 5)
     assert pushed.error == ""
+    until(client, ("RUNNING", ""))
+
+
+def until(client: Client, wanted: tuple[str, str]) -> None:
     patience = threading.Event()
-    for _ in range(500):
-        if client.status("the-kernel") == ("RUNNING", ""):
+    for _ in range(1000):
+        if client.status("the-kernel") == wanted:
             return
         patience.wait(0.01)
-    pytest.fail("the kernel never ran")
+    pytest.fail(f"the kernel never became {wanted}, but {client.status('the-kernel')}")
 
 
 def test_it_ends_with_its_input_and_takes_its_kernels_along(start: Start, tmp_path: Path) -> None:
@@ -62,14 +66,80 @@ def test_it_ends_with_its_input_and_takes_its_kernels_along(start: Start, tmp_pa
     assert _kernels(tmp_path / "place") == []
 
 
-def test_after_a_kill_it_begins_anew_and_ends_the_kernels_that_went_on(start: Start, tmp_path: Path) -> None:
+CLOCK = ("--epoch", "2026-11-21T00:00:00Z", "--origin", "1795219200")
+LONG = """
+import pathlib, time
+print("up", flush=True)
+while not pathlib.Path("GO").exists():
+    time.sleep(0.01)
+pathlib.Path("result.txt").write_text("done")
+print("over", flush=True)
+"""
+
+
+def test_killed_and_started_again_it_goes_on_with_account_sessions_and_bill(start: Start, tmp_path: Path) -> None:
+    """As the real place would: the kernel never notices, what it prints meanwhile is there, and it is billed on."""
+    process, client = start(*CLOCK)
+    push(client, LONG.replace("GO", str(tmp_path / "go")))
+    began, billed = client.last_run("the-kernel"), client.gpu_week().used_seconds
+    (tmp_path / "file").write_bytes(b"content")
+    token = client.upload(tmp_path / "file", "file.bin", 5)
+    assert client.create_dataset("some-data", "some data", [token]) == ""
+    process.kill()
+    process.wait()
+    (pid, *_) = _kernels(tmp_path / "place")
+
+    _, client = start(*CLOCK)
+    assert pid in _kernels(tmp_path / "place")
+    assert client.status("the-kernel") == ("RUNNING", "")
+    assert client.last_run("the-kernel") == began
+    assert client.gpu_week().used_seconds >= billed
+    assert "already in use" in client.create_dataset("some-data", "some data", [token])
+    (tmp_path / "go").touch()
+    until(client, ("COMPLETE", ""))
+    output = client.output("the-kernel", "")
+    assert output is not None
+    assert [name for name, _ in output.files] == ["result.txt"]
+    printed = "".join(entry["data"] for entry in json.loads(output.log))
+    assert printed.startswith("up\nover\n")
+
+
+def test_what_ended_while_it_was_away_is_known_after(start: Start, tmp_path: Path) -> None:
+    process, client = start(*CLOCK)
+    push(client, LONG.replace("GO", str(tmp_path / "go")))
+    process.kill()
+    process.wait()
+    (tmp_path / "go").touch()
+    patience = threading.Event()
+    for _ in range(500):
+        if not _kernels(tmp_path / "place"):
+            break
+        patience.wait(0.01)
+    _, client = start(*CLOCK)
+    until(client, ("COMPLETE", ""))
+    output = client.output("the-kernel", "")
+    assert output is not None
+    assert [name for name, _ in output.files] == ["result.txt"]
+
+
+def test_a_session_that_went_on_is_cancelled_like_any_other(start: Start, tmp_path: Path) -> None:
+    process, client = start(*CLOCK)
+    push(client, LONG.replace("GO", str(tmp_path / "go")))
+    process.kill()
+    process.wait()
+    _, client = start(*CLOCK)
+    assert client.delete("the-kernel")
+    assert _kernels(tmp_path / "place") == []
+
+
+def test_on_another_clock_it_begins_anew_and_ends_the_kernels_that_went_on(start: Start, tmp_path: Path) -> None:
     """They would publish beside the sessions that take their place."""
-    process, client = start()
-    push(client)
+    process, client = start(*CLOCK)
+    push(client, LONG.replace("GO", str(tmp_path / "go")))
     process.kill()
     process.wait()
     assert _kernels(tmp_path / "place") != []
-    _, client = start()
+    _, client = start("--epoch", "2026-11-28T00:00:00Z", "--origin", "1795219200")
     assert _kernels(tmp_path / "place") == []
     assert client.status("the-kernel") is None
 
