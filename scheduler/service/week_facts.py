@@ -22,7 +22,8 @@ if TYPE_CHECKING:
 def week_facts(database: Database, pools: Mapping[str, Pool], start: int, end: int, scale: float) -> WeekFacts:
     """Read everything that touched [start, end) in one read transaction."""
     with database.read() as tx:
-        good = [record.manifest for record in checkpoints.everything(tx) if record.state == "good"]
+        # Retention deletes files, not history: an expired checkpoint was useful all the same.
+        good = [record.manifest for record in checkpoints.everything(tx) if record.state != "quarantined"]
         return facts_within(tx, pools, start, end, scale, ledger.entries(tx, since=start), good, jobs.everything(tx))
 
 
