@@ -87,6 +87,11 @@ def kill_members(leader: int, leader_ticks: int, folder: str, rounds: int) -> bo
     return not members(leader, leader_ticks, folder)
 
 
+def works_for(pid: int, folder: str) -> bool:
+    """Return whether a live process of ours carries the mark of the session that works in ``folder``."""
+    return read_stat(pid) is not None and _is_marked(str(pid), f"{MARK}={folder}".encode(), os.geteuid())
+
+
 def _is_marked(pid: str, mark: bytes, own_user: int) -> bool:
     try:
         if os.stat(f"/proc/{pid}").st_uid != own_user:  # noqa: PTH116 - as above

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from platforms.base import Observed, SessionState
-from platforms.local.processes import boot_id, kill_members, members, start_ticks
+from platforms.local.processes import boot_id, kill_members, members, start_ticks, works_for
 from platforms.local.records import CLAIM, END, ORDER, publish
 
 if TYPE_CHECKING:
@@ -160,10 +160,16 @@ class Session:
     def _ended(self, end: End) -> Observed:
         return Observed(self.key, SessionState.ENDED, "", end.started_at, end.ended_at, end.why)
 
-    @staticmethod
-    def _rebooted(claim: Claim) -> bool:
+    def _rebooted(self, claim: Claim) -> bool:
+        """Return whether the claim is of an earlier boot, so that its pids say nothing.
+
+        Sandboxes and containers may show a boot identity of their own: an agent that works for this very folder is
+        believed more.
+        """
         current = boot_id()
-        return bool(claim.boot and current) and claim.boot != current
+        if not (claim.boot and current) or claim.boot == current:
+            return False
+        return not works_for(claim.agent, str(self.folder))
 
     def _read(self, name: str, build: Callable[[dict[str, Any]], _Record]) -> _Record | None:
         try:

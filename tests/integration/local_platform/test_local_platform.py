@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from platforms.base import Refused, SessionState
-from platforms.local.processes import MARK
+from platforms.local.processes import MARK, start_ticks
 from scheduler.clock import starting_now
 
 Machine = Any  # see conftest.py
@@ -181,9 +181,20 @@ def test_a_claim_of_another_boot_has_ended_whatever_lives_under_its_pids(machine
     machine.launch()
     machine.until_ready()
     claim = machine.claim()
-    (machine.state / "one" / "claim.json").write_text(json.dumps({**claim, "boot": "another"}))
+    stranger = {"agent": os.getpid(), "agent_ticks": start_ticks(os.getpid())}
+    (machine.state / "one" / "claim.json").write_text(json.dumps({**claim, **stranger, "boot": "another"}))
     assert machine.find().state == SessionState.ENDED
     kill(claim["agent"])
+    (machine.state / "one" / "claim.json").write_text(json.dumps(claim))
+
+
+def test_a_session_that_works_is_alive_whatever_boot_its_claim_names(machine: Machine) -> None:
+    """A container may give each sandbox a boot identity of its own."""
+    machine.launch()
+    machine.until_ready()
+    claim = machine.claim()
+    (machine.state / "one" / "claim.json").write_text(json.dumps({**claim, "boot": "another"}))
+    assert machine.find().state == SessionState.RUNNING
     (machine.state / "one" / "claim.json").write_text(json.dumps(claim))
 
 

@@ -1,0 +1,154 @@
+"""The service under a real systemd: installed, killed, hung, stopped, reloaded, upgraded, removed."""
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Machine = Any  # see conftest.py
+UNIT = "uff-scheduler.service"
+CONFIG = "/etc/uff-scheduler/config.toml"
+DROP_IN = "/etc/systemd/system/uff-scheduler.service.d/test.conf"
+CANARY = "canary-b71c-never-shown"
+
+
+@pytest.fixture
+def settings(installed: Machine) -> Iterator[str]:
+    """The settings of the service, put back afterwards."""
+    file = installed.root / CONFIG.lstrip("/")
+    text: str = file.read_text()
+    yield text
+    installed.write(CONFIG, text)
+    installed.restart()
+
+
+@pytest.fixture
+def drop_in(installed: Machine) -> Any:
+    """Changes the unit by a drop-in, as `systemctl edit` does, until the test is over."""
+
+    def change(*lines: str) -> int:
+        installed.write(DROP_IN, "\n".join(["[Service]", *lines, ""]))
+        installed.run("systemctl", "daemon-reload")
+        pid: int = installed.restart()
+        return pid
+
+    yield change
+    (installed.root / DROP_IN.lstrip("/")).unlink(missing_ok=True)
+    installed.run("systemctl", "daemon-reload")
+    installed.restart()
+
+
+def test_install_starts_a_hardened_unit_that_systemd_has_nothing_to_say_about(installed: Machine) -> None:
+    assert installed.run("systemctl", "is-enabled", UNIT).strip() == "enabled"
+    assert installed.run("systemd-analyze", "verify", UNIT, "uff-local.socket") == ""
+    assert "OK" in installed.run("systemd-analyze", "security", "--no-pager", "--threshold=15", UNIT).splitlines()[-1]
+    assert installed.run("cat", "/run/uff-scheduler/status.line", user="nobody") == "0 running, 0 waiting\n"
+    found = json.loads(installed.schedctl("service", "status", "--json"))
+    daemon = next(unit for unit in found["units"] if unit["unit"] == UNIT)
+    assert (daemon["state"], daemon["enabled"], daemon["status"]) == ("active (running)", True, "0 running, 0 waiting")
+
+
+def test_installing_again_changes_nothing_but_restarts(installed: Machine) -> None:
+    pid = installed.until_working()
+    before = sorted((installed.root / "etc/systemd/system").rglob("uff-*"))
+    installed.run("/opt/uff-scheduler/bin/schedctl", "service", "install")
+    assert installed.until_working() != pid
+    assert sorted((installed.root / "etc/systemd/system").rglob("uff-*")) == before
+
+
+def test_a_killed_daemon_is_back(installed: Machine) -> None:
+    pid = installed.until_working()
+    installed.run("kill", "-KILL", str(pid))
+    installed.until(lambda: installed.show("MainPID") not in {str(pid), "0"}, "another daemon")
+    assert installed.until_working() != pid
+    assert int(installed.show("NRestarts")) >= 1
+
+
+def test_a_hung_daemon_is_killed_by_the_watchdog_and_back(installed: Machine, drop_in: Any) -> None:
+    pid = drop_in("WatchdogSec=4")
+    installed.run("kill", "-STOP", str(pid))
+    installed.until(lambda: installed.show("MainPID") not in {str(pid), "0"}, "another daemon")
+    assert installed.until_working() != pid
+    assert "Watchdog timeout" in installed.journal()
+
+
+def test_a_stopped_daemon_gave_its_lease_back_and_is_no_failure(installed: Machine) -> None:
+    installed.until_working()
+    installed.run("systemctl", "stop", UNIT)
+    assert (installed.show("ActiveState"), installed.show("Result")) == ("inactive", "success")
+    assert not (installed.root / "run/uff-scheduler/status.line").exists()
+    lease = next(c for c in json.loads(installed.schedctl("doctor", "--json"))["checks"] if c["check"] == "daemon")
+    assert lease["grade"] == "warning"
+    installed.restart()
+
+
+def test_a_reload_takes_new_settings_over(installed: Machine, settings: str) -> None:
+    pid = installed.until_working()
+    installed.write(CONFIG, settings + '\n[[pools]]\nname = "second"\nplatform = "local"\n')
+    installed.run("systemctl", "reload", UNIT)
+    installed.until(lambda: "settings read anew" in installed.schedctl("status"), "new settings")
+    assert "second" in installed.schedctl("status")
+    assert installed.until_working() == pid
+
+
+def test_a_reload_of_broken_settings_fails_where_it_was_asked_for(installed: Machine, settings: str) -> None:
+    pid = installed.until_working()
+    installed.write(CONFIG, settings + "\nsurprise = 1\n")
+    installed.run("systemctl", "reload", UNIT, code=1)
+    assert "there is no such key" in installed.journal()
+    assert installed.until_working() == pid
+
+
+def test_a_daemon_told_of_broken_settings_keeps_the_old_ones_and_says_so(installed: Machine, settings: str) -> None:
+    pid = installed.until_working()
+    installed.write(CONFIG, settings.replace('platform = "local"', 'platform = "lokal"'))
+    installed.run("systemctl", "kill", "--signal=HUP", "--kill-who=main", UNIT)
+    installed.until(lambda: "config.not_reloaded" in installed.journal(), "a refusal")
+    installed.write(CONFIG, settings)
+    assert "settings not taken over" in installed.schedctl("status")
+    assert installed.until_working() == pid
+
+
+def test_broken_settings_at_the_start_wait_for_a_person(installed: Machine, settings: str) -> None:
+    installed.write(CONFIG, settings + "\nsurprise = 1\n")
+    installed.run("systemctl", "restart", UNIT, code=1)
+    assert installed.show("ActiveState") == "failed"
+    assert "is failed" in installed.schedctl("service", "status", code=9)
+
+
+def test_credentials_plain_and_encrypted_reach_the_settings_and_nothing_else(installed: Machine, drop_in: Any) -> None:
+    folder = "/etc/uff-scheduler/credentials"
+    installed.write(f"{folder}/report.smtp.password", f"{CANARY}-plain\n", 0o600)
+    installed.run("systemd-creds", "setup")
+    installed.write("/opt/token", f"{CANARY}-sealed")
+    encrypted = f"{folder}/report.slack.bot_token.cred"
+    installed.run("systemd-creds", "encrypt", "--name=report.slack.bot_token", "/opt/token", encrypted)
+    installed.run("chmod", "600", encrypted)
+    installed.write(f"{folder}/kaggle", f"{CANARY}-kaggle\n", 0o600)
+    installed.run("/opt/uff-scheduler/bin/schedctl", "service", "install")
+    shown = "/opt/uff-scheduler/bin/schedctl --config /etc/uff-scheduler/config.toml config show report"
+    installed.write("/opt/look", f'#!/bin/sh\n{shown}\nwc -c < "$CREDENTIALS_DIRECTORY/kaggle"\n', 0o755)
+    pid = drop_in("ExecStartPre=/opt/look")
+    installed.run("systemctl", "reload", UNIT)
+    installed.until(lambda: "config.reloaded" in installed.journal(), "a reload with credentials")
+    journal = installed.journal()
+    assert "credential report.smtp.password" in journal
+    assert "credential report.slack.bot_token" in journal
+    assert f"{len(CANARY) + 8}\n" in journal
+    state = installed.run("grep", "-rlF", CANARY, "/var/lib/uff-scheduler", "/run/uff-scheduler", "/var/log", code=1)
+    assert state == ""
+    assert CANARY not in journal + installed.run("cat", f"/proc/{pid}/environ", f"/proc/{pid}/cmdline")
+    shutil.rmtree(installed.root / folder.lstrip("/"))
+    installed.run("/opt/uff-scheduler/bin/schedctl", "service", "install")
+    assert not Path(installed.root / "etc/systemd/system/uff-scheduler.service.d/credentials.conf").exists()
+
+
+def test_the_daemon_can_write_nothing_but_its_own(installed: Machine) -> None:
+    pid = str(installed.until_working())
+    enter = ("nsenter", "--target", pid, "--mount", "--setuid=0")
+    for place in ("/etc/uff-scheduler", "/opt", "/usr", "/home", "/var/lib"):
+        installed.run(*enter, "test", "-w", place, code=1)
+    installed.run(*enter, "test", "-w", "/var/lib/uff-scheduler")

@@ -1,0 +1,96 @@
+"""Local sessions under a real systemd: in units of their own, outside the daemon's sandbox, longer lived than it."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Machine = Any  # see conftest.py
+UNIT = "uff-scheduler.service"
+TRAINING = """
+import os, pathlib, signal, sys
+folder = pathlib.Path(os.environ["SCHED_CHECKPOINT_DIR"])
+
+def save(*_):
+    making = folder / "making"
+    making.mkdir()
+    (making / "weights").write_bytes(b"7" * 100)
+    (making / "meta.json").write_text('{"step": 7, "metrics": {}}')
+    making.rename(folder / "step-00000007")
+    sys.exit(0)
+
+signal.signal(signal.SIGTERM, save)
+print("devices", os.path.exists("/dev/uff-probe"), flush=True)
+while True:
+    signal.pause()
+"""
+
+
+@pytest.fixture
+def session(installed: Machine) -> Iterator[dict[str, Any]]:
+    """A session that runs: its claim and key. It is cancelled afterwards."""
+    installed.write("/opt/train.py", TRAINING)
+    installed.write("/dev/uff-probe", "")
+    installed.run("touch", "/dev/uff-probe")
+    name = f"long{len(installed.jobs())}"
+    installed.schedctl(
+        *("queue", "add", "--name", name, "--command", "/opt/uff-scheduler/bin/python /opt/train.py"),
+        *("--target-step", "100000", "--steps-per-hour", "100"),
+    )
+    key = f"uff-{name}-0001"
+    records = installed.root / "var/lib/uff-scheduler/sessions/desk" / key
+    installed.until(lambda: "devices" in _output(records), "a session that trains")
+    yield {"key": key, "job": name, "records": records, **json.loads((records / "claim.json").read_text())}
+    installed.until_working()
+    installed.schedctl("queue", "cancel", name)
+    installed.until((records / "ended.json").exists, "the end of the session")
+    installed.until(lambda: installed.jobs()[name]["state"] in {"cancelled", "done"}, "the job's end")
+
+
+def _output(records: Path) -> str:
+    log = records / "output.log"
+    return log.read_text() if log.exists() else ""
+
+
+def test_a_session_has_a_unit_of_its_own_and_sees_the_devices(installed: Machine, session: dict[str, Any]) -> None:
+    keeper, agent = str(session["keeper"]), str(session["agent"])
+    unit = installed.run("ps", "-o", "unit=", "-p", keeper).strip()
+    assert unit.startswith("uff-local@")
+    assert installed.run("ps", "-o", "unit=", "-p", agent).strip() == unit
+    assert installed.run("ps", "-o", "user:20=", "-p", agent).strip() == "uff-scheduler"
+    assert "devices True" in _output(session["records"])
+    daemon = installed.show("MainPID")
+    installed.run("nsenter", "--target", daemon, "--mount", "test", "-e", "/dev/uff-probe", code=1)
+    assert unit in installed.schedctl("service", "status")
+
+
+def test_a_session_survives_restart_kill_and_a_stopped_daemon(installed: Machine, session: dict[str, Any]) -> None:
+    installed.restart()
+    installed.run("kill", "-KILL", installed.show("MainPID"))
+    installed.until(lambda: installed.show("MainPID") != "0", "another daemon")
+    installed.run("systemctl", "stop", UNIT)
+    installed.run("kill", "-0", str(session["agent"]))
+    installed.restart()
+    shown = json.loads(installed.schedctl("runs", "show", session["key"], "--json"))["run"]
+    assert shown["state"] == "running"
+    assert not (session["records"] / "ended.json").exists()
+
+
+def test_a_session_whose_unit_is_stopped_saves_first(installed: Machine, session: dict[str, Any]) -> None:
+    unit = installed.run("ps", "-o", "unit=", "-p", str(session["keeper"])).strip()
+    installed.run("systemctl", "stop", unit)
+    assert (session["records"] / "ended.json").exists()
+    installed.until(lambda: installed.jobs()[session["job"]]["done_step"] == 7, "the checkpoint")
+
+
+def test_without_the_socket_a_launch_is_refused_with_the_remedy(installed: Machine) -> None:
+    installed.run("systemctl", "stop", "uff-local.socket")
+    installed.schedctl(
+        *("queue", "add", "--name", "nowhere", "--command", "/bin/true", "--target-step", "10"),
+        *("--steps-per-hour", "100"),
+    )
+    installed.until(lambda: "systemctl start uff-local.socket" in installed.journal(), "a refusal")
+    installed.schedctl("queue", "cancel", "nowhere")
+    installed.run("systemctl", "start", "uff-local.socket")
