@@ -17,7 +17,6 @@ from benchmarks.simulation.post import Post
 from benchmarks.simulation.world import World
 from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner.dispatch import dispatch
-from scheduler.service.alerts import mail
 from scheduler.service.cycle import Cycle
 from scheduler.service.housekeeping import run_due
 from scheduler.service.ports import Ports
@@ -202,8 +201,7 @@ class Simulation:
             if self.scenario.habits.housekeeping and self.ports is not None and self.cycles % 4 == 0:
                 run_due(self.ports, self.world.clock.now())
             if self.post.used and self.ports is not None and self.cycles % 4 == 2:
-                self.post.opened()
-                mail(self.ports, self.post.mailing, self.world.clock.now())
+                self.post.look_after(self.ports, self.world.clock.now())
         except Crash:
             self._crashed()
         except Fenced:
