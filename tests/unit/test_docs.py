@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 from typing import TYPE_CHECKING
 
 import pytest
 
+from config.load import load
+from jobs.catalogue import read_catalogue
 from scheduler.cli.context import Cli, Options
 from scheduler.cli.root import tree
 
@@ -16,6 +19,7 @@ if TYPE_CHECKING:
 
 LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]+)(?:#[^)]*)?\)")
 FENCE = re.compile(r"^```[a-z]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+TOML = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(schedctl [^`\n]+)`")
 
 
@@ -40,6 +44,42 @@ def test_every_document_is_named_in_the_readme(repository: Path) -> None:
 
 def test_the_readme_is_one_page(repository: Path) -> None:
     assert len((repository / "README.md").read_text(encoding="utf-8").splitlines()) <= 80
+
+
+def shown_settings(repository: Path, table: str) -> list[tuple[str, str]]:
+    """Every block of TOML that declares such a table."""
+    return [
+        (document.name, block)
+        for document in documents(repository)
+        for block in TOML.findall(document.read_text(encoding="utf-8"))
+        if f"[[{table}]]" in block
+    ]
+
+
+def test_every_pool_that_a_document_shows_can_be_used(repository: Path, tmp_path: Path) -> None:
+    """Whoever copies a block into a file gets settings that load."""
+    shown = shown_settings(repository, "pools")
+    assert len(shown) >= 4
+    shutil.copy(repository / "config/models.toml", tmp_path)
+    for number, (document, block) in enumerate(shown):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(block)
+        assert load(file, {}).pools, document
+
+
+def test_every_job_that_a_document_shows_can_be_read_beside_the_shipped_ones(repository: Path, tmp_path: Path) -> None:
+    shown = shown_settings(repository, "jobs")
+    assert len(shown) >= 3
+    shipped = (repository / "config/models.toml").read_text(encoding="utf-8")
+    for number, (document, block) in enumerate(shown):
+        ours, theirs = tmp_path / f"{number}.toml", tmp_path / f"{number}-shipped.toml"
+        ours.write_text(block)
+        named = set(re.findall(r'^name = "(.*)"', block, re.MULTILINE))
+        tables = [
+            table for table in shipped.split("[[jobs]]")[1:] if re.findall(r'name = "(.*)"', table)[0] not in named
+        ]
+        theirs.write_text("[[jobs]]".join([shipped.partition("[[jobs]]")[0], *tables]))
+        assert named <= {spec.name for spec in read_catalogue([ours, theirs]).jobs}, document
 
 
 def shown_commands(repository: Path) -> list[tuple[str, list[str]]]:
