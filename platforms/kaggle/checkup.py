@@ -27,8 +27,20 @@ _RETIRED = frozenset({"NvidiaTeslaP100", "TpuV38", "Tpu1VmV38", "TpuV232", "TpuV
 _SKEW_SECONDS = 60
 _PROBE_LOOKS = 100
 _PROBE_SECONDS = 60
-_PROBE = """import json, os
+# Tells its session, and whether the token that Kaggle puts into notebooks lets it look at its own account.
+_PROBE = """import json, os, urllib.request
 print("##uff-scheduler##", json.dumps({"begins": "probe", "container": os.environ.get("KAGGLE_CONTAINER_NAME", "")}))
+try:
+    at_home = os.environ.get("KAGGLE_API_ENVIRONMENT") == "LOCALHOST"
+    base = "http://localhost/api" if at_home else "https://api.kaggle.com"
+    token = open(os.environ["KAGGLE_API_V1_TOKEN"]).read().strip()
+    url = base + "/v1/kernels.KernelsApiService/GetKernelSessionStatus"
+    headers = {"Content-Type": "application/json", "Authorization": "Bearer " + token}
+    asked = urllib.request.Request(url, json.dumps(WHO).encode(), headers)
+    hears = urllib.request.urlopen(asked, timeout=20).status == 200
+except Exception:
+    hears = False
+print("##uff-scheduler##", json.dumps({"hears": hears}))
 """
 
 
@@ -117,7 +129,8 @@ def _probe(account: Account, push_seconds: int) -> Checked:
     """Run a kernel that tells its own session id, and delete it."""
     client, slug = account.client, f"uff-probe-{secrets.token_hex(4)}"
     patience = threading.Event()
-    push = Push(slug, slug.replace("-", " "), _PROBE, (), "", _PROBE_SECONDS, internet=False)
+    source = _PROBE.replace("WHO", repr({"userName": client.owner(), "kernelSlug": slug}))
+    push = Push(slug, slug.replace("-", " "), source, (), "", _PROBE_SECONDS, internet=True)
     pushed = client.push(push, push_seconds)
     try:
         if pushed.error or pushed.slug != slug:
@@ -136,4 +149,7 @@ def _probe(account: Account, push_seconds: int) -> Checked:
         client.delete(slug)
     if log.session_id is None:
         return Checked("warning", "a kernel does not know its session: forced stops delete it, and lose its log")
-    return Checked("ok", f"a kernel ran and told its session, {log.session_id}")
+    if not log.hears:
+        told = f"a kernel ran and told its session, {log.session_id}, but may not look at its account"
+        return Checked("warning", told, "In relay mode it cannot be asked to save: see docs/kaggle.md, Stopping")
+    return Checked("ok", f"a kernel ran, told its session, {log.session_id}, and may look at its account")

@@ -85,6 +85,7 @@ def test_all_is_well_and_the_probe_leaves_nothing(examine: Examine, account: Acc
     options = {"credentials": str(account.folder / "kaggle.json")}
     code, checks = examine(None, options, "--probe")
     assert (code, {check["grade"] for check in checks.values()}) == (0, {"ok"}), checks
+    assert checks["probe"]["found"].endswith("and may look at its account")
     assert account.place.kernels == {}
     assert not account.place.sessions()[0].terms.is_gpu  # it costs no GPU time
     assert account.place.gpu_seconds_used(0, account.now()) == 0
@@ -106,6 +107,14 @@ def test_a_kernel_that_does_not_know_its_session_is_told(account: Account, monke
     found = checkup.checks(settings, {}, float(account.now()), probe=True)["probe"]()
     assert (found.grade, "does not know its session" in found.found) == ("warning", True)
     assert account.place.kernels == {}
+
+
+def test_a_kernel_that_may_not_look_is_told(account_at: Callable[..., Account]) -> None:
+    """What decides whether a session in relay mode can be asked to save."""
+    account = account_at(lets_kernels_in=False)
+    settings = {"emulator": account.server.address, "credentials": str(account.folder / "kaggle.json")}
+    found = checkup.checks(settings, {}, float(account.now()), probe=True)["probe"]()
+    assert (found.grade, "may not look at its account" in found.found) == ("warning", True)
 
 
 @pytest.mark.parametrize(

@@ -148,6 +148,23 @@ def test_a_read_waits_as_long_as_it_is_asked_to(account: Account, monkeypatch: p
     assert waits == [1.0, 0.4]
 
 
+def test_errors_for_hours_cost_no_session(account: Account) -> None:
+    """As in June 2026: nothing is claimed meanwhile, and afterwards the end, its time and its result are there."""
+    account.adapter().launch(account.request(KEY, "finish"), account.now())
+    account.until(KEY, SessionState.RUNNING)
+    account.place.faults.always["*"] = Fault.SERVER_ERROR
+    (session,) = account.place.sessions()
+    session.join()
+    for hours in range(1, 72):
+        with pytest.raises(Unreachable):
+            account.adapter(tries="1").find([KEY], account.now() + hours * 3_600)
+    account.place.faults.always.clear()
+    ended = account.adapter().find([KEY], account.now() + 72 * 3_600)[KEY]
+    assert ended.ended - ended.started == pytest.approx(session.ended_at - session.started_at, abs=120)
+    account.adapter().collect(KEY, account.store, account.now())
+    assert account.result(KEY)["outcome"] == "finished"
+
+
 def test_a_denial_that_passes_ends_no_session(account: Account) -> None:
     """One report has Kaggle deny a running kernel for a moment; only one that stays away is gone."""
     account.adapter().launch(account.request(KEY, "wait"), account.now())
