@@ -33,6 +33,7 @@ _WAITING_SHOWN = 8
 _PLANNED_SHOWN = 100
 _ROWS_SHOWN = 100
 _CURVES_SHOWN = 24
+_LINES_SHOWN = 30
 
 
 class Pages:
@@ -189,6 +190,7 @@ class Pages:
                 document=document_of(found),
                 curves=[(name, picture) for name, picture in curves if picture],
                 most=_ROWS_SHOWN,
+                most_lines=_LINES_SHOWN,
             )
 
     def _page(self, template: str, place: str, tx: Any, **context: Any) -> HTMLResponse:

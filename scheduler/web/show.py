@@ -25,6 +25,7 @@ def filters(zone: str) -> dict[str, Callable[..., Any]]:
         "instant": lambda at: instant(at, zone),
         "clock": lambda at: instant(at, zone, "%H:%M"),
         "day": lambda at: instant(at, zone, "%a %-d %b"),
+        "date": lambda at: instant(at, zone, "%a %-d %b %Y"),
         "full": lambda at: instant(at, zone, "%a %-d %b %Y %H:%M"),
         "duration": duration,
         "ago": ago,
@@ -94,7 +95,7 @@ def share(part: float, whole: float) -> str:
     if not whole:
         return NOTHING
     percent = 100 * part / whole
-    return f"{min(percent, 99.9) if part < whole else percent:.1f}%".replace(".0%", "%")
+    return f"{min(percent, 99.9) if part < whole else percent:.1f}%"
 
 
 def plain(value: Any) -> Markup | str:
