@@ -47,7 +47,19 @@ def test_the_wheel_holds_every_module_and_every_data_file(repository: Path, whee
     ours = {
         path.relative_to(repository).as_posix()
         for package in PACKAGES
-        for pattern in ("*.py", "*.toml", "*.mako", "*.sql", "*.html", "*.css", "*.js", "*.svg")
+        for pattern in (
+            "*.py",
+            "*.toml",
+            "*.mako",
+            "*.sql",
+            "*.html",
+            "*.css",
+            "*.js",
+            "*.svg",
+            "*.service",
+            "*.socket",
+            "*.conf",
+        )
         for path in (repository / package).rglob(pattern)
     }
     assert ours <= wheel_names

@@ -42,7 +42,7 @@ session_min = "1m"
 setup = "10s"
 start_delay = "10s"
 """
-# A test must not be held up by a machine that hangs; nothing takes a tenth of it.
+# A test must not be held up by a machine that hangs.
 _SECONDS = 60
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hatchling.builders.wheel import WheelBuilder
 
 Machine = Any  # see conftest.py
 UNIT = "uff-scheduler.service"
@@ -130,7 +131,7 @@ def test_credentials_plain_and_encrypted_reach_the_settings_and_nothing_else(ins
     installed.write(f"{folder}/kaggle", f"{CANARY}-kaggle\n", 0o600)
     installed.run("/opt/uff-scheduler/bin/schedctl", "service", "install")
     shown = "/opt/uff-scheduler/bin/schedctl --config /etc/uff-scheduler/config.toml config show report"
-    installed.write("/opt/look", f'#!/bin/sh\n{shown}\nwc -c < "$CREDENTIALS_DIRECTORY/kaggle"\n', 0o755)
+    installed.write("/opt/look", f'#!/bin/sh\n{shown}\nwc -c < "$CREDENTIALS_DIRECTORY/kaggle" || true\n', 0o755)
     pid = drop_in("ExecStartPre=/opt/look")
     installed.run("systemctl", "reload", UNIT)
     installed.until(lambda: "config.reloaded" in installed.journal(), "a reload with credentials")
@@ -152,3 +153,49 @@ def test_the_daemon_can_write_nothing_but_its_own(installed: Machine) -> None:
     for place in ("/etc/uff-scheduler", "/opt", "/usr", "/home", "/var/lib"):
         installed.run(*enter, "test", "-w", place, code=1)
     installed.run(*enter, "test", "-w", "/var/lib/uff-scheduler")
+
+
+def test_an_upgrade_replaces_program_and_units(installed: Machine, repository: Path, tmp_path: Path) -> None:
+    pid = installed.until_working()
+    newer = tmp_path / "newer"
+    shutil.copytree(repository, newer, ignore=shutil.ignore_patterns(".venv", ".git", "out", "tests", "benchmarks"))
+    project = newer / "pyproject.toml"
+    project.write_text(project.read_text().replace('version = "0.1.0"', 'version = "0.1.1"'))
+    unit = newer / "scheduler" / "systemd" / UNIT
+    unit.write_text(unit.read_text().replace("WatchdogSec=15min", "WatchdogSec=14min"))
+    (wheel,) = WheelBuilder(str(newer)).build(directory=str(tmp_path), versions=["standard"])
+    installed.install_wheel(Path(wheel))
+    installed.run("/opt/uff-scheduler/bin/schedctl", "service", "install")
+    assert "0.1.1" in installed.schedctl("version")
+    assert installed.until_working() != pid
+    assert installed.show("WatchdogUSec") == "14min"
+
+
+def test_the_status_page_runs_as_a_service_beside_it(installed: Machine) -> None:
+    installed.run("/opt/uff-scheduler/bin/schedctl", "service", "install", "--web")
+    installed.until(lambda: installed.show("ActiveState", "uff-web.service") == "active", "the page")
+    asked = ("curl", "--silent", "--fail", "--retry", "20", "--retry-connrefused", "--retry-delay", "1")
+    assert installed.run(*asked, "http://127.0.0.1:8765/health/live")
+    assert "OK" in installed.run("systemd-analyze", "security", "--no-pager", "uff-web.service").splitlines()[-1]
+    installed.run("systemctl", "disable", "--now", "uff-web.service")
+
+
+def test_an_installation_of_ones_own_needs_no_root(installed: Machine) -> None:
+    steps = installed.run("/opt/uff-scheduler/bin/schedctl", "service", "install", "--user", "--dry-run", user="nobody")
+    assert "systemctl --user restart uff-scheduler.service" in steps
+
+
+def test_without_root_the_system_is_not_touched(installed: Machine) -> None:
+    refused = installed.run("/opt/uff-scheduler/bin/schedctl", "service", "install", user="nobody", code=6)
+    assert "only root may write there" in refused
+
+
+def test_uninstall_leaves_settings_and_state(machine: Machine, installed: Machine) -> None:
+    machine.run("/opt/uff-scheduler/bin/schedctl", "service", "uninstall")
+    assert machine.show("LoadState") == "not-found"
+    assert list((machine.root / "etc/systemd/system").glob("uff-*.s*")) == []
+    assert (machine.root / CONFIG.lstrip("/")).exists()
+    assert (machine.root / "var/lib/uff-scheduler/scheduler.db").exists()
+    assert "missing" in machine.schedctl("service", "status")
+    machine.run("/opt/uff-scheduler/bin/schedctl", "service", "install")
+    machine.until_working()
