@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from scheduler.planner import Options
     from scheduler.service.alerts import Mailing
     from scheduler.service.deliver import Channel
+    from scheduler.service.planner_process import PlannerHost
     from scheduler.service.ports import Log, Policy, Ports
     from scheduler.service.solver_process import SolverHost
     from scheduler.service.training_data import TrainingData
@@ -179,6 +180,13 @@ class App:
         return Options(search_steps=None if polish else 0, foresight_seconds=FORESIGHT_SECONDS, solver=self.solvers)
 
     @cached_property
+    def planner(self) -> PlannerHost:
+        """The process that makes the daemon's plans; it starts with the first."""
+        from scheduler.service.planner_process import PlannerHost
+
+        return PlannerHost(self.planning)
+
+    @cached_property
     def solvers(self) -> SolverHost:
         """The process that solves the planner's linear programmes; it starts with the first."""
         from scheduler.service.solver_process import SolverHost
@@ -228,7 +236,6 @@ class App:
     def ports(self, log: Log, epoch: int) -> Ports:
         """Everything the daemon's use cases run on, under the lease with ``epoch``."""
         from platforms.wrap import wrap
-        from scheduler.planner import Planner
         from scheduler.service.ports import Ports
 
         return Ports(
@@ -248,7 +255,7 @@ class App:
             pools=self.pools,
             clock=self.clock,
             policy=self.policy,
-            plan=Planner(self.planning).plan,
+            plan=self.planner.plan,
             data_prefix=self.training_data.prefix,
             bundle=str(self.bundle),
             log=log,

@@ -20,7 +20,7 @@ from scheduler.service.alerts import mail
 from scheduler.service.cycle import Cycle
 from scheduler.service.housekeeping import run_due
 from scheduler.service.status_line import status_line
-from scheduler.store import due, events
+from scheduler.store import due, events, runs
 from scheduler.store import lease as leases
 from scheduler.store.engine import DatabaseCorrupt, Fenced, StoreFailure
 from scheduler.wake import Waker
@@ -40,6 +40,8 @@ _MAIL_SECONDS = 60
 _RELOAD, _STOP = "reload", "stop"
 _WHY_CHARACTERS = 1_000
 _LOOKS_PER_LEASE = 6  # of a daemon that stands by
+_PLANNER_IDLE_SECONDS = 10.0  # real time after which the planner's process ends when no session runs
+_PLANNER_WARM_SECONDS = 900.0  # and while one runs: each piece of news may want a plan, and a warm one is cheap
 _WATCH_SECONDS = 2.0  # between two looks at whether the clock was set
 _JUMP_SECONDS = 2.0  # what a clock that is slewed does not reach between two looks
 CRASHES_MAX = 20  # in a row; sessions outlive the daemon, and a service manager starts it anew
@@ -87,6 +89,7 @@ class Daemon:
             finally:
                 with suppress(StoreFailure):
                     leases.release(self.app.database, self._lease)
+                self.app.planner.rest()
                 self.app.database.close()
         if self._failure is not None:
             raise self._failure
@@ -206,6 +209,9 @@ class Daemon:
             self._ask_to_stop()
         self._crashes = 0
         self._tell_progress()
+        with self._ports.database.read() as tx:
+            waits = _PLANNER_WARM_SECONDS if runs.live(tx) else _PLANNER_IDLE_SECONDS
+        self.app.planner.rest_when_idle(clock.stopwatch(), waits)
 
     def _keep_house(self) -> None:
         run_due(self._ports, self._ports.clock.now())

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 # How much longer than its own limit a solver may take to answer, its start included, before it is ended.
 PATIENCE_SECONDS = 10.0
+COMMAND = (sys.executable, "-m", "scheduler.service.solver_process")
 _SIZES = struct.Struct("<QQ")
 
 
@@ -40,7 +41,7 @@ class SolverHost:
     """Starts the child when it is needed, and again after it died. Calling it makes a solver with its own memory."""
 
     def __init__(self, command: Sequence[str] | None = None, patience_seconds: float = PATIENCE_SECONDS) -> None:
-        self._command = list(command or (sys.executable, "-m", "scheduler.service.solver_process"))
+        self._command = list(command or COMMAND)
         self._patience_seconds = patience_seconds
         self._child: subprocess.Popen[bytes] | None = None
         self._numbers = count(1)
@@ -79,7 +80,7 @@ class SolverHost:
         except OSError as error:
             raise SolverFailed(f"the solver's process did not start ({error})") from error
         self._child = child
-        weakref.finalize(self, _end, child)
+        weakref.finalize(self, end, child)
         return child
 
 
@@ -155,7 +156,7 @@ def _ending(status: int) -> str:
     return f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
 
 
-def _end(child: subprocess.Popen[bytes]) -> None:
+def end(child: subprocess.Popen[bytes]) -> None:
     """End the child when its host is gone; a child that waits for requests ends at once."""
     for pipe in (child.stdin, child.stdout):
         if pipe is not None:

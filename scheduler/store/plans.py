@@ -32,7 +32,7 @@ _BEFORE = _NEWEST.where(plans.c.made_at < bindparam("before"))
 
 def save(tx: Connection, plan: Plan, now: int) -> None:
     """Store a plan. The newest 500 are kept, fewer when they are large, and up to 10 more: old ones go in batches."""
-    row = {"made_at": plan.made_at, "saved_at": now, "digest": plan.digest, "body": _dump(plan)}
+    row = {"made_at": plan.made_at, "saved_at": now, "digest": plan.digest, "body": dumped(plan)}
     number: int = tx.execute(_INSERT, row).scalar_one()
     if number % _PRUNED_EVERY == 0:
         _prune(tx)
@@ -46,13 +46,13 @@ def newest_number(tx: Connection) -> int:
 def newest(tx: Connection) -> Plan | None:
     """Return the plan saved last."""
     body = tx.execute(_NEWEST).scalar()
-    return None if body is None else _load(body)
+    return None if body is None else loaded(body)
 
 
 def previous(tx: Connection, before: int) -> Plan | None:
     """Return the newest plan made before the instant ``before``."""
     body = tx.execute(_BEFORE, {"before": before}).scalar()
-    return None if body is None else _load(body)
+    return None if body is None else loaded(body)
 
 
 def reason(tx: Connection, job: str) -> Reason | None:
@@ -72,7 +72,8 @@ def _prune(tx: Connection) -> None:
             return
 
 
-def _dump(plan: Plan) -> str:
+def dumped(plan: Plan) -> str:
+    """Return a plan as canonical JSON."""
     deferrals = [{"job": deferral.job, "reason": deferral.reason.to_json()} for deferral in plan.deferrals]
     body = {
         "made_at": plan.made_at,
@@ -86,7 +87,8 @@ def _dump(plan: Plan) -> str:
     return codec.dump(body)
 
 
-def _load(body: str) -> Plan:
+def loaded(body: str) -> Plan:
+    """Return the plan that :func:`dumped` wrote."""
     document = codec.load(body)
     return Plan(
         made_at=document["made_at"],
