@@ -6,6 +6,7 @@ import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from config.secret import MARK, is_secret
 from scheduler.store import checkpoints, counts, jobs, rates, runs
 from scheduler.web.runs import run_row
 from scheduler.web.shapes import CheckpointRow, JobDetail, JobRow, Queue, Speed
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from jobs.spec import JobSpec
     from scheduler.store.checkpoints import CheckpointRecord
     from scheduler.store.jobs import JobRecord
     from scheduler.web.leaf import Leaf
@@ -54,7 +56,7 @@ def job(source: Source, name: str) -> JobDetail:
         return JobDetail(
             **_row(source, tx, record),
             checkpoint=record.checkpoint,
-            spec=asdict(record.spec),
+            spec=_definition(record.spec),
             speeds=_speeds(tx, name),
             losses=losses(saved),
             checkpoints=[_checkpoint(found) for found in saved[:_CHECKPOINTS_SHOWN]],
@@ -72,6 +74,13 @@ def losses(saved: Sequence[CheckpointRecord]) -> list[tuple[int, float]]:
         and math.isfinite(loss)
     }
     return sorted(found.items())
+
+
+def _definition(spec: JobSpec) -> dict[str, Any]:
+    """Return all fields of a definition; what its environment calls a secret is hidden from readers."""
+    found = asdict(spec)
+    found["environment"] = {name: MARK if is_secret(name) else text for name, text in spec.environment.items()}
+    return found
 
 
 def _row(source: Source, tx: Connection, record: JobRecord) -> dict[str, Any]:

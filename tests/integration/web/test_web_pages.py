@@ -212,6 +212,71 @@ def test_hostile_text_is_shown_as_text_everywhere(hostile: World, serve: Any) ->
         assert site.json(f"/api/v1/runs/{live}")["lanes"][0]["heartbeat"]["loss"] is None
 
 
+def test_no_secret_shows_anywhere(make_world: Callable[..., World], serve: Any) -> None:
+    canary = "canary-0123456789"
+    world = make_world()
+    spec = JobSpec(
+        name="keyed",
+        role="manager",
+        command=("train",),
+        target_step=9,
+        steps_per_hour=1.0,
+        environment={"HUB_TOKEN": canary, "BATCH": "16"},
+    )
+    with world.database.write() as tx:
+        jobs.add(tx, spec, world.now)
+        run = next(run for run in runs.live(tx) if run.pool == "desk")
+    log = world.config.parent / "state" / "sessions" / "desk" / run.key / "output.log"
+    log.parent.mkdir(parents=True)
+    log.write_text(f"password {canary}\n", encoding="utf-8")
+    with serve(world, SCHEDCTL_REPORT__SMTP__PASSWORD=canary, SCHEDCTL_REPORT__SLACK__WEBHOOK_TOKEN_URL=canary) as site:
+        assert "16" in site.json("/api/v1/jobs/keyed")["spec"]["environment"]["BATCH"]
+        paths = [
+            *PLACES,
+            "/jobs/keyed",
+            f"/runs/{run.key}",
+            f"/api/v1/runs/{run.key}/log",
+            "/api/v1/jobs/keyed",
+            "/api/v1/status",
+            "/api/v1/queue",
+            "/metrics",
+        ]
+        for path in paths:
+            answer = site.get(path)
+            assert answer.status_code == 200
+            assert canary not in answer.text, path
+            assert canary not in str(answer.headers), path
+        assert "password [secret]" in site.get(f"/runs/{run.key}").text
+    assert canary not in world.config.with_name("web.log").read_text(encoding="utf-8")
+
+
+def test_closures_of_a_pool_are_drawn_from_when_to_when(make_world: Callable[..., World], serve: Any) -> None:
+    world = make_world()
+    now = world.now
+    with world.database.write() as tx:
+        limits.close_pool(tx, "desk", None, "an outage", now - 50_000)
+        limits.open_pool(tx, "desk", now - 40_000)
+        limits.close_pool(tx, "desk", now + 9_000, "refused", now - 3_000)
+        limits.close_pool(tx, "kaggle", None, "by hand", now - 1_000)
+    from config.load import load
+    from scheduler.app import App
+    from scheduler.web.source import Source
+    from scheduler.web.week import closures
+
+    source = Source(App(load(world.config, {})))
+    with source.read() as tx:
+        assert [(shut.start - now, shut.end - now) for shut in closures(tx, "desk", now, now + 99)] == [
+            (-50_000, -40_000),
+            (-3_000, 9_000),
+        ]
+        assert [(shut.start - now, shut.end - now) for shut in closures(tx, "kaggle", now, now + 99)] == [(-1_000, 99)]
+        assert closures(tx, "sagemaker", now, now + 99) == []
+    source.app.reading.close()
+    with serve(world) as site:
+        states = {pool["name"]: pool["state"] for pool in site.json("/api/v1/status")["pools"]}
+        assert states == {"desk": "closed", "kaggle": "closed", "sagemaker": "open"}
+
+
 def test_a_page_that_does_not_exist_and_a_bad_question_say_so(site: Any) -> None:
     for path, code, words in (
         ("/nothing", 404, "no such page"),
