@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from scheduler.planner.panel import Floats
 
 # The work of a core covers the hours of its pools this many times.
-COVER = 3.0
+COVER = 3.6
 PRICE_STEPS = (1.2, 1.2, 1.1, 1.05, 1.02)
-POOLS_PER_GROUP = 40
+POOLS_PER_GROUP = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,14 +73,17 @@ def below_the_core(snapshot: Snapshot, parts: Parts) -> list[Deferral]:
     progress = {job.name: job.done_step / max(1, job.target_step) for job in snapshot.jobs}
     progress.update(snapshot.finished)
     names = sorted(view.pool.name for view in snapshot.pools)
+    outbid = {
+        name: Outbid(name, "denser work that fills the hours several times over", None, None, None) for name in names
+    }
     return [
-        Deferral(job.name, _reason(job, snapshot.now, progress, names))
+        Deferral(job.name, _reason(job, snapshot.now, progress, outbid))
         for job in sorted(snapshot.jobs, key=lambda view: (view.position, view.name))
         if job.name not in planned and job.running is None and job.remaining_steps > 0
     ]
 
 
-def _reason(job: JobView, now: int, progress: Mapping[str, float], pools: Sequence[str]) -> Reason:
+def _reason(job: JobView, now: int, progress: Mapping[str, float], outbid: Mapping[str, Outbid]) -> Reason:
     if job.blocked is not None:
         return job.blocked
     release = max(job.not_before or 0, job.retry_at or 0)
@@ -88,10 +91,7 @@ def _reason(job: JobView, now: int, progress: Mapping[str, float], pools: Sequen
         return NotReleased(release, "waits after a failure" if release == job.retry_at else "not to start")
     if job.gate is not None and progress.get(job.gate.parent, 0.0) < job.gate.fraction:
         return GateClosed(job.gate.parent, progress.get(job.gate.parent, 0.0), job.gate.fraction)
-    allowed = next((name for name in pools if name in job.rates), None)
-    if allowed is None:
-        return NoAllowedPool(job.allowed_pools)
-    return Outbid(allowed, "denser work that fills the hours several times over", None, None, None)
+    return next((found for name, found in outbid.items() if name in job.rates), NoAllowedPool(job.allowed_pools))
 
 
 def _deal(snapshot: Snapshot, panel: Panel, groups: Sequence[Sequence[PoolView]]) -> list[list[JobView]]:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 PRICE_FACTORS = (0.0, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05)
 PATIENCES = (0.0, 0.8, 1.0)
-# (price factor, patience), most promising first; a large case tries the first only.
+# (price factor, patience), most promising first; a large case tries the first only, after targets if it has some.
 FIRST_BIDS = ((0.85, 0.8), (0.9, 0.0), *((f, p) for f in (0.8, 0.85, 0.9, 0.95) for p in PATIENCES))
-SMALL = 2_000
+SMALL = 800
 STEPS_MAX = 400
 # A step costs about a microsecond per job and pool class; this buys one second.
 EFFORT = 120_000
@@ -58,13 +58,14 @@ def steps_for(case: Case) -> int:
 def first_candidates(case: Case, prices: Prices | None, policies: Sequence[Policy]) -> list[Candidate]:
     """Return the plain dispatch and, with prices or targets at hand, those that honour them more or less strictly."""
     count = len(case.classes)
-    bids = [Bids((0.0,) * count)]
-    if prices is not None:
-        tried = FIRST_BIDS if len(case.jobs) * count <= SMALL else FIRST_BIDS[:1]
-        bids += [Bids((factor,) * count, patience) for factor, patience in tried]
-        if prices.targets:
-            policies = [*policies, *(replace(policy, phased=prices.targets) for policy in policies)]
-    return [attempt(case, policy, bid, prices) for policy in policies for bid in bids]
+    plain, small = Bids((0.0,) * count), len(case.jobs) * count <= SMALL
+    if prices is None:
+        return [attempt(case, policy, plain, None) for policy in policies]
+    tried = [Bids((factor,) * count, patience) for factor, patience in (FIRST_BIDS if small else FIRST_BIDS[:1])]
+    aimed = [replace(policy, phased=prices.targets) for policy in policies] if prices.targets else []
+    if small:
+        tried, aimed = [plain, *tried], [*policies, *aimed]
+    return [attempt(case, policy, bid, prices) for policy in aimed or policies for bid in tried]
 
 
 def attempt(case: Case, policy: Policy, bids: Bids, prices: Prices | None) -> Candidate:
