@@ -21,6 +21,7 @@ from scheduler.planner import Options, Planner, dispatch, value, verify
 from scheduler.planner.case import make_case
 from scheduler.planner.differ import churn, outlooks
 from scheduler.planner.grid import make_grid
+from scheduler.planner.layers import FORESIGHT_SECONDS
 from scheduler.planner.linear import build, hopeful
 from scheduler.planner.solver import Solver
 
@@ -29,6 +30,7 @@ Figures = dict[str, float]
 SOFT = Options(firm_deadlines=False)
 UNSEARCHED = replace(SOFT, search_steps=0)
 DISPATCHER = replace(UNSEARCHED, linear=False)
+AS_THE_DAEMON = replace(UNSEARCHED, foresight_seconds=FORESIGHT_SECONDS)
 
 
 def ratio(snapshot: Snapshot, options: Options) -> tuple[float, float, float]:
@@ -169,11 +171,11 @@ def years(seeds: range, weeks: int) -> Figures:
     rows: dict[str, list[closed_loop.Year]] = {}
     for seed in seeds:
         for name, decide, rolling in (
-            ("planner", closed_loop.planner(UNSEARCHED), False),
+            ("planner", closed_loop.planner(AS_THE_DAEMON), False),
             ("static", None, False),
             ("fifo", closed_loop.first_in_first_out, False),
             ("backfill", backfill, False),
-            ("rolling", closed_loop.planner(UNSEARCHED), True),
+            ("rolling", closed_loop.planner(AS_THE_DAEMON), True),
         ):
             simulation = closed_loop.Simulation(seed, weeks, decide, rolling=rolling)
             year = simulation.run()

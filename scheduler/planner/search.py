@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 PRICE_FACTORS = (0.0, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05)
 PATIENCES = (0.0, 0.8, 1.0)
 # (price factor, patience), most promising first; a large case tries the first only, after targets if it has some.
-FIRST_BIDS = ((0.85, 0.8), (0.9, 0.0), *((f, p) for f in (0.8, 0.85, 0.9, 0.95) for p in PATIENCES))
+FIRST_BIDS = ((0.85, 0.8), (0.9, 0.0), (0.8, 1.0), (0.85, 1.0), (0.9, 1.0), (0.95, 1.0))
 SMALL = 800
 STEPS_MAX = 400
 # A step costs about a microsecond per job and pool class; this buys one second.
