@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 from collections import OrderedDict
-from dataclasses import dataclass, field
-from threading import Lock
+from dataclasses import dataclass, field, replace
+from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
 from config.describe import secrets
@@ -28,20 +28,32 @@ _LOOK_AGAIN_SECONDS = 1.5
 _TERMINAL_COMMAND = re.compile(r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b\n]*(?:\x07|\x1b\\)?)")
 
 
-@dataclass(slots=True)
-class _Tail:
-    """The last bytes of one log: ``data`` begins at byte ``base``."""
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """The last bytes of one log: ``data`` begins at byte ``base``. ``whole``: the session ended and all was read."""
 
-    lock: Lock = field(default_factory=Lock)
     base: int = 0
     data: bytes = b""
-    read_at: float | None = None
-    whole: bool = False  # the session has ended and everything was read
+    whole: bool = False
     why: str = ""
+
+    @property
+    def end(self) -> int:
+        """The byte after the last one that was read."""
+        return self.base + len(self.data)
+
+
+@dataclass(slots=True)
+class _Tail:
+    """What is known of one log, replaced by the one thread that reads on; ``read`` is set while none does."""
+
+    known: _Known = field(default_factory=_Known)
+    read: Event = field(default_factory=Event)
+    read_at: float | None = None
 
 
 class LogTails:
-    """The tails that were asked for lately. Platforms are asked at most every second and a half."""
+    """The tails that were asked for lately. Platforms are asked at most every second and a half, by one at a time."""
 
     def __init__(self, source: Source) -> None:
         self._source = source
@@ -50,52 +62,62 @@ class LogTails:
         self._lock = Lock()
         self._redact = Redactor(secrets(source.app.settings))
 
-    def read(self, key: str, after: int = 0) -> Log:
-        """Return what a run printed from byte ``after`` on, whole lines as long as it goes on. Raises UnknownRun."""
+    def read(self, key: str, after: int = 0, patience_seconds: float = 5.0) -> Log:
+        """Return what a run printed from byte ``after`` on, whole lines as long as it goes on. Raises UnknownRun.
+
+        A platform that does not answer within the patience goes on being asked; what it says comes next time.
+        """
         with self._source.read() as tx:
             run = runs.get(tx, key)
-        ended = isinstance(run.state, Ended)
         with self._lock:
             tail = self._tails.setdefault(key, _Tail())
             self._tails.move_to_end(key)
             while len(self._tails) > _TAILS_MAX:
                 self._tails.popitem(last=False)
-        with tail.lock:
             at = stopwatch()
-            if not tail.whole and (tail.read_at is None or at - tail.read_at >= _LOOK_AGAIN_SECONDS):
+            first = tail.read_at is None
+            idle = first or tail.read.is_set()
+            if idle and not tail.known.whole and (first or at - (tail.read_at or 0.0) >= _LOOK_AGAIN_SECONDS):
                 tail.read_at = at
-                self._read_on(tail, run.pool, key, ended=ended)
-            return self._answer(tail, key, after)
+                tail.read.clear()
+                # The state was read before the log: what is printed before a session ends is never missed.
+                words = (tail, run.pool, key, isinstance(run.state, Ended))
+                Thread(target=self._read_on, args=words, daemon=True).start()
+        answered = tail.read.wait(patience_seconds)
+        return self._answer(tail.known, key, after, answered=answered)
 
-    def _read_on(self, tail: _Tail, pool: str, key: str, *, ended: bool) -> None:
-        if pool not in self._source.pools:
-            tail.why = f"{pool} is no longer configured"
-            return
+    def _read_on(self, tail: _Tail, pool: str, key: str, ended: bool) -> None:  # noqa: FBT001 - a thread's argument
         try:
-            platform = self._platforms.get(pool)
-            if platform is None:
-                platform = self._platforms[pool] = self._source.app.platform(pool)
-            taken = 0
-            while taken < _READ_MAX_BYTES:
-                end = tail.base + len(tail.data)
-                fresh = b"".join(platform.logs(key, end, _PIECE_BYTES))
-                kept = (tail.data + fresh)[-_KEPT_BYTES:]
-                tail.base, tail.data = end + len(fresh) - len(kept), kept
-                taken += len(fresh)
-                if len(fresh) < _PIECE_BYTES:
-                    # The state was read before the log: what is printed before a session ends is never missed.
-                    tail.whole = ended
-                    break
-            tail.why = ""
+            self._read_pieces(tail, pool, key, ended=ended)
         except (PlatformError, OSError) as error:
-            tail.why = str(error)
+            tail.known = replace(tail.known, why=str(error))
+        finally:
+            tail.read.set()
 
-    def _answer(self, tail: _Tail, key: str, after: int) -> Log:
-        start = max(tail.base, after) if after <= tail.base + len(tail.data) else tail.base
-        found = tail.data[start - tail.base :]
-        if not tail.whole:
+    def _read_pieces(self, tail: _Tail, pool: str, key: str, *, ended: bool) -> None:
+        if pool not in self._source.pools:
+            tail.known = replace(tail.known, why=f"{pool} is no longer configured")
+            return
+        platform = self._platforms.get(pool)
+        if platform is None:
+            platform = self._platforms[pool] = self._source.app.platform(pool)
+        taken = 0
+        while taken < _READ_MAX_BYTES:
+            known = tail.known
+            fresh = b"".join(platform.logs(key, known.end, _PIECE_BYTES))
+            kept = (known.data + fresh)[-_KEPT_BYTES:]
+            over = len(fresh) < _PIECE_BYTES
+            tail.known = _Known(known.end + len(fresh) - len(kept), kept, whole=ended and over)
+            taken += len(fresh)
+            if over:
+                return
+
+    def _answer(self, known: _Known, key: str, after: int, *, answered: bool) -> Log:
+        start = max(known.base, after) if after <= known.end else known.base
+        found = known.data[start - known.base :]
+        if not known.whole:
             found = found[: found.rfind(b"\n") + 1]
-        if start == tail.base > 0:
+        if start == known.base > 0:
             # Cut in the middle of a line: it is not shown.
             skipped = found.find(b"\n") + 1
             start, found = start + skipped, found[skipped:]
@@ -105,8 +127,8 @@ class LogTails:
             next=start + len(found),
             text=printable(self._redact(found.decode("utf-8", "replace"))),
             cut=start > after,
-            ended=tail.whole,
-            why=tail.why,
+            ended=known.whole,
+            why=known.why or ("" if answered else "the platform has not answered yet"),
         )
 
 

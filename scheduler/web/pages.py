@@ -34,6 +34,7 @@ _PLANNED_SHOWN = 100
 _ROWS_SHOWN = 100
 _CURVES_SHOWN = 24
 _LINES_SHOWN = 30
+_LOG_PATIENCE_SECONDS = 1.0  # a platform that takes longer is read by the page's script
 
 
 class Pages:
@@ -132,7 +133,7 @@ class Pages:
     def run(self, key: JobName) -> HTMLResponse:
         """One session with its log."""
         found = sessions.run(self._source, key)
-        log = self._tails.read(key)
+        log = self._tails.read(key, patience_seconds=_LOG_PATIENCE_SECONDS)
         with self._source.read() as tx:
             return self._page("run.html", "runs", tx, run=found, log=log)
 

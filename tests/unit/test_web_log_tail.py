@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import contextmanager
+from threading import Event
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -27,10 +28,13 @@ class Printing:
         self.data = b""
         self.asked = 0
         self.fails = False
+        self.may_answer = Event()
+        self.may_answer.set()
 
     def logs(self, key: str, offset: int, limit: int) -> Iterator[bytes]:
         """Yield what was printed."""
         self.asked += 1
+        assert self.may_answer.wait(30)
         if self.fails:
             raise Unreachable("desk", "logs", "no route to host")
         assert key == KEY
@@ -60,10 +64,10 @@ class World:
         state = Ended(Outcome.YIELDED, 9, 1) if self.ended else Running("remote", 1)
         return Run(key, "desk", (lane,), 1, 99, 99, cast("Any", state))
 
-    def read(self, after: int = 0) -> Any:
+    def read(self, after: int = 0, patience_seconds: float = 30.0) -> Any:
         """Read the tail ten seconds later."""
         self.time += 10
-        return self.tails.read(KEY, after)
+        return self.tails.read(KEY, after, patience_seconds)
 
 
 @pytest.fixture
@@ -128,6 +132,16 @@ def test_a_platform_that_does_not_answer_is_told_and_what_was_read_stays(world: 
     assert found.text == "one\n"
     world.platform.fails = False
     assert world.read().why == ""
+
+
+def test_a_platform_that_takes_its_time_does_not_keep_the_page(world: World) -> None:
+    world.platform.data = b"one\n"
+    world.platform.may_answer.clear()
+    first = world.read(patience_seconds=0.0)
+    assert (first.text, first.why, first.ended) == ("", "the platform has not answered yet", False)
+    world.platform.may_answer.set()
+    assert world.read().text == "one\n"
+    assert world.platform.asked <= 2
 
 
 def test_secrets_of_the_settings_do_not_show(world: World) -> None:

@@ -73,6 +73,9 @@
           if (atEnd) log.scrollTop = log.scrollHeight;
           document.getElementById("log-empty").hidden = true;
         }
+        const why = document.getElementById("log-why");
+        why.hidden = !found.why;
+        why.querySelector("span").textContent = found.why;
         log.dataset.next = found.next;
         if (found.ended) return;
       } catch { lost(); }
