@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
 
 from scheduler.cli.output import hours
 from scheduler.cli.shapes import job_state_json, run_json, share, why
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from scheduler.store.jobs import JobRecord
 
 ORDERS = ("place", "progress", "state", "name")
+_CLEAR_SECONDS = 6 * 86_400
 # What is going on comes before what is over.
 _STATES = (Active, Queued, Held, Failed, Done, Cancelled)
 
@@ -94,6 +97,7 @@ def overview_json(found: Overview) -> dict[str, Any]:
         "at": found.at,
         "daemon": {**asdict(found.daemon), "read_anew_at": found.read_anew_at},
         "needs": [asdict(need) for need in found.needs],
+        "plan_warnings": list(found.plan_warnings),
         "runs": [run_json(run) for run in found.live],
         "pools": [asdict(pool) for pool in found.pools],
         "quotas": [asdict(meter) for meter in found.meters],
@@ -116,7 +120,7 @@ def _run(run: Run, now: int, out: Output) -> tuple[str, ...]:
     known = isinstance(run.state, Running | Stopping)
     left = hours(max(0, run.deadline - now)) if known else ""
     jobs = ", ".join(lane.job for lane in run.lanes)
-    return (run.key, run.pool, jobs, type(run.state).__name__.lower(), left, out.instant(run.deadline))
+    return (run.key, run.pool, jobs, type(run.state).__name__.lower(), left, _when(run.deadline, now, out))
 
 
 def _pools(found: Overview, out: Output) -> list[tuple[str, ...]]:
@@ -124,8 +128,8 @@ def _pools(found: Overview, out: Output) -> list[tuple[str, ...]]:
     for pool in found.pools:
         first = (pool.name, pool.state, f"{pool.live}/{pool.sessions_max}")
         own = [meter for meter in found.meters if meter.pool == pool.name]
-        told = [(m.quota, _amount(m, m.free), _amount(m, m.limit), out.instant(m.resets_at)) for m in own]
-        for index, cells in enumerate(told or [(pool.why, "", "", out.instant(pool.until))]):
+        told = [(m.quota, _amount(m, m.free), _amount(m, m.limit), _when(m.resets_at, found.at, out)) for m in own]
+        for index, cells in enumerate(told or [(pool.why, "", "", _when(pool.until, found.at, out))]):
             rows.append((*(first if index == 0 else ("", "", "")), *cells))
     return rows
 
@@ -135,10 +139,18 @@ def _job(job: JobRecord, found: Overview, out: Output) -> tuple[str, ...]:
     reason, placement = found.waits.get(name), found.next.get(name)
     told = why(job.state, reason.to_json() if reason else None, out.zone)
     if isinstance(job.state, Queued) and placement is not None:
-        planned = f"{placement.pool} from {out.instant(placement.start)}"
+        planned = f"{placement.pool} from {_when(placement.start, found.at, out)}"
         told = f"{planned}; now {told}" if told else planned
     state = type(job.state).__name__.lower()
     return (str(job.position), name, state, share(job.done_step, job.spec.target_step), told)
+
+
+def _when(at: int | None, now: int, out: Output) -> str:
+    """Return an instant as short as it is clear: the weekday tells the day within six days, the date beyond."""
+    if at is None:
+        return ""
+    local = datetime.fromtimestamp(at, UTC).astimezone(ZoneInfo(out.zone))
+    return local.strftime("%a %H:%M" if abs(at - now) < _CLEAR_SECONDS else "%d %b %H:%M")
 
 
 def _amount(meter: Meter, amount: int) -> str:

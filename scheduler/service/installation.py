@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import re
 import subprocess
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
@@ -138,6 +139,9 @@ def carry_out(steps: Iterable[Step], place: Place) -> None:
                     _write(found, text)
             case Remove(path=path):
                 place.at(path).unlink(missing_ok=True)
+                if path.parent.name.endswith(".service.d"):
+                    with suppress(OSError):  # holds a person's drop-ins, or was never there
+                        place.at(path.parent).rmdir()
             case Run(words=words):
                 _run(words)
             case _:
