@@ -28,6 +28,8 @@ def status(
         cli.out.data(overview_json(found))
         return
     cli.out.line(headline(found, cli.out))
+    for warning in found.plan_warnings:
+        cli.out.warn(f"the newest plan: {warning}")
     for section in sections(found, cli.out):
         rows, hidden = cut(section, len(section.rows) if everything else _ROWS[section.title])
         cli.out.line()

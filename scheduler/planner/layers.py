@@ -14,6 +14,7 @@ from scheduler.planner.agenda import agenda
 from scheduler.planner.case import Afterwards, Case, make_case
 from scheduler.planner.deadlines import committed
 from scheduler.planner.dispatch import PLAIN, dispatch
+from scheduler.planner.equals import in_queue_order
 from scheduler.planner.grid import make_grid
 from scheduler.planner.panel import kind_of
 from scheduler.planner.prices import Prices, dual_prices, scarcity_prices
@@ -215,12 +216,12 @@ def plan_week(snapshot: Snapshot, incumbent: Plan | None = None) -> Plan:
 
 
 def _as_plan(case: Case, candidate: Candidate, bound: float | None, made_by: str, prices: Prices | None = None) -> Plan:
-    schedule = candidate.schedule
+    placements = in_queue_order(case, candidate.schedule.placements)
     return Plan(
         made_at=case.now,
-        placements=schedule.placements,
-        deferrals=deferrals(case, schedule.placements, schedule.gate_passes, prices),
-        value=value(case.snapshot, schedule.placements),
+        placements=placements,
+        deferrals=deferrals(case, placements, candidate.schedule.gate_passes, prices),
+        value=value(case.snapshot, placements),
         bound=bound,
         made_by=made_by,
     )

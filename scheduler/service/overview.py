@@ -51,6 +51,7 @@ class Overview:
     pools: tuple[PoolNow, ...]
     meters: tuple[Meter, ...]
     needs: tuple[Need, ...]
+    plan_warnings: tuple[str, ...]  # layers that the newest plan was made without
 
 
 def overview(tx: Connection, pools: Mapping[str, Pool], daemon: Condition, now: int) -> Overview:
@@ -74,6 +75,7 @@ def overview(tx: Connection, pools: Mapping[str, Pool], daemon: Condition, now: 
         pools=tuple(_pool(pool, live, closures.get(name), now) for name, pool in sorted(pools.items())),
         meters=tuple(meters(tx, pools, now)),
         needs=tuple(needs(tx, now - WEEK, now)),
+        plan_warnings=plan.warnings if plan else (),
     )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from jobs.spec import Gate, Needs
-from scheduler.core.plan import Plan
+from scheduler.core.plan import Placement, Plan, Seat
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
@@ -21,7 +21,9 @@ from scheduler.planner import (
     verify,
 )
 from scheduler.planner import layers as layers_module
+from scheduler.planner.case import make_case
 from scheduler.planner.differ import churn, outlook
+from scheduler.planner.equals import in_queue_order
 
 NOW = 1_763_769_600 // DAY * DAY
 KAGGLE = Pool(
@@ -171,3 +173,20 @@ def test_a_missing_library_is_named(missing: str, monkeypatch: pytest.MonkeyPatc
     plan = plan_week(seed_week())
     assert missing in plan.warnings[0]
     assert verify(seed_week(), plan) == []
+
+
+def test_equal_jobs_start_in_the_order_of_the_queue_and_others_stay_where_they_are() -> None:
+    """Last is first in the queue here; wide has another weight and keeps its session, whatever its place."""
+    jobs = [replace(job(name, 1, 3), position=place) for place, name in enumerate(("last", "middle", "early"))]
+    wide = replace(job("wide", 2, 3), position=9)
+    snapshot = Snapshot(NOW, (*jobs, wide), (PoolView(SAGEMAKER),), WEEK)
+    days = ("wide", "early", "middle", "last")
+    placements = [
+        Placement("sagemaker", NOW + n * DAY, NOW + n * DAY + 4 * HOUR, (Seat(name, 1, 3 * HOUR),))
+        for n, name in enumerate(days)
+    ]
+    found = in_queue_order(make_case(snapshot), placements)
+    assert [placed.seats[0].job for placed in found] == ["wide", "last", "middle", "early"]
+    assert [placed.start for placed in found] == [placed.start for placed in placements]
+    plan = plan_week(snapshot)
+    assert list(dict.fromkeys(placed.seats[0].job for placed in plan.placements)) == ["wide", "last", "middle", "early"]
