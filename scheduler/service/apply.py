@@ -8,7 +8,7 @@ from jobs.checkpoint import split_key
 from scheduler.core import job as arrows
 from scheduler.core import run as run_arrows
 from scheduler.core.backoff import retry_delay
-from scheduler.core.job import Active
+from scheduler.core.job import Active, Queued
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.reconcile import Accept, AskStop, CloseLane, Finish, ForceStop, LaneEnd, Step
 from scheduler.core.run import CONSEQUENCES, Outcome, Running, Stopping
@@ -159,9 +159,9 @@ def _record_checkpoint(ports: Ports, tx: Connection, manifest: Manifest, now: in
 
 def _open_gates(tx: Connection, parent: JobRecord, step: int, now: int) -> None:
     """Write an event for each job that has waited for ``parent`` to come so far; it is also what has it planned."""
-    for waiting in jobs.everything(tx, {"queued"}):
+    for waiting in jobs.everything(tx):
         gate = waiting.spec.gate
-        if gate is not None and gate.parent == parent.spec.name:
+        if gate is not None and gate.parent == parent.spec.name and isinstance(waiting.state, Queued):
             needed = gate.fraction * parent.spec.target_step
             if parent.done_step < needed <= step:
                 events.append(tx, "gate.opened", waiting.spec.name, now, parent=gate.parent, step=step)

@@ -246,6 +246,6 @@ class Cycle:
     def _after_launch(self, newest: int) -> int:
         """Return up to which event the plan knows what happened: past a launch that went as planned, but no further."""
         with self._ports.database.read() as tx:
-            found = events.tail(tx, newest, _EVENTS_MAX) if newest else []
-        news = [event for event in found if event.kind not in _AS_PLANNED]
-        return newest if news or not found else found[-1].id
+            found = events.kinds_after(tx, newest, _EVENTS_MAX)
+        as_planned = found and all(kind in _AS_PLANNED for _, kind in found)
+        return found[-1][0] if as_planned else newest

@@ -46,7 +46,7 @@ _ALL = select(checkpoints).order_by(
     checkpoints.c.job, checkpoints.c.step.desc(), checkpoints.c.attempt.desc(), checkpoints.c.key
 )
 _ONE = select(checkpoints).where(checkpoints.c.key == bindparam("key"))
-_KEYS = select(checkpoints.c.key).where(checkpoints.c.job.in_(bindparam("jobs", expanding=True)))
+_KEYS = select(checkpoints.c.key).where(checkpoints.c.job == bindparam("job"))
 _OF_JOB = _ALL.where(checkpoints.c.job == bindparam("job"))
 _NEWEST = _OF_JOB.where(checkpoints.c.state == "good").limit(bindparam("limit"))
 _UNEXPIRED = _ALL.where(checkpoints.c.state != "expired")
@@ -123,7 +123,7 @@ def find(tx: Connection, key: str) -> CheckpointRecord | None:
 
 def keys(tx: Connection, jobs: Collection[str]) -> set[str]:
     """Return the keys of all recorded checkpoints of ``jobs``, whatever their state."""
-    return set(tx.execute(_KEYS, {"jobs": list(jobs)}).scalars())
+    return {key for job in jobs for key in tx.execute(_KEYS, {"job": job}).scalars()}
 
 
 def quarantine(tx: Connection, key: str, why: str, now: int) -> None:

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 
 _INSERT = insert(events).returning(events.c.id)
 _NEWEST_ID = select(func.max(events.c.id))
+_AFTER = (
+    select(events.c.id, events.c.kind)
+    .where(events.c.id > bindparam("after_id"))
+    .order_by(events.c.id)
+    .limit(bindparam("limit"))
+)
 _SELECT = select(events.c.id, events.c.at, events.c.kind, events.c.subject, events.c.by, events.c.data)
 _UP_TO = select(pruned.c.up_to).where(pruned.c.name == "events")
 _OLD = select(events.c.id).where(events.c.at < bindparam("before")).order_by(events.c.id).limit(bindparam("limit"))
@@ -54,6 +60,11 @@ def write(tx: Connection, kind: str, subject: str, at: int, by: str, data: Mappi
 def newest_id(tx: Connection) -> int:
     """Return the id of the newest event, 0 when there is none."""
     return int(tx.execute(_NEWEST_ID).scalar_one() or 0)
+
+
+def kinds_after(tx: Connection, after_id: int, limit: int = 200) -> list[tuple[int, str]]:
+    """Return (id, kind) of up to ``limit`` events after ``after_id``, oldest first."""
+    return [(row.id, row.kind) for row in tx.execute(_AFTER, {"after_id": after_id, "limit": limit})]
 
 
 def tail(
