@@ -181,15 +181,19 @@ class SageMakerPlatform:
         """
         swept = []
         with answers.translated("sweep", now):
-            for name in list(self._files.keys("launches/")):
-                key = name.split("/")[1]
-                description = None if key in keep else self._describe(key)
-                if description is None or description["TrainingJobStatus"] not in TERMINAL:
+            for name in list(self._files.keys(f"launches/{self._owner}/")):
+                key = name.split("/")[2]
+                if key in keep:
                     continue
-                if is_ours(description, key, self._owner):
+                description = self._describe(key)
+                if description is not None:
+                    over = description["TrainingJobStatus"] in TERMINAL
+                    if not over or not is_ours(description, key, self._owner):
+                        continue
                     self._delete(key)
-                    self._files.delete(name)
-                    swept.append(key)
+                # Last, and also where a sweep that was cut short had deleted the job already.
+                self._files.delete(name)
+                swept.append(key)
         return sorted(swept)
 
     def _order(self, request: LaunchRequest, now: int) -> Order:
@@ -199,7 +203,7 @@ class SageMakerPlatform:
             owner=self._owner,
             pool=request.pool,
             code=f"{bucket}code/{self._code_digest(request)}/",
-            launch=f"{bucket}launches/{request.key}/",
+            launch=f"{bucket}launches/{self._owner}/{request.key}/",
             output=f"{bucket}outputs",
             seconds=max(1, request.deadline - now),
         )
@@ -214,7 +218,7 @@ class SageMakerPlatform:
                 self._s3.put_object(Bucket=self._settings.bucket, Key=place, Body=path.read_bytes())
             self._files.put(f"code/{digest}.complete", b"")
         document = {**request.launch, "work_dir": WORK_DIR}
-        self._files.put(f"launches/{request.key}/launch.json", json.dumps(document).encode())
+        self._files.put(f"launches/{self._owner}/{request.key}/launch.json", json.dumps(document).encode())
 
     def _code(self, request: LaunchRequest) -> dict[str, Path]:
         payload = Path(request.bundle or self._context.bundle).absolute() / "payload"

@@ -22,6 +22,7 @@ _KNOWN = frozenset({
 })  # fmt: skip
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]{1,512}", re.ASCII)
 _INSTANCE = re.compile(r"ml\.[a-z0-9-]{1,20}\.[a-z0-9]{1,20}", re.ASCII)
+_OWNER = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9.-]{0,63}", re.ASCII)
 _INSTANCES_MAX = 5
 _PENDING_MIN = 1_800
 
@@ -74,6 +75,8 @@ def read_settings(options: Mapping[str, str]) -> Settings:
         raise _bad(f"prefix = {prefix!r}", "Write plain words that end with '/', like uff/")
     if not _ROLE.fullmatch(options["role"]):
         raise _bad(f"role = {options['role']!r}", "Write the execution role's ARN: arn:aws:iam::<account>:role/<name>")
+    if not _OWNER.fullmatch(options.get("owner", "x")):
+        raise _bad(f"owner = {options['owner']!r}", "Write a name of letters, digits, hyphens and dots")
     image = options["image"]
     if len(image) > 255 or not image.isprintable() or (image.startswith(PREFIX) and not names_image(image)):
         raise _bad(f"image = {image[:255]!r}", "Write the address of a training image, or a name like sdk:pytorch:2.10")

@@ -21,14 +21,14 @@ if TYPE_CHECKING:
 World = Any  # see conftest.py
 Waiting = Callable[[str], "LaunchRequest"]
 
-# Launches a session in a process that dies, as by kill -9, just before or just after its n-th call to AWS.
-DYING_LAUNCH = """
+# Does one thing to a session in a process that dies, as by kill -9, just before or just after its n-th call to AWS.
+DYING = """
 import json, os, sys
 from pathlib import Path
 import botocore.httpsession
 from platforms.base import LaunchRequest
 from platforms.registry import PlatformContext, load
-number, when, options, state, bundle, request, now = json.loads(sys.stdin.read())
+action, number, when, options, state, bundle, request, now = json.loads(sys.stdin.read())
 send, calls = botocore.httpsession.URLLib3Session.send, []
 def die(session, prepared):
     calls.append(prepared.url)
@@ -40,16 +40,34 @@ def die(session, prepared):
     return answer
 botocore.httpsession.URLLib3Session.send = die
 platform = load("sagemaker", options, PlatformContext(Path(state), sys.executable, Path(bundle)))
-platform.launch(LaunchRequest(**request), now)
+key = request["key"]
+{
+    "launch": lambda: platform.launch(LaunchRequest(**request), now),
+    "find": lambda: platform.find([key], now),
+    "stop": lambda: platform.stop(key, now, force=False),
+    "sweep": lambda: platform.sweep([], now),
+    "strays": lambda: platform.strays([], now),
+}[action]()
 """
 
 
-def launch_and_die(world: World, options: dict[str, str], request: "LaunchRequest", number: int, when: str) -> int:
+def do_and_die(
+    world: World, action: str, options: dict[str, str], request: "LaunchRequest", number: int, when: str
+) -> int:
     fields = {name: getattr(request, name) for name in ("key", "pool", "devices", "deadline", "launch", "options")}
     state, now = str(world.folder / "state"), world.clock.now()
-    order = [number, when, world.options | options, state, request.bundle, fields | {"bundle": request.bundle}, now]
+    order = [
+        action,
+        number,
+        when,
+        world.options | options,
+        state,
+        request.bundle,
+        fields | {"bundle": request.bundle},
+        now,
+    ]
     text = json.dumps(order)
-    return subprocess.run([sys.executable, "-c", DYING_LAUNCH], input=text, text=True, check=False).returncode
+    return subprocess.run([sys.executable, "-c", DYING], input=text, text=True, check=False).returncode
 
 
 @pytest.fixture
@@ -76,7 +94,7 @@ def test_a_daemon_killed_at_any_call_of_a_launch_leaves_nothing_that_is_started_
             key = f"uff-lm-{number}-{when}"
             own = {"prefix": f"{key}/"}  # nothing is there from the launch before
             request = bundled(waiting(key), bundle)
-            code = launch_and_die(world, own, request, number, when)
+            code = do_and_die(world, "launch", own, request, number, when)
             known = world.adapter(**own).find([key], world.clock.now())
             assert set(known) == {key} & set(world.place.jobs), "what AWS has, the scheduler finds"
             world.adapter(**own).launch(request, world.clock.now())
@@ -88,6 +106,44 @@ def test_a_daemon_killed_at_any_call_of_a_launch_leaves_nothing_that_is_started_
             return
         assert code == 9
     pytest.fail("a launch took more calls than were tried")
+
+
+@pytest.mark.parametrize("action", ["find", "stop", "sweep", "strays"])
+def test_a_daemon_killed_at_any_call_of_what_follows_leaves_one_job_and_one_bill(
+    world: World, waiting: Waiting, bundle: str, action: str
+) -> None:
+    """A poll, a stop, a sweep or a search that died is made again by the next daemon, and ends as if nothing was."""
+    world.place.rules.instances_max = 100
+    world.place.rules.spot_seconds = 300 if action == "find" else None  # a poll stops a spot job that lost its instance
+    own = {"spot": "yes"} if action == "find" else {}
+    died = code = 0
+    for number in range(1, 8):
+        for when in ("before", "after"):
+            key = f"uff-lm-{number}-{when}"
+            request = bundled(waiting(key), bundle)
+            platform = world.adapter(**own)
+            platform.launch(request, world.clock.now())
+            job = world.place.jobs[key]
+            while job.secondary != ("Interrupted" if action == "find" else "Training"):
+                world.patience.wait(0.01)
+            if action == "sweep":
+                platform.stop(key, world.clock.now(), force=False)
+                job.join(20)
+            code = do_and_die(world, action, own, request, number, when)
+            assert code in {0, 9}
+            died += code == 9
+            after = world.adapter(**own)
+            assert set(after.find([key], world.clock.now())) == {key} & set(world.place.jobs)
+            after.strays([], world.clock.now())
+            after.stop(key, world.clock.now(), force=False)
+            job.join(20)
+            assert not job.live
+            after.sweep([], world.clock.now())
+            assert key not in world.place.jobs
+            assert list(world.store.keys("launches/")) == []
+        if code == 0:
+            break
+    assert died >= 2, "it was never killed"
 
 
 @pytest.mark.parametrize("fault", [Fault.DROP_AFTER_COMMIT, Fault.ERROR_AFTER_COMMIT, Fault.DROP, Fault.THROTTLED])
