@@ -153,7 +153,7 @@ def check_at_rest(world: World, database: Database) -> None:
         by_run: dict[str, list[Charge]] = {}
         for charge in charges.get(place.name, ()):
             by_run.setdefault(str(charge.run), []).append(charge)
-        booked = {key: net for key, mine in by_run.items() if (net := _net(mine))}
+        booked = {key: net for key, mine in by_run.items() if (net := net_of(mine))}
         for key, session in place.sessions.items():
             bill = session.bill()
             billed = [bill] if bill is not None and bill[1] > bill[0] else []
@@ -166,7 +166,7 @@ def check_at_rest(world: World, database: Database) -> None:
             raise Violation("every run ends", f"{key} is {state}")
 
 
-def _net(charges: Sequence[Charge]) -> list[Bill]:
+def net_of(charges: Sequence[Charge]) -> list[Bill]:
     """Return where charges are left once credits are taken off. Raises Violation when a second counts otherwise."""
     edges = sorted({edge for charge in charges for edge in (charge.start, charge.end)})
     found: list[Bill] = []

@@ -45,7 +45,7 @@ class Post:
             rng.choice((HOUR, 6 * HOUR)),
             DailyHours(zone, 20 * HOUR, 8 * HOUR) if rng.random() < 0.5 else None,
         )
-        self._arrived: dict[tuple[str, str], tuple[int, str]] = {}
+        self.arrived: dict[tuple[str, str], tuple[int, str]] = {}
         self._since: int | None = None
 
     def look_after(self, ports: Ports, now: int) -> None:
@@ -64,13 +64,13 @@ class Post:
     def take(self, channel: str, key: str, body: Mapping[str, Any]) -> None:
         """Deliver a letter. Raises Violation when it arrives again and nothing explains it."""
         said = hashlib.sha256(json.dumps(body, sort_keys=True, default=repr).encode()).hexdigest()
-        before = self._arrived.get((channel, key))
+        before = self.arrived.get((channel, key))
         if before is not None and before[0] == self._faults.struck:
             raise Violation("every report is sent once", f"{key} arrives twice by {channel}, and nothing had failed")
         if before is not None and before[1] != said:
             raise Violation("every report is sent once", f"{key} arrives again by {channel} in other words")
         self._world.sometimes("letter arrived" if before is None else "letter arrived again")
-        self._arrived[channel, key] = (self._faults.struck, said)
+        self.arrived[channel, key] = (self._faults.struck, said)
 
     def check_complete(self) -> None:
         """Raise Violation unless the report of every week that began under a daemon arrived by every channel."""
@@ -83,7 +83,7 @@ class Post:
                 over = datetime.fromtimestamp(opens, UTC).astimezone(ZoneInfo(weekly.zone)).date() - timedelta(days=7)
                 year, week, _ = over.isocalendar()
                 for channel in self.mailing.channels:
-                    if (channel, f"{WEEKLY}-{year}-W{week:02d}") not in self._arrived:
+                    if (channel, f"{WEEKLY}-{year}-W{week:02d}") not in self.arrived:
                         raise Violation("every report is sent once", f"{year}-W{week:02d} never arrived by {channel}")
 
 

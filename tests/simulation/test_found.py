@@ -3,16 +3,24 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from unittest.mock import patch
 
+from benchmarks.simulation.checks import net_of
 from benchmarks.simulation.database import Laboratory
+from benchmarks.simulation.faults import NO_RATES
+from benchmarks.simulation.place import SimulatedPlatform
 from benchmarks.simulation.scenario import steady_scenario
 from benchmarks.simulation.simulation import Simulation
 from jobs.checkpoint import Component, Manifest, manifest_key
+from platforms.base import Observed, SessionState
+from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.reconcile import Accept, Facts, Finish, Sighting, reconcile
 from scheduler.core.run import Lane, Outcome, Run, Running, Submitting
+from scheduler.core.window import DAY
 from scheduler.service.apply import apply
 from scheduler.service.observe import Observation
-from scheduler.store import checkpoints, jobs
+from scheduler.service.watch import watch
+from scheduler.store import checkpoints, events, jobs, ledger, runs, watched
 
 
 def _facts(*, complete: bool, results: dict[int, dict[str, object]]) -> Facts:
@@ -77,3 +85,52 @@ def test_a_session_that_writes_is_not_given_up_however_long_its_platform_hides_i
     assert not given_up.proven
     (adopted,) = reconcile([replace(unseen, heard=True)], 1_400)
     assert adopted == Accept(run, "uff-main-0001", 1_000)
+
+
+def test_the_report_of_a_week_that_passed_while_nobody_looked_is_sent_all_the_same(laboratory: Laboratory) -> None:
+    # Ten days without a daemon swallowed the report of the first week.
+    simulation = Simulation(laboratory, steady_scenario())
+    simulation.boot()
+    assert simulation.ports is not None
+    world, post = simulation.world, simulation.post
+    simulation.faults.set_rates(NO_RATES)
+    world.calm_down()
+    for days in (0, 17, 0, 0, 3):
+        world.agenda.advance(world.now + days * DAY)
+        post.look_after(simulation.ports, world.now)
+    post.check_complete()
+    assert len({key for _, key in post.arrived}) == 3
+
+
+def test_what_was_given_up_and_ran_after_all_is_booked_when_its_platform_shows_it(laboratory: Laboratory) -> None:
+    simulation = Simulation(laboratory, steady_scenario())
+    simulation.people.fill_queue()
+    simulation.boot()
+    ports = simulation.ports
+    assert ports is not None
+    key, start = "uff-main-0001", simulation.world.now
+    seat = Lane(0, "main", 1, (0,), None)
+    run = Run(key, "weekly", (seat,), start, start + 5_000, start + 5_100, Submitting(start, 1))
+    hold = LedgerEntry(EntryKind.HOLD, "weekly", key, start, start + 5_100, start)
+    given_up = Finish(run, Outcome.REJECTED, None, start + 700, (), "not on the platform", proven=False)
+    with ports.write() as tx:
+        runs.insert(tx, run, start)
+        ledger.append(tx, [hold])
+        apply(ports, tx, [run], Observation(), [given_up], start + 700)
+        assert ledger.charges(tx, 0).get("weekly", ()) == ()
+    answers = [
+        Observed(key, SessionState.RUNNING, "r", start + 900),
+        Observed(key, SessionState.ENDED, "r", start + 900, start + 905),
+    ]
+    booked = []
+    for answer in answers:
+        with ports.database.read() as tx:
+            found = watched.everything(tx)
+        with patch.object(SimulatedPlatform, "find", return_value={key: answer}):
+            watch(ports, found, start + 1_000)
+        with ports.database.read() as tx:
+            booked.append(net_of(ledger.charges(tx, 0)["weekly"]))
+    assert booked == [[(start + 900, start + 5_100)], [(start + 900, start + 905)]]
+    with ports.database.read() as tx:
+        assert watched.everything(tx) == []
+        assert [event.kind for event in events.tail(tx, kinds=["session.late"])] == ["session.late"] * 2

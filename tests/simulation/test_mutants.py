@@ -9,7 +9,7 @@ from benchmarks.simulation.mutants import HUNT_LIVENESS_WEEKS, MUTANTS, Mutant, 
 from benchmarks.simulation.scenario import draw_scenario
 from benchmarks.simulation.simulation import Simulation
 
-SEEDS = range(1, 13)
+SEEDS = range(1, 21)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name.replace(" ", "-"))
