@@ -39,6 +39,7 @@ LOCK_FILE = "daemon.lock"
 _MAIL_SECONDS = 60
 _RELOAD, _STOP = "reload", "stop"
 _WHY_CHARACTERS = 1_000
+_FED_EVERY_SECONDS = 5.0
 _LOOKS_PER_LEASE = 6  # of a daemon that stands by
 _PLANNER_IDLE_SECONDS = 10.0  # real time after which the planner's process ends when no session runs
 _PLANNER_WARM_SECONDS = 900.0  # and while one runs: each piece of news may want a plan, and a warm one is cheap
@@ -65,6 +66,7 @@ class Daemon:
     _ports: Ports = field(init=False)
     _cycle: Cycle = field(init=False)
     _line: str = ""
+    _fed_at: float = 0.0  # when making data last fed the watchdog, by the stopwatch
     _renewed: bool = True  # whether the newest renewal of the lease was written
     _failure: BaseException | None = None
     _lease: Lease | None = None
@@ -139,6 +141,7 @@ class Daemon:
     def _use(self, app: App, ports: Ports) -> None:
         """Work with these settings from the next cycle on; one that runs ends with those it began with."""
         self.app, self._ports, self._cycle = app, ports, Cycle(ports)
+        app.training_data.on_progress = self._tell_that_data_are_made
 
     def _run_as_leader(self) -> None:
         from apscheduler.executors.pool import ThreadPoolExecutor
@@ -232,6 +235,12 @@ class Daemon:
                 except OSError as error:
                     self.log.warning("line.not_written", folder=folder, why=str(error))
             self._line = text
+
+    def _tell_that_data_are_made(self) -> None:
+        """Feed the watchdog while a cycle makes training data, which may take hours and tells of every file."""
+        if self._renewed and clock.stopwatch() - self._fed_at > _FED_EVERY_SECONDS:
+            self._fed_at = clock.stopwatch()
+            self.manager.progress("makes training data")
 
     def _line_folders(self) -> list[str]:
         return line.folders(str(self.app.settings.state_dir), os.environ.get("RUNTIME_DIRECTORY", ""))

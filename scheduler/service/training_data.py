@@ -55,6 +55,8 @@ class TrainingData:
         self._prefixes: dict[str, str] = {}
         self._manifest: CorpusManifest | None = None
         self._lock = threading.Lock()
+        # Called again and again while data are made, because that may take longer than a watchdog waits for a cycle.
+        self.on_progress: Callable[[], None] = lambda: None
 
     def prefix(self, job: str) -> str:
         """Return the store prefix of a job's data, making corpus and mixture when they are missing.
@@ -97,6 +99,7 @@ class TrainingData:
         if self._store is not None:
             for path in sorted(path for path in folder.rglob("*") if path.is_file()):
                 self._store.create(path.relative_to(self._root).as_posix(), path)
+                self.on_progress()
 
     def _current(self) -> CorpusManifest:
         if self._manifest is not None:
@@ -107,6 +110,6 @@ class TrainingData:
         except FileNotFoundError:
             pointer = {}
         if pointer.get("recipe") != self._recipe.fingerprint():
-            return self.build()
+            return self.build(lambda _progress: self.on_progress())
         self._manifest = corpus.open_corpus(folder / str(pointer["version"]))
         return self._manifest

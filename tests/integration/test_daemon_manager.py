@@ -13,11 +13,16 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
+import structlog
 
 from benchmarks.crashes.processes import until
+from jobs.spec import JobSpec
 from scheduler import line
-from scheduler.store import events
-from scheduler.store.engine import open_database
+from scheduler.app import load_app
+from scheduler.daemon import Daemon
+from scheduler.notify import ServiceManager
+from scheduler.store import events, jobs
+from scheduler.store.engine import open_database, upgrade
 
 CONFIG = """
 state_dir = "state"
@@ -163,6 +168,24 @@ def test_a_reload_takes_new_settings_over_while_everything_goes_on(manager: Mana
     assert (manager.state / "sessions" / "second").is_dir()
     assert manager.hear_until("WATCHDOG")
     assert manager.daemon.poll() is None
+
+
+def test_a_corpus_in_the_making_feeds_the_watchdog(tmp_path: Path) -> None:
+    """A cycle that makes data may take longer than any watchdog waits."""
+    (tmp_path / "book.txt").write_text("It was a dark and stormy night.\n" * 50)
+    (tmp_path / "config.toml").write_text(CONFIG + f'[corpus]\nsources = ["{tmp_path}/book.txt"]\n')
+    app = load_app(tmp_path / "config.toml", {})
+    upgrade(app.database_url)
+    with app.database.write() as tx:
+        jobs.add(tx, JobSpec("j", "main", ("true",), 10, 1.0), 1)
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as ear:
+        ear.bind(str(tmp_path / "notify"))
+        ear.settimeout(60)
+        daemon = Daemon(app, structlog.get_logger(), manager=ServiceManager(ear.getsockname()))
+        daemon._use(app, app.ports(daemon.log, 0))
+        app.training_data.prefix("j")
+        assert ear.recv(4096) == b"WATCHDOG=1\nSTATUS=makes training data"
+    app.database.close()
 
 
 @pytest.mark.parametrize(
