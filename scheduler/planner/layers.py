@@ -99,7 +99,11 @@ class Planner:
         candidates = first_candidates(case, prices, committed(case))
         best = candidates[choose([found.score for found in candidates])]
         steps = steps_for(case) if self._options.search_steps is None else self._options.search_steps
-        best = improve(case, best, prices, steps)
+        found = improve(case, best, prices, steps)
+        # What work is worth after the horizon is told by prices, at which many jobs are alike: a walk that follows them
+        # alone may let the densest work wait, so the horizon's own value must not fall.
+        if _within(case, found) >= _within(case, best):
+            best = found
         kept = self._keep(case, incumbent, best, prices)
         made_by = "incumbent" if kept else "prices" if bound is not None else "dispatch"
         return Choice(kept or best, prices, bound, made_by, solved)
@@ -225,6 +229,11 @@ def _as_plan(case: Case, candidate: Candidate, bound: float | None, made_by: str
         bound=bound,
         made_by=made_by,
     )
+
+
+def _within(case: Case, candidate: Candidate) -> float:
+    """Return what a candidate is worth within the horizon."""
+    return value(case.snapshot, candidate.schedule.placements)
 
 
 def _fall_back(case: Case, refused: Plan, violations: list[str]) -> Plan:
