@@ -177,6 +177,20 @@ def test_what_is_needed_after_all_is_unmarked(ports: Ports, store: DirectoryStor
     assert manifests(store) == [1, 3, 4, 5]
 
 
+def test_a_pin_that_comes_in_the_last_moment_counts(
+    ports: Ports, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Between the judgement that marks and the one that deletes."""
+    fill(ports, range(1, 6))
+    retain(ports, NOW)
+    with ports.write() as tx:
+        checkpoints.pin(tx, manifest_key("ufm", 1, 1), True, NOW + 5, "ann")
+    monkeypatch.setattr("scheduler.service.retention._mark", lambda *_: None)
+    for day in (1, 2, 3):
+        retain(ports, NOW + day * DAY)
+    assert (manifests(store), blobs(store)) == ([1, 4, 5], {1, 4, 5, -1})
+
+
 def test_a_live_session_keeps_what_it_may_read_and_every_component(ports: Ports, store: DirectoryStore) -> None:
     fill(ports, range(1, 10))
     launch(ports)
