@@ -200,7 +200,7 @@ def test_without_an_answer_nothing_is_claimed_about_a_session(place: "Place") ->
     platform = place.adapter()
     platform.launch(place.request("one"), place.now())
     running = place.until("one", SessionState.RUNNING)
-    while not read_all(platform, "one"):
+    while platform.capabilities.tails_logs and not read_all(platform, "one"):
         place.later()
     running = platform.find(["one"], place.now())["one"]
     request = place.request("one")
@@ -248,3 +248,17 @@ def test_collecting_may_be_repeated_and_ignores_what_it_does_not_know(place: "Pl
     for key in ("one", "one", "nobody", *HOSTILE):
         platform.collect(key, store, place.now())
     assert list(store.keys("")) == []
+
+
+def test_live_sessions_that_nobody_names_are_found_where_a_platform_can_look(place: "Place") -> None:
+    platform = place.adapter()
+    if not platform.capabilities.finds_strays:
+        pytest.skip("this place cannot list its sessions")
+    for key in ("known", "stray"):
+        platform.launch(place.request(key), place.now())
+        place.until(key, SessionState.RUNNING)
+    assert [observed.key for observed in place.adapter().strays({"known"}, place.now())] == ["stray"]
+    assert list(place.adapter().strays({"known", "stray"}, place.now())) == []
+    platform.stop("stray", place.now(), force=True)
+    place.until("stray", SessionState.ENDED)
+    assert list(place.adapter().strays({"known"}, place.now())) == []
