@@ -27,9 +27,11 @@ if TYPE_CHECKING:
     from scheduler.core.pool import Pool
     from scheduler.report.picture import Picture
     from scheduler.store.engine import Database
+    from scheduler.store.events import Event
 
 Format = Literal["text", "html", "markdown", "json", "slack"]
 _TRIES_SHOWN = 3  # a letter that failed so often is told
+ALARMS = ("quota.orphan_suspected", "checkpoint.quarantined")
 _LOOK_BACK_SECONDS = 32 * 86_400  # the longest quota window
 
 
@@ -123,8 +125,11 @@ def render(report: Report, form: Format, pictures: Sequence[Picture] = ()) -> st
             assert_never(form)
 
 
-def needs(tx: Connection, since: int, now: int) -> list[Need]:
-    """Return what only a person can settle: what stands so now, and what happened after ``since``."""
+def needs(tx: Connection, since: int, now: int, alarms: Sequence[Event] | None = None) -> list[Need]:
+    """Return what only a person can settle: what stands so now, and what happened after ``since``.
+
+    ``alarms`` are the events of the kinds :data:`ALARMS`, where they were read already.
+    """
     found = []
     for job in jobs.everything(tx, {"held", "failed"}):
         name = job.spec.name
@@ -145,7 +150,7 @@ def needs(tx: Connection, since: int, now: int) -> list[Need]:
     if life and life[0].kind == "daemon.reload_refused":
         why = str(life[0].data.get("why"))
         found.append(Need("settings not taken over", "daemon", why, "schedctl config check"))
-    for event in events.tail(tx, kinds=("quota.orphan_suspected", "checkpoint.quarantined")):
+    for event in events.tail(tx, kinds=ALARMS) if alarms is None else alarms:
         if since <= event.at < now:
             orphan = event.kind == "quota.orphan_suspected"
             why = f"{event.data['seconds']} s that no run of ours explains" if orphan else str(event.data.get("why"))

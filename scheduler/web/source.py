@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeVar
 from scheduler.core.job import Queued
 from scheduler.core.reasons import show
 from scheduler.core.why import why
+from scheduler.service.reports import ALARMS
 from scheduler.service.snapshot import LOOK_BACK_SECONDS
 from scheduler.store import events, ledger, plans, runs
 
@@ -25,9 +26,11 @@ if TYPE_CHECKING:
     from scheduler.core.plan import Placement, Plan
     from scheduler.core.pool import Pool
     from scheduler.core.reasons import Reason
+    from scheduler.store.events import Event
 
 T = TypeVar("T")
 _KEPT_MAX = 128
+_ALARMS_MAX = 200
 
 
 class Source:
@@ -39,6 +42,7 @@ class Source:
         self._database = app.reading
         self._kept: OrderedDict[Hashable, tuple[Hashable, object]] = OrderedDict()
         self._lock = Lock()
+        self._alarms: tuple[int, tuple[Event, ...]] = (0, ())
 
     @property
     def pools(self) -> Mapping[str, Pool]:
@@ -71,6 +75,17 @@ class Source:
         """Return what counts against each pool in any window that counts now."""
         # Kept until the next event; what has left every window since then counts in none.
         return self.kept("charges", self.news(tx), lambda: ledger.charges(tx, self.now - LOOK_BACK_SECONDS))
+
+    def alarms(self, tx: Connection) -> Sequence[Event]:
+        """Return the newest events that a person should know of; only what is new in the log is read again."""
+        seen, found = self._alarms
+        newest = events.newest_id(tx)
+        while seen < newest:
+            fresh = events.tail(tx, seen, _ALARMS_MAX, ALARMS)
+            found = (*found, *fresh)[-_ALARMS_MAX:]
+            seen = newest if len(fresh) < _ALARMS_MAX else fresh[-1].id
+        self._alarms = seen, found
+        return found
 
     def reasons(self, tx: Connection) -> Mapping[str, Reason]:
         """Return why each waiting job of the newest plan waits."""

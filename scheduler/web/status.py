@@ -96,4 +96,4 @@ def pool_rows(source: Source, tx: Connection, now: int) -> list[PoolRow]:
 
 def newest_needs(source: Source, tx: Connection, now: int) -> list[Need]:
     """Return what only a person can settle, of the last seven days."""
-    return source.kept("needs", source.news(tx), lambda: needs(tx, now - WEEK, now))
+    return source.kept("needs", source.news(tx), lambda: needs(tx, now - WEEK, now, source.alarms(tx)))
