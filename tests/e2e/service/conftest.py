@@ -28,6 +28,7 @@ models = []
 
 [daemon]
 cycle = "1s"
+heartbeat = "2s"
 
 [report.slack]
 channel = "#training"

@@ -66,10 +66,13 @@ def test_a_session_has_a_unit_of_its_own_and_sees_the_devices(installed: Machine
     assert unit in installed.schedctl("service", "status")
 
 
-def test_a_session_survives_restart_kill_and_a_stopped_daemon(installed: Machine, session: dict[str, Any]) -> None:
+def test_a_session_survives_restart_kill_upgrade_and_a_stopped_daemon(
+    installed: Machine, session: dict[str, Any]
+) -> None:
     installed.restart()
     installed.run("kill", "-KILL", installed.show("MainPID"))
     installed.until(lambda: installed.show("MainPID") != "0", "another daemon")
+    installed.run("/opt/uff-scheduler/bin/schedctl", "service", "install")  # as after an upgrade
     installed.run("systemctl", "stop", UNIT)
     installed.run("kill", "-0", str(session["agent"]))
     installed.restart()
