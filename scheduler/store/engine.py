@@ -229,6 +229,10 @@ def _parsed(url: str) -> URL:
 _URL_HELP = "Use sqlite:////folder/scheduler.db or postgresql+psycopg://user@host/name"
 
 
+# A server that vanished without a word is noticed within half a minute, not after the kernel's quarter of an hour.
+_ALIVE = {"keepalives_idle": 10, "keepalives_interval": 5, "keepalives_count": 3, "tcp_user_timeout": 25_000}
+
+
 def _engine(url: URL, busy_seconds: float) -> Engine:
     if url.get_backend_name() == "sqlite":
         # isolation_level None: the driver begins nothing by itself, Database does.
@@ -237,7 +241,7 @@ def _engine(url: URL, busy_seconds: float) -> Engine:
     else:
         # What the URL says comes first: psycopg takes one string of options only.
         options = f"{url.query.get('options', '')} -c lock_timeout={round(busy_seconds * 1_000)}"
-        connect = {"connect_timeout": 10, "application_name": "uff-scheduler", "options": options}
+        connect = {"connect_timeout": 10, "application_name": "uff-scheduler", "options": options, **_ALIVE}
         try:
             engine = create_engine(url, connect_args=connect, pool_pre_ping=True)
         except (ModuleNotFoundError, NoSuchModuleError) as error:
