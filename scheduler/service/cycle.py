@@ -229,6 +229,8 @@ class Cycle:
             if newest == self._planned_event and now < self._plan_at:
                 return
             snapshot = load_snapshot(tx, ports.pools, now, ports.policy.horizon_seconds)
+            if self._incumbent is None:  # a daemon that starts again carries on the plan in force
+                self._incumbent = plans.newest(tx)
         plan = ports.plan(snapshot, self._incumbent)
         for warning in plan.warnings:
             ports.log.warning("plan.warning", why=warning)

@@ -1,0 +1,173 @@
+"""Closed loop: the daemon plans again when something happened that the plan does not know, and only then."""
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jobs.spec import JobSpec
+from platforms.artifacts.directory import DirectoryStore
+from platforms.fake import FakeCloud, FakePlatform, Script
+from scheduler.core.plan import Plan
+from scheduler.core.pool import Pool
+from scheduler.core.quota import CalendarQuota, ObservedLimit
+from scheduler.core.window import DAY, HOUR, Calendar
+from scheduler.planner import Options, Planner
+from scheduler.service import queue
+from scheduler.service.cycle import Cycle
+from scheduler.service.ports import Policy, Ports
+from scheduler.store import jobs, lease, limits, rates
+from scheduler.store.engine import Database
+
+NOW = 1_795_000_000
+
+
+class Time:
+    """A clock that a test moves."""
+
+    def __init__(self) -> None:
+        self.present = NOW
+
+    def now(self) -> int:
+        """Return scheduled seconds."""
+        return self.present
+
+    def wall_seconds(self, scheduled_seconds: float) -> float:
+        """Return them as they are."""
+        return scheduled_seconds
+
+    def payload_clock(self) -> dict[str, float]:
+        """Return the real clock's figures."""
+        return {"epoch": 0.0, "origin": 0.0, "scale": 1.0}
+
+
+@pytest.fixture
+def world(database: Database, tmp_path: Path) -> SimpleNamespace:
+    """One desk for one session of four hours a day, a job of five hours in the queue, and a planner that is watched."""
+    held = lease.acquire(database, "test", 86_400)
+    assert held is not None
+    with database.write() as tx:
+        jobs.add(tx, JobSpec("ufm", "manager", ("train",), target_step=500, steps_per_hour=100.0), NOW)
+    cloud, clock, seen = FakeCloud(), Time(), list[tuple[Any, Plan | None, Plan]]()
+    planner = Planner(Options(search_steps=0))
+    warned: list[str] = []
+
+    def plan(snapshot: Any, incumbent: Plan | None) -> Plan:
+        made = planner.plan(snapshot, incumbent)
+        seen.append((snapshot, incumbent, made))
+        return made
+
+    quota = CalendarQuota("day", 4 * HOUR, Calendar("day"))
+    log = SimpleNamespace(
+        **dict.fromkeys(("debug", "info", "error"), lambda event, **fields: None),
+        warning=lambda event, **fields: warned.append(f"{event} {fields}"),
+    )
+    ports = Ports(
+        database=database,
+        artifacts=DirectoryStore(tmp_path / "artifacts"),
+        platforms={"desk": FakePlatform(cloud)},
+        pools={"desk": Pool("desk", "fake", "CPU", (quota,))},
+        clock=clock,
+        policy=Policy(),
+        plan=plan,
+        data_prefix=lambda job: "",
+        bundle="",
+        log=log,
+        epoch=held.epoch,
+    )
+    return SimpleNamespace(
+        ports=ports, cloud=cloud, clock=clock, seen=seen, database=database, cycle=Cycle(ports), warned=warned
+    )
+
+
+def planned(world: SimpleNamespace, after: int = 30) -> int:
+    """Run a cycle some seconds later; return how many plans it made."""
+    before = len(world.seen)
+    world.clock.present += after
+    world.cycle.run()
+    return len(world.seen) - before
+
+
+def settled(world: SimpleNamespace) -> None:
+    """Run cycles until nothing is left to be planned anew."""
+    for _ in range(10):
+        if not planned(world):
+            return
+    pytest.fail("the daemon plans again and again though nothing happens")
+
+
+def test_nothing_new_is_not_planned_again_for_hours(world: SimpleNamespace) -> None:
+    world.cloud.scripts.append(Script(runs_seconds=None))
+    settled(world)
+    assert planned(world) == 0
+    assert planned(world, after=3_600) == 0
+    assert planned(world, after=6 * HOUR) == 1
+
+
+def test_every_event_that_changes_what_is_known_is_planned_with(world: SimpleNamespace) -> None:
+    """A job added, a weight changed, a quota observed to differ, a pool closed: each is in the next snapshot."""
+    world.cloud.scripts.append(Script(runs_seconds=None))
+    settled(world)
+    queue_changes = (
+        lambda: _write(
+            world, lambda tx: jobs.add(tx, JobSpec("ucm", "manager", ("t",), target_step=9, steps_per_hour=9.0), NOW)
+        ),
+        lambda: queue.change(world.database, "ucm", world.clock.present, "ann", weight=7.0),
+        lambda: _write(world, lambda tx: limits.observe(tx, "desk", _limit(world, 2 * HOUR))),
+        lambda: _write(world, lambda tx: limits.close_pool(tx, "desk", None, "cleaned", world.clock.present)),
+    )
+    for change in queue_changes:
+        change()
+        assert planned(world) == 1
+        settled(world)
+    _write(world, lambda tx: limits.observe(tx, "desk", _limit(world, 2 * HOUR)))
+    assert planned(world) == 0  # the same again is no news
+    snapshot = world.seen[-1][0]
+    assert {view.name: view.weight for view in snapshot.jobs} == {"ufm": 1.0, "ucm": 7.0}
+    assert [seen.limit for seen in snapshot.pools[0].observed] == [2 * HOUR]
+    assert snapshot.pools[0].closed_why == "cleaned"
+
+
+def test_what_a_run_taught_is_in_the_next_plan(world: SimpleNamespace) -> None:
+    """A session ends and a rate was measured: the plan that follows counts with it."""
+    world.cloud.scripts.append(Script(runs_seconds=600))
+    settled(world)
+    world.clock.present += 700
+    rate = rates.RateRecord("ufm", "desk", 0.05, 0.1, 3, 240, 30, NOW)
+    _write(world, lambda tx: rates.put(tx, rate))
+    for _ in range(10):
+        planned(world, after=120)
+        if world.seen[-1][0].jobs[0].running is None:
+            break
+    last = world.seen[-1][0].jobs[0]
+    assert last.running is None
+    assert (last.rates["desk"].steps_per_second, last.rates["desk"].samples) == (0.05, 3)
+
+
+def test_a_daemon_that_starts_again_carries_on_the_plan_in_force(world: SimpleNamespace) -> None:
+    world.cloud.scripts.append(Script(runs_seconds=None))
+    settled(world)
+    newest = world.seen[-1][2]
+    world.cycle = Cycle(world.ports)
+    assert planned(world) == 1
+    _, incumbent, _ = world.seen[-1]
+    assert incumbent is not None
+    assert incumbent.digest == newest.digest
+
+
+def test_a_warning_of_the_planner_is_in_the_log(world: SimpleNamespace, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "highspy", None)
+    world.cloud.scripts.append(Script(runs_seconds=None))
+    planned(world)
+    assert any("plan.warning" in said and "highspy is not installed" in said for said in world.warned)
+
+
+def _limit(world: SimpleNamespace, seconds: int) -> ObservedLimit:
+    start = NOW // DAY * DAY
+    return ObservedLimit("day", start, start + DAY, seconds, world.clock.present)
+
+
+def _write(world: SimpleNamespace, change: Any) -> None:
+    with world.database.write() as tx:
+        change(tx)
