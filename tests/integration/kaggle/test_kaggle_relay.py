@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from platforms.base import Refused, SessionState
+from platforms.relay import pack_objects
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -120,3 +121,42 @@ def test_more_files_than_any_session_needs_are_refused_once(
         account.adapter().collect("uff-ufm-0001", account.store, account.now())
     account.adapter().collect("uff-ufm-0001", account.store, account.now())
     assert list(account.store.keys("")) == []
+
+
+def test_a_launch_does_not_wait_for_long_uploads_and_the_next_one_finds_them_done(
+    account_at: "Callable[..., Account]",
+) -> None:
+    """Refused with how far it has come, while the upload goes on: it is made once."""
+    account = account_at(dataset_seconds=180.0)  # three real seconds
+    daemon = account.adapter(upload_seconds="1")
+    with pytest.raises(Refused, match=r"its code is still on its way to Kaggle: uff-code-.* is ") as refused:
+        daemon.launch(account.request("uff-ufm-0001", "finish"), account.now())
+    assert refused.value.wait_until is not None
+    assert not refused.value.permanent
+    assert account.place.sessions() == []
+    for attempt in range(2, 30):
+        try:
+            daemon.launch(account.request(f"uff-ufm-{attempt:04d}", "finish"), account.now())
+        except Refused:
+            continue
+        break
+    account.settle(f"uff-ufm-{attempt:04d}")
+    assert account.result(f"uff-ufm-{attempt:04d}")["outcome"] == "finished"
+    assert [call for call, _ in account.server.requests].count("CreateDataset") == 1
+
+
+def test_what_was_packed_once_is_not_packed_again(account: "Account", monkeypatch: pytest.MonkeyPatch) -> None:
+    """Training data of many GB are read once, not with every launch."""
+    account.store.create("corpus/1/mixtures/ufm/train.bin", b"text")
+    packed: list[object] = []
+
+    def pack(store: "Any", keys: "Any", archive: "Any") -> None:
+        packed.append(keys)
+        pack_objects(store, keys, archive)
+
+    monkeypatch.setattr("platforms.kaggle.inputs.pack_objects", pack)
+    for number in (1, 2):
+        key = f"uff-ufm-000{number}"
+        account.adapter().launch(account.request(key, "finish", data="corpus/1/mixtures/ufm"), account.now())
+        account.settle(key)
+    assert packed == [["corpus/1/mixtures/ufm/train.bin"]]
