@@ -2,10 +2,10 @@
 
     python benchmarks/kill9.py [RUNS] [FIRST_SEED]
 
-Prints, and writes to benchmarks/out/kill9.json: kill9_runs, kill9_kills, kill9_adopted, kill9_duplicates,
-kill9_losses, kill9_failures, adoption_seconds_max and its median (from the start of the new daemon), resume_seconds_max
-(from the command that starts it), and the load of the machine, which stretches both. Exits with 1 when anything was
-found; a seed that did can be tried again alone: ``python benchmarks/kill9.py 1 SEED``.
+Prints, and writes to benchmarks/out/kill9.json: kill9_runs (with a kill at least), kill9_kills, kill9_adopted,
+kill9_duplicates, kill9_losses, kill9_failures, adoption_seconds_max and its median (from the start of the new daemon),
+resume_seconds_max (from the command that starts it), and the load of the machine, which stretches both. Exits with 1
+when anything was found; a seed that did can be tried again alone: ``python benchmarks/kill9.py 1 SEED``.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ def figures_of(outcomes: Sequence[Outcome]) -> dict[str, float]:
     adoptions = [seconds for outcome in outcomes for seconds in outcome.adoption_seconds]
     resumes = [seconds for outcome in outcomes for seconds in outcome.resume_seconds]
     return {
-        "kill9_runs": len(outcomes),
+        "kill9_runs": sum(bool(outcome.kills) for outcome in outcomes),
         "kill9_kills": sum(len(outcome.kills) for outcome in outcomes),
         "kill9_adopted": sum(outcome.adopted for outcome in outcomes),
         "kill9_duplicates": sum(len(outcome.findings.duplicates) for outcome in outcomes),

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from platforms.local.session import Claim
 
 _VICTIMS = ("daemon", "daemon", "daemon", "both", "rehearse", "agent", "keeper", "trainer")
+_TRIES_PER_KILL = 4  # a victim may not be there at its moment
+_HOURS = 12.0  # seconds of real time: room for the blows on a machine that has other work
 _MOMENTS = ("time", "time", "launch", "checkpoint", "start")
 
 
@@ -50,7 +52,7 @@ def attack(folder: Path, seed: int, kills: int | None = None) -> Outcome:
     """Rehearse in ``folder`` while killing what ``seed`` says, at most ``kills`` times; resume each time."""
     chance = random.Random(seed)
     outcome = Outcome(seed)
-    stage = Stage(folder)
+    stage = Stage(folder, hours=_HOURS)
     try:
         _fight(stage, chance, outcome, chance.randint(1, 3) if kills is None else kills)
         outcome.findings = audit(stage)
@@ -67,7 +69,9 @@ def attack(folder: Path, seed: int, kills: int | None = None) -> Outcome:
 def _fight(stage: Stage, chance: random.Random, outcome: Outcome, kills: int) -> None:
     command = stage.begin()
     until(lambda: stage.has_begun() or command.poll() is not None, "the first daemon")
-    for _ in range(kills):
+    for _ in range(_TRIES_PER_KILL * kills):
+        if len(outcome.kills) == kills:
+            break
         victim, moment = chance.choice(_VICTIMS), chance.choice(_MOMENTS)
         _await(stage, moment, chance.random(), command)
         if command.poll() is not None:
