@@ -14,7 +14,7 @@ import pytest
 
 from scheduler.clock import real_now
 
-SCALE = 1_800
+SCALE = 1_200
 EPOCH = 1_795_219_200  # a Saturday, 00:00 UTC
 SETTINGS = """
 models = ["models.toml"]
