@@ -32,8 +32,14 @@ def verify(snapshot: Snapshot, plan: Plan) -> list[str]:
         for seat in placement.seats
         if placement.pool not in pools or seat.job not in jobs
     ]
-    if unknown:
-        return unknown
+    # Nothing else can be said of sessions that are nowhere or of nobody, or that end before they start.
+    backwards = [
+        f"{placement.pool} at {placement.start}: {placement.end - placement.start} s is no session length"
+        for placement in plan.placements
+        if placement.end <= placement.start
+    ]
+    if unknown or backwards:
+        return unknown + backwards
     by_pool: dict[str, list[Placement]] = defaultdict(list)
     for placement in plan.placements:
         by_pool[placement.pool].append(placement)
