@@ -90,7 +90,7 @@ def draw_mood(rng: Random) -> Mood:
         stall=scale / 3 if rng.random() < STALLS else 0.0,
     )
     fields: dict[str, Any] = {**troubles, "rates": rates, "honest": rng.random() >= LIARS, "warned": rng.random()}
-    fields["overbooks"] = 0.2
+    fields["overbooks"] = 0.4
     if not fields["honest"]:
         # Nothing could be done about a session that is not shown, gives no sign of life and follows no stop.
         fields["deaf"] = 0.0

@@ -120,7 +120,7 @@ class Simulation:
         self.people = People(self.world, laboratory.people)
         self.rng = Random(scenario.seed ^ 0xD43)
         self.rng_of_plans = Random(scenario.seed ^ 0x91A)
-        self.overbooks = 0.05 if self.rng_of_plans.random() < scenario.mood.overbooks else 0.0
+        self.overbooks = 0.2 if self.rng_of_plans.random() < scenario.mood.overbooks else 0.0
         self.cycle: Cycle | None = None
         self.ports: Ports | None = None
         self.holder = 0
