@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 from benchmarks.planner.cases import EPOCH, KAGGLE, SAGEMAKER
+from benchmarks.planner.limits import window_over_endless
 from jobs.payload.cadence import checkpoint_times, efficiency
 from jobs.spec import Gate, Needs
 from scheduler.core.ledger import Charge
@@ -318,6 +319,13 @@ class Simulation:
             days = ((model.finished_at or end) - model.arrived) / DAY
             self.year.flow.append((model.weight, days))
         return self.year
+
+
+def windows_over_endless() -> float:
+    """Return what the ends of quota windows cost of the stochastic limit at the least, the two pools by their hours."""
+    kaggle = window_over_endless(30 * HOUR, 12 * HOUR, 0.35 * HOUR, SAVE_SECONDS["kaggle"], FAILURES["kaggle"], 150)
+    sagemaker = window_over_endless(4 * HOUR, 4 * HOUR, 0.2 * HOUR, SAVE_SECONDS["sagemaker"], FAILURES["sagemaker"])
+    return (30 * kaggle + 28 * sagemaker) / 58
 
 
 def overdrawn(simulation: Simulation) -> int:

@@ -194,8 +194,10 @@ def years(seeds: range, weeks: int) -> Figures:
     def flow(name: str) -> float:
         return mean(year.weighted_flow_days for year in rows[name])
 
+    of_limit = mean(year.goodput / year.limit for year in rows["planner"])
     return {
-        "goodput_over_limit": mean(year.goodput / year.limit for year in rows["planner"]),
+        "goodput_over_limit": of_limit,
+        "goodput_over_window_limit": of_limit / closed_loop.windows_over_endless(),
         "goodput_over_static": averaged("planner") / averaged("static"),
         "goodput_over_backfill": averaged("planner") / averaged("backfill"),
         "flow_over_fifo": flow("planner") / flow("fifo"),
