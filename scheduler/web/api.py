@@ -15,19 +15,17 @@ from scheduler.web import archive, books, plan, quota, week
 from scheduler.web import queue as queues
 from scheduler.web import runs as sessions
 from scheduler.web.leaf import PAGE_ROWS, Leaf
+from scheduler.web.plan_shapes import NewestPlan, PlanDifference, Span
 from scheduler.web.shapes import (
     Fault,
     JobDetail,
     Ledger,
     Log,
-    NewestPlan,
-    PlanDifference,
     Quotas,
     Reports,
     Revision,
     RunDetail,
     Runs,
-    Span,
     Status,
     finite,
 )

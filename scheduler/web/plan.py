@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.service.plan_diff import compare
 from scheduler.store import plans
-from scheduler.web.shapes import (
+from scheduler.web.plan_shapes import (
     DeferralRow,
     FinishChange,
     NewestPlan,

@@ -239,83 +239,6 @@ class Ledger(Shape):
     pages: int
 
 
-class SeatRow(Shape):
-    """One job's share of a planned session."""
-
-    job: str
-    devices: int
-    steps: int
-
-
-class PlacementRow(Shape):
-    """A planned session."""
-
-    pool: str
-    start: int
-    end: int
-    seats: list[SeatRow]
-
-
-class DeferralRow(Shape):
-    """A job that waits, and why."""
-
-    job: str
-    reason: Data
-
-
-class PlanRow(Shape):
-    """A plan."""
-
-    made_at: int
-    made_by: str
-    digest: str
-    value: float
-    bound: float | None
-    warnings: list[str]
-    placements: list[PlacementRow]
-    deferrals: list[DeferralRow]
-
-
-class NewestPlan(Shape):
-    """The newest plan, null when there is none yet."""
-
-    plan: PlanRow | None
-
-
-class PlanHead(Shape):
-    """A plan without its sessions."""
-
-    made_at: int
-    made_by: str
-    value: float
-    bound: float | None
-
-
-class SessionChange(Shape):
-    """A planned session that is not as it was."""
-
-    change: Literal["started", "appeared", "vanished", "moved"]
-    before: PlacementRow | None
-    after: PlacementRow | None
-
-
-class FinishChange(Shape):
-    """A job whose planned finish moved; null is "not within the horizon"."""
-
-    job: str
-    before: int | None
-    after: int | None
-
-
-class PlanDifference(Shape):
-    """From the plan before the newest one, or the one in force at ``since``, to the newest."""
-
-    before: PlanHead
-    after: PlanHead
-    sessions: list[SessionChange]
-    finishes: list[FinishChange]
-
-
 class PoolRow(Shape):
     """A pool now; ``state`` is open, closed or outside hours."""
 
@@ -353,27 +276,6 @@ class Status(Shape):
     plan_made_at: int | None
     pools: list[PoolRow]
     needs: list[NeedRow]
-
-
-class SessionRow(Shape):
-    """A session of the timeline; ``key`` is null for one that is only planned."""
-
-    pool: str
-    start: int
-    end: int
-    phase: Literal["past", "bad", "running", "planned"]
-    key: str | None
-    jobs: list[str]
-    outcome: str
-
-
-class Span(Shape):
-    """The sessions that touch [start, end)."""
-
-    start: int
-    end: int
-    now: int
-    sessions: list[SessionRow]
 
 
 class ReportRow(Shape):

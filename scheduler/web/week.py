@@ -9,7 +9,7 @@ from zoneinfo import ZoneInfo
 from scheduler.core.window import DAY, Window
 from scheduler.report.timeline import timeline_of
 from scheduler.store import events, limits, runs
-from scheduler.web.shapes import SessionRow, Span
+from scheduler.web.plan_shapes import SessionRow, Span
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection

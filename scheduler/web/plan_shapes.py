@@ -1,0 +1,105 @@
+"""Shapes of plans and sessions, as in :mod:`scheduler.web.shapes`."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from scheduler.web.shapes import Data, Shape
+
+
+class SeatRow(Shape):
+    """One job's share of a planned session."""
+
+    job: str
+    devices: int
+    steps: int
+
+
+class PlacementRow(Shape):
+    """A planned session."""
+
+    pool: str
+    start: int
+    end: int
+    seats: list[SeatRow]
+
+
+class DeferralRow(Shape):
+    """A job that waits, and why."""
+
+    job: str
+    reason: Data
+
+
+class PlanRow(Shape):
+    """A plan."""
+
+    made_at: int
+    made_by: str
+    digest: str
+    value: float
+    bound: float | None
+    warnings: list[str]
+    placements: list[PlacementRow]
+    deferrals: list[DeferralRow]
+
+
+class NewestPlan(Shape):
+    """The newest plan, null when there is none yet."""
+
+    plan: PlanRow | None
+
+
+class PlanHead(Shape):
+    """A plan without its sessions."""
+
+    made_at: int
+    made_by: str
+    value: float
+    bound: float | None
+
+
+class SessionChange(Shape):
+    """A planned session that is not as it was."""
+
+    change: Literal["started", "appeared", "vanished", "moved"]
+    before: PlacementRow | None
+    after: PlacementRow | None
+
+
+class FinishChange(Shape):
+    """A job whose planned finish moved; null is "not within the horizon"."""
+
+    job: str
+    before: int | None
+    after: int | None
+
+
+class PlanDifference(Shape):
+    """From the plan before the newest one, or the one in force at ``since``, to the newest."""
+
+    before: PlanHead
+    after: PlanHead
+    sessions: list[SessionChange]
+    finishes: list[FinishChange]
+
+
+class SessionRow(Shape):
+    """A session of the timeline; ``key`` is null for one that is only planned."""
+
+    pool: str
+    start: int
+    end: int
+    phase: Literal["past", "bad", "running", "planned"]
+    key: str | None
+    jobs: list[str]
+    outcome: str
+
+
+class Span(Shape):
+    """The sessions that touch [start, end)."""
+
+    start: int
+    end: int
+    now: int
+    sessions: list[SessionRow]
