@@ -190,3 +190,17 @@ def test_equal_jobs_start_in_the_order_of_the_queue_and_others_stay_where_they_a
     assert [placed.start for placed in found] == [placed.start for placed in placements]
     plan = plan_week(snapshot)
     assert list(dict.fromkeys(placed.seats[0].job for placed in plan.placements)) == ["wide", "last", "middle", "early"]
+
+
+def test_of_equal_pools_the_first_by_name_is_taken_however_they_are_listed() -> None:
+    twins = tuple(replace(KAGGLE, name=name) for name in ("kaggle-b", "kaggle-a", "kaggle-c"))
+    names = [pool.name for pool in twins]
+    only = replace(
+        job("a", 1, 3),
+        rates=dict.fromkeys(names, Rate(1.0)),
+        setup_seconds=dict.fromkeys(names, 720),
+        checkpoint_seconds=dict.fromkeys(names, 0),
+    )
+    for pools in (twins, twins[::-1]):
+        plan = Planner(QUICK).plan(Snapshot(NOW, (only,), tuple(PoolView(pool) for pool in pools), WEEK))
+        assert [placed.pool for placed in plan.placements] == ["kaggle-a"]
