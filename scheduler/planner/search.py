@@ -10,6 +10,7 @@ from math import exp
 from random import Random
 from typing import TYPE_CHECKING
 
+from scheduler.core.window import WEEK
 from scheduler.planner.dispatch import PHASES, Policy, Schedule, fill, place
 from scheduler.planner.score import Score, score
 
@@ -52,7 +53,8 @@ class Candidate:
 
 def steps_for(case: Case) -> int:
     """Return how many steps a case of this size deserves."""
-    return min(STEPS_MAX, EFFORT // max(1, len(case.jobs) * len(case.classes)))
+    longest = STEPS_MAX * 2 * WEEK // max(2 * WEEK, case.snapshot.horizon_seconds)  # a step walks the whole horizon
+    return min(longest, EFFORT // max(1, len(case.jobs) * len(case.classes)))
 
 
 def first_candidates(case: Case, prices: Prices | None, policies: Sequence[Policy]) -> list[Candidate]:
