@@ -74,6 +74,7 @@ CODES: dict[str, Exit] = {
     "scheduler.store.lease.AlreadyRunning": Exit.LEADERSHIP,
     "scheduler.store.runs.UnknownRun": Exit.NOT_FOUND,
     "typer.exceptions.TyperException": Exit.USAGE,
+    "scheduler.web.bearer.BearerError": Exit.CONFIG,
     "builtins.BrokenPipeError": Exit.BROKEN_PIPE,
     "builtins.KeyboardInterrupt": Exit.INTERRUPTED,
     "builtins.OSError": Exit.PLATFORM,

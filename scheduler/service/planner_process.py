@@ -56,12 +56,23 @@ class PlannerHost:
         self._looked: tuple[int, float] = (-1, 0.0)  # how many plans there were, and since when there are no more
 
     def plan(self, snapshot: Snapshot, incumbent: Plan | None) -> Plan:
-        """Return a plan as Planner.plan does. Raises PlannerFailed when a second child fails as well."""
+        """Return a plan as Planner.plan does; when a second child fails as well, one of the plain dispatcher's."""
         self._plans += 1
         try:
             return self._asked(snapshot, incumbent)
         except PlannerFailed:
-            return self._asked(snapshot, incumbent)
+            try:
+                return self._asked(snapshot, incumbent)
+            except PlannerFailed as error:
+                return self._plain(snapshot, incumbent, str(error).strip().splitlines()[-1])
+
+    def _plain(self, snapshot: Snapshot, incumbent: Plan | None, why: str) -> Plan:
+        """Plan here, with little memory and no solver: training goes on, and people are told."""
+        from scheduler.planner import Planner
+
+        plain = replace(self._options, linear=False, search_steps=0, foresight_seconds=0)
+        plan = Planner(plain).plan(snapshot, incumbent)
+        return replace(plan, warnings=(f"{why}; planned by the plain dispatcher", *plan.warnings))
 
     def rest(self) -> None:
         """End the child; the next plan starts another, without what this one remembers."""

@@ -42,6 +42,7 @@ INNER = {
     "jobs.checkpoint.BadManifest",
     "jobs.definition._Wrong",
     "platforms.bundle.BadArchive",
+    "scheduler.service.planner_process.PlannerFailed",
 }
 
 

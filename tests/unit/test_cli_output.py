@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from scheduler.cli.gantt import gantt
 from scheduler.cli.main import listing_asked
 from scheduler.cli.output import Output, clean, hours, size
-from scheduler.cli.gantt import gantt
 from scheduler.core.plan import Placement, Seat
 
 

@@ -5,7 +5,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from platforms.base import Refused
@@ -17,6 +17,7 @@ json_values = st.recursive(
 )
 
 
+@settings(max_examples=25)
 @given(st.dictionaries(st.text(), json_values))
 def test_an_order_comes_back_as_it_went(order: dict[str, Any]) -> None:
     """Quotes, newlines and odd characters included; the text is a program in any case."""
