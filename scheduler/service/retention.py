@@ -67,7 +67,7 @@ def retain(ports: Ports, now: int) -> None:
 
 
 def sweep_ended(ports: Ports, names: Collection[str], now: int) -> None:
-    """Delete what waits of these jobs, whose sessions have just ended: the time for it is before the next ones begin."""
+    """Delete what waits of these jobs, whose sessions have just ended: before the next ones begin there is time."""
     with ports.database.read() as tx:
         due = {mark.job for mark in discards.everything(tx) if mark.delete_at <= now}
     for job in sorted(due & set(names)):
