@@ -15,7 +15,7 @@ from scheduler.service.snapshot import LOOK_BACK_SECONDS
 from scheduler.store import events, ledger, limits, plans, runs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -59,9 +59,10 @@ def closures(tx: Connection, pool: str, now: int, until: int) -> list[Window]:
     return found
 
 
-def burn_downs(tx: Connection, pools: Mapping[str, Pool], plan: Plan | None, now: int) -> list[BurnDown]:
-    """Return how each quota of each pool burns down, with what ``plan`` will take of it."""
-    charges = ledger.charges(tx, now - LOOK_BACK_SECONDS)
+def burn_downs(
+    tx: Connection, pools: Mapping[str, Pool], plan: Plan | None, charges: Mapping[str, Sequence[Charge]], now: int
+) -> list[BurnDown]:
+    """Return how each quota of each pool burns down by ``charges``, with what ``plan`` will take of it."""
     observed = limits.observed(tx)
     live = runs.live(tx)
     found = []
@@ -86,7 +87,7 @@ def pictures_of(database: Database, pools: Mapping[str, Pool], report: Report) -
         plan = plans.newest(tx)
         past = timeline(tx, pools, None, Window(report.start, report.end), now)
         coming = timeline(tx, pools, plan, Window(now, now + _AHEAD_SECONDS), now)
-        quotas = burn_downs(tx, pools, plan, now)
+        quotas = burn_downs(tx, pools, plan, ledger.charges(tx, now - LOOK_BACK_SECONDS), now)
 
     curves = sorted((job for job in report.jobs if len(job.losses) > 1), key=lambda job: -len(job.losses))
     return [

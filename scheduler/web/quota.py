@@ -5,16 +5,15 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from scheduler.core.ledger import Charge
-from scheduler.report.burn_down import BurnDown, burn_down_of
-from scheduler.report.timeline import upcoming
+from scheduler.service import pictures
 from scheduler.service.meters import meters_of
-from scheduler.store import limits, runs
+from scheduler.store import limits
 from scheduler.web.shapes import BurnDownRow, MeterRow, Quotas
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from scheduler.report.burn_down import BurnDown
     from scheduler.web.source import Source
 
 
@@ -27,23 +26,7 @@ def meter_rows(source: Source, tx: Connection, now: int) -> list[MeterRow]:
 
 def burn_downs(source: Source, tx: Connection, now: int) -> list[BurnDown]:
     """Return how each quota of each pool burns down, with what the newest plan will take of it."""
-    charges = source.charges(tx)
-    observed = limits.observed(tx)
-    plan = source.plan(tx)
-    live = runs.live(tx)
-    found = []
-    for name, pool in sorted(source.pools.items()):
-        ours = [run for run in live if run.pool == name]
-        price = pool.price_microdollars_per_hour
-        planned = [
-            Charge(max(place.start, now), place.end, price_microdollars_per_hour=price)
-            for place in upcoming(plan, ours, name, now)
-        ]
-        found += [
-            burn_down_of(name, quota, charges.get(name, ()), observed.get(name, ()), planned, now)
-            for quota in pool.quotas
-        ]
-    return found
+    return pictures.burn_downs(tx, source.pools, source.plan(tx), source.charges(tx), now)
 
 
 def quotas(source: Source) -> Quotas:

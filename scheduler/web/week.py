@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from scheduler.core.window import DAY, Window
-from scheduler.report.timeline import timeline_of
-from scheduler.store import events, limits, runs
+from scheduler.service import pictures
 from scheduler.web.plan_shapes import SessionRow, Span
 
 if TYPE_CHECKING:
@@ -21,7 +20,6 @@ DAYS = 7
 SETTLED_SECONDS = 7 * DAY
 """Sessions that were planned to end longer ago than that have ended and are settled."""
 _DAYS_BEFORE = 3
-_CLOSURES_SHOWN = 50
 
 
 def span_around(now: int, zone: str) -> Window:
@@ -39,31 +37,7 @@ def span_from(day: date, zone: str) -> Window:
 
 def timeline(source: Source, tx: Connection, span: Window, now: int) -> Timeline:
     """Return what the picture of the week shows."""
-    return timeline_of(
-        span,
-        now,
-        [pool for _, pool in sorted(source.pools.items())],
-        runs.between(tx, span.start, span.end),
-        source.plan(tx),
-        {name: closures(tx, name, now, span.end) for name in source.pools},
-    )
-
-
-def closures(tx: Connection, pool: str, now: int, until: int) -> list[Window]:
-    """Return when a pool was, is and will be closed, as far as the newest events tell; open ends reach ``until``."""
-    found: list[Window] = []
-    since: int | None = None
-    planned_end: int | None = None
-    for event in events.tail(tx, limit=_CLOSURES_SHOWN, kinds=("pool.closed", "pool.opened"), subject=pool):
-        if since is not None:
-            end = event.at if planned_end is None else min(event.at, planned_end)
-            found += [Window(since, end)] if end > since else []
-        since, planned_end = (event.at, event.data.get("until")) if event.kind == "pool.closed" else (None, None)
-    if since is not None:
-        closed_until = limits.closures(tx).get(pool, (planned_end, ""))[0]
-        end = max(until, now + 1) if closed_until is None else closed_until
-        found += [Window(since, end)] if end > since else []
-    return found
+    return pictures.timeline(tx, source.pools, source.plan(tx), span, now)
 
 
 def span(source: Source, day: date | None) -> Span:
