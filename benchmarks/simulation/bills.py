@@ -101,7 +101,7 @@ def _begins(calendar: Calendar, day: date) -> bool:
 
 
 def _local(zone: ZoneInfo, day: date, offset_seconds: int) -> int:
-    """Return the first instant at which clocks of the zone show at least that time of that day."""
+    """Return when clocks of the zone first show that time of that day; one that is skipped counts on from the jump."""
     wanted = datetime(day.year, day.month, day.day, tzinfo=UTC).replace(tzinfo=None) + timedelta(seconds=offset_seconds)
     guess = int(wanted.replace(tzinfo=UTC).timestamp()) - 26 * 3_600
     low, high = guess, guess + 52 * 3_600
@@ -112,4 +112,5 @@ def _local(zone: ZoneInfo, day: date, offset_seconds: int) -> int:
             high = middle
         else:
             low = middle + 1
-    return low
+    shown = datetime.fromtimestamp(low, zone).replace(tzinfo=None)
+    return low + round((shown - wanted).total_seconds())
