@@ -2,6 +2,7 @@
 
 import io
 import tarfile
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -47,11 +48,14 @@ class Account:
         self.files.put_object(Bucket=self.world.bucket, Key=key, Body=data)
 
     def keys(self, prefix: str) -> dict[str, bytes]:
-        """The objects below a prefix."""
-        found = self.files.list_objects_v2(Bucket=self.world.bucket, Prefix=prefix).get("Contents", ())
-        names = [entry["Key"] for entry in found]
-        read = self.files.get_object
-        return {name.removeprefix(prefix): read(Bucket=self.world.bucket, Key=name)["Body"].read() for name in names}
+        """The objects below a prefix; one that vanishes between the listing and the reading is not there."""
+        listed = self.files.list_objects_v2(Bucket=self.world.bucket, Prefix=prefix).get("Contents", ())
+        found: dict[str, bytes] = {}
+        for name in [entry["Key"] for entry in listed]:
+            with suppress(self.files.exceptions.NoSuchKey):
+                answer = self.files.get_object(Bucket=self.world.bucket, Key=name)
+                found[name.removeprefix(prefix)] = answer["Body"].read()
+        return found
 
     def until(self, name: str, *statuses: str) -> dict[str, Any]:
         """Wait, within reason, for one of some statuses, primary or secondary."""
