@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 1160px; margin: 0 auto; padding: 12px; }
-body { overflow-wrap: anywhere; }
+body { overflow-wrap: anywhere; background: Canvas; color: CanvasText; }
 h1 { font-size: 1.4em; margin: .2em 0; } h2 { font-size: 1.1em; margin: 1.4em 0 .3em; }
 .wide { overflow-x: auto; } .wide svg { max-width: 100%; height: auto; }
 table { border-collapse: collapse; } th, td { padding: 3px 8px; text-align: left; border-bottom: 1px solid #8886; }
 th, td { white-space: nowrap; overflow-wrap: normal; } td { white-space: normal; min-width: 3em; }
 .n { text-align: right; font-variant-numeric: tabular-nums; }
-figure { margin: 1em 0; } figcaption { color: GrayText; margin: 0 0 .3em; }
+figure { margin: 1em 0; } figcaption { font-size: .93em; margin: 0 0 .3em; }
 .figures figure img { background: #fff; }
 .bar { width: 80px; min-width: 80px; } .bar div { background: #0072b2; height: 8px; }
 """

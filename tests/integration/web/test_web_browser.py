@@ -6,8 +6,13 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from config.load import load
+from scheduler.app import App
 from scheduler.core.run import Ended, Outcome
 from scheduler.service import queue
+from scheduler.service.letter import letter_of
+from scheduler.service.pictures import pictures_of
+from scheduler.service.reports import last_week, make_report, render
 from scheduler.store import runs
 
 if TYPE_CHECKING:
@@ -83,6 +88,32 @@ def test_every_page_fits_and_can_be_read(site: Any, open_page: Any, scheme: str,
         assert page.evaluate(CONTRAST) == [], path
         grounds.add(page.evaluate("getComputedStyle(document.body).backgroundColor"))
     assert grounds == {"rgb(251, 251, 250)" if scheme == "light" else "rgb(17, 20, 23)"}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("viewport", [WIDE, PHONE], ids=["wide", "phone"])
+def test_the_weekly_report_fits_and_can_be_read_as_a_file_and_as_a_letter(
+    year: World, tmp_path: Path, open_page: Any, scheme: str, viewport: dict[str, int]
+) -> None:
+    """Its HTML has no page of ours around it; a letter's pictures come beside it and are put in place by the reader."""
+    app = App(load(year.config, {}))
+    report = make_report(year.database, app.pools, last_week(year.now, "UTC"), "UTC", year.now)
+    pictures = pictures_of(year.database, app.pools, report)
+    letter = letter_of(report, pictures)
+    html = letter["html"]
+    for name, png in letter["pictures"].items():
+        html = html.replace(f"cid:{name}", f"data:image/png;base64,{png}")
+    page = open_page(viewport=viewport, color_scheme=scheme)
+    for name, text in (("file", render(report, "html", pictures)), ("letter", html)):
+        file = tmp_path / f"{name}.html"
+        file.write_text(text, encoding="utf-8")
+        page.goto(file.as_uri())
+        root = "document.documentElement"
+        assert page.evaluate(f"{root}.scrollWidth - {root}.clientWidth") == 0, f"the {name} is wider than the screen"
+        assert page.evaluate(CONTRAST) == [], name
+        assert page.locator("h1").inner_text() == f"Training report {report.label}"
+    assert page.locator("img").count() == len(pictures)
+    assert page.evaluate("[...document.images].filter((each) => !each.naturalWidth).length") == 0
 
 
 def test_very_long_names_break_nothing(make_world: Callable[..., World], serve: Any, open_page: Any) -> None:
