@@ -26,6 +26,8 @@ table { border-collapse: collapse; } th, td { padding: 3px 8px; text-align: left
 th, td { white-space: nowrap; overflow-wrap: normal; } td { white-space: normal; min-width: 3em; }
 .n { text-align: right; font-variant-numeric: tabular-nums; }
 figure { margin: 1em 0; } figcaption { font-size: .93em; margin: 0 0 .3em; }
+.figures { display: grid; gap: 0 2em; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); }
+.figures figure { min-width: 0; } .figures figure:nth-child(-n+2) { grid-column: 1 / -1; }
 .figures figure img { background: #fff; }
 .bar { width: 80px; min-width: 80px; } .bar div { background: #0072b2; height: 8px; }
 """
