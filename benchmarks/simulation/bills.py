@@ -112,5 +112,8 @@ def _local(zone: ZoneInfo, day: date, offset_seconds: int) -> int:
             high = middle
         else:
             low = middle + 1
-    shown = datetime.fromtimestamp(low, zone).replace(tzinfo=None)
-    return low + round((shown - wanted).total_seconds())
+    if datetime.fromtimestamp(low, zone).replace(tzinfo=None) == wanted:
+        return low
+    # Clocks jump at this very instant, over the time: it comes as much later as it lies past the jump's beginning.
+    jumps_at = datetime.fromtimestamp(low - 1, zone).replace(tzinfo=None) + timedelta(seconds=1)
+    return low + round((wanted - jumps_at).total_seconds())
