@@ -101,15 +101,15 @@ class World:
         }
         return LaunchRequest(key, "pool", 1, deadline, launch, "", {})
 
-    def until(self, key: str, state: SessionState, platform: Platform | None = None) -> Observed:
-        """Wait, within reason, until the platform reports a state."""
+    def until(self, key: str, *states: SessionState, platform: Platform | None = None) -> Observed:
+        """Wait, within reason, until the platform reports one of ``states``."""
         observed = None
         for _ in range(1_000):
             observed = (platform or self.adapter()).find([key], self.clock.now()).get(key)
-            if observed is not None and observed.state == state:
+            if observed is not None and observed.state in states:
                 return observed
             self.patience.wait(0.03)
-        raise AssertionError(f"{key} never became {state}, but {observed}\n{self.output(key)}")
+        raise AssertionError(f"{key} never became {states}, but {observed}\n{self.output(key)}")
 
     def output(self, key: str) -> str:
         """What the session printed."""

@@ -55,7 +55,7 @@ def trained_until(world: World, platform: Platform, key: str, attempt: int, step
                 break
         world.patience.wait(0.02)
     world.store.put(f"runs/{key}/stop", json.dumps({"reason": "enough", "lane": None}).encode())
-    world.until(key, SessionState.ENDED, platform)
+    world.until(key, SessionState.ENDED, platform=platform)
     result = world.result(key)
     assert result["outcome"] == "yielded", (result, b"".join(platform.logs(key, 0, 1 << 20)).decode())
     return int(result["checkpoint_step"])
@@ -64,7 +64,7 @@ def trained_until(world: World, platform: Platform, key: str, attempt: int, step
 def finished(world: World, platform: Platform, key: str, attempt: int) -> dict[str, Any]:
     """Train to the end; return the session's last word."""
     platform.launch(world.request(key, CHARLM, attempt=attempt, seconds=40_000, **OPTIONS), world.clock.now())
-    world.until(key, SessionState.ENDED, platform)
+    world.until(key, SessionState.ENDED, platform=platform)
     result: dict[str, Any] = world.result(key)
     assert result["outcome"] == "finished", b"".join(platform.logs(key, 0, 1 << 20)).decode()
     return result

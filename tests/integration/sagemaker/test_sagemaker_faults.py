@@ -196,7 +196,7 @@ def test_a_lack_of_machines_is_no_failed_attempt_and_closes_the_pool_for_a_while
     world.place.rules.no_capacity.add("uff-lm-1")
     platform = world.adapter()
     platform.launch(waiting("uff-lm-1"), world.clock.now())
-    absent = world.until("uff-lm-1", SessionState.ABSENT, platform)
+    absent = world.until("uff-lm-1", SessionState.ABSENT, platform=platform)
     assert "CapacityError" in absent.detail
     with pytest.raises(Refused, match="CapacityError") as refused:
         platform.launch(waiting("uff-lm-2"), world.clock.now())

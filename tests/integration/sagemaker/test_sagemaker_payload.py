@@ -90,7 +90,7 @@ def test_a_checkpoint_of_another_platform_is_resumed_bit_for_bit(world: World) -
     while b"step 500 " not in b"".join(local.logs("uff-lm-1", 0, 1 << 20)):
         world.patience.wait(0.02)
     local.stop("uff-lm-1", world.clock.now(), force=False)
-    world.until("uff-lm-1", SessionState.ENDED, local)
+    world.until("uff-lm-1", SessionState.ENDED, platform=local)
     stopped = world.result("uff-lm-1")
     assert stopped["outcome"] == "preempted", stopped
     assert 500 <= stopped["checkpoint_step"] < 4_000
@@ -134,6 +134,6 @@ def test_a_spot_job_that_lost_its_instance_is_stopped_and_not_run_again(
     world.place.rules.spot_seconds = 600
     platform = world.adapter(spot="yes")
     platform.launch(waiting("uff-lm-1"), world.clock.now())
-    ended = world.until("uff-lm-1", SessionState.ENDED, platform)
+    ended = world.until("uff-lm-1", SessionState.ENDED, platform=platform)
     assert ended.detail == "Stopped"
     assert ended.ended - ended.started == world.place.billed_seconds() < 600

@@ -26,7 +26,7 @@ def test_live_jobs_of_ours_that_no_run_names_are_found(world: World, waiting: Wa
         key = f"uff-lm-over-{number}"
         ours.launch(waiting(key), world.clock.now())
         ours.stop(key, world.clock.now(), force=False)
-        world.until(key, SessionState.ENDED if world.place.jobs[key].started_at else SessionState.ABSENT, ours)
+        world.until(key, SessionState.ENDED, SessionState.ABSENT, platform=ours)
     known = {"uff-lm-1", "uff-lm-elsewhere"}
     found = ours.strays(known, world.clock.now())
     assert [stray.key for stray in found] == ["uff-lm-0", "uff-lm-2"]
