@@ -7,8 +7,10 @@ planned before every platform and the artifact store have answered: a job might 
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
+from platforms.artifacts.base import StoreError
 from platforms.base import PlatformError, SessionState
 from scheduler.core import job as job_arrows
 from scheduler.core import run as run_arrows
@@ -29,6 +31,7 @@ if TYPE_CHECKING:
     from scheduler.service.ports import Ports
     from scheduler.store.jobs import JobRecord
 
+_REPORT_BYTES = 1 << 20
 AHEAD = 50  # launches of one job that may have been made since the backup, beyond the newest found
 _Found = tuple[str, "Observed"]  # pool and session
 
@@ -56,10 +59,13 @@ def look_back(ports: Ports, now: int) -> bool:
         ports.log.warning("restore.waits", next="nothing is launched until everything has answered")
         return False
     _refresh(ports, seen, now)
+    reported = _reported(ports, [session.key for _, session in found.values()], records)
+    if reported is None:
+        return False
     with ports.database.read() as tx:
         manifests = [record.manifest for record in checkpoints.unexpired(tx)] if found else []
     for (job, attempt), (pool, session) in sorted(found.items(), key=lambda entry: entry[0][::-1]):
-        lanes = _lanes(job, attempt, session.key, manifests)
+        lanes = _lanes(job, attempt, reported[session.key], session.key, manifests)
         if busy & {lane.job for lane in lanes}:
             continue
         busy |= {lane.job for lane in lanes}
@@ -102,10 +108,42 @@ def _refresh(ports: Ports, seen: Observation, now: int) -> None:
             apply(ports, tx, [], seen, [], now)
 
 
-def _lanes(job: str, attempt: int, key: str, manifests: Sequence[Manifest]) -> list[Lane]:
-    """Return the seats of a session: the one it is named by, and those that published under its key."""
-    seats = {0: (job, attempt)}
-    seats |= {manifest.lane: (manifest.job, manifest.attempt) for manifest in manifests if manifest.run == key}
+def _reported(
+    ports: Ports, keys: Sequence[str], records: Mapping[str, JobRecord]
+) -> dict[str, dict[int, tuple[str, int]]] | None:
+    """Return by launch key who sits in which lane, as the lanes' reports tell; None when the store gave no answer.
+
+    A session is named by its first lane. The others report within seconds, long before they save.
+    """
+    seats: dict[str, dict[int, tuple[str, int]]] = {}
+    for key in keys:
+        seats[key] = {}
+        try:
+            for name in ports.artifacts.keys(f"runs/{key}/"):
+                if name.endswith(("/heartbeat.json", "/result.json")):
+                    lane, seat = _seat(ports.artifacts.read(name, _REPORT_BYTES))
+                    if seat[0] in records and seat[1] > records[seat[0]].attempts:
+                        seats[key][lane] = seat
+        except StoreError as error:
+            ports.log.warning("restore.waits", run=key, why=str(error))
+            return None
+        except (ValueError, KeyError, TypeError, RecursionError):
+            ports.log.warning("report.unreadable", run=key)
+    return seats
+
+
+def _seat(report: bytes) -> tuple[int, tuple[str, int]]:
+    document = json.loads(report)
+    return int(document["lane"]), (str(document["job"]), int(document["attempt"]))
+
+
+def _lanes(
+    job: str, attempt: int, reported: Mapping[int, tuple[str, int]], key: str, manifests: Sequence[Manifest]
+) -> list[Lane]:
+    """Return the seats of a session: the one it is named by, those that reported, and those that published."""
+    published = {manifest.lane: (manifest.job, manifest.attempt) for manifest in manifests if manifest.run == key}
+    others = {lane: seat for lane, seat in {**reported, **published}.items() if seat[0] != job}
+    seats = {**others, 0: (job, attempt)}
     return [Lane(index, name, number, (index,), None) for index, (name, number) in sorted(seats.items())]
 
 

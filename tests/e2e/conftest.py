@@ -37,27 +37,17 @@ def stage(make_stage: MakeStage) -> Stage:
 
 
 @pytest.fixture
-def start_stage(make_stage: MakeStage) -> MakeStage:
-    """Starts rehearsals of which a daemon runs two sessions; the command that began each is out of the way.
+def running(make_stage: MakeStage) -> Stage:
+    """A rehearsal of which a daemon runs two sessions; the command that began it was killed, to be out of the way.
 
-    They have more time than the slowest machine needs for a test; ``settled`` cuts them short.
+    It has more time than the slowest machine needs for a test; ``settled`` cuts it short.
     """
-
-    def start(**fields: Any) -> Stage:
-        stage = make_stage(hours=500.0, **fields)
-        command = stage.begin()
-        until(lambda: command.poll() is not None or (stage.has_begun() and len(stage.live()) == 2), "two live sessions")
-        command.kill()
-        command.wait()
-        return stage
-
-    return start
-
-
-@pytest.fixture
-def running(start_stage: MakeStage) -> Stage:
-    """A rehearsal of which a daemon runs two sessions."""
-    return start_stage()
+    stage = make_stage(hours=500.0)
+    command = stage.begin()
+    until(lambda: command.poll() is not None or (stage.has_begun() and len(stage.live()) == 2), "two live sessions")
+    command.kill()
+    command.wait()
+    return stage
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.crashes.processes import until
-from benchmarks.crashes.stage import MODELS, POOLS, Stage
+from benchmarks.crashes.stage import MODELS, Stage
 from scheduler.clock import stopwatch
 
 Settled = Callable[[Stage], None]
@@ -176,13 +176,9 @@ def test_a_backup_taken_while_the_daemon_runs_is_restored_equal(running: Stage) 
 
 
 def test_what_was_launched_after_a_backup_is_found_and_charged_after_a_restore(
-    start_stage: Callable[..., Stage], settled: Settled
+    running: Stage, settled: Settled
 ) -> None:
-    """Sessions that ended since, and those that still run: each in the books to the second, no job in two seats.
-
-    Of sessions for one job each: a second lane that has not saved yet is not known by its key (docs/recovery.md).
-    """
-    running = start_stage(pools=POOLS.replace("devices_per_session = 2", "devices_per_session = 1"))
+    """Sessions that ended since, and those that still run: each in the books to the second, no job in two seats."""
     running.until_saved(count=1)
     copy = running.folder / "backup.db"
     assert running.type("db", "backup", str(copy)).code == 0

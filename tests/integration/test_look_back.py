@@ -1,5 +1,6 @@
 """After an old backup was restored: what was launched since is found before anything else is launched."""
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
@@ -134,6 +135,30 @@ def test_sessions_and_steps_that_the_backup_does_not_know_are_taken_into_the_boo
         assert spent == [(NOW - 5_000, NOW - 4_000)]
         assert due.RESTORED not in due.next_due(tx)
     assert verify(world.database) == []
+
+
+def test_a_second_lane_that_has_not_saved_yet_is_known_by_its_report(world: SimpleNamespace) -> None:
+    """The key names the first job alone; launched again, the other one would train in two seats."""
+    launched(world, "uff-ufm-0001", NOW - 100, runs_seconds=None)
+    for lane, job, attempt in ((0, "ufm", 1), (1, "ucm", 3), (2, "stranger", 1)):
+        report = json.dumps({"lane": lane, "job": job, "attempt": attempt, "phase": "training"}).encode()
+        world.store.put(f"runs/uff-ufm-0001/lane-{lane}/heartbeat.json", report)
+    cycles(world, lambda: world.plans)
+    with world.database.read() as tx:
+        live = runs.get(tx, "uff-ufm-0001")
+        assert [(lane.job, lane.attempt) for lane in live.lanes] == [("ufm", 1), ("ucm", 3)]
+        assert isinstance(jobs.get(tx, "ucm").state, Active)
+        assert jobs.get(tx, "ucm").attempts == 3
+    assert verify(world.database) == []
+
+
+def test_a_report_that_nobody_can_read_stops_no_look(world: SimpleNamespace) -> None:
+    launched(world, "uff-ufm-0001", NOW - 100, runs_seconds=None)
+    world.store.put("runs/uff-ufm-0001/lane-1/heartbeat.json", b"{")
+    cycles(world, lambda: world.plans)
+    assert "report.unreadable" in world.ports.log.said
+    with world.database.read() as tx:
+        assert [lane.job for lane in runs.get(tx, "uff-ufm-0001").lanes] == ["ufm"]
 
 
 def test_nothing_is_planned_before_every_place_has_answered(world: SimpleNamespace) -> None:
