@@ -115,7 +115,9 @@ def serve() -> Any:
     return served
 
 
-@pytest.fixture(scope="session")
+# Not for the session: Playwright keeps an event loop running in this thread until it is stopped, and every later test
+# that runs a loop of its own would be refused.
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
     """Chromium, without a window."""
     program = next(
