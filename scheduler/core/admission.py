@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scheduler.core.quota import longest, reliefs
-from scheduler.core.window import DAY
+from scheduler.core.quota import longest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,27 +51,3 @@ def room(
         if seconds < found.seconds:
             found = Room(seconds, quota.name)
     return found
-
-
-def earliest(
-    pool: Pool,
-    charges: Sequence[Charge],
-    live_ends: Sequence[int],
-    after: int,
-    seconds: int,
-    observed: Sequence[ObservedLimit] = (),
-    within_seconds: int = 35 * DAY,
-) -> int | None:
-    """Return the first instant from ``after`` on at which a session of ``seconds`` is admitted, or None.
-
-    Room can only come where a session ends, hours open or a quota gives relief, so only those instants are tried.
-    """
-    until = after + within_seconds
-    instants = {after, *live_ends, *(window.start for window in pool.open_windows(after, until))}
-    price = pool.price_microdollars_per_hour
-    for quota in pool.quotas:
-        instants |= reliefs(quota, charges, after, until, seconds, observed, price)
-    for instant in sorted(instants):
-        if after <= instant < until and room(pool, charges, live_ends, instant, observed).seconds >= seconds:
-            return instant
-    return None

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import TYPE_CHECKING, assert_never
 
 from scheduler.core.ledger import Charge, cost_within, seconds_within
@@ -163,57 +162,6 @@ def longest(
             return _longest_calendar(quota, charges, start, cap_seconds, observed, price_microdollars_per_hour)
         case _:
             assert_never(quota)
-
-
-def reliefs(
-    quota: Quota,
-    charges: Sequence[Charge],
-    after: int,
-    until: int,
-    seconds: int,
-    observed: Sequence[ObservedLimit] = (),
-    price_microdollars_per_hour: int = 0,
-) -> set[int]:
-    """Return instants among which is every one at which ``quota`` begins to allow a session of ``seconds``.
-
-    Room comes where a window begins, but also before its end, once what the session still takes from the old
-    window fits there; for rolling quotas it comes where old use has shrunk far enough.
-    """
-    mine = [seen for seen in observed if seen.quota == quota.name]
-    limits = {declared_limit(quota), *(seen.limit for seen in mine)}
-    found = {edge for seen in mine for edge in (seen.start, seen.end)}
-    match quota:
-        case CalendarQuota() | MoneyQuota():
-            for window in quota.calendar.windows(after, until):
-                free = (_free_seconds(quota, charges, window, limit, price_microdollars_per_hour) for limit in limits)
-                found.update((window.start, *(window.end - left for left in free)))
-        case FirstUseQuota():
-            span = quota.span_seconds
-            for charge in charges:
-                found.update((charge.end, charge.start - span, charge.end - span))
-            for window in _first_use_windows(quota, charges, after - span, until):
-                used = seconds_within(charges, window)
-                found.update((window.end, *(window.end - max(0, limit - used) for limit in limits)))
-        case RollingQuota():
-            found |= _rolling_reliefs(quota, charges, seconds, limits)
-        case _:
-            assert_never(quota)
-    return found
-
-
-def _rolling_reliefs(quota: RollingQuota, charges: Sequence[Charge], seconds: int, limits: set[int]) -> set[int]:
-    span = quota.span_seconds
-    edges = sorted({edge + shift for charge in charges for edge in (charge.start, charge.end) for shift in (0, span)})
-    use = _RollingUse(charges, span).at
-    found = {edge - shift for edge in edges for shift in (0, seconds)}
-    found |= {use(edge) + edge - limit for edge in edges for limit in limits}
-    for one, other in pairwise(edges):
-        high, low = use(one), use(other)
-        for target in (wanted for limit in limits for wanted in (limit, limit - seconds)):
-            if low <= target < high:
-                reached = one - (target - high) * (other - one) // (high - low)
-                found |= {reached, reached + 1, reached - seconds, reached + 1 - seconds}
-    return found
 
 
 def _longest_calendar(

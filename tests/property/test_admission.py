@@ -1,10 +1,10 @@
-"""Admission says yes exactly where concurrency, hours and every quota allow it, and finds the first such instant."""
+"""Admission says yes exactly where concurrency, hours and every quota allow it."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.admission import Room, earliest, room
+from scheduler.core.admission import Room, room
 from scheduler.core.ledger import Charge
 from scheduler.core.pool import Pool
 from scheduler.core.quota import (
@@ -89,55 +89,8 @@ def test_room_is_what_the_tightest_rule_leaves(case: Case, grain: int) -> None:
     assert bounds[found.limited_by] == found.seconds
 
 
-@settings(max_examples=150)
-@given(cases, grains, st.integers(1, 10))
-def test_the_earliest_start_has_room_and_none_before_it_has(case: Case, grain: int, length: int) -> None:
-    """Compared with trying every half hour, and the seconds around the answer."""
-    pool, charges, live_ends, observed = case
-    after, seconds = ZERO + grain * GRAIN, length * GRAIN
-
-    def fits(start: int) -> bool:
-        return room(pool, charges, live_ends, start, observed).seconds >= seconds
-
-    found = earliest(pool, charges, live_ends, after, seconds, observed, within_seconds=HORIZON)
-    tried = next((start for start in range(after, after + HORIZON, GRAIN) if fits(start)), None)
-    if found is None:
-        assert tried is None
-        return
-    assert after <= found < after + HORIZON
-    assert fits(found)
-    assert tried is None or found <= tried
-    assert found == after or not fits(found - 1)
-
-
 def pool_with(*quotas: Quota, **fields: int) -> Pool:
     return Pool("p", "local", "x", quotas=quotas, session_cap_seconds=12 * HOUR, **fields)  # type: ignore[arg-type]
-
-
-def test_a_session_may_begin_before_the_window_that_gives_it_room() -> None:
-    """Three hours are used today and one is left: four hours fit from 23:00 on, over midnight."""
-    pool = pool_with(CalendarQuota("day", 4 * HOUR, Calendar("day")))
-    assert earliest(pool, [Charge(0, 3 * HOUR)], [], 5 * HOUR, 4 * HOUR) == 23 * HOUR
-
-
-def test_a_rolling_quota_gives_room_while_old_use_leaves() -> None:
-    pool = pool_with(RollingQuota("rolling", 4 * HOUR, DAY))
-    used = [Charge(0, 3 * HOUR), Charge(20 * HOUR, 21 * HOUR)]
-    assert earliest(pool, used, [], 22 * HOUR, 3 * HOUR) == 24 * HOUR
-    assert earliest(pool, used, [], 22 * HOUR, 4 * HOUR) == 41 * HOUR
-
-
-def test_a_limit_that_shrank_for_a_while_gives_room_when_it_is_back() -> None:
-    pool = pool_with(CalendarQuota("day", 4 * HOUR, Calendar("day")))
-    shrunk = [ObservedLimit("day", 0, 9 * HOUR, HOUR, at=1)]
-    assert earliest(pool, [], [], HOUR, 2 * HOUR, shrunk) == 9 * HOUR
-
-
-def test_no_start_is_found_for_what_never_fits() -> None:
-    pool = pool_with(CalendarQuota("day", HOUR, Calendar("day")))
-    assert earliest(pool, [], [], 0, 3 * HOUR) is None
-    assert earliest(pool, [], [], 0, 2 * HOUR) == 23 * HOUR  # an hour of each day
-    assert earliest(pool_with(), [], [], 0, 13 * HOUR) is None
 
 
 @pytest.mark.parametrize(
