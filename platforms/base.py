@@ -68,8 +68,6 @@ class Capabilities:
     cancels: bool = True  # stop(force=True) works from outside
     asks_to_leave: bool = True  # stop(force=False) reaches the payload; else only the artifact store's stop flag does
     tails_logs: bool = False  # logs can be read while the session runs
-    survives_daemon: bool = True  # sessions live on when the daemon dies
-    keeps_output_on_kill: bool = True  # files survive a session that is killed
     heeds_stop_flag: bool = True  # every session sees the artifact store's stop flag; else Observed.heeds tells which
     needs_person: bool = False  # nothing runs before a person takes the session in hand
     finds_strays: bool = False  # strays() finds sessions of ours that our books do not name

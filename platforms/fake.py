@@ -140,7 +140,6 @@ class FakePlatform:
         self.capabilities = Capabilities(
             reports_quota=bool(cloud.quota),
             tails_logs=True,
-            survives_daemon=True,
             finds_strays=True,
             visibility_seconds=max(script.hidden_seconds for script in (cloud.usual, *cloud.scripts)),
         )

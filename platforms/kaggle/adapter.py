@@ -80,8 +80,6 @@ class KagglePlatform:
             cancels=True,
             asks_to_leave=False,
             tails_logs=True,
-            survives_daemon=True,
-            keeps_output_on_kill=False,
             heeds_stop_flag=not chosen.relays(context.store_kind),
             finds_strays=True,
             visibility_seconds=math.ceil(launch_seconds * max(1.0, float(context.clock.get("scale", 1.0)))),

@@ -101,6 +101,7 @@ def logs(
     lane: Annotated[int | None, typer.Option("--lane", min=0, help="Only this lane's lines.")] = None,
 ) -> None:
     """Write what a session printed. With --json, one object a line."""
+    from scheduler.core.run import Ended
     from scheduler.service.sessions import followed_log, lane_lines, lines, log_pieces
 
     cli: Cli = ctx.obj
@@ -116,7 +117,9 @@ def logs(
     for line in lines(pieces) if lane is None else lane_lines(pieces, run, lane):
         written = True
         _write_line(cli, line)
-    if not written:
+    if not written and not platform.capabilities.tails_logs and not isinstance(run.state, Ended):
+        cli.out.say(f"{key} is not over, and {run.pool} shows what a session printed only afterwards.")
+    elif not written:
         cli.out.say(f"{key} has printed nothing that is kept.")
 
 

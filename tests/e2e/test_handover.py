@@ -91,6 +91,9 @@ def test_a_person_takes_runs_and_hands_in_a_session(tmp_path: Path, schedctl: Ty
     notebook, _data = schedctl("handover", "take", key, "--out", "lab")["files"]
     cell = json.loads((tmp_path / notebook).read_bytes())["cells"][1]["source"]
     (tmp_path / "cell.py").write_text("".join(cell))
+    words = [sys.executable, "-m", "scheduler", "--config", "config.toml", "runs", "logs", key]
+    said = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=True).stderr
+    assert said == f"{key} is not over, and studio-lab shows what a session printed only afterwards.\n"
     subprocess.run([sys.executable, tmp_path / "cell.py"], cwd=tmp_path / "lab", check=True, capture_output=True)
     schedctl("handover", "give", key, f"lab/{key}-result.zip")
 
