@@ -1,20 +1,26 @@
 """The planner against its bounds and against other schedulers: prints a table, writes benchmarks/out/planner.json.
 
-    python benchmarks/bench_planner.py [--quick] [--seeds N] [--weeks N] [TRACE.csv]
+    python benchmarks/bench_planner.py [--quick] [--only PART] [--seeds N] [--years N] [--weeks N] [TRACE.csv]
 
-Every figure is a ratio within this run, seeds fixed. ``--quick`` leaves out what takes minutes. With a trace (CSV:
-submit seconds, duration seconds, GPUs, deadline or empty) only that is planned and compared.
+Every figure is a ratio within this run, seeds fixed. The file is written after every part, so that an interrupted run
+keeps what it has measured; ``--only PART`` measures that part again and keeps the others. ``--quick`` leaves out what
+takes minutes. Progress goes to standard error. With a trace (CSV: submit seconds, duration seconds, GPUs, deadline or
+empty) only that is planned and compared.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import platform
 import subprocess
 import sys
+import time
+from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run as a script, it imports its own package by path
@@ -25,6 +31,9 @@ from benchmarks.planner.trace import BadTrace, read_trace  # noqa: E402
 from scheduler.core.plan import Plan  # noqa: E402
 from scheduler.planner import Options, Planner, value, verify  # noqa: E402
 from scheduler.planner.differ import outlooks  # noqa: E402
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 # Figure -> (at least or at most, how much): the targets this project set itself.
 TARGETS: dict[str, tuple[str, float]] = {
@@ -49,61 +58,111 @@ TARGETS: dict[str, tuple[str, float]] = {
     "lane_hours_per_quota_hour": (">=", 1.9),
 }
 
-
-def main() -> None:
-    """Measure, print, write."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("trace", nargs="?", type=Path, help="plan the jobs of this CSV instead")
-    parser.add_argument("--quick", action="store_true", help="skip the year, the big case and the 10,000-job solve")
-    parser.add_argument("--seeds", type=int, default=8, help="random cases of 50 x 6 (default 8)")
-    parser.add_argument("--years", type=int, default=2, help="simulated years (default 2)")
-    parser.add_argument("--weeks", type=int, default=52, help="weeks in a simulated year (default 52)")
-    parser.add_argument("--only-big", action="store_true", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.only_big:
-        print(json.dumps(figures.big()))
-        return
-    if options.trace is not None:
-        replay(options.trace)
-        return
-    found: figures.Figures = {}
-    large = range(min(3, options.seeds))
-    for some in figures.quality(range(options.seeds), large):
-        found |= some
-    found |= figures.deadlines(large)
-    found |= figures.stability(range(min(4, options.seeds)))
-    found |= figures.lanes()
-    found["warm_over_cold_1000"] = figures.warm(1_000, 1)
-    if not options.quick:
-        found["warm_over_cold_10000"] = figures.warm(10_000, 4)
-        found |= in_a_process_of_its_own()
-        found |= figures.years(range(options.years), options.weeks)
-    report(found, options.seeds)
+# The dispatcher without a solver: the worst of these parts is the figure.
+ALONE = ("dispatcher_ratio_seeds", "dispatcher_ratio_50x6", "dispatcher_ratio_1000x50")
 
 
-def in_a_process_of_its_own() -> figures.Figures:
-    """Run the big case alone, so that its peak memory is its own."""
-    command = [sys.executable, __file__, "--only-big"]
+@dataclass(frozen=True, slots=True)
+class Extent:
+    """How much is measured: seeds of the cases by size, simulated years and their weeks, processes at a time."""
+
+    small: range
+    large: range
+    years: range
+    weeks: int
+    workers: int
+
+
+def big_alone(extent: Extent) -> figures.Figures:
+    """Run the big case in a process of its own, so that its peak memory is its own."""
+    del extent
+    command = [sys.executable, __file__, "--big-alone"]
     done = subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True)
     answer: figures.Figures = json.loads(done.stdout)
     return answer
 
 
-def report(found: figures.Figures, seeds: int) -> None:
-    """Print the table and write the file."""
-    print(f"\n{'figure':28} {'measured':>10}  target")
-    for name, (relation, target) in TARGETS.items():
-        if name in found:
-            met = found[name] >= target if relation == ">=" else found[name] <= target
-            print(f"{name:28} {found[name]:10.4f}  {relation} {target:g}{'' if met else '   not met'}")
+# What takes a machine's time as its figure comes first, one by one; the long ones, which count only hours, come last.
+PARTS: dict[str, Callable[[Extent], figures.Figures]] = {
+    "seeds": lambda _: figures.seeds(),
+    "large": lambda extent: figures.large(extent.large),
+    "big": big_alone,
+    "warm": lambda _: figures.warm(1_000, 1),
+    "warm-10000": lambda _: figures.warm(10_000, 4),
+    "lanes": lambda _: figures.lanes(),
+    "deadlines": lambda extent: figures.deadlines(extent.large),
+    "churn": lambda extent: figures.stability(extent.small[:4]),
+    "small": lambda extent: figures.small(extent.small, extent.workers),
+    "years": lambda extent: figures.years(extent.years, extent.weeks, extent.workers),
+}
+LONG = {"big", "warm-10000", "years"}
+
+
+def main() -> None:
+    """Measure, print, write."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trace", nargs="?", type=Path, help="plan the jobs of this CSV instead")
+    parser.add_argument("--quick", action="store_true", help=f"skip {', '.join(sorted(LONG))}; half the seeds")
+    parser.add_argument("--only", metavar="PART", choices=PARTS, help=f"measure one part: {', '.join(PARTS)}")
+    parser.add_argument("--seeds", type=int, help="random cases of 50 x 6 (default 8, quick 4)")
+    parser.add_argument("--years", type=int, default=2, help="simulated years (default 2)")
+    parser.add_argument("--weeks", type=int, default=52, help="weeks in a simulated year (default 52)")
+    parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1), help="processes (default 2)")
+    parser.add_argument("--big-alone", action="store_true", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.big_alone:
+        print(json.dumps(figures.big()))
+        return
+    if options.trace is not None:
+        replay(options.trace)
+        return
+    seeds = options.seeds or (4 if options.quick else 8)
+    large = min(3, seeds) if not options.quick else 1
+    extent = Extent(range(seeds), range(large), range(options.years), options.weeks, max(1, options.workers))
+    chosen = [options.only] if options.only else [name for name in PARTS if not (options.quick and name in LONG)]
+    found: dict[str, Any] = written() if options.only else {}
+    for number, name in enumerate(chosen, 1):
+        figures.say(f"{name} (part {number} of {len(chosen)})")
+        started = time.monotonic()
+        found |= PARTS[name](extent)
+        found.setdefault("part_seconds", {})[name] = round(time.monotonic() - started, 1)
+        write(found, seeds)
+    report(found)
+
+
+def written() -> dict[str, Any]:
+    """Return what an earlier run has left, or nothing."""
+    path = ROOT / "benchmarks" / "out" / "planner.json"
+    found: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return found
+
+
+def write(found: dict[str, Any], seeds: int) -> None:
+    """Write what is known so far, and what it was measured on."""
     out = ROOT / "benchmarks" / "out"
     out.mkdir(parents=True, exist_ok=True)
+    alone = [found[key] for key in ALONE if key in found]
+    if len(alone) == len(ALONE):
+        found["dispatcher_ratio_min"] = min(alone)
     facts = {
         "seeds": seeds,
-        "machine": f"{platform.machine()}, {platform.system()}",
+        "machine": f"{platform.machine()}, {platform.system()}, {os.cpu_count()} cores",
         "versions": {"python": platform.python_version(), "highspy": version("highspy"), "numpy": version("numpy")},
     }
-    (out / "planner.json").write_text(json.dumps(found | facts, indent=2) + "\n", encoding="utf-8")
+    half = out / "planner.json.part"
+    half.write_text(json.dumps(found | facts, indent=2) + "\n", encoding="utf-8")
+    half.replace(out / "planner.json")
+
+
+def report(found: dict[str, Any]) -> None:
+    """Print the table."""
+    print(f"{'figure':28} {'measured':>10}  target")
+    for name, (relation, target) in TARGETS.items():
+        if name not in found:
+            print(f"{name:28} {'-':>10}  {relation} {target:g}   not measured")
+            continue
+        met = found[name] >= target if relation == ">=" else found[name] <= target
+        print(f"{name:28} {found[name]:10.4f}  {relation} {target:g}{'' if met else '   not met'}")
 
 
 def replay(path: Path) -> None:

@@ -159,7 +159,7 @@ def test_short_years_overdraw_nothing_and_give_every_ratio(capsys: pytest.Captur
     found = figures.years(range(1), 2)
     assert {"goodput_over_limit", "goodput_over_static", "flow_over_fifo", "rolling_over_calendar"} <= set(found)
     assert all(0.2 < ratio < 5 for ratio in found.values())
-    lines = capsys.readouterr().out.splitlines()
+    lines = capsys.readouterr().err.splitlines()
     assert len(lines) == 5
     assert all("0 windows overdrawn" in line for line in lines)
 
@@ -181,14 +181,54 @@ def test_two_lanes_sell_nearly_two_hours_per_hour() -> None:
     assert figures.lanes()["lane_hours_per_quota_hour"] > 1.9
 
 
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where a benchmark run of this test writes."""
+    monkeypatch.setattr(bench_planner, "ROOT", tmp_path)
+    return tmp_path / "benchmarks" / "out"
+
+
+def run(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> None:
+    monkeypatch.setattr("sys.argv", ["bench_planner.py", *arguments])
+    bench_planner.main()
+
+
 def test_the_report_has_every_figure_of_the_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert set(bench_planner.TARGETS) == FIGURES
-    monkeypatch.setattr(bench_planner, "ROOT", tmp_path)
-    bench_planner.report(dict.fromkeys(FIGURES, 0.5), 8)
-    written = json.loads((tmp_path / "benchmarks" / "out" / "planner.json").read_text())
+    given = [*FIGURES - {"dispatcher_ratio_min"}, *bench_planner.ALONE]
+    parts = {name: lambda _, name=name: {name: 0.5} for name in given}
+    monkeypatch.setattr(bench_planner, "PARTS", parts)
+    run(monkeypatch)
+    written = json.loads((folder / "planner.json").read_text())
     assert set(written) >= FIGURES | {"seeds", "machine", "versions"}
     out = capsys.readouterr().out
     assert "big_seconds                      0.5000  <= 8" in out
     assert "seed_ratio_min                   0.5000  >= 0.99   not met" in out
+
+
+def test_a_run_that_is_interrupted_keeps_what_it_has_measured(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(_: bench_planner.Extent) -> figures.Figures:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(
+        bench_planner, "PARTS", {"one": lambda _: {"big_mib": 1.0}, "two": interrupted, "three": lambda _: {}}
+    )
+    with pytest.raises(KeyboardInterrupt):
+        run(monkeypatch)
+    assert json.loads((folder / "planner.json").read_text())["big_mib"] == 1.0
+
+
+def test_measuring_one_part_again_keeps_the_others(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(
+        bench_planner, "PARTS", {"one": lambda _: {"big_mib": 1.0}, "two": lambda _: {"big_ratio": 0.9}}
+    )
+    run(monkeypatch)
+    monkeypatch.setitem(bench_planner.PARTS, "two", lambda _: {"big_ratio": 0.95})
+    run(monkeypatch, "--only", "two")
+    written = json.loads((folder / "planner.json").read_text())
+    assert (written["big_mib"], written["big_ratio"]) == (1.0, 0.95)
+    assert "big_seconds                           -  <= 8   not measured" in capsys.readouterr().out
