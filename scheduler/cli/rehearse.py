@@ -47,6 +47,7 @@ _NO_ENVIRONMENT: dict[str, str] = {}
 _PROGRESS_WALL_SECONDS = 0.5
 _LEAD_WALL_SECONDS = 1.5  # what the emulators take to start, which is nobody's scheduled time
 _LINE_EVERY_WALL_SECONDS = 15.0
+_PICTURE_WIDTH = 1_400
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -91,7 +92,7 @@ def rehearse(  # noqa: PLR0913, PLR0917 - one parameter per option
     """
     cli: Cli = ctx.obj
     out = out.expanduser().absolute()
-    asked_at = clock.real_now()
+    asked_at = clock.process_began()  # what --epoch tells was true before a second went by in starting
     if resume:
         app = _app(reopen(out))
     else:
@@ -342,11 +343,15 @@ def _week(rehearsal: Rehearsal, app: App) -> Week:
 
 
 def _write(out: Path, week: Week, app: App) -> None:
-    from scheduler.report.gantt import week_svg
+    from scheduler.core.window import Window
+    from scheduler.report.timeline import timeline_svg
+    from scheduler.service.pictures import timeline
 
+    with app.database.read() as tx:
+        sessions = timeline(tx, app.pools, None, Window(week.start, week.end), week.end)
     for name, text in {
         "week.json": json.dumps(to_json(week), indent=2) + "\n",
-        "week.svg": week_svg(week, app.pools, app.settings.zone),
+        "week.svg": timeline_svg(sessions, app.settings.zone, _PICTURE_WIDTH) + "\n",
     }.items():
         fresh = out / f"{name}.new"
         fresh.write_text(text)

@@ -147,6 +147,8 @@ class ConcurrencyFull(Reason):
 
     def sentence(self, zone: str = "UTC") -> str:
         until = f" until {show(self.until, zone)}" if self.until is not None else ""
+        if self.sessions == 1:
+            return f"{self.pool}: its one session is busy{until}"
         return f"{self.pool}: all {self.sessions} sessions are busy{until}"
 
 

@@ -145,7 +145,7 @@ def burn_down_svg(chart: BurnDown, zone: str, width: int | None = None, height: 
     parts.append(f'<circle class="dot" cx="{frame.x(now)}" cy="{_TOP + tall * y:.1f}" r="3.5"/>')
     parts.extend(_dates(frame, chart, zone, height))
     more = (
-        f"{amount(chart.left, chart.unit)} of {amount(chart.limit, chart.unit)} left; "
+        f"{amount(chart.left, chart.unit)} of {amount(chart.limit, chart.unit)} not used yet; "
         f"{amount(chart.left_at_end, chart.unit)} at the end by the plan."
     )
     return frame.document(parts, height, f"{chart.pool}, {chart.quota}: what is left over time", more, GUTTER)

@@ -77,7 +77,8 @@ class Frame:
         else:
             whole = self.width + gutter
             size = f'viewBox="{-gutter} 0 {whole} {height:g}" width="{whole}" height="{height:g}"'
-            own = f"<style>{STYLE.replace(':root', 'svg')}</style>"
+            ground = "svg { color-scheme: light dark; background: Canvas; }"
+            own = f"<style>{ground}{STYLE.replace(':root', 'svg')}</style>"
         kind = "chart axis" if gutter and self.width is None else "chart"
         return (
             f'<svg xmlns="http://www.w3.org/2000/svg" class="{kind}" role="img" {size} aria-label={attribute(title)}>'

@@ -52,6 +52,7 @@ def document_of(report: Report) -> Document:
             _pools(report),
             _waste(report),
             _jobs(report),
+            _forecasts(report),
             _losses(report),
             _quotas(report),
             _plan(report),
@@ -158,18 +159,13 @@ def _jobs(report: Report) -> Section:
         ">resumed",
         ">elsewhere",
         ">saved",
-        "done by",
-        "deadline",
     )
-    rows = tuple(_job_row(job, report.zone) for job in report.jobs)
     shares = tuple(min(1.0, job.step / job.target_step) if job.target_step else 0.0 for job in report.jobs)
-    note = "Forecasts give the expected day and one standard error of the measured speed to either side."
-    return Section("Jobs", (note,), Table(columns, rows, shares)) if rows else Section("Jobs", ("No jobs.",))
+    rows = tuple(_job_row(job) for job in report.jobs)
+    return Section("Jobs", (), Table(columns, rows, shares)) if rows else Section("Jobs", ("No jobs.",))
 
 
-def _job_row(job: JobReport, zone: str) -> tuple[str, ...]:
-    speed = "-" if job.steps_per_hour is None else f"{job.steps_per_hour:,.0f} ± {job.sigma or 0:.0%}"
-    due = instant(job.deadline, zone) + (" (at risk)" if job.at_risk else "")
+def _job_row(job: JobReport) -> tuple[str, ...]:
     return (
         _clean(job.name),
         job.state,
@@ -178,24 +174,40 @@ def _job_row(job: JobReport, zone: str) -> tuple[str, ...]:
         f"{job.step / job.target_step:.1%}" if job.target_step else "-",
         f"{job.steps:,}",
         f"{job.steps_before:,}",
-        speed,
+        "-" if job.steps_per_hour is None else f"{job.steps_per_hour:,.0f} ± {job.sigma or 0:.0%}",
         str(job.runs),
         str(job.resumes),
         str(job.resumed_elsewhere),
         str(job.checkpoints),
-        _forecast(job, zone),
-        due,
     )
 
 
-def _forecast(job: JobReport, zone: str) -> str:
+def _forecasts(report: Report) -> Section:
+    rows = tuple(
+        (_clean(job.name), *_dates(job, report.zone), instant(job.deadline, report.zone), _keeps(job))
+        for job in report.jobs
+        if job.forecast is not None or job.deadline is not None
+    )
+    if not rows:
+        return Section("Forecast", ("No job has a forecast or a deadline.",))
+    note = "Earliest and latest are one standard error of the measured speed to either side."
+    columns = ("job", "done by", "earliest", "latest", "rests on", "deadline", "kept")
+    return Section("Forecast", (note,), Table(columns, rows))
+
+
+def _dates(job: JobReport, zone: str) -> tuple[str, ...]:
+    """Return the days of a forecast and what it rests on."""
     if job.forecast is None:
+        return "-", "-", "-", "-"
+    ends = (job.forecast.expected, job.forecast.earliest, job.forecast.latest)
+    days = (datetime.fromtimestamp(at, UTC).astimezone(ZoneInfo(zone)).strftime("%a %Y-%m-%d") for at in ends)
+    return *days, job.forecast.basis
+
+
+def _keeps(job: JobReport) -> str:
+    if job.deadline is None:
         return "-"
-    ends = (job.forecast.earliest, job.forecast.expected, job.forecast.latest)
-    early, middle, late = (
-        datetime.fromtimestamp(at, UTC).astimezone(ZoneInfo(zone)).strftime("%Y-%m-%d") for at in ends
-    )
-    return f"{middle} ({early} to {late}, by {job.forecast.basis})"
+    return "at risk" if job.at_risk else "yes"
 
 
 def _losses(report: Report) -> Section:

@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from scheduler.report.document import Document, Table
     from scheduler.report.picture import Picture
 
+WORDS_ON_ONE_LINE = 24
+"""Cells with so many letters are not broken: dates, states, names."""
+
 _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 1160px; margin: 0 auto; padding: 12px; }
@@ -24,7 +27,7 @@ h1 { font-size: 1.4em; margin: .2em 0; } h2 { font-size: 1.1em; margin: 1.4em 0 
 .wide { overflow-x: auto; } .wide svg { max-width: 100%; height: auto; }
 table { border-collapse: collapse; } th, td { padding: 3px 8px; text-align: left; border-bottom: 1px solid #8886; }
 th, td { white-space: nowrap; overflow-wrap: normal; } td { white-space: normal; min-width: 3em; }
-.n { text-align: right; font-variant-numeric: tabular-nums; }
+.t { white-space: nowrap; } .n { text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 figure { margin: 1em 0; } figcaption { font-size: .93em; margin: 0 0 .3em; }
 .figures { display: grid; gap: 0 2em; grid-template-columns: repeat(auto-fit, minmax(min(100%, 440px), 1fr)); }
 .figures figure { min-width: 0; } .figures figure:nth-child(-n+2) { grid-column: 1 / -1; }
@@ -78,10 +81,14 @@ def _table(table: Table) -> Iterator[str]:
     heads = (f"<th{mark}>{escape(title.lstrip('>'))}</th>" for title, mark in zip(table.columns, marks, strict=True))
     yield f'<div class="wide"><table><tr>{"".join(heads)}{"<th></th>" if bars else ""}</tr>'
     for index, row in enumerate(table.rows):
-        cells = "".join(f"<td{mark}>{escape(cell)}</td>" for cell, mark in zip(row, marks, strict=True))
+        cells = "".join(f"<td{mark or _short(cell)}>{escape(cell)}</td>" for cell, mark in zip(row, marks, strict=True))
         bar = _bar(table.shares[index]) if bars else ""
         yield f"<tr>{cells}{bar}</tr>"
     yield "</table></div>"
+
+
+def _short(cell: str) -> str:
+    return ' class="t"' if len(cell) <= WORDS_ON_ONE_LINE else ""
 
 
 def _bar(share: float) -> str:

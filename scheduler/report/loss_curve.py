@@ -22,10 +22,12 @@ def loss_curve_svg(
     height: int = 200,
     *,
     axes: bool = True,
+    whole: bool = True,
 ) -> str:
     """Return the picture of (step, loss), nothing for fewer than two points; losses that are no numbers are left out.
 
-    Without ``axes`` it is the line alone, as small as a word.
+    It spans all steps from 0 to the target, or if not ``whole`` those of its points alone. Without ``axes`` it is the
+    line alone, as small as a word.
     """
     known = sorted((step, loss) for step, loss in points if math.isfinite(loss))
     if len(known) < 2:
@@ -35,19 +37,23 @@ def loss_curve_svg(
     losses = [loss for _, loss in known]
     margin = (max(losses) - min(losses)) * 0.08 or max(abs(losses[0]) * 0.05, 1e-6)
     low, high = min(losses) - margin, max(losses) + margin
-    right = max(target_step, known[-1][0], 1)
-    placed = [(step / right, (high - loss) / (high - low)) for step, loss in known]
+    left, right = (0, max(target_step, known[-1][0], 1)) if whole else (known[0][0], known[-1][0])
+
+    def across(step: float) -> float:
+        return (step - left) / max(1, right - left)
+
+    placed = [(across(step), (high - loss) / (high - low)) for step, loss in known]
     parts: list[str] = []
     if axes:
         for value in ticks(low, high):
             y = top + tall * (high - value) / (high - low)
             parts.append(f'<line class="grid" x1="0" x2="{frame.x(1)}" y1="{y:.1f}" y2="{y:.1f}"/>')
             parts.append(f'<text x="{-GUTTER}" y="{y + 4:.1f}">{value:g}</text>')
-        for step in ticks(0, right, 5):
-            anchor = "end" if step / right > 0.95 else "middle" if step else ""
-            parts.append(f'<text class="{anchor}" x="{frame.x(step / right)}" y="{height - 4}">{short(step)}</text>')
-        if target_step:
-            at = frame.x(target_step / right)
+        for step in ticks(left, right, 5):
+            anchor = "end" if across(step) > 0.95 else "middle" if across(step) > 0.02 else ""
+            parts.append(f'<text class="{anchor}" x="{frame.x(across(step))}" y="{height - 4}">{short(step)}</text>')
+        if target_step and whole:
+            at = frame.x(across(target_step))
             parts.append(f'<line class="edge" x1="{at}" x2="{at}" y1="{top}" y2="{top + tall}"/>')
     parts.append(curve(frame, placed, top, tall, "measured"))
     if axes and len(placed) <= _DOTS_MAX:

@@ -62,7 +62,7 @@ class QuotaNow:
 class ReportFacts:
     """What a report is made of. ``before`` is the week ahead of ``week``; ``speeds`` are keyed by job and pool.
 
-    ``seen_at`` tells by manifest key when a checkpoint arrived.
+    ``seen_at`` tells by manifest key when a checkpoint arrived; ``since`` is when the first job was added.
     """
 
     label: str
@@ -76,13 +76,15 @@ class ReportFacts:
     plan: Plan | None
     quotas: Sequence[QuotaNow]
     needs: Sequence[Need]
+    since: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Spent:
     """Where a pool's metered seconds went. All parts but ``offered`` and ``expired`` add up to ``charged``.
 
-    ``offered`` is the quota's share of the week, ``expired`` what windows that ended in the week left unused.
+    ``offered`` is the quota's share of the week; ``expired`` what windows left unused that ended in the week, and after
+    the first job was added.
     """
 
     offered: int = 0
@@ -260,7 +262,7 @@ def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Ch
         overhead=charged - running - unattributed - useful - set_up - lost,
         running=running,
         unattributed=unattributed,
-        expired=_expired(week, pool, charges, span),
+        expired=_expired(week, pool, charges, span, facts.since or 0),
         cost_microdollars=cost_within(charges, span),
         sessions=sessions,
         refused_starts=sum(
@@ -293,11 +295,11 @@ def _offered(week: WeekFacts, pool: Pool, span: Window) -> int:
     return round(sum(shares))
 
 
-def _expired(week: WeekFacts, pool: Pool, charges: Sequence[Charge], span: Window) -> int:
+def _expired(week: WeekFacts, pool: Pool, charges: Sequence[Charge], span: Window, since: int) -> int:
     if not pool.quotas or isinstance(pool.quotas[0], MoneyQuota | RollingQuota):
         return 0
     quota, observed = pool.quotas[0], week.observed.get(pool.name, ())
-    ended = [w for w in windows(quota, charges, span.start, span.end) if span.start < w.end <= span.end]
+    ended = [w for w in windows(quota, charges, span.start, span.end) if max(span.start, since) < w.end <= span.end]
     return sum(max(0, limit_at(quota, w.start, observed) - seconds_within(charges, w)) for w in ended)
 
 

@@ -253,9 +253,9 @@ def _bars(
 def _label(frame: Frame, left: float, y: float, text: str, wide: float, style: str) -> str:
     """Return the text if it fits, cut to its bar in any case."""
     needed = len(text) * _LETTER + 7
-    if needed > wide * _WIDE:
+    if needed > wide * (frame.width or _WIDE):
         return ""
-    roomy = " roomy" if needed > wide * _NARROW else ""
+    roomy = " roomy" if frame.width is None and needed > wide * _NARROW else ""
     return (
         f'<svg x="{frame.x(left)}" y="0" width="{frame.length(wide)}" height="100%">'
         f'<text class="bar-label {style}{roomy}" x="4" y="{y:g}">{words(text)}</text></svg>'

@@ -106,7 +106,7 @@ def pictures_of(database: Database, pools: Mapping[str, Pool], report: Report) -
             _picture(
                 f"loss-{number}",
                 f"{job.name}: held-out loss over steps",
-                partial(loss_curve_svg, job.name, job.losses, job.target_step),
+                partial(loss_curve_svg, job.name, job.losses, job.target_step, whole=False),
                 _SMALL,
             )
             for number, job in enumerate(sorted(curves[:_CURVES_MAX], key=lambda job: job.name))

@@ -82,6 +82,7 @@ def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zon
             for m in meters(tx, pools, now)
         ]
         found = needs(tx, week.start, now)
+        since = jobs.first_added(tx)
         # Retention deletes files, not history: an expired checkpoint was useful all the same.
         manifests = [record.manifest for record in records if record.seen_at < week.end]
         this, before = (
@@ -101,6 +102,7 @@ def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zon
             plan=plan,
             quotas=quotas,
             needs=found,
+            since=since,
         )
     )
 

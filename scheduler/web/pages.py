@@ -180,7 +180,9 @@ class Pages:
         """One week's report."""
         found = archive.report(self._source, known_week(label))
         curves = [
-            (job.name, loss_curve_svg(job.name, job.losses, 0, height=120)) for job in found.jobs if len(job.losses) > 1
+            (job.name, loss_curve_svg(job.name, job.losses, job.target_step, height=120, whole=False))
+            for job in found.jobs
+            if len(job.losses) > 1
         ][:_CURVES_SHOWN]
         with self._source.read() as tx:
             return self._page(

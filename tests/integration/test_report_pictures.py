@@ -82,7 +82,7 @@ def test_a_page_shows_the_week_the_plan_each_quota_and_each_curve(database: Data
     page = render(report, "html", pictures)
     assert page.count("<svg xmlns") == 4
     assert "kaggle, hours &lt;b&gt;: what is left over time" in page
-    assert "26.0 h of 30.0 h left" in page, "the picture and the table count from the same books"
+    assert "26.0 h of 30.0 h not used yet" in page, "the picture and the table count from the same books"
     assert "From 3.5 at step 1,000 to 2.5 at step 2,000 of 5,000" in page
     assert "<b>" not in page
 

@@ -40,6 +40,7 @@ CASES: list[tuple[Reason, list[str]]] = [
     (PoolClosed("desk", "switched off", None), ["desk", "switched off"]),
     (ConcurrencyFull("kaggle", 2, AT), ["kaggle", "2 sessions", "14:05"]),
     (ConcurrencyFull("kaggle", 2, None), ["kaggle", "2 sessions"]),
+    (ConcurrencyFull("desk", 1, AT), ["desk", "one session is busy", "14:05"]),
     (LeftoverTooShort("kaggle", 660, 2400), ["kaggle", "11 min", "40 min"]),
     (Outbid("kaggle", "uff-main", 3.14159, 4.5, AT), ["kaggle", "uff-main", "3.14", "weight 4.5;", "14:05"]),
     (Outbid("kaggle", "uff-main", None, None, None), ["kaggle", "uff-main"]),

@@ -130,6 +130,12 @@ def test_two_quota_weeks_that_touch_the_week_offer_one_quota_and_the_ended_one_e
     assert report.total.expired == 22 * HOUR
 
 
+def test_hours_before_the_first_job_were_nobodys_to_use() -> None:
+    """The quota's week that ended on Saturday had passed before the first job came on Sunday."""
+    assert report_of(facts(since=START + 6 * DAY)).total.expired == 0
+    assert report_of(facts(since=START + 4 * DAY)).total.expired == 22 * HOUR
+
+
 def test_a_deadline_before_the_late_end_of_the_forecast_is_at_risk_and_needs_a_person(report: Report) -> None:
     (job,) = report.jobs
     assert job.at_risk
