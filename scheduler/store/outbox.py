@@ -38,6 +38,7 @@ _KNOWN = select(outbox.c.id).where(
     outbox.c.channel == bindparam("channel"),
 )
 _OF_KIND = select(outbox.c.period, outbox.c.channel, outbox.c.sent_at).where(outbox.c.kind == bindparam("kind"))
+_WORDS = _KNOWN.with_only_columns(outbox.c.sent_at, outbox.c.body)
 _INSERT = insert(outbox)
 _OLD = (
     select(outbox.c.id)
@@ -93,6 +94,15 @@ def sent_by_period(tx: Connection, kind: str) -> dict[str, dict[str, int | None]
     for row in tx.execute(_OF_KIND, {"kind": kind}):
         found.setdefault(row.period, {})[row.channel] = row.sent_at
     return found
+
+
+def words(tx: Connection, kind: str, period: str, channel: str) -> tuple[int | None, dict[str, Any]] | None:
+    """Return when a message was sent, if it was, and its body; None when there is none of this name.
+
+    The body is empty when what it said was forgotten (see :func:`empty`).
+    """
+    row = tx.execute(_WORDS, {"kind": kind, "period": period, "channel": channel}).first()
+    return None if row is None else (row.sent_at, codec.load(row.body))
 
 
 def stuck(tx: Connection, attempts: int) -> list[tuple[str, str, str, int, str]]:

@@ -11,7 +11,7 @@ from fastapi import APIRouter, HTTPException, Path, Query
 from fastapi.responses import PlainTextResponse
 
 from scheduler.service.reports import render
-from scheduler.web import archive, books, plan, quota, week
+from scheduler.web import archive, books, letters, plan, quota, week
 from scheduler.web import queue as queues
 from scheduler.web import runs as sessions
 from scheduler.web.leaf import PAGE_ROWS, Leaf
@@ -20,6 +20,7 @@ from scheduler.web.shapes import (
     Fault,
     JobDetail,
     Ledger,
+    Letter,
     Log,
     Quotas,
     Reports,
@@ -41,6 +42,7 @@ Rows = Annotated[int, Query(ge=1, le=500, description="How many entries a page h
 JobName = Annotated[str, Path(min_length=1, max_length=200)]
 JobState = Literal["queued", "active", "held", "done", "failed", "cancelled"]
 Week = Annotated[str, Path(pattern=r"^[0-9]{4}-W[0-9]{2}$", description="ISO week, such as 2026-W47.")]
+Channel = Annotated[str, Path(min_length=1, max_length=100, description="As `/reports` names it: email, slack ...")]
 Text = Annotated[str | None, Query(max_length=200)]
 _INSTANT_MAX = 253_402_300_799  # the end of the year 9999
 _DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
@@ -139,6 +141,11 @@ def routers(source: Source, tails: LogTails) -> tuple[APIRouter, APIRouter]:  # 
         """Return a week's report, as ``schedctl report weekly --json`` does."""
         found: dict[str, Any] = finite(asdict(archive.report(source, known_week(week))))
         return found
+
+    @api.get("/reports/{week}/letters/{channel}", responses=_MISSING)
+    def letter(week: Week, channel: Channel) -> Letter:
+        """Return a week's report as it was sent to a channel."""
+        return letters.letter(source, known_week(week), channel)
 
     @plain.get("/reports/{week}/text", response_class=PlainTextResponse, responses=_TEXT)
     def report_text(week: Week, form: Literal["text", "markdown"] = "text") -> str:

@@ -13,12 +13,13 @@ from scheduler.report.burn_down import burn_down_svg
 from scheduler.report.document import document_of
 from scheduler.report.loss_curve import loss_curve_svg
 from scheduler.report.timeline import timeline_svg
+from scheduler.service.alerts import WEEKLY
 from scheduler.service.plan_diff import NoPlanToCompare
-from scheduler.store import counts, jobs
-from scheduler.web import archive, assets, books, plan, quota, show, week
+from scheduler.store import counts, jobs, outbox
+from scheduler.web import archive, assets, books, letters, plan, quota, show, week
 from scheduler.web import queue as queues
 from scheduler.web import runs as sessions
-from scheduler.web.api import JobName, JobState, Page, Week, day_of, known_week
+from scheduler.web.api import Channel, JobName, JobState, Page, Week, day_of, known_week
 from scheduler.web.leaf import Leaf
 from scheduler.web.status import condition, newest_needs, pool_rows
 
@@ -68,6 +69,7 @@ class Pages:
             ("/ledger", self.ledger),
             ("/reports", self.reports),
             ("/reports/{label}", self.report),
+            ("/reports/{label}/letters/{channel}", self.letter),
         ):
             routes.add_api_route(path, page, methods=["GET"], response_model=None)
         return routes
@@ -190,11 +192,21 @@ class Pages:
                 "reports",
                 tx,
                 report=found,
+                sent=outbox.sent_by_period(tx, WEEKLY).get(label, {}),
                 document=document_of(found),
                 curves=[(name, picture) for name, picture in curves if picture],
                 most=_ROWS_SHOWN,
                 most_lines=_LINES_SHOWN,
             )
+
+    def letter(self, label: Week, channel: Channel) -> HTMLResponse:
+        """One week's report as it was sent: a letter stands alone, words stand in a page of ours."""
+        written = letters.page(self._source, known_week(label), channel)
+        if written is not None:
+            return HTMLResponse(written, headers={"content-security-policy": letters.POLICY})
+        found = letters.letter(self._source, label, channel)
+        with self._source.read() as tx:
+            return self._page("letter.html", "reports", tx, letter=found)
 
     def _page(self, template: str, place: str, tx: Any, **context: Any) -> HTMLResponse:
         source, now = self._source, self._source.now

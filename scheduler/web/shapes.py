@@ -293,6 +293,16 @@ class Reports(Shape):
     reports: list[ReportRow]
 
 
+class Letter(Shape):
+    """A week's report as it was sent to a channel; ``sent`` is None while it waits."""
+
+    week: str
+    channel: str
+    sent: int | None
+    subject: str
+    text: str
+
+
 class Revision(Shape):
     """A word that changes when anything does."""
 

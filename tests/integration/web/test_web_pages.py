@@ -11,7 +11,7 @@ import pytest
 from jobs.spec import JobSpec
 from scheduler.core.job import Held
 from scheduler.core.ledger import EntryKind, LedgerEntry
-from scheduler.store import jobs, ledger, limits, runs
+from scheduler.store import jobs, ledger, limits, outbox, runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,6 +94,41 @@ def test_every_page_has_its_landmarks_one_heading_and_a_name_for_every_table(sit
         assert all(th.get("scope") for th in page.all("th")), path
         ids = [found["id"] for _, found in page.tags if "id" in found]
         assert len(ids) == len(set(ids)), path
+
+
+def test_the_archive_shows_what_was_sent_and_not_what_the_books_say_now(
+    make_world: Callable[..., World], serve: Any
+) -> None:
+    world = make_world()
+    body = {
+        "subject": "Training report 2026-W40",
+        "text": f"41.0 h of {EVIL} were kept",
+        "html": '<!doctype html><style>p { color: red; }</style><p>41.0 h</p><img src="cid:week" alt="the week">',
+        "pictures": {"week": "iVBORw0KGgo="},
+    }
+    with world.database.write() as tx:
+        for channel in ("email", "slack"):
+            outbox.add(tx, "weekly-report", "2026-W40", channel, body, world.now)
+        outbox.sent(tx, outbox.pending(tx, world.now)[0].id, world.now)
+        outbox.add(tx, "weekly-report", "2026-W39", "email", {}, world.now - 99)
+    with serve(world) as site:
+        answer = site.get("/reports/2026-W40/letters/email")
+        assert answer.text == body["html"].replace("cid:week", "data:image/png;base64,iVBORw0KGgo=")
+        assert answer.headers["content-security-policy"].endswith("; sandbox")
+        assert "script-src" not in answer.headers["content-security-policy"]
+        page = read(site, "/reports/2026-W40/letters/slack")
+        assert page.problems == []
+        assert "41.0 h of <script>" in "".join(page.words)
+        assert "not sent yet" in "".join(page.words)
+        told = site.json("/api/v1/reports/2026-W40/letters/email")
+        assert told == {
+            "week": "2026-W40", "channel": "email", "sent": world.now, "subject": body["subject"], "text": body["text"]
+        }  # fmt: skip
+        for path in ("/reports", "/reports/2026-W40"):
+            assert "/reports/2026-W40/letters/slack" in {a.get("href") for a in read(site, path).all("a")}, path
+        assert "was forgotten" in site.get("/reports/2026-W39/letters/email").text
+        for path in ("/reports/2026-W40/letters/pigeon", "/reports/2026-W39/letters/email"):
+            assert site.get(path).status_code == site.get(f"/api/v1{path}").status_code == 404
 
 
 def test_no_page_runs_or_styles_anything_inline_or_loads_from_elsewhere(site: Any) -> None:
