@@ -15,7 +15,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from platforms.artifacts.s3.store import S3Store
-from platforms.base import Capabilities, Misconfigured, Observed, QuotaReading, Refused, SessionState, Unreachable
+from platforms.base import (
+    Capabilities,
+    Misconfigured,
+    Observed,
+    PlatformError,
+    QuotaReading,
+    Refused,
+    SessionState,
+    Unreachable,
+)
 from platforms.sagemaker import answers, sdk
 from platforms.sagemaker.logs import read_logs
 from platforms.sagemaker.poller import Look, Poller
@@ -90,7 +99,7 @@ class SageMakerPlatform:
         """Start a training job named by the key; see Platform.launch."""
         order = self._order(request, now)
         body = training_job(order, replace(self._settings, image=self._image))
-        with answers.translated("launch", now):
+        with answers.translated("look up", now):
             standing = self._describe(request.key)
         if standing is not None:
             return self._adopt(request.key, standing, now)
@@ -106,11 +115,7 @@ class SageMakerPlatform:
             raise Misconfigured("sagemaker", "launch", "a spot job without checkpoints may never end", remedy)
         with answers.translated("launch", now):
             self._upload(request)
-            self._create(body)
-            standing = self._describe(request.key)
-        if standing is None:
-            raise Unreachable("sagemaker", "launch", f"{request.key} was created and is not there")
-        return self._adopt(request.key, standing, now)
+            return self._adopt(request.key, self._create(body), now)
 
     def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
         """Return what is known of each key; see Platform.find.
@@ -232,24 +237,34 @@ class SageMakerPlatform:
             digest.update(f"{name}\0{hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode())
         return digest.hexdigest()
 
-    def _create(self, body: Mapping[str, Any]) -> None:
-        """Create the job. Botocore may have repeated a request that was answered unheard: then the name is taken."""
-        from botocore.exceptions import ClientError, HTTPClientError
+    def _create(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Create the job and return its description.
 
+        Only an error that proves that nothing was done is raised as it is; after any other the name tells. Raises
+        Unreachable when the name cannot be looked up, or is not there although the job may have been created.
+        """
+        from botocore.exceptions import BotoCoreError, ClientError
+
+        key, why = body["TrainingJobName"], "it was created"
         try:
             if self._settings.launcher == "sdk":
                 sdk.create_training_job(body, self._sdk_session)
             else:
                 self._jobs.create_training_job(**body)
-        except ClientError as error:
-            server_failed = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode", 0) >= 500
-            if answers.code_of(error) in answers.IN_USE:
-                return
-            if not server_failed or self._describe(body["TrainingJobName"]) is None:
+        except (BotoCoreError, ClientError, OSError) as error:
+            if answers.is_refusal(error, "CreateTrainingJob"):
                 raise
-        except HTTPClientError:
-            if self._describe(body["TrainingJobName"]) is None:
-                raise
+            why = str(error)
+        try:
+            with answers.translated("look up"):
+                description = self._describe(key)
+        except PlatformError as error:
+            raise Unreachable(
+                "sagemaker", "launch", f"{why}; whether {key} is there cannot be told: {error.why}"
+            ) from error
+        if description is None:
+            raise Unreachable("sagemaker", "launch", f"{why}; {key} is not there yet")
+        return description
 
     def _adopt(self, key: str, description: Mapping[str, Any], now: int) -> Observed:
         if not is_ours(description, key, self._owner):

@@ -23,7 +23,13 @@ _CREDENTIALS = frozenset({
     "UnrecognizedClientException", "InvalidClientTokenId", "SignatureDoesNotMatch", "InvalidSignatureException",
     "ExpiredToken", "ExpiredTokenException", "IncompleteSignature", "MissingAuthenticationToken", "OptInRequired",
 })  # fmt: skip
-_THROTTLED = frozenset({"ThrottlingException", "Throttling", "TooManyRequestsException", "RequestLimitExceeded"})
+# All of botocore's words for it: which of them comes depends on the service, and on what stands before it.
+_THROTTLED = frozenset({
+    "ThrottlingException", "Throttling", "ThrottledException", "RequestThrottled", "RequestThrottledException",
+    "TooManyRequestsException", "RequestLimitExceeded", "LimitExceededException", "BandwidthLimitExceeded",
+    "PriorRequestNotComplete", "ProvisionedThroughputExceededException", "TransactionInProgressException",
+    "EC2ThrottledException", "SlowDown", "429",
+})  # fmt: skip
 _CAPACITY = frozenset({"CapacityError", "InsufficientCapacityException", "ServiceQuotaExceededException"})
 _LIMIT = re.compile(r"\bis (\d+) Instances", re.IGNORECASE)
 _THROTTLED_SECONDS = 120
@@ -34,6 +40,20 @@ CAPACITY_SECONDS = 900
 def code_of(error: ClientError) -> str:
     """Return AWS's own word for an error."""
     return str(error.response.get("Error", {}).get("Code", ""))
+
+
+def is_refusal(error: Exception, operation: str) -> bool:
+    """Tell whether an error proves that ``operation`` was not carried out.
+
+    Botocore repeats what was not answered, and what it is told then says nothing about the requests before.
+    """
+    from botocore.exceptions import ClientError, NoCredentialsError, ParamValidationError, PartialCredentialsError
+
+    if isinstance(error, ClientError):
+        told = error.response.get("ResponseMetadata", {})
+        once = told.get("RetryAttempts", 0) == 0 and told.get("HTTPStatusCode", 500) < 500
+        return once and error.operation_name == operation and code_of(error) not in IN_USE
+    return isinstance(error, ParamValidationError | NoCredentialsError | PartialCredentialsError)
 
 
 class Throttled(Unreachable):

@@ -16,7 +16,7 @@ from platforms.base import Misconfigured, PlatformError, Refused, SessionState, 
 from platforms.emulators.sagemaker.rules import Fault, Faults
 
 if TYPE_CHECKING:
-    from platforms.base import LaunchRequest
+    from platforms.base import LaunchRequest, Platform
 
 World = Any  # see conftest.py
 Waiting = Callable[[str], "LaunchRequest"]
@@ -180,6 +180,35 @@ def test_throttling_that_lasts_starts_nothing_and_waits(
     assert world.place.jobs == {}
 
 
+@pytest.mark.parametrize("fault", [Fault.THROTTLED, Fault.SERVER_ERROR, Fault.DROP])
+def test_a_launch_that_was_done_and_cannot_be_seen_is_never_refused(
+    world: World, waiting: Waiting, monkeypatch: pytest.MonkeyPatch, fault: Fault
+) -> None:
+    """After a refusal the daemon launches the job anew under another name: it would run twice."""
+    monkeypatch.setattr("platforms.artifacts.s3.client._ATTEMPTS", 1)
+    world.place.faults.draw = lambda _: fault if world.place.jobs else None
+    with pytest.raises(Unreachable):
+        world.adapter().launch(waiting("uff-lm-1"), world.clock.now())
+    assert list(world.place.jobs) == ["uff-lm-1"]
+
+
+@pytest.mark.parametrize("seen", [True, False])
+def test_the_refusal_of_a_repeated_request_says_nothing_about_the_first(
+    world: World, waiting: Waiting, monkeypatch: pytest.MonkeyPatch, seen: bool
+) -> None:
+    """The client repeats what was not answered, and what was done unheard stands when the repetition is turned away."""
+    monkeypatch.setattr("platforms.artifacts.s3.client._ATTEMPTS", 2)
+    world.place.faults.add("CreateTrainingJob", Fault.DROP_AFTER_COMMIT, Fault.THROTTLED)
+    platform = world.adapter()
+    if seen:
+        assert platform.launch(waiting("uff-lm-1"), world.clock.now()).key == "uff-lm-1"
+    else:
+        monkeypatch.setattr(platform, "_describe", lambda _: None)  # AWS shows a new job a moment later
+        with pytest.raises(Unreachable):
+            platform.launch(waiting("uff-lm-1"), world.clock.now())
+    assert list(world.place.jobs) == ["uff-lm-1"]
+
+
 def test_a_job_of_somebody_else_is_neither_adopted_nor_stopped(world: World, waiting: Waiting) -> None:
     world.adapter(owner="them").launch(waiting("uff-lm-1"), world.clock.now())
     ours = world.adapter(owner="us")
@@ -260,7 +289,7 @@ def test_under_any_schedule_of_faults_a_key_is_one_job_and_the_charge_is_the_bil
     keys = [f"uff-lm-{block * 10 + number}" for number in range(10)]
     for seed, key in enumerate(keys, block * 10):
         draw_from(random.Random(seed), faults)
-        answered(partial(platform.launch, bundled(waiting(key), bundle), world.clock.now()))
+        answered(partial(launched, world, platform, bundled(waiting(key), bundle)))
         answered(partial(platform.stop, key, world.clock.now(), force=False))
         faults.draw = lambda _: None
         assert set(platform.find([key], world.clock.now())) == {key} & set(world.place.jobs)
@@ -269,6 +298,16 @@ def test_under_any_schedule_of_faults_a_key_is_one_job_and_the_charge_is_the_bil
         job.join(20)
     seen = world.adapter().find(keys, world.clock.now()).values()
     assert sum(0 if one.started is None else one.ended - one.started for one in seen) == world.place.billed_seconds()
+
+
+def launched(world: World, platform: "Platform", request: "LaunchRequest") -> None:
+    """Launch once. What is not "unknown" must be true, for the daemon builds on it."""
+    try:
+        platform.launch(request, world.clock.now())
+    except (Refused, Misconfigured):
+        assert request.key not in world.place.jobs
+        raise
+    assert request.key in world.place.jobs
 
 
 def draw_from(chance: random.Random, faults: Faults) -> None:
