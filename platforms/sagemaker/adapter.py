@@ -30,7 +30,7 @@ from platforms.sagemaker.logs import read_logs
 from platforms.sagemaker.poller import Look, Poller
 from platforms.sagemaker.request import WORK_DIR, Order, is_ours, training_job, valid_name
 from platforms.sagemaker.settings import read_settings
-from platforms.sagemaker.state import INTERRUPTED, TERMINAL, ends_by, failure, observed
+from platforms.sagemaker.state import INTERRUPTED, NO_MACHINE, TERMINAL, ends_by, failure, observed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -244,6 +244,7 @@ class SageMakerPlatform:
         Unreachable when the name cannot be looked up, or is not there although the job may have been created.
         """
         from botocore.exceptions import BotoCoreError, ClientError
+        from botocore.parsers import ResponseParserError
 
         key, why = body["TrainingJobName"], "it was created"
         try:
@@ -251,7 +252,7 @@ class SageMakerPlatform:
                 sdk.create_training_job(body, self._sdk_session)
             else:
                 self._jobs.create_training_job(**body)
-        except (BotoCoreError, ClientError, OSError) as error:
+        except (BotoCoreError, ClientError, ResponseParserError, OSError) as error:
             if answers.is_refusal(error, "CreateTrainingJob"):
                 raise
             why = str(error)
@@ -282,6 +283,8 @@ class SageMakerPlatform:
             if answers.code_of(error) in answers.MISSING:
                 return None
             raise
+        if "TrainingJobStatus" not in description:  # something on the way answered in AWS's place
+            raise Unreachable("sagemaker", "look up", f"an answer without a status for {key}", "Check the network")
         return description
 
     def _stop(self, key: str) -> None:
@@ -299,7 +302,7 @@ class SageMakerPlatform:
         try:
             self._jobs.delete_training_job(TrainingJobName=key)
         except ClientError as error:
-            if answers.code_of(error) not in answers.MISSING | answers.DENIED:
+            if answers.code_of(error) not in answers.MISSING | answers.DENIED | answers.UNKNOWN:
                 raise
 
     def _learn(self, description: Mapping[str, Any], seen: Observed) -> None:
@@ -307,8 +310,9 @@ class SageMakerPlatform:
         kind, reason = failure(description)
         if seen.state != SessionState.ABSENT or not kind:
             return
-        since = int(description["LastModifiedTime"].timestamp())
-        if kind == "CapacityError":
+        last = description.get("LastModifiedTime") or description.get("TrainingEndTime") or description["CreationTime"]
+        since = int(last.timestamp())
+        if kind == NO_MACHINE:
             until = since + answers.CAPACITY_SECONDS
             self._rest = (until, Refused("sagemaker", "launch", reason, wait_until=until))
         elif kind == "ClientError":

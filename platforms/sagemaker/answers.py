@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 # A job that is not there is told in either of two ways.
 MISSING = frozenset({"ResourceNotFound", "ResourceNotFoundException", "ValidationException"})
 IN_USE = frozenset({"ResourceInUse", "ResourceInUseException"})
+UNKNOWN = frozenset({"UnknownOperationException", "NotImplemented"})  # of a server that is not AWS, or not all of it
 DENIED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"})
 
 _CREDENTIALS = frozenset({
@@ -71,6 +72,7 @@ def translated(action: str, now: int = 0) -> Iterator[None]:
         PartialCredentialsError,
         ProfileNotFound,
     )
+    from botocore.parsers import ResponseParserError
 
     try:
         yield
@@ -85,7 +87,7 @@ def translated(action: str, now: int = 0) -> Iterator[None]:
         if action != "connect":
             raise
         raise Misconfigured("sagemaker", action, str(error), "Correct credentials or endpoint") from error
-    except (BotoCoreError, OSError, StoreUnreachable) as error:
+    except (BotoCoreError, ResponseParserError, OSError, StoreUnreachable) as error:
         raise Unreachable("sagemaker", action, str(error), "Check the network and AWS's status page") from error
     except StoreError as error:
         raise Misconfigured("sagemaker", action, error.why, error.remedy) from error

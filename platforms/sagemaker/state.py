@@ -14,7 +14,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from datetime import datetime
 
-TERMINAL = frozenset({"Completed", "Failed", "Stopped"})
+TERMINAL = frozenset({"Completed", "Failed", "Stopped", "Deleting"})  # only what is over can be deleted
+NO_MACHINE = "CapacityError"  # the class of a failure that nobody's code had a part in
 INTERRUPTED = frozenset({"Interrupted", "Restarting"})
 # How long after its end a job's bill may take to appear.
 _BILL_SECONDS = 600
@@ -37,12 +38,14 @@ def observed(description: Mapping[str, Any], now: int) -> Observed:
         return Observed(key, state, arn, started, detail=status)
     if started is None:
         return Observed(key, SessionState.ABSENT, arn, detail=f"never started: {_why(description)}")
-    billed, ended = description.get("BillableTimeInSeconds"), _seconds(description.get("TrainingEndTime"))
-    if billed is None and (ended is None or now < ended + _BILL_SECONDS):
-        return Observed(key, SessionState.RUNNING, arn, started, detail=f"{status}, not billed yet")
-    if billed is not None:
-        ended = started + int(billed)
-    return Observed(key, SessionState.ENDED, arn, started, ended, _why(description))
+    billed, end = description.get("BillableTimeInSeconds"), description.get("TrainingEndTime")
+    if billed is None:
+        if end is None or now < end.timestamp() + _BILL_SECONDS:
+            return Observed(key, SessionState.RUNNING, arn, started, detail=f"{status}, not billed yet")
+        billed = round((end - description["TrainingStartTime"]).total_seconds())
+    if not billed and failure(description)[0] == NO_MACHINE:
+        return Observed(key, SessionState.ABSENT, arn, detail=f"never started: {_why(description)}")
+    return Observed(key, SessionState.ENDED, arn, started, started + int(billed), _why(description))
 
 
 def ends_by(description: Mapping[str, Any]) -> int:

@@ -41,3 +41,10 @@ def test_missing_credentials_are_no_outage() -> None:
 def test_silence_is_unreachable() -> None:
     with pytest.raises(StoreUnreachable), translated("read", "a", "team"):
         raise exceptions.ReadTimeoutError(endpoint_url="http://127.0.0.1")
+
+
+def test_an_answer_that_cannot_be_read_is_no_answer() -> None:
+    from botocore.parsers import ResponseParserError
+
+    with pytest.raises(StoreUnreachable), translated("list", "a/", "team"):
+        raise ResponseParserError("invalid XML")

@@ -36,6 +36,7 @@ def at(seconds: int) -> datetime:
         ("Failed", "Failed", True, SessionState.ENDED),
         ("Failed", "Failed", False, SessionState.ABSENT),
         ("Stopped", "Stopped", False, SessionState.ABSENT),
+        ("Deleting", "Completed", True, SessionState.ENDED),
     ],
 )
 def test_states_are_told_from_status_and_meter(status: str, secondary: str, started: bool, state: SessionState) -> None:
@@ -55,6 +56,22 @@ def test_the_end_is_believed_when_the_bill_is_there_or_overdue() -> None:
     assert observed(job, END + 599).state is SessionState.RUNNING
     late = observed(job, END + 600)
     assert (late.state, late.started, late.ended) == (SessionState.ENDED, START, END)
+
+
+def test_the_end_of_an_overdue_bill_is_as_far_from_the_start_as_it_was() -> None:
+    """Instants of AWS have fractions; cutting each of them off could make a second more of the time between."""
+    times = {name: datetime.fromtimestamp(at, UTC) for name, at in (("Start", START + 0.8), ("End", END + 0.1))}
+    job = description("Stopped", "Stopped", TrainingStartTime=times["Start"], TrainingEndTime=times["End"])
+    late = observed(job, NOW)
+    assert (late.started, late.ended) == (START, END - 1)
+
+
+def test_a_job_that_got_no_machine_was_never_a_session_whatever_times_it_shows() -> None:
+    times = {"TrainingStartTime": at(START), "TrainingEndTime": at(START + 5)}
+    job = description("Failed", "Failed", **times, FailureReason="CapacityError: Unable to provision")
+    assert observed({**job, "BillableTimeInSeconds": 0}, NOW).state is SessionState.ABSENT
+    assert observed({**job, "BillableTimeInSeconds": 5}, NOW).state is SessionState.ENDED, "what is billed was one"
+    assert observed(job, START + 10).state is SessionState.RUNNING, "a bill may come"
 
 
 def test_a_failure_is_told_with_its_class() -> None:

@@ -40,6 +40,7 @@ def code_of(error: ClientError) -> str:
 def translated(action: str, key: str, bucket: str) -> Iterator[None]:
     """Turn what the S3 client raises into StoreError and its kin."""
     from botocore.exceptions import BotoCoreError, ClientError, NoCredentialsError, PartialCredentialsError
+    from botocore.parsers import ResponseParserError
 
     try:
         yield
@@ -48,7 +49,7 @@ def translated(action: str, key: str, bucket: str) -> Iterator[None]:
     except (NoCredentialsError, PartialCredentialsError) as error:
         remedy = "Give the daemon credentials by a profile, a role or the environment; see docs/artifact-store.md"
         raise StoreError(action, key, str(error), remedy) from error
-    except (BotoCoreError, OSError) as error:
+    except (BotoCoreError, ResponseParserError, OSError) as error:
         raise StoreUnreachable(action, key, str(error), "Check the endpoint and the network") from error
 
 
