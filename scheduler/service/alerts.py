@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from scheduler.service.deadlines import AT_RISK, watch_deadlines
 from scheduler.service.deliver import deliver
+from scheduler.service.gates import GATE_FAILED, watch_gates
 from scheduler.service.letter import letter_of
 from scheduler.service.pictures import pictures_of
 from scheduler.service.reports import last_week, make_report
@@ -39,6 +40,7 @@ _WORDS = {
     "job.fail": "the job failed",
     "job.park": "the job is held until a person releases it",
     AT_RISK: "its deadline may be missed",
+    GATE_FAILED: "its gate cannot open: the job it waits for failed or was cancelled",
     "checkpoint.quarantined": "a checkpoint is damaged",
     "daemon.started": "the daemon started",
     "report.failed": "the weekly report could not be made",
@@ -70,6 +72,7 @@ def mail(ports: Ports, mailing: Mailing, now: int) -> None:
         _write_report(ports, mailing, planned[WEEKLY], now)
     if ALERTS in planned and now >= planned[ALERTS] + mailing.alerts_every_seconds and not _is_quiet(mailing, now):
         watch_deadlines(ports, now)
+        watch_gates(ports, now)
         _write_alerts(ports, mailing, planned[ALERTS], now)
     deliver(ports, mailing.channels, now)
 

@@ -23,16 +23,11 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
-from jobs.spec import JobSpec
-from scheduler.core.plan import Placement, Plan, Seat
-from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
-from scheduler.service import alerts
-from scheduler.service.alerts import Mailing, alerts_in, mail
+from scheduler.core.window import DAY, HOUR
 from scheduler.service.deliver import AppriseChannel, DeliveryFailed, EmailChannel, SlackChannel, deliver
 from scheduler.service.reports import needs
-from scheduler.store import due, events, jobs, outbox, plans
+from scheduler.store import events, outbox
 from scheduler.store.engine import Database
-from scheduler.store.events import Event
 
 NOW = 1_795_000_000
 CANARY = "canary-password-0123"
@@ -269,101 +264,7 @@ class Away:
         raise DeliveryFailed("nobody listens")
 
 
-def test_a_deadline_that_comes_to_be_at_risk_is_told_once_and_again_when_it_was_safe_between(
-    database: Database,
-) -> None:
-    box = Box()
-    mailing = Mailing({"box": box}, "UTC", Calendar("week", "UTC"), 900, None)
-    spec = JobSpec(
-        name="ufm", role="manager", command=("x",), target_step=100, steps_per_hour=10.0, deadline=NOW + 20 * HOUR
-    )
-    with database.write() as tx:
-        jobs.add(tx, spec, NOW)
-    ports = ports_on(database)
-
-    def look(at: int, planned_hours: int) -> list[str]:
-        with database.write() as tx:
-            place = Placement("p", at, at + planned_hours * HOUR, (Seat("ufm", 1, 10 * planned_hours),))
-            plans.save(tx, Plan(at, (place,), ()), at)
-        mail(ports, mailing, at)
-        mail(ports, mailing, at + HOUR)
-        with database.read() as tx:
-            return [event.kind for event in events.tail(tx, kinds=("deadline.at_risk", "deadline.kept"))]
-
-    mail(ports, mailing, NOW)
-    assert look(NOW + HOUR, 10) == [], "done after 11 hours, after 15 at the latest"
-    assert look(NOW + 8 * HOUR, 10) == ["deadline.at_risk"], "after 18 hours, after 22 at the latest"
-    assert look(NOW + 10 * HOUR, 10) == ["deadline.at_risk"], "told once"
-    assert look(NOW + 12 * HOUR, 0) == ["deadline.at_risk"], "nothing is planned at all"
-    with database.write() as tx:
-        jobs.note_progress(tx, "ufm", 90, None)
-    assert look(NOW + 14 * HOUR, 5) == ["deadline.at_risk", "deadline.kept"]
-    assert len(box.sent) == 1
-
-
 def test_a_server_that_is_away_is_a_failure_in_words(tmp_path: Path) -> None:
     channel = EmailChannel("127.0.0.1", 1, False, "", "", "s@example.org", ("a@example.org",), 2)
     with pytest.raises(DeliveryFailed, match="refused"):
         channel.send("key", BODY)
-
-
-class Box:
-    """A channel that keeps what it carries."""
-
-    def __init__(self) -> None:
-        self.sent: list[str] = []
-
-    def send(self, key: str, body: Any) -> None:
-        """Keep the key."""
-        self.sent.append(key)
-
-
-def test_a_report_goes_out_once_a_week_across_clock_changes_and_down_time(database: Database) -> None:
-    box = Box()
-    zone = "America/New_York"
-    mailing = Mailing({"box": box}, zone, Calendar("week", zone, 0, 8 * HOUR), 900, None)
-    start = 1_793_000_000
-    for step in range(40 * 8):
-        if not 100 <= step < 150:  # switched off when one is due
-            mail(ports_on(database), mailing, start + step * 3 * HOUR)
-    weeks = [key for key in box.sent if key.startswith("weekly-report")]
-    assert len(weeks) == len(set(weeks)) == 6
-    assert "weekly-report-2026-W44" in weeks  # the week in which the clock goes back
-
-
-def test_a_report_that_cannot_be_made_is_seen_and_comes_later_once(
-    database: Database, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    box = Box()
-    mailing = Mailing({"box": box}, "UTC", Calendar("week", "UTC"), 900, None)
-    with database.write() as tx:
-        due.set_due(tx, "weekly-report", NOW)
-    with monkeypatch.context() as patch:
-        patch.setattr(alerts, "make_report", lambda *_: 1 / 0)
-        mail(ports_on(database), mailing, NOW)
-    with database.read() as tx:
-        assert [event.kind for event in events.tail(tx)] == ["report.failed"]
-    for later in (HOUR - 1, HOUR, 2 * HOUR):
-        mail(ports_on(database), mailing, NOW + later)
-    assert [key for key in box.sent if key.startswith("weekly")] == ["weekly-report-2026-W46"]
-
-
-def test_alerts_of_quiet_hours_come_in_one_letter_afterwards(database: Database) -> None:
-    box = Box()
-    midnight = NOW - NOW % DAY
-    mailing = Mailing({"box": box}, "UTC", Calendar("week", "UTC"), 900, DailyHours("UTC", 0, 7 * HOUR))
-    ports = ports_on(database)
-    mail(ports, mailing, midnight)
-    for hour in range(12):
-        with database.write() as tx:
-            events.append(tx, "job.fail", f"job-{hour}", midnight + hour * HOUR + 1)
-            events.append(tx, "job.fail", "same", midnight + hour * HOUR + 1)
-        mail(ports, mailing, midnight + hour * HOUR + 1_800)
-        assert bool(box.sent) == (hour >= 7)
-    assert len(box.sent) == len(set(box.sent)) == 5
-
-
-def test_the_same_alert_is_told_once_in_six_hours() -> None:
-    found = [Event(n, NOW + n * HOUR, "job.fail", "ufm", "daemon", {}) for n in range(13)]
-    assert [event.id for event in alerts_in(found, NOW, NOW + DAY)] == [0, 6, 12]
-    assert [event.id for event in alerts_in(found, NOW + HOUR, NOW + 7 * HOUR)] == [6]

@@ -1,0 +1,193 @@
+"""Reports and alerts are written when they are due, once, and arrive once whatever is down meanwhile."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any, cast
+
+import pytest
+
+from jobs.spec import Gate, JobSpec
+from scheduler.core.job import Cancelled, Failed, Queued
+from scheduler.core.plan import Placement, Plan, Seat
+from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
+from scheduler.service import alerts
+from scheduler.service.alerts import Mailing, alerts_in, mail
+from scheduler.service.deliver import DeliveryFailed
+from scheduler.service.reports import needs
+from scheduler.store import due, events, jobs, outbox, plans
+from scheduler.store.engine import Database
+from scheduler.store.events import Event
+
+NOW = 1_795_000_000
+
+
+class Silent:
+    """A log that keeps nothing."""
+
+    def __getattr__(self, level: str) -> Any:
+        return lambda *_, **__: None
+
+
+def ports_on(database: Database) -> Any:
+    return cast("Any", SimpleNamespace(database=database, write=database.write, log=Silent(), pools={}))
+
+
+class Box:
+    """A channel that keeps what it carries, and takes nothing while it is ``away``."""
+
+    def __init__(self) -> None:
+        self.sent: list[str] = []
+        self.away = ""
+
+    def send(self, key: str, body: Any) -> None:
+        """Keep the key."""
+        if self.away:
+            raise DeliveryFailed(self.away)
+        self.sent.append(key)
+
+
+def test_a_deadline_that_comes_to_be_at_risk_is_told_once_and_again_when_it_was_safe_between(
+    database: Database,
+) -> None:
+    box = Box()
+    mailing = Mailing({"box": box}, "UTC", Calendar("week", "UTC"), 900, None)
+    spec = JobSpec(
+        name="ufm", role="manager", command=("x",), target_step=100, steps_per_hour=10.0, deadline=NOW + 20 * HOUR
+    )
+    with database.write() as tx:
+        jobs.add(tx, spec, NOW)
+    ports = ports_on(database)
+
+    def look(at: int, planned_hours: int) -> list[str]:
+        with database.write() as tx:
+            place = Placement("p", at, at + planned_hours * HOUR, (Seat("ufm", 1, 10 * planned_hours),))
+            plans.save(tx, Plan(at, (place,), ()), at)
+        mail(ports, mailing, at)
+        mail(ports, mailing, at + HOUR)
+        with database.read() as tx:
+            return [event.kind for event in events.tail(tx, kinds=("deadline.at_risk", "deadline.kept"))]
+
+    mail(ports, mailing, NOW)
+    assert look(NOW + HOUR, 10) == [], "done after 11 hours, after 15 at the latest"
+    assert look(NOW + 8 * HOUR, 10) == ["deadline.at_risk"], "after 18 hours, after 22 at the latest"
+    assert look(NOW + 10 * HOUR, 10) == ["deadline.at_risk"], "told once"
+    assert look(NOW + 12 * HOUR, 0) == ["deadline.at_risk"], "nothing is planned at all"
+    with database.write() as tx:
+        jobs.note_progress(tx, "ufm", 90, None)
+    assert look(NOW + 14 * HOUR, 5) == ["deadline.at_risk", "deadline.kept"]
+    assert len(box.sent) == 1
+
+
+def test_a_gate_that_can_no_longer_open_is_told_once_and_again_when_it_could_between(database: Database) -> None:
+    box = Box()
+    mailing = Mailing({"box": box}, "UTC", Calendar("week", "UTC"), 900, None)
+    main = JobSpec(name="uff-main", role="main", command=("x",), target_step=100, steps_per_hour=10.0)
+    near, far = (
+        replace(main, name=name, role="manager", gate=Gate("uff-main", at))
+        for name, at in (("near", 0.3), ("far", 0.5))
+    )
+    with database.write() as tx:
+        for spec in (main, near, far):
+            jobs.add(tx, spec, NOW)
+        jobs.note_progress(tx, "uff-main", 30, None)
+    ports = ports_on(database)
+
+    def become(state: Any, at: int) -> list[tuple[str, str]]:
+        with database.write() as tx:
+            jobs.change_state(tx, "uff-main", jobs.get(tx, "uff-main").state, state, "prepared", at)
+        for later in (0, HOUR):
+            mail(ports, mailing, at + later)
+        with database.read() as tx:
+            return [(each.kind, each.subject) for each in events.tail(tx) if each.kind.startswith("gate.")]
+
+    mail(ports, mailing, NOW)
+    told = [("gate.failed", "far")]
+    assert become(Failed("oom", "out of memory", NOW), NOW + HOUR) == told, "near has what it waits for"
+    assert len(box.sent) == 1
+    assert become(Queued(NOW), NOW + 8 * HOUR) == [*told, ("gate.hopeful", "far")]
+    assert become(Cancelled("mia", NOW), NOW + 16 * HOUR)[2:] == told
+    assert len(box.sent) == 2
+
+
+def test_a_report_goes_out_once_a_week_across_clock_changes_and_down_time(database: Database) -> None:
+    box = Box()
+    zone = "America/New_York"
+    mailing = Mailing({"box": box}, zone, Calendar("week", zone, 0, 8 * HOUR), 900, None)
+    start = 1_793_000_000
+    for step in range(40 * 8):
+        if not 100 <= step < 150:  # switched off when one is due
+            mail(ports_on(database), mailing, start + step * 3 * HOUR)
+    weeks = [key for key in box.sent if key.startswith("weekly-report")]
+    assert len(weeks) == len(set(weeks)) == 6
+    assert "weekly-report-2026-W44" in weeks  # the week in which the clock goes back
+
+
+def test_a_report_that_cannot_be_made_is_seen_and_comes_later_once(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    box = Box()
+    mailing = Mailing({"box": box}, "UTC", Calendar("week", "UTC"), 900, None)
+    with database.write() as tx:
+        due.set_due(tx, "weekly-report", NOW)
+    with monkeypatch.context() as patch:
+        patch.setattr(alerts, "make_report", lambda *_: 1 / 0)
+        mail(ports_on(database), mailing, NOW)
+    with database.read() as tx:
+        assert [event.kind for event in events.tail(tx)] == ["report.failed"]
+    for later in (HOUR - 1, HOUR, 2 * HOUR):
+        mail(ports_on(database), mailing, NOW + later)
+    assert [key for key in box.sent if key.startswith("weekly")] == ["weekly-report-2026-W46"]
+
+
+def test_alerts_of_quiet_hours_come_in_one_letter_afterwards(database: Database) -> None:
+    box = Box()
+    midnight = NOW - NOW % DAY
+    mailing = Mailing({"box": box}, "UTC", Calendar("week", "UTC"), 900, DailyHours("UTC", 0, 7 * HOUR))
+    ports = ports_on(database)
+    mail(ports, mailing, midnight)
+    for hour in range(12):
+        with database.write() as tx:
+            events.append(tx, "job.fail", f"job-{hour}", midnight + hour * HOUR + 1)
+            events.append(tx, "job.fail", "same", midnight + hour * HOUR + 1)
+        mail(ports, mailing, midnight + hour * HOUR + 1_800)
+        assert bool(box.sent) == (hour >= 7)
+    assert len(box.sent) == len(set(box.sent)) == 5
+
+
+def test_the_same_alert_is_told_once_in_six_hours() -> None:
+    found = [Event(n, NOW + n * HOUR, "job.fail", "ufm", "daemon", {}) for n in range(13)]
+    assert [event.id for event in alerts_in(found, NOW, NOW + DAY)] == [0, 6, 12]
+    assert [event.id for event in alerts_in(found, NOW + HOUR, NOW + 7 * HOUR)] == [6]
+
+
+def test_a_mail_server_away_for_two_days_and_a_slack_out_of_order_make_the_report_late_seen_and_sent_once(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A report that cannot be made on top of it; nothing of all this raises, so the daemon goes on."""
+    mailbox, slack, friend = Box(), Box(), Box()
+    mailbox.away, slack.away = "connection refused", "Slack answered 500"
+    channels = {"email": mailbox, "slack": slack, "friend": friend}
+    ports, mailing = ports_on(database), Mailing(channels, "UTC", Calendar("week", "UTC"), 900, None)
+    with database.write() as tx:
+        due.set_due(tx, "weekly-report", NOW)
+    with monkeypatch.context() as patch:
+        patch.setattr(alerts, "make_report", lambda *_: 1 / 0)
+        mail(ports, mailing, NOW)
+    for minute in range(0, 2 * 24 * 60, 10):
+        mail(ports, mailing, NOW + minute * 60)
+    with database.read() as tx:
+        late = {need.subject: need.why for need in needs(tx, 0, NOW + 2 * DAY) if need.what == "letter not delivered"}
+        tried = {letter.channel: letter.attempts for letter in outbox.pending(tx, NOW + 3 * DAY)}
+    assert late["weekly-report 2026-W46 by email"].endswith("connection refused")
+    assert late["weekly-report 2026-W46 by slack"].endswith("Slack answered 500")
+    assert 47 <= tried["email"] <= 60, "once an hour in the end"
+    mailbox.away = slack.away = ""
+    for hour in range(48, 72):
+        mail(ports, mailing, NOW + hour * HOUR)
+    for box in (mailbox, slack, friend):
+        assert box.sent.count("weekly-report-2026-W46") == 1
+        assert len(box.sent) == len(set(box.sent)) == 2, "the report, and one alert that it had failed"
+    with database.read() as tx:
+        assert not [need for need in needs(tx, 0, NOW + 3 * DAY) if need.what == "letter not delivered"]
