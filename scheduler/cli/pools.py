@@ -55,7 +55,7 @@ def open_(ctx: typer.Context, name: Name) -> None:
     cli: Cli = ctx.obj
     find_pool(cli.app.pools, name)
     with cli.app.database.write() as tx:
-        limits.open_pool(tx, name, cli.now)
+        limits.open_pool(tx, name, cli.now, cli.who)
     _answer(cli, name, "is open")
 
 
@@ -77,7 +77,7 @@ def close(
     except ValueError as error:
         raise typer.BadParameter(str(error), ctx=ctx, param_hint="--for") from None
     with cli.app.database.write() as tx:
-        limits.close_pool(tx, name, until, why, cli.now)
+        limits.close_pool(tx, name, until, why, cli.now, cli.who)
     _answer(cli, name, f"is closed until {cli.out.instant(until)}" if until else "is closed until it is opened")
 
 

@@ -80,18 +80,18 @@ def observed(tx: Connection) -> dict[str, tuple[ObservedLimit, ...]]:
     return {pool: tuple(seen) for pool, seen in found.items()}
 
 
-def close_pool(tx: Connection, pool: str, until: int | None, why: str, now: int) -> None:
+def close_pool(tx: Connection, pool: str, until: int | None, why: str, now: int, by: str = "daemon") -> None:
     """Keep a pool unused until an instant, or (None) until it is opened; event ``pool.closed``."""
     news = {"b_pool": pool, "new_until": until, "new_why": why, "new_at": now}
     if not tx.execute(_CLOSE_AGAIN, news).rowcount:
         tx.execute(_CLOSE, {"pool": pool, "until": until, "why": why, "at": now})
-    events.append(tx, "pool.closed", pool, now, until=until, why=why)
+    events.append(tx, "pool.closed", pool, now, by, until=until, why=why)
 
 
-def open_pool(tx: Connection, pool: str, now: int) -> None:
+def open_pool(tx: Connection, pool: str, now: int, by: str = "daemon") -> None:
     """Let a pool be used again; event ``pool.opened`` if it was closed."""
     if tx.execute(_OPEN, {"b_pool": pool}).rowcount:
-        events.append(tx, "pool.opened", pool, now)
+        events.append(tx, "pool.opened", pool, now, by)
 
 
 def closures(tx: Connection) -> dict[str, tuple[int | None, str]]:

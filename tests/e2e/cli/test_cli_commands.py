@@ -213,7 +213,10 @@ def test_quota_counts_what_is_used_and_held(world: Database, schedctl: Schedctl)
     assert "30h 00m  0h 00m  3h 00m  27h 00m  Sat 2026-09-26 02:00 CEST" in line
 
 
-def test_pools_show_where_limits_come_from_and_what_is_closed(world: Database, schedctl: Schedctl) -> None:
+def test_pools_show_where_limits_come_from_and_what_is_closed(
+    world: Database, schedctl: Schedctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SUDO_USER", "mia")
     lines = schedctl("pools").out.splitlines()
     assert "outside hours" in lines[1]
     assert "20:00-08:00 Europe/Berlin" in lines[1]
@@ -226,6 +229,8 @@ def test_pools_show_where_limits_come_from_and_what_is_closed(world: Database, s
     assert schedctl("pools", "open", "kaggle").out == "kaggle is open.\n"
     with world.read() as tx:
         assert limits.closures(tx) == {}
+        told = events.tail(tx, kinds=["pool.closed", "pool.opened"])
+    assert [event.by for event in told] == ["mia", "mia"], "not the daemon"
 
 
 def test_runs_are_listed_the_newest_first_and_filtered(world: Database, schedctl: Schedctl) -> None:
