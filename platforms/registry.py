@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
+    from platforms.artifacts.base import BlobStore
     from platforms.base import Checked, Platform
 
 # name -> "module:function" with the signature Loader. Adding a platform: docs/adding-a-platform.md.
@@ -37,6 +38,7 @@ class PlatformContext:
     ``state_folder`` belongs to this one pool and survives restarts. ``bundle`` is the folder that holds the
     payload package. ``clock`` is the ``clock`` part of the launch contract; empty means real time.
     ``store_kind`` is the kind of address that sessions get of the artifact store; empty means not known.
+    ``open_store`` returns the store itself, for platforms that carry its objects to sessions; it raises StoreError.
     """
 
     state_folder: Path
@@ -46,6 +48,7 @@ class PlatformContext:
     session_cap_seconds: int = 43_200
     clock: Mapping[str, float] = field(default_factory=dict)
     store_kind: str = ""
+    open_store: Callable[[], BlobStore] | None = None
 
 
 if TYPE_CHECKING:

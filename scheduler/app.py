@@ -108,6 +108,7 @@ class App:
                     session_cap_seconds=pool.session_cap_seconds,
                     clock=self.clock.payload_clock(),
                     store_kind=self.settings.artifacts.kind,
+                    open_store=lambda: self.artifacts,
                 ),
             )
             for name, pool in self.pools.items()

@@ -5,10 +5,14 @@ Everything else takes ``now`` as an argument, so that a week can be replayed in 
 
 from __future__ import annotations
 
+import os
 import time
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Protocol
+
+_STARTED_AT = 19  # the field of /proc/self/stat, counted after the name, that tells when the process began
 
 
 class Clock(Protocol):
@@ -67,6 +71,19 @@ def starting_now(epoch: int, scale: float) -> ScaledClock:
 def real_now() -> float:
     """Return real UTC seconds, for progress displays and file ages that scaled time must not touch."""
     return time.time()
+
+
+def process_began() -> float:
+    """Return the real UTC second in which this process began: what its command line says was true then.
+
+    Where the system does not tell (no /proc), it is this moment.
+    """
+    try:
+        uptime = float(Path("/proc/uptime").read_text().split()[0])
+        ticks = int(Path("/proc/self/stat").read_text().rpartition(")")[2].split()[_STARTED_AT])
+    except (OSError, ValueError, IndexError):
+        return time.time()
+    return time.time() - max(0.0, uptime - ticks / os.sysconf("SC_CLK_TCK"))
 
 
 def stopwatch() -> float:

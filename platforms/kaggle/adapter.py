@@ -72,7 +72,8 @@ class KagglePlatform:
         except OSError as error:
             raise Misconfigured("kaggle", "load", str(error), "It needs a state folder it may write to") from error
         self._tail = Tail(self._client, self._records, chosen.idle_seconds)
-        self._watch = Watch(self._client, self._records, self._tail)
+        scale = max(1.0, float(context.clock.get("scale", 1.0)))
+        self._watch = Watch(self._client, self._records, self._tail, scale)
         self._errands: Errands[None] = Errands()
         launch_seconds = chosen.upload_seconds + chosen.push_seconds + chosen.settle_seconds
         self.capabilities = Capabilities(
@@ -82,7 +83,7 @@ class KagglePlatform:
             tails_logs=True,
             heeds_stop_flag=not chosen.relays(context.store_kind),
             finds_strays=True,
-            visibility_seconds=math.ceil(launch_seconds * max(1.0, float(context.clock.get("scale", 1.0)))),
+            visibility_seconds=math.ceil(launch_seconds * scale),
         )
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
@@ -276,16 +277,17 @@ class KagglePlatform:
         if pushed.error:
             self._records.drop(intent.key)
             raise self._refusal(pushed.error)
-        if pushed.slug != push.slug or pushed.version != 1 or pushed.invalid:
+        elsewhere = pushed.slug not in {"", push.slug}
+        if elsewhere or pushed.version > 1 or pushed.invalid:
             why = (
                 f"inputs not attached: {', '.join(pushed.invalid)}"
                 if pushed.invalid
                 else (f"it landed as {pushed.slug} version {pushed.version} instead of {push.slug} version 1")
             )
             # It runs and costs, and not what was asked for: end it, and let the time until then be paid.
-            if not pushed.invalid and pushed.slug != push.slug:
+            if elsewhere:
                 self._client.delete(pushed.slug)
-            elif pushed.version == 1:
+            elif pushed.version <= 1:
                 self._client.delete(push.slug)
             ended = intent.having(
                 state="ended", started=now, ended=now, detail=f"stopped at once: {why}", collected=True
@@ -296,9 +298,10 @@ class KagglePlatform:
     def _refusal(self, error: str) -> Refused:
         """Return what an error text in a good answer means; the texts are those seen in the wild."""
         error = error.strip().rstrip(".")
-        if "session count" in error:
+        told = error.lower()
+        if "session count" in told:
             return Refused("kaggle", "launch", error, "Wait until a session ends")
-        if "quota" in error:
+        if "quota" in told:
             try:
                 refresh = self._client.gpu_week().end
             except PlatformError:

@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
 _KERNELS = "kernels.KernelsApiService"
 _PAGE = 100
-_LIST_PAGES = 5
+_PAGE_MIN = 20  # fewer than Kaggle hands out unasked: there is nothing behind
+_LIST_PAGES = 25
 _WEEK_SECONDS = 604_800
 
 
@@ -37,7 +38,10 @@ class Push:
 
 @dataclass(frozen=True, slots=True)
 class Pushed:
-    """What came of a push. ``error`` is a refusal; ``invalid`` are inputs the kernel runs WITHOUT."""
+    """What came of a push. ``error`` is a refusal; ``invalid`` are inputs the kernel runs WITHOUT.
+
+    ``slug`` and ``version`` are where it landed; empty and 0 when that was not told.
+    """
 
     slug: str
     version: int
@@ -98,7 +102,7 @@ class Client(DatasetCalls):
             *answer.invalid_model_sources,
             *answer.invalid_competition_sources,
         ]
-        slug = str(answer.ref or "").rpartition("/")[2]
+        slug = str(answer.ref or answer.url or "").rstrip("/").rpartition("/")[2]
         return Pushed(slug, int(answer.version_number or 0), str(answer.error or ""), tuple(map(str, invalid)))
 
     def status(self, slug: str) -> tuple[str, str] | None:
@@ -128,7 +132,7 @@ class Client(DatasetCalls):
         except Denied as error:
             require_missing(error)
             return None
-        return str(answer.blob.source or "")
+        return str(answer.blob.source or "") if answer.blob else None
 
     def last_run(self, slug: str) -> float | None:
         """Return when a kernel's newest session began (UTC seconds) by our own list; None: it is not on it.
@@ -143,11 +147,16 @@ class Client(DatasetCalls):
         from kagglesdk.kernels.types.kernels_api_service import ApiListKernelsRequest, ApiListKernelsResponse
         from kagglesdk.kernels.types.kernels_enums import KernelsListSortType, KernelsListViewType
 
+        token = ""
         for page in range(1, _LIST_PAGES + 1):
             request = ApiListKernelsRequest()
             request.group = KernelsListViewType.PROFILE
             request.sort_by = KernelsListSortType.DATE_RUN
-            request.page, request.page_size = page, _PAGE
+            request.page_size = _PAGE
+            if token:
+                request.page_token = token
+            else:
+                request.page = page
             try:
                 answer = self._read(_KERNELS, "ListKernels", request, ApiListKernelsResponse)
             except Denied as error:
@@ -156,7 +165,9 @@ class Client(DatasetCalls):
                 owner, _, slug = str(kernel.ref or "").rpartition("/")
                 if owner == self.owner():
                     yield slug, _seconds(kernel.last_run_time) if kernel.last_run_time else 0.0
-            if len(answer.kernels) < _PAGE:
+            # How many a page holds is the server's business, and whether it goes on by token or by number.
+            token = str(answer.next_page_token or "")
+            if not answer.kernels or (not token and len(answer.kernels) < _PAGE_MIN):
                 break
 
     def output(self, slug: str, page: str) -> Output | None:
@@ -232,13 +243,16 @@ class Client(DatasetCalls):
         except Denied as error:
             raise Unreachable("kaggle", name, str(error), "Check that the credentials are still good") from None
         gpu = answer.gpu_quota
-        if gpu is None or answer.quota_refresh_time is None or gpu.total_time_allowed is None or gpu.time_used is None:
+        if gpu is None or answer.quota_refresh_time is None or gpu.total_time_allowed is None:
             raise Unreachable("kaggle", name, "the books are incomplete")
+        if gpu.time_used is None and gpu.has_ever_run:
+            raise Unreachable("kaggle", name, "the books do not tell what is used")
+        used = gpu.time_used.total_seconds() if gpu.time_used else 0.0
         reserved = gpu.time_reserved.total_seconds() if gpu.time_reserved else 0.0
         return GpuWeek(
             end=round(_seconds(answer.quota_refresh_time)),
             allowed_seconds=int(gpu.total_time_allowed.total_seconds()),
-            used_seconds=-int(-gpu.time_used.total_seconds() // 1),
+            used_seconds=-int(-used // 1),
             reserved_seconds=-int(-reserved // 1),
         )
 

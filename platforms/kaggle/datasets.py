@@ -43,10 +43,14 @@ class DatasetCalls(Caller):
         from kagglesdk.datasets.types.dataset_enums import DatasetSelectionGroup
 
         seen: set[str] = set()
+        token = ""
         for page in range(1, _LIST_PAGES + 1):
             request = ApiListDatasetsRequest()
             request.group = DatasetSelectionGroup.DATASET_SELECTION_GROUP_MY_PRIVATE
-            request.page = page
+            if token:
+                request.page_token = token
+            else:
+                request.page = page
             try:
                 answer = self._read(_DATASETS, "ListDatasets", request, ApiListDatasetsResponse)
             except Denied as error:
@@ -58,6 +62,7 @@ class DatasetCalls(Caller):
                 return
             seen.update(slugs)
             yield from slugs
+            token = str(answer.next_page_token or "")
 
     def upload(self, source: Path, name: str, seconds: int, advanced: Callable[[int], object] = lambda _: None) -> str:
         """Upload a file and return the token that stands for it; ``advanced`` is told how many bytes have come.

@@ -17,6 +17,7 @@ from platforms.relay import checkpoint_keys, given_launch
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from platforms.artifacts.base import BlobStore
     from platforms.base import LaunchRequest
     from platforms.kaggle.inputs import Inputs
     from platforms.kaggle.settings import Settings
@@ -54,8 +55,9 @@ def pack(
     relays = settings.relays(str(store.get("kind", "")))
     if relays:
         lanes = launch.get("lanes", [])
-        objects, attached = _give_store(_local_store(store), lanes, inputs, now, until)
+        objects, attached = _give_store(_opened(store, context), lanes, inputs, now, until)
         launch = given_launch(launch, attached)
+        launch.pop("store")  # its own folder is the session's store; addresses that were signed for it stay here
         # The store is out of its reach, so the session looks for a dataset in place of the stop flag, if it can look
         # for one at all: it tries with one that is there.
         ask = {"dataset": inputs.full_name(inputs.sign(request.key)), "proof": inputs.full_name(given[0].dataset)}
@@ -65,7 +67,7 @@ def pack(
 
 
 def _give_store(
-    store: DirectoryStore, lanes: Sequence[dict[str, Any]], inputs: Inputs, now: int, until: float
+    store: BlobStore, lanes: Sequence[dict[str, Any]], inputs: Inputs, now: int, until: float
 ) -> tuple[list[Input], set[str]]:
     """Hand over each lane's data and newest checkpoint; return the inputs and the manifests among them."""
     attached: set[str] = set()
@@ -81,12 +83,10 @@ def _give_store(
     return given, attached
 
 
-def _local_store(address: dict[str, str]) -> DirectoryStore:
-    if address.get("kind") != "directory":
-        raise Misconfigured(
-            "kaggle",
-            "launch",
-            f"checkpoints = relay needs a directory store, not {address.get('kind')}",
-            "Set checkpoints = direct: the session reaches an object store by itself",
-        )
-    return DirectoryStore(Path(address["root"]))
+def _opened(address: dict[str, str], context: PlatformContext) -> BlobStore:
+    if address.get("kind") == "directory":
+        return DirectoryStore(Path(address["root"]))
+    if context.open_store is None:
+        why = f"a store of the kind {address.get('kind')} cannot be read from here"
+        raise Misconfigured("kaggle", "launch", why, "Set checkpoints = direct: the session reaches it by itself")
+    return context.open_store()

@@ -57,9 +57,8 @@ class Settings:
 
     def relays(self, store_kind: str) -> bool:
         """Tell whether sessions cannot reach an artifact store of this kind by themselves; none: "" ."""
-        return bool(store_kind) and (
-            self.checkpoints == "relay" or (self.checkpoints == "auto" and store_kind == "directory")
-        )
+        out_of_reach = store_kind == "directory" or not self.internet
+        return bool(store_kind) and (self.checkpoints == "relay" or (self.checkpoints == "auto" and out_of_reach))
 
 
 def read_settings(settings: Mapping[str, str]) -> Settings:

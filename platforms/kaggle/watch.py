@@ -14,17 +14,19 @@ if TYPE_CHECKING:
     from platforms.kaggle.records import Records
     from platforms.kaggle.tail import Tail
 
-_MISSED_SECONDS = 300  # how long a session must be gone before it counts as deleted
+# How long a session must be gone before it counts as deleted; real seconds too, where a scheduled hour may be one.
+_MISSED_SECONDS, _MISSED_WALL_SECONDS = 300, 2.0
 _OVER = {"COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED"}
 
 
 class Watch:
-    """Looks at the sessions of one account."""
+    """Looks at the sessions of one account, on a clock that runs ``scale`` times faster than real time."""
 
-    def __init__(self, client: Client, records: Records, tail: Tail) -> None:
+    def __init__(self, client: Client, records: Records, tail: Tail, scale: float) -> None:
         self._client = client
         self._records = records
         self._tail = tail
+        self._missed_seconds = max(_MISSED_SECONDS, math.ceil(_MISSED_WALL_SECONDS * scale))
 
     def adopt(self, key: str, slug: str, now: int) -> Record | None:
         """Return a new record of a kernel that was pushed for this key by a daemon whose records are lost."""
@@ -107,7 +109,7 @@ class Watch:
         if record.cancelled_at is None and record.missed_at is None:
             self._records.write(record.having(missed_at=now))
             return None
-        if record.missed_at is not None and now - record.missed_at < _MISSED_SECONDS:
+        if record.missed_at is not None and now - record.missed_at < self._missed_seconds:
             return None
         return self._close(record, "deleted", now)
 

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 _MESSAGE_CHARACTERS = 300
 _DOWNLOAD_TRIES = 5  # without a byte of progress
 _RATE_MIN = 10_000  # bytes a second
+_REDIRECTS = 5  # from a signed address to where the file lies
 TOO_LARGE = 413  # also for what we do not take
 
 
@@ -137,7 +138,7 @@ class Wire:
         """Append what ``sink`` lacks, in one exchange."""
         with self._client(self._endpoint.call_seconds) as client:
             session = client.session
-            session.auth = None
+            session.auth, session.max_redirects = None, _REDIRECTS
             headers = {"Range": f"bytes={sink.tell()}-"} if sink.tell() else {}
             began, had = stopwatch(), sink.tell()
             with session.get(url, headers=headers, stream=True, timeout=(CONNECT_SECONDS, seconds)) as response:

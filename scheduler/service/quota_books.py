@@ -75,18 +75,27 @@ def _enter(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now:
     window = Window(reading.start, reading.end)
     recent = [run for run in runs.since(tx, reading.start) if run.pool == pool.name]
     live = [run for run in recent if not isinstance(run.state, Ended)]
-    quota = _named(pool, reading)
-    if quota is not None:
-        foreign = max(0, reading.reserved_seconds - sum(window.overlap(now, run.held_until) for run in live))
-        limit = max(0, reading.limit_seconds - foreign)
-        limits.observe(
-            tx, pool.name, ObservedLimit(quota, window.start, window.end, limit, now, f"{pool.platform} at {now}")
-        )
     charges = ledger.charges(tx, now - LOOK_BACK_SECONDS).get(pool.name, ())
+    found = _counted_by(pool, reading, now)
+    if found is not None:
+        quota, ours = found
+        foreign = max(0, reading.reserved_seconds - sum(window.overlap(now, run.held_until) for run in live))
+        limit = reading.limit_seconds - foreign
+        if ours != window:
+            # Its week is not the one that was declared: what it leaves us now still rules.
+            limit += explained_seconds(charges, live, ours, now) - reading.used_seconds
+        limits.observe(
+            tx, pool.name, ObservedLimit(quota, ours.start, ours.end, max(0, limit), now, f"{pool.platform} at {now}")
+        )
     difference = reading.used_seconds - explained_seconds(charges, live, window, now)
     settled = not live and all(run.state.at < now - SETTLED_SECONDS for run in recent if isinstance(run.state, Ended))
     if difference == 0 or (not settled and difference <= _LIVE_TOLERANCE_SECONDS):
         return
+    # Only how much counts, not when: all of it inside the window. What corrects sessions of ours goes where the last of
+    # them ended, so that a report over their time has it; somebody else's use was until now.
+    ours_until = max((charge.end for charge in charges if not charge.held and charge.end <= now), default=now)
+    seconds = min(abs(difference), window.seconds)
+    begins = max(window.start, min(now if difference > _ORPHAN_SECONDS else ours_until, window.end) - seconds)
     ledger.append(
         tx,
         [
@@ -94,9 +103,8 @@ def _enter(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now:
                 kind=EntryKind.ADJUST,
                 pool=pool.name,
                 run=None,
-                # Only how much counts, not when: it lies at the beginning, so that it is all inside the window.
-                start=window.start,
-                end=window.start + min(abs(difference), window.seconds),
+                start=begins,
+                end=begins + seconds,
                 at=now,
                 credit=difference < 0,
                 price_microdollars_per_hour=pool.price_microdollars_per_hour,
@@ -125,14 +133,15 @@ def _began(run: Run) -> int:
     return run.state.started if isinstance(run.state, Running | Stopping) else run.planned_start
 
 
-def _named(pool: Pool, reading: QuotaReading) -> str | None:
-    """Return the name of the pool's quota that a reading is about: of that name, or with that very window."""
+def _counted_by(pool: Pool, reading: QuotaReading, now: int) -> tuple[str, Window] | None:
+    """Return the quota that a reading is about, and its window: of that name, of that very window, or as long."""
     quotas = [quota for quota in pool.quotas if isinstance(quota, CalendarQuota)]
+    told = Window(reading.start, reading.end)
     for quota in quotas:
-        if quota.name == reading.quota:
-            return quota.name
+        if quota.name == reading.quota or list(quota.calendar.windows(told.start, told.end)) == [told]:
+            return quota.name, told
     for quota in quotas:
-        windows = quota.calendar.windows(reading.start, reading.end)
-        if [(window.start, window.end) for window in windows] == [(reading.start, reading.end)]:
-            return quota.name
+        window = quota.calendar.window_at(now)
+        if window.seconds == told.seconds:
+            return quota.name, window
     return None

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import json
 import secrets
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from platforms.emulators.kaggle.place import instant_text
 from platforms.emulators.kaggle.rules import Refusal, denied
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from platforms.emulators.kaggle.place import Kernel, Place
 
     Body = dict[str, Any]
 
-_PAGE_MAX = 200
+_Thing = TypeVar("_Thing")
 _DATASETS_PAGE = 20  # the place asks nobody how many are wanted
 
 
@@ -73,15 +73,24 @@ class Calls:
 
     def _list_kernels(self, body: Body) -> Body:
         search = str(body.get("search") or "").lower()
-        size = min(int(body.get("pageSize") or 20), _PAGE_MAX)
-        page = max(1, int(body.get("page") or 1))
         with self._place.lock:
             found = [
-                kernel for kernel in self._place.kernels.values() if search in f"{kernel.slug} {kernel.title}".lower()
+                kernel
+                for kernel in self._place.kernels.values()
+                if search in f"{kernel.slug} {kernel.title}".lower() and self._place.shows(kernel)
             ]
             found.sort(key=lambda kernel: kernel.last_run_at, reverse=True)
-            shown = found[(page - 1) * size : page * size]
-            return {"kernels": [self._metadata(kernel) for kernel in shown]}
+            shown, following = self._paged(found, body, int(body.get("pageSize") or 20))
+            return {"kernels": [self._metadata(kernel) for kernel in shown], **following}
+
+    def _paged(self, found: Sequence[_Thing], body: Body, size: int) -> tuple[Sequence[_Thing], Body]:
+        """Return a page of a list and how to ask for the next, which a number or a token names."""
+        size = min(size, self._place.rules.page_max)
+        if not self._place.rules.pages_by_token:
+            first = (max(1, int(body.get("page") or 1)) - 1) * size
+            return found[first : first + size], {}
+        first = int(body.get("pageToken") or 0)
+        return found[first : first + size], {"nextPageToken": str(first + size) if first + size < len(found) else ""}
 
     def _metadata(self, kernel: Kernel) -> Body:
         newest = kernel.versions[-1]
@@ -104,7 +113,7 @@ class Calls:
         if session is None or session.live:
             return {"files": [], "log": ""}
         names = session.output_files()
-        size = min(int(body.get("pageSize") or 20), _PAGE_MAX)
+        size = min(int(body.get("pageSize") or 20), self._place.rules.page_max)
         first = int(body.get("pageToken") or 0)
         shown = names[first : first + size]
         label = f"{kernel.slug}/{version.number}"
@@ -155,9 +164,8 @@ class Calls:
             return {"datasets": []}  # nobody else lives here
         with self._place.lock:
             found = sorted(slug for slug, dataset in self._place.shelf.datasets.items() if not dataset.deleted)
-        page = max(1, int(body.get("page") or 1))
-        shown = found[(page - 1) * _DATASETS_PAGE : page * _DATASETS_PAGE]
-        return {"datasets": [{"ref": f"{self._place.owner}/{slug}", "isPrivate": True} for slug in shown]}
+        shown, following = self._paged(found, body, _DATASETS_PAGE)
+        return {"datasets": [{"ref": f"{self._place.owner}/{slug}", "isPrivate": True} for slug in shown], **following}
 
     def _delete_dataset(self, body: Body) -> Body:
         with self._place.lock:

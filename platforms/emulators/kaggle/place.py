@@ -165,13 +165,13 @@ class Place:
         kernel.versions.append(KernelVersion(number, body, self.clock.now(), session))
         if session is not None:
             session.begin()
-        return {
+        landing = {
             "ref": f"/code/{self.owner}/{kernel.slug}",
             "url": f"https://kaggle.invalid/code/{self.owner}/{kernel.slug}",
             "versionNumber": number,
-            "kernelId": kernel.id,
-            "invalidDatasetSources": invalid,
         }
+        told = landing if self.rules.tells_landing else {}
+        return {**told, "kernelId": kernel.id, "invalidDatasetSources": invalid}
 
     def _refusal(self, *, is_gpu: bool) -> str:
         live = sum(session.live and session.terms.is_gpu == is_gpu for session in self.sessions())
@@ -217,7 +217,7 @@ class Place:
         if owner == self.owner and slug in self.deleted and slug not in self.kernels:
             raise Refusal(404, "Not found")
         kernel = self.kernels.get(slug) if owner == self.owner else None
-        if kernel is None:
+        if kernel is None or not self.shows(kernel):
             raise denied("kernels.get")
         if not label:
             return kernel, kernel.versions[-1]
@@ -225,6 +225,11 @@ class Place:
         if match is None or not 1 <= int(match[1]) <= len(kernel.versions):
             raise Refusal(404, "Not found")
         return kernel, kernel.versions[int(match[1]) - 1]
+
+    def shows(self, kernel: Kernel) -> bool:
+        """Tell whether a kernel can be seen already: what was made just now may not be known everywhere."""
+        age = self.clock.wall_seconds(self.clock.now() - kernel.versions[0].pushed_at)
+        return age >= self.rules.kernel_hidden_wall_seconds
 
     def cancel(self, session_id: int) -> dict[str, Any]:
         """CancelKernelSession: only the id of a session will do, and nothing of ours tells it."""

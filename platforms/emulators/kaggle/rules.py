@@ -18,7 +18,10 @@ class Rules:
 
     ``timeout_ignored`` is the wedged kernel that outlives its limit; ``quota_cuts`` ends running sessions when the week
     is used up; ``reserves`` fills timeReserved with what live sessions may still use; ``lets_kernels_in`` hands kernels
-    with internet a token of their own, with which they may look at what their account may.
+    with internet a token of their own, with which they may look at what their account may. Where the protocol leaves a
+    choice: ``page_max`` caps what a list hands out at once, ``pages_by_token`` goes on by token alone,
+    ``output_redirects`` sends whoever follows a link on to another address, ``kernel_hidden_wall_seconds`` is how long
+    a new kernel is not shown, and without ``tells_landing`` the answer to a push names neither kernel nor version.
     """
 
     gpu_sessions_max: int = 2
@@ -36,6 +39,11 @@ class Rules:
     quota_cuts: bool = True
     reserves: bool = False
     lets_kernels_in: bool = True
+    page_max: int = 200
+    pages_by_token: bool = False
+    output_redirects: bool = False
+    kernel_hidden_wall_seconds: float = 0.0
+    tells_landing: bool = True
     unannounced_extra_seconds: int = 0  # GPU use of this week that no kernel explains
 
 

@@ -147,7 +147,9 @@ class _Handler(BaseHTTPRequestHandler):
                     with self.server.place.lock:
                         _, version = self.server.place.version(owner, slug, label)
                     self._stream(version.session)
-            elif path.startswith("/output/"):
+            elif path.startswith("/output/") and self.server.place.rules.output_redirects:
+                self._send(302, b"", "text/html", {"Location": path.replace("/output/", "/stored/", 1)})
+            elif path.startswith(("/output/", "/stored/")):
                 fault = self.server.place.faults.take("Output")
                 if fault is Fault.DROP_AFTER_COMMIT:
                     self._send_output(path, interrupt=True)
@@ -227,7 +229,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_output(self, path: str, *, interrupt: bool) -> None:
         """Send an output file, or what follows the byte asked for; with ``interrupt`` only half of that."""
-        token, _, name = path.removeprefix("/output/").partition("/")
+        token, _, name = path.removeprefix("/output/").removeprefix("/stored/").partition("/")
         version, meant, expires_at = self.server.links.get(token, ("", "", 0.0))
         clock = self.server.place.clock
         if unquote(name) != meant or clock.wall_seconds(clock.now()) > expires_at:

@@ -73,6 +73,16 @@ def test_a_rehearsal_runs_on_a_server_that_is_only_an_address(
     assert list((tmp_path / "week" / "artifacts" / "jobs").rglob("manifests/*.json"))
 
 
+def test_what_epoch_tells_was_true_when_the_command_began() -> None:
+    """A second that a program takes to start is an hour of the server's clock."""
+    child = "import time; first = time.time(); from scheduler.clock import process_began; print(process_began(), first)"
+    before = real_now()
+    done = subprocess.run([sys.executable, "-c", child], capture_output=True, text=True, check=True)
+    began, first = map(float, done.stdout.split())
+    tick = 2 / os.sysconf("SC_CLK_TCK")
+    assert before - tick <= began <= first + tick
+
+
 def _instant(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat()
 

@@ -1,0 +1,103 @@
+"""Where the protocol leaves a choice the adapter leans on no habit of our emulator: each is tried the other way."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jobs
+from platforms.artifacts.base import BlobStore
+from platforms.base import Misconfigured, SessionState
+from platforms.registry import PlatformContext, load
+
+Account = Any
+
+
+def test_what_a_session_left_is_fetched_where_its_link_leads(account_at: Callable[..., Account]) -> None:
+    """A signed address may send us on, and a list may come in pages of any size."""
+    account = account_at(output_redirects=True, page_max=2)
+    account.adapter().launch(account.request("uff-ufm-0001", "finish"), account.now())
+    account.settle("uff-ufm-0001")
+    assert account.result("uff-ufm-0001")["checkpoint_step"] == 100
+
+
+@pytest.mark.parametrize("by_token", [True, False])
+def test_lists_are_read_to_their_end_whoever_decides_on_pages(
+    account_at: Callable[..., Account], by_token: bool
+) -> None:
+    """The oldest of many kernels and datasets is on the last page."""
+    account = account_at(page_max=20, pages_by_token=by_token)
+    client = account.adapter()._client
+    token = client.upload(Path(__file__), "file.bin", 5)
+    for number in range(45):
+        body = {"newTitle": f"kernel {number:04d}", "slug": "alice/x", "kernelExecutionType": "QUICK_SAVE"}
+        account.place.push(body)
+        assert client.create_dataset(f"dataset-{number}", f"dataset {number}", [token]) == ""
+    assert sorted(slug for slug, _ in client.kernels()) == [f"kernel-{number:04d}" for number in range(45)]
+    assert len(set(client.own_datasets())) == 45
+
+
+def test_a_push_whose_answer_does_not_tell_where_it_landed_is_looked_for(account_at: Callable[..., Account]) -> None:
+    """A slug or version that is left out is no other slug or version: nothing is deleted for it."""
+    account = account_at(tells_landing=False)
+    seen = account.adapter().launch(account.request("uff-ufm-0001", "finish"), account.now())
+    assert seen.state is SessionState.QUEUED
+    account.settle("uff-ufm-0001")
+    assert account.result("uff-ufm-0001")["outcome"] == "finished"
+    assert len(account.place.sessions()) == 1
+
+
+def test_a_kernel_that_is_not_shown_at_once_is_not_taken_for_deleted(account_at: Callable[..., Account]) -> None:
+    """On a clock that runs an hour in a second, too: its session is waited for, and seen to its end."""
+    account = account_at(scale=3600.0, kernel_hidden_wall_seconds=1.0)
+    daemon = account.adapter()
+    daemon.launch(account.request("uff-ufm-0001", "finish", seconds=36_000), account.now())
+    states = set()
+    while SessionState.ENDED not in states:
+        states |= {seen.state for seen in daemon.find(["uff-ufm-0001"], account.now()).values()}
+        account.patience.wait(0.05)
+    assert account.place.sessions()[0].started_at is not None
+    assert daemon.find(["uff-ufm-0001"], account.now())["uff-ufm-0001"].detail == "complete"
+
+
+def test_a_session_that_reaches_no_store_is_served_by_relay_from_any_store(
+    account_at: Callable[..., Account], tmp_path: Path
+) -> None:
+    """Without internet a kernel cannot use signed addresses, and gets none; its data come from the daemon's store."""
+    account = account_at()
+    account.store.create("corpus/1/mixtures/ufm/train.bin", b"text")
+    request = account.request("uff-ufm-0001", "finish", data="corpus/1/mixtures/ufm")
+    signed = {"kind": "presigned", "posts": {"signed": "canary"}}
+    request = replace(request, launch={**request.launch, "store": signed})
+    options = {
+        "emulator": account.server.address,
+        "credentials": str(account.folder / "kaggle.json"),
+        "pause_milliseconds": "0",
+        "internet": "off",
+    }
+
+    def opened(folder: str, open_store: Callable[[], BlobStore] | None) -> Any:
+        context = PlatformContext(
+            tmp_path / folder,
+            "python",
+            Path(jobs.__file__).parent,
+            clock=account.clock.payload_clock(),
+            store_kind="s3",
+            open_store=open_store,
+        )
+        return load("kaggle", options, context)
+
+    with pytest.raises(Misconfigured, match="cannot be read from here"):
+        opened("without", None).launch(request, account.now())
+    platform = opened("with", lambda: account.store)
+    assert not platform.capabilities.heeds_stop_flag
+    platform.launch(request, account.now())
+    (source,) = [version.body["text"] for kernel in account.place.kernels.values() for version in kernel.versions]
+    assert "canary" not in source
+    while platform.find([request.key], account.now())[request.key].state is not SessionState.ENDED:
+        account.patience.wait(0.05)
+    platform.collect("uff-ufm-0001", account.store, account.now())
+    assert account.result("uff-ufm-0001")["checkpoint_step"] == 100
+    assert "data ['train.bin']\n" in b"".join(platform.logs("uff-ufm-0001", 0, 1 << 20)).decode()
