@@ -37,6 +37,12 @@ _KEYS = (
 _DTYPES = ("fp32", "fp16", "bf16", "int8")
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,39}$")
 _VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_SECRET = re.compile(
+    r"(\w*_)?(PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|TOKEN|(API|SECRET|PRIVATE)_?KEY|ACCESS_?KEY(_?ID)?)",
+    re.IGNORECASE | re.ASCII,
+)
+# Words of a vocabulary, and how many there may be.
+_NO_SECRET = re.compile(r"(\w*_)?(BOS|EOS|PAD|UNK|SEP|CLS|MASK|START|STOP|END|MAX)_TOKEN", re.IGNORECASE | re.ASCII)
 _STEP_MAX = 10**12 - 1  # a manifest's name has twelve digits
 _SEED_MAX = 2**63 - 1
 _DEFAULTS = {known.name: known.default for known in fields(JobSpec)}
@@ -207,6 +213,12 @@ def _environment(value: Any) -> dict[str, str]:
     for name in value:
         if not _VARIABLE.match(name) or name.startswith("SCHED_"):
             raise _Wrong(f"{name} is no variable a job may set", "use letters, digits and _, not beginning with SCHED_")
+        if value[name] and _SECRET.fullmatch(name) and not _NO_SECRET.fullmatch(name):
+            raise _Wrong(
+                f"{name} looks like a secret, which would stand in the database and go to every platform",
+                "name it in pass_environment of a local pool, or put what it opens into the training data; "
+                "see docs/security.md",
+            )
     return dict(value)
 
 

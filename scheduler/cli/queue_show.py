@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from config.secret import MARK, is_secret
 from scheduler.cli.output import hours
 from scheduler.cli.shapes import job_state_json, run_json, share, why
 from scheduler.store import jobs, plans, rates, runs
@@ -43,8 +44,9 @@ def show_job(cli: Cli, name: str) -> None:
 
 
 def job_json(record: JobRecord, waits: Reason | None = None) -> dict[str, Any]:
-    """Return a job with its whole definition."""
+    """Return a job with its whole definition; what its environment calls a secret is hidden, as on the status page."""
     spec = asdict(record.spec)
+    spec["environment"] = {name: MARK if is_secret(name) else text for name, text in record.spec.environment.items()}
     return {
         "name": record.spec.name,
         "role": record.spec.role,

@@ -145,6 +145,7 @@ def test_gates_point_across_files(tmp_path: Path) -> None:
         ('gate = { parent = "a", fraction = 0.2 }', "a job cannot wait for itself"),
         ("environment = { A = 1 }", "this must be a table of texts"),
         ('environment = { SCHED_SEED = "1" }', "SCHED_SEED is no variable a job may set"),
+        ('environment = { HF_TOKEN = "x" }', "HF_TOKEN looks like a secret"),
         ("wieght = 3", "wieght: there is no such key; did you mean weight?"),
     ],
 )
@@ -158,6 +159,23 @@ def test_each_mistake_has_one_message(written: Callable[[str], Path], change: st
     assert str(caught.value).startswith(f"{path}: ")
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "name", ["HF_TOKEN", "token", "WANDB_API_KEY", "AWS_SECRET_ACCESS_KEY", "AWS_ACCESS_KEY_ID", "DB_PASSWORD"]
+)
+def test_a_secret_is_refused_without_being_shown(name: str) -> None:
+    table = {"name": "a", "role": "main", "command": ["x"], "target_step": 1, "steps_per_hour": 1}
+    with pytest.raises(CatalogueError, match="pass_environment") as caught:
+        job_from_table({**table, "environment": {name: "canary"}}, "f")
+    assert "canary" not in str(caught.value)
+    assert job_from_table({**table, "environment": {name: ""}}, "f").environment == {name: ""}, "unset on purpose"
+
+
+def test_words_that_only_sound_like_secrets_are_taken() -> None:
+    table = {"name": "a", "role": "main", "command": ["x"], "target_step": 1, "steps_per_hour": 1}
+    plain = {"TOKENIZERS_PARALLELISM": "false", "EOS_TOKEN": "</s>", "SORT_KEY": "loss", "MAX_TOKENS": "9"}
+    assert job_from_table({**table, "environment": plain}, "f").environment == plain
 
 
 def test_what_is_missing_is_named() -> None:

@@ -83,6 +83,15 @@ def test_show_tells_all_about_a_job(world: Database, schedctl: Schedctl) -> None
         assert words in shown
 
 
+def test_secrets_that_a_database_holds_from_before_are_not_shown(database: Database, schedctl: Schedctl) -> None:
+    """Definitions like this one are refused by now."""
+    with database.write() as tx:
+        old = {"HF_TOKEN": "canary", "WANDB_MODE": "offline"}
+        jobs.add(tx, JobSpec("old", "manager", ("python",), 100, 10.0, environment=old), 1_790_000_000)
+    spec = schedctl("queue", "show", "old", "--json").document["job"]["spec"]
+    assert spec["environment"] == {"HF_TOKEN": "[secret]", "WANDB_MODE": "offline"}
+
+
 def test_models_are_added_once(database: Database, schedctl: Schedctl) -> None:
     assert schedctl("queue", "add", "--models").out == "Added uff-main, ufm.\n"
     assert schedctl("queue", "add", "--models").out == "All models are in the queue already.\n"
