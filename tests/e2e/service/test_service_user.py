@@ -1,4 +1,4 @@
-"""A service of one's own, under the user's systemd: no root, no sandbox, sessions in units of their own."""
+"""A service of one's own, under the user's systemd: no root, a filter on system calls, sessions in their own units."""
 
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,9 @@ def test_a_person_without_root_has_a_service_of_their_own(machine: Machine) -> N
     assert own(SCHEDCTL, "prompt") == "0 running, 0 waiting\n"
     pid = own("systemctl", "--user", "show", "uff-scheduler.service", "--property=MainPID", "--value").strip()
     assert machine.run("ps", "-o", "user=", "-p", pid).strip() == "person"
+    # From inside the machine, where the number is valid: seccomp filters are in force, and no new privileges.
+    told = dict(line.split(":", 1) for line in machine.run("cat", f"/proc/{pid}/status").splitlines())
+    assert (told["Seccomp"].strip(), told["NoNewPrivs"].strip()) == ("2", "1")
     assert (machine.root / "home/person/.local/state/uff-scheduler/scheduler.db").exists()
     (runner,) = machine.run("find", runtime, "-name", "uff-local.sock").split()
     assert machine.run("stat", "--format=%a %U", runner).split() == ["600", "person"]
