@@ -55,14 +55,15 @@ def doctor(
         cli.plain.table(("grade", "check", "~found", "~remedy"), [_row(diagnosis) for diagnosis in diagnoses])
     bad = [diagnosis for diagnosis in diagnoses if diagnosis.finding.grade == "bad"]
     if bad:
-        raise Violations(f"{len(bad)} checks failed", ", ".join(d.check for d in bad), "Do what their remedies say")
+        count = "1 check" if len(bad) == 1 else f"{len(bad)} checks"
+        raise Violations(f"{count} failed", ", ".join(d.check for d in bad), "Do what their remedies say")
 
 
 def _checks(cli: Cli) -> dict[str, Callable[[], Finding]]:
     """Return the checks; when the settings cannot be used, those that need none."""
     from scheduler.service import doctor as service
     from scheduler.service import doctor_machine as machine
-    from scheduler.service.doctor_channels import channel_check
+    from scheduler.service.doctor_channels import channel_check, no_channel
 
     always: dict[str, Callable[[], Finding]] = {
         "service": machine.check_service,
@@ -83,6 +84,8 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Finding]]:
     }
     for name, channel in sorted(app.channels.items()):
         checks[f"letters by {name}"] = channel_check(channel)
+    if not app.channels:
+        checks["letters"] = no_channel
     checks["library versions"] = partial(machine.check_versions, _extras(app))
     runner = os.environ.get("UFF_LOCAL_RUNNER")
     if runner:

@@ -29,6 +29,11 @@ def channel_check(channel: Channel) -> Callable[[], Finding]:
             return lambda: Finding("ok", "set; only a letter can test it: schedctl report weekly --send")
 
 
+def no_channel() -> Finding:
+    """Return what it means that no channel is configured: no fault, but nobody is told anything."""
+    return Finding("ok", "no mail server or Slack is set; reports and alerts are only seen by who looks for them")
+
+
 def check_mail(channel: EmailChannel) -> Finding:
     """Greet the mail server, encrypt and log in as a letter would."""
     where = f"{channel.host}:{channel.port}"
