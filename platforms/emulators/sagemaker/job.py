@@ -62,7 +62,8 @@ class Job:
     reason: str = ""
     transitions: list[tuple[str, int]] = field(default_factory=list)
     _selected: str | None = None  # the type of instance that it runs on
-    _lost_at: int | None = None  # when a spot job lost its instance
+    _lost_at: int | None = None  # when a spot job lost its instance, until it has another
+    _idle_seconds: int = 0  # how long it had none
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -92,7 +93,7 @@ class Job:
             return 0
         until = self._lost_at or self.ended_at or int(self.clock.now())
         share = self.rules.spot_share if self.request.get("EnableManagedSpotTraining") else 1.0
-        return int((until - self.started_at) * share)
+        return int((until - self.started_at - self._idle_seconds) * share)
 
     def start(self, cloud: Cloud) -> None:
         """Begin the job's life."""
@@ -115,6 +116,7 @@ class Job:
         self.status, self.secondary, self.reason = document["status"], document["secondary"], document["reason"]
         self.created_at, self.started_at = document["created_at"], document["started_at"]
         self.ended_at, self._lost_at = document["ended_at"], document["lost_at"]
+        self._idle_seconds = document["idle_seconds"]
         self.transitions = [(name, at) for name, at in document["transitions"]]
         if self.live:
             self._end("Failed", "Failed", "InternalServerError: the instance was lost")
@@ -182,26 +184,35 @@ class Job:
         with self._lock:
             self.started_at = int(self.clock.now())
             self._move("Downloading")
-        for channel in self.request.get("InputDataConfig", ()):
-            uri = channel["DataSource"]["S3DataSource"]["S3Uri"]
-            if not self.cloud.copy(uri, self.folder / "input" / "data" / channel["ChannelName"]):
-                return ("Failed", "Failed", f"ClientError: No S3 objects found under S3 URL '{uri}'")
-        for name in ("input/config", "model", "checkpoints", "output/data"):
-            (self.folder / name).mkdir(parents=True, exist_ok=True)
-        syncer = self._syncer()
-        if syncer is not None:
-            syncer.restore()
-        if self._paused(self.rules.download_seconds):
-            return ("Stopped", "Stopped", "")
-        exit_code, why = self._train(syncer)
-        if why == "Interrupted":
-            return self._wait_for_another_instance()
+        while True:
+            if reason := self._download():
+                return ("Failed", "Failed", reason)
+            syncer = self._syncer()
+            if syncer is not None:
+                syncer.restore()
+            if self._paused(self.rules.download_seconds):
+                return ("Stopped", "Stopped", "")
+            exit_code, why = self._train(syncer)
+            if why != "Interrupted":
+                break
+            if ending := self._wait_for_another_instance():
+                return ending
         if not self._stop.is_set():
             with self._lock:
                 self._move("Uploading")
             self._upload()
             self._paused(self.rules.upload_seconds)
         return self._ending(exit_code, why)
+
+    def _download(self) -> str:
+        """Fill the folder that stands for the instance's disk; return why that failed, or nothing."""
+        for channel in self.request.get("InputDataConfig", ()):
+            uri = channel["DataSource"]["S3DataSource"]["S3Uri"]
+            if not self.cloud.copy(uri, self.folder / "input" / "data" / channel["ChannelName"]):
+                return f"ClientError: No S3 objects found under S3 URL '{uri}'"
+        for name in ("input/config", "model", "checkpoints", "output/data"):
+            (self.folder / name).mkdir(parents=True, exist_ok=True)
+        return ""
 
     def _ending(self, exit_code: int, why: str) -> tuple[str, str, str]:
         if why:
@@ -212,14 +223,23 @@ class Job:
             return ("Completed", "Completed", "")
         return ("Failed", "Failed", f"AlgorithmError: {self._said()}, exit code: {exit_code}")
 
-    def _wait_for_another_instance(self) -> tuple[str, str, str]:
-        """Spot never comes back here: wait until somebody stops the job, or its time is up."""
+    def _wait_for_another_instance(self) -> tuple[str, str, str] | None:
+        """Wait until another instance is there, and begin anew on its empty disk; or return how the job ended first."""
         with self._lock:
             self._lost_at = int(self.clock.now())
             self._move("Interrupted")
-        wait = self.request["StoppingCondition"]["MaxWaitTimeInSeconds"]
-        stopped = self._stop.wait(max(0.0, self.clock.wall_seconds_until(self.created_at + wait)))
-        return ("Stopped", "Stopped" if stopped else "MaxWaitTimeExceeded", "")
+        latest = self.created_at + self.request["StoppingCondition"]["MaxWaitTimeInSeconds"]
+        back = latest if self.rules.spot_back_seconds is None else self._lost_at + self.rules.spot_back_seconds
+        if self._stop.wait(max(0.0, self.clock.wall_seconds_until(min(back, latest)))):
+            return ("Stopped", "Stopped", "")
+        if back >= latest:
+            return ("Stopped", "MaxWaitTimeExceeded", "")
+        shutil.rmtree(self.folder, ignore_errors=True)
+        with self._lock:
+            self._idle_seconds += int(self.clock.now()) - self._lost_at
+            self._lost_at = None
+            self._move("Restarting")
+        return None
 
     def _types(self) -> list[str]:
         resources = self.request["ResourceConfig"]
@@ -286,7 +306,7 @@ class Job:
         """Wait until the container ends by itself, is stopped, or is to be ended; say why, if AWS ends it."""
         limits = {"MaxRuntimeExceeded": self._at(self.request["StoppingCondition"].get("MaxRuntimeInSeconds", 86_400))}
         if self.request.get("EnableManagedSpotTraining") and self.rules.spot_seconds is not None:
-            limits["Interrupted"] = self._at(self.rules.spot_seconds)
+            limits["Interrupted"] = self.transitions[-1][1] + self.rules.spot_seconds  # from this container's start on
         why, at = min(limits.items(), key=lambda limit: limit[1])
         while not gone.is_set() and not self._stop.is_set():
             left = self.clock.wall_seconds_until(at)
@@ -343,6 +363,7 @@ class Job:
             "started_at": self.started_at,
             "ended_at": self.ended_at,
             "lost_at": self._lost_at,
+            "idle_seconds": self._idle_seconds,
             "transitions": self.transitions,
         }
         fresh = self.record.with_suffix(".new")

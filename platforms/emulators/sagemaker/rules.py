@@ -18,7 +18,8 @@ class Rules:
 
     Jobs named in ``no_capacity`` never get a machine, nor do any on ``no_capacity_types``. Checkpoint folders are
     synced every ``sync_seconds``, and once more after SIGTERM if so set.
-    Spot jobs lose their instance ``spot_seconds`` after they start, if that is set; they cost ``spot_share``.
+    Spot jobs lose their instance ``spot_seconds`` after they begin to train, if that is set, and begin anew on another
+    ``spot_back_seconds`` later, or never; they cost ``spot_share``.
     """
 
     instances_max: int = 1
@@ -28,6 +29,7 @@ class Rules:
     grace_seconds: float = 120.0
     bill_delay_seconds: float = 0.0
     spot_seconds: float | None = None
+    spot_back_seconds: float | None = None
     spot_share: float = 0.35
     no_capacity: set[str] = field(default_factory=set)
     no_capacity_types: set[str] = field(default_factory=set)

@@ -147,6 +147,30 @@ def test_the_last_save_need_not_be_uploaded(account: Account, synced: bool) -> N
     assert ("after-sigterm" in account.keys("ckpt/s/")) == synced
 
 
+def test_a_spot_job_that_lost_its_instance_begins_anew_with_its_checkpoints(account: Account) -> None:
+    """What it wrote since the last sync is gone with the instance, and nothing is paid for the wait."""
+    rules = account.world.place.rules
+    rules.spot_seconds, rules.spot_back_seconds, rules.spot_share = 1_200, 600, 1.0
+    program = WAITING + (
+        "if (folder / 'first').exists():\n"
+        "    print(sorted(path.name for path in folder.iterdir()))\n"
+        "    sys.exit(0)\n"
+        "(folder / 'first').write_text('1')\n"
+        "while not (folder / 'first.sagemaker-uploaded').exists(): signal.sigtimedwait([], 0.01)\n"
+        "(folder.parent / 'model' / 'unsynced').write_text('gone')\n"
+        "while True: signal.pause()\n"
+    )
+    stopping = {"MaxRuntimeInSeconds": 86_400, "MaxWaitTimeInSeconds": 86_400}
+    spot = {"EnableManagedSpotTraining": True, "StoppingCondition": stopping}
+    account.train("spot", program, **spot, **checkpoints(account, "ckpt/spot/"))
+    done = account.until("spot", "Completed", "Failed")
+    stages = [step["Status"] for step in done["SecondaryStatusTransitions"]]
+    after = stages[stages.index("Interrupted") :]
+    assert after == ["Interrupted", "Restarting", "Training", "Uploading", "Completed"], done.get("FailureReason")
+    assert account.keys("out/spot/output/") == {}, "another disk"
+    assert 600 <= done["TrainingTimeInSeconds"] - done["BillableTimeInSeconds"] < 1_200
+
+
 def test_the_first_type_with_a_machine_is_taken_in_the_order_of_the_wishes(account: Account) -> None:
     account.world.place.rules.no_capacity_types = {"ml.g6.xlarge"}
     types = ("ml.g6.xlarge", "ml.g5.xlarge", "ml.g4dn.xlarge")
