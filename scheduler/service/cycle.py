@@ -21,6 +21,7 @@ from scheduler.service.apply import apply
 from scheduler.service.launch import launch_all, reserve
 from scheduler.service.look_back import is_wanted, look_back
 from scheduler.service.observe import observe
+from scheduler.service.quota_books import close_books
 from scheduler.service.retention import sweep_ended
 from scheduler.service.snapshot import load_snapshot
 from scheduler.service.watch import watch
@@ -81,7 +82,7 @@ class Cycle:
         return not self._looks_back
 
     def drain(self, why: str) -> bool:
-        """Launch nothing, ask every live session to save and leave; return whether all have ended."""
+        """Launch nothing, ask every live session to save and leave; return whether all have ended and are billed."""
         now = self._settle()
         with self._ports.database.read() as tx:
             running = [run for run in runs.live(tx) if isinstance(run.state, Running)]
@@ -89,7 +90,9 @@ class Cycle:
             with self._ports.write() as tx:
                 runs.change_state(tx, run.key, run.state, stop(run.state, why, now), "stop", now)
         with self._ports.database.read() as tx:
-            return not runs.live(tx)
+            if runs.live(tx):
+                return False
+        return close_books(self._ports, now)
 
     def _settle(self) -> int:
         """Everything but new launches: observe, reconcile, apply, stop."""

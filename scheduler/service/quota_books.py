@@ -40,6 +40,16 @@ def audit(ports: Ports, now: int) -> None:
     read_books(ports, sorted(ports.pools), now)
 
 
+def close_books(ports: Ports, now: int) -> bool:
+    """Read the books for the last time, when nothing runs any more; False, without a look, while a bill may grow."""
+    kept = {name for name, platform in ports.platforms.items() if platform.capabilities.reports_quota}
+    with ports.database.read() as tx:
+        if any(run.pool in kept for run in runs.since(tx, now - SETTLED_SECONDS - 1)):
+            return False
+    audit(ports, now)
+    return True
+
+
 def launchable(ports: Ports, due: Sequence[Placement], now: int) -> list[Placement]:
     """Read the books of the pools that ``due`` would launch on; return what may be launched with the answer."""
     readable = read_books(ports, sorted({placement.pool for placement in due}), now)

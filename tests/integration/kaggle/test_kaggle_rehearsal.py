@@ -1,6 +1,7 @@
 """A rehearsal held against a stand-in that somebody else has started: here our own, behind nothing but its address."""
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -10,6 +11,10 @@ from pathlib import Path
 from typing import Any
 
 from scheduler.clock import real_now
+from scheduler.core.ledger import seconds_within
+from scheduler.core.window import Window
+from scheduler.store import ledger
+from scheduler.store.engine import open_database
 
 Account = Any
 
@@ -56,7 +61,7 @@ def test_a_rehearsal_runs_on_a_server_that_is_only_an_address(
         "KAGGLE_KEY": account.place.key,
     }
     command = [sys.executable, "-m", "scheduler", "--config", str(tmp_path / "settings.toml"), "--json", "rehearse"]
-    figures = ["--out", str(tmp_path / "week"), "--hours", "6", "--scale", "1800", "--epoch", _instant(epoch)]
+    figures = ["--out", str(tmp_path / "week"), "--hours", "8", "--scale", "1800", "--epoch", _instant(epoch)]
     done = subprocess.run(
         [*command, *figures, "--kaggle-proxy", account.server.address],
         env=environment,
@@ -71,6 +76,10 @@ def test_a_rehearsal_runs_on_a_server_that_is_only_an_address(
     assert account.place.sessions()
     assert not any(session.live for session in account.place.sessions())
     assert list((tmp_path / "week" / "artifacts" / "jobs").rglob("manifests/*.json"))
+    start, end = map(int, account.place.week(account.now()))
+    with open_database(f"sqlite:///{tmp_path}/week/state/scheduler.db").read() as tx:
+        booked = seconds_within(ledger.charges(tx, 0)["kaggle"], Window(start, end))
+    assert booked == math.ceil(account.place.gpu_seconds_used(start, end))
 
 
 def test_what_epoch_tells_was_true_when_the_command_began() -> None:
