@@ -8,14 +8,10 @@ another place would refuse.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
-import shutil
 import signal
-import threading
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +24,7 @@ from platforms.base import (
     SessionState,
     Unreachable,
 )
+from platforms.folders import Folders, is_folder_name
 from platforms.local.records import KEEPER_LOG, LAUNCH, ORDER, OUTPUT, WORK
 from platforms.local.session import Session
 from platforms.local.spawn import CLAIM_SECONDS, RUNNER_VARIABLE, as_child, through_runner
@@ -40,13 +37,6 @@ if TYPE_CHECKING:
     from platforms.base import LaunchRequest
     from platforms.registry import PlatformContext
 
-_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}", re.ASCII)
-_LOCK = ".lock"
-_NEW = ".new-"  # a folder in the making
-_GONE = ".gone-"  # a folder in removal
-_LOCK_TRIES = 250
-_LOCK_WAIT_SECONDS = 0.02
-_LOG_CHUNK_BYTES = 1 << 16
 _SETTINGS = frozenset({"devices", "log_bytes", "nice", "pass_environment"})
 # The daemon's environment holds secrets of mail servers and accounts; a session gets what programs need to
 # run.
@@ -84,19 +74,13 @@ class LocalPlatform:
         self._devices = _read_devices(settings.get("devices", ""))
         self._passed = frozenset(filter(None, settings.get("pass_environment", "").split(",")))
         self._clock = {"epoch": 0.0, "origin": 0.0, "scale": 1.0, **context.clock}
-        self._root = context.state_folder.absolute()
-        try:
-            Path("/proc/self/stat").stat()
-            self._root.mkdir(parents=True, exist_ok=True)
-            (self._root / _LOCK).touch()
-        except OSError as error:
-            raise Misconfigured(
-                "local", "load", str(error), "It needs Linux and a state folder it may write to"
-            ) from error
+        if not Path("/proc/self/stat").exists():
+            raise Misconfigured("local", "load", "there is no /proc", "It needs Linux")
+        self._folders = Folders("local", context.state_folder.absolute())
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
         """Start a session; see Platform.launch. Refuses a session above ``sessions_max``."""
-        if not _KEY.fullmatch(request.key):
+        if not is_folder_name(request.key):
             raise Refused(
                 "local",
                 "launch",
@@ -108,7 +92,7 @@ class LocalPlatform:
         if not agent.is_file():
             raise Misconfigured("local", "launch", f"there is no agent at {agent}", "Check the bundle folder")
         session = self._session(request.key)
-        with self._answering("launch"), self._lock():
+        with self._folders.answering("launch"), self._folders.lock():
             known = session.observe(now)
             if known is not None:
                 return known
@@ -117,18 +101,18 @@ class LocalPlatform:
 
     def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
         """Return what is known of each key; see Platform.find."""
-        with self._answering("find"):
-            self._stand()
-            seen = {key: self._session(key).observe(now) for key in keys if _KEY.fullmatch(key)}
+        with self._folders.answering("find"):
+            self._folders.stand()
+            seen = {key: self._session(key).observe(now) for key in keys if is_folder_name(key)}
         return {key: observed for key, observed in seen.items() if observed is not None}
 
     def stop(self, key: str, now: int, *, force: bool) -> None:
         """Send SIGTERM to the agent, or SIGKILL to all it started; an unclaimed session becomes void."""
-        if not _KEY.fullmatch(key):
+        if not is_folder_name(key):
             return
         session = self._session(key)
-        with self._answering("stop"):
-            self._stand()
+        with self._folders.answering("stop"):
+            self._folders.stand()
             if session.order() is None or (session.claim() is None and session.void(now, "stopped before it started")):
                 return
             if force:
@@ -141,19 +125,10 @@ class LocalPlatform:
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
         """Yield the output kept of a session; see Platform.logs."""
-        if not _KEY.fullmatch(key):
+        if not is_folder_name(key):
             return
-        with self._answering("logs"):
-            self._stand()
-            try:
-                stream = (self._root / key / OUTPUT).open("rb")
-            except FileNotFoundError:
-                return
-            with stream:
-                stream.seek(max(offset, 0))
-                while limit_bytes > 0 and (piece := stream.read(min(limit_bytes, _LOG_CHUNK_BYTES))):
-                    limit_bytes -= len(piece)
-                    yield piece
+        with self._folders.answering("logs"):
+            yield from self._folders.read(key, OUTPUT, offset, limit_bytes)
 
     def read_quota(self, now: int) -> Sequence[QuotaReading]:
         """Return nothing: this machine keeps no books."""
@@ -171,17 +146,15 @@ class LocalPlatform:
     def sweep(self, keep: Sequence[str], now: int) -> Sequence[str]:
         """Remove the folders of sessions that ended or never started, except ``keep``; return their keys."""
         over = {SessionState.ENDED, SessionState.ABSENT}
-        with self._answering("sweep"):
-            with self._lock():
+        with self._folders.answering("sweep"):
+            with self._folders.lock():
                 removed = [
                     key
-                    for key in sorted(self._keys() - set(keep))
+                    for key in sorted(self._folders.keys() - set(keep))
                     if (seen := self._session(key).observe(now)) is not None and seen.state in over
                 ]
-                for name in [*removed, *(path.name for path in self._root.glob(f"{_NEW}*"))]:
-                    (self._root / name).rename(self._root / f"{_GONE}{name.lstrip('.')}.{os.urandom(4).hex()}")
-            for leftover in self._root.glob(f"{_GONE}*"):
-                shutil.rmtree(leftover, ignore_errors=True)
+                self._folders.remove(removed)
+            self._folders.clear()
         return removed
 
     def _admit(self, request: LaunchRequest, now: int) -> None:
@@ -190,7 +163,7 @@ class LocalPlatform:
             raise Refused("local", "launch", f"the deadline {request.deadline} is not after {now}")
         live = [
             session
-            for session in map(self._session, self._keys())
+            for session in map(self._session, self._folders.keys())
             if (seen := session.observe(now)) is not None and seen.state in {SessionState.QUEUED, SessionState.RUNNING}
         ]
         if len(live) >= self._context.sessions_max:
@@ -210,24 +183,16 @@ class LocalPlatform:
             "deadline": request.deadline,
             "devices": devices,
         }
-        try:
-            self._make_folder(request.key, json.dumps(launch), json.dumps(order))
-        except OSError as error:
-            raise Refused("local", "launch", str(error), f"Check the disk of {self._root}") from error
 
-    def _make_folder(self, key: str, launch: str, order: str) -> None:
-        """Make the folder of a session appear whole, or not at all."""
-        making = self._root / f"{_NEW}{key}"
-        shutil.rmtree(making, ignore_errors=True)  # left by a daemon that died in this very place
-        making.mkdir(mode=0o700)
+        def fill(folder: Path) -> None:
+            (folder / WORK).mkdir()
+            (folder / LAUNCH).write_text(json.dumps(launch))
+            (folder / ORDER).write_text(json.dumps(order))
+
         try:
-            (making / WORK).mkdir()
-            (making / LAUNCH).write_text(launch)
-            (making / ORDER).write_text(order)
-            making.rename(self._root / key)
-        except OSError:
-            shutil.rmtree(making, ignore_errors=True)
-            raise
+            self._folders.make(request.key, fill)
+        except OSError as error:
+            raise Refused("local", "launch", str(error), f"Check the disk of {self._folders.root}") from error
 
     def _share(self, request: LaunchRequest, live: Sequence[Session]) -> Sequence[int]:
         """Return the machine's devices that a new session gets: none when the pool names none."""
@@ -245,7 +210,7 @@ class LocalPlatform:
             claimed, why = self._spawn(session.folder, request, agent), "the keeper did not claim the session"
         except OSError as error:
             claimed, why = False, str(error)
-        with self._answering("launch"):
+        with self._folders.answering("launch"):
             if not claimed and session.void(now, why):
                 said = (session.folder / KEEPER_LOG).read_text(errors="replace").strip()[-500:]
                 raise Refused("local", "launch", "; ".join(filter(None, [why, said])))
@@ -276,36 +241,7 @@ class LocalPlatform:
         return as_child(self._context.python, folder, words, environment)
 
     def _session(self, key: str) -> Session:
-        return Session(key, self._root / key)
-
-    def _keys(self) -> set[str]:
-        return {entry.name for entry in os.scandir(self._root) if _KEY.fullmatch(entry.name)}
-
-    def _stand(self) -> None:
-        """Raise OSError when the state folder is gone: an unmounted disk must not look like an empty one."""
-        (self._root / _LOCK).stat()
-
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        """Hold the pool against other threads and daemons, for the moment in which sessions are counted."""
-        with (self._root / _LOCK).open("rb") as handle:
-            patience = threading.Event()
-            for _ in range(_LOCK_TRIES):
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    patience.wait(_LOCK_WAIT_SECONDS)
-            else:
-                raise TimeoutError(f"another process holds {self._root / _LOCK}")
-            yield
-
-    @contextmanager
-    def _answering(self, action: str) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, ValueError) as error:
-            raise Unreachable("local", action, str(error), f"Check {self._root}") from error
+        return Session(key, self._folders.root / key)
 
 
 def _read_devices(text: str) -> tuple[int, ...]:

@@ -6,24 +6,23 @@ tells the person's side. Nothing here talks to the place.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
-import re
 import shutil
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from platforms.artifacts.base import StoreError
-from platforms.base import Capabilities, Misconfigured, Observed, QuotaReading, Refused, SessionState, Unreachable
+from platforms.base import Capabilities, Observed, QuotaReading, Refused, SessionState, Unreachable
 from platforms.bundle import Limits, extract
+from platforms.folders import Folders, is_folder_name
 from platforms.manual.handover import GIVEN, LOG, OFFER, STOP, End, HandOver, HandOverRefused, Taken, Withdrawn
 from platforms.manual.packing import pack
 from platforms.registry import read_count, reject_unknown
 from platforms.relay import Intake
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from platforms.artifacts.base import BlobStore
@@ -31,13 +30,8 @@ if TYPE_CHECKING:
     from platforms.manual.handover import Offer
     from platforms.registry import PlatformContext
 
-_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}", re.ASCII)
-_LOCK = ".lock"
 _LAPSED = ".lapsed"  # when the last offer was not taken
-_NEW = ".new-"
-_GONE = ".gone-"
 _SETTINGS = frozenset({"take_within_seconds", "result_within_seconds", "rest_seconds"})
-_CHUNK_BYTES = 1 << 16
 _REPORT_BYTES = 1 << 20
 _LIMITS = Limits(files=10_000, file_bytes=32 << 30, total_bytes=64 << 30)
 _OPEN = {SessionState.QUEUED, SessionState.RUNNING}
@@ -64,20 +58,15 @@ class ManualPlatform:
         self._result_seconds = read_count("manual", settings, "result_within_seconds", 43_200)
         self._rest_seconds = read_count("manual", settings, "rest_seconds", 14_400)
         self._context = context
-        self._root = context.state_folder.absolute()
-        try:
-            self._root.mkdir(parents=True, exist_ok=True)
-            (self._root / _LOCK).touch()
-        except OSError as error:
-            raise Misconfigured("manual", "load", str(error), "It needs a state folder it may write to") from error
+        self._folders = Folders("manual", context.state_folder.absolute())
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
         """Offer a session; see Platform.launch. Nothing runs until a person takes it."""
-        if not _KEY.fullmatch(request.key):
+        if not is_folder_name(request.key):
             why = f"{request.key!r} cannot be a file's name"
             raise Refused("manual", "launch", why, "Use A-Z a-z 0-9 . _ -", permanent=True)
         hand_over = self._hand_over(request.key)
-        with self._answering("launch"), self._lock():
+        with self._folders.answering("launch"), self._folders.lock():
             known = hand_over.observe(now, self._result_seconds)
             if known is not None:
                 return known
@@ -85,7 +74,7 @@ class ManualPlatform:
             try:
                 self._make(request, now)
             except (StoreError, OSError) as error:
-                raise Refused("manual", "launch", str(error), f"Check the disk of {self._root}") from error
+                raise Refused("manual", "launch", str(error), f"Check the disk of {self._folders.root}") from error
             observed = hand_over.observe(now, self._result_seconds)
         if observed is None:
             raise Unreachable("manual", "launch", f"{hand_over.folder} vanished")
@@ -94,10 +83,10 @@ class ManualPlatform:
     def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
         """Return what is known of each key; see Platform.find."""
         found: dict[str, Observed] = {}
-        with self._answering("find"):
-            self._stand()
+        with self._folders.answering("find"):
+            self._folders.stand()
             for key in keys:
-                observed = self._hand_over(key).observe(now, self._result_seconds) if _KEY.fullmatch(key) else None
+                observed = self._hand_over(key).observe(now, self._result_seconds) if is_folder_name(key) else None
                 if observed is None:
                     continue
                 if observed.state is SessionState.ABSENT:
@@ -107,11 +96,11 @@ class ManualPlatform:
 
     def stop(self, key: str, now: int, *, force: bool) -> None:
         """Withdraw an offer that nobody took; of a taken one the person is told, who alone can end it."""
-        if not _KEY.fullmatch(key):
+        if not is_folder_name(key):
             return
         hand_over = self._hand_over(key)
-        with self._answering("stop"):
-            self._stand()
+        with self._folders.answering("stop"):
+            self._folders.stand()
             if hand_over.offer() is None or hand_over.end() is not None:
                 return
             if hand_over.decide(Withdrawn(now, "withdrawn before anybody took it")):
@@ -121,32 +110,28 @@ class ManualPlatform:
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
         """Yield the log that came with the result; see Platform.logs."""
-        if not _KEY.fullmatch(key):
+        if not is_folder_name(key):
             return
-        with self._answering("logs"):
-            self._stand()
-            try:
-                stream = (self._root / key / LOG).open("rb")
-            except FileNotFoundError:
-                return
-            with stream:
-                stream.seek(max(offset, 0))
-                while limit_bytes > 0 and (piece := stream.read(min(limit_bytes, _CHUNK_BYTES))):
-                    limit_bytes -= len(piece)
-                    yield piece
+        with self._folders.answering("logs"):
+            yield from self._folders.read(key, LOG, offset, limit_bytes)
 
     def read_quota(self, now: int) -> Sequence[QuotaReading]:
         """Return nothing: nobody here can ask the place."""
         del now
         return ()
 
+    def strays(self, known: Collection[str], now: int) -> Sequence[Observed]:
+        """Return nothing: what a person runs without an offer of ours is not ours."""
+        del known, now
+        return ()
+
     def collect(self, key: str, into: BlobStore, now: int) -> None:
         """Take home what was handed in; see Platform.collect."""
         del now
-        if not _KEY.fullmatch(key):
+        if not is_folder_name(key):
             return
         hand_over = self._hand_over(key)
-        with self._answering("collect"):
+        with self._folders.answering("collect"):
             offer, store = hand_over.offer(), hand_over.folder / GIVEN / "store"
             if offer is None or hand_over.end() is None or not store.is_dir():
                 return
@@ -162,25 +147,24 @@ class ManualPlatform:
 
     def sweep(self, keep: Sequence[str], now: int) -> Sequence[str]:
         """Remove the folders of hand-overs that are over, except ``keep``; return their keys."""
-        with self._answering("sweep"), self._lock():
-            removed = [
-                key
-                for key in sorted(self.keys() - set(keep))
-                if (seen := self._hand_over(key).observe(now, self._result_seconds)) and seen.state not in _OPEN
-            ]
-            for name in [*removed, *(path.name for path in self._root.glob(f"{_NEW}*"))]:
-                (self._root / name).rename(self._root / f"{_GONE}{name.lstrip('.')}.{os.urandom(4).hex()}")
-            for leftover in self._root.glob(f"{_GONE}*"):
-                shutil.rmtree(leftover, ignore_errors=True)
+        with self._folders.answering("sweep"):
+            with self._folders.lock():
+                removed = [
+                    key
+                    for key in sorted(self.keys() - set(keep))
+                    if (seen := self._hand_over(key).observe(now, self._result_seconds)) and seen.state not in _OPEN
+                ]
+                self._folders.remove(removed)
+            self._folders.clear()
         return removed
 
     def keys(self) -> set[str]:
         """Return the launch keys of all hand-overs that are kept."""
-        return {entry.name for entry in os.scandir(self._root) if _KEY.fullmatch(entry.name)}
+        return self._folders.keys()
 
     def show(self, key: str, now: int) -> tuple[Offer, Observed, bool] | None:
         """Return an offer, how it stands and whether the daemon wants it ended; None when there is none."""
-        with self._answering("find"):
+        with self._folders.answering("find"):
             hand_over = self._hand_over(key)
             offer, observed = hand_over.offer(), hand_over.observe(now, self._result_seconds)
             if offer is None or observed is None:
@@ -193,7 +177,7 @@ class ManualPlatform:
         Raises HandOverRefused when it is not open (any more), OSError when the files cannot be written.
         """
         hand_over = self._hand_over(key)
-        offer = hand_over.offer() if _KEY.fullmatch(key) else None
+        offer = hand_over.offer() if is_folder_name(key) else None
         if offer is None:
             raise HandOverRefused("take", f"there is no hand-over {key}", "schedctl handover list shows all")
         observed = hand_over.observe(now, self._result_seconds)
@@ -216,14 +200,14 @@ class ManualPlatform:
         when it is not awaited or not of this session, BadArchive, OSError. Nothing is lost by a refusal.
         """
         hand_over = self._hand_over(key)
-        offer, claim = (hand_over.offer(), hand_over.claim()) if _KEY.fullmatch(key) else (None, None)
+        offer, claim = (hand_over.offer(), hand_over.claim()) if is_folder_name(key) else (None, None)
         if offer is None:
             raise HandOverRefused("give", f"there is no hand-over {key}", "schedctl handover list shows all")
         if not isinstance(claim, Taken):
             raise HandOverRefused("give", f"{key} was never taken", f"schedctl handover take {key}")
         if hand_over.end() is not None:
             raise HandOverRefused("give", f"{key} is over already", "Its jobs went on from an older checkpoint")
-        fresh = self._root / f"{_NEW}given-{key}-{os.urandom(4).hex()}"
+        fresh = self._folders.fresh(f"given-{key}-{os.urandom(4).hex()}")
         try:
             extract(archive, fresh, _LIMITS)
             if not (fresh / key).is_file():
@@ -245,7 +229,7 @@ class ManualPlatform:
     def drop(self, key: str, why: str, now: int) -> None:
         """Give up a hand-over: withdraw an open one, end a taken one without a result. Raises HandOverRefused."""
         hand_over = self._hand_over(key)
-        offer = hand_over.offer() if _KEY.fullmatch(key) else None
+        offer = hand_over.offer() if is_folder_name(key) else None
         if offer is None:
             raise HandOverRefused("drop", f"there is no hand-over {key}", "schedctl handover list shows all")
         if hand_over.decide(Withdrawn(now, why)):
@@ -257,7 +241,7 @@ class ManualPlatform:
     def _admit(self, request: LaunchRequest, now: int) -> None:
         if request.deadline <= now:
             raise Refused("manual", "launch", f"the deadline {request.deadline} is not after {now}")
-        lapsed = self._root / _LAPSED
+        lapsed = self._folders.root / _LAPSED
         rested = int(lapsed.read_text()) + self._rest_seconds if lapsed.exists() else now
         if now < rested:
             raise Refused("manual", "launch", "nobody took the last offer", wait_until=rested)
@@ -268,12 +252,10 @@ class ManualPlatform:
             raise Refused("manual", "launch", why, "Hand in a result, or drop one")
 
     def _make(self, request: LaunchRequest, now: int) -> None:
-        """Make the folder of a hand-over appear whole, or not at all. The caller holds the lock."""
-        making = self._root / f"{_NEW}{request.key}"
-        shutil.rmtree(making, ignore_errors=True)
-        making.mkdir(mode=0o700)
-        try:
-            files = pack(request, self._context.bundle, making)
+        """Pack a hand-over and let it be seen. The caller holds the lock. Raises what pack raises."""
+
+        def fill(folder: Path) -> None:
+            files = pack(request, self._context.bundle, folder)
             offer: dict[str, Any] = {
                 "offered_at": now,
                 "lapses_at": min(request.deadline, now + self._take_seconds),
@@ -282,39 +264,20 @@ class ManualPlatform:
                 "files": files,
                 "reaches_store": (request.launch.get("store") or {}).get("kind") != "directory",
             }
-            (making / OFFER).write_text(json.dumps(offer))
-            making.rename(self._root / request.key)
-        except BaseException:
-            shutil.rmtree(making, ignore_errors=True)
-            raise
+            (folder / OFFER).write_text(json.dumps(offer))
+
+        self._folders.make(request.key, fill)
 
     def _note_lapse(self, hand_over: HandOver) -> None:
         """Remember that nobody was there, so that the next offer waits a while."""
         claim, offer = hand_over.claim(), hand_over.offer()
         if isinstance(claim, Withdrawn) and offer is not None and claim.at >= offer.lapses_at:
-            lapsed = self._root / _LAPSED
+            lapsed = self._folders.root / _LAPSED
             if not lapsed.exists() or int(lapsed.read_text()) < claim.at:
                 lapsed.write_text(str(claim.at))
 
     def _hand_over(self, key: str) -> HandOver:
-        return HandOver(key, self._root / key)
-
-    def _stand(self) -> None:
-        """Raise OSError when the state folder is gone: an unmounted disk must not look like an empty one."""
-        (self._root / _LOCK).stat()
-
-    @contextmanager
-    def _lock(self) -> Iterator[None]:
-        with (self._root / _LOCK).open("rb") as handle:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-
-    @contextmanager
-    def _answering(self, action: str) -> Iterator[None]:
-        try:
-            yield
-        except (OSError, ValueError) as error:
-            raise Unreachable("manual", action, str(error), f"Check {self._root}") from error
+        return HandOver(key, self._folders.root / key)
 
 
 def _word(given: Path, store: BlobStore, key: str) -> int | None:

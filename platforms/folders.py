@@ -1,0 +1,117 @@
+"""A pool's sessions as folders of this machine: one for each launch key, whole or not there, below one root."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import shutil
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from platforms.base import Misconfigured, Unreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from pathlib import Path
+
+_KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}", re.ASCII)
+_LOCK = ".lock"
+_NEW = ".new-"  # a folder in the making
+_GONE = ".gone-"  # a folder in removal
+_LOCK_TRIES = 250
+_LOCK_WAIT_SECONDS = 0.02
+_LOG_CHUNK_BYTES = 1 << 16
+
+
+def is_folder_name(key: str) -> bool:
+    """Tell whether a launch key can be a folder's name."""
+    return bool(_KEY.fullmatch(key))
+
+
+class Folders:
+    """The folders of one pool of ``platform``. Any number of threads and daemons may share them.
+
+    Methods raise OSError; within ``answering`` it becomes Unreachable.
+    """
+
+    def __init__(self, platform: str, root: Path) -> None:
+        """Raises Misconfigured when ``root`` cannot be written to."""
+        self.root = root
+        self._platform = platform
+        try:
+            root.mkdir(parents=True, exist_ok=True)
+            (root / _LOCK).touch()
+        except OSError as error:
+            raise Misconfigured(platform, "load", str(error), "It needs a state folder it may write to") from error
+
+    def keys(self) -> set[str]:
+        """Return the launch keys of all sessions that are kept."""
+        return {entry.name for entry in os.scandir(self.root) if is_folder_name(entry.name)}
+
+    def stand(self) -> None:
+        """Raise OSError when the root is gone: an unmounted disk must not look like an empty one."""
+        (self.root / _LOCK).stat()
+
+    def make(self, key: str, fill: Callable[[Path], object]) -> None:
+        """Let a session's folder appear as ``fill`` fills it, or not at all. The caller holds the lock."""
+        making = self.fresh(key)
+        shutil.rmtree(making, ignore_errors=True)  # left by a daemon that died in this very place
+        making.mkdir(mode=0o700)
+        try:
+            fill(making)
+            making.rename(self.root / key)
+        except BaseException:
+            shutil.rmtree(making, ignore_errors=True)
+            raise
+
+    def fresh(self, name: str) -> Path:
+        """Return where something is made that ``remove`` takes away when whoever makes it has died."""
+        return self.root / f"{_NEW}{name}"
+
+    def remove(self, keys: Iterable[str]) -> None:
+        """Let folders vanish at once, with all that was left in the making. The caller holds the lock."""
+        for name in [*keys, *(path.name for path in self.root.glob(f"{_NEW}*"))]:
+            (self.root / name).rename(self.root / f"{_GONE}{name.lstrip('.')}.{os.urandom(4).hex()}")
+
+    def clear(self) -> None:
+        """Free the disk of what was removed, which may take a while and needs no lock."""
+        for leftover in self.root.glob(f"{_GONE}*"):
+            shutil.rmtree(leftover, ignore_errors=True)
+
+    def read(self, key: str, name: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
+        """Yield a file of a session from byte ``offset`` on, at most ``limit_bytes``; nothing when there is none."""
+        self.stand()
+        try:
+            stream = (self.root / key / name).open("rb")
+        except FileNotFoundError:
+            return
+        with stream:
+            stream.seek(max(offset, 0))
+            while limit_bytes > 0 and (piece := stream.read(min(limit_bytes, _LOG_CHUNK_BYTES))):
+                limit_bytes -= len(piece)
+                yield piece
+
+    @contextmanager
+    def lock(self) -> Iterator[None]:
+        """Hold the pool against other threads and daemons, for the moment in which sessions are counted."""
+        with (self.root / _LOCK).open("rb") as handle:
+            patience = threading.Event()
+            for _ in range(_LOCK_TRIES):
+                try:
+                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    break
+                except BlockingIOError:
+                    patience.wait(_LOCK_WAIT_SECONDS)
+            else:
+                raise TimeoutError(f"another process holds {self.root / _LOCK}")
+            yield
+
+    @contextmanager
+    def answering(self, action: str) -> Iterator[None]:
+        """Turn what the disk and damaged records raise into Unreachable: nothing is known then."""
+        try:
+            yield
+        except (OSError, ValueError) as error:
+            raise Unreachable(self._platform, action, str(error), f"Check {self.root}") from error
