@@ -65,6 +65,9 @@ def judge(facts: Facts) -> Ending:
     if facts.exit_code:
         verdict = classify(facts.exit_code, facts.errors)
         return Ending("failed", verdict.why, verdict.error_class, facts.errors)
+    if facts.exit_code is None and not facts.stop:
+        # Nobody asked for the end and no command came to one: what came before it took all the time there was.
+        return Ending("yielded", "deadline, before training began", None, facts.errors)
     steps = f"at step {facts.reported_step} (stored: {facts.stored_step}, target: {facts.target_step})"
     why = f"the command ended {steps} without having saved" if facts.stop else f"the command ended too early, {steps}"
     return Ending("failed", why, "code", facts.trouble or facts.errors)
