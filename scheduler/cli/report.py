@@ -15,6 +15,8 @@ from scheduler.cli.exits import Refusal, UsageFault
 if TYPE_CHECKING:
     from scheduler.report.report import Report
 
+_ENDINGS: dict[str, Literal["html", "markdown", "json"]] = {".html": "html", ".md": "markdown", ".json": "json"}
+
 app = group("The week in figures: made, shown, sent.")
 
 
@@ -23,16 +25,19 @@ def report() -> None:
     """Keep ``weekly`` a word of its own, for reports to come."""
 
 
-@command(app, "schedctl report weekly", "schedctl report weekly --week 2026-W47 --format html --out week.html")
+@command(app, "schedctl report weekly", "schedctl report weekly --week 2026-W47 --out week.html")
 def weekly(
     ctx: typer.Context,
     week: Annotated[
         str | None, typer.Option("--week", help="ISO week, like 2026-W47; the last one that is over.")
     ] = None,
     form: Annotated[
-        Literal["text", "html", "markdown", "json", "slack"], typer.Option("--format", help="What to write.")
-    ] = "text",
-    out: Annotated[Path | None, typer.Option("--out", help="Write to this file.")] = None,
+        Literal["text", "html", "markdown", "json", "slack"] | None,
+        typer.Option("--format", help="What to write; what the file's ending says, else text."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write to this file; .html, .md and .json say the format as well.")
+    ] = None,
     send: Annotated[bool, typer.Option("--send", help="Have the daemon send it; once a week and channel.")] = False,
 ) -> None:
     """Show what a week's hours became: pools, jobs, losses, money, forecasts, and what needs a person."""
@@ -50,12 +55,15 @@ def weekly(
         return
     from scheduler.service.pictures import pictures_of
 
-    wanted = "json" if cli.options.json else form
+    by_name = _ENDINGS.get(out.suffix.lower()) if out else None
+    wanted = "json" if cli.options.json else form or by_name or "text"
     pictures = pictures_of(cli.app.database, cli.app.pools, made) if wanted == "html" else ()
     text = render(made, wanted, pictures)
     if out is None:
         sys.stdout.write(text)
         return
+    if not out.parent.is_dir():
+        raise UsageFault(f"--out {out}", f"there is no folder {out.parent}", f"Make it: mkdir -p {out.parent}")
     fresh = out.with_name(f"{out.name}.new")
     fresh.write_text(text, encoding="utf-8")
     fresh.replace(out)
