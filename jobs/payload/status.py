@@ -44,7 +44,6 @@ class Status:
             "run": self._launch.run,
             "lane": self._order.lane,
             "job": self._order.job,
-            "attempt": self._order.attempt,
             "seq": self._sequence,
             "at": int(now),
             "phase": self.phase,

@@ -17,6 +17,7 @@ from scheduler.service.apply import reject
 from scheduler.service.grant import grant
 from scheduler.service.launch_document import launch_document
 from scheduler.service.quota_books import launchable
+from scheduler.service.seats import note_seats
 from scheduler.service.snapshot import LOOK_BACK_SECONDS, PRIOR_SIGMA
 from scheduler.store import checkpoints, events, jobs, ledger, limits, rates, runs
 
@@ -171,6 +172,7 @@ def _launch_one(ports: Ports, reserved: Run) -> None:
         restore = {name: [record.manifest for record in checkpoints.newest(tx, name)] for name in names}
     run = replace(reserved, state=submitting)
     try:
+        note_seats(ports.artifacts, run)
         request = _request(ports, run, specs, speeds, restore)
     except StoreError as error:
         # The platform has not been called yet, so this is as good as a refusal.

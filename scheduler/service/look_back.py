@@ -7,10 +7,9 @@ planned before every platform and the artifact store have answered: a job might 
 
 from __future__ import annotations
 
-import json
 from typing import TYPE_CHECKING
 
-from platforms.artifacts.base import StoreError
+from platforms.artifacts.base import StoreError, StoreUnreachable
 from platforms.base import PlatformError, SessionState
 from scheduler.core import job as job_arrows
 from scheduler.core import run as run_arrows
@@ -19,6 +18,7 @@ from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.run import Lane, Reserved, Run, launch_key
 from scheduler.service.apply import apply
 from scheduler.service.observe import Observation, read_manifests
+from scheduler.service.seats import noted_seats
 from scheduler.store import checkpoints, due, events, jobs, ledger, runs
 
 if TYPE_CHECKING:
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from scheduler.service.ports import Ports
     from scheduler.store.jobs import JobRecord
 
-_REPORT_BYTES = 1 << 20
 AHEAD = 50  # launches of one job that may have been made since the backup, beyond the newest found
 _Found = tuple[str, "Observed"]  # pool and session
+_Seats = dict[int, tuple[str, int]]  # job and attempt by lane
 
 
 def is_wanted(ports: Ports) -> bool:
@@ -59,18 +59,17 @@ def look_back(ports: Ports, now: int) -> bool:
         ports.log.warning("restore.waits", next="nothing is launched until everything has answered")
         return False
     _refresh(ports, seen, now)
-    reported = _reported(ports, [session.key for _, session in found.values()], records)
-    if reported is None:
+    noted = _noted(ports, [session for _, session in found.values()])
+    if noted is None:
+        ports.log.warning("restore.waits", next="nothing is launched until it is known who has a seat where")
         return False
     with ports.database.read() as tx:
         manifests = [record.manifest for record in checkpoints.unexpired(tx)] if found else []
-    for (job, attempt), (pool, session) in sorted(found.items(), key=lambda entry: entry[0][::-1]):
-        lanes = _lanes(job, attempt, reported[session.key], session.key, manifests)
-        if busy & {lane.job for lane in lanes}:
-            continue
-        busy |= {lane.job for lane in lanes}
+    lanes = {named: _lanes(named, session.key, noted, manifests, records) for named, (_, session) in found.items()}
+    for named in _next(lanes, busy):
+        pool, session = found[named]
         with ports.write() as tx:
-            _enter(ports, tx, pool, session, lanes, now)
+            _enter(ports, tx, pool, session, lanes[named], now)
         ports.log.warning("restore.session_found", run=session.key, pool=pool, state=str(session.state))
     if found:
         return False
@@ -108,43 +107,60 @@ def _refresh(ports: Ports, seen: Observation, now: int) -> None:
             apply(ports, tx, [], seen, [], now)
 
 
-def _reported(
-    ports: Ports, keys: Sequence[str], records: Mapping[str, JobRecord]
-) -> dict[str, dict[int, tuple[str, int]]] | None:
-    """Return by launch key who sits in which lane, as the lanes' reports tell; None when the store gave no answer.
-
-    A session is named by its first lane. The others report within seconds, long before they save.
-    """
-    seats: dict[str, dict[int, tuple[str, int]]] = {}
-    for key in keys:
-        seats[key] = {}
+def _noted(ports: Ports, sessions: Sequence[Observed]) -> dict[str, _Seats] | None:
+    """Return by launch key who was to share the session; None when that cannot be told of one that may still run."""
+    noted: dict[str, _Seats] = {}
+    for session in sessions:
         try:
-            for name in ports.artifacts.keys(f"runs/{key}/"):
-                if name.endswith(("/heartbeat.json", "/result.json")):
-                    lane, seat = _seat(ports.artifacts.read(name, _REPORT_BYTES))
-                    if seat[0] in records and seat[1] > records[seat[0]].attempts:
-                        seats[key][lane] = seat
-        except StoreError as error:
-            ports.log.warning("restore.waits", run=key, why=str(error))
+            noted[session.key] = noted_seats(ports.artifacts, session.key)
+        except StoreUnreachable as error:
+            ports.log.warning("seats.unknown", run=session.key, why=str(error))
             return None
-        except (ValueError, KeyError, TypeError, RecursionError):
-            ports.log.warning("report.unreadable", run=key)
-    return seats
-
-
-def _seat(report: bytes) -> tuple[int, tuple[str, int]]:
-    document = json.loads(report)
-    return int(document["lane"]), (str(document["job"]), int(document["attempt"]))
+        except (StoreError, ValueError) as error:
+            ports.log.warning("seats.unreadable", run=session.key, why=str(error))
+            if session.state is not SessionState.ENDED:
+                return None
+            noted[session.key] = {}
+    return noted
 
 
 def _lanes(
-    job: str, attempt: int, reported: Mapping[int, tuple[str, int]], key: str, manifests: Sequence[Manifest]
+    named: tuple[str, int],
+    key: str,
+    noted: Mapping[str, _Seats],
+    manifests: Sequence[Manifest],
+    records: Mapping[str, JobRecord],
 ) -> list[Lane]:
-    """Return the seats of a session: the one it is named by, those that reported, and those that published."""
+    """Return the seats of a session: the one it is named by, those that were noted, and those that published.
+
+    A seat that the books know already, or whose job they do not know, is somebody else's.
+    """
     published = {manifest.lane: (manifest.job, manifest.attempt) for manifest in manifests if manifest.run == key}
-    others = {lane: seat for lane, seat in {**reported, **published}.items() if seat[0] != job}
-    seats = {**others, 0: (job, attempt)}
-    return [Lane(index, name, number, (index,), None) for index, (name, number) in sorted(seats.items())]
+    seats = {0: named}
+    for index, (job, attempt) in sorted({**published, **noted[key]}.items()):
+        taken = index in seats or any(job == other for other, _ in seats.values())
+        if not taken and job in records and 0 < attempt - records[job].attempts <= AHEAD:
+            seats[index] = (job, attempt)
+    return [Lane(index, job, attempt, (index,), None) for index, (job, attempt) in sorted(seats.items())]
+
+
+def _next(lanes: Mapping[tuple[str, int], Sequence[Lane]], busy: set[str]) -> list[tuple[str, int]]:
+    """Return which sessions can be entered now: of each job the lowest attempt, once no other has the job.
+
+    Entering a later one first would count its job's attempts beyond the earlier ones, which nobody would look for then.
+    """
+    lowest: dict[str, int] = {}
+    for lane in (lane for seats in lanes.values() for lane in seats):
+        lowest[lane.job] = min(lane.attempt, lowest.get(lane.job, lane.attempt))
+    ready: list[tuple[str, int]] = []
+    free = [named for named, seats in sorted(lanes.items()) if not busy & {lane.job for lane in seats}]
+    taken = set[str]()
+    for named in free:
+        if all(lane.attempt == lowest[lane.job] and lane.job not in taken for lane in lanes[named]):
+            ready.append(named)
+            taken |= {lane.job for lane in lanes[named]}
+    # Notes that contradict each other (each session after the other) must not keep the daemon waiting for ever.
+    return ready if ready or busy else free[:1]
 
 
 def _enter(ports: Ports, tx: Connection, pool: str, session: Observed, lanes: Sequence[Lane], now: int) -> None:

@@ -11,82 +11,46 @@ import pytest
 from jobs.checkpoint import blob_key, manifest_key
 from jobs.payload.manifest import Component, Manifest
 from jobs.spec import JobSpec
-from platforms.artifacts.directory import DirectoryStore
+from platforms.artifacts.base import StoreFull
 from platforms.base import LaunchRequest
 from platforms.fake import FakeCloud, FakePlatform, Script
 from scheduler.core.job import Active, Queued
-from scheduler.core.plan import Plan
+from scheduler.core.plan import Placement, Plan, Seat
 from scheduler.core.pool import Pool
-from scheduler.core.run import Ended, Running
+from scheduler.core.run import Ended, Lane, Reserved, Run, Running
 from scheduler.service import queue
 from scheduler.service.cycle import Cycle
-from scheduler.service.ports import Policy, Ports
-from scheduler.store import due, jobs, lease, ledger, runs
+from scheduler.service.ports import Ports
+from scheduler.service.seats import note_seats, noted_seats
+from scheduler.store import due, jobs, ledger, runs
 from scheduler.store.engine import Database
 from scheduler.store.verify import verify
 
 NOW = 1_795_000_000
 
 
-class Journal:
-    """A log that remembers what was said."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def __getattr__(self, level: str) -> Any:
-        return lambda event, **fields: self.said.append(event)
-
-
-class Time:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.present = NOW
-
-    def now(self) -> int:
-        """Return scheduled seconds."""
-        return self.present
-
-    def wall_seconds(self, scheduled_seconds: float) -> float:
-        """Return them as they are."""
-        return scheduled_seconds
-
-    def payload_clock(self) -> dict[str, float]:
-        """Return the real clock's figures."""
-        return {"epoch": 0.0, "origin": 0.0, "scale": 1.0}
-
-
 @pytest.fixture
-def world(database: Database, tmp_path: Path) -> SimpleNamespace:
-    """A restored database with two jobs that were never launched, a place, and a store."""
-    held = lease.acquire(database, "test", 600)
-    assert held is not None
+def world(make_ports: Callable[..., Ports], database: Database) -> SimpleNamespace:
+    """A restored database with two jobs that were never launched, a place, and a store.
+
+    ``seats`` is who shall be launched together as soon as anything may be.
+    """
+    cloud, plans, seats = FakeCloud(sessions_max=5), list[int](), list[Seat]()
+
+    def plan(snapshot: Any, incumbent: Plan | None) -> Plan:
+        plans.append(snapshot.now)
+        placements = (Placement("desk", snapshot.now, snapshot.now + 3_600, tuple(seats)),) if seats else ()
+        return Plan(snapshot.now, placements, ())
+
+    pools = {"desk": Pool("desk", "fake", "CPU", sessions_max=5, devices_per_session=2)}
+    ports = make_ports(platforms={"desk": FakePlatform(cloud)}, pools=pools, plan=plan)
     with database.write() as tx:
         for name in ("ufm", "ucm"):
             jobs.add(tx, JobSpec(name, "manager", ("train",), target_step=1_000, steps_per_hour=10.0), NOW)
         due.set_due(tx, due.RESTORED, 0)
-    cloud, store, plans = FakeCloud(sessions_max=5), DirectoryStore(tmp_path / "artifacts"), list[int]()
-    clock = Time()
-
-    def plan(snapshot: Any, incumbent: Plan | None) -> Plan:
-        plans.append(snapshot.now)
-        return Plan(snapshot.now, (), ())
-
-    ports = Ports(
-        database=database,
-        artifacts=store,
-        platforms={"desk": FakePlatform(cloud)},
-        pools={"desk": Pool("desk", "fake", "CPU", sessions_max=5)},
-        clock=clock,
-        policy=Policy(),
-        plan=plan,
-        data_prefix=lambda job: "",
-        bundle="",
-        log=Journal(),
-        epoch=held.epoch,
+    return SimpleNamespace(
+        ports=ports, cloud=cloud, store=ports.artifacts, plans=plans, clock=ports.clock, database=database, seats=seats
     )
-    return SimpleNamespace(ports=ports, cloud=cloud, store=store, plans=plans, clock=clock, database=database)
 
 
 def launched(world: SimpleNamespace, key: str, at: int, *, runs_seconds: int | None) -> None:
@@ -137,12 +101,16 @@ def test_sessions_and_steps_that_the_backup_does_not_know_are_taken_into_the_boo
     assert verify(world.database) == []
 
 
-def test_a_second_lane_that_has_not_saved_yet_is_known_by_its_report(world: SimpleNamespace) -> None:
+def noted(world: SimpleNamespace, key: str, *seats: tuple[str, int]) -> None:
+    """Note the seats of a session, as the daemon did before it launched it."""
+    lanes = tuple(Lane(index, job, attempt, (index,), None) for index, (job, attempt) in enumerate(seats))
+    note_seats(world.store, Run(key, "desk", lanes, NOW, NOW + 7_200, NOW + 7_300, Reserved(NOW)))
+
+
+def test_a_second_lane_that_has_not_reported_yet_is_known_by_the_note_of_the_launch(world: SimpleNamespace) -> None:
     """The key names the first job alone; launched again, the other one would train in two seats."""
     launched(world, "uff-ufm-0001", NOW - 100, runs_seconds=None)
-    for lane, job, attempt in ((0, "ufm", 1), (1, "ucm", 3), (2, "stranger", 1)):
-        report = json.dumps({"lane": lane, "job": job, "attempt": attempt, "phase": "training"}).encode()
-        world.store.put(f"runs/uff-ufm-0001/lane-{lane}/heartbeat.json", report)
+    noted(world, "uff-ufm-0001", ("ufm", 1), ("ucm", 3), ("stranger", 1), ("ufm", 2), ("ucm", 4))
     cycles(world, lambda: world.plans)
     with world.database.read() as tx:
         live = runs.get(tx, "uff-ufm-0001")
@@ -152,13 +120,92 @@ def test_a_second_lane_that_has_not_saved_yet_is_known_by_its_report(world: Simp
     assert verify(world.database) == []
 
 
-def test_a_report_that_nobody_can_read_stops_no_look(world: SimpleNamespace) -> None:
-    launched(world, "uff-ufm-0001", NOW - 100, runs_seconds=None)
-    world.store.put("runs/uff-ufm-0001/lane-1/heartbeat.json", b"{")
+def test_seats_that_the_books_know_or_that_nobody_can_have_are_not_believed(world: SimpleNamespace) -> None:
+    with world.database.write() as tx:
+        jobs.note_launch(tx, "ucm", "desk")
+    for seat in (("ucm", 1), ("ucm", 0), ("ucm", 1_000_000_000)):
+        noted(world, "uff-ufm-0001", ("ufm", 1), seat)
+        launched(world, "uff-ufm-0001", NOW - 100, runs_seconds=None)
     cycles(world, lambda: world.plans)
-    assert "report.unreadable" in world.ports.log.said
     with world.database.read() as tx:
         assert [lane.job for lane in runs.get(tx, "uff-ufm-0001").lanes] == ["ufm"]
+        assert jobs.get(tx, "ucm").attempts == 1
+
+
+@pytest.mark.parametrize(("one", "other"), [("ufm", "ucm"), ("ucm", "ufm")])
+def test_sessions_are_entered_in_the_order_of_every_job_in_them(world: SimpleNamespace, one: str, other: str) -> None:
+    """The second session of one came after two of the other alone: entered before them, it would hide the later one."""
+    keys = [f"uff-{one}-0001", f"uff-{other}-0002", f"uff-{other}-0003", f"uff-{one}-0002"]
+    ends = dict(zip(keys, (1_000, 900, 800, None), strict=True))
+    for number, (key, seconds) in enumerate(ends.items()):
+        launched(world, key, NOW - 5_000 + 1_000 * number, runs_seconds=seconds)
+    noted(world, keys[0], (one, 1), (other, 1))
+    noted(world, keys[3], (one, 2), (other, 4))
+    cycles(world, lambda: world.plans)
+    with world.database.read() as tx:
+        spent = {entry.run: entry.end - entry.start for entry in ledger.entries(tx) if entry.kind == "spend"}
+        assert spent == {key: seconds for key, seconds in ends.items() if seconds}
+        assert [lane.job for lane in runs.get(tx, keys[3]).lanes] == [one, other]
+        assert [jobs.get(tx, name).attempts for name in (one, other)] == [2, 4]
+    assert verify(world.database) == []
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [((("ufm", 1), ("ucm", 2)), (("ucm", 1), ("ufm", 2))), ((("ufm", 1), ("ucm", 1)), (("ucm", 1),) * 2)],
+    ids=["each-after-the-other", "one-seat-in-both"],
+)
+def test_notes_that_contradict_each_other_do_not_stop_the_daemon(
+    world: SimpleNamespace, first: tuple[tuple[str, int], ...], second: tuple[tuple[str, int], ...]
+) -> None:
+    for key, seats in (("uff-ufm-0001", first), ("uff-ucm-0001", second)):
+        launched(world, key, NOW - 5_000, runs_seconds=1_000)
+        noted(world, key, *seats)
+    cycles(world, lambda: world.plans)
+    assert verify(world.database) == []
+
+
+def test_a_note_that_nobody_can_read_is_waited_for_while_its_session_may_run(world: SimpleNamespace) -> None:
+    seat = {"lane": 1, "job": "ucm", "attempt": 1}
+    odd = [{**seat, "attempt": "1"}, {**seat, "job": 2}, {**seat, "lane": None}, {"lane": 1}, 3]
+    for note in (b"{", b"[]", b"\xff", *(json.dumps({"lanes": [lane]}).encode() for lane in odd)):
+        world.store.put("runs/uff-ufm-0001/seats.json", note)
+        launched(world, "uff-ufm-0001", NOW - 100, runs_seconds=200)
+        cycles(world, lambda: "seats.unreadable" in world.ports.log.said, most=1)
+        assert not world.plans
+        world.ports.log.said.clear()
+    cycles(world, lambda: world.plans)
+    with world.database.read() as tx:
+        assert [lane.job for lane in runs.get(tx, "uff-ufm-0001").lanes] == ["ufm"]
+        assert isinstance(runs.get(tx, "uff-ufm-0001").state, Ended)
+
+
+def test_who_shares_a_session_is_noted_before_its_platform_is_called(
+    world: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[dict[int, tuple[str, int]]] = []
+    real = world.ports.platforms["desk"].launch
+
+    def launch(request: LaunchRequest, now: int) -> Any:
+        asked.append(noted_seats(world.store, request.key))
+        return real(request, now)
+
+    monkeypatch.setattr(world.ports.platforms["desk"], "launch", launch)
+    world.seats.extend([Seat("ufm", 1, 5), Seat("ucm", 1, 5)])
+    cycles(world, lambda: asked)
+    assert asked == [{0: ("ufm", 1), 1: ("ucm", 1)}]
+
+
+def test_a_launch_whose_seats_cannot_be_noted_is_not_made(
+    world: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def put(key: str, data: bytes) -> None:
+        raise StoreFull("write", key, "no space is left")
+
+    monkeypatch.setattr(world.store, "put", put)
+    world.seats.extend([Seat("ufm", 1, 5), Seat("ucm", 1, 5)])
+    cycles(world, lambda: "launch.store" in world.ports.log.said)
+    assert not world.cloud.sessions
 
 
 def test_nothing_is_planned_before_every_place_has_answered(world: SimpleNamespace) -> None:

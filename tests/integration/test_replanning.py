@@ -1,13 +1,12 @@
 """Closed loop: the daemon plans again when something happened that the plan does not know, and only then."""
 
-from pathlib import Path
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from jobs.spec import JobSpec
-from platforms.artifacts.directory import DirectoryStore
 from platforms.fake import FakeCloud, FakePlatform, Script
 from scheduler.core.plan import Plan
 from scheduler.core.pool import Pool
@@ -16,42 +15,18 @@ from scheduler.core.window import DAY, HOUR, Calendar
 from scheduler.planner import Options, Planner
 from scheduler.service import queue
 from scheduler.service.cycle import Cycle
-from scheduler.service.ports import Policy, Ports
-from scheduler.store import jobs, lease, limits, rates
+from scheduler.service.ports import Ports
+from scheduler.store import jobs, limits, rates
 from scheduler.store.engine import Database
 
 NOW = 1_795_000_000
 
 
-class Time:
-    """A clock that a test moves."""
-
-    def __init__(self) -> None:
-        self.present = NOW
-
-    def now(self) -> int:
-        """Return scheduled seconds."""
-        return self.present
-
-    def wall_seconds(self, scheduled_seconds: float) -> float:
-        """Return them as they are."""
-        return scheduled_seconds
-
-    def payload_clock(self) -> dict[str, float]:
-        """Return the real clock's figures."""
-        return {"epoch": 0.0, "origin": 0.0, "scale": 1.0}
-
-
 @pytest.fixture
-def world(database: Database, tmp_path: Path) -> SimpleNamespace:
+def world(make_ports: Callable[..., Ports], database: Database) -> SimpleNamespace:
     """One desk for one session of four hours a day, a job of five hours in the queue, and a planner that is watched."""
-    held = lease.acquire(database, "test", 86_400)
-    assert held is not None
-    with database.write() as tx:
-        jobs.add(tx, JobSpec("ufm", "manager", ("train",), target_step=500, steps_per_hour=100.0), NOW)
-    cloud, clock, seen = FakeCloud(), Time(), list[tuple[Any, Plan | None, Plan]]()
+    cloud, seen = FakeCloud(), list[tuple[Any, Plan | None, Plan]]()
     planner = Planner(Options(search_steps=0))
-    warned: list[str] = []
 
     def plan(snapshot: Any, incumbent: Plan | None) -> Plan:
         made = planner.plan(snapshot, incumbent)
@@ -59,25 +34,13 @@ def world(database: Database, tmp_path: Path) -> SimpleNamespace:
         return made
 
     quota = CalendarQuota("day", 4 * HOUR, Calendar("day"))
-    log = SimpleNamespace(
-        **dict.fromkeys(("debug", "info", "error"), lambda event, **fields: None),
-        warning=lambda event, **fields: warned.append(f"{event} {fields}"),
+    ports = make_ports(
+        platforms={"desk": FakePlatform(cloud)}, pools={"desk": Pool("desk", "fake", "CPU", (quota,))}, plan=plan
     )
-    ports = Ports(
-        database=database,
-        artifacts=DirectoryStore(tmp_path / "artifacts"),
-        platforms={"desk": FakePlatform(cloud)},
-        pools={"desk": Pool("desk", "fake", "CPU", (quota,))},
-        clock=clock,
-        policy=Policy(),
-        plan=plan,
-        data_prefix=lambda job: "",
-        bundle="",
-        log=log,
-        epoch=held.epoch,
-    )
+    with database.write() as tx:
+        jobs.add(tx, JobSpec("ufm", "manager", ("train",), target_step=500, steps_per_hour=100.0), NOW)
     return SimpleNamespace(
-        ports=ports, cloud=cloud, clock=clock, seen=seen, database=database, cycle=Cycle(ports), warned=warned
+        ports=ports, cloud=cloud, clock=ports.clock, seen=seen, database=database, cycle=Cycle(ports), log=ports.log
     )
 
 
@@ -160,7 +123,7 @@ def test_a_warning_of_the_planner_is_in_the_log(world: SimpleNamespace, monkeypa
     monkeypatch.setitem(__import__("sys").modules, "highspy", None)
     world.cloud.scripts.append(Script(runs_seconds=None))
     planned(world)
-    assert any("plan.warning" in said and "highspy is not installed" in said for said in world.warned)
+    assert any("plan.warning" in said and "highspy is not installed" in said for said in world.log.lines)
 
 
 def _limit(world: SimpleNamespace, seconds: int) -> ObservedLimit:

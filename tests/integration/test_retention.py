@@ -1,6 +1,6 @@
 """Saved states leave the store in two phases; a crash anywhere, repeated passes and stores that fail do no harm."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from scheduler.core.run import Lane, Outcome, Reserved, Run
 from scheduler.service import housekeeping
 from scheduler.service.ports import Policy, Ports
 from scheduler.service.retention import judge, retain, sweep_ended
-from scheduler.store import checkpoints, discards, events, jobs, lease, outbox, runs
+from scheduler.store import checkpoints, discards, events, jobs, outbox, runs
 from scheduler.store.engine import Database, Fenced
 
 NOW = 1_795_000_000
@@ -64,16 +64,6 @@ class Countdown:
             raise Crash
 
 
-class Journal:
-    """A log that remembers what was said."""
-
-    def __init__(self) -> None:
-        self.said: list[str] = []
-
-    def __getattr__(self, level: str) -> Any:
-        return lambda event, **fields: self.said.append(event)
-
-
 @pytest.fixture
 def store(tmp_path: Path) -> DirectoryStore:
     """An artifact store in a folder."""
@@ -81,26 +71,12 @@ def store(tmp_path: Path) -> DirectoryStore:
 
 
 @pytest.fixture
-def ports(database: Database, store: DirectoryStore) -> Ports:
+def ports(make_ports: Callable[..., Ports], database: Database, store: DirectoryStore) -> Ports:
     """What housekeeping runs on, under a lease."""
-    held = lease.acquire(database, "test", 600)
-    assert held is not None
     with database.write() as tx:
         for name in ("ufm", "ucm"):
             jobs.add(tx, JobSpec(name, "manager", ("train",), target_step=1_000, steps_per_hour=10.0), NOW)
-    return Ports(
-        database=database,
-        artifacts=store,
-        platforms={},
-        pools={},
-        clock=ScaledClock(0.0, 0.0, 1.0),
-        policy=Policy(retention=RULE),
-        plan=lambda snapshot, incumbent: pytest.fail("no plan is asked for"),
-        data_prefix=lambda job: "",
-        bundle="",
-        log=Journal(),
-        epoch=held.epoch,
-    )
+    return make_ports(artifacts=store, clock=ScaledClock(0.0, 0.0, 1.0), policy=Policy(retention=RULE))
 
 
 def publish(store: DirectoryStore, step: int, *, job: str = "ufm", run: str = "run-1", base: str = "b") -> Manifest:

@@ -2,13 +2,11 @@
 
 import math
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
-import structlog
 
-from platforms.artifacts.directory import DirectoryStore
+from jobs.spec import JobSpec
 from platforms.base import LaunchRequest, QuotaReading
 from platforms.fake import FakeCloud, FakePlatform
 from scheduler.clock import starting_now
@@ -16,11 +14,12 @@ from scheduler.core.ledger import EntryKind, LedgerEntry, seconds_within
 from scheduler.core.plan import Placement, Seat
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota
+from scheduler.core.run import Ended, Lane, Outcome, Run
 from scheduler.core.window import WEEK, Calendar, Window
 from scheduler.service.housekeeping import find_strays
-from scheduler.service.ports import Policy, Ports
-from scheduler.service.quota_books import SETTLED_SECONDS, launchable, read_books
-from scheduler.store import events, lease, ledger, limits
+from scheduler.service.ports import Ports
+from scheduler.service.quota_books import SETTLED_SECONDS, close_books, launchable, read_books
+from scheduler.store import events, jobs, ledger, limits, runs
 from scheduler.store.engine import Database
 
 START = 1_763_769_600 - 86_400 * 7  # a Saturday 00:00 UTC
@@ -39,23 +38,12 @@ def cloud() -> FakeCloud:
 
 
 @pytest.fixture
-def ports(database: Database, cloud: FakeCloud, tmp_path: Path) -> Ports:
+def ports(make_ports: Callable[..., Ports], cloud: FakeCloud) -> Ports:
     """One pool on that place."""
-    taken = lease.acquire(database, "test", 600)
-    assert taken is not None
-    unused: Callable[..., Any] = pytest.fail
-    return Ports(
-        database=database,
-        artifacts=DirectoryStore(tmp_path / "store"),
+    return make_ports(
         platforms={"kaggle": FakePlatform(cloud)},
         pools={"kaggle": Pool("kaggle", "fake", "T4 x2", quotas=(QUOTA,))},
         clock=starting_now(NOW, 1.0),
-        policy=Policy(),
-        plan=unused,
-        data_prefix=unused,
-        bundle="",
-        log=structlog.get_logger(),
-        epoch=taken.epoch,
     )
 
 
@@ -85,6 +73,48 @@ def test_the_limit_is_what_the_platform_says_less_what_others_have_reserved(port
     with ports.database.read() as tx:
         (seen,) = limits.observed(tx)["kaggle"]
     assert (seen.quota, seen.start, seen.end, seen.limit) == (QUOTA.name, START, START + WEEK, 113_000)
+
+
+@pytest.mark.parametrize(("reported", "ends"), [(3_000, NOW - 1_400), (3_700, NOW - 1_400), (9_000, NOW)])
+def test_a_correction_lies_where_our_sessions_ended_and_foreign_use_until_now(
+    ports: Ports, cloud: FakeCloud, reported: int, ends: int
+) -> None:
+    """A report over the time of our sessions shows what they were billed, also when the bill came after its end."""
+    charge(ports, NOW - 5_000, NOW - 1_400)
+    cloud.quota = [reading(reported)]
+    read_books(ports, ["kaggle"], NOW)
+    with ports.database.read() as tx:
+        entry = ledger.entries(tx)[-1]
+    assert (entry.end, entry.end - entry.start) == (ends, abs(reported - 3_600))
+
+
+def test_a_week_that_is_not_the_declared_one_still_leaves_what_it_leaves(ports: Ports, cloud: FakeCloud) -> None:
+    """Declared from Saturday to Saturday, told from Monday to Monday: what is left now is what may be used now."""
+    charge(ports, NOW - SETTLED_SECONDS - 5_000, NOW - SETTLED_SECONDS - 1_400)
+    monday = START + 2 * 86_400 - WEEK
+    cloud.quota = [QuotaReading("week", monday, monday + WEEK, 40_000, 30_000, 2_000)]
+    for _ in range(2):
+        read_books(ports, ["kaggle"], NOW)
+    with ports.database.read() as tx:
+        seen = limits.observed(tx)["kaggle"][-1]
+        booked = seconds_within(ledger.charges(tx, 0)["kaggle"], Window(START, START + WEEK))
+    assert (seen.quota, seen.start, seen.end) == (QUOTA.name, START, START + WEEK)
+    assert seen.limit - booked == 40_000 - 30_000 - 2_000
+
+
+def test_the_books_are_closed_only_when_no_bill_can_grow_any_more(ports: Ports, cloud: FakeCloud) -> None:
+    """Whoever stops for good reads them once more, so that the ledger ends at the bill of the last session, too."""
+    ended = Ended(Outcome.YIELDED, NOW, NOW - 4_000)
+    run = Run("uff-ufm-0001", "kaggle", (Lane(0, "ufm", 1, (0,), None),), NOW - 5_000, NOW, NOW, ended)
+    with ports.write() as tx:
+        jobs.add(tx, JobSpec("ufm", "main", ("true",), 100, 10.0), NOW)
+        runs.insert(tx, run, NOW)
+        ledger.append(tx, [LedgerEntry(EntryKind.SPEND, "kaggle", run.key, NOW - 4_000, NOW, NOW)])
+    cloud.quota = [reading(4_077)]
+    assert not close_books(ports, NOW + SETTLED_SECONDS)
+    assert used(ports) == 4_000
+    assert close_books(ports, NOW + SETTLED_SECONDS + 1)
+    assert used(ports) == 4_077
 
 
 def test_use_that_no_run_explains_raises_the_alarm(ports: Ports, cloud: FakeCloud) -> None:

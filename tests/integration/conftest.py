@@ -1,0 +1,84 @@
+"""What tests of the daemon's cycle share: its ports under a lease, a clock that a test moves, a log that remembers."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from platforms.artifacts.directory import DirectoryStore
+from scheduler.service.ports import Policy, Ports
+from scheduler.store import lease
+from scheduler.store.engine import Database
+
+
+@dataclass
+class HandClock:
+    """A clock that a test moves; scheduled seconds are real ones."""
+
+    present: int = 1_795_000_000
+
+    def now(self) -> int:
+        """Return scheduled seconds."""
+        return self.present
+
+    def wall_seconds(self, scheduled_seconds: float) -> float:
+        """Return them as they are."""
+        return scheduled_seconds
+
+    def payload_clock(self) -> dict[str, float]:
+        """Return the real clock's figures."""
+        return {"epoch": 0.0, "origin": 0.0, "scale": 1.0}
+
+
+@dataclass
+class Journal:
+    """A log that remembers what was said: the events, and the events with their fields."""
+
+    said: list[str] = field(default_factory=list)
+    lines: list[str] = field(default_factory=list)
+
+    def __getattr__(self, level: str) -> Any:
+        def note(event: str, **fields: Any) -> None:
+            self.said.append(event)
+            self.lines.append(f"{level} {event} {fields}")
+
+        return note
+
+
+@pytest.fixture
+def journal() -> Journal:
+    """The log of ``make_ports``."""
+    return Journal()
+
+
+@pytest.fixture
+def hand_clock() -> HandClock:
+    """The clock of ``make_ports``."""
+    return HandClock()
+
+
+@pytest.fixture
+def make_ports(database: Database, tmp_path: Path, hand_clock: HandClock, journal: Journal) -> Callable[..., Ports]:
+    """Makes ports under a lease, on an artifact store in a folder and without any place, unless told otherwise."""
+
+    def make(**fields: Any) -> Ports:
+        held = lease.acquire(database, "test", 86_400)
+        assert held is not None
+        usual: dict[str, Any] = {
+            "database": database,
+            "artifacts": DirectoryStore(tmp_path / "artifacts"),
+            "platforms": {},
+            "pools": {},
+            "clock": hand_clock,
+            "policy": Policy(),
+            "plan": lambda snapshot, incumbent: pytest.fail("no plan is asked for"),
+            "data_prefix": lambda job: "",
+            "bundle": "",
+            "log": journal,
+            "epoch": held.epoch,
+        }
+        return Ports(**{**usual, **fields})
+
+    return make
