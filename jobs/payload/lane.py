@@ -159,7 +159,7 @@ class Lane:
 
     def _wait(self) -> None:
         due_at = min(self._beat_at, self._ask_at, self._kill_at, self._give_up_at, self._look_due_at())
-        if not self._stop:
+        if not self._stop and self._exit_code is None:
             due_at = min(due_at, self._close_at())
         for key, _ in self._selector.select(max(0.0, self._clock.wall_seconds_until(due_at))):
             if isinstance(key.data, Relay):
@@ -242,7 +242,12 @@ class Lane:
     # -- the end ----------------------------------------------------------------------------------------------------
 
     def _begin_stop(self, stop: Stop) -> None:
-        """Ask the command to save and end. A platform's SIGTERM overrules a gentler stop; nothing else does."""
+        """Ask the command to save and end. A platform's SIGTERM overrules a gentler stop; nothing else does.
+
+        A command that has ended by itself is not asked, so no stop that comes later explains its end.
+        """
+        if stop.outcome != "preempted" and self._exit_code is not None:
+            return
         if self._stop and (self._stop.outcome == "preempted" or stop.outcome != "preempted"):
             return
         log(self._order.lane, f"stopping: {stop.why}")

@@ -3,6 +3,7 @@
 import os
 import signal
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -73,10 +74,8 @@ def test_a_killed_session_is_lost_only_when_all_of_it_is_gone(running: Stage, se
 
 def test_a_killed_trainer_fails_its_lane_and_its_job_goes_on(running: Stage, settled: Settled) -> None:
     """The agent lives to tell: failed, error class killed; the lane beside it is not touched."""
-    until(lambda: _trainers(running), "a trainer")
     running.until_saved(count=1)
-    victim, session = next(iter(_trainers(running).items()))
-    kill(victim)
+    session = until(lambda: _kill_trainer(running), "a trainer that nobody has asked to stop")
     until(lambda: _ended(running, session), "the end in the database")
     shown = running.type("runs", "show", session, "--json").document["run"]
     outcomes = sorted(lane["outcome"] for lane in shown["lanes"])
@@ -111,3 +110,19 @@ def _trainers(stage: Stage) -> dict[int, str]:
             except (ProcessLookupError, KeyError):
                 continue
     return found
+
+
+def _kill_trainer(stage: Stage) -> str | None:
+    """Kill a trainer in the midst of its work; return the launch key of its session.
+
+    It is frozen first: if it is asked to stop from then on, it cannot follow and be done before the blow.
+    """
+    for pid, key in _trainers(stage).items():
+        (session,) = (session for session in stage.sessions() if session.key == key)
+        with suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGSTOP)
+            if b"stopping: " not in (session.folder / "output.log").read_bytes():
+                kill(pid)
+                return key
+            os.kill(pid, signal.SIGCONT)
+    return None

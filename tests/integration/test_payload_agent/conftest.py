@@ -153,6 +153,14 @@ class Session:
         shutil.rmtree(self.store / "runs", ignore_errors=True)
         self.said.clear()
 
+    def until_beats(self, count: int, lane: int = 0) -> None:
+        """Wait for ``count`` further heartbeats."""
+        assert self.process
+        wanted = self.heartbeat(lane)["seq"] + count
+        while self.heartbeat(lane)["seq"] < wanted:
+            assert self.process.poll() is None, self.end()
+            select.select([], [], [], 0.01)
+
     def until_training(self, lane: int = 0) -> None:
         """Wait for a heartbeat with a step: the command runs and has its handlers."""
         assert self.process

@@ -100,6 +100,24 @@ def test_a_failing_command_is_classed(session: Any, script: str, error_class: st
     assert (result["outcome"], result["error_class"]) == ("failed", error_class)
 
 
+def test_a_stop_that_comes_after_the_commands_own_end_does_not_excuse_it(session: Any) -> None:
+    """It crashed, and its last checkpoint waits for the store: a flag or a deadline that finds it so asked nobody."""
+    saves = session.counter.replace("while step <", "training.checkpoint(step, write, {})\nwhile step <")
+    session.write(session.lane(saves.replace("    step += 1", "    sys.exit(3)")))
+    closed = session.store / "jobs"
+    closed.write_text("a file where a folder is wanted")
+    session.start()
+    session.until("the store does not take it")
+    session.until_beats(1)  # the crash is known
+    (session.store / "runs/run-0001/stop").write_text('{"reason": "hold by ann", "lane": null}')
+    session.until_beats(2)  # the flag was seen
+    closed.unlink()
+    assert session.end() == 0
+    result = session.result()
+    assert (result["outcome"], result["error_class"], result["checkpoint_step"]) == ("failed", "code", 0)
+    assert "exit status 3" in result["why"]
+
+
 def test_a_program_that_does_not_exist_is_a_clear_failure(session: Any) -> None:
     result = session.run(session.lane("", command=["/no/such/program"]))
     assert (result["outcome"], result["error_class"]) == ("failed", "code")
