@@ -97,25 +97,15 @@ class SageMakerPlatform:
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
         """Start a training job named by the key; see Platform.launch."""
-        order = self._order(request, now)
-        body = training_job(order, replace(self._settings, image=self._image))
+        body = training_job(self._order(request, now), replace(self._settings, image=self._image))
         with answers.translated("look up", now):
             standing = self._describe(request.key)
-        if standing is not None:
-            return self._adopt(request.key, standing, now)
-        self._stay_closed(now)
-        if request.deadline <= now:
-            raise Refused("sagemaker", "launch", f"the deadline {request.deadline} is not after {now}")
-        if request.launch.get("store", {}).get("kind") == "directory":
-            remedy = "Set artifacts.kind = 's3'; see docs/artifact-store.md"
-            raise Misconfigured("sagemaker", "launch", "a training job cannot reach a folder of this machine", remedy)
-        if self._settings.spot and not request.launch.get("store", {}).get("posts"):
-            # What a lost instance had trained would be paid for and gone, each time anew.
-            remedy = "Set spot = no, or an artifact store that sessions can write to"
-            raise Misconfigured("sagemaker", "launch", "a spot job without checkpoints may never end", remedy)
-        with answers.translated("launch", now):
-            self._upload(request)
-            return self._adopt(request.key, self._create(body), now)
+        if standing is None:
+            self._admit(request, now)
+            with answers.translated("launch", now):
+                self._upload(request)
+                standing = self._create(body)
+        return self._adopt(request.key, standing, now)
 
     def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
         """Return what is known of each key; see Platform.find.
@@ -212,6 +202,21 @@ class SageMakerPlatform:
             output=f"{bucket}outputs",
             seconds=max(1, request.deadline - now),
         )
+
+    def _admit(self, request: LaunchRequest, now: int) -> None:
+        """Raise Refused or Misconfigured for what must not be launched here, or not now."""
+        if self._rest is not None and now < self._rest[0]:
+            raise self._rest[1]
+        if request.deadline <= now:
+            raise Refused("sagemaker", "launch", f"the deadline {request.deadline} is not after {now}")
+        store = request.launch.get("store", {})
+        if store.get("kind") == "directory":
+            remedy = "Set artifacts.kind = 's3'; see docs/artifact-store.md"
+            raise Misconfigured("sagemaker", "launch", "a training job cannot reach a folder of this machine", remedy)
+        if self._settings.spot and not store.get("posts"):
+            # What a lost instance had trained would be paid for and gone, each time anew.
+            remedy = "Set spot = no, or an artifact store that sessions can write to"
+            raise Misconfigured("sagemaker", "launch", "a spot job without checkpoints may never end", remedy)
 
     def _upload(self, request: LaunchRequest) -> None:
         """Put the payload, named by its content, and the launch document where the job will look for them."""
@@ -318,10 +323,6 @@ class SageMakerPlatform:
         elif kind == "ClientError":
             remedy = "Check image, role and bucket of this pool"
             self._rest = (since + _REPAIR_SECONDS, Misconfigured("sagemaker", "launch", reason, remedy))
-
-    def _stay_closed(self, now: int) -> None:
-        if self._rest is not None and now < self._rest[0]:
-            raise self._rest[1]
 
     def _connect(self, service: str) -> Any:
         with answers.translated("connect"):

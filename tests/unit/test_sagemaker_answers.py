@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from platforms.base import Misconfigured, PlatformError, Refused, Unreachable
+from platforms.base import LaunchRequest, Misconfigured, PlatformError, Refused, Unreachable
 from platforms.registry import PlatformContext
 from platforms.sagemaker.adapter import SageMakerPlatform
 from platforms.sagemaker.answers import Throttled, is_refusal, translated
@@ -126,6 +126,7 @@ def test_a_lack_of_machines_closes_the_pool_whichever_times_are_told(
     }
     platform.__dict__["_jobs"] = SimpleNamespace(describe_training_job=lambda **_: description)
     platform.find(["uff-lm-1"], 2_000)
+    request = LaunchRequest("uff-lm-2", "pool", 1, 9_000, {}, "", {})
     with pytest.raises(Refused, match="CapacityError"):
-        platform._stay_closed(2_899)
-    platform._stay_closed(2_900)
+        platform._admit(request, 2_899)
+    platform._admit(request, 2_900)
