@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from scheduler.report.report import JobReport, QuotaNow, Report, Spent
+
+_NAMES_MAX = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,7 +250,7 @@ def _quotas(report: Report) -> Section:
 
 
 def _plan(report: Report) -> Section:
-    waits = tuple(f"{_clean(job.job)} waits: {_clean(job.why)}." for job in report.waiting)
+    waits = tuple(_waits(report))
     rows = tuple(
         (_clean(each.pool), _clean(each.job), str(each.sessions), hours(each.seconds), f"{each.steps:,}")
         for each in report.planned
@@ -256,6 +258,17 @@ def _plan(report: Report) -> Section:
     if not rows:
         return Section("Next seven days", ("The newest plan places no session.", *waits))
     return Section("Next seven days", waits, Table(("pool", "job", ">sessions", ">hours", ">steps"), rows))
+
+
+def _waits(report: Report) -> Iterator[str]:
+    """Yield one line for each reason, with the jobs that it keeps waiting."""
+    waiting: dict[str, list[str]] = {}
+    for job in report.waiting:
+        waiting.setdefault(_clean(job.why), []).append(_clean(job.job))
+    for why, names in waiting.items():
+        shown = ", ".join(names[:_NAMES_MAX])
+        more = f" and {len(names) - _NAMES_MAX} more" if len(names) > _NAMES_MAX else ""
+        yield f"{shown}{more} {'wait' if len(names) > 1 else 'waits'}: {why}."
 
 
 def _clean(text: str) -> str:

@@ -15,7 +15,7 @@ from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.plan import Deferral, Placement, Plan, Seat
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota
-from scheduler.core.reasons import QuotaEmpty
+from scheduler.core.reasons import NotReleased, QuotaEmpty
 from scheduler.core.run import Ended, Lane, Outcome, Run
 from scheduler.core.window import DAY, HOUR, WEEK, Calendar
 from scheduler.report.document import document_of
@@ -134,6 +134,15 @@ def test_hours_before_the_first_job_were_nobodys_to_use() -> None:
     """The quota's week that ended on Saturday had passed before the first job came on Sunday."""
     assert report_of(facts(since=START + 6 * DAY)).total.expired == 0
     assert report_of(facts(since=START + 4 * DAY)).total.expired == 22 * HOUR
+
+
+def test_jobs_that_wait_for_the_same_share_a_line() -> None:
+    empty, later = QuotaEmpty("kaggle", "week", END + DAY), NotReleased(END + DAY, "not before")
+    jobs = [*(f"m{number}" for number in range(12)), "ucm"]
+    plan = Plan(END, (), tuple(Deferral(job, later if job == "ucm" else empty) for job in jobs))
+    lines = document_of(report_of(facts(plan=plan))).sections[-1].lines
+    names = ", ".join(f"m{number}" for number in range(10))
+    assert lines[1:] == (f"{names} and 2 more wait: {empty.sentence()}.", f"ucm waits: {later.sentence()}.")
 
 
 def test_a_deadline_before_the_late_end_of_the_forecast_is_at_risk_and_needs_a_person(report: Report) -> None:
