@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 WORDS_ON_ONE_LINE = 24
 """Cells with so many letters are not broken: dates, states, names."""
 
+_FIGURES_AFTER = 1  # the summary, then what needs a person; nobody should have to pass the pictures for that
+
 _STYLE = """
 :root { color-scheme: light dark; }
 body { font: 15px/1.45 system-ui, sans-serif; max-width: 1160px; margin: 0 auto; padding: 12px; }
@@ -37,7 +39,7 @@ figure { margin: 1em 0; } figcaption { font-size: .93em; margin: 0 0 .3em; }
 
 
 def html_of(document: Document, figures: Sequence[tuple[str, str]] = ()) -> str:
-    """Return a complete page; ``figures`` are captions with markup of ours, shown below the summary."""
+    """Return a complete page; ``figures`` are captions with markup of ours, below what needs a person."""
     parts = [
         '<!doctype html><html lang="en"><head><meta charset="utf-8">',
         '<meta name="viewport" content="width=device-width, initial-scale=1">',
@@ -49,7 +51,7 @@ def html_of(document: Document, figures: Sequence[tuple[str, str]] = ()) -> str:
         parts += [f"<p>{escape(line)}</p>" for line in section.lines]
         if section.table is not None:
             parts += _table(section.table)
-        if index == 0 and figures:
+        if index == _FIGURES_AFTER and figures:
             parts.append('<div class="figures">')
             parts += [
                 f"<figure><figcaption>{escape(caption)}</figcaption>{markup}</figure>" for caption, markup in figures

@@ -22,7 +22,7 @@ _AXIS = 30
 _HEAD = 24
 _ROW = 18
 _GAP = 10
-_LETTER = 5.9
+_LETTER = 6.5
 # A label is drawn where it fits into a chart of so many pixels, and "roomy" ones on wide screens only.
 _NARROW, _WIDE = 660, 1_000
 _BAD = {Outcome.FAILED, Outcome.LOST, Outcome.REJECTED}
