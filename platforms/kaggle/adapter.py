@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 _SLUG = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*", re.ASCII)
 _SLUG_LENGTHS = range(5, 51)
 _ANSWER_CALLS = 4  # after its last byte an upload may be silent for as long as this many calls
-_CANCEL_PATIENCE_SECONDS = 120  # then the kernel is deleted
+_CANCEL_PATIENCE_SECONDS, _CANCEL_WALL_SECONDS = 120, 2.0  # then the kernel is deleted; real seconds too
 
 
 def load(settings: Mapping[str, str], context: PlatformContext) -> KagglePlatform:
@@ -73,6 +73,7 @@ class KagglePlatform:
             raise Misconfigured("kaggle", "load", str(error), "It needs a state folder it may write to") from error
         self._tail = Tail(self._client, self._records, chosen.idle_seconds)
         scale = max(1.0, float(context.clock.get("scale", 1.0)))
+        self._cancel_patience = max(_CANCEL_PATIENCE_SECONDS, math.ceil(_CANCEL_WALL_SECONDS * scale))
         self._watch = Watch(self._client, self._records, self._tail, scale)
         self._errands: Errands[None] = Errands()
         launch_seconds = chosen.upload_seconds + chosen.push_seconds + chosen.settle_seconds
@@ -170,7 +171,7 @@ class KagglePlatform:
             if record.cancelled_at is None and session_id is not None and self._client.cancel(session_id):
                 self._records.write(record.having(cancelled_at=now))
                 return
-            if record.cancelled_at is not None and now - record.cancelled_at < _CANCEL_PATIENCE_SECONDS:
+            if record.cancelled_at is not None and now - record.cancelled_at < self._cancel_patience:
                 return
             with suppress(Unreachable):
                 self._tail.catch_up(record)  # nothing of it is left after this
@@ -188,9 +189,10 @@ class KagglePlatform:
 
     def read_quota(self, now: int) -> Sequence[QuotaReading]:
         """Return Kaggle's books on GPU time of this week."""
-        del now
         with self._answering("read_quota"):
             week = self._client.gpu_week()
+        if week.end <= now:
+            raise Unreachable("kaggle", "read_quota", f"its books are of the week that ended at {week.end}")
         return [
             QuotaReading("week", week.start, week.end, week.allowed_seconds, week.used_seconds, week.reserved_seconds)
         ]
@@ -276,7 +278,7 @@ class KagglePlatform:
             raise
         if pushed.error:
             self._records.drop(intent.key)
-            raise self._refusal(pushed.error)
+            raise self._refusal(pushed.error, now)
         elsewhere = pushed.slug not in {"", push.slug}
         if elsewhere or pushed.version > 1 or pushed.invalid:
             why = (
@@ -295,7 +297,7 @@ class KagglePlatform:
             return self._watch.observed(self._records.write(ended), SessionState.ENDED)
         return self._watch.observed(self._records.write(intent.having(state="pushed")), SessionState.QUEUED)
 
-    def _refusal(self, error: str) -> Refused:
+    def _refusal(self, error: str, now: int) -> Refused:
         """Return what an error text in a good answer means; the texts are those seen in the wild."""
         error = error.strip().rstrip(".")
         told = error.lower()
@@ -305,8 +307,9 @@ class KagglePlatform:
             try:
                 refresh = self._client.gpu_week().end
             except PlatformError:
-                return Refused("kaggle", "launch", error, "Wait for the weekly refresh")
-            return Refused("kaggle", "launch", error, "Wait for the weekly refresh", wait_until=refresh)
+                refresh = 0
+            until = refresh if refresh > now else None
+            return Refused("kaggle", "launch", error, "Wait for the weekly refresh", wait_until=until)
         return Refused("kaggle", "launch", error, "See docs/kaggle.md", permanent=True)
 
     def _slug(self, key: str) -> str | None:

@@ -46,6 +46,11 @@ class Caller:
             self._username = str(answer.username)
         return self._username
 
+    def _own(self, ref: object) -> str | None:
+        """Return the slug of a kernel or dataset of ours that is named by its address; None: somebody else's."""
+        *_, owner, slug = ["", "", *str(ref or "").split("/")]
+        return slug if owner.lower() == self.owner().lower() else None
+
     def _read(self, service: str, name: str, request: Any, answer: type) -> Any:
         return self._repeat(lambda: self._wire.call(service, name, request, answer))
 

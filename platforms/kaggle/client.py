@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from platforms.base import Unreachable
 from platforms.kaggle.caller import require_missing
 from platforms.kaggle.datasets import DatasetCalls
-from platforms.kaggle.wire import TOO_LARGE, Denied
+from platforms.kaggle.wire import TOO_LARGE, Denied, plain
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -103,7 +103,7 @@ class Client(DatasetCalls):
             *answer.invalid_competition_sources,
         ]
         slug = str(answer.ref or answer.url or "").rstrip("/").rpartition("/")[2]
-        return Pushed(slug, int(answer.version_number or 0), str(answer.error or ""), tuple(map(str, invalid)))
+        return Pushed(slug, int(answer.version_number or 0), plain(answer.error), tuple(map(plain, invalid)))
 
     def status(self, slug: str) -> tuple[str, str] | None:
         """Return the state of version 1 and its failure message; None: missing, or not ours."""
@@ -119,7 +119,7 @@ class Client(DatasetCalls):
         except Denied as error:
             require_missing(error)
             return None
-        return answer.status.name, str(answer.failure_message or "")
+        return answer.status.name, plain(answer.failure_message)
 
     def source(self, slug: str) -> str | None:
         """Return the source of a kernel's version 1; None: missing, or not ours."""
@@ -162,8 +162,7 @@ class Client(DatasetCalls):
             except Denied as error:
                 raise Unreachable("kaggle", "ListKernels", str(error)) from None
             for kernel in answer.kernels:
-                owner, _, slug = str(kernel.ref or "").rpartition("/")
-                if owner == self.owner():
+                if (slug := self._own(kernel.ref)) is not None:
                     yield slug, _seconds(kernel.last_run_time) if kernel.last_run_time else 0.0
             # How many a page holds is the server's business, and whether it goes on by token or by number.
             token = str(answer.next_page_token or "")

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from platforms.base import Unreachable
 from platforms.kaggle.caller import Caller, require_missing
-from platforms.kaggle.wire import Denied
+from platforms.kaggle.wire import Denied, plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -55,9 +55,9 @@ class DatasetCalls(Caller):
                 answer = self._read(_DATASETS, "ListDatasets", request, ApiListDatasetsResponse)
             except Denied as error:
                 raise Unreachable("kaggle", "ListDatasets", str(error)) from None
-            found = [str(dataset.ref or "").partition("/") for dataset in answer.datasets]
+            found = [self._own(dataset.ref) for dataset in answer.datasets]
             # How many a page holds is the server's business: the list ends with a page that brings nothing new.
-            slugs = [slug for owner, _, slug in found if owner == self.owner() and slug not in seen]
+            slugs = [slug for slug in found if slug is not None and slug not in seen]
             if not slugs:
                 return
             seen.update(slugs)
@@ -119,7 +119,7 @@ class DatasetCalls(Caller):
         request.owner_slug, request.slug, request.title = self.owner(), slug, title
         request.license_name, request.is_private, request.files = "unknown", True, files
         answer = self._wire.call(_DATASETS, "CreateDataset", request, ApiCreateDatasetResponse)
-        return str(answer.error or "") if str(answer.status).lower() != "ok" else ""
+        return plain(answer.error) if str(answer.status).lower() != "ok" else ""
 
     def delete_dataset(self, slug: str) -> None:
         """Delete a dataset; a missing one is fine."""

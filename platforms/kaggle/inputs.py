@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 _GENERATIONS_MAX = 100
 _SLUG_DIGITS = 24
 _OVER = {"DELETED", "FAILED"}
+_GONE = "gone-"  # a note of a name that is used up: Kaggle need not tell a deleted dataset from one that never was
 _AGAIN_SECONDS = 120  # scheduled: when to ask again for an upload that goes on
 
 
@@ -116,6 +117,7 @@ class Inputs:
             used_at = json.loads(path.read_bytes())["used_at"]
             if path.name not in kept and now - used_at > keep_seconds:
                 self._client.delete_dataset(path.name)
+                self._note(f"{_GONE}{path.name}", {"used_at": now})
                 path.unlink()
         for path in self._folder.glob("made-*"):
             if now - json.loads(path.read_bytes())["used_at"] > keep_seconds:
@@ -153,18 +155,25 @@ class Inputs:
             for generation in range(_GENERATIONS_MAX):
                 slug = f"{stem}-{generation}"
                 status = self._client.dataset_status(slug)
-                if status in _OVER:
+                if status in _OVER or (status is None and (self._folder / f"{_GONE}{slug}").exists()):
                     continue
+                fresh = True
                 if status is None:
                     if not archive.exists() and _pack(make, archive) != sha256:
                         made.unlink()
                         raise Refused("kaggle", "prepare a dataset", f"the {kind} has changed since it was packed")
-                    self._send(archive, name, slug, tell)
-                self._wait_ready(slug, status, tell)
+                    fresh = self._send(archive, name, slug, tell)
+                try:
+                    self._wait_ready(slug, status, tell)
+                except Refused:
+                    if not fresh and self._client.dataset_status(slug) is None:
+                        self._note(f"{_GONE}{slug}", {"used_at": now})
+                    raise
                 return slug, name, sha256
         raise Refused("kaggle", "create a dataset", f"{stem} was deleted {_GENERATIONS_MAX} times", permanent=True)
 
-    def _send(self, archive: Path, name: str, slug: str, tell: Callable[[str], None]) -> None:
+    def _send(self, archive: Path, name: str, slug: str, tell: Callable[[str], None]) -> bool:
+        """Upload a file and make a dataset of it; False: there is, or was, one of that name."""
         size = archive.stat().st_size
 
         def advanced(sent: int) -> None:
@@ -174,6 +183,7 @@ class Inputs:
         wrong = self._client.create_dataset(slug, slug, [token])
         if wrong and "already in use" not in wrong.lower():
             raise Refused("kaggle", "create a dataset", wrong)
+        return not wrong
 
     def _wait_ready(self, slug: str, status: str | None, tell: Callable[[str], None]) -> None:
         """Wait until a dataset can be attached; right after its creation Kaggle does not even admit to have it."""

@@ -228,14 +228,19 @@ class _Rest:
         return piece
 
 
+def plain(text: object) -> str:
+    """Return what a server says of itself as one short line without control characters, fit to be kept and shown."""
+    return "".join(c if c.isprintable() else " " for c in str(text or "")[:_MESSAGE_CHARACTERS])
+
+
 def _told(response: Any) -> tuple[int, str]:
     """Return the status and the message of a refusal; a body may name a worse status than its HTTP line."""
     try:
         body = response.json()
         status, message = int(body["code"]), str(body["message"])
     except (ValueError, KeyError, TypeError):
-        return int(response.status_code), str(response.reason or "")[:_MESSAGE_CHARACTERS]
-    return max(status, int(response.status_code)), message[:_MESSAGE_CHARACTERS]
+        return int(response.status_code), plain(response.reason)
+    return max(status, int(response.status_code)), plain(message)
 
 
 def _reason(error: BaseException) -> str:

@@ -153,6 +153,8 @@ class Calls:
             dataset = shelf.datasets.get(str(body.get("datasetSlug", "")))
             if body.get("ownerSlug") != self._place.owner or dataset is None or not shelf.visible(dataset):
                 raise denied("datasets.get")
+            if dataset.deleted and not self._place.rules.tells_deleted:
+                raise denied("datasets.get")
             return {"status": shelf.status(dataset)}
 
     def _get_dataset(self, body: Body) -> Body:

@@ -21,7 +21,8 @@ class Rules:
     with internet a token of their own, with which they may look at what their account may. Where the protocol leaves a
     choice: ``page_max`` caps what a list hands out at once, ``pages_by_token`` goes on by token alone,
     ``output_redirects`` sends whoever follows a link on to another address, ``kernel_hidden_wall_seconds`` is how long
-    a new kernel is not shown, and without ``tells_landing`` the answer to a push names neither kernel nor version.
+    a new kernel is not shown; without ``tells_landing`` the answer to a push names neither kernel nor version, without
+    ``tells_deleted`` a deleted dataset is denied like one that never was.
     """
 
     gpu_sessions_max: int = 2
@@ -44,6 +45,7 @@ class Rules:
     output_redirects: bool = False
     kernel_hidden_wall_seconds: float = 0.0
     tells_landing: bool = True
+    tells_deleted: bool = True
     unannounced_extra_seconds: int = 0  # GPU use of this week that no kernel explains
 
 

@@ -9,7 +9,7 @@ import pytest
 
 import jobs
 from platforms.artifacts.base import BlobStore
-from platforms.base import Misconfigured, SessionState
+from platforms.base import Misconfigured, Refused, SessionState, Unreachable
 from platforms.registry import PlatformContext, load
 
 Account = Any
@@ -60,6 +60,42 @@ def test_a_kernel_that_is_not_shown_at_once_is_not_taken_for_deleted(account_at:
         account.patience.wait(0.05)
     assert account.place.sessions()[0].started_at is not None
     assert daemon.find(["uff-ufm-0001"], account.now())["uff-ufm-0001"].detail == "complete"
+
+
+@pytest.mark.parametrize("remembered", [True, False])
+def test_the_name_of_a_deleted_dataset_is_not_used_again_though_nobody_tells(
+    account_at: Callable[..., Account], remembered: bool
+) -> None:
+    """Our own notes tell; without them a name that is taken, and that never shows, is left alone after one try."""
+    account = account_at(tells_deleted=False)
+    account.adapter().launch(account.request("uff-ufm-0001", "finish"), account.now())
+    account.settle("uff-ufm-0001")
+    account.adapter().sweep([], account.now() + 8 * 86_400)
+    daemon = account.adapter() if remembered else account.adapter("lost", ready_seconds="0")
+    if not remembered:
+        with pytest.raises(Refused, match="is not visible after"):
+            daemon.launch(account.request("uff-ufm-0002", "finish"), account.now())
+        daemon = account.adapter("lost")
+    daemon.launch(account.request("uff-ufm-0002", "finish"), account.now())
+    assert [name[-2:] for name in account.place.shelf.datasets] == ["-0", "-1"]
+
+
+def test_what_the_place_says_of_itself_is_shown_as_one_short_line(account: Account) -> None:
+    """Escape sequences would repaint a terminal, and a message of megabytes would fill every row that quotes it."""
+    account.adapter().launch(account.request("uff-ufm-0001", "wait"), account.now())
+    account.until("uff-ufm-0001", SessionState.RUNNING)
+    account.place.sessions()[0].cut("ERROR", "\x1b[2Jred\r\n" + "x" * 100_000)
+    detail = account.until("uff-ufm-0001", SessionState.ENDED).detail
+    assert detail.startswith("error  [2Jred  xxx")
+    assert detail.isprintable()
+    assert len(detail) < 400
+
+
+def test_books_of_a_week_that_is_over_are_no_books(account: Account) -> None:
+    """Just after the refresh the old figures may still be told: nothing is launched on them."""
+    week_end = account.adapter().read_quota(account.now())[0].end
+    with pytest.raises(Unreachable, match="the week that ended"):
+        account.adapter().read_quota(week_end)
 
 
 def test_a_session_that_reaches_no_store_is_served_by_relay_from_any_store(
