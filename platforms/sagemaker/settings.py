@@ -24,6 +24,8 @@ _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]{1,512}", re.ASC
 _INSTANCE = re.compile(r"ml\.[a-z0-9-]{1,20}\.[a-z0-9]{1,20}", re.ASCII)
 _OWNER = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9.-]{0,63}", re.ASCII)
 _INSTANCES_MAX = 5
+_ACCELERATED = re.compile(r"ml\.(g|p|trn)\d")
+_PENDING = 3_600
 _PENDING_MIN = 1_800
 
 
@@ -83,12 +85,15 @@ def read_settings(options: Mapping[str, str]) -> Settings:
     launcher = options.get("launcher", "boto3")
     if launcher not in {"boto3", "sdk"}:
         raise _bad(f"launcher = {launcher!r}", "Write boto3 or sdk")
-    pending = read_count("sagemaker", options, "pending_seconds", 3_600)
-    if 0 < pending < _PENDING_MIN:
-        raise _bad(f"pending_seconds = {pending}", f"AWS takes {_PENDING_MIN} or more; 0 leaves it to AWS")
     spot, instance_types = _yes(options, "spot"), _instance_types(options)
     if spot and len(instance_types) > 1:
         raise _bad("spot works with one instance type only", "Keep one, or set spot = no")
+    bounded = spot or all(map(_ACCELERATED.match, instance_types))
+    pending = read_count("sagemaker", options, "pending_seconds", _PENDING if bounded else 0)
+    if 0 < pending < _PENDING_MIN:
+        raise _bad(f"pending_seconds = {pending}", f"AWS takes {_PENDING_MIN} or more; 0 leaves it to AWS")
+    if pending and not bounded:
+        raise _bad(f"pending_seconds = {pending}", "AWS bounds the wait for types with an accelerator only: remove it")
     return Settings(
         region=options["region"],
         bucket=options["bucket"],

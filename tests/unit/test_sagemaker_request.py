@@ -46,6 +46,14 @@ def test_spot_waits_no_longer_than_it_was_told() -> None:
     assert stopping == {"MaxRuntimeInSeconds": 13_200, "MaxWaitTimeInSeconds": 15_000}
 
 
+def test_the_wait_for_a_machine_without_an_accelerator_cannot_be_bounded() -> None:
+    """AWS would refuse the request."""
+    for types in ("ml.m5.xlarge", "ml.g6.xlarge,ml.c5.xlarge"):
+        assert request(instance_types=types)["StoppingCondition"] == {"MaxRuntimeInSeconds": 13_200}
+    assert "MaxPendingTimeInSeconds" in request(instance_types="ml.trn1.2xlarge,ml.p4d.24xlarge")["StoppingCondition"]
+    assert request(instance_types="ml.m5.xlarge", spot="yes")["StoppingCondition"]["MaxWaitTimeInSeconds"] == 16_800
+
+
 def test_several_types_are_wishes_in_their_order() -> None:
     resources = request(instance_types="ml.g6.xlarge,ml.g4dn.xlarge")["ResourceConfig"]
     assert [wish["InstanceType"] for wish in resources["InstancePreferences"]] == ["ml.g6.xlarge", "ml.g4dn.xlarge"]
@@ -63,6 +71,7 @@ def test_several_types_are_wishes_in_their_order() -> None:
         ({"instance_types": "ml.g4dn.xlarge,ml.g6.xlarge", "spot": "yes"}, "spot works with one"),
         ({"spot": "true"}, "yes or no"),
         ({"pending_seconds": "60"}, "1800 or more"),
+        ({"pending_seconds": "3600", "instance_types": "ml.m5.xlarge"}, "an accelerator only"),
         ({"prefix": "/x"}, "prefix"),
     ],
 )

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from platforms.emulators.sagemaker.job import Cloud
 
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", re.ASCII)
+_ACCELERATED = re.compile(r"ml\.(g|p|trn)\d")
 _STOP_WALL_SECONDS = 30.0
 _PAGE = 10
 _TYPES = ("ml.g4dn.xlarge", "ml.g5.xlarge", "ml.g6.xlarge")
@@ -153,7 +154,7 @@ def _validate(request: Mapping[str, Any]) -> None:
     """Refuse what AWS refuses, in its way."""
     stopping, resources = request.get("StoppingCondition", {}), request.get("ResourceConfig", {})
     spot, wait = request.get("EnableManagedSpotTraining", False), stopping.get("MaxWaitTimeInSeconds")
-    runtime = stopping.get("MaxRuntimeInSeconds", 86_400)
+    runtime, wishes = stopping.get("MaxRuntimeInSeconds", 86_400), resources.get("InstancePreferences") or [resources]
     wrong = {
         "TrainingJobName": not _NAME.fullmatch(str(request.get("TrainingJobName"))),
         "RoleArn": not str(request.get("RoleArn", "")).startswith("arn:aws:iam::"),
@@ -161,6 +162,8 @@ def _validate(request: Mapping[str, Any]) -> None:
         "MaxWaitTimeInSeconds without spot": wait is not None and not spot,
         "MaxWaitTimeInSeconds": spot and (wait is None or wait < runtime),
         "MaxPendingTimeInSeconds": not 1_800 <= stopping.get("MaxPendingTimeInSeconds", 1_800) <= 2_419_200,
+        "MaxPendingTimeInSeconds without an accelerator": "MaxPendingTimeInSeconds" in stopping
+        and not all(_ACCELERATED.match(str(wish.get("InstanceType"))) for wish in wishes),
         "InstancePreferences": ("InstanceType" in resources) == ("InstancePreferences" in resources),
         "InstancePreferences with spot": spot and "InstancePreferences" in resources,
         "Environment": any(len(text) > 512 for pair in request.get("Environment", {}).items() for text in pair),

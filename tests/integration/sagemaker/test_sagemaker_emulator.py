@@ -171,6 +171,44 @@ def test_a_spot_job_that_lost_its_instance_begins_anew_with_its_checkpoints(acco
     assert 600 <= done["TrainingTimeInSeconds"] - done["BillableTimeInSeconds"] < 1_200
 
 
+def test_what_aws_refuses_is_refused(account: Account) -> None:
+    """At once and by its own word; nothing runs then."""
+    runtime, cpu = {"MaxRuntimeInSeconds": 3_600}, {"InstanceType": "ml.m5.xlarge", "InstanceCount": 1}
+    wish = {"InstancePreferences": [{"InstanceType": "ml.g5.xlarge", "InstanceCount": 1}], "VolumeSizeInGB": 50}
+    algorithm = {"TrainingImage": "pytorch", "TrainingInputMode": "File", "ContainerEntrypoint": ["python3"]}
+    wrong: list[dict[str, Any]] = [
+        {"TrainingJobName": "a_b"},
+        {"TrainingJobName": "a" * 64},
+        {"RoleArn": "uff-execution-role-of-ours"},
+        {"StoppingCondition": {"MaxRuntimeInSeconds": 28 * 86_400 + 1}},
+        {"StoppingCondition": {**runtime, "MaxWaitTimeInSeconds": 3_600}},
+        {"StoppingCondition": runtime, "EnableManagedSpotTraining": True},
+        {
+            "StoppingCondition": {**runtime, "MaxPendingTimeInSeconds": 1_800},
+            "ResourceConfig": {**cpu, "VolumeSizeInGB": 50},
+        },
+        {"ResourceConfig": {**wish, "InstanceType": "ml.g5.xlarge", "InstanceCount": 1}},
+        {
+            "StoppingCondition": {**runtime, "MaxWaitTimeInSeconds": 3_600},
+            "ResourceConfig": wish,
+            "EnableManagedSpotTraining": True,
+        },
+        {"Environment": {"A": "x" * 513}},
+        {"AlgorithmSpecification": {**algorithm, "ContainerArguments": ["x" * 257]}},
+    ]
+    for fields in wrong:
+        with pytest.raises(account.jobs.exceptions.ClientError) as refused:
+            account.train("refused", "pass", **fields)
+        assert refused.value.response["Error"]["Code"] == "ValidationException", fields
+    assert account.world.place.jobs == {}
+    account.train("taken", "pass")
+    with pytest.raises(account.jobs.exceptions.ResourceInUse):
+        account.train("taken", "pass")
+    account.until("taken", "Completed")
+    with pytest.raises(account.jobs.exceptions.ClientError, match="is in status Completed"):
+        account.jobs.stop_training_job(TrainingJobName="taken")
+
+
 def test_the_first_type_with_a_machine_is_taken_in_the_order_of_the_wishes(account: Account) -> None:
     account.world.place.rules.no_capacity_types = {"ml.g6.xlarge"}
     types = ("ml.g6.xlarge", "ml.g5.xlarge", "ml.g4dn.xlarge")
