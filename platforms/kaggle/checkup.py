@@ -6,6 +6,7 @@ import re
 import secrets
 import tempfile
 import threading
+from contextlib import suppress
 from functools import partial
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -16,6 +17,7 @@ from platforms.kaggle.account import open_account
 from platforms.kaggle.client import Push
 from platforms.kaggle.logs import SessionLog, entries_of
 from platforms.kaggle.settings import read_settings
+from platforms.kaggle.wire import Denied
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -27,6 +29,7 @@ _RETIRED = frozenset({"NvidiaTeslaP100", "TpuV38", "Tpu1VmV38", "TpuV232", "TpuV
 _SKEW_SECONDS = 60
 _PROBE_LOOKS = 100
 _PROBE_SECONDS = 60
+_NO_ANSWER = "Try again; if it stays, look at the network from here and at status.kaggle.com"
 # Tells its session, and whether the token that Kaggle puts into notebooks lets it look at its own account.
 _PROBE = """import json, os, urllib.request
 print("##uff-scheduler##", json.dumps({"begins": "probe", "container": os.environ.get("KAGGLE_CONTAINER_NAME", "")}))
@@ -56,7 +59,7 @@ def checks(
         account = open_account(chosen, environ)
     except Misconfigured as error:
         return {"library": _library, "credentials": partial(_fail, error)}  # the rest cannot be asked without
-    found: dict[str, Callable[[], Checked]] = {
+    asked: dict[str, Callable[[], Checked]] = {
         "library": _library,
         "credentials": partial(_credentials, account),
         "quota": partial(_quota, account),
@@ -65,8 +68,18 @@ def checks(
         "uploads": partial(_uploads, account, chosen.call_seconds),
     }
     if probe:
-        found["probe"] = partial(_probe, account, chosen.push_seconds)
-    return found
+        asked["probe"] = partial(_probe, account, chosen.push_seconds)
+    return {name: partial(_answered, check) for name, check in asked.items()}
+
+
+def _answered(check: Callable[[], Checked]) -> Checked:
+    """Return what a check found; that Kaggle gave no answer, or said no, is found as well."""
+    try:
+        return check()
+    except Unreachable as error:
+        return Checked("bad", f"{error.action}: {error.why}", error.remedy or _NO_ANSWER)
+    except Denied as error:
+        return Checked("bad", str(error), "Look at the account in the browser: is its phone number verified?")
 
 
 def _fail(error: Misconfigured) -> Checked:
@@ -90,7 +103,9 @@ def _installed(distribution: str) -> str:
 
 
 def _credentials(account: Account) -> Checked:
-    return Checked("ok", f"{account.client.owner()}, by {account.credentials.origin}")
+    owner = account.client.owner()
+    account.client.gpu_week()  # proves that they are taken: a key's owner is known without asking
+    return Checked("ok", f"{owner}, by {account.credentials.origin}")
 
 
 def _quota(account: Account) -> Checked:
@@ -125,16 +140,27 @@ def _uploads(account: Account, seconds: int) -> Checked:
     return Checked("ok", "a file was taken")
 
 
+def _remove(account: Account, slug: str) -> None:
+    try:
+        account.client.delete(slug)
+    except (Denied, Unreachable) as error:
+        why = f"the kernel {slug} may still be there: {error}"
+        raise Unreachable("kaggle", "probe", why, "Delete it in the browser") from None
+
+
 def _probe(account: Account, push_seconds: int) -> Checked:
     """Run a kernel that tells its own session id, and delete it."""
     client, slug = account.client, f"uff-probe-{secrets.token_hex(4)}"
     patience = threading.Event()
     source = _PROBE.replace("WHO", repr({"userName": client.owner(), "kernelSlug": slug}))
     push = Push(slug, slug.replace("-", " "), source, (), "", _PROBE_SECONDS, internet=True)
-    pushed = client.push(push, push_seconds)
+    landed = slug
     try:
-        if pushed.error or pushed.slug != slug:
-            return Checked("bad", pushed.error or f"it landed as {pushed.slug}", "See docs/kaggle.md")
+        with suppress(Unreachable):  # perhaps it runs: then it is found, and deleted, like any other
+            pushed = client.push(push, push_seconds)
+            landed = pushed.slug or slug
+            if pushed.error or landed != slug:
+                return Checked("bad", pushed.error or f"it landed as {landed}", "See docs/kaggle.md")
         for look in range(_PROBE_LOOKS):
             status = client.status(slug)
             if status is not None and status[0] in {"COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED"}:
@@ -146,7 +172,7 @@ def _probe(account: Account, push_seconds: int) -> Checked:
         for _ in log.feed(entries_of(output.log if output else "")):
             pass
     finally:
-        client.delete(slug)
+        _remove(account, landed)
     if log.session_id is None:
         return Checked("warning", "a kernel does not know its session: forced stops delete it, and lose its log")
     if not log.hears:

@@ -245,4 +245,12 @@ def _told(response: Any) -> tuple[int, str]:
 
 def _reason(error: BaseException) -> str:
     """Name an error without what it may quote: addresses of ours are signed, bodies may be anything."""
-    return f"{type(error).__name__}" + (f": {error}"[:_MESSAGE_CHARACTERS] if isinstance(error, TimeoutError) else "")
+    from requests.exceptions import ConnectionError as Broken
+    from requests.exceptions import Timeout
+
+    name = type(error).__name__
+    if isinstance(error, TimeoutError):
+        return plain(f"{name}: {error}")
+    if isinstance(error, Timeout):
+        return f"no answer in time ({name})"
+    return f"there is no connection, or it was closed ({name})" if isinstance(error, Broken) else name

@@ -101,6 +101,17 @@ def test_a_place_that_does_not_answer_and_a_retired_accelerator_are_told(examine
     assert (checks["accelerator"]["grade"], checks["uploads"]["grade"]) == ("warning", "ok")
 
 
+@pytest.mark.parametrize("fault", [Fault.DROP_AFTER_COMMIT, Fault.FORBIDDEN])
+def test_a_probe_whose_push_is_not_answered_leaves_nothing(account: Account, fault: Fault) -> None:
+    """One that runs all the same is found and deleted; one that was denied is told with what to look at."""
+    account.place.faults.add("SaveKernel", fault)
+    settings = {"emulator": account.server.address, "credentials": str(account.folder / "kaggle.json")}
+    found = checkup.checks(settings, {}, float(account.now()), probe=True)["probe"]()
+    assert found.grade == ("ok" if fault is Fault.DROP_AFTER_COMMIT else "bad"), found
+    assert "verified" in found.remedy or found.grade == "ok"
+    assert account.place.kernels == {}
+
+
 def test_a_kernel_that_does_not_know_its_session_is_told(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkup, "_PROBE", "print('no word of it')")
     settings = {"emulator": account.server.address, "credentials": str(account.folder / "kaggle.json")}
