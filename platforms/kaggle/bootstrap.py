@@ -33,6 +33,9 @@ _LINE_BYTES_MAX = 1 << 16
 _ORDER_BYTES_MAX = 64 << 20
 _LISTEN_SECONDS = 60.0  # scheduled
 _LISTEN_WALL_SECONDS_MIN = 0.2
+_PROOF_TRIES = 3
+# Names the file that Kaggle's own library reads inside a notebook; its content stands for the session and ends with it.
+_KEY_FILE = "KAGGLE_API_V1_TOKEN"
 _CALL_SECONDS = 20
 
 
@@ -142,13 +145,13 @@ def listen(order: dict[str, Any], store: Path, over: threading.Event) -> None:
     run, ask = order["launch"]["run"], order["ask"]
     scale = float((order["launch"].get("clock") or {}).get("scale", 1.0))
     pause = max(_LISTEN_WALL_SECONDS_MIN, _LISTEN_SECONDS / scale)
-    try:
-        hears = is_there(ask["proof"])
-        say({"hears": hears, "why": "" if hears else "its own inputs are not shown to it"})
-    except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on without it
-        say({"hears": False, "why": type(error).__name__})
-        return
-    while hears and not over.wait(pause):
+    obstacle = "not tried"
+    for _ in range(_PROOF_TRIES):  # one answer that went wrong must not leave it deaf for hours
+        obstacle = obstacle_to_hearing(ask["proof"])
+        if not obstacle or _KEY_FILE not in os.environ or over.wait(pause):
+            break
+    say({"hears": not obstacle, "why": obstacle})
+    while not obstacle and not over.wait(pause):
         try:
             asked = is_there(ask["dataset"])
         except Exception:  # noqa: BLE001, S112 - no answer is no word to stop
@@ -162,10 +165,17 @@ def listen(order: dict[str, Any], store: Path, over: threading.Event) -> None:
             return
 
 
+def obstacle_to_hearing(proof: str) -> str:
+    """Return why this session cannot see a dataset that is there; empty: it can."""
+    try:
+        return "" if is_there(proof) else "its own inputs are not shown to it"
+    except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on without it
+        return type(error).__name__
+
+
 def is_there(dataset: str) -> bool:
     """Tell whether Kaggle shows a dataset, named ``owner/slug``, to this session. Raises OSError, ValueError."""
-    # The file that Kaggle's own library reads inside a notebook; it stands for the session and ends with it.
-    token = Path(os.environ["KAGGLE_API_V1_TOKEN"]).read_text().strip()
+    token = Path(os.environ[_KEY_FILE]).read_text().strip()
     at_home = os.environ.get("KAGGLE_API_ENVIRONMENT") == "LOCALHOST"
     base = "http://localhost/api" if at_home else "https://api.kaggle.com"
     owner, _, slug = dataset.partition("/")
@@ -176,7 +186,8 @@ def is_there(dataset: str) -> bool:
     )
     try:
         with urllib.request.urlopen(request, timeout=_CALL_SECONDS) as answer:  # noqa: S310 - see above
-            return bool(json.loads(answer.read(_PIECE_BYTES)).get("status") not in (None, "DELETED", "FAILED"))
+            status = str(json.loads(answer.read(_PIECE_BYTES)).get("status") or "")
+            return bool(status) and not status.upper().endswith(("DELETED", "FAILED"))
     except urllib.error.HTTPError as error:
         error.close()
         if error.code in (403, 404):

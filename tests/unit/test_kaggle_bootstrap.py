@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import threading
 from pathlib import Path
 
 import pytest
@@ -62,3 +63,36 @@ def test_whatever_happens_it_leaves_well_and_says_why(
     assert begins["begins"] == ends["ends"] == "uff-ufm-0001"
     assert "no input code.bin" in trouble["trouble"]
     assert ends["code"] == "not started"
+
+
+@pytest.mark.parametrize(
+    ("answers", "hears"),
+    [([True], True), ([False, OSError(), True], True), ([False, False, OSError(), True], False)],
+)
+def test_one_answer_that_goes_wrong_leaves_no_session_deaf(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    answers: list[bool | OSError],
+    hears: bool,
+) -> None:
+    """It tries a few times with a dataset that is there, says what came of it, and then looks for the word to stop."""
+    asked = []
+
+    def is_there(dataset: str) -> bool:
+        asked.append(dataset)
+        answer = answers.pop(0) if answers else True
+        if isinstance(answer, OSError):
+            raise answer
+        return answer
+
+    monkeypatch.setattr(bootstrap, "is_there", is_there)
+    monkeypatch.setattr(bootstrap, "_LISTEN_WALL_SECONDS_MIN", 0.0)
+    monkeypatch.setenv("KAGGLE_API_V1_TOKEN", "anywhere")
+    order = {
+        "launch": {"run": "uff-ufm-0001", "clock": {"scale": 1e9}},
+        "ask": {"dataset": "a/stop", "proof": "a/code"},
+    }
+    bootstrap.listen(order, tmp_path, threading.Event())
+    assert f'"hears": {str(hears).lower()}' in capsys.readouterr().out
+    assert ("a/stop" in asked, (tmp_path / "runs" / "uff-ufm-0001" / "stop").exists()) == (hears, hears)
