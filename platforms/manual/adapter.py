@@ -205,8 +205,8 @@ class ManualPlatform:
             raise HandOverRefused("give", f"there is no hand-over {key}", "schedctl handover list shows all")
         if not isinstance(claim, Taken):
             raise HandOverRefused("give", f"{key} was never taken", f"schedctl handover take {key}")
-        if hand_over.end() is not None:
-            raise HandOverRefused("give", f"{key} is over already", "Its jobs went on from an older checkpoint")
+        if (end := hand_over.end()) is not None:
+            raise HandOverRefused("give", f"{key} is over already: {end.why}", "schedctl handover list shows all")
         fresh = self._folders.fresh(f"given-{key}-{os.urandom(4).hex()}")
         try:
             extract(archive, fresh, _LIMITS)
@@ -227,7 +227,10 @@ class ManualPlatform:
         return hand_over.end() or end
 
     def drop(self, key: str, why: str, now: int) -> None:
-        """Give up a hand-over: withdraw an open one, end a taken one without a result. Raises HandOverRefused."""
+        """Give up a hand-over: withdraw an open one, end a taken one without a result.
+
+        Raises HandOverRefused when there is none, or when it is over: what was handed in counts.
+        """
         hand_over = self._hand_over(key)
         offer = hand_over.offer() if is_folder_name(key) else None
         if offer is None:
@@ -235,8 +238,11 @@ class ManualPlatform:
         if hand_over.decide(Withdrawn(now, why)):
             return
         claim = hand_over.claim()
-        if isinstance(claim, Taken):
-            hand_over.close(End(claim.at, max(claim.at, min(now, offer.deadline)), why))
+        if isinstance(claim, Taken) and hand_over.close(End(claim.at, max(claim.at, min(now, offer.deadline)), why)):
+            return
+        over = hand_over.end() or claim
+        why = f"{key} is over already: {over.why if isinstance(over, End | Withdrawn) else 'gone'}"
+        raise HandOverRefused("drop", why, "schedctl handover list shows all")
 
     def _admit(self, request: LaunchRequest, now: int) -> None:
         if request.deadline <= now:

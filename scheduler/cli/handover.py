@@ -75,7 +75,9 @@ def take(
 def give(
     ctx: typer.Context,
     key: Key,
-    result: Annotated[Path, typer.Argument(metavar="FILE", help="What the notebook left.", dir_okay=False)],
+    result: Annotated[
+        Path, typer.Argument(metavar="FILE", help="What the notebook left.", exists=True, dir_okay=False)
+    ],
 ) -> None:
     """Hand in a session's result: its checkpoints and reports join the others."""
     cli: Cli = ctx.obj

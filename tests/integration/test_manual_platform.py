@@ -269,6 +269,9 @@ def test_dropping_withdraws_an_offer_and_ends_what_was_taken(make_desk: Callable
     desk.take("uff-ufm-0002")
     desk.platform.drop("uff-ufm-0002", "the runtime died", desk.clock.now())
     assert desk.state("uff-ufm-0002") == SessionState.ENDED
+    for key, why in (("uff-ufm-0001", "no GPU to be had"), ("uff-ufm-0002", "the runtime died")):
+        with pytest.raises(HandOverRefused, match=f"{key} is over already: {why}"):
+            desk.platform.drop(key, "dropped once more", desk.clock.now())
 
 
 def test_a_wish_to_stop_reaches_the_person(make_desk: Callable[..., Desk]) -> None:
