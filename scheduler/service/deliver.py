@@ -104,16 +104,16 @@ class SlackChannel:
         except ImportError:
             raise DeliveryFailed("slack_sdk is missing; install the extra `report`") from None
         blocks = body.get("blocks")
+        # Beside blocks the text is what a notification shows; without them it is the message.
+        text = body["subject"] if blocks else body["text"]
         try:
             if self.webhook:
-                answer = WebhookClient(self.webhook, timeout=self.timeout_seconds).send(
-                    text=body["subject"], blocks=blocks
-                )
+                answer = WebhookClient(self.webhook, timeout=self.timeout_seconds).send(text=text, blocks=blocks)
                 if answer.status_code != 200:
                     raise DeliveryFailed(f"Slack answered {answer.status_code}", _asked(answer.headers))
                 return
             client = WebClient(self.token, base_url=self.base_url, timeout=self.timeout_seconds)
-            client.chat_postMessage(channel=self.channel, text=body["subject"], blocks=blocks)
+            client.chat_postMessage(channel=self.channel, text=text, blocks=blocks)
         except SlackApiError as error:
             asked = _asked(getattr(error.response, "headers", {}))
             status = getattr(error.response, "status_code", "no status")

@@ -222,6 +222,16 @@ def test_slack_is_asked_again_when_it_says_and_takes_the_letter_once(database: D
     assert CANARY not in f"{ports.log.lines}{channel}"
 
 
+@pytest.mark.parametrize("bot", [False, True])
+def test_slack_shows_every_line_of_an_alert(database: Database, bot: bool) -> None:
+    alert = {"subject": "Training: ufm: the job failed", "text": "ufm: the job failed\nucm: the job failed\n"}
+    with slack([]) as (address, got):
+        SlackChannel("" if bot else address, CANARY if bot else "", "#t", 10, address).send("alerts-1", alert)
+    said = got[0].decode()
+    assert "ufm: the job failed" in said
+    assert "ucm: the job failed" in said
+
+
 def test_apprise_carries_a_letter_once_and_its_address_stands_nowhere(database: Database) -> None:
     """Through the real library, to a server that fails first."""
     with slack([(500, {})]) as (address, got):
