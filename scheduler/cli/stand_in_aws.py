@@ -27,6 +27,7 @@ _PLATFORM = "sagemaker"
 _CREDENTIALS = "aws.ini"
 _BUCKET = "artifacts"  # the folder in which the emulator keeps its bucket
 _IDLE_SECONDS = 20
+_STORE_OPTIONS = {"bucket", "region", "create_only"}  # of the store that was set; the rest is the stand-in's
 
 
 def stand_in(base: dict[str, Any], folder: Path, endpoint: str) -> None:
@@ -62,7 +63,7 @@ def stand_in(base: dict[str, Any], folder: Path, endpoint: str) -> None:
         if pool.get("platform") == _PLATFORM:
             read_settings(pool["options"])
     first = next(pool for pool in base["pools"] if pool.get("platform") == _PLATFORM)["options"]
-    store = {name: text for name, text in wanted.get("options", {}).items() if name in {"bucket", "region"}}
+    store = {name: text for name, text in wanted.get("options", {}).items() if name in _STORE_OPTIONS}
     root = folder / ("state/artifacts" if endpoint else _BUCKET)
     base["artifacts"] = {
         "kind": "s3",

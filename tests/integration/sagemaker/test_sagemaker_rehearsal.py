@@ -4,6 +4,7 @@ import json
 import os
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -154,6 +155,9 @@ def their_time(begun: float) -> str:
 def test_a_rehearsal_runs_on_a_server_that_is_only_an_address(folder: Path) -> None:
     """A pool named sagemaker becomes one of SageMaker's; what was in the bucket is left alone."""
     write(folder, first="local", second="local", region="us-east-1")
+    with (folder / "settings.toml").open("a") as settings:
+        settings.write('[artifacts]\nkind = "s3"\noptions = { bucket = "team", region = "us-east-1", ')
+        settings.write('create_only = "client", profile = "ours" }\n')
     credentials = {"AWS_ACCESS_KEY_ID": "theirs", "AWS_SECRET_ACCESS_KEY": "not-to-be-seen"}
     (folder / "kept").mkdir()
     (folder / "kept" / "somebody-elses").write_text("precious")
@@ -170,6 +174,8 @@ def test_a_rehearsal_runs_on_a_server_that_is_only_an_address(folder: Path) -> N
     tops = {path.name for path in (folder / "kept").iterdir()}
     assert tops - {"somebody-elses"}
     assert all(name.startswith("rehearsal-") for name in tops - {"somebody-elses"}), tops
+    store = tomllib.loads((folder / "week" / "rehearsal.toml").read_text())["artifacts"]["options"]
+    assert (store["create_only"], store.get("profile")) == ("client", None), "what is said of the server counts"
     for path in [*(folder / "week").rglob("*.log"), folder / "week" / "rehearsal.toml"]:
         assert "not-to-be-seen" not in path.read_text()
 
