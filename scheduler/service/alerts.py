@@ -30,6 +30,7 @@ WEEKLY, ALERTS = "weekly-report", "alerts"
 _TOLD_ONCE_SECONDS = 6 * 3_600
 _SETTLED_SECONDS = 60
 _LINES_MAX = 20
+_WHY_MAX = 200
 _SURPRISE_SECONDS = 600
 _WORDS = {
     "quota.orphan_suspected": "the account was used by something that is not ours",
@@ -107,7 +108,7 @@ def _write_alerts(ports: Ports, mailing: Mailing, since: int, now: int) -> None:
     news = alerts_in(found, since, until)
     with ports.write() as tx:
         for channel in mailing.channels if news else ():
-            outbox.add(tx, ALERTS, str(since), channel, _alert_letter(news), now)
+            outbox.add(tx, ALERTS, str(since), channel, letter_about(news), now)
         due.set_due(tx, ALERTS, until)
 
 
@@ -126,11 +127,25 @@ def alerts_in(found: Sequence[Event], since: int, until: int) -> list[Event]:
     return news
 
 
-def _alert_letter(news: Sequence[Event]) -> dict[str, Any]:
-    lines = [f"{_printable(event.subject)}: {_WORDS[event.kind]}" for event in news[:_LINES_MAX]]
+def letter_about(news: Sequence[Event]) -> dict[str, Any]:
+    """Return one letter about all of ``news``, one at least: what happened to whom, and why where that is known."""
+    lines = [_line(event) + (f": {why}" if (why := _why(event)) else "") for event in news[:_LINES_MAX]]
     if len(news) > _LINES_MAX:
         lines.append(f"and {len(news) - _LINES_MAX} more")
-    return {"subject": f"Training: {lines[0]}", "text": "\n".join([*lines, "", "See: schedctl report weekly", ""])}
+    return {"subject": f"Training: {_line(news[0])}", "text": "\n".join([*lines, "", "See: schedctl status", ""])}
+
+
+def _line(event: Event) -> str:
+    return f"{_printable(event.subject)}: {_WORDS[event.kind]}"
+
+
+def _why(event: Event) -> str:
+    """Return what the event tells of its cause, which is a platform's or a program's own words in places."""
+    after = event.data.get("to")
+    told = event.data.get("why") or (after.get("message") or after.get("why") if isinstance(after, dict) else "")
+    if not told and "seconds" in event.data:
+        told = f"{event.data['seconds']:+,} s"
+    return _printable(str(told or ""))[:_WHY_MAX].strip()
 
 
 def _printable(text: str) -> str:

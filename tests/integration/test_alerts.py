@@ -13,7 +13,7 @@ from scheduler.core.job import Cancelled, Failed, Queued
 from scheduler.core.plan import Placement, Plan, Seat
 from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
 from scheduler.service import alerts
-from scheduler.service.alerts import Mailing, alerts_in, mail
+from scheduler.service.alerts import Mailing, alerts_in, letter_about, mail
 from scheduler.service.deliver import DeliveryFailed
 from scheduler.service.reports import needs
 from scheduler.store import due, events, jobs, outbox, plans
@@ -154,6 +154,25 @@ def test_alerts_of_quiet_hours_come_in_one_letter_afterwards(database: Database)
         mail(ports, mailing, midnight + hour * HOUR + 1_800)
         assert bool(box.sent) == (hour >= 7)
     assert len(box.sent) == len(set(box.sent)) == 5
+
+
+def test_an_alert_tells_what_happened_to_whom_and_why() -> None:
+    """Whatever words a platform used, a letter holds no markup of theirs and no control characters."""
+    failed = {"from": {}, "to": {"why": "oom", "message": "CUDA out of <memory>\x1b[2J", "at": NOW}}
+    news = [
+        Event(1, NOW, "job.fail", "ufm", "daemon", failed),
+        Event(2, NOW, "quota.orphan_suspected", "kaggle", "daemon", {"seconds": 2_700}),
+        Event(3, NOW, "checkpoint.quarantined", "jobs/ucm/manifests/1.json", "daemon", {"why": "x" * 999}),
+        *(Event(number, NOW, "daemon.started", "daemon", "daemon", {"pid": 7}) for number in range(4, 24)),
+    ]
+    letter = letter_about(news)
+    lines = letter["text"].splitlines()
+    assert letter["subject"] == "Training: ufm: the job failed"
+    assert lines[0] == "ufm: the job failed: CUDA out of  memory  [2J"
+    assert lines[1] == "kaggle: the account was used by something that is not ours: +2,700 s"
+    assert lines[2].endswith(": a checkpoint is damaged: " + "x" * 200)
+    assert lines[3] == "daemon: the daemon started"
+    assert lines[20:] == ["and 3 more", "", "See: schedctl status"]
 
 
 def test_the_same_alert_is_told_once_in_six_hours() -> None:
