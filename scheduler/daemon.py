@@ -15,10 +15,7 @@ from config.describe import secrets
 from config.logging import configure
 from scheduler import clock, line
 from scheduler.notify import ServiceManager
-from scheduler.reload import reloaded
-from scheduler.service.alerts import mail
 from scheduler.service.cycle import Cycle
-from scheduler.service.housekeeping import run_due
 from scheduler.service.status_line import status_line
 from scheduler.store import due, events, runs
 from scheduler.store import lease as leases
@@ -217,9 +214,14 @@ class Daemon:
         self.app.planner.rest_when_idle(clock.stopwatch(), waits)
 
     def _keep_house(self) -> None:
+        # Here, because sessions wait to be adopted while a daemon starts; what follows is not needed for that.
+        from scheduler.service.housekeeping import run_due
+
         run_due(self._ports, self._ports.clock.now())
 
     def _mail(self) -> None:
+        from scheduler.service.alerts import mail
+
         mail(self._ports, self.app.mailing, self._ports.clock.now())
 
     def _tell_progress(self) -> None:
@@ -249,6 +251,8 @@ class Daemon:
         """Take over new settings if all of them can be used; otherwise say why, and go on with the old ones."""
         if self.load is None:
             raise AssertionError("a reload is asked for only where settings can be read")
+        from scheduler.reload import reloaded
+
         self.manager.reloading()
         try:
             app = reloaded(self.app, self.load)

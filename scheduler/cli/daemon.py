@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from functools import partial
 
@@ -21,12 +22,15 @@ def daemon(ctx: typer.Context) -> None:
     the file of the settings. Exits with 8 when another daemon of this state folder
     runs, or another one takes over; where that one has another state folder but the same database, it stands by.
     """
+    gc.disable()  # nothing of what is imported is rubbish, and looking for some takes a tenth of a start
     import structlog
 
     from config.describe import secrets
     from config.logging import configure
     from scheduler.app import load_app
     from scheduler.daemon import Daemon
+
+    gc.enable()
 
     cli: Cli = ctx.obj
     settings = cli.app.settings

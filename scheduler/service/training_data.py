@@ -7,7 +7,6 @@ import threading
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from jobs import corpus
 from scheduler.store import jobs
 
 if TYPE_CHECKING:
@@ -63,6 +62,8 @@ class TrainingData:
 
         Raises CorpusError for sources nothing can be made of, OSError when the disk is full, StoreError, UnknownJob.
         """
+        from jobs import corpus  # only where data are at hand: it costs a daemon's start
+
         with self._lock:
             if job not in self._prefixes:
                 with self._database.read() as tx:
@@ -76,6 +77,8 @@ class TrainingData:
 
     def build(self, progress: Callable[[Progress], None] = lambda _progress: None) -> CorpusManifest:
         """Build the corpus from its sources, even when one is there, and make it the current one."""
+        from jobs import corpus
+
         folder = self._root / "corpus"
         folder.mkdir(parents=True, exist_ok=True)
         self._manifest = corpus.build(
@@ -111,5 +114,7 @@ class TrainingData:
             pointer = {}
         if pointer.get("recipe") != self._recipe.fingerprint():
             return self.build(lambda _progress: self.on_progress())
-        self._manifest = corpus.open_corpus(folder / str(pointer["version"]))
+        from jobs.corpus import open_corpus
+
+        self._manifest = open_corpus(folder / str(pointer["version"]))
         return self._manifest
