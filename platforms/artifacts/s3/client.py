@@ -22,8 +22,8 @@ def connect(service: str, *, region: str, endpoint: str = "", profile: str = "",
 
     Credentials come from the file ``credentials`` (of AWS's own form, with the section ``profile`` or ``default``),
     else from ``profile``, else by the usual chain of AWS. An ``endpoint`` of its own means a server that is not AWS:
-    its buckets are addressed by path, and it is sent no checksums but those we ask it to check. Raises botocore's
-    ProfileNotFound, and ValueError for a credentials file that is not there or an endpoint that is none.
+    its buckets are addressed by path, it is sent no checksums but those we ask it to check, and bodies unasked. Raises
+    botocore's ProfileNotFound, and ValueError for a credentials file that is not there or an endpoint that is none.
     """
     import boto3
     import botocore.session
@@ -50,7 +50,15 @@ def connect(service: str, *, region: str, endpoint: str = "", profile: str = "",
         profile = profile or _DEFAULT_PROFILE
     session = boto3.session.Session(botocore_session=core, profile_name=profile or None, region_name=region)
     with _turn:
-        return session.client(service, endpoint_url=endpoint or None, config=config)
+        client = session.client(service, endpoint_url=endpoint or None, config=config)
+    if endpoint:
+        client.meta.events.register_last("before-call.s3", _expect_nothing)
+    return client
+
+
+def _expect_nothing(params: dict[str, Any], **_: Any) -> None:
+    """Send a body without asking first. Simple servers do not answer the question, and each object waits a second."""
+    params["headers"].pop("Expect", None)
 
 
 @cache
