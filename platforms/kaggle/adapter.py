@@ -21,7 +21,7 @@ from platforms.base import (
     Unreachable,
 )
 from platforms.kaggle.account import open_account
-from platforms.kaggle.client import Push
+from platforms.kaggle.client import Push, Pushed
 from platforms.kaggle.errands import Errands, Unfinished
 from platforms.kaggle.inputs import Inputs
 from platforms.kaggle.library import stopwatch
@@ -279,23 +279,22 @@ class KagglePlatform:
         if pushed.error:
             self._records.drop(intent.key)
             raise self._refusal(pushed.error, now)
-        elsewhere = pushed.slug not in {"", push.slug}
-        if elsewhere or pushed.version > 1 or pushed.invalid:
-            why = (
-                f"inputs not attached: {', '.join(pushed.invalid)}"
-                if pushed.invalid
-                else (f"it landed as {pushed.slug} version {pushed.version} instead of {push.slug} version 1")
-            )
-            # It runs and costs, and not what was asked for: end it, and let the time until then be paid.
-            if elsewhere:
-                self._client.delete(pushed.slug)
-            elif pushed.version <= 1:
-                self._client.delete(push.slug)
-            ended = intent.having(
-                state="ended", started=now, ended=now, detail=f"stopped at once: {why}", collected=True
-            )
-            return self._watch.observed(self._records.write(ended), SessionState.ENDED)
+        if pushed.slug not in {"", push.slug} or pushed.version > 1:
+            why = f"it landed as {pushed.slug} version {pushed.version} instead of {push.slug} version 1"
+            return self._end_at_once(intent, pushed, why, now)
+        if pushed.invalid:
+            return self._end_at_once(intent, pushed, f"inputs not attached: {', '.join(pushed.invalid)}", now)
         return self._watch.observed(self._records.write(intent.having(state="pushed")), SessionState.QUEUED)
+
+    def _end_at_once(self, intent: Record, pushed: Pushed, why: str, now: int) -> Observed:
+        """End what runs and costs, and is not what was asked for. Raises Unreachable when it may still run."""
+        slug = pushed.slug or intent.slug
+        # A later version of our own name stays: what ran under that name before may be somebody's.
+        if (slug != intent.slug or pushed.version <= 1) and not self._client.delete(slug):
+            raise Unreachable("kaggle", "launch", f"{why}, and {slug} could not be deleted", "Delete it in the browser")
+        detail = f"stopped at once: {why}"
+        ended = intent.having(state="ended", started=now, ended=now, detail=detail, collected=True)
+        return self._watch.observed(self._records.write(ended), SessionState.ENDED)
 
     def _refusal(self, error: str, now: int) -> Refused:
         """Return what an error text in a good answer means; the texts are those seen in the wild."""

@@ -216,17 +216,17 @@ class Client(DatasetCalls):
         return not answer.error_message
 
     def delete(self, slug: str) -> bool:
-        """Delete a kernel, which ends its session; False: it is missing."""
+        """Delete a kernel, which ends its session; False: it is missing, or Kaggle would not."""
         from kagglesdk.kernels.types.kernels_api_service import ApiDeleteKernelRequest, ApiDeleteKernelResponse
 
         request = ApiDeleteKernelRequest()
         request.user_name, request.kernel_slug = self.owner(), slug
         try:
-            self._wire.call(_KERNELS, "DeleteKernel", request, ApiDeleteKernelResponse)
+            answer = self._wire.call(_KERNELS, "DeleteKernel", request, ApiDeleteKernelResponse)
         except Denied as error:
             require_missing(error)
             return False
-        return True
+        return not answer.error_message
 
     def gpu_week(self) -> GpuWeek:
         """Return Kaggle's books on GPU time. Raises Unreachable, also when they are incomplete."""

@@ -24,6 +24,7 @@ _DOWNLOAD_TRIES = 5  # without a byte of progress
 _RATE_MIN = 10_000  # bytes a second
 _REDIRECTS = 5  # from a signed address to where the file lies
 TOO_LARGE = 413  # also for what we do not take
+_TIMED_OUT = 408  # said by whatever stands between, which cannot know what was done
 
 
 class Denied(Exception):
@@ -201,7 +202,7 @@ class Wire:
         if status == 429:
             asked = str(response.headers.get("Retry-After", ""))
             return Throttled(name, f"HTTP 429: {message}", float(asked) if asked.isdecimal() else 0.0)
-        if status >= 500:
+        if status >= 500 or status == _TIMED_OUT:
             return Unreachable("kaggle", name, f"HTTP {status}: {message}")
         return Denied(status, message)
 
