@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from datetime import UTC, date, datetime, timedelta
 from functools import lru_cache
 from itertools import pairwise
@@ -25,6 +26,7 @@ def check_bills(pool: Pool, bills: Sequence[Bill], tolerance_seconds: int = 0) -
     bills = sorted(bill for bill in bills if bill[1] > bill[0])
     if not bills:
         return
+    starts, longest = [since for since, _ in bills], max(until - since for since, until in bills)
     for quota in pool.quotas:
         match quota:
             case CalendarQuota(limit_seconds=limit, calendar=calendar):
@@ -39,7 +41,8 @@ def check_bills(pool: Pool, bills: Sequence[Bill], tolerance_seconds: int = 0) -
             case _:
                 assert_never(quota)
         for start, end in windows:
-            used = within(bills, start, end)
+            touching = bills[bisect_right(starts, start - longest) : bisect_left(starts, end)]
+            used = within(touching, start, end)
             if used > limit + tolerance_seconds:
                 raise Violation(
                     "bill within quota",
@@ -68,7 +71,8 @@ def calendar_windows(calendar: Calendar, start: int, end: int) -> Iterator[Bill]
     year = datetime.fromtimestamp(start, UTC).year
     while True:
         # Years overlap by more than a window, so that none is cut at a year's end.
-        for opens, closes in _windows_of(calendar, year):
+        found = _windows_of(calendar, year)
+        for opens, closes in found[max(0, bisect_right(found, (start, start)) - 1) :]:
             if opens >= end:
                 return
             if closes > start:

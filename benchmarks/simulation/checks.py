@@ -7,13 +7,16 @@ from dataclasses import replace
 from itertools import pairwise
 from typing import TYPE_CHECKING
 
+from sqlalchemy import select
+
 from benchmarks.simulation.bills import check_bills
 from benchmarks.simulation.faults import Violation
 from scheduler.core.job import Active, Held, Queued
 from scheduler.core.ledger import EntryKind
 from scheduler.core.quota import FirstUseQuota
 from scheduler.core.run import Ended
-from scheduler.store import jobs, ledger, plans, runs, watched
+from scheduler.store import jobs, ledger, plans, runs, schema, watched
+from scheduler.store.codec import run_state
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,6 +34,8 @@ if TYPE_CHECKING:
 _SKEW_SECONDS = 90
 _READ_WITHIN_SECONDS = 600  # from reading what sessions write to a decision, with every delay on the way
 _LEAVES_WITHIN_SECONDS = 120  # from the moment a session is given up: it finds its stop flag
+_SAID_OF_RUNS = select(schema.ledger.c.kind, schema.ledger.c.run)
+_ENDED = select(schema.runs.c.key, schema.runs.c.state_detail).where(schema.runs.c.state == "ended")
 
 
 def check_database(database: Database) -> None:
@@ -54,11 +59,11 @@ def check_database(database: Database) -> None:
 
 def _check_holds(tx: Connection, live: set[str]) -> None:
     held, settled = set(), set()
-    for entry in ledger.entries(tx):
-        if entry.kind is EntryKind.HOLD:
-            held.add(entry.run)
-        elif entry.kind in {EntryKind.SPEND, EntryKind.RELEASE}:
-            settled.add(entry.run)
+    for kind, run in tx.execute(_SAID_OF_RUNS):
+        if kind == EntryKind.HOLD:
+            held.add(run)
+        elif kind in {EntryKind.SPEND, EntryKind.RELEASE}:
+            settled.add(run)
     orphans = held - settled - live
     if orphans:
         raise Violation("no orphan reservation", f"{sorted(map(str, orphans))} hold quota and are over")
@@ -117,7 +122,7 @@ def _without_first_use(pool: Pool) -> Pool:
 
 def _given_up(tx: Connection) -> dict[str, int]:
     """Return when each run was given up that was thought never to have started."""
-    ended = ((run.key, run.state) for run in runs.since(tx, 0))
+    ended = ((key, run_state("ended", detail)) for key, detail in tx.execute(_ENDED))
     return {key: state.at for key, state in ended if isinstance(state, Ended) and state.started is None}
 
 

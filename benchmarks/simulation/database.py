@@ -14,6 +14,7 @@ from scheduler.store.errors import DatabaseBusy, DatabaseUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from sqlalchemy import Connection
 
@@ -27,13 +28,11 @@ class SimulatedDatabase(Database):
 
     faults: Faults | None = None
 
-    @contextmanager
-    def read(self) -> Iterator[Connection]:
+    def read(self) -> AbstractContextManager[Connection]:
         """One read transaction; see Database.read."""
         if self.faults is not None and self.faults.point("read") is Fate.ERROR:
             raise DatabaseBusy("database is locked", self.where, "injected", "Try again")
-        with super().read() as tx:
-            yield tx
+        return super().read()
 
     @contextmanager
     def write(self) -> Iterator[Connection]:

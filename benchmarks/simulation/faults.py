@@ -14,6 +14,7 @@ if TYPE_CHECKING:
 
 _Answer = TypeVar("_Answer")
 _KEPT_LINES = 50
+_HASHED_AT_ONCE = 1_000  # lines
 
 
 class Crash(BaseException):
@@ -81,6 +82,7 @@ class Faults:
     seen: Counter[str] = field(default_factory=Counter)
     last: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
     _ladder: tuple[tuple[float, Fate], ...] = ()
+    _unhashed: list[str] = field(default_factory=list)
     _hash: hashlib._Hash = field(default_factory=hashlib.sha256)
 
     def __post_init__(self) -> None:
@@ -134,11 +136,18 @@ class Faults:
     def note(self, line: str) -> None:
         """Add a line to the trace."""
         self.last.append(line)
-        self._hash.update(line.encode())
+        self._unhashed.append(line)
+        if len(self._unhashed) == _HASHED_AT_ONCE:
+            self._hash_lines()
+
+    def _hash_lines(self) -> None:
+        self._hash.update("".join(self._unhashed).encode())
+        self._unhashed.clear()
 
     @property
     def trace(self) -> str:
         """Return the hash of everything that happened so far."""
+        self._hash_lines()
         return self._hash.hexdigest()[:16]
 
     def _draw(self) -> Fate:

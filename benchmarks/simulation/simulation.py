@@ -268,7 +268,7 @@ class Simulation:
     def _crashed(self) -> None:
         """The process is gone; after some time the system starts another."""
         self.cycle = None
-        self.laboratory.close_connections()
+        self.laboratory.database.close()  # people's own processes live on
         self.world.sometimes("crash")
         draw = self.rng.random()
         if self.scenario.mood.long_down and draw < self.scenario.mood.long_down and not self.world.calm:

@@ -193,11 +193,23 @@ def _free_seconds(
 
 
 def _opened_spans(quota: FirstUseQuota, charges: Sequence[Charge]) -> list[Window]:
+    return _spans_after([], quota, _uses(charges))
+
+
+def _uses(charges: Sequence[Charge]) -> list[Charge]:
+    """Return what may open a span, in the order of time."""
+    return sorted((charge for charge in charges if charge.sign > 0), key=_start)
+
+
+def _start(charge: Charge) -> int:
+    return charge.start
+
+
+def _spans_after(before: Sequence[Window], quota: FirstUseQuota, uses: Sequence[Charge]) -> list[Window]:
+    """Return the spans that sorted ``uses`` open when ``before`` are open already."""
     spans: list[Window] = []
-    opened_until: int | None = None
-    for charge in sorted(charges, key=lambda found: found.start):
-        if charge.sign < 0:
-            continue
+    opened_until = before[-1].end if before else None
+    for charge in uses:
         opens = charge.start if opened_until is None else max(charge.start, opened_until)
         while opens < charge.end:
             spans.append(Window(opens, opens + quota.span_seconds))
@@ -222,17 +234,22 @@ def _longest_first_use(
 ) -> int:
     """Walk the spans as they would be if the session ran; a new use may also move spans that follow it."""
     length = min(cap, quota.span_seconds)
-    known = set(_opened_spans(quota, charges))
+    uses = _uses(charges)
+    earlier, later = uses[: (cut := bisect_right(uses, start, key=_start))], uses[cut:]
+    opened = _spans_after([], quota, earlier)
+    known = set(_spans_after(opened, quota, later))
+    reaching = [span for span in opened if span.end > start]
     while length > 0:
-        trial = (*charges, Charge(start, start + length))
         excess = 0
-        for span in _opened_spans(quota, trial):
-            limit = limit_at(quota, max(span.start, start), observed)
+        for span in (*reaching, *_spans_after(opened, quota, (Charge(start, start + length), *later))):
             own = span.overlap(start, start + length)
+            if not own and (span in known or span in reaching):
+                continue
+            over = seconds_within(charges, span) + own - limit_at(quota, max(span.start, start), observed)
             if own:
                 # A span overrun by others asks no more of the session than to stay out of it.
-                excess = max(excess, min(own, seconds_within(trial, span) - limit))
-            elif span not in known and seconds_within(trial, span) > limit:
+                excess = max(excess, min(own, over))
+            elif over > 0:
                 excess = max(excess, 1)
         if excess <= 0:
             return length

@@ -104,8 +104,12 @@ def may_be_read(saved: Sequence[SavedState], run: str, launched_at: int, candida
 def _milestones(newest_first: Sequence[SavedState], target_step: int, parts: int) -> dict[str, str]:
     """Return the first checkpoint at or past each part of the way, with that part in percent."""
     found: dict[str, str] = {}
-    for part in range(1, parts + 1):
-        past = [state for state in newest_first if state.step * parts >= target_step * part]
-        if past:
-            found.setdefault(past[-1].key, f"{round(100 * part / parts)} %")
+    part = 1
+    for state in reversed(newest_first):
+        passed = part
+        while passed <= parts and state.step * parts >= target_step * passed:
+            passed += 1
+        if passed > part:
+            found[state.key] = f"{round(100 * part / parts)} %"
+            part = passed
     return found

@@ -14,7 +14,6 @@ from scheduler.core.ledger import Charge, cost_within, seconds_within
 from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota, limit_at, longest
 
 if TYPE_CHECKING:
-    from scheduler.core.quota import Quota
     from scheduler.core.snapshot import PoolView
     from scheduler.core.window import Window
 
@@ -93,7 +92,7 @@ class Count:
 class Book:
     """The room of one pool from ``start`` on. Copies share what never changes."""
 
-    __slots__ = ("_booked", "_charges", "_ends", "_flexible", "_openings", "counts", "pool", "view")
+    __slots__ = ("_booked", "_charges", "_edges", "_ends", "_flexible", "_openings", "counts", "pool", "view")
 
     def __init__(self, view: PoolView, start: int, until: int) -> None:
         self.view = view
@@ -106,10 +105,9 @@ class Book:
         self.counts = [
             Count(quota, view, start, until) for quota in pool.quotas if isinstance(quota, CalendarQuota | MoneyQuota)
         ]
-        self._flexible: list[Quota] = [
-            quota for quota in pool.quotas if isinstance(quota, RollingQuota | FirstUseQuota)
-        ]
+        self._flexible = [quota for quota in pool.quotas if isinstance(quota, RollingQuota | FirstUseQuota)]
         self._charges = list(view.charges)
+        self._edges = sorted(edge for charge in view.charges for edge in self._edges_of(charge))
         self._ends = [run.held_until for run in view.live if run.held_until > start]
         self._booked: list[tuple[int, int]] = []
 
@@ -119,6 +117,7 @@ class Book:
         twin.view, twin.pool, twin._openings, twin._flexible = self.view, self.pool, self._openings, self._flexible
         twin.counts = [count.copy() for count in self.counts]
         twin._charges = self._charges.copy()
+        twin._edges = self._edges
         twin._ends = self._ends.copy()
         twin._booked = self._booked.copy()
         return twin
@@ -184,7 +183,9 @@ class Book:
         for count in self.counts:
             count.take(start, held)
         if self._flexible:
-            self._charges.append(Charge(start, held, held=True))
+            charge = Charge(start, held, held=True)
+            self._charges.append(charge)
+            self._edges = sorted(self._edges + self._edges_of(charge))
         self._ends = [other for other in self._ends if other > start]
         self._ends.append(held)
 
@@ -194,11 +195,13 @@ class Book:
         instants += [end for _, end in self._booked if end > after]
         instants += [begins for begins, _ in self._openings if begins > after][:1]
         instants += [count.next_start(after) for count in self.counts]
-        for quota in self._flexible:
-            span = quota.span_seconds if isinstance(quota, RollingQuota | FirstUseQuota) else 0
-            for charge in self._charges:
-                instants += [edge for edge in (charge.start + span, charge.end, charge.end + span) if edge > after]
+        instants += self._edges[bisect_right(self._edges, after) :][:1]
         return min(instants, default=NEVER)
+
+    def _edges_of(self, charge: Charge) -> list[int]:
+        """Return when a charge opens room again under the quotas that move with every session."""
+        spans = [quota.span_seconds for quota in self._flexible]
+        return [edge for span in spans for edge in (charge.start + span, charge.end, charge.end + span)]
 
 
 def lowest_limit(quota: CalendarQuota | MoneyQuota, view: PoolView, window: Window, start: int) -> int:

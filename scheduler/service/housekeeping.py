@@ -25,7 +25,7 @@ _UPLOAD_SECONDS = 7 * DAY  # real time in which a writer that was cut off may go
 def sweep_sessions(ports: Ports, now: int) -> None:
     """Let platforms forget sessions that ended more than a week ago."""
     with ports.database.read() as tx:
-        keep = [run.key for run in runs.since(tx, now - KEEP_SESSIONS_SECONDS)]
+        keep = sorted(runs.keys_since(tx, now - KEEP_SESSIONS_SECONDS))
     for name, platform in sorted(ports.platforms.items()):
         try:
             removed = platform.sweep(keep, now)
@@ -42,7 +42,7 @@ def find_strays(ports: Ports, now: int) -> None:
     They are not ended: another scheduler on the same account may own them.
     """
     with ports.database.read() as tx:
-        known = {run.key for run in (*runs.since(tx, now - KEEP_SESSIONS_SECONDS), *runs.live(tx))}
+        known = runs.keys_since(tx, now - KEEP_SESSIONS_SECONDS)
     for name, platform in sorted(ports.platforms.items()):
         if not platform.capabilities.finds_strays:
             continue

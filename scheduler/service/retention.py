@@ -60,8 +60,7 @@ def retain(ports: Ports, now: int) -> None:
     _mark(ports, now)
     _expire(ports, now)
     with ports.database.read() as tx:
-        names = {record.manifest.job for record in checkpoints.unexpired(tx)}
-        names |= {mark.job for mark in discards.everything(tx)}
+        names = checkpoints.unexpired_jobs(tx) | {mark.job for mark in discards.everything(tx)}
     for job in sorted(names):
         sweep_components(ports, job, now)
 

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
 from sqlalchemy import bindparam, delete, insert, select, update
@@ -51,6 +52,7 @@ _OF_JOB = _ALL.where(checkpoints.c.job == bindparam("job"))
 _NEWEST = _OF_JOB.where(checkpoints.c.state == "good").limit(bindparam("limit"))
 _UNEXPIRED = _ALL.where(checkpoints.c.state != "expired")
 _UNEXPIRED_OF_JOB = _UNEXPIRED.where(checkpoints.c.job == bindparam("job"))
+_UNEXPIRED_JOBS = select(checkpoints.c.job).where(checkpoints.c.state != "expired").distinct()
 _LONG_EXPIRED = (
     select(checkpoints.c.key)
     .where(
@@ -79,7 +81,7 @@ def record(tx: Connection, manifest: Manifest, now: int) -> bool:
         "job": manifest.job,
         "step": manifest.step,
         "attempt": manifest.attempt,
-        "manifest": codec.dump(asdict(manifest)),
+        "manifest": codec.dump(manifest),
         "seen_at": now,
         "state": "good",
         "why": "",
@@ -105,6 +107,11 @@ def unexpired(tx: Connection, job: str | None = None) -> list[CheckpointRecord]:
     """Return the good and the quarantined ones, of one job if asked, by job and then highest step first."""
     rows = tx.execute(_UNEXPIRED) if job is None else tx.execute(_UNEXPIRED_OF_JOB, {"job": job})
     return [_record(row) for row in rows]
+
+
+def unexpired_jobs(tx: Connection) -> set[str]:
+    """Return the jobs that have a good or a quarantined one."""
+    return set(tx.execute(_UNEXPIRED_JOBS).scalars())
 
 
 def get(tx: Connection, key: str) -> CheckpointRecord:
@@ -161,6 +168,11 @@ def _stale(found: CheckpointRecord, expected: str) -> Stale:
 
 
 def _record(row: Row[Any]) -> CheckpointRecord:
-    document = codec.load(row.manifest)
+    return CheckpointRecord(_manifest(row.manifest), row.seen_at, row.state, row.why, row.pinned)
+
+
+@lru_cache(maxsize=512)
+def _manifest(text: str) -> Manifest:
+    document = codec.load(text)
     document["components"] = tuple(Component(**component) for component in document["components"])
-    return CheckpointRecord(Manifest(**document), row.seen_at, row.state, row.why, row.pinned)
+    return Manifest(**document)

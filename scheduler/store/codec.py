@@ -7,7 +7,7 @@ the daemon reads the same rows again every cycle.
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, fields, is_dataclass
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +16,8 @@ from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
 from scheduler.core.run import Ended, Outcome, Reserved, Running, Stopping, Submitting
 
 if TYPE_CHECKING:
+    from collections.abc import Hashable
+
     from sqlalchemy import Row
 
     from scheduler.core.job import JobState
@@ -120,9 +122,15 @@ def devices(text: str) -> tuple[int, ...]:
 
 
 def _plain(value: Any) -> dict[str, Any]:
-    if is_dataclass(value) and not isinstance(value, type):
-        return asdict(value)
-    raise TypeError(f"{type(value).__name__} cannot be stored as JSON")
+    # One level at a time: the encoder asks again for what is inside.
+    return {name: getattr(value, name) for name in _names(type(value))}
+
+
+@lru_cache(maxsize=256)
+def _names(kind: Hashable) -> tuple[str, ...]:
+    if not is_dataclass(kind):
+        raise TypeError(f"{getattr(kind, '__name__', kind)} cannot be stored as JSON")
+    return tuple(entry.name for entry in fields(kind))
 
 
 _ENCODER = json.JSONEncoder(sort_keys=True, separators=(",", ":"), default=_plain)

@@ -36,6 +36,7 @@ from scheduler.store.schema import REVISIONS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
+    from contextlib import AbstractContextManager
 
     from sqlalchemy import Connection, Engine
     from sqlalchemy.engine import URL
@@ -62,6 +63,9 @@ __all__ = [
 _WRITER_LOCK = 0x5C4ED
 """Key of the advisory lock on PostgreSQL; such locks are private to a database."""
 
+_IDLE_MAX = 2
+"""So many connections to SQLite are kept as they are: to begin one anew costs as much as reading a few rows."""
+
 _BEGIN_WRITE = {"sqlite": "BEGIN IMMEDIATE", "postgresql": f"SELECT pg_advisory_xact_lock({_WRITER_LOCK})"}
 
 
@@ -81,23 +85,22 @@ class Database:
         self._reader = self._engine.execution_options(**(snapshot if self.path is None else {}))
         self._writer = self._reader if read_only else self._engine
         self._begin_write = None if read_only else _BEGIN_WRITE[self.url.get_backend_name()]
+        self._idle: list[PreparingConnection] = []
         if read_only and self.path is not None:
             event.listen(self._engine, "connect", _forbid_writes)
 
-    @contextmanager
-    def read(self) -> Iterator[Connection]:
+    def read(self) -> AbstractContextManager[Connection]:
         """One read transaction: everything read inside is of one instant. Raises StoreFailure."""
-        with self._transaction(self._reader, None) as tx:
-            yield tx
+        return self._transaction(self._reader, None)
 
-    @contextmanager
-    def write(self) -> Iterator[Connection]:
+    def write(self) -> AbstractContextManager[Connection]:
         """One write transaction: committed at the end, rolled back by any exception. Raises StoreFailure."""
-        with self._transaction(self._writer, self._begin_write) as tx:
-            yield tx
+        return self._transaction(self._writer, self._begin_write)
 
     def close(self) -> None:
         """Close all connections; the object may be used again."""
+        while self._idle:
+            self._idle.pop().close()
         self._engine.dispose()
 
     @contextmanager
@@ -105,11 +108,10 @@ class Database:
         # Begun by hand: a listener for the engine's "begin" would slow every statement down by a tenth.
         try:
             if self.path is not None:
-                direct = PreparingConnection(engine)
-                with direct as tx:
+                with self._prepared() as direct:
                     direct.driver.execute(begin or "BEGIN")
-                    yield tx
-                    direct.driver.commit()
+                    yield direct
+                    direct.commit()
             else:
                 with engine.connect() as tx:
                     if begin is not None:
@@ -121,6 +123,23 @@ class Database:
             if failure is None:
                 raise
             raise failure from error
+
+    @contextmanager
+    def _prepared(self) -> Iterator[PreparingConnection]:
+        """Yield a connection to SQLite, the one that was used last if nobody has it."""
+        try:
+            direct = self._idle.pop()
+        except IndexError:
+            direct = PreparingConnection(self._engine)
+        try:
+            yield direct
+        except BaseException:
+            direct.close()  # which rolls back
+            raise
+        if len(self._idle) < _IDLE_MAX:
+            self._idle.append(direct)
+        else:
+            direct.close()
 
 
 def open_database(url: str, *, create: bool = False, read_only: bool = False) -> Database:

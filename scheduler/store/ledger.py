@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
-from sqlalchemy import bindparam, func, insert, select
+from sqlalchemy import Connection, bindparam, func, insert, select
 
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, fold
 from scheduler.store.schema import ledger
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
-
-    from sqlalchemy import Connection
 
 _INSERT = insert(ledger)
 _ALL = select(
@@ -29,12 +29,14 @@ _ALL = select(
     ledger.c.evidence,
 ).order_by(ledger.c.id)
 _NEWEST_FIRST = _ALL.order_by(None).order_by(ledger.c.id.desc())
+_NEWEST = select(func.max(ledger.c.id))
 _COUNT = select(func.count()).select_from(ledger)
 _touching = select(ledger.c.run).where(ledger.c.ends_at > bindparam("since"), ledger.c.run.is_not(None))
-# A hold without its spend would count in full, so all entries of a run are read together.
-_SINCE = _ALL.where((ledger.c.ends_at > bindparam("since")) | ledger.c.run.in_(_touching))
+# A hold without its spend would count in full, so all entries of a run are read together. Both sides have an index.
+_SINCE = _ALL.where(ledger.c.run.in_(_touching) | (ledger.c.run.is_(None) & (ledger.c.ends_at > bindparam("since"))))
 _ALL_OF_POOL = _ALL.where(ledger.c.pool == bindparam("pool"))
 _SINCE_OF_POOL = _SINCE.where(ledger.c.pool == bindparam("pool"))
+_NEVER = 1 << 62
 
 
 def append(tx: Connection, entries: Sequence[LedgerEntry]) -> None:
@@ -71,7 +73,7 @@ def entries(tx: Connection, since: int | None = None, pool: str | None = None) -
         rows = tx.execute(_ALL_OF_POOL, {"pool": pool})
     else:
         rows = tx.execute(_SINCE_OF_POOL, {"since": since, "pool": pool})
-    return [_entry(row) for row in rows]
+    return [_entry(tuple(row)) for row in rows]
 
 
 def page(tx: Connection, limit: int, offset: int = 0, pool: str | None = None) -> tuple[list[LedgerEntry], int]:
@@ -79,20 +81,40 @@ def page(tx: Connection, limit: int, offset: int = 0, pool: str | None = None) -
     wanted = [ledger.c.pool == pool] if pool is not None else []
     total: int = tx.execute(_COUNT.where(*wanted)).scalar_one()
     rows = tx.execute(_NEWEST_FIRST.where(*wanted).limit(limit).offset(offset))
-    return [_entry(row) for row in rows], total
+    return [_entry(tuple(row)) for row in rows], total
 
 
 def charges(tx: Connection, since: int) -> Mapping[str, tuple[Charge, ...]]:
     """Return what counts against each pool: the fold of all entries of runs that reach past ``since``."""
-    return _folded(tuple(map(tuple, tx.execute(_SINCE, {"since": since}))))
+    newest = tx.execute(_NEWEST).scalar()
+    books = _books.get(tx)
+    if books is None or books.newest != newest or not books.since <= since < books.until:
+        found = entries(tx, since)
+        ends: dict[tuple[str | None, int], int] = {}
+        for number, entry in enumerate(found):
+            which = (entry.run, number if entry.run is None else 0)
+            ends[which] = max(ends.get(which, entry.end), entry.end)
+        until = min(ends.values(), default=_NEVER)
+        books = _books[tx] = _Books(newest, since, until, MappingProxyType(fold(found)))
+    return books.charges
 
 
-@lru_cache(maxsize=4)
-def _folded(rows: tuple[tuple[Any, ...], ...]) -> Mapping[str, tuple[Charge, ...]]:
-    # Planning, reserving and auditing read the same books within one cycle, and often again in the next.
-    return MappingProxyType(fold(_entry(row) for row in rows))
+@dataclass(frozen=True, slots=True)
+class _Books:
+    """What was folded when ``newest`` was the newest entry; right for every ``since`` in [since, until)."""
+
+    newest: int | None
+    since: int
+    until: int  # when the first of the runs lies in the past as a whole
+    charges: Mapping[str, tuple[Charge, ...]]
 
 
-def _entry(row: Sequence[Any]) -> LedgerEntry:
+# Planning, reserving and auditing read the same books, and entries are only ever added. Kept for one connection, which
+# is given up when a transaction fails: what was rolled back is forgotten with it.
+_books: WeakKeyDictionary[Connection, _Books] = WeakKeyDictionary()
+
+
+@lru_cache(maxsize=4_096)
+def _entry(row: tuple[Any, ...]) -> LedgerEntry:
     kind, *rest = row
     return LedgerEntry(EntryKind(kind), *rest)

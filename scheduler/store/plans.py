@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
 from sqlalchemy import bindparam, delete, func, insert, select
@@ -77,7 +76,7 @@ def dumped(plan: Plan) -> str:
     deferrals = [{"job": deferral.job, "reason": deferral.reason.to_json()} for deferral in plan.deferrals]
     body = {
         "made_at": plan.made_at,
-        "placements": [asdict(placement) for placement in plan.placements],
+        "placements": plan.placements,
         "deferrals": deferrals,
         "value": plan.value,
         "bound": plan.bound,

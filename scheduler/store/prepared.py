@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import namedtuple
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -97,9 +97,11 @@ class _Prepared:
         return Rows(list(map(self.row, found)), cursor.rowcount)
 
     def _values(self, parameters: Mapping[str, Any]) -> list[Any]:
-        given = {**self.fixed, **parameters}
-        for name, convert in self.into:
-            given[name] = convert(given[name])
+        given: Mapping[str, Any] = parameters
+        if self.fixed or self.into:
+            given = changed = {**self.fixed, **parameters}
+            for name, convert in self.into:
+                changed[name] = convert(changed[name])
         return [given[name] for name in self.names]
 
     def _converted(self, row: Sequence[Any]) -> list[Any]:
@@ -128,6 +130,13 @@ class PreparingConnection(Connection):
         if prepared is None:
             return super().execute(statement, parameters, execution_options=execution_options or {})
         return prepared.run(self.driver, parameters)
+
+    def commit(self) -> None:
+        """Commit whatever was executed, whichever way it went."""
+        if self.in_transaction():
+            super().commit()
+        else:
+            self.driver.commit()
 
 
 def _prepared(statement: Any, parameters: Any, dialect: Dialect) -> _Prepared | None:
@@ -167,4 +176,5 @@ def _prepare(statement: Any, given: frozenset[str], dialect: Dialect) -> _Prepar
 
 def _row(names: Sequence[str]) -> Callable[[Any], Any]:
     make: Any = namedtuple  # noqa: PYI024 - a class statement needs the names before
-    return cast("Callable[[Any], Any]", make("Row", names, rename=True)._make)
+    # What _make does, without a call in Python for every row.
+    return partial(tuple.__new__, make("Row", names, rename=True))

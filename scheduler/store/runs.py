@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
@@ -66,6 +67,7 @@ _GUARDED = (
     )
     .values(state=bindparam("new_state"), state_detail=bindparam("new_detail"), ended_at=bindparam("new_ended_at"))
 )
+_KEYS_SINCE = select(runs.c.key).where((runs.c.ended_at > bindparam("start")) | runs.c.ended_at.is_(None))
 _ENDED_BEFORE = select(runs.c.key).where(runs.c.ended_at < bindparam("end"))
 _FREE_LANES = update(lanes).where(lanes.c.run == bindparam("b_key"), lanes.c.live == true()).values(live=false())
 _CLOSE_LANE = (
@@ -185,6 +187,11 @@ def since(tx: Connection, start: int) -> list[Run]:
     return _runs(tx.execute(_SINCE, {"start": start}))
 
 
+def keys_since(tx: Connection, start: int) -> set[str]:
+    """Return the keys of the runs that ended after ``start`` or are live."""
+    return set(tx.execute(_KEYS_SINCE, {"start": start}).scalars())
+
+
 def ended_before(tx: Connection, end: int) -> set[str]:
     """Return the keys of the runs that ended before ``end``."""
     return set(tx.execute(_ENDED_BEFORE, {"end": end}).scalars())
@@ -291,6 +298,12 @@ def _ended_at(state: RunState) -> int | None:
 
 
 def _runs(rows: Iterable[Row[Any]]) -> list[Run]:
+    return list(_built(tuple(rows)))
+
+
+@lru_cache(maxsize=64)
+def _built(rows: tuple[Row[Any], ...]) -> tuple[Run, ...]:
+    # One cycle reads the live runs five times and more, and between two cycles most of them stay as they are.
     found: list[Run] = []
     for _, group in groupby(rows, key=_key):
         members = list(group)
@@ -306,7 +319,7 @@ def _runs(rows: Iterable[Row[Any]]) -> list[Run]:
                 state=codec.run_state(first.state, first.state_detail),
             )
         )
-    return found
+    return tuple(found)
 
 
 def _key(row: Row[Any]) -> str:

@@ -52,8 +52,8 @@ class Words(TypeDecorator[str]):
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         """Return ``value`` with unstorable characters replaced."""
         del dialect
-        if value is None:
-            return None
+        if value is None or (value.isascii() and "\0" not in value):
+            return value
         return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
 
