@@ -123,7 +123,8 @@ def devices(text: str) -> tuple[int, ...]:
 
 def _plain(value: Any) -> dict[str, Any]:
     # One level at a time: the encoder asks again for what is inside.
-    return {name: getattr(value, name) for name in _names(type(value))}
+    kind: Any = type(value)
+    return {name: getattr(value, name) for name in _names(kind)}
 
 
 @lru_cache(maxsize=256)
