@@ -123,7 +123,8 @@ def timeline_svg(timeline: Timeline, zone: str, width: int | None = None, link: 
     top = float(_AXIS)
     for pool in timeline.pools:
         rows = _rows(timeline, pool)
-        shut_now = any(timeline.now in shut for shut in timeline.closed.get(pool.name, ()))
+        shown = timeline.start <= timeline.now < timeline.end
+        shut_now = shown and any(timeline.now in shut for shut in timeline.closed.get(pool.name, ()))
         aside = ' <tspan class="aside">closed</tspan>' if shut_now else ""
         parts.append(f'<text class="strong row-name" x="2" y="{top + 16:g}">{words(pool.name)}{aside}</text>')
         first = top + _HEAD

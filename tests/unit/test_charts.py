@@ -91,6 +91,14 @@ def test_what_was_lost_is_told_apart(outcome: Outcome, phase: str) -> None:
     assert session.phase == phase
 
 
+def test_a_pool_that_is_closed_now_is_not_called_closed_in_weeks_gone_by() -> None:
+    shut = {"kaggle": [Window(NOW - HOUR, NOW + 9 * DAY)]}
+    for start, label in ((SPAN.start, True), (SPAN.start - 14 * DAY, False)):
+        span = Window(start, start + 7 * DAY)
+        picture = timeline_svg(timeline_of(span, NOW, [POOL], [], None, shut), "UTC")
+        assert ((">closed<" in picture), ('class="closed"' in picture)) == (label, label)
+
+
 @pytest.mark.parametrize("width", [None, 900])
 def test_the_picture_is_well_formed_whatever_the_names_are(width: int | None) -> None:
     pool = Pool(name=EVIL, platform="fake", accelerator="")
