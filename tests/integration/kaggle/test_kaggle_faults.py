@@ -14,7 +14,7 @@ from platforms.emulators.kaggle.rules import Fault
 Account = Any
 SCHEDULES = 100
 SIDE_BY_SIDE = 4
-SLACK_SECONDS = 600  # scheduled, a sixth of a real second: from a kernel's last word to the end of its process
+SLACK_SECONDS = 3_600  # scheduled, one real second: from a kernel's last word to the end of its process, if all is busy
 FAULTS = [fault for fault in Fault if fault not in {Fault.HANG, Fault.THROTTLED_LATER}]  # those take their time
 FAR = 10_000_000
 
