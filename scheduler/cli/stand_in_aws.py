@@ -28,6 +28,7 @@ _CREDENTIALS = "aws.ini"
 _BUCKET = "artifacts"  # the folder in which the emulator keeps its bucket
 _IDLE_SECONDS = 20
 _STORE_OPTIONS = {"bucket", "region", "create_only"}  # of the store that was set; the rest is the stand-in's
+_ANY = {"image": "whatever runs there", "instance_types": "ml.g4dn.xlarge"}  # for pools that name none
 
 
 def stand_in(base: dict[str, Any], folder: Path, endpoint: str) -> None:
@@ -55,15 +56,18 @@ def stand_in(base: dict[str, Any], folder: Path, endpoint: str) -> None:
     prefix = f"rehearsal-{secrets.token_hex(4)}/" if endpoint else ""
     address = endpoint or f"http://127.0.0.1:{free_port()}"
     access = {"endpoint": address} if endpoint else {"endpoint": address, "credentials": str(folder / _CREDENTIALS)}
+    store = {name: text for name, text in wanted.get("options", {}).items() if name in _STORE_OPTIONS}
+    places = {name: text for name, text in store.items() if name != "create_only"}
     base["pools"] = [
-        {**pool, "options": _options(pool, access, prefix)} if pool.get("platform") == _PLATFORM else pool
+        {**pool, "options": _options({**_ANY, **places, **pool.get("options", {})}, access, prefix)}
+        if pool.get("platform") == _PLATFORM
+        else pool
         for pool in pools
     ]
     for pool in base["pools"]:
         if pool.get("platform") == _PLATFORM:
             read_settings(pool["options"])
     first = next(pool for pool in base["pools"] if pool.get("platform") == _PLATFORM)["options"]
-    store = {name: text for name, text in wanted.get("options", {}).items() if name in _STORE_OPTIONS}
     root = folder / ("state/artifacts" if endpoint else _BUCKET)
     base["artifacts"] = {
         "kind": "s3",
@@ -73,7 +77,7 @@ def stand_in(base: dict[str, Any], folder: Path, endpoint: str) -> None:
     if endpoint:
         base["artifacts"]["options"]["prefix"] = f"{prefix}store/"
         # Names of training jobs are never free again, so those of another rehearsal must not be met.
-        base["daemon"] = {"launch_prefix": f"uff-{prefix[10:14]}", **base.get("daemon", {})}
+        base["daemon"] = {**base.get("daemon", {}), "launch_prefix": f"uff-{prefix[10:14]}"}
         _look(base["artifacts"]["options"], folder)
 
 
@@ -110,8 +114,8 @@ def emulator_of(rehearsal: Rehearsal, app: App) -> Emulator | None:
     return Emulator("AWS", command, rehearsal.folder / "aws.log")
 
 
-def _options(pool: Mapping[str, Any], access: Mapping[str, str], prefix: str) -> dict[str, str]:
-    options: dict[str, str] = {**pool.get("options", {}), **access}
+def _options(named: Mapping[str, str], access: Mapping[str, str], prefix: str) -> dict[str, str]:
+    options: dict[str, str] = {**named, **access}
     if "credentials" in access:
         options.pop("profile", None)  # the emulator's credentials are in a file of its own
     if prefix:
