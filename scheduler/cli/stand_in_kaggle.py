@@ -29,6 +29,7 @@ _HASTE = {
     "pause_milliseconds": "50",
     "idle_milliseconds": "100",
 }
+# Neither what somebody else's kernels can reach is known, nor how late a push may take effect.
 _FOREIGN = {"checkpoints": "relay", "settle_seconds": "3"}
 
 
@@ -41,8 +42,7 @@ def stand_in(base: dict[str, Any], folder: Path, proxy: str) -> None:
         {**pool, "platform": _PLATFORM} if proxy and pool.get("name") == _PLATFORM else pool for pool in base["pools"]
     ]
     address = proxy or f"http://127.0.0.1:{free_port()}"
-    # Kernels of the shipped emulator reach the artifact folder as those of Kaggle reach an object store; what somebody
-    # else's can reach is not known, so nothing but Kaggle's protocol is asked of it; nor how late its pushes take effect.
+    # Kernels of the shipped emulator reach the artifact folder as those of Kaggle reach an object store.
     own = _FOREIGN if proxy else {"checkpoints": "direct", "credentials": str(folder / _CREDENTIALS)}
     base["pools"] = [
         {**pool, "options": {**_HASTE, **own, **pool.get("options", {}), "emulator": address}}
