@@ -3,7 +3,8 @@
 Assumed as in the study the targets come from: mean time between failures 30 h and 12 h, four in ten SageMaker starts
 refused and tried again after ten minutes, set-up 0.35 h and 0.2 h with sigma 0.3, blocking checkpoints of 3 and 1
 minutes at the equal-n rule, true speeds off by sigma 0.2 and learned after a session, Kaggle's quota anywhere between
-26 and 38 hours in 15 % of the weeks. A session is charged for as long as it lived.
+26 and 38 hours in 15 % of the weeks, one to three hours of it used by somebody else in 5 %. A session is charged for as
+long as it lived; one that the quota no longer covers is ended by the platform and keeps what it has saved.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ SETUP_SIGMA = 0.3
 SPEED_SIGMA = 0.2
 REFUSED = 0.4
 RETRY_SECONDS = 600
+TAKEN = 0.05  # share of the weeks in which somebody else uses some of Kaggle's quota
 MANAGER_WEIGHTS = (4, 4, 3, 3, 2, 2)
 
 
@@ -76,8 +78,20 @@ class Live:
     start: int
     planned_end: int
     end: int
-    saved: int
-    useful_seconds: float
+    saves: list[tuple[float, float]]  # (seconds after the start, useful seconds kept by then)
+    complete: bool  # the last of them finishes the model
+
+    @property
+    def useful_seconds(self) -> float:
+        """What it will have kept."""
+        return self.saves[-1][1] if self.saves else 0.0
+
+    def cut(self, instant: int) -> None:
+        """End it at ``instant``: what is not saved by then is lost."""
+        if instant < self.end:
+            kept = [found for found in self.saves if found[0] <= instant - self.start]
+            self.complete &= len(kept) == len(self.saves)
+            self.saves, self.end = kept, instant
 
 
 @dataclass(slots=True)
@@ -140,6 +154,13 @@ class Simulation:
         self.limits = [
             int(self.rng.uniform(26, 38) * HOUR) if self.rng.random() < 0.15 else 30 * HOUR for _ in range(weeks)
         ]
+        others = random.Random(seed + 2_000)
+        self.takers = [
+            (EPOCH + week * WEEK + int(others.uniform(3 * HOUR, WEEK)), int(others.uniform(1, 3) * HOUR))
+            for week in range(weeks)
+            if others.random() < TAKEN
+        ]
+        self.taken: list[Charge] = []  # of Kaggle's quota, by somebody else
         self.arrivals = [self._family(EPOCH + int(n * 1.75 * WEEK), n) for n in range(int(weeks / 1.75) + 1)]
 
     def _family(self, arrived: int, number: int) -> list[Model]:
@@ -159,6 +180,7 @@ class Simulation:
         now, end = EPOCH, EPOCH + self.weeks * WEEK
         plan: Plan | None = None
         while now < end:
+            self._take(now)
             self._settle(now)
             for family in [found for found in self.arrivals if found[0].arrived <= now]:
                 self.models += family
@@ -173,6 +195,7 @@ class Simulation:
                 following = self._static(now)
             instants = [run.end for run in self.live] + following
             instants += [family[0].arrived for family in self.arrivals]
+            instants += [instant for instant, _ in self.takers]
             instants += [until for until in self.closed.values() if until > now]
             instants.append(now + DAY)
             now = min(instant for instant in instants if instant > now)
@@ -197,9 +220,7 @@ class Simulation:
             if mine:
                 family = mine[0].name[:9]
                 turn = [m for m in mine if m.name.startswith(family)]
-                free = self.limits[min(week, self.weeks - 1)] - sum(
-                    c.within(EPOCH + week * WEEK, EPOCH + (week + 1) * WEEK) for c in self.charges["kaggle"]
-                )
+                free = self.limits[week] - self.kaggle_used(week, now)
                 length = min(longest, free) if pool == "kaggle" else longest
                 if length > HOUR:
                     self._launch(turn[day % len(turn)], pool, now, min(end, now + length))
@@ -210,6 +231,29 @@ class Simulation:
             return True
         main = next(m for m in self.models if m.name == f"{model.name[:9]}-main")
         return main.done >= 0.4 * main.target
+
+    def kaggle_used(self, week: int, now: int) -> int:
+        """Return the seconds of Kaggle's quota that are used in ``week`` by ``now``, by whomever."""
+        window = EPOCH + week * WEEK, min(now, EPOCH + (week + 1) * WEEK)
+        running = [Charge(run.start, now) for run in self.live if run.pool == "kaggle" and run.start < now]
+        return sum(charge.within(*window) for charge in (*self.charges["kaggle"], *self.taken, *running))
+
+    def _take(self, now: int) -> None:
+        """Let somebody else use what they use by ``now``; sessions that the rest does not cover end with it."""
+        for instant, seconds in [found for found in self.takers if found[0] <= now]:
+            self.takers.remove((instant, seconds))
+            week = (now - EPOCH) // WEEK
+            free = self.limits[week] - self.kaggle_used(week, now)
+            used = max(0, min(seconds, free))
+            self.taken += [Charge(now - used, now)] if used else []
+            live, left, since = [run for run in self.live if run.pool == "kaggle"], free - used, now
+            for end in sorted({min(run.end, EPOCH + (week + 1) * WEEK) for run in live}):
+                running = [run for run in live if run.end >= end]
+                if len(running) * (end - since) > left:
+                    for run in running:
+                        run.cut(since + left // len(running))
+                    break
+                left, since = left - len(running) * (end - since), end
 
     def _launch(self, model: Model, pool: str, now: int, planned_end: int) -> None:
         if self.closed[pool] > now:
@@ -224,19 +268,18 @@ class Simulation:
         times = checkpoint_times(length, setup, SAVE_SECONDS[pool], rate)
         speed = model.true[pool]
         left = (model.target - model.done) / speed
-        useful, done_at, previous = 0.0, 0.0, setup
+        useful, previous, complete = 0.0, setup, False
+        saves: list[tuple[float, float]] = []
         for begin in times:
-            interval = begin - previous
-            if useful + interval >= left:  # it finishes within this interval and saves at once
-                done_at = previous + (left - useful) + SAVE_SECONDS[pool]
-                if done_at <= dies:
-                    useful = left
+            interval = min(begin - previous, left - useful)  # it saves at once when it is done
+            useful, previous = useful + interval, previous + interval + SAVE_SECONDS[pool]
+            if previous > dies:
                 break
-            if begin + SAVE_SECONDS[pool] > dies:
+            saves.append((previous, useful))
+            if useful >= left:
+                complete = True
                 break
-            useful, previous = useful + interval, begin + SAVE_SECONDS[pool]
-        finished = useful >= left
-        lived = min(dies, done_at if finished else planned_end - now)
+        lived = min(dies, previous if complete else planned_end - now)
         self.launched += 1
         run = Live(
             f"run-{self.launched}",
@@ -245,8 +288,8 @@ class Simulation:
             now,
             planned_end,
             now + max(1, math.ceil(lived)),
-            math.ceil(useful * speed) if finished else int(useful * speed),
-            useful,
+            saves,
+            complete,
         )
         model.running, model.last_pool = run.key, pool
         self.live.append(run)
@@ -261,7 +304,8 @@ class Simulation:
             self.year.useful_seconds += run.useful_seconds
             cap = self.pools[pool].session_cap_seconds
             self.year.limit_seconds += length * efficiency(cap, model.setup, SAVE_SECONDS[pool], FAILURES[pool])
-            model.done = min(model.target, model.done + run.saved)
+            kept = int(run.useful_seconds * model.true[pool])
+            model.done = model.target if run.complete else min(model.target - 1, model.done + kept)
             model.running = None
             if run.useful_seconds > 0:
                 model.believed = {name: model.true[name] for name in model.believed}
@@ -301,7 +345,8 @@ class Simulation:
                 if run.pool == name
             )
             held = tuple(Charge(run.start, run.deadline, held=True, run=run.key) for run in runs)
-            recent = tuple(charge for charge in self.charges[name] if charge.end > now - 8 * DAY)
+            others = self.taken if name == "kaggle" else []
+            recent = tuple(charge for charge in (*self.charges[name], *others) if charge.end > now - 8 * DAY)
             observed: tuple[ObservedLimit, ...] = ()
             if name == "kaggle":
                 week = (now - EPOCH) // WEEK
@@ -314,7 +359,8 @@ class Simulation:
         return with_urgency(Snapshot(now, tuple(jobs), tuple(views), WEEK, finished))
 
     def _close(self, end: int) -> Year:
-        self.year.quota_seconds = sum(self.limits) + self.weeks * 7 * 4 * HOUR
+        taken = sum(charge.end - charge.start for charge in self.taken)
+        self.year.quota_seconds = sum(self.limits) + self.weeks * 7 * 4 * HOUR - taken
         for model in self.models:
             days = ((model.finished_at or end) - model.arrived) / DAY
             self.year.flow.append((model.weight, days))
@@ -333,7 +379,8 @@ def overdrawn(simulation: Simulation) -> int:
     broken = 0
     for week, limit in enumerate(simulation.limits):
         start = EPOCH + week * WEEK
-        broken += sum(charge.within(start, start + WEEK) for charge in simulation.charges["kaggle"]) > limit
+        charges = [*simulation.charges["kaggle"], *simulation.taken]
+        broken += sum(charge.within(start, start + WEEK) for charge in charges) > limit
     charges = simulation.charges["sagemaker"]
     for quota in simulation.pools["sagemaker"].quotas:
         if isinstance(quota, RollingQuota):

@@ -15,6 +15,7 @@ from benchmarks.planner.baselines import OTHERS, ordered, static_week
 from benchmarks.planner.cases import EPOCH, KAGGLE, SMALL_MIX, make_pools, random_case, seed_case
 from benchmarks.planner.trace import BadTrace, read_rows, read_trace
 from jobs.spec import Needs
+from scheduler.core.ledger import Charge
 from scheduler.core.plan import Plan
 from scheduler.core.quota import CalendarQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
@@ -175,6 +176,29 @@ def test_an_overdrawn_year_is_seen() -> None:
     simulation = closed_loop.Simulation(0, 1, careless)
     simulation.run()
     assert closed_loop.overdrawn(simulation) > 0
+
+
+def test_what_somebody_else_uses_is_nobodys_and_ends_the_session_it_leaves_no_room_for() -> None:
+    """At hour 20 all that is left is used: the session that runs ends there, with what it has saved and no more."""
+
+    def week(*takers: tuple[int, int]) -> closed_loop.Simulation:
+        simulation = closed_loop.Simulation(0, 1, closed_loop.first_in_first_out)
+        simulation.takers = list(takers)
+        simulation.run()
+        return simulation
+
+    alone, robbed = week(), week((EPOCH + 20 * HOUR, 9 * HOUR))
+    taken = sum(charge.end - charge.start for charge in robbed.taken)
+    assert 0 < taken < 9 * HOUR  # nobody uses more than there is
+    assert robbed.year.quota_seconds == alone.year.quota_seconds - taken
+    ends = [max(charge.end for charge in simulation.charges["kaggle"]) for simulation in (alone, robbed)]
+    assert ends[0] > ends[1] == EPOCH + 20 * HOUR
+    assert closed_loop.overdrawn(robbed) == 0
+    robbed.taken.append(Charge(EPOCH, EPOCH + HOUR))
+    assert closed_loop.overdrawn(robbed) == 1
+    run = closed_loop.Live("run", robbed.models[0], "kaggle", 0, 500, 500, [(200.0, 100.0), (400.0, 250.0)], True)
+    run.cut(399)
+    assert (run.useful_seconds, run.complete, run.end) == (100.0, False, 399)
 
 
 def test_two_lanes_sell_nearly_two_hours_per_hour() -> None:
