@@ -12,6 +12,7 @@ import ssl
 from base64 import b64decode
 from dataclasses import dataclass, field
 from email.message import EmailMessage
+from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Protocol
 
 from config.secret import Redactor
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
 _RETRY_BASE_SECONDS = 60
 _RETRY_CAP_SECONDS = 3_600
+_PICTURES_MAX = 10  # of a message in Slack
 
 
 class DeliveryFailed(Exception):
@@ -38,8 +40,8 @@ class DeliveryFailed(Exception):
 class Channel(Protocol):
     """Carries one letter; ``body`` is made by scheduler.service.letter, or has ``subject`` and ``text`` alone."""
 
-    def send(self, key: str, body: Mapping[str, Any]) -> None:
-        """Deliver, naming the letter by ``key``. Raises DeliveryFailed."""
+    def send(self, key: str, body: Mapping[str, Any]) -> str | None:
+        """Deliver, naming the letter by ``key``; return what of it was left out, and why. Raises DeliveryFailed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,11 +95,9 @@ class SlackChannel:
     timeout_seconds: int
     base_url: str = "https://slack.com/api/"
 
-    def send(self, key: str, body: Mapping[str, Any]) -> None:
-        """Deliver as blocks."""
+    def send(self, key: str, body: Mapping[str, Any]) -> str | None:
+        """Deliver as blocks; a bot puts the pictures into a thread below them."""
         del key
-        from http.client import HTTPException
-
         try:
             from slack_sdk import WebClient, WebhookClient
             from slack_sdk.errors import SlackApiError
@@ -111,9 +111,9 @@ class SlackChannel:
                 answer = WebhookClient(self.webhook, timeout=self.timeout_seconds).send(text=text, blocks=blocks)
                 if answer.status_code != 200:
                     raise DeliveryFailed(f"Slack answered {answer.status_code}", _asked(answer.headers))
-                return
+                return None
             client = WebClient(self.token, base_url=self.base_url, timeout=self.timeout_seconds)
-            client.chat_postMessage(channel=self.channel, text=text, blocks=blocks)
+            posted = client.chat_postMessage(channel=self.channel, text=text, blocks=blocks)
         except SlackApiError as error:
             asked = _asked(getattr(error.response, "headers", {}))
             status = getattr(error.response, "status_code", "no status")
@@ -121,6 +121,30 @@ class SlackChannel:
         except (OSError, ValueError, HTTPException) as error:
             hidden = Redactor([self.token, self.webhook])
             raise DeliveryFailed(hidden(f"{type(error).__name__}: {error}")) from None
+        return self._add_pictures(client, posted.get("channel"), posted.get("ts"), body)
+
+    def _add_pictures(
+        self, client: Any, channel: str | None, thread: str | None, body: Mapping[str, Any]
+    ) -> str | None:
+        """The message stands already and must not be sent again: pictures that Slack does not take are left out."""
+        from slack_sdk.errors import SlackClientError
+
+        names = list(body.get("pictures", {}))[:_PICTURES_MAX]
+        if not names or not channel:
+            return None
+        captions = body.get("captions", {})
+        files = [
+            {"file": b64decode(body["pictures"][name]), "filename": f"{name}.png", "title": captions.get(name, name)}
+            for name in names
+        ]
+        try:
+            client.files_upload_v2(file_uploads=files, channel=channel, thread_ts=thread)
+        except (SlackClientError, OSError, ValueError, HTTPException) as error:
+            told = getattr(error, "response", None)
+            why = str(told.get("error")) if told is not None else f"{type(error).__name__}: {error}"
+            hint = "; the bot needs the scope files:write" if why == "missing_scope" else ""
+            return Redactor([self.token])(f"without its pictures: {why}{hint}")
+        return None
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,13 +187,15 @@ def deliver(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:
         if channel is None:
             continue  # of a channel no longer configured: it waits until it is again
         try:
-            channel.send(f"{letter.kind}-{letter.period}", letter.body)
+            left_out = channel.send(f"{letter.kind}-{letter.period}", letter.body)
         except DeliveryFailed as error:
             _failed(ports, letter, error, now)
             continue
         with ports.write() as tx:
             outbox.sent(tx, letter.id, now)
         ports.log.info("letter.sent", kind=letter.kind, period=letter.period, channel=letter.channel)
+        if left_out:
+            ports.log.warning("letter.incomplete", kind=letter.kind, channel=letter.channel, why=left_out)
 
 
 def _failed(ports: Ports, letter: Letter, error: DeliveryFailed, now: int) -> None:

@@ -70,11 +70,19 @@ def check_slack(channel: SlackChannel) -> Finding:
         return Finding("ok", "a webhook is set; only a message can test it: schedctl report weekly --send")
     try:
         client = WebClient(channel.token, base_url=channel.base_url, timeout=channel.timeout_seconds)
-        team = client.auth_test().get("team", "")
+        answer = client.auth_test()
     except SlackApiError as error:
         why = str(error.response.get("error", "no reason"))
         return Finding("bad", f"Slack does not take our token: {why}", "Set report.slack.bot_token anew")
     except (OSError, ValueError, HTTPException) as error:
         why = Redactor([channel.token])(f"{type(error).__name__}: {error}")
         return Finding("bad", f"Slack: {why}", "Look at the network of this machine")
-    return Finding("ok", f"token of {team}, writes to {channel.channel}")
+    found = f"token of {answer.get('team', '')}, writes to {channel.channel}"
+    told = {name.lower(): value for name, value in answer.headers.items()}.get("x-oauth-scopes")
+    if told is not None:
+        scopes = {scope.strip() for scope in str(told).split(",")}
+        if "chat:write" not in scopes:
+            return Finding("bad", f"{found}, but its scopes do not let it", "Give the bot the scope chat:write")
+        if "files:write" not in scopes:
+            return Finding("warning", f"{found}, without pictures", "Give the bot the scope files:write")
+    return Finding("ok", found)

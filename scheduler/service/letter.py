@@ -28,6 +28,7 @@ def letter_of(report: Report, pictures: Sequence[Picture] = ()) -> dict[str, Any
         "html": html_of(document, attached([picture for picture in pictures if picture.name in drawn])),
         "blocks": slack_of(document),
         "pictures": drawn,
+        "captions": {picture.name: picture.caption for picture in pictures if picture.name in drawn},
     }
 
 

@@ -189,7 +189,16 @@ def slack(answers: list[tuple[int, dict[str, str]]]) -> Iterator[tuple[str, list
                 self.send_header(name, value)
             self.send_header("Content-Type", "application/json")
             self.end_headers()
-            self.wfile.write(json.dumps({"ok": status == 200}).encode())
+            place = f"http://127.0.0.1:{server.server_port}/upload"
+            word = {
+                "ok": status == 200,
+                "channel": "C1",
+                "ts": "1.5",
+                "upload_url": place,
+                "file_id": "F1",
+                "files": [],
+            }
+            self.wfile.write(json.dumps(word | ({} if status == 200 else {"error": "missing_scope"})).encode())
 
         def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
             pass
@@ -220,6 +229,30 @@ def test_slack_is_asked_again_when_it_says_and_takes_the_letter_once(database: D
     assert len(got) == 3
     assert waiting(database) == []
     assert CANARY not in f"{ports.log.lines}{channel}"
+
+
+def test_a_bot_puts_the_pictures_into_a_thread_and_goes_without_them_when_it_may_not(database: Database) -> None:
+    body = {
+        **BODY,
+        "blocks": [{"type": "divider"}],
+        "pictures": {"week": "iVBORw0KGgo="},
+        "captions": {"week": "The week"},
+    }
+    with slack([]) as (address, got):
+        assert SlackChannel("", CANARY, "#t", 10, address).send("key", body) is None
+    posted, asked, picture, completed = got
+    assert b"iVBOR" not in posted
+    assert b"week.png" in asked
+    assert picture == b"\x89PNG\r\n\x1a\n"
+    assert all(words in completed for words in (b"C1", b"1.5", b"The+week"))
+    with slack([(200, {}), (403, {})]) as (address, got):
+        ports = ports_on(database)
+        with database.write() as tx:
+            outbox.add(tx, "weekly-report", "2026-W47", "slack", body, NOW)
+        deliver(ports, {"slack": SlackChannel("", CANARY, "#t", 10, address)}, NOW)
+    assert waiting(database) == [], "the message stands, and is not sent again"
+    assert any("letter.incomplete" in line and "files:write" in line for line in ports.log.lines)
+    assert CANARY not in f"{ports.log.lines}"
 
 
 @pytest.mark.parametrize("bot", [False, True])

@@ -77,19 +77,24 @@ def test_a_mail_server_is_logged_in_to_and_told_from_one_that_refuses(mail_port:
         assert finding.remedy
 
 
+SCOPES = {"": "chat:write,files:write", "-plain": "chat:write", "-mute": "users:read"}
+
+
 @pytest.fixture
 def slack() -> Iterator[str]:
-    """A stand-in for Slack's API that knows one token."""
+    """A stand-in for Slack's API that knows one token, and what its variants may do."""
 
     class Answers(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             self.rfile.read(int(self.headers["Content-Length"] or 0))
-            good = self.headers["Authorization"] == f"Bearer {CANARY}"
+            _, _, shown = self.headers["Authorization"].partition(" ")
+            good = shown.startswith(CANARY) and not shown.endswith("-old")
             body = {"ok": True, "team": "Trainers"} if good else {"ok": False, "error": "invalid_auth"}
             words = json.dumps(body).encode()
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(words)))
+            self.send_header("X-OAuth-Scopes", SCOPES.get(shown.removeprefix(CANARY), ""))
             self.end_headers()
             self.wfile.write(words)
 
@@ -108,6 +113,10 @@ def slack() -> Iterator[str]:
 def test_slack_is_asked_whose_token_it_is(slack: str) -> None:
     good = check_slack(SlackChannel("", CANARY, "#training", 5, slack))
     assert (good.grade, good.found) == ("ok", "token of Trainers, writes to #training")
+    plain = check_slack(SlackChannel("", f"{CANARY}-plain", "#training", 5, slack))
+    assert (plain.grade, plain.found) == ("warning", "token of Trainers, writes to #training, without pictures")
+    mute = check_slack(SlackChannel("", f"{CANARY}-mute", "#training", 5, slack))
+    assert (mute.grade, mute.remedy) == ("bad", "Give the bot the scope chat:write")
     bad = check_slack(SlackChannel("", f"{CANARY}-old", "#training", 5, slack))
     assert (bad.grade, "invalid_auth" in bad.found) == ("bad", True)
     gone = check_slack(SlackChannel("", CANARY, "#training", 5, "http://127.0.0.1:1/"))
