@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 from datetime import UTC
 from typing import TYPE_CHECKING
@@ -190,7 +191,9 @@ class Client(DatasetCalls):
             require_missing(error)
             return None
         files = tuple((str(file.file_name or ""), str(file.url or "")) for file in answer.files)
-        return Output(files, str(answer.log or ""), str(answer.next_page_token or ""))
+        log = answer.log or ""
+        text = log if isinstance(log, str) else json.dumps(log)
+        return Output(files, text, str(answer.next_page_token or ""))
 
     def stream_log(self, slug: str, idle_seconds: float, limit_bytes: int) -> Iterator[tuple[str, bytes]]:
         """Yield (content type, piece) of the log of version 1, from its beginning; nothing when it is missing."""

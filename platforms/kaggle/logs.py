@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import json
 import re
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -73,12 +74,19 @@ class SessionLog:
 
 
 def entries_of(text: str | bytes) -> list[Any]:
-    """Return the entries of a finished log; nothing for what is no JSON array."""
+    """Return the entries of a finished log; of one that was cut, those that are whole; of what is no JSON, nothing."""
     try:
         found = json.loads(text or "[]")
     except (ValueError, RecursionError):
-        return []
+        return list(_salvaged(text if isinstance(text, str) else text.decode(errors="replace")))
     return found if isinstance(found, list) else []
+
+
+def _salvaged(text: str) -> Iterator[Any]:
+    """Yield what can be read of a broken array: Kaggle begins a line with each entry."""
+    for line in text.splitlines():
+        with suppress(ValueError, RecursionError):
+            yield json.loads(line.strip().strip("[],"))
 
 
 def entries_from(stream: Iterable[tuple[str, bytes]]) -> Iterator[list[Any]]:

@@ -93,8 +93,13 @@ class Tail:
         with fresh.open("wb") as sink:
             if _pour(log, [entries], sink, 0):
                 sink.writelines(log.rest())
-        fresh.replace(self._records.log_path(record.key))
-        self._records.live_path(record.key).unlink(missing_ok=True)
+        live = self._records.live_path(record.key)
+        if live.exists() and live.stat().st_size > fresh.stat().st_size:  # the whole log was cut
+            fresh.unlink()
+            live.replace(self._records.log_path(record.key))
+        else:
+            fresh.replace(self._records.log_path(record.key))
+            live.unlink(missing_ok=True)
         return log
 
     def catch_up(self, record: Record) -> None:

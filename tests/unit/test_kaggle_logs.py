@@ -63,6 +63,13 @@ def test_odd_entries_are_passed_over(entries: list[object]) -> None:
     assert read(SessionLog(), *entries) == b""
 
 
+@pytest.mark.parametrize(("cut", "left"), [(1, 3), (2, 3), (3, 2), (20, 2), (80, 1), (160, 0)])
+def test_of_a_log_that_was_cut_the_whole_entries_are_read(cut: int, left: int) -> None:
+    """Kaggle begins a line with each; what is missing of the last one takes no other with it."""
+    text = "[" + "\n,".join(json.dumps(entry(f"line {number}\n")) for number in range(3)) + "\n]"
+    assert entries_of(text[:-cut]) == [entry(f"line {number}\n") for number in range(left)]
+
+
 @given(st.lists(st.text(alphabet="abc \n", max_size=12), max_size=8), st.data())
 def test_a_stream_gives_the_same_however_it_is_cut(texts: list[str], data: st.DataObject) -> None:
     """Events may be torn anywhere, also inside a character."""
