@@ -250,7 +250,7 @@ def _violations(facts: WeekFacts, charges: Mapping[str, Sequence[Charge]]) -> It
             for window in _windows(quota, charges.get(pool.name, ()), facts.start, facts.end):
                 limit = limit_at(quota, window.start, facts.observed.get(pool.name, ()))
                 charged = measure(charges.get(pool.name, ()), window)
-                if charged > limit:
+                if charged - _told_too_late(facts, pool.name, window) > limit:
                     yield (
                         f"quota: {pool.name} was charged {charged} {unit} of {limit} {unit} of {quota.name} "
                         f"in the window from {window.start} to {window.end}"
@@ -258,6 +258,20 @@ def _violations(facts: WeekFacts, charges: Mapping[str, Sequence[Charge]]) -> It
         yield from _session_violations(facts, pool)
     yield from _backward_checkpoints(facts.manifests)
     yield from _overlapping_attempts(facts.manifests)
+
+
+def _told_too_late(facts: WeekFacts, pool: str, window: Window) -> int:
+    """Return the seconds of a window that no run explains and that were told after the last launch in it.
+
+    Somebody else used them: no launch of ours could leave room for what was not there yet.
+    """
+    launched = (run.planned_start for run in facts.runs if run.pool == pool and _interval(run))
+    last = max((start for start in launched if start in window), default=window.start)
+    return sum(
+        window.overlap(entry.start, entry.end)
+        for entry in facts.entries
+        if entry.pool == pool and entry.run is None and not entry.credit and entry.at > last
+    )
 
 
 def _session_violations(facts: WeekFacts, pool: Pool) -> Iterable[str]:

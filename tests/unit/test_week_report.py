@@ -110,6 +110,15 @@ def test_a_window_over_its_limit_is_a_violation() -> None:
     assert any(text.startswith("quota: kaggle") for text in week_of(facts([long], [])).violations)
 
 
+@pytest.mark.parametrize(("told_at", "broken"), [(START + 5 * HOUR, False), (START, True)])
+def test_what_others_used_is_a_violation_only_of_launches_that_knew_of_it(told_at: int, broken: bool) -> None:
+    """A launch leaves room for what is booked; what a person uses afterwards nobody could leave room for."""
+    mine = run("uff-ufm-1", START + HOUR, START + 12 * HOUR)
+    theirs = LedgerEntry(EntryKind.ADJUST, "kaggle", None, START, START + 20 * HOUR, told_at)
+    week = week_of(facts([mine], [], entries=[spend(mine), theirs]))
+    assert any(text.startswith("quota: kaggle") for text in week.violations) == broken
+
+
 def test_a_rolling_span_over_its_limit_is_found_where_it_is_fullest() -> None:
     pool = replace(KAGGLE, quotas=(RollingQuota("rolling", 4 * HOUR),))
     runs = [
