@@ -89,3 +89,5 @@ def _send(cli: Cli, made: Report) -> None:
         return
     for name in channels:
         cli.out.say(f"{name}: {'the daemon sends it' if name in added else 'was sent before, or waits to be sent'}")
+    if added:
+        cli.wake_daemon()

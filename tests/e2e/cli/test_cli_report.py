@@ -54,8 +54,11 @@ def test_a_report_is_put_into_the_outbox_once_for_each_channel(world: Database, 
     first, again = (json.loads(schedctl("--json", "report", "weekly", "--send").out) for _ in range(2))
     assert first == {"week": "2026-W38", "queued": ["email"], "known": []}
     assert again == {"week": "2026-W38", "queued": [], "known": ["email"]}
+    other = schedctl("report", "weekly", "--send", "--week", "2026-W37")
+    assert other.err.splitlines()[0] == "email: the daemon sends it"
+    assert "No daemon runs here" in other.err
     with world.read() as tx:
-        (letter,) = outbox.pending(tx, NOW)
+        letter, _ = outbox.pending(tx, NOW)
     assert (letter.period, letter.body["subject"]) == ("2026-W38", "Training report 2026-W38")
     assert "What needs a person" in letter.body["text"]
     assert "urm" in letter.body["text"]
