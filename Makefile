@@ -40,11 +40,11 @@ bench-planner: .venv/ready-dev ## Measure the planner against its bounds and oth
 kill9: .venv/ready-dev ## Kill daemons of fifty rehearsals at random moments and audit what is left (ten minutes)
 	$(BIN)/python benchmarks/kill9.py 50 $(ARGS)
 
-simulate: .venv/ready-dev ## Simulate 2,400 weeks, every crash point and all mutants (20 minutes at most on two cores)
-	$(BIN)/python benchmarks/simulate.py --total-weeks 2400 --every-point 1 --pairs 600 $(ARGS)
+simulate: .venv/ready-dev ## Simulate 2,400 weeks, every crash point, all mutants; kill real daemons (20 minutes at most)
+	$(BIN)/python benchmarks/simulate.py --total-weeks 2400 --every-point 1 --pairs 600 --kill9 50 $(ARGS)
 
 simulate-long: .venv/ready-dev ## The same over 50,000 weeks (hours)
-	$(BIN)/python benchmarks/simulate.py --total-weeks 50000 --every-point 1 --pairs 3000 $(ARGS)
+	$(BIN)/python benchmarks/simulate.py --total-weeks 50000 --every-point 1 --pairs 3000 --kill9 50 $(ARGS)
 
 lock: ## Resolve the dependencies anew and write the hashed lock files
 	.ci/lock.sh

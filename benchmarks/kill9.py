@@ -6,15 +6,17 @@ Prints, and writes to benchmarks/out/kill9.json: kill9_runs (with a kill at leas
 kill9_duplicates, kill9_losses, kill9_failures, adoption_seconds_max and its median (from the start of the new daemon),
 resume_seconds_max (from the command that starts it), and the load of the machine, which stretches both. Exits with 1
 when anything was found; a seed that did can be tried again alone: ``python benchmarks/kill9.py 1 SEED``.
+An interruption lets the rehearsals that run come to their end, and leaves the figures of all that did.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import signal
 import sys
 import tempfile
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
@@ -35,13 +37,27 @@ def main(words: Sequence[str]) -> int:
     """Run the campaign."""
     runs = int(words[0]) if words else RUNS
     first = int(words[1]) if len(words) > 1 else 1
+    outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory(prefix="kill9-") as folder, ThreadPoolExecutor(AT_ONCE) as threads:
-        outcomes = list(threads.map(lambda seed: _run(Path(folder), seed), range(first, first + runs)))
-    figures = figures_of(outcomes)
+        running = [threads.submit(_run, Path(folder), seed) for seed in range(first, first + runs)]
+        try:
+            for ended in as_completed(running):
+                outcomes.append(ended.result())
+                _write(outcomes)
+        except KeyboardInterrupt:
+            print("interrupted: waiting for the rehearsals that run", file=sys.stderr)
+            left = [future for future in running if not future.cancel()]
+            outcomes = [future.result() for future in left]
+            _write(outcomes)
+    print(OUT.read_text())
+    return 0 if len(outcomes) == runs and all(outcome.clean for outcome in outcomes) else 1
+
+
+def _write(outcomes: Sequence[Outcome]) -> None:
     OUT.parent.mkdir(exist_ok=True)
-    OUT.write_text(json.dumps(figures, indent=2) + "\n")
-    print(json.dumps(figures, indent=2))
-    return 0 if all(outcome.clean for outcome in outcomes) else 1
+    fresh = OUT.with_suffix(".new")
+    fresh.write_text(json.dumps(figures_of(outcomes), indent=2) + "\n")
+    fresh.replace(OUT)
 
 
 def figures_of(outcomes: Sequence[Outcome]) -> dict[str, float]:
@@ -71,4 +87,5 @@ def _run(folder: Path, seed: int) -> Outcome:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     sys.exit(main(sys.argv[1:]))

@@ -20,7 +20,8 @@ if TYPE_CHECKING:
 
     from benchmarks.simulation.faults import Faults
 
-_SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder that is memory, where there is one
+_MEMORY = Path("/dev/shm")  # noqa: S108 - a folder that is memory
+SHARED_MEMORY = _MEMORY if _MEMORY.is_dir() else None  # None: where temporary files go
 
 
 class SimulatedDatabase(Database):
@@ -47,11 +48,10 @@ class SimulatedDatabase(Database):
 
 
 class Laboratory:
-    """A folder with one database file that is made empty again for every simulation."""
+    """A folder, made in ``parent``, with one database file that is made empty again for every simulation."""
 
-    def __init__(self) -> None:
-        parent = _SHARED_MEMORY if _SHARED_MEMORY.is_dir() else None
-        self._folder = Path(tempfile.mkdtemp(prefix="simulation-", dir=parent))
+    def __init__(self, parent: Path | None = None) -> None:
+        self._folder = Path(tempfile.mkdtemp(prefix="simulation-", dir=parent or SHARED_MEMORY))
         self._path = self._folder / "scheduler.db"
         url = f"sqlite:///{self._path}"
         upgrade(url)

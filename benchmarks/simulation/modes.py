@@ -68,6 +68,7 @@ class Tally:
     simulations: int = 0
     weeks: float = 0.0
     cpu_seconds: float = 0.0
+    struck: int = 0  # faults
     failures: list[Failure] = field(default_factory=list)
     seen: Counter[str] = field(default_factory=Counter)
 
@@ -81,6 +82,7 @@ class Tally:
         else:
             self.weeks += result.weeks
             self.seen.update(result.seen)
+            self.struck += simulation.faults.struck
         self.cpu_seconds += process_time() - began
         self.simulations += 1
 
@@ -91,6 +93,7 @@ class Tally:
         self.cpu_seconds += other.cpu_seconds
         self.failures.extend(other.failures)
         self.seen.update(other.seen)
+        self.struck += other.struck
 
     @property
     def never_met(self) -> list[str]:
@@ -120,11 +123,11 @@ def exhaustive(laboratory: Laboratory, weeks: float, fate: Fate, points: Iterabl
     return scripted(laboratory, weeks, ({point: fate} for point in points))
 
 
-def pairs(laboratory: Laboratory, weeks: float, count: int, seed: int = 0) -> Tally:
-    """Simulate the steady scenario with two fates at sampled pairs of points."""
-    rng, known = Random(seed), points_of(laboratory, weeks)
+def pairs(laboratory: Laboratory, weeks: float, seeds: Iterable[int]) -> Tally:
+    """Simulate the steady scenario once per seed, with two fates at a pair of points that the seed draws."""
+    known = points_of(laboratory, weeks)
     fates = (Fate.CRASH, Fate.CRASH, Fate.ERROR)
-    scripts = ({point: rng.choice(fates) for point in rng.sample(range(1, known), 2)} for _ in range(count))
+    scripts = ({point: rng.choice(fates) for point in rng.sample(range(1, known), 2)} for rng in map(Random, seeds))
     return scripted(laboratory, weeks, scripts)
 
 

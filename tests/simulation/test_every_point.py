@@ -21,5 +21,5 @@ def test_no_single_point_of_failure(laboratory: Laboratory, fate: Fate) -> None:
 
 
 def test_no_sampled_pair_of_points_breaks_a_promise(laboratory: Laboratory) -> None:
-    tally = pairs(laboratory, WEEKS, count=60)
+    tally = pairs(laboratory, WEEKS, range(60))
     assert not tally.failures, tally.failures[0].report()
