@@ -59,7 +59,7 @@ def overview(tx: Connection, pools: Mapping[str, Pool], daemon: Condition, now: 
     plan = plans.newest(tx)
     live = runs.live(tx)
     closures = limits.closures(tx)
-    life = events.tail(tx, limit=1, kinds=("daemon.started", "daemon.reloaded"))
+    life = events.tail(tx, limit=1, kinds=("daemon.started", "daemon.reloaded"), subject="daemon")
     coming: dict[str, Placement] = {}
     for placement in sorted(plan.placements, key=lambda each: each.start) if plan else ():
         for seat in placement.seats:

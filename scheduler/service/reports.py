@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 Format = Literal["text", "html", "markdown", "json", "slack"]
 _TRIES_SHOWN = 3  # a letter that failed so often is told
+_LIFE = ("daemon.started", "daemon.reloaded", "daemon.reload_refused")
 ALARMS = ("quota.orphan_suspected", "checkpoint.quarantined")
 _LOOK_BACK_SECONDS = 32 * 86_400  # the longest quota window
 
@@ -148,7 +149,7 @@ def needs(tx: Connection, since: int, now: int, alarms: Sequence[Event] | None =
         Need("letter not delivered", f"{kind} {period} by {channel}", f"{tries} tries: {why}", "schedctl doctor")
         for kind, period, channel, tries, why in outbox.stuck(tx, _TRIES_SHOWN)
     ]
-    life = events.tail(tx, limit=1, kinds=("daemon.started", "daemon.reloaded", "daemon.reload_refused"))
+    life = events.tail(tx, limit=1, kinds=_LIFE, subject="daemon")
     if life and life[0].kind == "daemon.reload_refused":
         why = str(life[0].data.get("why"))
         found.append(Need("settings not taken over", "daemon", why, "schedctl config check"))

@@ -84,6 +84,11 @@ def page(tx: Connection, limit: int, offset: int = 0, pool: str | None = None) -
     return [_entry(tuple(row)) for row in rows], total
 
 
+def newest_number(tx: Connection) -> int:
+    """Return the number of the newest entry, 0 when there is none; entries are only ever added."""
+    return tx.execute(_NEWEST).scalar() or 0
+
+
 def charges(tx: Connection, since: int) -> Mapping[str, tuple[Charge, ...]]:
     """Return what counts against each pool: the fold of all entries of runs that reach past ``since``."""
     newest = tx.execute(_NEWEST).scalar()

@@ -73,8 +73,9 @@ class Source:
 
     def charges(self, tx: Connection) -> Mapping[str, Sequence[Charge]]:
         """Return what counts against each pool in any window that counts now."""
-        # Kept until the next event; what has left every window since then counts in none.
-        return self.kept("charges", self.news(tx), lambda: ledger.charges(tx, self.now - LOOK_BACK_SECONDS))
+        # Kept until the next entry; what has left every window since then counts in none.
+        newest = ledger.newest_number(tx)
+        return self.kept("charges", newest, lambda: ledger.charges(tx, self.now - LOOK_BACK_SECONDS))
 
     def alarms(self, tx: Connection) -> Sequence[Event]:
         """Return the newest events that a person should know of; only what is new in the log is read again."""
