@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.planner.cases import EPOCH as NOW
+from benchmarks.planner.cases import KAGGLE, SAGEMAKER
 from jobs.spec import Gate, Needs
 from scheduler.core.ledger import Charge
 from scheduler.core.plan import Placement, Plan, Seat
@@ -28,25 +30,7 @@ from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK, Calendar
 from scheduler.planner import dispatch, plan_week, verify
 
-# A Saturday 00:00 UTC: Kaggle's week begins.
-NOW = 1_763_769_600 // DAY * DAY
-KAGGLE = Pool(
-    "kaggle",
-    "kaggle",
-    "t4",
-    (CalendarQuota("week", 30 * HOUR, Calendar("week", "UTC", 5)),),
-    devices_per_session=2,
-    sessions_max=2,
-    stop_margin_seconds=0,
-)
-SAGEMAKER = Pool(
-    "sagemaker",
-    "sagemaker",
-    "g4dn",
-    (CalendarQuota("day", 4 * HOUR, Calendar("day", "UTC")),),
-    session_cap_seconds=4 * HOUR,
-    stop_margin_seconds=0,
-)
+TWO_LANES = replace(KAGGLE, devices_per_session=2)
 
 
 def job(name: str, hours: float, pools: tuple[str, ...] = ("kaggle", "sagemaker"), weight: float = 1.0) -> JobView:
@@ -63,7 +47,7 @@ def job(name: str, hours: float, pools: tuple[str, ...] = ("kaggle", "sagemaker"
     )
 
 
-def case(*jobs: JobView, pools: tuple[Pool, ...] = (KAGGLE,), days: int = 7) -> Snapshot:
+def case(*jobs: JobView, pools: tuple[Pool, ...] = (TWO_LANES,), days: int = 7) -> Snapshot:
     return Snapshot(NOW, jobs, tuple(PoolView(pool) for pool in pools), days * DAY)
 
 
@@ -91,14 +75,14 @@ def test_a_two_gpu_job_takes_both_devices_when_that_pays() -> None:
 
 def test_slow_sharing_is_not_worth_it() -> None:
     """Two lanes at 40 % of their speed make less than one alone."""
-    plan = dispatch(case(job("a", 100), job("b", 100), pools=(replace(KAGGLE, sharing=0.4),)))
+    plan = dispatch(case(job("a", 100), job("b", 100), pools=(replace(TWO_LANES, sharing=0.4),)))
     assert all(len(placement.seats) == 1 for placement in plan.placements)
 
 
 def test_the_last_pieces_of_a_window_are_made_equal() -> None:
     """25 hours are not cut into 12, 12 and a useless hour."""
     tight = replace(
-        KAGGLE, quotas=(CalendarQuota("week", 24 * HOUR + 900, Calendar("week", "UTC", 5)),), sessions_max=1
+        TWO_LANES, quotas=(CalendarQuota("week", 24 * HOUR + 900, Calendar("week", "UTC", 5)),), sessions_max=1
     )
     plan = dispatch(case(job("a", 100), pools=(tight,), days=6))
     lengths = [placement.end - placement.start for placement in plan.placements]
@@ -124,7 +108,7 @@ def test_the_horizon_holds_the_children_of_planned_progress() -> None:
 def test_a_live_run_holds_its_seat_and_feeds_the_gate_when_it_ends() -> None:
     """Expected progress opens the gate later, never now."""
     run = LiveRun("key", NOW - HOUR, NOW + 6 * HOUR, NOW + 6 * HOUR, ("parent",))
-    view = PoolView(KAGGLE, (Charge(run.start, run.held_until, held=True, run="key"),), (run,))
+    view = PoolView(TWO_LANES, (Charge(run.start, run.held_until, held=True, run="key"),), (run,))
     parent = replace(job("parent", 10), running="key", done_step=HOUR // 2)
     child = replace(job("child", 2), gate=Gate("parent", 0.5))
     plan = dispatch(Snapshot(NOW, (parent, child), (view,)))

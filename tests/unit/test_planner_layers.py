@@ -7,12 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from jobs.spec import Gate, Needs
+from benchmarks.planner.cases import EPOCH as NOW
+from benchmarks.planner.cases import KAGGLE, SAGEMAKER
+from benchmarks.planner.small import job, seed_week
+from jobs.spec import Gate
 from scheduler.core.plan import Placement, Plan, Seat
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota
-from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
-from scheduler.core.window import DAY, HOUR, WEEK, Calendar
+from scheduler.core.snapshot import PoolView, Rate, Snapshot
+from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner import (
     Options,
     Planner,
@@ -25,44 +26,7 @@ from scheduler.planner.case import make_case
 from scheduler.planner.differ import churn, outlook
 from scheduler.planner.equals import in_queue_order
 
-NOW = 1_763_769_600 // DAY * DAY
-KAGGLE = Pool(
-    "kaggle",
-    "kaggle",
-    "t4",
-    (CalendarQuota("week", 30 * HOUR, Calendar("week", "UTC", 5)),),
-    sessions_max=2,
-    stop_margin_seconds=0,
-)
-SAGEMAKER = Pool(
-    "sagemaker",
-    "sagemaker",
-    "g4dn",
-    (CalendarQuota("day", 4 * HOUR, Calendar("day", "UTC")),),
-    session_cap_seconds=4 * HOUR,
-    stop_margin_seconds=0,
-)
 QUICK = Options(search_steps=20)
-
-
-def job(name: str, weight: float, hours: float, speedup: float = 1.2) -> JobView:
-    return JobView(
-        name=name,
-        weight=weight,
-        target_step=int(hours * HOUR),
-        done_step=0,
-        needs=Needs(),
-        rates={"kaggle": Rate(speedup), "sagemaker": Rate(1.0)},
-        setup_seconds={"kaggle": 720, "sagemaker": 720},
-        checkpoint_seconds={"kaggle": 0, "sagemaker": 0},
-        reference_rate=1.0,
-    )
-
-
-def seed_week() -> Snapshot:
-    """The main model and six managers; main's hours on Kaggle are worth more than anybody's."""
-    managers = tuple(job(f"m{n}", weight, 12) for n, weight in enumerate((4, 4, 3, 3, 2, 2)))
-    return Snapshot(NOW, (job("main", 8, 60, 1.6), *managers), (PoolView(KAGGLE), PoolView(SAGEMAKER)), WEEK)
 
 
 def test_the_week_of_the_seeds_is_within_a_percent_of_the_bound() -> None:

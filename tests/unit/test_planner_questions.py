@@ -7,14 +7,15 @@ from dataclasses import replace
 
 import pytest
 
-from jobs.spec import Gate, Needs
+from benchmarks.planner.cases import EPOCH as NOW
+from benchmarks.planner.cases import KAGGLE, SAGEMAKER
+from benchmarks.planner.small import job, seed_week
+from jobs.spec import Gate
 from scheduler.core.ledger import Charge
 from scheduler.core.plan import Placement, Plan, Seat
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota
 from scheduler.core.reasons import HeldByPerson, Outbid, weight_rounded_up
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
-from scheduler.core.window import DAY, HOUR, WEEK, Calendar
+from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner import (
     AddJob,
     Options,
@@ -32,44 +33,7 @@ from scheduler.planner.differ import outlook
 from scheduler.planner.orders import POLICIES
 from scheduler.planner.whatif import apply
 
-NOW = 1_763_769_600 // DAY * DAY
-KAGGLE = Pool(
-    "kaggle",
-    "kaggle",
-    "t4",
-    (CalendarQuota("week", 30 * HOUR, Calendar("week", "UTC", 5)),),
-    sessions_max=2,
-    stop_margin_seconds=0,
-)
-SAGEMAKER = Pool(
-    "sagemaker",
-    "sagemaker",
-    "g4dn",
-    (CalendarQuota("day", 4 * HOUR, Calendar("day", "UTC")),),
-    session_cap_seconds=4 * HOUR,
-    stop_margin_seconds=0,
-)
-QUICK = Options(search_steps=20)
-
-
-def job(name: str, weight: float, hours: float, speedup: float = 1.2) -> JobView:
-    return JobView(
-        name=name,
-        weight=weight,
-        target_step=int(hours * HOUR),
-        done_step=0,
-        needs=Needs(),
-        rates={"kaggle": Rate(speedup), "sagemaker": Rate(1.0)},
-        setup_seconds={"kaggle": 720, "sagemaker": 720},
-        checkpoint_seconds={"kaggle": 0, "sagemaker": 0},
-        reference_rate=1.0,
-    )
-
-
-def seed_week() -> Snapshot:
-    """The main model and six managers; main's hours on Kaggle are worth more than anybody's."""
-    managers = tuple(job(f"m{n}", weight, 12) for n, weight in enumerate((4, 4, 3, 3, 2, 2)))
-    return Snapshot(NOW, (job("main", 8, 60, 1.6), *managers), (PoolView(KAGGLE), PoolView(SAGEMAKER)), WEEK)
+QUICK = Options(search_steps=5)
 
 
 def test_being_outbid_names_a_weight_that_starts_the_job() -> None:

@@ -1,0 +1,29 @@
+"""Small weeks for tests whose answers are known by hand: one Kaggle account, one SageMaker budget, a few jobs."""
+
+from __future__ import annotations
+
+from benchmarks.planner.cases import EPOCH, KAGGLE, SAGEMAKER
+from jobs.spec import Needs
+from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
+from scheduler.core.window import HOUR, WEEK
+
+
+def job(name: str, weight: float, hours: float, speedup: float = 1.2) -> JobView:
+    """Return a job of ``hours`` at a step a second, ``speedup`` times as fast on Kaggle, with 12 minutes of set-up."""
+    return JobView(
+        name=name,
+        weight=weight,
+        target_step=int(hours * HOUR),
+        done_step=0,
+        needs=Needs(),
+        rates={"kaggle": Rate(speedup), "sagemaker": Rate(1.0)},
+        setup_seconds={"kaggle": 720, "sagemaker": 720},
+        checkpoint_seconds={"kaggle": 0, "sagemaker": 0},
+        reference_rate=1.0,
+    )
+
+
+def seed_week() -> Snapshot:
+    """The main model and six managers; main's hours on Kaggle are worth more than anybody's."""
+    managers = tuple(job(f"m{n}", weight, 12) for n, weight in enumerate((4, 4, 3, 3, 2, 2)))
+    return Snapshot(EPOCH, (job("main", 8, 60, 1.6), *managers), (PoolView(KAGGLE), PoolView(SAGEMAKER)), WEEK)
