@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import json
+import os
 import secrets
 import sys
 from typing import TYPE_CHECKING, Any
 
+from platforms.base import Misconfigured
+from platforms.registry import checkup
+from scheduler import clock
 from scheduler.cli.emulator import Emulator, answers, free_port
+from scheduler.service.rehearsal import RehearsalError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from scheduler.app import App
@@ -36,11 +42,16 @@ _FOREIGN = {"checkpoints": "relay", "settle_seconds": "3"}
 def stand_in(base: dict[str, Any], folder: Path, proxy: str) -> None:
     """Point every pool of Kaggle to a stand-in: the one at ``proxy``, or else one of our own.
 
-    With a proxy the credentials are taken from the environment, and a pool named kaggle becomes one of Kaggle's.
+    With a proxy the credentials are taken from the environment, and a pool named kaggle becomes one of Kaggle's. What
+    cannot work is refused: raises RehearsalError, Misconfigured.
     """
     pools = [
         {**pool, "platform": _PLATFORM} if proxy and pool.get("name") == _PLATFORM else pool for pool in base["pools"]
     ]
+    if proxy and not any(pool.get("platform") == _PLATFORM for pool in pools):
+        raise RehearsalError("--kaggle-proxy: no pool is one of Kaggle's. Name one kaggle")
+    if proxy and not answers(proxy):
+        raise RehearsalError(f"--kaggle-proxy: nobody listens at {proxy}. Start the server first")
     address = proxy or f"http://127.0.0.1:{free_port()}"
     # Kernels of the shipped emulator reach the artifact folder as those of Kaggle reach an object store.
     own = _FOREIGN if proxy else {"checkpoints": "direct", "credentials": str(folder / _CREDENTIALS)}
@@ -50,6 +61,18 @@ def stand_in(base: dict[str, Any], folder: Path, proxy: str) -> None:
         else pool
         for pool in pools
     ]
+    for pool in base["pools"]:
+        if proxy and pool.get("platform") == _PLATFORM:
+            _look(pool["options"])
+
+
+def _look(options: Mapping[str, str]) -> None:
+    """Show our credentials to somebody else's server. One that gives no answer just now may do so later."""
+    try:
+        checkup(_PLATFORM, options, os.environ, clock.real_now(), probe=False)["credentials"]()
+    except Misconfigured as error:
+        remedy = f". {error.remedy}" if error.remedy else ""
+        raise RehearsalError(f"--kaggle-proxy: {error.why}{remedy}") from None
 
 
 def emulator_of(rehearsal: Rehearsal, app: App) -> Emulator | None:

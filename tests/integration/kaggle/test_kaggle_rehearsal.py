@@ -10,9 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+from scheduler.cli.stand_in_kaggle import stand_in
 from scheduler.clock import real_now
 from scheduler.core.ledger import seconds_within
 from scheduler.core.window import Window
+from scheduler.service.rehearsal import RehearsalError
 from scheduler.store import ledger
 from scheduler.store.engine import open_database
 
@@ -80,6 +84,24 @@ def test_a_rehearsal_runs_on_a_server_that_is_only_an_address(
     with open_database(f"sqlite:///{tmp_path}/week/state/scheduler.db").read() as tx:
         booked = seconds_within(ledger.charges(tx, 0)["kaggle"], Window(start, end))
     assert booked == math.ceil(account.place.gpu_seconds_used(start, end))
+
+
+@pytest.mark.parametrize(
+    ("pool", "key", "address", "says"),
+    [
+        ("kaggle", "another", "", "are refused"),
+        ("kaggle", "", "", "no credentials found"),
+        ("kaggle", "any", "http://127.0.0.1:9", "nobody listens"),
+        ("desk", "any", "", "no pool is one of Kaggle's"),
+    ],
+)
+def test_what_cannot_work_is_refused_before_an_earlier_rehearsal_is_cleared(
+    account: Account, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, pool: str, key: str, address: str, says: str
+) -> None:
+    for name, text in {"KAGGLE_USERNAME": "alice" if key else "", "KAGGLE_KEY": key, "HOME": str(tmp_path)}.items():
+        monkeypatch.setenv(name, text)
+    with pytest.raises(RehearsalError, match=says):
+        stand_in({"pools": [{"name": pool, "platform": "local"}]}, tmp_path, address or account.server.address)
 
 
 def test_what_epoch_tells_was_true_when_the_command_began() -> None:
