@@ -43,7 +43,7 @@ class Cloud(Files, Protocol):
 
 @dataclass
 class Job:
-    """A training job; instants are whole scheduled seconds UTC.
+    """A training job; instants are scheduled seconds UTC, with fractions as at AWS.
 
     ``folder`` stands for /opt/ml and goes at the end. ``record`` is the file that outlives the emulator.
     """
@@ -56,14 +56,14 @@ class Job:
     rules: Rules
     status: str = "InProgress"
     secondary: str = "Starting"
-    created_at: int = 0
-    started_at: int | None = None
-    ended_at: int | None = None
+    created_at: float = 0.0
+    started_at: float | None = None
+    ended_at: float | None = None
     reason: str = ""
-    transitions: list[tuple[str, int]] = field(default_factory=list)
+    transitions: list[tuple[str, float]] = field(default_factory=list)
     _selected: str | None = None  # the type of instance that it runs on
-    _lost_at: int | None = None  # when a spot job lost its instance, until it has another
-    _idle_seconds: int = 0  # how long it had none
+    _lost_at: float | None = None  # when a spot job lost its instance, until it has another
+    _idle_seconds: float = 0.0  # how long it had none
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _stop: threading.Event = field(default_factory=threading.Event)
     _thread: threading.Thread | None = None
@@ -91,14 +91,14 @@ class Job:
         """What AWS asks for so far."""
         if self.started_at is None:
             return 0
-        until = self._lost_at or self.ended_at or int(self.clock.now())
+        until = self._lost_at or self.ended_at or self.clock.now()
         share = self.rules.spot_share if self.request.get("EnableManagedSpotTraining") else 1.0
-        return int((until - self.started_at - self._idle_seconds) * share)
+        return round((until - self.started_at - self._idle_seconds) * share)
 
     def start(self, cloud: Cloud) -> None:
         """Begin the job's life."""
         self._cloud = cloud
-        self.created_at = int(self.clock.now())
+        self.created_at = self.clock.now()
         self._move(self.secondary)
         self._thread = threading.Thread(target=self._live, name=f"job {self.name}", daemon=True)
         self._thread.start()
@@ -116,7 +116,7 @@ class Job:
         self.status, self.secondary, self.reason = document["status"], document["secondary"], document["reason"]
         self.created_at, self.started_at = document["created_at"], document["started_at"]
         self.ended_at, self._lost_at = document["ended_at"], document["lost_at"]
-        self._idle_seconds = document["idle_seconds"]
+        self._idle_seconds = document.get("idle_seconds", 0.0)
         self.transitions = [(name, at) for name, at in document["transitions"]]
         if self.live:
             self._end("Failed", "Failed", "InternalServerError: the instance was lost")
@@ -153,7 +153,7 @@ class Job:
                 document["TrainingStartTime"] = self.started_at
             if self.ended_at is not None and self.started_at is not None:
                 document["TrainingEndTime"] = self.ended_at
-                document["TrainingTimeInSeconds"] = self.ended_at - self.started_at
+                document["TrainingTimeInSeconds"] = round(self.ended_at - self.started_at)
                 if self.clock.now() >= self.ended_at + self.rules.bill_delay_seconds:
                     document["BillableTimeInSeconds"] = self.billed_seconds
         return document
@@ -170,7 +170,7 @@ class Job:
 
     def _end(self, status: str, secondary: str, reason: str) -> None:
         self.status, self.reason = status, reason
-        self.ended_at = int(self.clock.now())
+        self.ended_at = self.clock.now()
         self._move(secondary)
 
     def _run(self) -> tuple[str, str, str]:
@@ -182,7 +182,7 @@ class Job:
             reason = "CapacityError: Unable to provision requested ML compute capacity. Please retry later."
             return ("Failed", "Failed", reason)
         with self._lock:
-            self.started_at = int(self.clock.now())
+            self.started_at = self.clock.now()
             self._move("Downloading")
         while True:
             if reason := self._download():
@@ -226,7 +226,7 @@ class Job:
     def _wait_for_another_instance(self) -> tuple[str, str, str] | None:
         """Wait until another instance is there, and begin anew on its empty disk; or return how the job ended first."""
         with self._lock:
-            self._lost_at = int(self.clock.now())
+            self._lost_at = self.clock.now()
             self._move("Interrupted")
         latest = self.created_at + self.request["StoppingCondition"]["MaxWaitTimeInSeconds"]
         back = latest if self.rules.spot_back_seconds is None else self._lost_at + self.rules.spot_back_seconds
@@ -236,7 +236,7 @@ class Job:
             return ("Stopped", "MaxWaitTimeExceeded", "")
         shutil.rmtree(self.folder, ignore_errors=True)
         with self._lock:
-            self._idle_seconds += int(self.clock.now()) - self._lost_at
+            self._idle_seconds += self.clock.now() - self._lost_at
             self._lost_at = None
             self._move("Restarting")
         return None
@@ -353,7 +353,7 @@ class Job:
 
     def _move(self, secondary: str) -> None:
         self.secondary = secondary
-        self.transitions.append((secondary, int(self.clock.now())))
+        self.transitions.append((secondary, self.clock.now()))
         document = {
             "request": self.request,
             "status": self.status,

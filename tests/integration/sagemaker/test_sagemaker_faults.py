@@ -254,10 +254,11 @@ def test_a_job_without_a_bill_is_not_over(world: World, waiting: Waiting) -> Non
     world.until("uff-lm-1", SessionState.RUNNING)
     platform.stop("uff-lm-1", world.clock.now(), force=False)
     world.place.jobs["uff-lm-1"].join(20)
-    ended_at = world.place.jobs["uff-lm-1"].ended_at
-    assert platform.find(["uff-lm-1"], ended_at)["uff-lm-1"].detail == "Stopped, not billed yet"
-    late = platform.find(["uff-lm-1"], ended_at + 600)["uff-lm-1"]
-    assert (late.state, late.ended) == (SessionState.ENDED, ended_at)
+    started_at, ended_at = world.place.jobs["uff-lm-1"].started_at, world.place.jobs["uff-lm-1"].ended_at
+    assert platform.find(["uff-lm-1"], int(ended_at))["uff-lm-1"].detail == "Stopped, not billed yet"
+    late = platform.find(["uff-lm-1"], int(ended_at) + 601)["uff-lm-1"]
+    assert (late.state, late.started) == (SessionState.ENDED, int(started_at))
+    assert late.ended - late.started == round(ended_at - started_at), "what it would be billed"
 
 
 def test_a_folder_on_this_machine_is_no_store_for_a_training_job(world: World, waiting: Waiting) -> None:

@@ -111,7 +111,7 @@ def bills(jobs: Path) -> dict[str, int]:
     for path in jobs.glob("*.json"):
         job = json.loads(path.read_text())
         if job["started_at"] is not None:
-            found[path.stem] = job["ended_at"] - job["started_at"]
+            found[path.stem] = round(job["ended_at"] - job["started_at"])
     return found
 
 
