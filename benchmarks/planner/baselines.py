@@ -7,8 +7,9 @@ from scheduler.core.plan import Placement, Seat
 from scheduler.core.snapshot import Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner.case import Case, make_case
-from scheduler.planner.dispatch import PLAIN, place
+from scheduler.planner.dispatch import place
 from scheduler.planner.orders import ORDERS, in_order
+from scheduler.planner.policy import PLAIN
 
 OTHERS = ("fifo", "edf", "priority", "density", "backfill")
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.planner.dispatch import Appointment
+from scheduler.planner.policy import Appointment
 
 if TYPE_CHECKING:
     from scheduler.core.plan import Plan

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from scheduler.core.window import DAY
 from scheduler.planner.book import NEVER
-from scheduler.planner.dispatch import PLAIN, Policy, place
+from scheduler.planner.dispatch import place
+from scheduler.planner.policy import PLAIN, Policy
 from scheduler.planner.score import met
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections import Counter
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from functools import partial
 from heapq import heappop, heappush
 from typing import TYPE_CHECKING
@@ -17,11 +17,12 @@ from scheduler.core.plan import Placement, Plan, Seat
 from scheduler.planner.book import NEVER
 from scheduler.planner.case import Case, make_case
 from scheduler.planner.lanes import Session, compose
+from scheduler.planner.policy import PHASES, PLAIN, Appointment, Policy, Schedule
 from scheduler.planner.value import LATE_FACTOR, value
 from scheduler.planner.waiting import deferrals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from scheduler.core.snapshot import Snapshot
 
@@ -33,44 +34,6 @@ URGENT, ORDINARY = 0, 1
 PATIENCE_SECONDS = 7_200
 # When so many of the densest jobs cannot pay the price, the rest will not either.
 REFUSALS_MAX = 12
-# Equal parts of the horizon in which a policy may rank jobs differently.
-PHASES = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Appointment:
-    """A session to repeat from an earlier plan: at ``start``, led by the first of ``jobs`` that can come."""
-
-    start: int
-    jobs: tuple[int, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class Policy:
-    """What bends the plain order.
-
-    ``factors`` scale densities by (pool class, job), ``phased`` by (pool class, job, equal part of the horizon).
-    ``admits(class, instant, session)`` tells whether a session is worth its hours. ``urgent`` jobs go first as long as
-    they can make their deadline. ``agenda`` holds by pool what an earlier plan decided, which is done before all else.
-    """
-
-    factors: Mapping[tuple[int, int], float] = field(default_factory=dict)
-    phased: Mapping[tuple[int, int, int], float] = field(default_factory=dict)
-    admits: Callable[[int, int, Session], bool] | None = None
-    urgent: frozenset[int] = frozenset()
-    foresight_seconds: int = NEVER
-    agenda: Mapping[int, tuple[Appointment, ...]] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
-class Schedule:
-    """What the dispatcher decided, before reasons are given. ``gate_passes`` holds the expected instants by job."""
-
-    placements: tuple[Placement, ...]
-    gate_passes: dict[int, int]
-
-
-PLAIN = Policy()
 
 
 def dispatch(snapshot: Snapshot, policy: Policy = PLAIN, case: Case | None = None) -> Plan:
@@ -90,12 +53,17 @@ def place(case: Case, policy: Policy = PLAIN) -> Schedule:
     return _Dispatcher(case, policy).run()
 
 
-def fill(case: Case, schedule: Schedule, policy: Policy = PLAIN) -> Schedule:
-    """Return ``schedule`` with the hours it leaves unused given to whoever can use them, whatever they are worth.
+def extend(case: Case, schedule: Schedule, policy: Policy) -> Schedule:
+    """Return ``schedule`` with further sessions in the hours it leaves unused, as ``policy`` wants them.
 
     Nothing it holds is moved. A job comes after its own last session, in the gaps of pools whose quotas are calendars.
     """
-    return _Dispatcher(case, replace(policy, admits=None, agenda={}), schedule).run()
+    return _Dispatcher(case, policy, schedule).run()
+
+
+def fill(case: Case, schedule: Schedule, policy: Policy = PLAIN) -> Schedule:
+    """Return ``schedule`` extended by whoever can use its hours, whatever they are worth."""
+    return extend(case, schedule, replace(policy, admits=None, agenda={}))
 
 
 class _Dispatcher:
@@ -126,6 +94,9 @@ class _Dispatcher:
             for group in case.classes
         ]
         self.queues: list[list[Key]] = [[] for _ in case.classes]
+        # By class and job, as of when the job came into the queues: its shortest useful session, and its density.
+        self.shortest = [[0] * len(case.jobs) for _ in case.classes]
+        self.density = [[0.0] * len(case.jobs) for _ in case.classes]
         self.keys: dict[int, list[Key | None]] = {}
         self.events: list[tuple[int, int, int]] = []  # instant, 0 for a job or 1 for a pool, its index
         self.looked_until = [0] * len(case.books)
@@ -204,13 +175,15 @@ class _Dispatcher:
                 keys.append(None)
                 continue
             tier, rank = ORDINARY, 0.0
+            self.shortest[number][index] = offer.shortest(remaining)
+            self.density[number][index] = density = offer.density(remaining)
             latest = job.deadline - offer.time_for(remaining) if urgent and job.deadline is not None else -1
             if now <= latest <= now + self.policy.foresight_seconds:
                 tier, rank = URGENT, float(latest)
             else:
                 factor = late * self.policy.factors.get((number, index), 1.0)
                 factor *= self.policy.phased.get((number, index, phase), 1.0)
-                rank = -factor * offer.density(remaining)
+                rank = -factor * density
             key = (tier, rank, -job.view.importance / remaining * offer.speeds[-1], index)
             if latest > now + self.policy.foresight_seconds:
                 heappush(self.events, (latest - self.policy.foresight_seconds, 0, index))
@@ -234,18 +207,25 @@ class _Dispatcher:
         for pool in sorted(rooms):
             if pool not in self.agenda:
                 members.setdefault(self.case.class_of[pool], []).append(pool)
+        found: dict[int, tuple[Key, int, int, Session] | None] = {}
         while True:
-            best: tuple[Key, int, int, Session] | None = None
-            for group, pools in sorted(members.items()):
-                found = self._first_that_fits(now, group, pools, rooms) if pools else None
-                if found is not None and (best is None or found[0] < best[0]):
-                    best = found
+            for group, pools in members.items():
+                if group not in found:
+                    found[group] = self._first_that_fits(now, group, pools, rooms) if pools else None
+            best = min((one for one in found.values() if one is not None), key=_rank, default=None)
             if best is None:
                 break
             _, group, pool, session = best
             self._start(now, group, pool, session)
             self._update_room(now, pool, rooms)
             members[group] = [other for other in members[group] if other in rooms]
+            # What the others found stands unless it needs a job that has just been taken.
+            taken = {lane.job for lane in session.lanes}
+            found = {
+                other: one
+                for other, one in found.items()
+                if other != group and (one is None or not any(lane.job in taken for lane in one[3].lanes))
+            }
         for pool in rooms:
             self._look_again(pool, now)
         return set(rooms)
@@ -258,15 +238,25 @@ class _Dispatcher:
         widest = max(rooms[pool] for pool in pools)
         if widest < self.least[group]:
             return None
+        shortest, density, appointments = self.shortest[group], self.density[group], self.appointments
         admits, refused = self.policy.admits, 0
+        alone = self.case.classes[group].pool.devices_per_session == 1
         for key in self.queues[group]:
             tier, rank, _, index = key
-            offer = offers[index]
-            if offer is None or offer.shortest(self.remaining[index]) > widest or self.appointments[index]:
+            if shortest[index] > widest or appointments[index]:
                 continue
-            if tier == URGENT and rank < now:
-                self._enqueue(index, now)  # too late by now: it waits with the others
-                return self._first_that_fits(now, group, pools, rooms)
+            if tier == URGENT:
+                if rank < now:
+                    self._enqueue(index, now)  # too late by now: it waits with the others
+                    return self._first_that_fits(now, group, pools, rooms)
+            elif admits is not None and alone and admits.refuses(group, now, index, density[index]):
+                refused += 1
+                if refused == REFUSALS_MAX:
+                    break
+                continue
+            offer = offers[index]
+            if offer is None:
+                continue
             pool = self._pick_pool(index, pools, rooms, offer.least)
             session = self._session(now, group, pool, index, rooms[pool])
             if session is None:
@@ -392,6 +382,10 @@ class _Dispatcher:
         if change < self.case.until and not now < pending <= change:
             self.looked_until[pool] = change
             heappush(self.events, (change, 1, pool))
+
+
+def _rank(found: tuple[Key, int, int, Session]) -> tuple[Key, int]:
+    return found[0], found[1]
 
 
 def _at(instant: int, step: int) -> int:

@@ -23,6 +23,9 @@ if TYPE_CHECKING:
 CLOSE = 1.01
 # From a first guess the weight moves by these factors until both sides are known.
 STRIDES = (1.02, 1.1, 1.4, 3.0, 30.0, 1e3, 1e6)
+# A weight so much less than the one that was found is tried again, so many times.
+CLEARLY_LESS = 1.03
+LOWER_LOOKS = 6
 # A weight that was found on the way must hold for a plan made from scratch; if not, it is raised by these.
 MARGINS = (1.0, 1.01, 1.03, 1.1, 1.3, 2.0)
 
@@ -56,6 +59,12 @@ def explain(
     found = _least(view.weight, near or guess, lambda weight: starts(weight, planner))
     if found is None:
         return reason
+    for _ in range(LOWER_LOOKS):
+        # A search may miss a weight and find a lower one: whoever tries a little less must not be surprised.
+        lower = found / CLEARLY_LESS
+        if lower <= view.weight or not starts(lower, Planner(options)):
+            break
+        found = lower
     sure = (weight_rounded_up(found * margin) for margin in MARGINS)
     return replace(reason, weight_to_start=next((w for w in sure if starts(w, Planner(options))), None))
 

@@ -13,10 +13,11 @@ from scheduler.core.window import WEEK
 from scheduler.planner.agenda import agenda
 from scheduler.planner.case import Afterwards, Case, make_case
 from scheduler.planner.deadlines import committed
-from scheduler.planner.dispatch import PLAIN, dispatch
+from scheduler.planner.dispatch import dispatch
 from scheduler.planner.equals import in_queue_order
 from scheduler.planner.grid import make_grid
 from scheduler.planner.panel import kind_of
+from scheduler.planner.policy import PLAIN
 from scheduler.planner.prices import Prices, dual_prices, scarcity_prices
 from scheduler.planner.scale import Solved, below_the_core, bound_of, divide
 from scheduler.planner.score import choose
@@ -181,7 +182,9 @@ class Planner:
         policy = replace(best.policy, agenda=agenda(case, incumbent))
         kept = attempt(case, policy, best.bids, prices)
         better = best.score.on_time > kept.score.on_time or best.score.value > kept.score.value * (1 + EPSILON)
-        return None if better else kept
+        # What a step would bring elsewhere counts today as well: by that alone a dear job waits as gladly as not.
+        dearer = best.score.value >= kept.score.value and _within(case, best) > _within(case, kept) * (1 + EPSILON)
+        return None if better or dearer else kept
 
 
 @dataclass(frozen=True, slots=True)

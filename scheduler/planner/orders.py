@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from scheduler.core.plan import Plan
 from scheduler.planner.case import make_case
-from scheduler.planner.dispatch import PLAIN, Policy, dispatch
+from scheduler.planner.dispatch import dispatch
+from scheduler.planner.policy import PLAIN, Policy
 from scheduler.planner.timetable import timetable
 from scheduler.planner.value import reference_rate, value
 from scheduler.planner.verify import verify

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from scheduler.planner.session import TOLERANCE
+
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Sequence
 
     from scheduler.planner.case import Case
     from scheduler.planner.grid import Grid
@@ -30,25 +32,54 @@ class Prices:
         self.table = table
         self.targets = targets or {}
         self.work = work
-        self._span_at = grid.span_at
-        self._worth = [case.discount.at(start) for start in grid.edges[:-1]]
+        self.span_at = grid.span_at
+        self._edges = grid.edges
+        self.worth = [case.discount.at(start) for start in grid.edges[:-1]]
+        self.steps_worth = [step_worth(case, job) for job in range(len(case.jobs))]
 
     def per_second(self, group: int, instant: int) -> float:
         """Return the price of one second of a session of pool class ``group`` at ``instant``."""
-        return self.table[group][self._span_at(instant)]
+        return self.table[group][self.span_at(instant)]
 
-    def admits(self, factors: Sequence[float], patience: float) -> Callable[[int, int, Session], bool]:
+    def cost(self, group: int, start: int, end: int) -> float:
+        """Return the discounted price of a whole session of pool class ``group`` over [start, end)."""
+        total, span = 0.0, self.span_at(start)
+        while start < end:
+            until = min(end, self._edges[span + 1]) if span + 2 < len(self._edges) else end
+            total += (until - start) * self.table[group][span] * self.worth[span]
+            start, span = until, span + 1
+        return total
+
+    def admits(self, factors: Sequence[float], patience: float) -> Admitted:
         """Return the dispatcher's rule: a session must bring its price, scaled by one factor per pool class.
 
         What a job could make of the same steps elsewhere or later is taken off what it brings, times ``patience``.
         """
+        return Admitted(self, factors, patience)
 
-        def admitted(group: int, instant: int, session: Session) -> bool:
-            span = self._span_at(instant)
-            elsewhere = sum(self.work[lane.job] * lane.steps for lane in session.lanes) / self._worth[span]
-            return session.rate - patience * elsewhere / session.length >= factors[group] * self.table[group][span]
 
-        return admitted
+class Admitted:
+    """A session pays the price of its hours; as ``Policy.admits`` wants it."""
+
+    def __init__(self, prices: Prices, factors: Sequence[float], patience: float) -> None:
+        self._span_at = prices.span_at
+        self._worth = prices.worth
+        self._work = [patience * work for work in prices.work]
+        self._steps_worth = prices.steps_worth
+        self._asked = [[factor * price for price in row] for factor, row in zip(factors, prices.table, strict=True)]
+
+    def __call__(self, group: int, instant: int, session: Session) -> bool:
+        """Tell whether ``session`` brings its price, and what its work could bring elsewhere."""
+        span = self._span_at(instant)
+        elsewhere = sum(self._work[lane.job] * lane.steps for lane in session.lanes) / self._worth[span]
+        return session.rate - elsewhere / session.length >= self._asked[group][span]
+
+    def refuses(self, group: int, instant: int, job: int, density: float) -> bool:
+        """Tell whether not even the longest session of ``job`` does; a shorter one brings less per second."""
+        span = self._span_at(instant)
+        worth = self._steps_worth[job]
+        net = density * (1.0 - self._work[job] / self._worth[span] / worth) if worth > 0 else density
+        return net < self._asked[group][span] * (1.0 - TOLERANCE)
 
 
 def dual_prices(
@@ -107,6 +138,11 @@ def scarcity_prices(case: Case, grid: Grid) -> Prices:
             free[group], table[group] = 0.0, -density
     spans = len(grid.edges) - 1
     return Prices(case, grid, [[price] * spans for price in table], [0.0] * len(case.jobs))
+
+
+def step_worth(case: Case, job: int) -> float:
+    """Return the value of one step of ``job``, the same on every pool; zero for a job that no pool takes."""
+    return next((offer.worth for group in case.classes if (offer := group.offers[job]) is not None), 0.0)
 
 
 def _markets_of(case: Case, grid: Grid) -> list[list[int]]:

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scheduler.planner.case import Case
-    from scheduler.planner.dispatch import Schedule
+    from scheduler.planner.policy import Schedule
 
 
 class Score(NamedTuple):
@@ -42,6 +42,11 @@ def worth(case: Case, schedule: Schedule) -> float:
     step_worth = {job.view.name: found for job, found in zip(case.jobs, case.afterwards.step_worth, strict=True)}
     elsewhere = sum(step_worth[seat.job] * seat.steps for placed in schedule.placements for seat in placed.seats)
     return value(case.afterwards.snapshot, schedule.placements) - elsewhere
+
+
+def within(case: Case, schedule: Schedule) -> float:
+    """Return what ``schedule`` is worth within the horizon."""
+    return value(case.snapshot, schedule.placements)
 
 
 def met(case: Case, schedule: Schedule) -> frozenset[int]:

@@ -1,5 +1,7 @@
 """Search: a seeded walk over dispatch policies. Bends a few densities or a price, plans again, keeps what is no worse.
 
+What it finds is then rebuilt job by job (``rebuild.py``), which costs less a step and disturbs less of the plan.
+
 The number of steps is fixed by the size of the case, never by a clock: the same input gives the same plan.
 """
 
@@ -11,7 +13,9 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from scheduler.core.window import WEEK
-from scheduler.planner.dispatch import PHASES, Policy, Schedule, fill, place
+from scheduler.planner.dispatch import fill, place
+from scheduler.planner.policy import PHASES, Policy, Schedule
+from scheduler.planner.rebuild import Found, rebuild
 from scheduler.planner.score import Score, score
 
 if TYPE_CHECKING:
@@ -26,6 +30,10 @@ PATIENCES = (0.0, 0.8, 1.0)
 FIRST_BIDS = ((0.85, 0.8), (0.9, 0.0), (0.8, 1.0), (0.85, 1.0), (0.9, 1.0), (0.95, 1.0))
 SMALL = 800
 STEPS_MAX = 400
+SEARCHED_JOBS_MAX = 300
+# Of all steps one in so many bends the policy; every other pays for so many that rebuild the schedule.
+BEND_ONE_IN = 4
+REBUILDS_PER_STEP = 2
 # A step costs about a microsecond per job and pool class; this buys one second.
 EFFORT = 120_000
 
@@ -52,7 +60,9 @@ class Candidate:
 
 
 def steps_for(case: Case) -> int:
-    """Return how many steps a case of this size deserves."""
+    """Return how many steps a case of this size deserves; with very many jobs a step moves nothing that matters."""
+    if len(case.jobs) > SEARCHED_JOBS_MAX:
+        return 0
     longest = STEPS_MAX * 2 * WEEK // max(2 * WEEK, case.snapshot.horizon_seconds)  # a step walks the whole horizon
     return min(longest, EFFORT // max(1, len(case.jobs) * len(case.classes)))
 
@@ -80,8 +90,17 @@ def attempt(case: Case, policy: Policy, bids: Bids, prices: Prices | None) -> Ca
     return Candidate(policy, bids, schedule, score(case, schedule))
 
 
-def improve(case: Case, start: Candidate, prices: Prices | None, steps: int) -> Candidate:
+def improve(case: Case, start: Candidate, prices: Prices, steps: int) -> Candidate:
     """Return the best candidate that ``steps`` seeded steps from ``start`` come across."""
+    if len(case.jobs) < 2:
+        return start
+    bends = steps // BEND_ONE_IN
+    best = _bent(case, start, prices, bends)
+    found = rebuild(case, Found(best.schedule, best.score), best.policy, prices, (steps - bends) * REBUILDS_PER_STEP)
+    return replace(best, schedule=found.schedule, score=found.score)
+
+
+def _bent(case: Case, start: Candidate, prices: Prices, steps: int) -> Candidate:
     rng = Random(1)
     options = [
         (group, job)
@@ -89,28 +108,26 @@ def improve(case: Case, start: Candidate, prices: Prices | None, steps: int) -> 
         for job, offer in enumerate(found.offers)
         if offer is not None and case.jobs[job].startable
     ]
-    if not options or len(case.jobs) < 2:
+    if not options:
         return start
     best = start
     for _ in range(steps):
-        policy, bids = _bend(rng, best, options, with_prices=prices is not None)
+        policy, bids = _bend(rng, best, options)
         found = attempt(case, policy, bids, prices)
         if found.score.on_time >= best.score.on_time and found.score.value >= best.score.value:
             best = found
     return best
 
 
-def _bend(
-    rng: Random, best: Candidate, options: Sequence[tuple[int, int]], *, with_prices: bool
-) -> tuple[Policy, Bids]:
+def _bend(rng: Random, best: Candidate, options: Sequence[tuple[int, int]]) -> tuple[Policy, Bids]:
     densities, phased = dict(best.policy.factors), dict(best.policy.phased)
     prices = list(best.bids.price_factors)
     patience = best.bids.patience
     for _ in range(rng.choice((1, 1, 2, 3))):
         dice = rng.random()
-        if with_prices and dice < 0.2:
+        if dice < 0.2:
             prices[rng.randrange(len(prices))] = rng.choice(PRICE_FACTORS)
-        elif with_prices and dice < 0.25:
+        elif dice < 0.25:
             patience = rng.choice(PATIENCES)
         else:
             group, job = rng.choice(options)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.planner.dispatch import PHASES
+from scheduler.planner.policy import PHASES
 
 if TYPE_CHECKING:
     from scheduler.planner.case import Case

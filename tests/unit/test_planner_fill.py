@@ -13,7 +13,8 @@ from scheduler.core.window import DAY, HOUR, WEEK, Calendar
 from scheduler.planner import Options, Planner, plan_week, value, verify
 from scheduler.planner.book import Book
 from scheduler.planner.case import make_case
-from scheduler.planner.dispatch import Schedule, fill
+from scheduler.planner.dispatch import fill
+from scheduler.planner.policy import Schedule
 from scheduler.planner.search import first_candidates
 
 NOW = 1_763_769_600  # Saturday 22 November 2025, 00:00 UTC

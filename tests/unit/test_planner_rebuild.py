@@ -1,0 +1,120 @@
+"""The walk over schedules: what is taken out of a plan goes back in, and nothing is lost on the way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.planner.cases import EPOCH, KAGGLE, SAGEMAKER, SMALL_MIX, make_pools, random_case
+from jobs.spec import Gate, Needs
+from scheduler.core.plan import Placement, Plan
+from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
+from scheduler.core.window import DAY, HOUR, WEEK
+from scheduler.planner import Options, Planner, SetWeight, value, verify
+from scheduler.planner.case import make_case
+from scheduler.planner.dispatch import fill, place
+from scheduler.planner.grid import make_grid
+from scheduler.planner.lanes import compose
+from scheduler.planner.policy import PLAIN
+from scheduler.planner.prices import scarcity_prices
+from scheduler.planner.rebuild import Found, rebuild, without
+from scheduler.planner.score import score
+from scheduler.planner.whatif import apply
+
+
+def job(name: str, weight: float, hours: float, gate: Gate | None = None, position: int = 0) -> JobView:
+    pools = ("kaggle", "sagemaker")
+    return JobView(
+        name,
+        weight,
+        int(hours * HOUR),
+        0,
+        Needs(),
+        {pool: Rate(1.0) for pool in pools},
+        dict.fromkeys(pools, 600),
+        dict.fromkeys(pools, 0),
+        gate=gate,
+        reference_rate=1.0,
+        position=position,
+    )
+
+
+def family() -> Snapshot:
+    """A parent, a child behind half of its work, and somebody else."""
+    jobs = (job("a", 3, 20), job("b", 2, 10, Gate("a", 0.5), 1), job("c", 1, 20, position=2))
+    return Snapshot(EPOCH, jobs, (PoolView(KAGGLE), PoolView(SAGEMAKER)), WEEK)
+
+
+def test_a_parent_that_is_taken_out_takes_the_children_behind_its_gate_along() -> None:
+    case = make_case(family())
+    whole = place(case)
+    assert {seat.job for placed in whole.placements for seat in placed.seats} == {"a", "b", "c"}
+    rest = without(case, whole, {0: case.now})
+    assert {seat.job for placed in rest.placements for seat in placed.seats} == {"c"}
+    assert rest.gate_passes == {}
+
+
+def test_a_gate_that_still_passes_keeps_its_children() -> None:
+    case = make_case(family())
+    whole = place(case)
+    mine = _sessions(whole.placements, "a")
+    rest = without(case, whole, {0: mine[-1][0]})
+    assert _sessions(rest.placements, "a") == mine[:-1]
+    assert _sessions(rest.placements, "b") == _sessions(whole.placements, "b")
+    assert rest.gate_passes == whole.gate_passes
+
+
+def _sessions(placements: tuple[Placement, ...], name: str) -> list[tuple[int, int]]:
+    return [(placed.start, placed.end) for placed in placements if placed.seats[0].job == name]
+
+
+@pytest.mark.parametrize("seed", [0, 3])
+def test_a_rebuilt_plan_breaks_no_rule_and_is_worth_more(seed: int) -> None:
+    """Forty steps without a solver's prices, from the plainest plan; the same again gives the same."""
+    snapshot = random_case(50, make_pools(SMALL_MIX), seed)
+    case = make_case(snapshot, firm_deadlines=False)
+    plain = fill(case, place(case))
+    start = Found(plain, score(case, plain))
+    prices = scarcity_prices(case, make_grid(case))
+    found = rebuild(case, start, PLAIN, prices, 40)
+    assert verify(snapshot, Plan(EPOCH, found.schedule.placements, ())) == []
+    assert value(snapshot, found.schedule.placements) > value(snapshot, plain.placements) * 1.001
+    assert rebuild(case, start, PLAIN, prices, 40).schedule == found.schedule
+
+
+def test_nothing_to_rebuild_is_left_alone() -> None:
+    closed = tuple(PoolView(pool, closed_until=EPOCH + WEEK, closed_why="down") for pool in (KAGGLE, SAGEMAKER))
+    case = make_case(replace(family(), pools=closed))
+    start = Found(place(case), score(case, place(case)))
+    assert rebuild(case, start, PLAIN, scarcity_prices(case, make_grid(case)), 5) == start
+
+
+def test_a_job_that_has_become_dear_does_not_wait_for_the_plan_in_force() -> None:
+    """With foresight its work is worth as much tomorrow; within the week the new plan is worth ten times as much."""
+    jobs = tuple(job(f"job-{n:02d}", 1.0, 10, position=n) for n in range(40))
+    snapshot = Snapshot(EPOCH, jobs, (PoolView(KAGGLE), PoolView(SAGEMAKER)), WEEK)
+    options = Options(search_steps=0, foresight_seconds=3 * WEEK)
+    incumbent = Planner(options).plan(snapshot)
+    assert "job-39" not in {seat.job for placed in incumbent.due_now for seat in placed.seats}
+    plan = Planner(options).plan(apply(snapshot, SetWeight("job-39", 1_000.0)), incumbent)
+    assert "job-39" in {seat.job for placed in plan.due_now for seat in placed.seats}
+
+
+@pytest.mark.parametrize("patience", [0.0, 1.0])
+def test_the_quick_look_refuses_only_what_the_whole_look_refuses(patience: float) -> None:
+    snapshot = random_case(50, make_pools(SMALL_MIX), 1)
+    case = make_case(snapshot, firm_deadlines=False)
+    prices = scarcity_prices(case, make_grid(case))
+    admits = prices.admits([1.0] * len(case.classes), patience)
+    refused = 0
+    remaining = [view.view.remaining_steps for view in case.jobs]
+    for number, group in enumerate(case.classes):
+        for index, offer in enumerate(group.offers):
+            if offer is None or not admits.refuses(number, EPOCH + DAY, index, offer.density(remaining[index])):
+                continue
+            refused += 1
+            for room in (offer.cap, offer.cap // 2):
+                session = compose(group, room, index, (), remaining)
+                assert session is None or not admits(number, EPOCH + DAY, session)
+    assert refused > 5
