@@ -12,10 +12,11 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 
 from benchmarks.planner.cases import EPOCH, KAGGLE, SAGEMAKER
 from benchmarks.planner.limits import window_over_endless
+from benchmarks.planner.year import FAILURES, MARGIN_SECONDS, SAVE_SECONDS, Live, Model, Year
 from jobs.payload.cadence import checkpoint_times, efficiency
 from jobs.spec import Gate, Needs
 from scheduler.core.ledger import Charge
@@ -29,9 +30,6 @@ from scheduler.planner.case import make_case
 from scheduler.planner.orders import ORDERS, in_order
 from scheduler.planner.urgency import with_urgency
 
-FAILURES = {"kaggle": 1 / (30 * HOUR), "sagemaker": 1 / (12 * HOUR)}
-SAVE_SECONDS = {"kaggle": 180, "sagemaker": 60}
-MARGIN_SECONDS = 120
 SETUP_SIGMA = 0.3
 SPEED_SIGMA = 0.2
 REFUSED = 0.4
@@ -47,78 +45,6 @@ def pools(*, rolling: bool) -> dict[str, Pool]:
     if rolling:
         sagemaker = replace(sagemaker, quotas=(RollingQuota("day", 4 * HOUR, DAY),))
     return {"kaggle": kaggle, "sagemaker": sagemaker}
-
-
-@dataclass(slots=True)
-class Model:
-    """One job of the simulated year; steps are seconds on the reference device."""
-
-    name: str
-    main: bool
-    weight: float
-    target: int
-    arrived: int
-    setup: int
-    believed: dict[str, float]
-    true: dict[str, float]
-    done: int = 0
-    finished_at: int | None = None
-    running: str | None = None
-    last_pool: str | None = None
-    sigma: float = SPEED_SIGMA  # of the believed speed
-
-
-@dataclass(slots=True)
-class Live:
-    """A session that runs: what it will have saved, and when it really ends."""
-
-    key: str
-    model: Model
-    pool: str
-    start: int
-    planned_end: int
-    end: int
-    saves: list[tuple[float, float]]  # (seconds after the start, useful seconds kept by then)
-    complete: bool  # the last of them finishes the model
-
-    @property
-    def useful_seconds(self) -> float:
-        """What it will have kept."""
-        return self.saves[-1][1] if self.saves else 0.0
-
-    def cut(self, instant: int) -> None:
-        """End it at ``instant``: what is not saved by then is lost."""
-        if instant < self.end:
-            kept = [found for found in self.saves if found[0] <= instant - self.start]
-            self.complete &= len(kept) == len(self.saves)
-            self.saves, self.end = kept, instant
-
-
-@dataclass(slots=True)
-class Year:
-    """What a year came to, in seconds and days."""
-
-    quota_seconds: float = 0.0
-    charged_seconds: float = 0.0
-    useful_seconds: float = 0.0
-    limit_seconds: float = 0.0  # what the stochastic limit would have kept of the charged mix
-    flow: list[tuple[float, float]] = field(default_factory=list)  # weight, days
-    finished: int = 0
-
-    @property
-    def goodput(self) -> float:
-        """Useful seconds kept per second of quota."""
-        return self.useful_seconds / self.quota_seconds
-
-    @property
-    def limit(self) -> float:
-        """The stochastic limit of useful seconds per second of quota for the same mix."""
-        return self.limit_seconds / self.charged_seconds
-
-    @property
-    def weighted_flow_days(self) -> float:
-        """Mean days in the system, by weight; unfinished jobs count until the year's end."""
-        return sum(weight * days for weight, days in self.flow) / sum(weight for weight, _ in self.flow)
 
 
 Decide = Callable[[Snapshot, Plan | None], Plan]
@@ -169,7 +95,8 @@ class Simulation:
             error = self.rng.lognormvariate(0.0, SPEED_SIGMA)
             true = {pool: speed * error for pool, speed in believed.items()}
             full = f"family-{number:02d}-{name}"
-            return Model(full, name == "main", weight, int(hours * HOUR), arrived, int(setup * HOUR), believed, true)
+            steps, seconds = int(hours * HOUR), int(setup * HOUR)
+            return Model(full, name == "main", weight, steps, arrived, seconds, believed, true, sigma=SPEED_SIGMA)
 
         return [model("main", 8, 60, 0.35, 1.6)] + [
             model(f"m{n}", weight, 12, 0.2, 1.2) for n, weight in enumerate(MANAGER_WEIGHTS)
@@ -288,6 +215,7 @@ class Simulation:
             now,
             planned_end,
             now + max(1, math.ceil(lived)),
+            setup,
             saves,
             complete,
         )
@@ -302,6 +230,8 @@ class Simulation:
             self.charges[pool].append(Charge(run.start, run.end))
             self.year.charged_seconds += length
             self.year.useful_seconds += run.useful_seconds
+            for name, seconds in run.spent.items():
+                self.year.spent[name] = self.year.spent.get(name, 0.0) + seconds
             cap = self.pools[pool].session_cap_seconds
             self.year.limit_seconds += length * efficiency(cap, model.setup, SAVE_SECONDS[pool], FAILURES[pool])
             kept = int(run.useful_seconds * model.true[pool])

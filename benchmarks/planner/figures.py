@@ -17,6 +17,8 @@ from benchmarks.planner import closed_loop
 from benchmarks.planner.backfill import backfill
 from benchmarks.planner.baselines import OTHERS, ordered, static_week
 from benchmarks.planner.cases import EPOCH, KAGGLE, MIX, SMALL_MIX, make_pools, random_case, seed_case
+from benchmarks.planner.flow_limit import least_flow_days
+from benchmarks.planner.year import Year
 from jobs.spec import Needs
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
@@ -228,7 +230,7 @@ def years(cases: Sequence[int], weeks: int, workers: int = 1) -> Figures:
     """A stochastic year, replanned at every event, against the static week and first in, first out."""
     names = ("rolling", "planner", "static", "fifo", "backfill")  # the longest first, so that processes end together
     tasks = [(seed, name) for name in names for seed in cases]
-    rows: dict[str, list[closed_loop.Year]] = {}
+    rows: dict[str, list[Year]] = {}
     for (_, name), year in zip(tasks, shared_out(partial(_year, weeks), tasks, workers), strict=True):
         rows.setdefault(name, []).append(year)
 
@@ -239,6 +241,7 @@ def years(cases: Sequence[int], weeks: int, workers: int = 1) -> Figures:
         return mean(year.weighted_flow_days for year in rows[name])
 
     of_limit = mean(year.goodput / year.limit for year in rows["planner"])
+    least = mean(shared_out(partial(_least_flow, weeks), cases, workers))
     return {
         "goodput_over_limit": of_limit,
         "goodput_over_window_limit": of_limit / closed_loop.windows_over_endless(),
@@ -246,11 +249,19 @@ def years(cases: Sequence[int], weeks: int, workers: int = 1) -> Figures:
         "goodput_over_backfill": averaged("planner") / averaged("backfill"),
         "flow_over_fifo": flow("planner") / flow("fifo"),
         "flow_over_backfill": flow("planner") / flow("backfill"),
+        "flow_limit_over_fifo": least / flow("fifo"),
         "rolling_over_calendar": averaged("rolling") / averaged("planner"),
     }
 
 
-def _year(weeks: int, task: tuple[int, str]) -> closed_loop.Year:
+def _least_flow(weeks: int, seed: int) -> float:
+    """Return the days that no policy's weighted flow time in the year of ``seed`` is expected to be below."""
+    least = least_flow_days(closed_loop.Simulation(seed, weeks, None))
+    say(f"  seed {seed}, no policy: weighted flow {least:.1f} d at the least")
+    return least
+
+
+def _year(weeks: int, task: tuple[int, str]) -> Year:
     """Simulate one year under the named policy, and say what it came to."""
     seed, name = task
     decide: dict[str, closed_loop.Decide | None] = {
@@ -265,6 +276,7 @@ def _year(weeks: int, task: tuple[int, str]) -> closed_loop.Year:
     say(
         f"  seed {seed}, {name}: goodput {year.goodput:.3f}, {year.goodput / year.limit:.3f} of the limit, "
         f"charged {year.charged_seconds / year.quota_seconds:.3f}, weighted flow {year.weighted_flow_days:.1f} d, "
-        f"{year.finished} done, {closed_loop.overdrawn(simulation)} windows overdrawn"
+        f"{year.finished} done, {closed_loop.overdrawn(simulation)} windows overdrawn; "
+        + ", ".join(f"{what} {share:.3f}" for what, share in year.shares.items())
     )
     return year

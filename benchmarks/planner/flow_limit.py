@@ -12,12 +12,15 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from benchmarks.planner.cases import EPOCH
-from benchmarks.planner.closed_loop import FAILURES, SAVE_SECONDS, Model, Simulation
+from benchmarks.planner.year import FAILURES, SAVE_SECONDS
 from jobs.payload.cadence import efficiency
 from scheduler.core.window import DAY, WEEK
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from benchmarks.planner.closed_loop import Simulation
+    from benchmarks.planner.year import Model
 
 GATE = 0.4
 

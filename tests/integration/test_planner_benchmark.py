@@ -14,6 +14,7 @@ from benchmarks.planner.backfill import backfill
 from benchmarks.planner.baselines import OTHERS, ordered, static_week
 from benchmarks.planner.cases import EPOCH, KAGGLE, SMALL_MIX, make_pools, random_case, seed_case
 from benchmarks.planner.trace import BadTrace, read_rows, read_trace
+from benchmarks.planner.year import Live
 from jobs.spec import Needs
 from scheduler.core.ledger import Charge
 from scheduler.core.plan import Plan
@@ -161,8 +162,10 @@ def test_short_years_overdraw_nothing_and_give_every_ratio(capsys: pytest.Captur
     assert {"goodput_over_limit", "goodput_over_static", "flow_over_fifo", "rolling_over_calendar"} <= set(found)
     assert all(0.2 < ratio < 5 for ratio in found.values())
     lines = capsys.readouterr().err.splitlines()
-    assert len(lines) == 5
-    assert all("0 windows overdrawn" in line for line in lines)
+    assert len(lines) == 6
+    assert all("0 windows overdrawn; useful 0." in line for line in lines[:5])
+    assert "no policy: weighted flow" in lines[5]
+    assert found["flow_limit_over_fifo"] < found["flow_over_fifo"]
 
 
 def test_an_overdrawn_year_is_seen() -> None:
@@ -188,6 +191,7 @@ def test_what_somebody_else_uses_is_nobodys_and_ends_the_session_it_leaves_no_ro
         return simulation
 
     alone, robbed = week(), week((EPOCH + 20 * HOUR, 9 * HOUR))
+    assert sum(alone.year.shares.values()) == pytest.approx(1.0)
     taken = sum(charge.end - charge.start for charge in robbed.taken)
     assert 0 < taken < 9 * HOUR  # nobody uses more than there is
     assert robbed.year.quota_seconds == alone.year.quota_seconds - taken
@@ -196,9 +200,16 @@ def test_what_somebody_else_uses_is_nobodys_and_ends_the_session_it_leaves_no_ro
     assert closed_loop.overdrawn(robbed) == 0
     robbed.taken.append(Charge(EPOCH, EPOCH + HOUR))
     assert closed_loop.overdrawn(robbed) == 1
-    run = closed_loop.Live("run", robbed.models[0], "kaggle", 0, 500, 500, [(200.0, 100.0), (400.0, 250.0)], True)
-    run.cut(399)
-    assert (run.useful_seconds, run.complete, run.end) == (100.0, False, 399)
+
+
+def test_a_session_that_is_cut_keeps_what_was_saved_and_accounts_for_every_second() -> None:
+    """Of 1,000 seconds the first 100 are set-up; two saves of 180 seconds were to come, one of them in time."""
+    model = closed_loop.Simulation(0, 1, None).arrivals[0][0]
+    run = Live("run", model, "kaggle", 0, 1_000, 1_000, 100.0, [(400.0, 120.0), (880.0, 420.0)], False)
+    assert run.spent == {"useful": 420.0, "set-up": 100.0, "saving": 360.0, "margin": 120.0}
+    run.cut(879)
+    assert (run.useful_seconds, run.complete, run.end) == (120.0, False, 879)
+    assert run.spent == {"useful": 120.0, "set-up": 100.0, "saving": 180.0, "lost": 479.0}
 
 
 def test_two_lanes_sell_nearly_two_hours_per_hour() -> None:

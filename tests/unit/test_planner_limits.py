@@ -7,6 +7,7 @@ import pytest
 from benchmarks.planner import closed_loop
 from benchmarks.planner.flow_limit import least_flow_days
 from benchmarks.planner.limits import window_over_endless
+from benchmarks.planner.year import FAILURES
 from jobs.payload.cadence import efficiency
 from scheduler.core.window import DAY, HOUR, WEEK
 
@@ -53,8 +54,8 @@ def test_what_the_quotas_cannot_do_waits_to_the_end() -> None:
     simulation.limits = [0]
     main, manager = simulation.arrivals[0]
     main.weight = 0.0
-    kept = efficiency(4 * HOUR, main.setup, 60, closed_loop.FAILURES["sagemaker"])
-    its = efficiency(4 * HOUR, manager.setup, 60, closed_loop.FAILURES["sagemaker"])
+    kept = efficiency(4 * HOUR, main.setup, 60, FAILURES["sagemaker"])
+    its = efficiency(4 * HOUR, manager.setup, 60, FAILURES["sagemaker"])
     whole = 0.4 * main.target / main.true["sagemaker"] / kept + manager.target / manager.true["sagemaker"] / its
     share = 28 * HOUR / whole
     half = manager.target / manager.true["kaggle"] / 2
