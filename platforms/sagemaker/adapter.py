@@ -30,7 +30,7 @@ from platforms.sagemaker.logs import read_logs
 from platforms.sagemaker.poller import Look, Poller
 from platforms.sagemaker.request import WORK_DIR, Order, is_ours, training_job, valid_name
 from platforms.sagemaker.settings import read_settings
-from platforms.sagemaker.state import INTERRUPTED, NO_MACHINE, TERMINAL, ends_by, failure, observed
+from platforms.sagemaker.state import NO_MACHINE, TERMINAL, ends_by, failure, lost_its_instance, observed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -110,8 +110,8 @@ class SageMakerPlatform:
     def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
         """Return what is known of each key; see Platform.find.
 
-        A spot job that lost its instance is stopped: what SageMaker would start again knows nothing of the
-        checkpoints made meanwhile, and the scheduler's next launch does.
+        A spot job that lost its instance is stopped, also when it runs on another by now: what SageMaker starts again
+        knows nothing of the checkpoints made meanwhile, and the scheduler's next launch does.
         """
 
         def look(key: str) -> Look | None:
@@ -119,7 +119,7 @@ class SageMakerPlatform:
                 description = self._describe(key)
                 if description is None or not is_ours(description, key, self._owner):
                     return None
-                if description.get("SecondaryStatus") in INTERRUPTED:
+                if lost_its_instance(description):
                     self._stop(key)
                 seen = observed(description, now)
                 self._learn(description, seen)

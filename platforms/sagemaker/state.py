@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 TERMINAL = frozenset({"Completed", "Failed", "Stopped", "Deleting"})  # only what is over can be deleted
 NO_MACHINE = "CapacityError"  # the class of a failure that nobody's code had a part in
-INTERRUPTED = frozenset({"Interrupted", "Restarting"})
+_INTERRUPTED = frozenset({"Interrupted", "Restarting"})
 # How long after its end a job's bill may take to appear.
 _BILL_SECONDS = 600
 _REASON_CHARACTERS = 500
@@ -52,6 +52,13 @@ def ends_by(description: Mapping[str, Any]) -> int:
     """Return when AWS ends a job at the latest, if it began to run when it was made."""
     runtime = description.get("StoppingCondition", {}).get("MaxRuntimeInSeconds", _RUNTIME_SECONDS)
     return int(description["CreationTime"].timestamp()) + int(runtime)
+
+
+def lost_its_instance(description: Mapping[str, Any]) -> bool:
+    """Tell whether a job that is not over lost its instance, also when it has another by now."""
+    stages = {step.get("Status") for step in description.get("SecondaryStatusTransitions", ())}
+    stages.add(description.get("SecondaryStatus"))
+    return description["TrainingJobStatus"] == "InProgress" and not stages.isdisjoint(_INTERRUPTED)
 
 
 def failure(description: Mapping[str, Any]) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from platforms.base import SessionState
-from platforms.sagemaker.state import failure, observed
+from platforms.sagemaker.state import failure, lost_its_instance, observed
 
 START, END, NOW = 1_800_000_000, 1_800_003_600, 1_800_010_000
 
@@ -72,6 +72,26 @@ def test_a_job_that_got_no_machine_was_never_a_session_whatever_times_it_shows()
     assert observed({**job, "BillableTimeInSeconds": 0}, NOW).state is SessionState.ABSENT
     assert observed({**job, "BillableTimeInSeconds": 5}, NOW).state is SessionState.ENDED, "what is billed was one"
     assert observed(job, START + 10).state is SessionState.RUNNING, "a bill may come"
+
+
+@pytest.mark.parametrize(
+    ("status", "secondary", "stages", "lost"),
+    [
+        ("InProgress", "Interrupted", ["Training", "Interrupted"], True),
+        ("InProgress", "Training", ["Training", "Interrupted", "Starting", "Training"], True),
+        ("InProgress", "Restarting", [], True),
+        ("InProgress", "Training", ["Starting", "Downloading", "Training"], False),
+        ("Stopping", "Stopping", ["Training", "Interrupted", "Stopping"], False),
+        ("Stopped", "Stopped", ["Training", "Interrupted", "Stopping", "Stopped"], False),
+    ],
+)
+def test_a_lost_instance_is_noticed_also_when_there_is_another(
+    status: str, secondary: str, stages: list[str], *, lost: bool
+) -> None:
+    """What runs on the other one began anew from an old checkpoint."""
+    steps = [{"Status": name, "StartTime": at(START)} for name in stages]
+    assert lost_its_instance(description(status, secondary, SecondaryStatusTransitions=steps)) is lost
+    assert lost_its_instance(description(status, secondary)) is (secondary in {"Interrupted", "Restarting"})
 
 
 def test_a_failure_is_told_with_its_class() -> None:
