@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from scheduler.report.report import JobReport, QuotaNow, Report, Spent
 
 _NAMES_MAX = 10
+_RULES_MAX = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,9 @@ def _summary(report: Report) -> list[str]:
 
 def _needs(report: Report) -> Section:
     rows = tuple(tuple(map(_clean, (need.what, need.subject, need.why, need.remedy))) for need in report.needs)
-    broken = tuple(f"A rule was broken: {_clean(rule)}." for rule in report.broken_rules)
+    broken = tuple(f"A rule was broken: {_clean(rule)}." for rule in report.broken_rules[:_RULES_MAX])
+    if len(report.broken_rules) > _RULES_MAX:
+        broken = (*broken, f"{len(report.broken_rules) - _RULES_MAX} more rules were broken.")
     if not rows and not broken:
         return Section("What needs a person", ("Nothing.",))
     return Section("What needs a person", broken, Table(("what", "about", "why", "begin with"), rows) if rows else None)

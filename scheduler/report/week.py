@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from scheduler.core.ledger import cost_within, fold, seconds_within
 from scheduler.core.quota import MoneyQuota, RollingQuota, limit_at, windows
+from scheduler.core.reasons import show
 from scheduler.core.run import Ended, Lane, Outcome, Run
 from scheduler.core.window import Window
 
@@ -246,14 +247,14 @@ def _job_figures(
 def _violations(facts: WeekFacts, charges: Mapping[str, Sequence[Charge]]) -> Iterable[str]:
     for pool in facts.pools.values():
         for quota in pool.quotas:
-            measure, unit = (cost_within, "micro-dollars") if isinstance(quota, MoneyQuota) else (seconds_within, "s")
+            measure, form = (cost_within, _dollars) if isinstance(quota, MoneyQuota) else (seconds_within, _seconds)
             for window in _windows(quota, charges.get(pool.name, ()), facts.start, facts.end):
                 limit = limit_at(quota, window.start, facts.observed.get(pool.name, ()))
                 charged = measure(charges.get(pool.name, ()), window)
                 if charged - _told_too_late(facts, pool.name, window) > limit:
                     yield (
-                        f"quota: {pool.name} was charged {charged} {unit} of {limit} {unit} of {quota.name} "
-                        f"in the window from {window.start} to {window.end}"
+                        f"quota: {pool.name} was charged {form(charged)} of {form(limit)} of {quota.name} "
+                        f"in the window from {show(window.start)} to {show(window.end)}"
                     )
         yield from _session_violations(facts, pool)
     yield from _backward_checkpoints(facts.manifests)
@@ -274,6 +275,15 @@ def _told_too_late(facts: WeekFacts, pool: str, window: Window) -> int:
     )
 
 
+def _seconds(amount: int) -> str:
+    return f"{amount} s"
+
+
+def _dollars(amount: int) -> str:
+    """Return micro-dollars as dollars, to the last: a budget may be exceeded by little."""
+    return f"${amount / 1_000_000:.6f}"
+
+
 def _session_violations(facts: WeekFacts, pool: Pool) -> Iterable[str]:
     sessions = [(interval, run) for run in facts.runs if run.pool == pool.name and (interval := _interval(run))]
     for (start, end), run in sessions:
@@ -281,7 +291,7 @@ def _session_violations(facts: WeekFacts, pool: Pool) -> Iterable[str]:
             yield f"session: {run.key} ran {end - start} s, the cap of {pool.name} is {pool.session_cap_seconds} s"
         at_once = sum(1 for (other_start, other_end), _ in sessions if other_start <= start < other_end)
         if at_once > pool.sessions_max:
-            yield f"concurrency: {at_once} sessions on {pool.name} at {start}, allowed are {pool.sessions_max}"
+            yield f"concurrency: {at_once} sessions on {pool.name} at {show(start)}, allowed are {pool.sessions_max}"
 
 
 def _backward_checkpoints(manifests: Sequence[Manifest]) -> Iterable[str]:

@@ -136,7 +136,7 @@ def test_money_is_told_and_a_budget_over_its_limit_is_a_violation() -> None:
     entry = replace(spend(long), price_microdollars_per_hour=736_400)
     week = week_of(facts([long], [], pools={"kaggle": pool}, entries=[entry]))
     assert week.pools[0].cost_microdollars == 4 * 736_400
-    assert [text for text in week.violations if "1472800 micro-dollars of 1400000" in text] == list(week.violations)
+    assert [text for text in week.violations if "$1.472800 of $1.400000" in text] == list(week.violations)
     assert len(week.violations) == 2  # two hours of either day
 
 
