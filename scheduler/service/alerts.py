@@ -144,7 +144,7 @@ def _why(event: Event) -> str:
     after = event.data.get("to")
     told = event.data.get("why") or (after.get("message") or after.get("why") if isinstance(after, dict) else "")
     if not told and "seconds" in event.data:
-        told = f"{event.data['seconds']:+,} s"
+        told = f"{event.data['seconds'] / 3_600:+.2f} h"
     return _printable(str(told or ""))[:_WHY_MAX].strip()
 
 

@@ -169,7 +169,7 @@ def test_an_alert_tells_what_happened_to_whom_and_why() -> None:
     lines = letter["text"].splitlines()
     assert letter["subject"] == "Training: ufm: the job failed"
     assert lines[0] == "ufm: the job failed: CUDA out of  memory  [2J"
-    assert lines[1] == "kaggle: the account was used by something that is not ours: +2,700 s"
+    assert lines[1] == "kaggle: the account was used by something that is not ours: +0.75 h"
     assert lines[2].endswith(": a checkpoint is damaged: " + "x" * 200)
     assert lines[3] == "daemon: the daemon started"
     assert lines[20:] == ["and 3 more", "", "See: schedctl status"]
