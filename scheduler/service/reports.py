@@ -156,7 +156,8 @@ def needs(tx: Connection, since: int, now: int, alarms: Sequence[Event] | None =
     for event in events.tail(tx, kinds=ALARMS) if alarms is None else alarms:
         if since <= event.at < now:
             orphan = event.kind == "quota.orphan_suspected"
-            why = f"{event.data['seconds'] / 3_600:.2f} h that no run of ours explains" if orphan else str(event.data.get("why"))
+            unexplained = event.data.get("seconds", 0) / 3_600
+            why = f"{unexplained:.2f} h that no run of ours explains" if orphan else str(event.data.get("why"))
             remedy = f"schedctl runs list --pool {event.subject}" if orphan else "schedctl checkpoints verify"
             found.append(
                 Need("use by others suspected" if orphan else "checkpoint damaged", event.subject, why, remedy)
