@@ -233,9 +233,12 @@ def test_every_plan_keeps_every_promise(snapshot: Snapshot) -> None:
     """
     plan, later = Planner(QUICK).plan(snapshot), replace(snapshot, now=snapshot.now + 600)
     carried_on = Planner(QUICK).plan(later, plan)
-    for seen, found in ((snapshot, dispatch(snapshot)), (snapshot, plan), (later, carried_on)):
+    plain = dispatch(snapshot)
+    for seen, found in ((snapshot, plain), (snapshot, plan), (later, carried_on)):
         for promise in PROMISES:
             promise(seen, found)
+    # Prices may keep hours for later, but never all of them: no stall.
+    assert bool(plan.placements) == bool(plain.placements)
     for found in (plan, carried_on):
         assert found.bound is not None
         assert found.value <= found.bound * (1 + 1e-6) + 1e-6
@@ -243,16 +246,14 @@ def test_every_plan_keeps_every_promise(snapshot: Snapshot) -> None:
 
 @given(snapshots())
 @settings(max_examples=40)
-def test_all_layers_plan_something_whenever_the_dispatcher_does(snapshot: Snapshot) -> None:
-    """Prices may keep hours for later, but never all of them: no stall."""
-    plan, plain = Planner(QUICK).plan(snapshot), dispatch(snapshot)
-    assert bool(plan.placements) == bool(plain.placements)
+def test_no_deadline_apart_all_layers_are_worth_what_the_dispatcher_is_worth(snapshot: Snapshot) -> None:
+    """Where deadlines are firm, a plan may give up value for them."""
     soft = Planner(replace(QUICK, firm_deadlines=False)).plan(snapshot)
-    assert soft.value >= plain.value * (1 - 1e-9)
+    assert soft.value >= dispatch(snapshot).value * (1 - 1e-9)
 
 
 @given(snapshots(), st.data())
-@settings(max_examples=40)
+@settings(max_examples=25)
 def test_any_order_of_the_input_gives_the_same_plan(snapshot: Snapshot, data: st.DataObject) -> None:
     """Also when an earlier plan is carried on."""
     jobs = tuple(data.draw(st.permutations(snapshot.jobs)))

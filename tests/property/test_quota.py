@@ -65,10 +65,8 @@ def test_rolling_quota_allows_what_fits_and_no_second_more(
 ) -> None:
     """Holds in the future count, and what expires while the session runs is given to it."""
     allowed = longest(RollingQuota("q", limit, SPAN), charges, start, cap)
-    within = [
-        end for end in range(start, 90) if sum(seconds_of(charges).get(s, 0) for s in range(end - SPAN, end)) > limit
-    ]
-    if within:
+    used = seconds_of(charges)
+    if any(sum(used.get(s, 0) for s in range(end - SPAN, end)) > limit for end in range(start, 90)):
         # The limit is overrun already: nothing may be added where it hurts.
         assert allowed == 0 or rolling_adds_nothing(limit, charges, start, allowed)
     else:
