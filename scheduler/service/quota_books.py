@@ -7,12 +7,13 @@ closed: launching blind could spend hours that are not there.
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING
 
-from platforms.base import PlatformError
+from platforms.base import PlatformError, StopChannel
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, seconds_within
 from scheduler.core.quota import CalendarQuota, ObservedLimit
-from scheduler.core.run import Ended, Running, Stopping
+from scheduler.core.run import Ended, Running, Stopping, stop
 from scheduler.core.window import Window
 from scheduler.service.snapshot import LOOK_BACK_SECONDS
 from scheduler.store import events, ledger, limits, runs
@@ -22,13 +23,14 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from platforms.base import QuotaReading
+    from platforms.base import Platform, QuotaReading
     from scheduler.core.plan import Placement
     from scheduler.core.pool import Pool
     from scheduler.core.run import Run
     from scheduler.service.ports import Ports
 
 READ_EVERY_SECONDS = 600
+_LOOK_WALL_SECONDS = 2.0  # books are not read more often than this, whatever the clock says
 SETTLED_SECONDS = 600  # how long after a run's end its bill may still grow
 _LIVE_TOLERANCE_SECONDS = 120  # while sessions run, their beginnings are known to the poll only
 _ORPHAN_SECONDS = 900  # more than polls and queues explain: somebody or something uses the account
@@ -77,7 +79,34 @@ def read_books(ports: Ports, pools: Iterable[str], now: int) -> set[str]:
                 limits.open_pool(tx, name, now)
             for reading in readings:
                 _enter(ports, tx, ports.pools[name], reading, now)
+        for reading in readings:
+            _ask_to_leave(ports, ports.pools[name], platform, reading, now)
     return readable
+
+
+def _ask_to_leave(ports: Ports, pool: Pool, platform: Platform, reading: QuotaReading, now: int) -> None:
+    """Ask sessions to save while there is still time to, when others used what they were to have.
+
+    At the quota's end the platform may cut them off. Those that cannot be asked are left to it.
+    """
+    window = Window(reading.start, reading.end)
+    with ports.database.read() as tx:
+        running = [run for run in runs.live(tx) if run.pool == pool.name and isinstance(run.state, Running)]
+    left = max(0, reading.limit_seconds - reading.used_seconds)
+    wanted = sum(window.overlap(now, run.deadline) for run in running)
+    until_next_look = max(READ_EVERY_SECONDS, math.ceil(_LOOK_WALL_SECONDS / ports.clock.wall_seconds(1.0)))
+    if left >= wanted or left > len(running) * (until_next_look + pool.stop_margin_seconds):
+        return
+    try:
+        seen = platform.find([run.key for run in running], now)
+    except PlatformError as error:
+        ports.log.warning("quota.sessions_unknown", pool=pool.name, why=str(error))
+        return
+    why = f"the quota is nearly used up: {left} s of it are left, the sessions that run were to have {wanted} s"
+    for run in running:
+        if run.key in seen and seen[run.key].heeds is not StopChannel.NONE:
+            with ports.write() as tx:
+                runs.change_state(tx, run.key, run.state, stop(run.state, why, now), "stop", now)
 
 
 def _enter(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now: int) -> None:
@@ -94,9 +123,7 @@ def _enter(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now:
         if ours != window:
             # Its week is not the one that was declared: what it leaves us now still rules.
             limit += explained_seconds(charges, live, ours, now) - reading.used_seconds
-        limits.observe(
-            tx, pool.name, ObservedLimit(quota, ours.start, ours.end, max(0, limit), now, f"{pool.platform} at {now}")
-        )
+        limits.observe(tx, pool.name, ObservedLimit(quota, ours.start, ours.end, max(0, limit), now, pool.platform))
     difference = reading.used_seconds - explained_seconds(charges, live, window, now)
     settled = not live and all(run.state.at < now - SETTLED_SECONDS for run in recent if isinstance(run.state, Ended))
     if difference == 0 or (not settled and difference <= _LIVE_TOLERANCE_SECONDS):

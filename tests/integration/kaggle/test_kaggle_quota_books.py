@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from jobs.spec import JobSpec
-from platforms.base import LaunchRequest, QuotaReading
+from platforms.base import LaunchRequest, Observed, QuotaReading, SessionState, StopChannel
 from platforms.fake import FakeCloud, FakePlatform
 from scheduler.clock import starting_now
 from scheduler.core.ledger import EntryKind, LedgerEntry, seconds_within
 from scheduler.core.plan import Placement, Seat
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota
-from scheduler.core.run import Ended, Lane, Outcome, Run
+from scheduler.core.run import Ended, Lane, Outcome, Run, Running, Stopping
 from scheduler.core.window import WEEK, Calendar, Window
 from scheduler.service.housekeeping import find_strays
 from scheduler.service.ports import Ports
@@ -100,6 +100,40 @@ def test_a_week_that_is_not_the_declared_one_still_leaves_what_it_leaves(ports: 
         booked = seconds_within(ledger.charges(tx, 0)["kaggle"], Window(START, START + WEEK))
     assert (seen.quota, seen.start, seen.end) == (QUOTA.name, START, START + WEEK)
     assert seen.limit - booked == 40_000 - 30_000 - 2_000
+
+
+@pytest.mark.parametrize(
+    ("reported", "deadline", "heeds", "stops"),
+    [
+        (99_400, NOW + 20_000, StopChannel.STORE, True),
+        (99_000, NOW + 20_000, StopChannel.STORE, False),  # there is time until the next look
+        (99_400, NOW + 500, StopChannel.STORE, False),  # it ends before the quota does
+        (99_400, NOW + 20_000, StopChannel.NONE, False),  # asking is no use, and the place may be lenient
+    ],
+)
+def test_sessions_are_asked_to_save_before_others_have_used_the_quota_up(
+    ports: Ports,
+    cloud: FakeCloud,
+    monkeypatch: pytest.MonkeyPatch,
+    reported: int,
+    deadline: int,
+    heeds: StopChannel,
+    stops: bool,
+) -> None:
+    """Kaggle may cut off what runs when the week is used up, and throws away what such a session would have left."""
+    running = Running("ufm/v1", NOW - 4_000)
+    run = Run("uff-ufm-0001", "kaggle", (Lane(0, "ufm", 1, (0,), None),), NOW - 5_000, deadline, deadline, running)
+    with ports.write() as tx:
+        jobs.add(tx, JobSpec("ufm", "main", ("true",), 100, 10.0), NOW)
+        runs.insert(tx, run, NOW)
+    seen = Observed(run.key, SessionState.RUNNING, "ufm/v1", NOW - 4_000, heeds=heeds)
+    monkeypatch.setattr(ports.platforms["kaggle"], "find", lambda _keys, _now: {run.key: seen})
+    cloud.quota = [reading(reported)]
+    read_books(ports, ["kaggle"], NOW)
+    with ports.database.read() as tx:
+        (found,) = runs.live(tx)
+    assert isinstance(found.state, Stopping) == stops
+    assert not isinstance(found.state, Stopping) or "600 s of it are left" in found.state.why
 
 
 def test_the_books_are_closed_only_when_no_bill_can_grow_any_more(ports: Ports, cloud: FakeCloud) -> None:
