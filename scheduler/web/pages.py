@@ -192,6 +192,7 @@ class Pages:
                 "reports",
                 tx,
                 report=found,
+                first_day=self._day(found.start),
                 sent=outbox.sent_by_period(tx, WEEKLY).get(label, {}),
                 document=document_of(found),
                 curves=[(name, picture) for name, picture in curves if picture],

@@ -124,6 +124,7 @@ def test_the_archive_shows_what_was_sent_and_not_what_the_books_say_now(
         assert told == {
             "week": "2026-W40", "channel": "email", "sent": world.now, "subject": body["subject"], "text": body["text"]
         }  # fmt: skip
+        assert "/?from=2026-09-28" in {a.get("href") for a in read(site, "/reports/2026-W40").all("a")}
         for path in ("/reports", "/reports/2026-W40"):
             assert "/reports/2026-W40/letters/slack" in {a.get("href") for a in read(site, path).all("a")}, path
         assert "was forgotten" in site.get("/reports/2026-W39/letters/email").text
