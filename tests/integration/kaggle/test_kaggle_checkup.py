@@ -86,6 +86,8 @@ def test_all_is_well_and_the_probe_leaves_nothing(examine: Examine, account: Acc
     code, checks = examine(None, options, "--probe")
     assert (code, {check["grade"] for check in checks.values()}) == (0, {"ok"}), checks
     assert checks["probe"]["found"].endswith("and may look at its account")
+    assert checks["quota"]["found"] == "30.0 of 30.0 GPU hours are left this week"
+    assert checks["credentials"]["found"] == f"alice, by {account.folder / 'kaggle.json'}"
     assert account.place.kernels == {}
     assert not account.place.sessions()[0].terms.is_gpu  # it costs no GPU time
     assert account.place.gpu_seconds_used(0, account.now()) == 0
