@@ -68,6 +68,10 @@ class PerKind(Mapping[str, V]):
             raise KeyError(pool)
         return found
 
+    def __contains__(self, pool: object) -> bool:  # a dict would answer as directly
+        kind = self.kinds.get(pool) if isinstance(pool, str) else None
+        return kind is not None and self.values_by_kind[kind] is not None
+
     def __iter__(self) -> Iterator[str]:
         return (pool for pool, kind in self.kinds.items() if self.values_by_kind[kind] is not None)
 

@@ -157,8 +157,15 @@ class _Builder:
         np, edges = self.np, self.edges
         begins = np.maximum(self.release[:, None], edges[:-1][None, :])
         left = np.clip(edges[1:][None, :] - begins, 0, None).astype(np.float64)
-        everyone = np.arange(len(self.job))
-        self._add(self.job * self.spans + self.span, everyone, np.ones(len(self.job)), left.ravel())
+        # A job whose work takes no more seconds than that needs no such row. Rows of the first span, whose end comes
+        # nearer, always stay: the next programme shall have the shape of this one.
+        slowest = np.full(len(self.jobs), np.inf)
+        np.minimum.at(slowest, self.job, self.steps)
+        tight = (self.remaining / slowest)[:, None] > left
+        tight[:, 0] = True
+        row_of = np.where(tight.ravel(), np.cumsum(tight.ravel()) - 1, -1)[self.job * self.spans + self.span]
+        kept = np.nonzero(row_of >= 0)[0]
+        self._add(row_of[kept], kept, np.ones(len(kept)), left[tight])
         early = self.before_deadline
         begins = np.maximum(edges[self.span[early]], self.release[self.job[early]])
         room = np.clip(self.due[early] - begins, 0, None).astype(np.float64)

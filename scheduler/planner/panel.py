@@ -108,6 +108,8 @@ class Panel:
 
 def _thriftiest(job: JobView, pool: Pool) -> int:
     """Return the device count with the most steps per device."""
+    if pool.devices_per_session == 1:
+        return 1
     most = min(max(job.needs.devices_min, job.needs.devices_max), pool.devices_per_session)
     counts = range(job.needs.devices_min, most + 1)
     return max(counts, key=lambda devices: (job.speed(pool.name, devices) / devices, -devices))

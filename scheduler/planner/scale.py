@@ -72,7 +72,10 @@ def below_the_core(snapshot: Snapshot, parts: Parts) -> list[Deferral]:
     planned = {job.name for part in parts.snapshots for job in part.jobs}
     progress = {job.name: job.done_step / max(1, job.target_step) for job in snapshot.jobs}
     progress.update(snapshot.finished)
-    names = sorted(view.pool.name for view in snapshot.pools)
+    views = sorted(snapshot.pools, key=lambda view: view.pool.name)
+    firsts = {kind_of(view.pool): view.pool.name for view in reversed(views)}
+    # Whoever may use a pool mostly may use the first of its kind: one look instead of hundreds.
+    names = sorted((view.pool.name for view in views), key=lambda name: (name not in firsts.values(), name))
     outbid = {
         name: Outbid(name, "denser work that fills the hours several times over", None, None, None) for name in names
     }
