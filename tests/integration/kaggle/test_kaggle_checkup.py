@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from platforms.base import Checked, PlatformError
 from platforms.emulators.kaggle.rules import Fault
 from platforms.kaggle import checkup
 
@@ -68,17 +69,31 @@ WRONG: dict[str, tuple[dict[str, str], str, int, str]] = {
 
 
 @pytest.mark.parametrize("case", WRONG)
-def test_wrong_credentials_are_named(examine: Examine, tmp_path: Path, case: str) -> None:
+def test_wrong_credentials_are_named(account: Account, tmp_path: Path, case: str) -> None:
     environment, content, mode, says = WRONG[case]
-    options = {}
+    settings = {"emulator": account.server.address, "pause_milliseconds": "0"}
     if mode:
-        options["credentials"] = private(tmp_path / "key", content, mode)
+        settings["credentials"] = private(tmp_path / "key", content, mode)
     elif content == "missing":
-        options["credentials"] = str(tmp_path / "missing")
-    code, checks = examine(environment, options)
-    assert code == 9, checks
-    bad = [check for check in checks.values() if check["grade"] == "bad"]
-    assert any(says in f"{check['found']} {check.get('remedy', '')}" for check in bad), bad
+        settings["credentials"] = str(tmp_path / "missing")
+    environment = {"HOME": str(tmp_path), **environment}
+    found = [told(check) for check in checkup.checks(settings, environment, float(account.now()), probe=False).values()]
+    assert any(text.startswith("bad") and says in text for text in found), found
+    assert not any("canary" in text for text in found)
+
+
+def told(check: Callable[[], Checked]) -> str:
+    try:
+        checked = check()
+    except PlatformError as error:
+        return f"bad {error}"
+    return f"{checked.grade} {checked.found} {checked.remedy}"
+
+
+def test_a_doctor_that_finds_something_wrong_says_so_with_its_exit_code(examine: Examine) -> None:
+    code, checks = examine({"KAGGLE_USERNAME": "alice", "KAGGLE_KEY": "canary"})
+    assert (code, checks["credentials"]["grade"], checks["accelerator"]["grade"]) == (9, "bad", "ok")
+    assert "are refused" in checks["credentials"]["found"]
 
 
 def test_all_is_well_and_the_probe_leaves_nothing(examine: Examine, account: Account) -> None:
