@@ -176,7 +176,7 @@ class Lane:
     def _publish(self) -> None:
         """Components first, manifest last; nothing when no step was made or the store is down."""
         world, step = self.world, self._step()
-        if step <= (self.published_step or 0) or world.shelves.down:
+        if step <= (self.published_step or 0) or not self.session.can_write:
             return
         content = f"{self.job} {step} {self.attempt}".encode()
         digest = hashlib.sha256(content).hexdigest()
@@ -195,10 +195,11 @@ class Lane:
             "components": [{"name": "model.bin", "sha256": digest, "bytes": len(content)}],
         }
         world.checkpoints.publish(self.job, step, key, self.session.key)
-        world.shelves.put(blob_key(self.job, digest), content)
-        world.shelves.put(key, json.dumps(manifest).encode())
+        self.session.write(blob_key(self.job, digest), content)
+        self.session.write(key, json.dumps(manifest).encode())
         self.published, self.published_step = key, step
-        world.damage_at_random(key, blob_key(self.job, digest))
+        objects = self.session.kept if self.session.place.relays else world.shelves.objects
+        world.damage_at_random(key, blob_key(self.job, digest), objects)
 
     def _beat(self, phase: str, **more: Any) -> dict[str, Any]:
         document = {
@@ -226,8 +227,8 @@ class Lane:
     def _leave(self, outcome: str, why: str, error_class: str | None = None) -> None:
         self.open = False
         document = self._beat("ended", outcome=outcome, why=why, error_class=error_class, message="")
-        if not self.fate.forgets_result and not self.world.shelves.down:
+        if not self.fate.forgets_result and self.session.can_write:
             key = f"runs/{self.session.key}/lane-{self.index}/result.json"
             if key not in self.world.shelves.objects:
-                self.world.shelves.put(key, json.dumps(document).encode())
+                self.session.write(key, json.dumps(document).encode())
         self.session.lane_left()

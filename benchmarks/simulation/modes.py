@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 # Every kind of trouble and every way out of it: a swarm that never meets one of them proves less than it says.
 MUST_BE_MET = (
     "artifact outage met",
+    "books read",
+    "brought home",
     "checkpoint damaged",
     "checkpoint unreadable",
     "clock jump",
@@ -54,6 +56,8 @@ MUST_BE_MET = (
     "wrong accelerator",
     "log checkpoint.quarantined",
     "log launch.unknown",
+    "log collect.failed",
+    "log quota.unreadable",
     "log report.unknown",
     "people: cancel",
     "people: hold",

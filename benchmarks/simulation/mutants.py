@@ -17,7 +17,7 @@ from scheduler.core.job import Queued
 from scheduler.core.ledger import EntryKind
 from scheduler.core.reconcile import Finish, reconcile
 from scheduler.core.run import Reserved, Submitting
-from scheduler.service import apply, cycle, launch, observe, retention
+from scheduler.service import apply, cycle, launch, observe, quota_books, retention
 from scheduler.store import checkpoints, jobs, ledger, outbox, watched
 
 if TYPE_CHECKING:
@@ -63,6 +63,18 @@ def _silent(real: Any) -> Any:
     """Do nothing at all."""
     del real
     return lambda *_, **__: None
+
+
+def _hopes(real: Any) -> Any:
+    def bring_home(ports: Any, ended: Any, seen: Any, now: int) -> None:
+        real(ports, ended, seen, now)
+        seen.unread.clear()
+
+    return bring_home
+
+
+def _settled(real: Any) -> Any:
+    return lambda charges, _live, window, now: real(charges, [], window, now)
 
 
 def _empty(real: Any) -> Any:
@@ -300,6 +312,11 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("nothing kept", "retention keeps no newest", retention, "verdicts", _nothing_stays),
     Mutant("blobs swept", "components go though a manifest names them", retention, "_named", _unnamed),
     Mutant("gone is proven", "a session that vanished is not looked for", cycle, "reconcile", _steps(_all_proven)),
+    Mutant("nothing brought home", "what a platform keeps is left there", observe, "_bring_home", _silent),
+    Mutant("end before home", "an end is believed though nothing came home", observe, "_bring_home", _hopes),
+    Mutant(
+        "books read late", "what live sessions use is called unexplained", quota_books, "explained_seconds", _settled
+    ),
     Mutant("no activation", "a job with a seat stays queued", job_arrows, "activate", _stays),
 )
 

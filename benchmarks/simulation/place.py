@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+from random import Random
 from typing import TYPE_CHECKING
 
+from benchmarks.simulation.bills import calendar_windows, within
+from benchmarks.simulation.faults import Fate
+from benchmarks.simulation.mood import GOOD
 from benchmarks.simulation.session import Session
-from platforms.base import Capabilities, Observed, Refused, SessionState, Unreachable
+from platforms.base import Capabilities, Observed, QuotaReading, Refused, SessionState, Unreachable
+from scheduler.core.quota import CalendarQuota
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -13,8 +18,11 @@ if TYPE_CHECKING:
     from benchmarks.simulation.faults import Faults
     from benchmarks.simulation.world import World
     from platforms.artifacts.base import BlobStore
-    from platforms.base import LaunchRequest, QuotaReading
+    from platforms.base import LaunchRequest
     from scheduler.core.pool import Pool
+
+_KEEP_BOOKS = 0.7  # of the places that could
+_RELAYS = 0.25
 
 
 class Place:
@@ -26,6 +34,8 @@ class Place:
         self.name = pool.name
         self.tells_times = tells_times
         self.cancels = cancels
+        self.counted = _counted(world, pool) if tells_times else None  # the quota of which it tells what is used
+        self.relays = _relays(world, pool)  # it keeps what sessions publish until it is asked for it
         self.sessions: dict[str, Session] = {}
         self.down = False
         self.exhausted_until = 0  # somebody else used up the account
@@ -103,6 +113,45 @@ class Place:
         """Return what was billed, one interval per session."""
         return [bill for session in self.sessions.values() if (bill := session.bill()) is not None]
 
+    def reading(self) -> QuotaReading | None:
+        """Return what the platform's own books say of the present window; None where it keeps none."""
+        quota, now = self.counted, self.world.now
+        if quota is None:
+            return None
+        start, end = next(calendar_windows(quota.calendar, now, now + 1))
+        return QuotaReading(quota.name, start, end, quota.limit_seconds, within(self.bills(), start, end))
+
+    def hand_over(self, key: str, each: Callable[[str], None]) -> None:
+        """Put what an ended session left here into the store, components first; ``each`` may cut it short."""
+        session = self.sessions.get(key)
+        if session is None or session.live:
+            return
+        while session.kept:
+            name = next(iter(session.kept))
+            each(name)
+            self.world.shelves.put(name, session.kept.pop(name))
+            self.world.sometimes("brought home")
+
+
+def _relays(world: World, pool: Pool) -> bool:
+    """Draw whether what sessions publish stays with the platform. Who knows of a session too late lacks its work."""
+    mood = world.scenario.mood
+    rng = Random(f"files of {pool.name} in {world.scenario.seed}")
+    return mood.honest and not mood.rates.stall and mood != GOOD and rng.random() < _RELAYS
+
+
+def _counted(world: World, pool: Pool) -> CalendarQuota | None:
+    """Draw of which quota the platform keeps books, None for most.
+
+    Where clocks are wrong, daemons stand still or platforms lie, books and ledger may differ for good reasons.
+    """
+    mood = world.scenario.mood
+    quotas = [quota for quota in pool.quotas if isinstance(quota, CalendarQuota)]
+    if not quotas or not mood.honest or mood.clock_jumps_per_week or mood.rates.stall:
+        return None
+    rng = Random(f"books of {pool.name} in {world.scenario.seed}")
+    return rng.choice(quotas) if rng.random() < _KEEP_BOOKS else None
+
 
 class SimulatedPlatform:
     """The adapter: a Platform each call of which is a fault point."""
@@ -110,7 +159,11 @@ class SimulatedPlatform:
     def __init__(self, place: Place, faults: Faults) -> None:
         self._place = place
         self._faults = faults
-        self.capabilities = Capabilities(cancels=place.cancels, visibility_seconds=place.pool.visibility_seconds)
+        self.capabilities = Capabilities(
+            reports_quota=place.counted is not None,
+            cancels=place.cancels,
+            visibility_seconds=place.pool.visibility_seconds,
+        )
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
         """Start a session; see Platform.launch."""
@@ -158,14 +211,32 @@ class SimulatedPlatform:
         yield from ()
 
     def read_quota(self, now: int) -> Sequence[QuotaReading]:
-        """Tell nothing; see Platform.read_quota."""
+        """Return the books, where there are some; see Platform.read_quota."""
         del now
-        return ()
+
+        def effect() -> Sequence[QuotaReading]:
+            self._reach("read_quota")
+            found = self._place.reading()
+            self._place.world.sometimes("books read")
+            return [] if found is None else [found]
+
+        return self._faults.call(f"books {self._place.name}", effect, self._failure("read_quota"))
 
     def collect(self, key: str, into: BlobStore, now: int) -> None:
-        """Bring nothing home, because sessions write to the store themselves; see Platform.collect."""
+        """Bring home what the platform kept; see Platform.collect."""
         del into, now
-        self._faults.call(f"collect {key}", lambda: self._reach("collect"), self._failure("collect"))
+
+        def each(name: str) -> None:
+            if self._faults.point(f"carry {name} <") is Fate.ERROR:
+                raise Unreachable(self._place.name, "collect", "injected on the way")
+
+        def effect() -> None:
+            self._reach("collect")
+            if self._place.world.shelves.down:
+                raise Unreachable(self._place.name, "collect", "the store takes nothing")
+            self._place.hand_over(key, each)
+
+        self._faults.call(f"collect {key}", effect, self._failure("collect"))
 
     def strays(self, known: Collection[str], now: int) -> Sequence[Observed]:
         """Return nothing; see Platform.strays."""

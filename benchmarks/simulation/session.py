@@ -53,6 +53,7 @@ class Session:
         self.ended_at: int | None = None
         self.detail = ""
         self.swept = False
+        self.kept: dict[str, bytes] = {}  # what the platform has of it and the store does not
         self.lanes: list[Lane] = []
         world.agenda.add(self.starts_at, self._begin)
 
@@ -112,6 +113,18 @@ class Session:
             for lane in self.lanes:
                 lane.preempt(warned=self.fate.warned)
             self.end("preempted" if self.fate.warned else "lost its machine")
+
+    def write(self, key: str, data: bytes) -> None:
+        """Publish an object: into the store, or to the platform where it waits to be asked for."""
+        if self.place.relays:
+            self.kept[key] = data
+        else:
+            self.world.shelves.put(key, data)
+
+    @property
+    def can_write(self) -> bool:
+        """Whether what a lane publishes is taken."""
+        return self.place.relays or not self.world.shelves.down
 
     def lane_left(self) -> None:
         """A lane has said its last word; the session ends after the last one."""

@@ -54,6 +54,10 @@ class Failure(Exception):
         self.traced = traced
         super().__init__(f"seed {self.seed}, point {self.point}: {violation}")
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Let it travel from a worker: its attributes say everything, and simulations stay where they are."""
+        return Failure.__new__, (Failure, str(self)), self.__dict__
+
     @property
     def replay(self) -> str:
         """Return the command that shows it again."""

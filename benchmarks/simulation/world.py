@@ -185,17 +185,17 @@ class World:
             forgets_result=self._chance(mood.forgets_result),
         )
 
-    def damage_at_random(self, manifest: str, blob: str) -> None:
+    def damage_at_random(self, manifest: str, blob: str, objects: dict[str, bytes]) -> None:
         """Let a published checkpoint rot, or be published in part by a store that is not atomic."""
         if self._chance(self.mood.damaged):
             self.sometimes("checkpoint damaged")
             self.checkpoints.damage(manifest)
-            self.shelves.objects[blob] = bytes(len(self.shelves.objects[blob]))
+            objects[blob] = bytes(len(objects[blob]))
         elif self._chance(self.mood.torn):
             self.sometimes("torn upload")
             self.checkpoints.damage(manifest)
             key = self.rng.choice((manifest, blob))
-            self.shelves.objects[key] = self.shelves.objects[key][: len(self.shelves.objects[key]) // 2]
+            objects[key] = objects[key][: len(objects[key]) // 2]
 
     def refuse_at_random(self, place: Place) -> None:
         """Raise Refused when the platform is in the mood."""

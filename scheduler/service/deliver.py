@@ -16,7 +16,7 @@ from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Protocol
 
 from config.secret import Redactor
-from scheduler.store import events, outbox
+from scheduler.store import events, lease, outbox
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -186,6 +186,8 @@ def deliver(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:
         channel = channels.get(letter.channel)
         if channel is None:
             continue  # of a channel no longer configured: it waits until it is again
+        if letter is not waiting[0] and not _still_waits(ports, letter):
+            continue
         try:
             left_out = channel.send(f"{letter.kind}-{letter.period}", letter.body)
         except DeliveryFailed as error:
@@ -196,6 +198,13 @@ def deliver(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:
         ports.log.info("letter.sent", kind=letter.kind, period=letter.period, channel=letter.channel)
         if left_out:
             ports.log.warning("letter.incomplete", kind=letter.kind, channel=letter.channel, why=left_out)
+
+
+def _still_waits(ports: Ports, letter: Letter) -> bool:
+    """Whether nobody has sent it while the letters before it took their time. Raises Fenced."""
+    with ports.database.read() as tx:
+        lease.fence(tx, ports.epoch)
+        return outbox.waits(tx, letter.id)
 
 
 def _failed(ports: Ports, letter: Letter, error: DeliveryFailed, now: int) -> None:

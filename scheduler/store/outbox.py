@@ -62,6 +62,7 @@ _PENDING = (
     .where(outbox.c.sent_at.is_(None), outbox.c.retry_at <= bindparam("now"))
     .order_by(outbox.c.id)
 )
+_WAITS = select(outbox.c.id).where(outbox.c.id == bindparam("id"), outbox.c.sent_at.is_(None))
 _STUCK = (
     select(outbox.c.kind, outbox.c.period, outbox.c.channel, outbox.c.attempts, outbox.c.why)
     .where(outbox.c.sent_at.is_(None), outbox.c.attempts >= bindparam("attempts"))
@@ -86,6 +87,11 @@ def pending(tx: Connection, now: int) -> list[Letter]:
     """Return the messages to send now, oldest first."""
     rows = tx.execute(_PENDING, {"now": now})
     return [Letter(*row[:4], codec.load(row.body), *row[5:]) for row in rows]
+
+
+def waits(tx: Connection, id: int) -> bool:  # noqa: A002 - the column's name
+    """Whether a message is still to be delivered."""
+    return tx.execute(_WAITS, {"id": id}).first() is not None
 
 
 def sent_by_period(tx: Connection, kind: str) -> dict[str, dict[str, int | None]]:

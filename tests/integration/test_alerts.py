@@ -31,7 +31,7 @@ class Silent:
 
 
 def ports_on(database: Database) -> Any:
-    return cast("Any", SimpleNamespace(database=database, write=database.write, log=Silent(), pools={}))
+    return cast("Any", SimpleNamespace(database=database, epoch=0, write=database.write, log=Silent(), pools={}))
 
 
 class Box:

@@ -113,7 +113,7 @@ class Journal:
 
 
 def ports_on(database: Database) -> Any:
-    return cast("Any", SimpleNamespace(database=database, write=database.write, log=Journal(), pools={}))
+    return cast("Any", SimpleNamespace(database=database, epoch=0, write=database.write, log=Journal(), pools={}))
 
 
 def put(database: Database, channel: str = "email") -> bool:

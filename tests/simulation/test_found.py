@@ -5,12 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 from unittest.mock import patch
 
+import pytest
+
 from benchmarks.simulation.checks import net_of
 from benchmarks.simulation.database import Laboratory
 from benchmarks.simulation.faults import NO_RATES
 from benchmarks.simulation.place import SimulatedPlatform
 from benchmarks.simulation.scenario import steady_scenario
-from benchmarks.simulation.simulation import Simulation
+from benchmarks.simulation.simulation import SilentLog, Simulation
 from jobs.checkpoint import Component, Manifest, manifest_key
 from platforms.base import Observed, SessionState
 from scheduler.core.ledger import EntryKind, LedgerEntry
@@ -18,9 +20,11 @@ from scheduler.core.reconcile import Accept, Facts, Finish, Sighting, reconcile
 from scheduler.core.run import Lane, Outcome, Run, Running, Submitting
 from scheduler.core.window import DAY
 from scheduler.service.apply import apply
+from scheduler.service.deliver import deliver
 from scheduler.service.observe import Observation
 from scheduler.service.watch import watch
-from scheduler.store import checkpoints, events, jobs, ledger, runs, watched
+from scheduler.store import checkpoints, events, jobs, ledger, outbox, runs, watched
+from scheduler.store.errors import Fenced
 
 
 def _facts(*, complete: bool, results: dict[int, dict[str, object]]) -> Facts:
@@ -134,3 +138,33 @@ def test_what_was_given_up_and_ran_after_all_is_booked_when_its_platform_shows_i
     with ports.database.read() as tx:
         assert watched.everything(tx) == []
         assert [event.kind for event in events.tail(tx, kinds=["session.late"])] == ["session.late"] * 2
+
+
+def test_a_letter_that_another_daemon_sent_while_this_one_stood_still_is_not_sent_again(laboratory: Laboratory) -> None:
+    # Seed 2000012: the list of letters was read once, and the daemon stood still between the first and the second.
+    simulation = Simulation(laboratory, steady_scenario())
+    simulation.boot()
+    ports, now, sent = simulation.ports, simulation.world.now, []
+    assert ports is not None
+    with ports.write() as tx:
+        for channel in ("email", "slack"):
+            outbox.add(tx, "alerts", "1", channel, {"subject": "news", "text": "news"}, now)
+
+    class Carrier:
+        def __init__(self, name: str) -> None:
+            self.name = name
+
+        def send(self, key: str, body: object) -> None:
+            sent.append(self.name)
+
+    carriers = {name: Carrier(name) for name in ("email", "slack")}
+
+    class StandsStill(SilentLog):
+        def info(self, event: str, **fields: object) -> None:
+            simulation.boot()
+            assert simulation.ports is not None
+            deliver(simulation.ports, carriers, now)
+
+    with pytest.raises(Fenced):
+        deliver(replace(ports, log=StandsStill(simulation)), carriers, now)
+    assert sent == ["email", "slack"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import re
 import shlex
 import sys
@@ -32,6 +33,8 @@ def test_a_failure_of_a_seed_can_be_shown_again(
 ) -> None:
     failure = hunt(laboratory, BROKEN, range(1, 13))
     assert failure is not None
+    # Found by a worker, it comes to the process that tells it: a failure that could not travel killed them all.
+    assert pickle.loads(pickle.dumps(failure)).report() == failure.report()  # noqa: S301 - made in this very line
     *last, summary, _, replay = failure.report().split("\n")
     assert re.fullmatch(rf"seed {failure.seed}, point {failure.point}: .+", summary)
     assert replay == f"replay: python benchmarks/simulate.py --seed {failure.seed} --weeks 2"
