@@ -12,6 +12,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import cache
 from itertools import islice
+from multiprocessing import active_children
 from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
@@ -58,7 +59,10 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        if kind is not None:  # nobody waits for what they are at
+            for child in active_children():
+                child.terminate()
         self._pool.shutdown(cancel_futures=True)
         shutil.rmtree(self.folder, ignore_errors=True)
 
