@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from jobs.spec import Needs
 from scheduler.core.plan import Placement, Plan, Seat
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota, RollingQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK, Calendar
-from scheduler.planner import Options, Planner, plan_week, value, verify
+from scheduler.planner import Options, Planner, layers, plan_week, value, verify
 from scheduler.planner.book import Book
 from scheduler.planner.case import make_case
 from scheduler.planner.dispatch import fill
 from scheduler.planner.policy import Schedule
+from scheduler.planner.score import Score
 from scheduler.planner.search import first_candidates
 
 NOW = 1_763_769_600  # Saturday 22 November 2025, 00:00 UTC
@@ -142,3 +145,16 @@ def test_foresight_changes_neither_value_nor_bound() -> None:
     assert far.value == value(week, far.placements)
     assert far.bound is not None
     assert far.value <= far.bound
+
+
+def test_what_the_search_leaves_for_later_may_not_cost_the_horizon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A walk that follows worth after the horizon to an emptier week is not followed; to an equal week it is."""
+    week = snapshot(job("main", 8, 60, 1.6), *(job(f"m{n}", 3, 12) for n in range(6)))
+    planner = Planner(Options(search_steps=0, foresight_seconds=3 * WEEK))
+    best = planner.choose(make_case(week), None, []).candidate
+    late = {"emptier": best.schedule.placements[1:], "equal": best.schedule.placements}
+
+    for name, followed in (("emptier", False), ("equal", True)):
+        walked = replace(best, schedule=Schedule(late[name], {}), score=Score(0, best.score.value + 1_000))
+        monkeypatch.setattr(layers, "improve", lambda *_, found=walked: found)
+        assert (planner.choose(make_case(week), None, []).candidate is walked) == followed
