@@ -32,7 +32,8 @@ def agenda(case: Case, incumbent: Plan) -> dict[int, tuple[Appointment, ...]]:
             and not _already_runs(case, jobs[seat.job].view.name, placement.start)
         ]
         if seated:
-            found.setdefault(pool, []).append(Appointment(max(placement.start, case.now), tuple(seated)))
+            start = max(placement.start, case.now)
+            found.setdefault(pool, []).append(Appointment(start, tuple(seated), placement.end - start))
     return {pool: tuple(appointments) for pool, appointments in found.items()}
 
 

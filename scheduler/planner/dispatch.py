@@ -32,6 +32,8 @@ Key = tuple[int, float, float, int]
 URGENT, ORDINARY = 0, 1
 # How long a session of an earlier plan is waited for before its place is given away.
 PATIENCE_SECONDS = 7_200
+# How much longer than planned it may last: others are planned to follow it.
+SLOWER_SECONDS = 1_800
 # When so many of the densest jobs cannot pay the price, the rest will not either.
 REFUSALS_MAX = 12
 
@@ -291,6 +293,7 @@ class _Dispatcher:
     def _appointed_session(self, pool: int, due: Appointment, room: int) -> Session | None:
         jobs = [job for job in due.jobs if job in self.keys]
         group = self.case.classes[self.case.class_of[pool]]
+        room = min(room, due.seconds + SLOWER_SECONDS)
         return compose(group, room, jobs[0], jobs, self.remaining) if jobs and room else None
 
     def _update_room(self, now: int, pool: int, rooms: dict[int, int]) -> None:

@@ -39,6 +39,8 @@ if TYPE_CHECKING:
 
 # A new plan must be worth this much more than the one in force, or meet more deadlines.
 EPSILON = 0.01
+# By luck alone one search finds so much more than another; no plan is changed for that.
+SEARCHED_EPSILON = 0.02
 # How far beyond the horizon the daemon looks for what work would bring there.
 FORESIGHT_SECONDS = 3 * WEEK
 # Beyond this many jobs pools and jobs are planned in parts.
@@ -105,7 +107,7 @@ class Planner:
         # alone may let the densest work wait, so the horizon's own value must not fall.
         if _within(case, found) >= _within(case, best):
             best = found
-        kept = self._keep(case, incumbent, best, prices)
+        kept = self._keep(case, incumbent, best, prices, SEARCHED_EPSILON if steps > 0 else EPSILON)
         made_by = "incumbent" if kept else "prices" if bound is not None else "dispatch"
         return Choice(kept or best, prices, bound, made_by, solved)
 
@@ -175,15 +177,17 @@ class Planner:
         warning = f"the verifier refused the plan made in parts: {violations[0]}"
         return replace(dispatch(snapshot), made_by="fallback", warnings=(*plan.warnings, warning))
 
-    def _keep(self, case: Case, incumbent: Plan | None, best: Candidate, prices: Prices | None) -> Candidate | None:
-        """Return the incumbent carried on, unless the new plan is clearly better."""
+    def _keep(
+        self, case: Case, incumbent: Plan | None, best: Candidate, prices: Prices | None, epsilon: float
+    ) -> Candidate | None:
+        """Return the incumbent carried on, unless the new plan is clearly better, by ``epsilon``."""
         if incumbent is None or not incumbent.placements:
             return None
         policy = replace(best.policy, agenda=agenda(case, incumbent))
         kept = attempt(case, policy, best.bids, prices)
-        better = best.score.on_time > kept.score.on_time or best.score.value > kept.score.value * (1 + EPSILON)
+        better = best.score.on_time > kept.score.on_time or best.score.value > kept.score.value * (1 + epsilon)
         # What a step would bring elsewhere counts today as well: by that alone a dear job waits as gladly as not.
-        dearer = best.score.value >= kept.score.value and _within(case, best) > _within(case, kept) * (1 + EPSILON)
+        dearer = best.score.value >= kept.score.value and _within(case, best) > _within(case, kept) * (1 + epsilon)
         return None if better or dearer else kept
 
 

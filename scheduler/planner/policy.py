@@ -19,10 +19,14 @@ PHASES = 8
 
 @dataclass(frozen=True, slots=True)
 class Appointment:
-    """A session to repeat from an earlier plan: at ``start``, led by the first of ``jobs`` that can come."""
+    """A session to repeat from an earlier plan: at ``start``, led by the first of ``jobs`` that can come.
+
+    It was to last ``seconds``; a little more is granted, for a job that has turned out slower.
+    """
 
     start: int
     jobs: tuple[int, ...]
+    seconds: int = NEVER
 
 
 class Admission(Protocol):

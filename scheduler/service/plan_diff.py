@@ -69,26 +69,34 @@ def compare(
 def session_changes(before: Plan, after: Plan, launched: Sequence[Run]) -> tuple[SessionChange, ...]:
     """Return the sessions that differ, by start; ``launched`` are the runs reserved between the two plans."""
     changes: list[SessionChange] = []
-    runs_left, new = list(launched), sorted(after.placements, key=_by_start)
+    runs: dict[tuple[str, frozenset[str]], list[Run]] = {}
+    for run in launched:
+        runs.setdefault((run.pool, frozenset(lane.job for lane in run.lanes)), []).append(run)
+    new = dict(enumerate(sorted(after.placements, key=_by_start)))
+    same: dict[object, list[int]] = {}
+    alike: dict[frozenset[str], list[int]] = {}
+    for number, placement in new.items():
+        same.setdefault(_key(placement), []).append(number)
+        alike.setdefault(_jobs(placement), []).append(number)
     old: list[Placement] = []
     for placement in sorted(before.placements, key=_by_start):
-        run = next((run for run in runs_left if _is_run_of(placement, run)), None)
-        if run is not None:
-            runs_left.remove(run)
+        candidates = runs.get((placement.pool, _jobs(placement)), [])
+        started = next((run for run in candidates if _overlap(placement, run)), None)
+        if started is not None:
+            candidates.remove(started)
             changes.append(SessionChange("started", placement, None))
-        elif (same := next((found for found in new if _key(found) == _key(placement)), None)) is not None:
-            new.remove(same)
+        elif twins := same.get(_key(placement)):
+            del new[twins.pop(0)]
         else:
             old.append(placement)
     for placement in old:
-        moved = [found for found in new if _jobs(found) == _jobs(placement)]
+        moved = [number for number in alike.get(_jobs(placement), ()) if number in new]
         if moved:
-            target = min(moved, key=lambda found: (found.pool != placement.pool, found.start))
-            new.remove(target)
-            changes.append(SessionChange("moved", placement, target))
+            target = min(moved, key=lambda number: (new[number].pool != placement.pool, new[number].start))
+            changes.append(SessionChange("moved", placement, new.pop(target)))
         else:
             changes.append(SessionChange("vanished", placement, None))
-    changes += [SessionChange("appeared", None, placement) for placement in new]
+    changes += [SessionChange("appeared", None, placement) for placement in new.values()]
     return tuple(sorted(changes, key=lambda found: min(_by_start(p) for p in (found.before, found.after) if p)))
 
 
@@ -107,21 +115,16 @@ def _as_then(snapshot: Snapshot, launched: Sequence[Run]) -> Snapshot:
     return replace(snapshot, jobs=jobs, pools=pools)
 
 
-def _is_run_of(placement: Placement, run: Run) -> bool:
-    return (
-        run.pool == placement.pool
-        and {lane.job for lane in run.lanes} == _jobs(placement)
-        and placement.start < run.deadline
-        and run.planned_start < placement.end
-    )
+def _overlap(placement: Placement, run: Run) -> bool:
+    return placement.start < run.deadline and run.planned_start < placement.end
 
 
-def _jobs(placement: Placement) -> set[str]:
-    return {seat.job for seat in placement.seats}
+def _jobs(placement: Placement) -> frozenset[str]:
+    return frozenset(seat.job for seat in placement.seats)
 
 
 def _key(placement: Placement) -> tuple[str, int, int, frozenset[str]]:
-    return placement.pool, placement.start, placement.end, frozenset(_jobs(placement))
+    return placement.pool, placement.start, placement.end, _jobs(placement)
 
 
 def _by_start(placement: Placement) -> tuple[int, str]:

@@ -176,7 +176,7 @@ def test_a_weight_is_told_in_three_digits_and_never_too_low(weight: float) -> No
 
 
 def test_a_what_if_that_wins_nothing_keeps_the_plan_in_force() -> None:
-    """The daemon keeps its plan unless one percent is won, so the answer does too."""
+    """The daemon keeps its plan unless clearly more is won, so the answer does too."""
     snapshot = seed_week()
     incumbent = Planner(QUICK).plan(snapshot)
     plan, difference = what_if(snapshot, [SetWeight("m5", 2.01)], None, QUICK, incumbent)
