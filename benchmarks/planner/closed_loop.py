@@ -3,8 +3,8 @@
 Assumed as in the study the targets come from: mean time between failures 30 h and 12 h, four in ten SageMaker starts
 refused and tried again after ten minutes, set-up 0.35 h and 0.2 h with sigma 0.3, blocking checkpoints of 3 and 1
 minutes at the equal-n rule, true speeds off by sigma 0.2 and learned after a session, Kaggle's quota anywhere between
-26 and 38 hours in 15 % of the weeks, one to three hours of it used by somebody else in 5 %. A session is charged for as
-long as it lived; one that the quota no longer covers is ended by the platform and keeps what it has saved.
+26 and 38 hours in 15 % of the weeks, one to three hours of it used by somebody else on the first day of 5 %. A session
+is charged for as long as it lived; one that the quota no longer covers ends at once and keeps what it has saved.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Simulation:
         ]
         others = random.Random(seed + 2_000)
         self.takers = [
-            (EPOCH + week * WEEK + int(others.uniform(3 * HOUR, WEEK)), int(others.uniform(1, 3) * HOUR))
+            (EPOCH + week * WEEK + int(others.uniform(3 * HOUR, DAY)), int(others.uniform(1, 3) * HOUR))
             for week in range(weeks)
             if others.random() < TAKEN
         ]
