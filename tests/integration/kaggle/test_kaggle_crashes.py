@@ -35,6 +35,7 @@ from scheduler.store.engine import Database, open_database, upgrade
 Account = Any
 SCALE, LONG_SCALE = 1_800.0, 600.0  # a session that waits to be held must not reach its limit on a slow machine
 SESSION_SECONDS = 40_000
+LOOK_SECONDS = 0.05  # of real time between two cycles; who looks more often meets the same moments again and again
 LAUNCH_MOMENTS = 24  # of a life; they are the same whatever comes later
 VISIBLE_SECONDS, OVERDUE_SECONDS, LONG_OVERDUE_SECONDS = 900, 900, 36_000
 # Stands in for the payload, which takes a second to load: publishes one checkpoint by the book and leaves its last
@@ -214,7 +215,7 @@ def live_through(world: World, heard: bool | None = None) -> int:
         if not held and any(said(world.account) is heard for _ in world.live()):
             queue.hold(world.database, "ufm", "test", world.account.now(), "test")
             held = True
-        world.account.patience.wait(0.005)
+        world.account.patience.wait(LOOK_SECONDS)
     with world.database.read() as tx:
         pytest.fail(f"it was never settled: {runs.live(tx)}, {jobs.get(tx, 'ufm').state}")
 
