@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.core.reasons import Outbid, weight_rounded_up
 from scheduler.planner.layers import ALL_LAYERS, Options, Planner
+from scheduler.planner.search import SEARCHED_JOBS_MAX
 from scheduler.planner.session import terms
 from scheduler.planner.value import reference_rate
 from scheduler.planner.whatif import SetWeight, UnknownName, apply
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
 # The weight is known when this factor lies between one that starts the job and one that does not.
 CLOSE = 1.01
+CLOSE_AMONG_MANY = 1.03
 # From a first guess the weight moves by these factors until both sides are known.
 STRIDES = (1.02, 1.1, 1.4, 3.0, 30.0, 1e3, 1e6)
 # A weight so much less than the one that was found is tried again, so many times.
@@ -36,7 +38,7 @@ def explain(
     """Return why ``job`` does not start now, or None when it starts or runs. Raises UnknownName.
 
     ``incumbent`` is the plan in force. For a job that is outbid, ``weight_to_start`` is a weight with which planning
-    again does start it now, found by trying; about a percent less was seen not to.
+    again does start it now, found by trying; about a percent less (three among hundreds of jobs) was seen not to.
     """
     if all(view.name != job for view in snapshot.jobs):
         raise UnknownName("job", job, [view.name for view in snapshot.jobs])
@@ -55,11 +57,13 @@ def explain(
     # without the local search, which is most of the work; the last few make sure with it.
     light = Planner(replace(options, search_steps=0))
     guess = _guess(snapshot, view, reason)
-    near = _least(view.weight, guess, lambda weight: starts(weight, light))
-    found = _least(view.weight, near or guess, lambda weight: starts(weight, planner))
+    many = len(snapshot.jobs) > SEARCHED_JOBS_MAX  # then there is no search to do without, and a plan takes long
+    close = CLOSE_AMONG_MANY if many else CLOSE
+    near = None if many else _least(view.weight, guess, lambda weight: starts(weight, light))
+    found = _least(view.weight, near or guess, lambda weight: starts(weight, planner), close)
     if found is None:
         return reason
-    for _ in range(LOWER_LOOKS):
+    for _ in range(0 if many else LOWER_LOOKS):
         # A search may miss a weight and find a lower one: whoever tries a little less must not be surprised.
         lower = found / CLEARLY_LESS
         if lower <= view.weight or not starts(lower, Planner(options)):
@@ -79,14 +83,14 @@ def _guess(snapshot: Snapshot, view: JobView, reason: Outbid) -> float:
     return view.weight * (reason.price or 0.0) / brings if brings > 0 else 0.0
 
 
-def _least(low: float, guess: float, starts: Callable[[float], bool]) -> float | None:
+def _least(low: float, guess: float, starts: Callable[[float], bool], close: float = CLOSE) -> float | None:
     """Return a weight that starts the job, hardly above one that does not; None when no weight seems to.
 
     ``low`` does not start it. The search strides from ``guess`` until both sides are known and halves what lies
     between them, in ratio.
     """
     low = max(low, 1e-6)
-    high = guess if guess > low * CLOSE and starts(guess) else None
+    high = guess if guess > low * close and starts(guess) else None
     if high is None:
         low = base = max(low, guess)
         for stride in STRIDES:
@@ -105,7 +109,7 @@ def _least(low: float, guess: float, starts: Callable[[float], bool]) -> float |
                 low = base / stride
                 break
             high = base / stride
-    while high > low * CLOSE:
+    while high > low * close:
         middle = sqrt(low * high)
         if starts(middle):
             high = middle

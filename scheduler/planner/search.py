@@ -63,7 +63,7 @@ def steps_for(case: Case) -> int:
     """Return how many steps a case of this size deserves; with very many jobs a step moves nothing that matters."""
     if len(case.jobs) > SEARCHED_JOBS_MAX:
         return 0
-    longest = STEPS_MAX * WEEK // max(WEEK, case.snapshot.horizon_seconds)  # a step walks the whole horizon
+    longest = STEPS_MAX * 2 * WEEK // max(2 * WEEK, case.snapshot.horizon_seconds)  # a step walks the whole horizon
     return min(longest, EFFORT // max(1, len(case.jobs) * len(case.classes)))
 
 
