@@ -173,7 +173,7 @@ def _changed(cli: Cli, record: JobRecord, done: str) -> None:
         cli.out.data(document)
     elif isinstance(record.state, Active) and record.state.wish is not None:
         cli.out.line(f"{record.spec.name} {done} as soon as {record.state.run} has saved and ended.")
-        warn_of_loss(cli, record.state.run)
+        warn_of_loss(cli, record.state.run, record.spec.name)
     else:
         cli.out.line(f"{record.spec.name} {done}.")
     cli.wake_daemon()
