@@ -68,8 +68,9 @@ def recall(place: Place) -> bool:
 
 
 def live_folders(place: Place) -> set[str]:
-    """Return the folders of sessions that run on."""
-    return {str(session.terms.folder) for session in place.sessions() if session.live}
+    """Return the folders of sessions that run on. One that waits has none yet, whatever an earlier start began."""
+    sessions = [session for session in place.sessions() if session.live and session.started_at is not None]
+    return {str(session.terms.folder) for session in sessions}
 
 
 def _kernel(kernel: Kernel) -> dict[str, Any]:

@@ -139,7 +139,7 @@ class Session:
 
     def _run(self) -> None:
         folder = self.terms.folder
-        (folder / "tmp").mkdir()
+        (folder / "tmp").mkdir(exist_ok=True)  # a place that died just before it told of this has been here
         (folder / "source.py").write_text(self.terms.source)
         environment = {
             "PATH": f"{folder / 'bin'}:{os.environ.get('PATH', '')}",
@@ -159,10 +159,9 @@ class Session:
             environment["NO_PROXY"] = "127.0.0.1"
         _write_smi(folder / "bin" / "nvidia-smi", self.terms.gpus)
         for name in _STREAMS:
+            (folder / name).unlink(missing_ok=True)
             os.mkfifo(folder / name)
-        with self.changed:
-            self.status, self.started_at = "RUNNING", self.clock.now()
-            self.changed.notify_all()
+        began = self.clock.now()
         # A notebook has no file of its own, so a script that asks for __file__ fails there as it does here. The shell
         # writes down how it ended, for a place that is started anew and is not its parent. It writes into pipes with a
         # name, of which it holds both ends: a place that dies breaks none of them.
@@ -188,8 +187,11 @@ class Session:
                 start_new_session=True,
             )
             handed.close()  # from here on only the process holds them, so their end is its end
-            self.pid, self.ticks = process.pid, start_ticks(process.pid) or 0
-            self.note()
+            with self.changed:  # nobody hears that it runs before that is written down
+                self.pid, self.ticks = process.pid, start_ticks(process.pid) or 0
+                self.status, self.started_at = "RUNNING", began
+                self.note()
+                self.changed.notify_all()
             self._watch(process, readers)
 
     def _go_on(self) -> None:
