@@ -106,7 +106,7 @@ def check_truth(world: World, database: Database) -> None:
         if mood.clock_jumps_per_week:
             tolerance = 2 * _SKEW_SECONDS * (1 + len(place.sessions))
         expected = [bill for key, session in place.sessions.items() if key not in given_up and (bill := session.bill())]
-        pool = place.pool if mood.honest else _without_first_use(place.pool)
+        pool = place.pool if mood.honest and place.tells_times else _without_first_use(place.pool)
         check_bills(pool, expected, tolerance)
         for key in place.sessions.keys() & given_up.keys():
             _check_late(world, place.sessions[key], given_up[key])
@@ -116,7 +116,7 @@ def check_truth(world: World, database: Database) -> None:
 
 
 def _without_first_use(pool: Pool) -> Pool:
-    """Leave out quotas whose windows begin with the first use: nobody knows when that is while a platform hides it."""
+    """Leave out quotas whose windows begin with the first use: nobody knows when it is unless a platform tells."""
     return replace(pool, quotas=tuple(quota for quota in pool.quotas if not isinstance(quota, FirstUseQuota)))
 
 
