@@ -78,7 +78,8 @@ class Solver:
         highs.setOptionValue("time_limit", highs.getRunTime() + self._time_limit_seconds)
         highs.run()
         status = highs.getModelStatus()
-        if status != highspy.HighsModelStatus.kOptimal:
+        # Where no pool has any room there is nothing to decide, and the best of nothing is found.
+        if status not in {highspy.HighsModelStatus.kOptimal, highspy.HighsModelStatus.kModelEmpty}:
             self._loaded = None
             raise SolverFailed(f"HiGHS stopped with {highs.modelStatusToString(status)}")
         found = highs.getSolution()

@@ -168,3 +168,11 @@ def test_of_equal_pools_the_first_by_name_is_taken_however_they_are_listed() -> 
     for pools in (twins, twins[::-1]):
         plan = Planner(QUICK).plan(Snapshot(NOW, (only,), tuple(PoolView(pool) for pool in pools), WEEK))
         assert [placed.pool for placed in plan.placements] == ["kaggle-a"]
+
+
+def test_where_no_pool_has_any_room_there_is_nothing_to_warn_of() -> None:
+    snapshot = seed_week()
+    closed = tuple(replace(view, closed_until=NOW + WEEK) for view in snapshot.pools)
+    plan = Planner(QUICK).plan(replace(snapshot, pools=closed))
+    assert (plan.warnings, plan.placements) == ((), ())
+    assert plan.bound == 0
