@@ -100,10 +100,11 @@ def test_the_archive_shows_what_was_sent_and_not_what_the_books_say_now(
     make_world: Callable[..., World], serve: Any
 ) -> None:
     world = make_world()
+    html = '<!doctype html><style>p { color: red; }</style><p>41.0 h</p><img src="cid:week" alt="the week">'
     body = {
         "subject": "Training report 2026-W40",
         "text": f"41.0 h of {EVIL} were kept",
-        "html": '<!doctype html><style>p { color: red; }</style><p>41.0 h</p><img src="cid:week" alt="the week">',
+        "html": html,
         "pictures": {"week": "iVBORw0KGgo="},
     }
     with world.database.write() as tx:
@@ -113,7 +114,7 @@ def test_the_archive_shows_what_was_sent_and_not_what_the_books_say_now(
         outbox.add(tx, "weekly-report", "2026-W39", "email", {}, world.now - 99)
     with serve(world) as site:
         answer = site.get("/reports/2026-W40/letters/email")
-        assert answer.text == body["html"].replace("cid:week", "data:image/png;base64,iVBORw0KGgo=")
+        assert answer.text == html.replace("cid:week", "data:image/png;base64,iVBORw0KGgo=")
         assert answer.headers["content-security-policy"].endswith("; sandbox")
         assert "script-src" not in answer.headers["content-security-policy"]
         page = read(site, "/reports/2026-W40/letters/slack")
