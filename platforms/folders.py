@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import re
 import shutil
-import threading
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from platforms.base import Misconfigured, Unreachable
+from platforms.file_lock import take
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -20,8 +19,7 @@ _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}", re.ASCII)
 _LOCK = ".lock"
 _NEW = ".new-"  # a folder in the making
 _GONE = ".gone-"  # a folder in removal
-_LOCK_TRIES = 250
-_LOCK_WAIT_SECONDS = 0.02
+_LOCK_PATIENCE_SECONDS = 5.0
 _LOG_CHUNK_BYTES = 1 << 16
 
 
@@ -97,15 +95,7 @@ class Folders:
     def lock(self) -> Iterator[None]:
         """Hold the pool against other threads and daemons, for the moment in which sessions are counted."""
         with (self.root / _LOCK).open("rb") as handle:
-            patience = threading.Event()
-            for _ in range(_LOCK_TRIES):
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    patience.wait(_LOCK_WAIT_SECONDS)
-            else:
-                raise TimeoutError(f"another process holds {self.root / _LOCK}")
+            take(handle, _LOCK_PATIENCE_SECONDS)
             yield
 
     @contextmanager

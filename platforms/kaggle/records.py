@@ -9,17 +9,17 @@ from __future__ import annotations
 import fcntl
 import json
 import os
-import threading
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal
+
+from platforms.file_lock import take
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from pathlib import Path
 
-_LOCK_TRIES = 3_000
-_LOCK_WAIT_SECONDS = 0.1
+_LOCK_PATIENCE_SECONDS = 300.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,13 +135,5 @@ class Records:
     def held(self, key: str) -> Iterator[None]:
         """Hold a key against other threads and daemons. Raises TimeoutError when somebody else keeps it."""
         with (self._root / f"{key}.lock").open("ab") as handle:
-            patience = threading.Event()
-            for _ in range(_LOCK_TRIES):
-                try:
-                    fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError:
-                    patience.wait(_LOCK_WAIT_SECONDS)
-            else:
-                raise TimeoutError(f"another process holds {key}")
+            take(handle, _LOCK_PATIENCE_SECONDS)
             yield

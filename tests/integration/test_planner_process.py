@@ -11,25 +11,10 @@ from pathlib import Path
 import pytest
 
 from benchmarks.crashes.processes import until
-from jobs.spec import Needs
+from benchmarks.planner.small import crowded_box
 from platforms.local.processes import read_stat
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota
-from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
-from scheduler.core.window import DAY, HOUR, Calendar
 from scheduler.planner import Options, Planner
 from scheduler.service.planner_process import PlannerHost
-
-NOW = 1_763_769_600 // DAY * DAY
-POOL = Pool("box", "fake", "gpu", (CalendarQuota("day", 4 * HOUR, Calendar("day")),), session_cap_seconds=2 * HOUR)
-
-
-def snapshot(weight: float = 1.0) -> Snapshot:
-    jobs = tuple(
-        JobView(f"j{n}", weight + n, 9 * HOUR, 0, Needs(), {"box": Rate(1.0)}, {"box": 300}, {"box": 30})
-        for n in range(6)
-    )
-    return Snapshot(NOW, jobs, (PoolView(POOL),))
 
 
 def gone(pid: int) -> bool:
@@ -57,18 +42,18 @@ def acting(body: str, patience_seconds: float = 60.0) -> PlannerHost:
 
 def test_plans_are_the_same_as_inside_also_with_a_plan_in_force() -> None:
     inside, host = Planner(), PlannerHost(Options())
-    first, second = inside.plan(snapshot()), host.plan(snapshot(), None)
+    first, second = inside.plan(crowded_box()), host.plan(crowded_box(), None)
     assert second == first
-    assert host.plan(snapshot(2.0), second) == inside.plan(snapshot(2.0), first)
+    assert host.plan(crowded_box(2.0), second) == inside.plan(crowded_box(2.0), first)
     host.rest()
 
 
 def test_a_planner_that_was_killed_is_replaced_within_the_same_plan() -> None:
     host = PlannerHost(Options())
-    before = host.plan(snapshot(), None)
+    before = host.plan(crowded_box(), None)
     killed = pid_of(host)
     os.kill(killed, signal.SIGKILL)
-    assert host.plan(snapshot(), None) == before
+    assert host.plan(crowded_box(), None) == before
     assert pid_of(host) != killed
     host.rest()
 
@@ -83,31 +68,31 @@ def test_a_planner_that_was_killed_is_replaced_within_the_same_plan() -> None:
 )
 def test_one_that_never_plans_is_said_and_the_plain_dispatcher_plans(body: str, why: str) -> None:
     host = acting(body, 1.0 if "sleep" in body else 60.0)
-    plan = host.plan(snapshot(), None)
+    plan = host.plan(crowded_box(), None)
     host.rest()
     assert plan.placements, "training goes on"
     assert any(why in warning and "plain dispatcher" in warning for warning in plan.warnings), plan.warnings
 
 
 def test_without_a_program_to_start_it_says_so_and_plans() -> None:
-    plan = PlannerHost(Options(), ("/nowhere/python",)).plan(snapshot(), None)
+    plan = PlannerHost(Options(), ("/nowhere/python",)).plan(crowded_box(), None)
     assert plan.placements
     assert "did not start" in plan.warnings[0]
 
 
 def test_it_ends_when_no_plan_was_wanted_for_a_while_and_comes_back() -> None:
     host = PlannerHost(Options())
-    before = host.plan(snapshot(), None)
+    before = host.plan(crowded_box(), None)
     pid = pid_of(host)
     host.rest_when_idle(100.0, 10.0)
     host.rest_when_idle(109.0, 10.0)
     assert not gone(pid)
-    host.plan(snapshot(), before)
+    host.plan(crowded_box(), before)
     host.rest_when_idle(111.0, 10.0)
     assert not gone(pid)
     host.rest_when_idle(121.0, 10.0)
     assert gone(pid)
-    assert host.plan(snapshot(), None) == before
+    assert host.plan(crowded_box(), None) == before
     host.rest()
 
 
@@ -116,9 +101,9 @@ def test_it_ends_with_a_daemon_that_was_killed(tmp_path: Path) -> None:
     code = (
         "import sys\n"
         "sys.path.insert(0, sys.argv[1])\n"
-        "from test_planner_process import PlannerHost, Options, snapshot\n"
+        "from test_planner_process import PlannerHost, Options, crowded_box\n"
         "host = PlannerHost(Options())\n"
-        "host.plan(snapshot(), None)\n"
+        "host.plan(crowded_box(), None)\n"
         "print(host._child.pid, flush=True)\n"
         "sys.stdin.read()\n"
     )

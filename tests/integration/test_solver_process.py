@@ -11,24 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from jobs.spec import Needs
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota
-from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
-from scheduler.core.window import DAY, HOUR, Calendar
+from benchmarks.planner.small import crowded_box
 from scheduler.planner import Options, Planner, verify
 from scheduler.service.solver_process import SolverHost
-
-NOW = 1_763_769_600 // DAY * DAY
-POOL = Pool("box", "fake", "gpu", (CalendarQuota("day", 4 * HOUR, Calendar("day")),), session_cap_seconds=2 * HOUR)
-
-
-def snapshot(weight: float = 1.0) -> Snapshot:
-    jobs = tuple(
-        JobView(f"j{n}", weight + n, 9 * HOUR, 0, Needs(), {"box": Rate(1.0)}, {"box": 300}, {"box": 30})
-        for n in range(6)
-    )
-    return Snapshot(NOW, jobs, (PoolView(POOL),))
 
 
 def broken(body: str) -> SolverHost:
@@ -49,9 +34,9 @@ def test_plans_are_the_same_as_with_the_solver_inside() -> None:
     inside, host = Planner(), SolverHost()
     first, second = Planner(Options(solver=host)), Planner(Options(solver=host))
     for weight in (1.0, 2.0, 1.5):
-        found = first.plan(snapshot(weight))
-        assert (found.digest, found.bound, found.warnings) == (*_digest_and_bound(inside.plan(snapshot(weight))), ())
-        assert second.plan(snapshot(weight + 5)).warnings == ()
+        found = first.plan(crowded_box(weight))
+        assert (found.digest, found.bound, found.warnings) == (*_digest_and_bound(inside.plan(crowded_box(weight))), ())
+        assert second.plan(crowded_box(weight + 5)).warnings == ()
 
 
 def _digest_and_bound(plan: object) -> tuple[object, object]:
@@ -72,33 +57,33 @@ def test_a_solver_that_dies_or_hangs_costs_the_bound_alone(body: str, why: str) 
     limit = 0.0 if "sleep" in body else 20.0
     planner = Planner(Options(solver=broken(body), time_limit_seconds=limit))
     for _ in range(2):
-        plan = planner.plan(snapshot())
+        plan = planner.plan(crowded_box())
         assert plan.bound is None
         assert why in plan.warnings[0]
         assert "without a bound" in plan.warnings[0]
-        assert verify(snapshot(), plan) == []
+        assert verify(crowded_box(), plan) == []
         assert plan.placements
 
 
 def test_a_solver_that_died_is_started_again() -> None:
     host = SolverHost()
     planner = Planner(Options(solver=host))
-    assert planner.plan(snapshot()).bound is not None
+    assert planner.plan(crowded_box()).bound is not None
     assert host._child is not None
     os.kill(host._child.pid, signal.SIGKILL)
-    assert "was ended by SIGKILL" in planner.plan(snapshot(2.0)).warnings[0]
-    assert planner.plan(snapshot(2.0)).warnings == ()
+    assert "was ended by SIGKILL" in planner.plan(crowded_box(2.0)).warnings[0]
+    assert planner.plan(crowded_box(2.0)).warnings == ()
 
 
 def test_a_program_that_does_not_exist_is_a_warning() -> None:
-    plan = Planner(Options(solver=SolverHost(("/nowhere/python",)))).plan(snapshot())
+    plan = Planner(Options(solver=SolverHost(("/nowhere/python",)))).plan(crowded_box())
     assert "did not start" in plan.warnings[0]
     assert plan.placements
 
 
 def test_the_child_goes_with_its_host() -> None:
     host = SolverHost()
-    Planner(Options(solver=host)).plan(snapshot())
+    Planner(Options(solver=host)).plan(crowded_box())
     child = host._child
     assert child is not None
     del host
@@ -113,7 +98,7 @@ def test_the_child_goes_when_its_parent_is_killed() -> None:
         f"sys.path.insert(0, {str(Path(__file__).parent)!r})\n"
         "from test_solver_process import *\n"
         "host = SolverHost()\n"
-        "Planner(Options(solver=host)).plan(snapshot())\n"
+        "Planner(Options(solver=host)).plan(crowded_box())\n"
         "os.kill(os.getpid(), 9)\n"
     )
     parent = subprocess.Popen([sys.executable, "-c", code], stderr=subprocess.PIPE, text=True)

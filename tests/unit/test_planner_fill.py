@@ -6,12 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from jobs.spec import Needs
+from benchmarks.planner.cases import EPOCH as NOW
+from benchmarks.planner.cases import KAGGLE, SAGEMAKER
+from benchmarks.planner.small import job
 from scheduler.core.plan import Placement, Plan, Seat
-from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota, RollingQuota
+from scheduler.core.quota import RollingQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
-from scheduler.core.window import DAY, HOUR, WEEK, Calendar
+from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner import Options, Planner, layers, plan_week, value, verify
 from scheduler.planner.book import Book
 from scheduler.planner.case import make_case
@@ -19,38 +20,6 @@ from scheduler.planner.dispatch import fill
 from scheduler.planner.policy import Schedule
 from scheduler.planner.score import Score
 from scheduler.planner.search import first_candidates
-
-NOW = 1_763_769_600  # Saturday 22 November 2025, 00:00 UTC
-KAGGLE = Pool(
-    "kaggle",
-    "kaggle",
-    "t4",
-    (CalendarQuota("week", 30 * HOUR, Calendar("week", "UTC", 5)),),
-    sessions_max=2,
-    stop_margin_seconds=0,
-)
-SAGEMAKER = Pool(
-    "sagemaker",
-    "sagemaker",
-    "g4dn",
-    (CalendarQuota("day", 4 * HOUR, Calendar("day", "UTC")),),
-    session_cap_seconds=4 * HOUR,
-    stop_margin_seconds=0,
-)
-
-
-def job(name: str, weight: float, hours: float, speedup: float = 1.2) -> JobView:
-    return JobView(
-        name=name,
-        weight=weight,
-        target_step=int(hours * HOUR),
-        done_step=0,
-        needs=Needs(),
-        rates={"kaggle": Rate(speedup), "sagemaker": Rate(1.0)},
-        setup_seconds={"kaggle": 720, "sagemaker": 720},
-        checkpoint_seconds={"kaggle": 0, "sagemaker": 0},
-        reference_rate=1.0,
-    )
 
 
 def snapshot(*jobs: JobView, pools: tuple[PoolView, ...] = (PoolView(KAGGLE), PoolView(SAGEMAKER))) -> Snapshot:
