@@ -9,7 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from jobs.spec import Gate, Needs
 from scheduler.core.pool import Pool
@@ -68,7 +68,14 @@ class PerKind(Mapping[str, V]):
             raise KeyError(pool)
         return found
 
-    def __contains__(self, pool: object) -> bool:  # a dict would answer as directly
+    # A dict answers both as directly; what Mapping makes of them raises and catches a KeyError.
+    def get(self, pool: str, default: Any = None, /) -> Any:
+        """Return the value for ``pool``, or ``default`` where there is none."""
+        kind = self.kinds.get(pool)
+        found = None if kind is None else self.values_by_kind[kind]
+        return default if found is None else found
+
+    def __contains__(self, pool: object) -> bool:
         kind = self.kinds.get(pool) if isinstance(pool, str) else None
         return kind is not None and self.values_by_kind[kind] is not None
 

@@ -85,6 +85,9 @@ class Panel:
             rate = np.where(speed > 0, speed * np.maximum(0.0, pace) / length, 0.0)
         self.rate: Floats = np.nan_to_num(rate)
         self.lanes: Floats = lanes
+        with np.errstate(divide="ignore"):
+            # By kind and job, for each step; without end where it cannot run.
+            self._lane_seconds = np.ascontiguousarray((lanes / self.rate).T)
 
     def density(self) -> Floats:
         """Return by job the value per lane-second where it makes most."""
@@ -95,14 +98,15 @@ class Panel:
         """Return what all jobs together could earn at most beyond ``prices`` (kind by span, per lane-second)."""
         np = self.np
         best = np.zeros(len(self.steps))
+        cheapest = np.empty(len(self.steps))
         for span, worth in enumerate(discount):
+            cheapest.fill(np.inf)
+            with np.errstate(invalid="ignore"):  # no price times no end is no number, which fmin passes over
+                for kind, lane_seconds in enumerate(self._lane_seconds):
+                    np.fmin(cheapest, prices[kind, span] * lane_seconds, out=cheapest)
             late = np.where(self.deadline <= edges[span], LATE_FACTOR, 1.0)
-            open_now = self.release < edges[span + 1]
-            for kind in range(self.rate.shape[1]):
-                rate = self.rate[:, kind]
-                with np.errstate(divide="ignore", invalid="ignore"):
-                    net = self.worth * worth * late - prices[kind, span] * self.lanes[:, kind] / rate
-                best = np.maximum(best, np.where((rate > 0) & open_now, net, 0.0))
+            net = self.worth * worth * late - cheapest
+            np.maximum(best, np.where(self.release < edges[span + 1], net, 0.0), out=best)
         return float((best * self.steps).sum())
 
 

@@ -31,11 +31,10 @@ FIRST_BIDS = ((0.85, 0.8), (0.9, 0.0), (0.8, 1.0), (0.85, 1.0), (0.9, 1.0), (0.9
 SMALL = 800
 STEPS_MAX = 400
 SEARCHED_JOBS_MAX = 300
-# Of all steps one in so many bends the policy; every other pays for so many that rebuild the schedule. A plan of few
-# jobs is soon as good as it gets.
-BEND_ONE_IN = 4
-REBUILDS_PER_STEP = 3
-REBUILDS_OF_FEW = 2
+# What a step buys: so many bends of the policy and rebuilds of the schedule. A plan of few jobs is soon as good as it
+# gets, and bending gets it there last.
+BENDS, REBUILDS = 0.25, 2.25
+BENDS_OF_FEW, REBUILDS_OF_FEW = 0.03, 0.94
 FEW_JOBS = 20
 # A step costs about a microsecond per job and pool class; this buys one second.
 EFFORT = 120_000
@@ -95,11 +94,11 @@ def attempt(case: Case, policy: Policy, bids: Bids, prices: Prices | None) -> Ca
 
 def improve(case: Case, start: Candidate, prices: Prices, steps: int) -> Candidate:
     """Return the best candidate that ``steps`` seeded steps from ``start`` come across."""
-    if len(case.jobs) < 2:
+    if len(case.jobs) < 2 or steps <= 0:
         return start
-    bends = steps // BEND_ONE_IN
-    best = _bent(case, start, prices, bends)
-    rebuilds = (steps - bends) * (REBUILDS_OF_FEW if len(case.jobs) <= FEW_JOBS else REBUILDS_PER_STEP)
+    few = len(case.jobs) <= FEW_JOBS
+    best = _bent(case, start, prices, int(steps * (BENDS_OF_FEW if few else BENDS)))
+    rebuilds = int(steps * (REBUILDS_OF_FEW if few else REBUILDS))
     found = rebuild(case, Found(best.schedule, best.score), best.policy, prices, rebuilds)
     return replace(best, schedule=found.schedule, score=found.score)
 
