@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 
 _SHARE = 0.3  # of all seeds have mail at all: a week's report takes as long as a week's cycles
 _CHANNELS = ("email", "slack")
+_UNRECORDED = -1
 
 
 class Post:
@@ -73,7 +74,8 @@ class Post:
         if before is not None and before[1] != said:
             raise Violation("every report is sent once", f"{key} arrives again by {channel} in other words")
         self._world.sometimes("letter arrived" if before is None else "letter arrived again")
-        self.arrived[channel, key] = (self._faults.struck, said)
+        # Whoever stood still has lost the lease, and cannot write down that it was sent: the other will send it again.
+        self.arrived[channel, key] = (_UNRECORDED if overtaken else self._faults.struck, said)
 
     def check_complete(self) -> None:
         """Raise Violation unless the report of every week that began under a daemon arrived by every channel."""
