@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 _LOOPBACK = "127.0.0.1"
 _SERVICES = {"SageMaker", "ServiceQuotasV20190624"}  # what is not moto's; it knows no quotas to list
+_PATHS = 64  # so many can be at work at once; calls of one path take turns
 _STATUS = {400: "400 Bad Request", 500: "500 Internal Server Error"}
 
 
@@ -36,6 +37,8 @@ class Server:
         self._server: Any = None
         self.address = ""
         self.heard = 0  # how many calls there were
+        # Moto closes the file of an object that is written anew, also in the hands of another call that is at it.
+        self._paths = [threading.Lock() for _ in range(_PATHS)]
         self._operations: Mapping[str, Callable[[Mapping[str, Any]], dict[str, Any]]] = {
             "CreateTrainingJob": place.create,
             "DescribeTrainingJob": place.describe,
@@ -95,7 +98,8 @@ class Server:
             case Fault.DROP:
                 return _hang_up(environ)
         if operation not in self._operations:
-            answer: Iterable[bytes] = self._moto(environ, start)
+            with self._paths[hash(environ["PATH_INFO"]) % _PATHS]:
+                answer: Iterable[bytes] = self._moto(environ, start)
             return answer
         body = json.loads(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)) or b"{}")
         try:

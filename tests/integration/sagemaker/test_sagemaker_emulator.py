@@ -2,12 +2,15 @@
 
 import io
 import tarfile
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Any
 
 import pytest
 
 from platforms.artifacts.s3.client import connect
+from platforms.emulators.sagemaker.server import Server
 
 World = Any  # see conftest.py
 
@@ -246,3 +249,22 @@ def test_what_a_program_says_of_its_failure_is_told(account: Account) -> None:
     )
     account.train("failing", program)
     assert account.until("failing", "Failed")["FailureReason"] == "AlgorithmError: no such word, exit code: 3"
+
+
+def test_calls_for_one_object_take_turns(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Moto closes what is written anew under the hands of another writer, and answers with an error of the server."""
+    server, at_work, seen = Server(world.place), 0, []
+
+    def moto(environ: dict[str, Any], start: object) -> list[bytes]:
+        nonlocal at_work
+        at_work += 1
+        seen.append(at_work)
+        threading.Event().wait(0.1)
+        at_work -= 1
+        return [b""]
+
+    monkeypatch.setattr(server, "_moto", moto, raising=False)  # it is made when the server is entered
+    with ThreadPoolExecutor(4) as pool:
+        answers = [pool.submit(server._answer, {"PATH_INFO": "/bucket/one.json"}, lambda *_: None) for _ in range(4)]
+    assert [answer.result() for answer in answers] == [[b""]] * 4
+    assert seen == [1, 1, 1, 1]
