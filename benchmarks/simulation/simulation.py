@@ -197,9 +197,10 @@ class Simulation:
         self.cycles += 1
         if self.cycles > _CYCLES_MAX:
             raise Violation("all jobs finish", f"{self.cycles} cycles, and {self.people.unfinished()} are not done")
-        whole = False
+        whole, booted = False, self.holder
         try:
             cycle = self.cycle or self.boot()
+            booted = self.holder
             cycle.run()
             whole = cycle is self.cycle
             if self.scenario.habits.housekeeping and self.ports is not None and self.cycles % 4 == 0:
@@ -214,7 +215,8 @@ class Simulation:
                 self.cycle = None
         except (StoreFailure, OSError) as error:
             self.world.sometimes(f"cycle failed: {type(error).__name__}")
-        self._check(whole=whole)
+        # A daemon that took over during the housekeeping may have stopped anywhere.
+        self._check(whole=whole and booted == self.holder)
 
     def _check(self, *, whole: bool) -> None:
         """Look at the truth and at the database; ``whole`` says that the cycle went through."""

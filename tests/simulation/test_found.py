@@ -168,3 +168,25 @@ def test_a_letter_that_another_daemon_sent_while_this_one_stood_still_is_not_sen
     with pytest.raises(Fenced):
         deliver(replace(ports, log=StandsStill(simulation)), carriers, now)
     assert sent == ["email", "slack"]
+
+
+@pytest.mark.parametrize("takes_over", [False, True])
+def test_reasons_are_looked_for_unless_another_daemon_took_over_after_the_plan(
+    laboratory: Laboratory, *, takes_over: bool
+) -> None:
+    # Seed 2005270: the daemon stood still in its housekeeping; the one that took over ended a run, freed its job, and
+    # failed to read before it could plan. The checks believed the first one's plan to be the newest word.
+    simulation = Simulation(laboratory, steady_scenario())
+    simulation.people.fill_queue()
+    simulation.cycles = 15  # the next cycle is followed by housekeeping and by a look at everything
+
+    def housekeeping(*_: object) -> None:
+        if takes_over:
+            simulation.boot()
+
+    with (
+        patch("benchmarks.simulation.simulation.run_due", housekeeping),
+        patch("benchmarks.simulation.simulation.check_explained") as looked,
+    ):
+        simulation._tick()
+    assert looked.called is not takes_over
