@@ -55,7 +55,7 @@ def look_back(ports: Ports, now: int) -> bool:
     seen = Observation()
     read_manifests(ports, sorted(records), known, seen)
     found = _sessions(ports, records, now)
-    if seen.unlisted or found is None:
+    if seen.listed != set(records) or found is None:
         ports.log.warning("restore.waits", next="nothing is launched until everything has answered")
         return False
     _refresh(ports, seen, now)

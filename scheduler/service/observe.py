@@ -39,8 +39,8 @@ class Observation:
     """What was seen, by launch key and lane index.
 
     ``reachable`` names the pools whose platform answered. ``manifests`` are newly published checkpoints; ``bad``
-    pairs a manifest's key with what is wrong with it. ``unread`` names runs, and ``unlisted`` jobs, about which the
-    artifact store gave no answer: what they published may be more than what was seen.
+    pairs a manifest's key with what is wrong with it. ``unread`` names runs about which the artifact store gave no
+    answer; ``listed`` names the jobs all of whose manifests it told. Of others more may be published than was seen.
     """
 
     sightings: dict[str, Sighting] = field(default_factory=dict)
@@ -50,15 +50,15 @@ class Observation:
     manifests: list[Manifest] = field(default_factory=list)
     bad: list[tuple[str, str]] = field(default_factory=list)
     unread: set[str] = field(default_factory=set)
-    unlisted: set[str] = field(default_factory=set)
+    listed: set[str] = field(default_factory=set)
 
     def heard(self, run: Run) -> bool:
         """Whether a lane of the run has left a sign of life."""
         return any((run.key, lane.index) in self.heartbeats | self.results for lane in run.lanes)
 
     def is_complete(self, run: Run) -> bool:
-        """Whether everything that the run's lanes left in the artifact store was seen."""
-        return run.key not in self.unread and not any(lane.job in self.unlisted for lane in run.lanes)
+        """Whether everything that the run's open lanes left in the artifact store was seen."""
+        return run.key not in self.unread and all(lane.job in self.listed for lane in run.lanes if lane.outcome is None)
 
 
 def observe(
@@ -67,7 +67,7 @@ def observe(
     """Look at every live run once.
 
     ``known_steps`` is each job's newest recorded checkpoint step and ``known_keys`` the manifests already recorded:
-    the store is listed only for jobs whose payload claims more.
+    the store is listed only for jobs whose payload claims more, and for those that may be about to lose their seat.
     """
     seen = Observation()
     _ask_platforms(ports, runs, seen, now)
@@ -75,8 +75,7 @@ def observe(
     for run in runs:
         if not isinstance(run.state, Reserved):
             _read_lanes(ports, run, seen)
-    claims = _claimed_jobs(runs, seen, known_steps)
-    read_manifests(ports, claims, set(known_keys), seen)
+    read_manifests(ports, _jobs_to_list(runs, seen, known_steps, now), set(known_keys), seen)
     return seen
 
 
@@ -168,17 +167,27 @@ def _read_report(ports: Ports, key: str) -> dict[str, Any] | None:
     return report if isinstance(report, dict) else None
 
 
-def _claimed_jobs(runs: Sequence[Run], seen: Observation, known_steps: Mapping[str, int]) -> list[str]:
-    claimed: set[str] = set()
+def _jobs_to_list(runs: Sequence[Run], seen: Observation, known_steps: Mapping[str, int], now: int) -> list[str]:
+    """Return the jobs that claim a higher step than is known, and all those in runs of which something may end now.
+
+    Before an end no step counts: a session that passed over a damaged checkpoint publishes lower ones than that, and
+    while one manifest could not be read, a later one may have been.
+    """
+    wanted: set[str] = set()
     for run in runs:
-        for lane in run.lanes:
+        may_end = _may_end(run, seen, now)
+        for lane in (lane for lane in run.lanes if lane.outcome is None):
             report = seen.results.get((run.key, lane.index)) or seen.heartbeats.get((run.key, lane.index)) or {}
             step = report.get("checkpoint_step")
-            ahead = isinstance(step, int) and step > known_steps.get(lane.job, -1)
-            unsure = isinstance(run.state, Submitting) and run.key not in seen.sightings
-            if ahead or unsure or (_is_ended(run, seen) and lane.outcome is None):
-                claimed.add(lane.job)
-    return sorted(claimed)
+            if may_end or (isinstance(step, int) and step > known_steps.get(lane.job, -1)):
+                wanted.add(lane.job)
+    return sorted(wanted)
+
+
+def _may_end(run: Run, seen: Observation, now: int) -> bool:
+    """Whether the run, or a lane of it, may be closed on what was seen: by its end, its last word, or silence."""
+    silent = run.key not in seen.sightings and (isinstance(run.state, Submitting) or now > run.held_until)
+    return silent or _is_ended(run, seen) or any((run.key, lane.index) in seen.results for lane in run.lanes)
 
 
 def read_manifests(ports: Ports, jobs: Iterable[str], known_keys: set[str], seen: Observation) -> None:
@@ -188,8 +197,8 @@ def read_manifests(ports: Ports, jobs: Iterable[str], known_keys: set[str], seen
             keys = [key for key in ports.artifacts.keys(f"jobs/{job}/manifests/") if key not in known_keys]
         except StoreError as error:
             ports.log.warning("checkpoints.unreadable", job=job, why=str(error))
-            seen.unlisted.add(job)
             continue
+        seen.listed.add(job)
         for key in keys:
             if split_key(key) is None:
                 continue
@@ -200,7 +209,7 @@ def read_manifests(ports: Ports, jobs: Iterable[str], known_keys: set[str], seen
                 seen.bad.append((key, error.why))
             except StoreUnreachable as error:
                 ports.log.warning("checkpoint.unknown", key=key, why=str(error))
-                seen.unlisted.add(job)
+                seen.listed.discard(job)
             except StoreError as error:
                 ports.log.warning("checkpoint.unreadable", key=key, why=str(error))
             else:
