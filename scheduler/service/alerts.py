@@ -27,6 +27,8 @@ if TYPE_CHECKING:
     from scheduler.store.events import Event
 
 WEEKLY, ALERTS = "weekly-report", "alerts"
+_AGAIN = "weekly-report-again"  # there only after a report could not be made, until it is
+_AGAIN_SECONDS = 3_600
 _TOLD_ONCE_SECONDS = 6 * 3_600
 _SETTLED_SECONDS = 60
 _LINES_MAX = 20
@@ -60,7 +62,10 @@ class Mailing:
 
 
 def mail(ports: Ports, mailing: Mailing, now: int) -> None:
-    """Write what is due and deliver what waits. A report that cannot be made is an event, and tried again."""
+    """Write what is due, every report of a down time, and deliver what waits.
+
+    A report that cannot be made is an event. It is tried again every hour, and those of later weeks wait for it.
+    """
     if not mailing.channels:
         return
     with ports.database.read() as tx:
@@ -69,8 +74,9 @@ def mail(ports: Ports, mailing: Mailing, now: int) -> None:
         if name not in planned:
             with ports.write() as tx:
                 due.set_due(tx, name, mailing.weekly.window_at(now).end if name == WEEKLY else now)
-    if planned.get(WEEKLY, now + 1) <= now:
-        _write_report(ports, mailing, planned[WEEKLY], now)
+    due_at: int | None = planned.get(WEEKLY) if planned.get(_AGAIN, now) <= now else None
+    while due_at is not None and due_at <= now:
+        due_at = _write_report(ports, mailing, due_at, now)
     if ALERTS in planned and now >= planned[ALERTS] + mailing.alerts_every_seconds and not _is_quiet(mailing, now):
         watch_deadlines(ports, now)
         watch_gates(ports, now)
@@ -78,8 +84,8 @@ def mail(ports: Ports, mailing: Mailing, now: int) -> None:
     deliver(ports, mailing.channels, now)
 
 
-def _write_report(ports: Ports, mailing: Mailing, due_at: int, now: int) -> None:
-    """Write the report that was due at ``due_at``; after down time of weeks, the next look writes the next."""
+def _write_report(ports: Ports, mailing: Mailing, due_at: int, now: int) -> int | None:
+    """Write the report that was due at ``due_at``; return when the next is due, None when this one cannot be made."""
     week = last_week(due_at, mailing.zone)
     try:
         report = make_report(ports.database, ports.pools, week, mailing.zone, now)
@@ -91,13 +97,16 @@ def _write_report(ports: Ports, mailing: Mailing, due_at: int, now: int) -> None
         ports.log.exception("report.failed", week=week.label)
         with ports.write() as tx:
             events.append(tx, "report.failed", week.label, now, why=f"{type(error).__name__}: {error}")
-            # Later, but still due for the same week.
-            due.set_due(tx, WEEKLY, min(now + 3_600, mailing.weekly.window_at(due_at).end - 1))
-        return
+            # What names the week stays as it is: moved on by an hour it may name the next one.
+            due.set_due(tx, _AGAIN, now + _AGAIN_SECONDS)
+        return None
+    following = mailing.weekly.window_at(due_at).end
     with ports.write() as tx:
         for channel in mailing.channels:
             outbox.add(tx, WEEKLY, week.label, channel, body, now)
-        due.set_due(tx, WEEKLY, mailing.weekly.window_at(due_at).end)
+        due.set_due(tx, WEEKLY, following)
+        due.forget(tx, _AGAIN)
+    return following
 
 
 def _write_alerts(ports: Ports, mailing: Mailing, since: int, now: int) -> None:

@@ -124,6 +124,39 @@ def test_a_report_goes_out_once_a_week_across_clock_changes_and_down_time(databa
     assert "weekly-report-2026-W44" in weeks  # the week in which the clock goes back
 
 
+def test_one_look_after_weeks_of_down_time_brings_the_report_of_each_of_them(database: Database) -> None:
+    """Seed 2008766 of the simulation: one report with each look, and the daemon was down again before the third."""
+    box = Box()
+    mailing = Mailing({"box": box}, "UTC", Calendar("week", "UTC", 0, 8 * HOUR), 900, None)
+    for at in (NOW, NOW + 20 * DAY, NOW + 21 * DAY):
+        mail(ports_on(database), mailing, at)
+    assert [key for key in box.sent if key.startswith("weekly")] == [
+        "weekly-report-2026-W47",
+        "weekly-report-2026-W48",
+        "weekly-report-2026-W49",
+    ]
+
+
+def test_a_report_that_cannot_be_made_is_not_skipped_for_that_of_the_next_week(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However late it is tried: its week is that which was due, and those after it follow in their order."""
+    box = Box()
+    mailing = Mailing({"box": box}, "UTC", Calendar("week", "UTC", 0, 8 * HOUR), 900, None)
+    ports = ports_on(database)
+    mail(ports, mailing, NOW)
+    late = NOW + 14 * DAY
+    with monkeypatch.context() as patch:
+        patch.setattr(alerts, "make_report", lambda *_: 1 / 0)
+        for minute in range(120):
+            mail(ports, mailing, late + minute * 60)
+    with database.read() as tx:
+        failed = [event.subject for event in events.tail(tx) if event.kind == "report.failed"]
+    assert failed == ["2026-W47"] * 2, "once an hour"
+    mail(ports, mailing, late + 2 * HOUR)
+    assert [key for key in box.sent if key.startswith("weekly")] == ["weekly-report-2026-W47", "weekly-report-2026-W48"]
+
+
 def test_a_report_that_cannot_be_made_is_seen_and_comes_later_once(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
