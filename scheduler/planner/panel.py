@@ -58,14 +58,15 @@ class Panel:
         shape = (len(jobs), len(kinds))
         speed, setup, save = np.zeros(shape), np.zeros(shape), np.zeros(shape)
         lanes = np.ones(shape)
-        for row, job in enumerate(jobs):
-            for column, pool in enumerate(kinds):
-                if fits(job, pool) and allowed(job, pool):
-                    devices = _thriftiest(job, pool)
-                    speed[row, column] = job.speed(pool.name, devices)
-                    setup[row, column] = job.setup_seconds[pool.name]
-                    save[row, column] = job.checkpoint_seconds[pool.name]
-                    lanes[row, column] = devices
+        for column, pool in enumerate(kinds):
+            single = pool.devices_per_session == 1
+            rows = [row for row, job in enumerate(jobs) if allowed(job, pool) and fits(job, pool)]
+            found = [jobs[row] for row in rows]
+            devices = [1 if single else _thriftiest(job, pool) for job in found]
+            speed[rows, column] = [job.speed(pool.name, taken) for job, taken in zip(found, devices, strict=True)]
+            setup[rows, column] = [job.setup_seconds[pool.name] for job in found]
+            save[rows, column] = [job.checkpoint_seconds[pool.name] for job in found]
+            lanes[rows, column] = devices
         self.steps = np.asarray([job.remaining_steps for job in jobs], dtype=np.float64)
         self.worth = np.asarray([job.importance / reference_rate(job) / 3_600 for job in jobs])
         never = snapshot.now + snapshot.horizon_seconds
@@ -112,8 +113,6 @@ class Panel:
 
 def _thriftiest(job: JobView, pool: Pool) -> int:
     """Return the device count with the most steps per device."""
-    if pool.devices_per_session == 1:
-        return 1
     most = min(max(job.needs.devices_min, job.needs.devices_max), pool.devices_per_session)
     counts = range(job.needs.devices_min, most + 1)
     return max(counts, key=lambda devices: (job.speed(pool.name, devices) / devices, -devices))
