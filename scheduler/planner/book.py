@@ -6,7 +6,7 @@ asked from the core each time.
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_right, insort
 from typing import TYPE_CHECKING
 
 from scheduler.core.admission import Room
@@ -92,7 +92,18 @@ class Count:
 class Book:
     """The room of one pool from ``start`` on. Copies share what never changes."""
 
-    __slots__ = ("_booked", "_charges", "_edges", "_ends", "_flexible", "_openings", "counts", "pool", "view")
+    __slots__ = (
+        "_begins",
+        "_charges",
+        "_edges",
+        "_ends",
+        "_finishes",
+        "_flexible",
+        "_openings",
+        "counts",
+        "pool",
+        "view",
+    )
 
     def __init__(self, view: PoolView, start: int, until: int) -> None:
         self.view = view
@@ -109,7 +120,9 @@ class Book:
         self._charges = list(view.charges)
         self._edges = sorted(edge for charge in view.charges for edge in self._edges_of(charge))
         self._ends = [run.held_until for run in view.live if run.held_until > start]
-        self._booked: list[tuple[int, int]] = []
+        # Of the sessions yet to come that are booked; each list is in order by itself.
+        self._begins: list[int] = []
+        self._finishes: list[int] = []
 
     def copy(self) -> Book:
         """Return a book that can be written in without touching this one."""
@@ -119,7 +132,7 @@ class Book:
         twin._charges = self._charges.copy()
         twin._edges = self._edges
         twin._ends = self._ends.copy()
-        twin._booked = self._booked.copy()
+        twin._begins, twin._finishes = self._begins.copy(), self._finishes.copy()
         return twin
 
     def room(self, start: int) -> Room:
@@ -128,12 +141,12 @@ class Book:
         opening = next((found for found in self._openings if found[1] > start), None)
         if opening is None or opening[0] > start:
             return Room(0, "opening hours")
-        if sum(end > start for end in self._ends) >= self.pool.sessions_max:
+        if len(self._ends) >= self.pool.sessions_max and self._running(start) >= self.pool.sessions_max:
             return Room(0, "concurrency")
         seconds, limited_by = self.pool.session_cap_seconds + overrun, "session cap"
         if opening[1] - start < seconds:
             seconds, limited_by = opening[1] - start, "opening hours"
-        if self._booked:
+        if self._begins:
             seconds = min(seconds, self._until_booked(start))
         for count in self.counts:
             found = count.longest(start, seconds)
@@ -150,23 +163,27 @@ class Book:
         """Return how long a session from ``start`` leaves all booked ones their place."""
         if self._flexible:
             return 0  # what a session in between takes from those after it is not worked out
-        running = [end for end in self._ends if end > start] + [
-            end for begin, end in self._booked if begin <= start < end
-        ]
-        instants = [start, *sorted(begin for begin, _ in self._booked if begin > start)]
-        for instant in instants:
-            others = sum(end > instant for end in running)
-            others += sum(start < begin <= instant < end for begin, end in self._booked)
-            if others >= self.pool.sessions_max:
+        begins, finishes, most = self._begins, self._finishes, self.pool.sessions_max
+        following = bisect_right(begins, start)
+        if following - bisect_right(finishes, start) + self._running(start) >= most:
+            return 0
+        for instant in begins[following:]:
+            booked = bisect_right(begins, instant) - bisect_right(finishes, instant)
+            if booked + self._running(instant) >= most:
                 return instant - start
         return NEVER
+
+    def _running(self, instant: int) -> int:
+        """Return how many of the sessions that have been started still run at ``instant``."""
+        return sum(end > instant for end in self._ends)
 
     def book(self, start: int, end: int) -> None:
         """Write down a session yet to come, which later ones must leave its place and its quota."""
         held = end + self.pool.overrun_seconds
         for count in self.counts:
             count.take(start, held)
-        self._booked.append((start, held))
+        insort(self._begins, start)
+        insort(self._finishes, held)
 
     def even(self, start: int, seconds: int, least: int) -> int:
         """Return ``seconds``, or half of what its window has left when the rest would be too short to use."""
@@ -192,7 +209,7 @@ class Book:
     def next_change(self, after: int) -> int:
         """Return the first instant after ``after`` at which there may be more room."""
         instants = [end for end in self._ends if end > after]
-        instants += [end for _, end in self._booked if end > after]
+        instants += self._finishes[bisect_right(self._finishes, after) :][:1]
         instants += [begins for begins, _ in self._openings if begins > after][:1]
         instants += [count.next_start(after) for count in self.counts]
         instants += self._edges[bisect_right(self._edges, after) :][:1]
