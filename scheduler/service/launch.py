@@ -42,7 +42,7 @@ def reserve(ports: Ports, plan: Plan, now: int) -> list[Run]:
 
     A placement that no longer fits, or whose job is no longer queued, is skipped: the next plan sees the new facts.
     """
-    due = launchable(ports, plan.due_now, now)
+    due = launchable(ports, plan.due_now)
     if not due:
         return []
     prepared = [placement for placement in due if _prepare_data(ports, placement)]

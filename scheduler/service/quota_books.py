@@ -3,6 +3,9 @@
 Time that it bills and no run of ours explains is written down as an ``adjust`` without a run, so that admission counts
 it like any other; so is time that we charged and it did not, once everything has settled. Without its answer a pool is
 closed: launching blind could spend hours that are not there.
+
+Sessions run on while books are read, and what was done before may have taken long. So what our books explain is
+reckoned up to the instant after each answer, by the clock: by an earlier one, our own sessions would count twice.
 """
 
 from __future__ import annotations
@@ -39,7 +42,8 @@ _UNREADABLE = "quota unreadable"
 
 def audit(ports: Ports, now: int) -> None:
     """Read the books of every pool that has some, and write down where they differ from ours."""
-    read_books(ports, sorted(ports.pools), now)
+    del now  # when this duty fell due; duties before it may have taken long
+    read_books(ports, sorted(ports.pools))
 
 
 def close_books(ports: Ports, now: int) -> bool:
@@ -52,13 +56,13 @@ def close_books(ports: Ports, now: int) -> bool:
     return True
 
 
-def launchable(ports: Ports, due: Sequence[Placement], now: int) -> list[Placement]:
+def launchable(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
     """Read the books of the pools that ``due`` would launch on; return what may be launched with the answer."""
-    readable = read_books(ports, sorted({placement.pool for placement in due}), now)
+    readable = read_books(ports, sorted({placement.pool for placement in due}))
     return [placement for placement in due if placement.pool in readable]
 
 
-def read_books(ports: Ports, pools: Iterable[str], now: int) -> set[str]:
+def read_books(ports: Ports, pools: Iterable[str]) -> set[str]:
     """Read the books of ``pools``; return those whose books were read or that have none. The others are closed."""
     readable = set()
     for name in pools:
@@ -67,12 +71,14 @@ def read_books(ports: Ports, pools: Iterable[str], now: int) -> set[str]:
             readable.add(name)
             continue
         try:
-            readings = platform.read_quota(now)
+            readings = platform.read_quota(ports.clock.now())
         except PlatformError as error:
+            now = ports.clock.now()
             ports.log.warning("quota.unreadable", pool=name, why=str(error))
             with ports.write() as tx:
                 limits.close_pool(tx, name, now + READ_EVERY_SECONDS, f"{_UNREADABLE}: {error}"[:500], now)
             continue
+        now = ports.clock.now()
         readable.add(name)
         with ports.write() as tx:
             if limits.closures(tx).get(name, (None, ""))[1].startswith(_UNREADABLE):

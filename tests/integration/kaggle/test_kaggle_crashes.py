@@ -237,8 +237,9 @@ def audit_all(world: World, moment: int | None) -> None:
     assert len(sessions) == len(began) == 1, where  # what was trained is never trained again
     spans = sorted((session.started_at, session.ended_at) for session in sessions if session.started_at is not None)
     assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans)), where
-    later = world.account.now() + 2 * SETTLED_SECONDS
-    audit(world.ports, later)
+    clock = replace(world.account.clock, epoch=world.account.clock.epoch + 2 * SETTLED_SECONDS)
+    later = clock.now()
+    audit(replace(world.ports, clock=clock), later)
     start, end = world.account.place.week(later)
     with world.database.read() as tx:
         booked = seconds_within(ledger.charges(tx, 0)["kaggle"], Window(int(start), int(end)))

@@ -9,7 +9,6 @@ import pytest
 from jobs.spec import JobSpec
 from platforms.base import LaunchRequest, Observed, QuotaReading, SessionState, StopChannel
 from platforms.fake import FakeCloud, FakePlatform
-from scheduler.clock import starting_now
 from scheduler.core.ledger import EntryKind, LedgerEntry, seconds_within
 from scheduler.core.plan import Placement, Seat
 from scheduler.core.pool import Pool
@@ -18,7 +17,7 @@ from scheduler.core.run import Ended, Lane, Outcome, Run, Running, Stopping
 from scheduler.core.window import WEEK, Calendar, Window
 from scheduler.service.housekeeping import find_strays
 from scheduler.service.ports import Ports
-from scheduler.service.quota_books import SETTLED_SECONDS, close_books, launchable, read_books
+from scheduler.service.quota_books import SETTLED_SECONDS, audit, close_books, launchable, read_books
 from scheduler.store import events, jobs, ledger, limits, runs
 from scheduler.store.engine import Database
 
@@ -38,12 +37,12 @@ def cloud() -> FakeCloud:
 
 
 @pytest.fixture
-def ports(make_ports: Callable[..., Ports], cloud: FakeCloud) -> Ports:
-    """One pool on that place."""
+def ports(make_ports: Callable[..., Ports], cloud: FakeCloud, hand_clock: Any) -> Ports:
+    """One pool on that place, at NOW."""
+    hand_clock.present = NOW
     return make_ports(
         platforms={"kaggle": FakePlatform(cloud)},
         pools={"kaggle": Pool("kaggle", "fake", "T4 x2", quotas=(QUOTA,))},
-        clock=starting_now(NOW, 1.0),
     )
 
 
@@ -63,13 +62,13 @@ def test_settled_books_agree_to_the_second(ports: Ports, cloud: FakeCloud, repor
     charge(ports, NOW - SETTLED_SECONDS - 5_000, NOW - SETTLED_SECONDS - 1_400)
     cloud.quota = [reading(reported)]
     for _ in range(2):
-        assert read_books(ports, ["kaggle"], NOW) == {"kaggle"}
+        assert read_books(ports, ["kaggle"]) == {"kaggle"}
         assert used(ports) == reported
 
 
 def test_the_limit_is_what_the_platform_says_less_what_others_have_reserved(ports: Ports, cloud: FakeCloud) -> None:
     cloud.quota = [reading(0, reserved=7_000, limit=120_000)]
-    read_books(ports, ["kaggle"], NOW)
+    read_books(ports, ["kaggle"])
     with ports.database.read() as tx:
         (seen,) = limits.observed(tx)["kaggle"]
     assert (seen.quota, seen.start, seen.end, seen.limit) == (QUOTA.name, START, START + WEEK, 113_000)
@@ -82,7 +81,7 @@ def test_a_correction_lies_where_our_sessions_ended_and_foreign_use_until_now(
     """A report over the time of our sessions shows what they were billed, also when the bill came after its end."""
     charge(ports, NOW - 5_000, NOW - 1_400)
     cloud.quota = [reading(reported)]
-    read_books(ports, ["kaggle"], NOW)
+    read_books(ports, ["kaggle"])
     with ports.database.read() as tx:
         entry = ledger.entries(tx)[-1]
     assert (entry.end, entry.end - entry.start) == (ends, abs(reported - 3_600))
@@ -94,7 +93,7 @@ def test_a_week_that_is_not_the_declared_one_still_leaves_what_it_leaves(ports: 
     monday = START + 2 * 86_400 - WEEK
     cloud.quota = [QuotaReading("week", monday, monday + WEEK, 40_000, 30_000, 2_000)]
     for _ in range(2):
-        read_books(ports, ["kaggle"], NOW)
+        read_books(ports, ["kaggle"])
     with ports.database.read() as tx:
         seen = limits.observed(tx)["kaggle"][-1]
         booked = seconds_within(ledger.charges(tx, 0)["kaggle"], Window(START, START + WEEK))
@@ -129,14 +128,39 @@ def test_sessions_are_asked_to_save_before_others_have_used_the_quota_up(
     seen = Observed(run.key, SessionState.RUNNING, "ufm/v1", NOW - 4_000, heeds=heeds)
     monkeypatch.setattr(ports.platforms["kaggle"], "find", lambda _keys, _now: {run.key: seen})
     cloud.quota = [reading(reported)]
-    read_books(ports, ["kaggle"], NOW)
+    read_books(ports, ["kaggle"])
     with ports.database.read() as tx:
         (found,) = runs.live(tx)
     assert isinstance(found.state, Stopping) == stops
     assert not isinstance(found.state, Stopping) or "600 s of it are left" in found.state.why
 
 
-def test_the_books_are_closed_only_when_no_bill_can_grow_any_more(ports: Ports, cloud: FakeCloud) -> None:
+def test_time_that_sessions_run_while_the_books_are_read_is_explained(
+    ports: Ports, cloud: FakeCloud, hand_clock: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Duties before it, planning and the answer may take minutes, in which what is billed grows (seed 2002904)."""
+    running = Running("ufm/v1", NOW - 4_000)
+    lanes = (Lane(0, "ufm", 1, (0,), None),)
+    run = Run("uff-ufm-0001", "kaggle", lanes, NOW - 4_000, NOW + 9_000, NOW + 9_060, running)
+    with ports.write() as tx:
+        jobs.add(tx, JobSpec("ufm", "main", ("true",), 100, 10.0), NOW)
+        runs.insert(tx, run, NOW)
+
+    def slow(now: int) -> list[QuotaReading]:
+        hand_clock.present = now + 200
+        return [reading(hand_clock.present - running.started)]
+
+    monkeypatch.setattr(ports.platforms["kaggle"], "read_quota", slow)
+    hand_clock.present = NOW + 200
+    audit(ports, NOW)
+    assert hand_clock.present == NOW + 400
+    with ports.database.read() as tx:
+        assert ledger.entries(tx) == []
+
+
+def test_the_books_are_closed_only_when_no_bill_can_grow_any_more(
+    ports: Ports, cloud: FakeCloud, hand_clock: Any
+) -> None:
     """Whoever stops for good reads them once more, so that the ledger ends at the bill of the last session, too."""
     ended = Ended(Outcome.YIELDED, NOW, NOW - 4_000)
     run = Run("uff-ufm-0001", "kaggle", (Lane(0, "ufm", 1, (0,), None),), NOW - 5_000, NOW, NOW, ended)
@@ -147,13 +171,14 @@ def test_the_books_are_closed_only_when_no_bill_can_grow_any_more(ports: Ports, 
     cloud.quota = [reading(4_077)]
     assert not close_books(ports, NOW + SETTLED_SECONDS)
     assert used(ports) == 4_000
+    hand_clock.present = NOW + SETTLED_SECONDS + 1
     assert close_books(ports, NOW + SETTLED_SECONDS + 1)
     assert used(ports) == 4_077
 
 
 def test_use_that_no_run_explains_raises_the_alarm(ports: Ports, cloud: FakeCloud) -> None:
     cloud.quota = [reading(7_200)]
-    read_books(ports, ["kaggle"], NOW)
+    read_books(ports, ["kaggle"])
     with ports.database.read() as tx:
         (alarm,) = events.tail(tx, kinds=["quota.orphan_suspected"])
         (entry,) = ledger.entries(tx)
@@ -167,26 +192,27 @@ def test_without_an_answer_nothing_is_launched_and_the_pool_is_closed_until_ther
 ) -> None:
     due = [Placement("kaggle", NOW, NOW + 3_600, (Seat("ufm", 1, 100),))]
     cloud.outage = {"read_quota"}
-    assert launchable(ports, due, NOW) == []
+    assert launchable(ports, due) == []
     with ports.database.read() as tx:
         until, why = limits.closures(tx)["kaggle"]
     assert until is not None
     assert until > NOW
     assert "quota unreadable" in why
     cloud.outage = set()
-    assert launchable(ports, due, NOW) == due
+    assert launchable(ports, due) == due
     with ports.database.read() as tx:
         assert limits.closures(tx) == {}
 
 
-def test_the_ledger_ends_at_the_emulators_bill(ports: Ports, account: Any) -> None:
+def test_the_ledger_ends_at_the_emulators_bill(ports: Ports, account: Any, hand_clock: Any) -> None:
     """A whole session through the adapter: what we charged by its log is corrected to the second."""
     account.adapter().launch(account.request("uff-ufm-0001", "finish"), account.now())
     ended = account.settle("uff-ufm-0001")
     charge(ports, ended.started, ended.ended)
     assert isinstance(ports.platforms, dict)
     ports.platforms["kaggle"] = account.adapter()
-    read_books(ports, ["kaggle"], account.now() + SETTLED_SECONDS)
+    hand_clock.present = account.now() + SETTLED_SECONDS
+    read_books(ports, ["kaggle"])
     start, end = account.place.week(account.now())
     with ports.database.read() as tx:
         booked = seconds_within(ledger.charges(tx, 0)["kaggle"], Window(int(start), int(end)))
@@ -200,7 +226,7 @@ def test_a_place_without_books_is_never_asked(database: Database, ports: Ports, 
     assert not silent.capabilities.reports_quota
     assert isinstance(ports.platforms, dict)
     ports.platforms["kaggle"] = silent
-    assert read_books(ports, ["kaggle", "gone"], NOW) == {"kaggle", "gone"}
+    assert read_books(ports, ["kaggle", "gone"]) == {"kaggle", "gone"}
 
 
 def test_a_live_session_that_no_run_names_raises_the_alarm_until_it_has_ended(ports: Ports, cloud: FakeCloud) -> None:
