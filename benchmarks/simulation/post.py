@@ -16,6 +16,7 @@ from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
 from scheduler.service import letter
 from scheduler.service.alerts import WEEKLY, Mailing, mail
 from scheduler.service.deliver import DeliveryFailed
+from scheduler.store import due
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from benchmarks.simulation.faults import Faults
     from benchmarks.simulation.world import World
     from scheduler.service.ports import Ports
+    from scheduler.store.engine import Database
 
 _SHARE = 0.3  # of all seeds have mail at all: a week's report takes as long as a week's cycles
 _CHANNELS = ("email", "slack")
@@ -32,7 +34,7 @@ _UNRECORDED = -1
 class Post:
     """What arrived: the same letter twice only where a fault hid that it had arrived, and then word for word."""
 
-    def __init__(self, world: World, faults: Faults, zone: str) -> None:
+    def __init__(self, world: World, faults: Faults, zone: str, people: Database) -> None:
         rng = Random(world.scenario.seed ^ 0x9057)
         self._world = world
         self._faults = faults
@@ -47,14 +49,27 @@ class Post:
             DailyHours(zone, 20 * HOUR, 8 * HOUR) if rng.random() < 0.5 else None,
         )
         self.arrived: dict[tuple[str, str], tuple[int, str]] = {}
-        self._since: int | None = None
+        self._people = people
+        self._since: int | None = None  # when the look began that first wrote down that reports are due
 
     def look_after(self, ports: Ports, now: int) -> None:
         """Do what the daemon does for its letters, on a machine that has no font to draw pictures with."""
-        if self._since is None:
-            self._since = self._world.now
-        with patch.object(letter, "find_font", lambda: None):
-            mail(ports, self.mailing, now)
+        began = self._world.now
+        try:
+            with patch.object(letter, "find_font", lambda: None):
+                mail(ports, self.mailing, now)
+        finally:
+            if self._since is None and self._is_promised():
+                self._since = began
+
+    def _is_promised(self) -> bool:
+        """Whether it is written down that reports are due.
+
+        A look that failed left nothing behind, and who comes after days of down time cannot know of it (seed 2000486).
+        The daemon looks every minute: a week is lost like this only where nothing can be written in the whole of it.
+        """
+        with self._people.read() as tx:
+            return WEEKLY in due.next_due(tx)
 
     def refuse_at_random(self) -> None:
         """Raise DeliveryFailed when the service is in the mood."""
@@ -78,8 +93,10 @@ class Post:
         self.arrived[channel, key] = (_UNRECORDED if overtaken else self._faults.struck, said)
 
     def check_complete(self) -> None:
-        """Raise Violation unless the report of every week that began under a daemon arrived by every channel."""
+        """Raise Violation unless the report of every week that ended since the first look arrived by every channel."""
         if self._since is None:
+            if self.used:
+                raise Violation("every report is sent once", "no look ever wrote down that reports are due")
             return
         weekly = self.mailing.weekly
         # The day on either side allows for clocks that were wrong and for daemons that look rarely.

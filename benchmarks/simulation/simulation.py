@@ -120,7 +120,7 @@ class Simulation:
         )
         laboratory.database.faults = self.faults
         self.database = laboratory.database
-        self.post = Post(self.world, self.faults, scenario.zone)
+        self.post = Post(self.world, self.faults, scenario.zone, laboratory.people)
         self.people = People(self.world, laboratory.people)
         self.rng = Random(scenario.seed ^ 0xD43)
         self.rng_of_plans = Random(scenario.seed ^ 0x91A)

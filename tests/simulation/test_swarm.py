@@ -10,7 +10,10 @@ from benchmarks.simulation.scenario import draw_scenario
 from benchmarks.simulation.simulation import Simulation
 
 # Seeds that once showed a bug of the daemon, or of the harness.
-REGRESSIONS = (5, 7, 9, 11, 20, 21, 37, 121, 209, 2_005_270, 2_000_326, 2_002_645, 2_009_669, 2_010_079)
+REGRESSIONS = (
+    *(5, 7, 9, 11, 20, 21, 37, 121, 209),
+    *(2_000_326, 2_000_486, 2_002_645, 2_005_270, 2_008_766, 2_009_669, 2_010_079),
+)
 
 
 @pytest.mark.parametrize("seed", REGRESSIONS)
