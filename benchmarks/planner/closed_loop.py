@@ -264,7 +264,7 @@ class Simulation:
                     last_pool=model.last_pool,
                     position=position,
                     reference_rate=1.0,
-                    setup_sigma=SETUP_SIGMA,
+                    setup_sigma=dict.fromkeys(model.believed, SETUP_SIGMA),
                 )
             )
         views = []

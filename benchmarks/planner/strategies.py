@@ -87,6 +87,8 @@ def job_views(draw: st.DrawFn, number: int, pools: Sequence[Pool], now: int) -> 
         rates={name: Rate(draw(st.sampled_from((0.01, 0.5, 1.0, 7.0)))) for name in names},
         setup_seconds=dict.fromkeys(names, setup),
         checkpoint_seconds=dict.fromkeys(names, save),
+        setup_sigma=dict.fromkeys(names, draw(st.sampled_from((0.0, 0.0, 0.3, 2.0)))),
+        checkpoint_sigma=dict.fromkeys(names, draw(st.sampled_from((0.0, 0.0, 0.9)))),
         device_speedup=(1.0, draw(st.sampled_from((1.0, 1.7)))),
         allowed_pools=draw(st.sampled_from(((), (), (), (names[0],), ("elsewhere",)))),
         gate=draw(st.sampled_from((None, None, Gate(f"job-{number // 2}", 0.4), Gate("gone", 0.5))))

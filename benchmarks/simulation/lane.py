@@ -208,6 +208,7 @@ class Lane:
             "lane": self.index,
             "job": self.job,
             "at": self.world.now,
+            "started_at": self.session.starts_at,
             "phase": phase,
             "step": self._step(),
             "steps_per_second": self.speed if self.trains_since is not None else None,

@@ -60,7 +60,7 @@ class Lane:
         self._launch, self._order, self._clock = launch, order, launch.clock
         self._transport = launch.transport()
         self._folder = launch.lane_dir(order)
-        self._meter = Meter(order.checkpoint_seconds)
+        self._meter = Meter(order.checkpoint_seconds, order.closing_seconds)
         self._shelf = Shelf(launch, order, self._transport, self._folder / "checkpoints")
         self._status = Status(launch, order, self._shelf)
         self._selector = selectors.DefaultSelector()
@@ -302,6 +302,9 @@ class Lane:
 
     def _ending(self) -> Ending:
         newest, stop = self._shelf.newest, self._stop
+        unstored = bool((self._command and self._shelf.pending()) or self._meter.save_failed)
+        if unstored and stop and not self._store_fails:
+            self._meter.not_stored(self._clock.now() - stop.at)
         made_here = newest is not None and newest is not self._shelf.restored
         return judge(
             Facts(
@@ -309,7 +312,7 @@ class Lane:
                 reported_step=self._meter.step,
                 stored_step=newest.step if newest else None,
                 saved_since_stop=bool(newest and made_here and stop and newest.created_at >= int(stop.at)),
-                unstored=bool((self._command and self._shelf.pending()) or self._meter.save_failed),
+                unstored=unstored,
                 began=self._meter.began_at is not None,
                 killed=self._killed,
                 exit_code=self._exit_code,

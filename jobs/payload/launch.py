@@ -27,7 +27,10 @@ class BadLaunch(Exception):
 
 
 class LaneOrder(NamedTuple):
-    """One job's seat in the session. Seconds are scheduled; ``restore`` names manifests, newest first."""
+    """One job's seat in the session. Seconds are scheduled; ``restore`` names manifests, newest first.
+
+    ``checkpoint_seconds`` is what a checkpoint is expected to take, ``closing_seconds`` what the last one is given.
+    """
 
     lane: int
     job: str
@@ -40,6 +43,7 @@ class LaneOrder(NamedTuple):
     data: str
     setup_seconds: float
     checkpoint_seconds: float
+    closing_seconds: float
     restore: tuple[str, ...]
 
 
@@ -136,6 +140,7 @@ def _launch(document: dict[str, Any], folder: Path) -> Launch:
 
 def _lane(entry: dict[str, Any]) -> LaneOrder:
     command = tuple(str(word) for word in entry["command"])
+    checkpoint_seconds = float(entry["checkpoint_seconds"])
     if not command:
         raise ValueError("command is empty")
     return LaneOrder(
@@ -149,7 +154,8 @@ def _lane(entry: dict[str, Any]) -> LaneOrder:
         environment={str(name): str(value) for name, value in entry["environment"].items()},
         data=str(entry["data"]),
         setup_seconds=float(entry["setup_seconds"]),
-        checkpoint_seconds=float(entry["checkpoint_seconds"]),
+        checkpoint_seconds=checkpoint_seconds,
+        closing_seconds=float(entry.get("closing_seconds", 1.25 * checkpoint_seconds)),
         restore=tuple(str(key) for key in entry["restore"]),
     )
 

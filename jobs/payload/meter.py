@@ -9,13 +9,16 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 _RECENT = 5
+# Fewer checkpoints than this say less of the next one than all the sessions before.
+_TELLING = 3
 
 
 class Meter:
     """Folds progress lines and publications. All instants and spans are scheduled seconds."""
 
-    def __init__(self, checkpoint_seconds: float) -> None:
-        self._prior_checkpoint_seconds = checkpoint_seconds
+    def __init__(self, checkpoint_seconds: float, closing_seconds: float) -> None:
+        """Take what a checkpoint is expected to take, and what nine in ten take at most."""
+        self._prior_checkpoint_seconds, self._prior_closing_seconds = checkpoint_seconds, closing_seconds
         self._durations: list[float] = []
         self._trained = 0.0  # up to the last save that has ended
         self._training_since: float | None = None  # None before training and during a save
@@ -53,8 +56,12 @@ class Meter:
 
     @property
     def closing_seconds(self) -> float:
-        """What the last checkpoint is given: the slowest of the recent ones and a quarter more."""
-        return 1.25 * max(self._durations[-_RECENT:], default=self._prior_checkpoint_seconds)
+        """What the last checkpoint is given: the slowest of the recent ones and a quarter more.
+
+        While there are few of them, at least what earlier sessions needed.
+        """
+        slowest = 1.25 * max(self._durations[-_RECENT:], default=0.0)
+        return slowest if len(self._durations) >= _TELLING else max(slowest, self._prior_closing_seconds)
 
     def feed(self, line: Mapping[str, Any], now: float) -> int | None:
         """Take one progress line; return the step of a checkpoint that it says is complete."""
@@ -80,6 +87,11 @@ class Meter:
         if saved is not None:
             self._marks.setdefault(saved, self.trained_seconds(now))
         return saved
+
+    def not_stored(self, seconds: float) -> None:
+        """Note that a checkpoint was not in the store after so long: it would have taken longer still."""
+        if seconds > self.closing_seconds:
+            self._durations.append(seconds)
 
     def end(self, now: float) -> None:
         """Note that the command has ended."""

@@ -45,6 +45,7 @@ class Status:
             "lane": self._order.lane,
             "job": self._order.job,
             "seq": self._sequence,
+            "started_at": int(self._launch.started_at),
             "at": int(now),
             "phase": self.phase,
             "step": meter.step,

@@ -32,8 +32,9 @@ class JobView:
     """A job as the planner sees it: every open job, running ones included.
 
     ``done_step`` counts checkpointed steps only. ``blocked`` is set for jobs that must not start whatever the
-    hours are (held by a person). ``running`` is the launch key of its live run. ``rates``, ``setup_seconds`` and
-    ``checkpoint_seconds`` are per pool name and hold every pool the job may use.
+    hours are (held by a person). ``running`` is the launch key of its live run. ``rates``, ``setup_seconds`` (from the
+    launch to the first step) and ``checkpoint_seconds`` are per pool name and hold every pool the job may use; the
+    sigmas are their relative spreads between sessions, and hold those pools where they are not known exactly.
     """
 
     name: str
@@ -55,7 +56,8 @@ class JobView:
     last_pool: str | None = None
     position: int = 0  # place in the queue: breaks ties between jobs of equal worth
     reference_rate: float = 0.0  # steps per second of the reference device, the unit of value; 0: the fastest pool's
-    setup_sigma: float = 0.0  # relative spread of the set-up between sessions
+    setup_sigma: Mapping[str, float] = field(default_factory=dict)
+    checkpoint_sigma: Mapping[str, float] = field(default_factory=dict)
     urgency: float = 1.0  # how much more than its weight an hour is worth because it brings a finished model nearer
 
     @property

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from math import ceil
 from typing import TYPE_CHECKING
 
+from scheduler.core.throughput import SURENESS
 from scheduler.planner.book import Book
 from scheduler.planner.session import TOLERANCE, Terms, allowed, fits, terms
 from scheduler.planner.value import Discount, reference_rate
@@ -15,17 +16,14 @@ if TYPE_CHECKING:
     from scheduler.core.snapshot import JobView, LiveRun, Snapshot
 
 
-# So many standard errors nine in ten sessions stay within.
-SURENESS = 1.3
-
-
 @dataclass(frozen=True, slots=True)
 class Offer:
     """What one pool class means to one job.
 
     ``speeds`` are steps per second by device count (index n - 1; zero for counts the job does not take); ``worth``
-    is the value of one step. ``least`` is the shortest session worth a launch while much work is left; ``sigma`` and
-    ``setup_sigma`` are the relative errors of speeds and set-up.
+    is the value of one step. ``least`` is the shortest session worth a launch while much work is left; ``sigma`` is the
+    relative error of speeds, ``setup_risk`` and ``saving_risk`` are the seconds beyond the expected that nine in ten
+    set-ups and checkpoints need at most.
     """
 
     terms: Terms
@@ -34,7 +32,13 @@ class Offer:
     cap: int
     least: int
     sigma: float = 0.0
-    setup_sigma: float = 0.0
+    setup_risk: float = 0.0
+    saving_risk: float = 0.0
+
+    @property
+    def risk(self) -> int:
+        """Seconds that a session is longer than it should have to be, so that it is not useless for a slow start."""
+        return ceil(self.setup_risk + self.saving_risk)
 
     def session_for(self, steps: int, devices: int, sharing: float) -> int:
         """Return the seconds of a session that trains ``steps``, at most the cap."""
@@ -42,8 +46,8 @@ class Offer:
 
     def spare(self, steps: int, devices: int) -> int:
         """Return the seconds beyond the expected that nine in ten sessions need at most to finish ``steps``."""
-        errors = self.sigma * steps / self.speeds[devices - 1] + self.setup_sigma * self.terms.setup
-        return ceil(SURENESS * errors + self.terms.checkpoint) if errors > 0 else 0
+        late = SURENESS * self.sigma * steps / self.speeds[devices - 1] + self.setup_risk
+        return ceil(late + max(self.terms.checkpoint, self.saving_risk)) if late > 0 else 0
 
     def time_for(self, steps: int) -> int:
         """Return the seconds of all sessions that ``steps`` take on the widest share of the devices."""
@@ -73,7 +77,7 @@ class Offer:
         """Return the shortest useful session: the pool's minimum, or less if the job ends in it."""
         if self.terms.minimum * self.speeds[-1] < remaining:
             return self.least
-        return min(self.least, self.session_for(remaining, len(self.speeds), 1.0))
+        return min(self.least, self.cap, self.session_for(remaining, len(self.speeds), 1.0) + self.risk)
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +237,9 @@ def _offer(view: JobView, pool: Pool) -> Offer | None:
     if not allowed(view, pool) or not fits(view, pool) or view.remaining_steps <= 0:
         return None
     found = terms(view, pool)
+    least = found.length_for(found.minimum)
+    setup_risk = SURENESS * view.setup_sigma.get(pool.name, 0.0) * found.setup
+    saving_risk = SURENESS * view.checkpoint_sigma.get(pool.name, 0.0) * found.checkpoint
     needs = view.needs
     speeds = tuple(
         view.speed(pool.name, min(devices, needs.devices_max)) if devices >= needs.devices_min else 0.0
@@ -243,9 +250,10 @@ def _offer(view: JobView, pool: Pool) -> Offer | None:
         speeds=speeds,
         worth=view.importance / reference_rate(view) / 3_600,
         cap=pool.session_cap_seconds,
-        least=found.length_for(found.minimum),
+        least=max(least, min(least + ceil(setup_risk + saving_risk), pool.session_cap_seconds)),
         sigma=view.rates[pool.name].sigma,
-        setup_sigma=view.setup_sigma,
+        setup_risk=setup_risk,
+        saving_risk=saving_risk,
     )
 
 
@@ -276,8 +284,9 @@ def _classes(views: list[JobView], pools: list[Pool]) -> tuple[list[PoolClass], 
     return classes, class_of
 
 
-def _terms_on(view: JobView, pool: str) -> tuple[float, int, int] | None:
+def _terms_on(view: JobView, pool: str) -> tuple[float, ...] | None:
     rate = view.rates.get(pool)
     if rate is None or (view.allowed_pools and pool not in view.allowed_pools):
         return None
-    return rate.steps_per_second, view.setup_seconds[pool], view.checkpoint_seconds[pool]
+    spreads = view.setup_sigma.get(pool, 0.0), view.checkpoint_sigma.get(pool, 0.0)
+    return rate.steps_per_second, view.setup_seconds[pool], view.checkpoint_seconds[pool], *spreads

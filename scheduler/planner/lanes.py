@@ -133,7 +133,8 @@ def _cut(group: PoolClass, room: int, seats: list[tuple[int, int]], remaining: S
             continue
         steps = offer.steps_in(length, devices, sharing, remaining[job])
         worthwhile = offer.terms.minimum * offer.speeds[devices - 1] * sharing - TOLERANCE
-        if steps < remaining[job] and (steps < worthwhile - 1 or steps < 1):
+        too_short = offer.risk > 0 and length < offer.least
+        if steps < remaining[job] and (steps < worthwhile - 1 or steps < 1 or too_short):
             if not lanes:
                 return None
             continue

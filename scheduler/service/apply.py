@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any, assert_never
 
 from jobs.checkpoint import split_key
@@ -12,8 +13,9 @@ from scheduler.core.job import Active, Queued
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.reconcile import Accept, AskStop, CloseLane, Finish, ForceStop, LaneEnd, Step
 from scheduler.core.run import CONSEQUENCES, Outcome, Running, Stopping
-from scheduler.core.throughput import Estimate, Sample, alone, learn
+from scheduler.core.throughput import Sample, alone, learn
 from scheduler.core.window import DAY
+from scheduler.service.overheads import Overheads
 from scheduler.store import checkpoints, events, jobs, ledger, rates, runs, watched
 
 if TYPE_CHECKING:
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from jobs.checkpoint import Manifest
+    from scheduler.core.pool import Pool
     from scheduler.core.run import Lane, Run
     from scheduler.service.observe import Observation
     from scheduler.service.ports import Ports
@@ -183,43 +186,51 @@ def _quarantine(ports: Ports, tx: Connection, key: str, why: str, now: int) -> N
 
 
 def _learn(ports: Ports, tx: Connection, run: Run, lane: Lane, report: Mapping[str, Any], now: int) -> None:
-    """Take the speed from a lane's last word, or from a heartbeat when nothing better is known yet."""
-    speed = report.get("steps_per_second")
+    """Learn from a lane's last word; from a heartbeat, once it has saved, when nothing better is known yet.
+
+    What a heartbeat taught is a first impression, which the last word of the same session replaces.
+    """
     record = jobs.find(tx, lane.job)
     pool = ports.pools.get(run.pool)
-    if record is None or pool is None or not isinstance(speed, int | float) or speed <= 0:
+    if record is None or pool is None or lane.outcome is not None:
         return
-    is_last_word = "outcome" in report
+    sample = _sample(ports, pool, run, lane, record, report)
     known = rates.get(tx, lane.job, run.pool)
-    if not is_last_word and known is not None and known.samples > 0:
+    if "outcome" not in report:
+        if sample.steps_per_second is None or sample.checkpoint_seconds is None or (known and known.samples):
+            return
+    elif sample.steps_per_second is None and sample.setup_at_least is None:
         return
-    if lane.outcome is not None:
-        return
-    sharing = pool.sharing if len(run.lanes) > 1 else 1.0
-    sample = Sample(
-        steps_per_second=alone(float(speed), len(lane.devices), record.spec.device_speedup, sharing),
-        setup_seconds=_number(report.get("setup_seconds")),
+    first_impression = known is not None and known.samples == 1 and known.at > run.planned_start
+    if known is None or first_impression:
+        before = Overheads(rates.everything(tx)).prior(record.spec, pool)
+    else:
+        before = known.estimate
+    learned = learn(before, sample)
+    rates.put(tx, rates.RateRecord(job=lane.job, pool=run.pool, at=now, **asdict(learned)))
+
+
+def _sample(ports: Ports, pool: Pool, run: Run, lane: Lane, record: JobRecord, report: Mapping[str, Any]) -> Sample:
+    """Return what a report shows."""
+    speed, setup = _number(report.get("steps_per_second")), _number(report.get("setup_seconds"))
+    started, ended = _number(report.get("started_at")), _number(report.get("ended_at"))
+    platform = ports.platforms.get(run.pool)
+    # How long a person lets an offered session lie says nothing of the next one.
+    waits_for_person = platform is not None and platform.capabilities.needs_person
+    return Sample(
+        steps_per_second=_alone(speed, run, lane, record, pool) if speed else None,
+        setup_seconds=setup,
         checkpoint_seconds=_number(report.get("checkpoint_seconds")),
+        delay_seconds=None if started is None or waits_for_person else max(0.0, started - run.planned_start),
+        setup_at_least=max(0.0, ended - started)
+        if setup is None and started is not None and ended is not None
+        else None,
     )
-    old = None
-    if known is not None:
-        old = Estimate(
-            known.steps_per_second, known.sigma, known.samples, known.setup_seconds, known.checkpoint_seconds
-        )
-    new = learn(old, sample, pool.setup_seconds + record.spec.setup_seconds, record.spec.checkpoint_seconds)
-    rates.put(
-        tx,
-        rates.RateRecord(
-            job=lane.job,
-            pool=run.pool,
-            steps_per_second=new.steps_per_second,
-            sigma=new.sigma,
-            samples=new.samples,
-            setup_seconds=new.setup_seconds,
-            checkpoint_seconds=new.checkpoint_seconds,
-            at=now,
-        ),
-    )
+
+
+def _alone(speed: float, run: Run, lane: Lane, record: JobRecord, pool: Pool) -> float:
+    sharing = pool.sharing if len(run.lanes) > 1 else 1.0
+    return alone(speed, len(lane.devices), record.spec.device_speedup, sharing)
 
 
 def _number(value: Any) -> float | None:

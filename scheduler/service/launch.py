@@ -13,12 +13,14 @@ from scheduler.core.admission import room
 from scheduler.core.job import Queued
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry
 from scheduler.core.run import Lane, Reserved, Run, launch_key
+from scheduler.core.throughput import PRIOR_SIGMA
 from scheduler.service.apply import reject
 from scheduler.service.grant import grant
 from scheduler.service.launch_document import launch_document
+from scheduler.service.overheads import Overheads
 from scheduler.service.quota_books import launchable
 from scheduler.service.seats import note_seats
-from scheduler.service.snapshot import LOOK_BACK_SECONDS, PRIOR_SIGMA
+from scheduler.service.snapshot import LOOK_BACK_SECONDS
 from scheduler.store import checkpoints, events, jobs, ledger, limits, rates, runs
 
 if TYPE_CHECKING:
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
     from scheduler.core.plan import Placement, Plan
     from scheduler.service.ports import Ports
     from scheduler.store.jobs import JobRecord
-    from scheduler.store.rates import RateRecord
 
 _REFUSED_SECONDS = 600  # how long a pool rests after a refusal that names no time
 _MISCONFIGURED_SECONDS = 3_600  # a person must act; look again after this
@@ -168,12 +169,12 @@ def _launch_one(ports: Ports, reserved: Run) -> None:
         runs.change_state(tx, reserved.key, reserved.state, submitting, "submit", now)
         names = [lane.job for lane in reserved.lanes]
         specs = {name: jobs.get(tx, name).spec for name in names}
-        speeds = {name: rates.get(tx, name, reserved.pool) for name in names}
+        overheads = Overheads(rates.everything(tx))
         restore = {name: [record.manifest for record in checkpoints.newest(tx, name)] for name in names}
     run = replace(reserved, state=submitting)
     try:
         note_seats(ports.artifacts, run)
-        request = _request(ports, run, specs, speeds, restore)
+        request = _request(ports, run, specs, overheads, restore)
     except StoreError as error:
         # The platform has not been called yet, so this is as good as a refusal.
         ports.log.warning("launch.store", run=run.key, pool=run.pool, why=str(error))
@@ -196,7 +197,7 @@ def _request(
     ports: Ports,
     run: Run,
     specs: Mapping[str, JobSpec],
-    speeds: Mapping[str, RateRecord | None],
+    overheads: Overheads,
     restore: Mapping[str, Sequence[Manifest]],
 ) -> LaunchRequest:
     """Describe the session to its platform; mappings are keyed by job. Raises StoreError."""
@@ -208,7 +209,7 @@ def _request(
         run=run,
         pool=pool,
         specs=specs,
-        rates=speeds,
+        overheads={name: overheads.of(spec, pool) for name, spec in specs.items()},
         restore={name: [manifest.key for manifest in found] for name, found in restore.items()},
         data=data,
         store=ports.artifacts.payload_address(grant(run, manifests, data.values(), wall_seconds)),

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from jobs.spec import JobSpec
     from scheduler.core.pool import Pool
     from scheduler.core.run import Lane, Run
+    from scheduler.service.overheads import Overhead
     from scheduler.service.ports import Policy
-    from scheduler.store.rates import RateRecord
 
 FORMAT = 1
 
@@ -22,7 +22,7 @@ def launch_document(  # noqa: PLR0913 - one keyword per part of the document
     run: Run,
     pool: Pool,
     specs: Mapping[str, JobSpec],
-    rates: Mapping[str, RateRecord | None],
+    overheads: Mapping[str, Overhead],
     restore: Mapping[str, Sequence[str]],
     data: Mapping[str, str],
     store: Mapping[str, str],
@@ -42,7 +42,7 @@ def launch_document(  # noqa: PLR0913 - one keyword per part of the document
         "store": dict(store),
         "expected_devices": _expected_devices(pool),
         "lanes": [
-            _lane(lane, specs[lane.job], pool, rates[lane.job], restore[lane.job], data[lane.job]) for lane in run.lanes
+            _lane(lane, specs[lane.job], overheads[lane.job], restore[lane.job], data[lane.job]) for lane in run.lanes
         ],
     }
 
@@ -53,9 +53,7 @@ def _expected_devices(pool: Pool) -> dict[str, Any] | None:
     return {"count": pool.devices_per_session, "name": name} if name else None
 
 
-def _lane(
-    lane: Lane, spec: JobSpec, pool: Pool, rate: RateRecord | None, restore: Sequence[str], data: str
-) -> dict[str, Any]:
+def _lane(lane: Lane, spec: JobSpec, overhead: Overhead, restore: Sequence[str], data: str) -> dict[str, Any]:
     return {
         "index": lane.index,
         "job": spec.name,
@@ -66,8 +64,9 @@ def _lane(
         "command": list(spec.command),
         "environment": dict(spec.environment),
         "data": data,
-        "setup_seconds": rate.setup_seconds if rate else pool.setup_seconds + spec.setup_seconds,
-        "checkpoint_seconds": rate.checkpoint_seconds if rate else spec.checkpoint_seconds,
+        "setup_seconds": overhead.setup_seconds,
+        "checkpoint_seconds": overhead.checkpoint_seconds,
+        "closing_seconds": overhead.closing_seconds,
         "restore": list(restore),
     }
 

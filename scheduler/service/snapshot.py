@@ -8,8 +8,10 @@ from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
 from scheduler.core.reasons import HeldByPerson
 from scheduler.core.run import Ended, Running, Stopping
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
+from scheduler.core.throughput import PRIOR_SIGMA
 from scheduler.core.window import DAY
 from scheduler.planner.urgency import with_urgency
+from scheduler.service.overheads import Overheads
 from scheduler.store import jobs, ledger, limits, rates, runs
 
 if TYPE_CHECKING:
@@ -25,16 +27,13 @@ if TYPE_CHECKING:
 
 # Charges older than every window we know (a month of 31 days, and a day of slack) cannot matter to a decision.
 LOOK_BACK_SECONDS = 33 * DAY
-PRIOR_SIGMA = 0.3
-# Assumed: queues, downloads and installations make a set-up vary by about a third.
-SETUP_SIGMA = 0.3
 
 
 def load_snapshot(tx: Connection, pools: Mapping[str, Pool], now: int, horizon_seconds: int) -> Snapshot:
     """Build the planner's input from the database alone."""
     records = jobs.everything(tx)
     live = runs.live(tx)
-    measured = rates.everything(tx)
+    overheads = Overheads(rates.everything(tx))
     charges = ledger.charges(tx, now - LOOK_BACK_SECONDS)
     observed = limits.observed(tx)
     closures = limits.closures(tx)
@@ -44,7 +43,7 @@ def load_snapshot(tx: Connection, pools: Mapping[str, Pool], now: int, horizon_s
     for record in records:
         match record.state:
             case Queued() | Active() | Held():
-                views.append(job_view(record, pools, measured, seats.get(record.spec.name)))
+                views.append(job_view(record, pools, overheads, seats.get(record.spec.name)))
             case Done():
                 finished[record.spec.name] = 1.0
             case Failed() | Cancelled():
@@ -91,10 +90,10 @@ def _live_run(run: Run) -> LiveRun:
 def job_view(
     record: JobRecord,
     pools: Mapping[str, Pool],
-    measured: Mapping[tuple[str, str], RateRecord],
+    overheads: Overheads,
     running: str | None,
 ) -> JobView:
-    """Return an open job as the planner sees it; ``measured`` is by job and pool, ``running`` its live run."""
+    """Return an open job as the planner sees it; ``running`` is the launch key of its live run."""
     spec, state = record.spec, record.state
     blocked = None
     match state:
@@ -105,8 +104,8 @@ def job_view(
         case _:
             pass
     allowed = [name for name in pools if not spec.pools or name in spec.pools]
-    reference_rate, rates_by_pool = _rates(spec, [pools[name] for name in allowed], measured)
-    known = {name: measured.get((spec.name, name)) for name in allowed}
+    reference_rate, rates_by_pool = _rates(spec, [pools[name] for name in allowed], overheads.measured)
+    lost = {name: overheads.of(spec, pools[name]) for name in allowed}
     return JobView(
         name=spec.name,
         weight=spec.weight,
@@ -115,13 +114,10 @@ def job_view(
         needs=spec.needs,
         rates=rates_by_pool,
         reference_rate=reference_rate,
-        setup_seconds={
-            name: rate.setup_seconds if rate else pools[name].setup_seconds + spec.setup_seconds
-            for name, rate in known.items()
-        },
-        checkpoint_seconds={
-            name: max(1, rate.checkpoint_seconds) if rate else spec.checkpoint_seconds for name, rate in known.items()
-        },
+        setup_seconds={name: found.setup_seconds for name, found in lost.items()},
+        checkpoint_seconds={name: found.checkpoint_seconds for name, found in lost.items()},
+        setup_sigma={name: found.setup_sigma for name, found in lost.items()},
+        checkpoint_sigma={name: found.checkpoint_sigma for name, found in lost.items()},
         device_speedup=spec.device_speedup,
         allowed_pools=spec.pools,
         gate=spec.gate,
@@ -132,7 +128,6 @@ def job_view(
         running=running,
         last_pool=record.last_pool,
         position=record.position,
-        setup_sigma=SETUP_SIGMA,
     )
 
 

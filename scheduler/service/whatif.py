@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from scheduler.core.job import Queued
 from scheduler.core.quota import MoneyQuota
 from scheduler.planner import AddJob, SetHours, UnknownName, explain, what_if
+from scheduler.service.overheads import Overheads
 from scheduler.service.snapshot import job_view, load_snapshot
 from scheduler.store import jobs, plans
 from scheduler.store.jobs import DuplicateJob, JobRecord
@@ -81,7 +82,7 @@ def _added(desk: Desk, specs: Sequence[JobSpec], records: Mapping[str, JobRecord
                 f"{spec.name} waits for {spec.gate.parent}, which is not in the queue. Add {spec.gate.parent} as well"
             )
         record = JobRecord(spec, Queued(desk.now), 0, 0, 0, None, None, desk.now, place)
-        added.append(AddJob(job_view(record, desk.pools, {}, running=None)))
+        added.append(AddJob(job_view(record, desk.pools, Overheads({}), running=None)))
     return added
 
 

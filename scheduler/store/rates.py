@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 from typing import TYPE_CHECKING
 
 from sqlalchemy import bindparam, insert, select, update
 
+from scheduler.core.throughput import PRIOR_SIGMA, Estimate
 from scheduler.store.schema import rates
 
 if TYPE_CHECKING:
@@ -15,7 +16,10 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class RateRecord:
-    """Speed in steps per second of training time on one device; ``sigma`` is its relative standard error."""
+    """Speed in steps per second of training time on one device, and what a session loses (see core.throughput).
+
+    ``samples`` counts the speeds measured; with none of them only what a session loses is known.
+    """
 
     job: str
     pool: str
@@ -25,9 +29,18 @@ class RateRecord:
     setup_seconds: int
     checkpoint_seconds: int
     at: int
+    delay_seconds: int = 0
+    setup_sigma: float = PRIOR_SIGMA
+    checkpoint_sigma: float = PRIOR_SIGMA
+
+    @property
+    def estimate(self) -> Estimate:
+        """The record as what more is learned from."""
+        return Estimate(**{name: getattr(self, name) for name in _ESTIMATED})
 
 
-_MEASURED = ("steps_per_second", "sigma", "samples", "setup_seconds", "checkpoint_seconds", "at")
+_ESTIMATED = tuple(field.name for field in fields(Estimate))
+_MEASURED = (*_ESTIMATED, "at")
 _ALL = select(rates).order_by(rates.c.job, rates.c.pool)
 _ONE = select(rates).where(rates.c.job == bindparam("job"), rates.c.pool == bindparam("pool"))
 _OF_JOB = _ALL.where(rates.c.job == bindparam("job"))

@@ -29,7 +29,7 @@ from sqlalchemy.types import TypeDecorator
 if TYPE_CHECKING:
     from sqlalchemy.engine import Dialect
 
-REVISIONS = ("0001", "0002", "0003")
+REVISIONS = ("0001", "0002", "0003", "0004")
 """Every schema revision this version knows, oldest first; here, so that opening a database needs no alembic."""
 
 metadata = MetaData(
@@ -233,6 +233,9 @@ rates = Table(
     _required("setup_seconds", BigInteger),
     _required("checkpoint_seconds", BigInteger),
     _required("at", BigInteger),
+    _required("delay_seconds", BigInteger),
+    _required("setup_sigma", Float),
+    _required("checkpoint_sigma", Float),
 )
 
 limits = Table(

@@ -170,6 +170,28 @@ def work_is_conserved_and_no_session_is_useless(snapshot: Snapshot, plan: Plan) 
         assert steps <= jobs[name].remaining_steps
 
 
+def no_session_is_lost_to_a_slow_start(snapshot: Snapshot, plan: Plan) -> None:
+    """Who goes on afterwards trains as long as is worth a launch even if set-up and save take what nine in ten take.
+
+    Only a session as long as the pool allows is tried whatever they take.
+    """
+    jobs = {job.name: job for job in snapshot.jobs}
+    pools = {view.pool.name: view.pool for view in snapshot.pools}
+    done = dict.fromkeys(jobs, 0)
+    for placed in sorted(plan.placements, key=lambda one: one.start):
+        pool, length = pools[placed.pool], placed.end - placed.start
+        for seat in placed.seats:
+            job = jobs[seat.job]
+            done[seat.job] += seat.steps
+            setup = job.setup_seconds[pool.name] * (1 + 1.3 * job.setup_sigma[pool.name])
+            save = job.checkpoint_seconds[pool.name] * (1 + 1.3 * job.checkpoint_sigma[pool.name])
+            finishes = done[seat.job] == job.remaining_steps or job.running is not None
+            if not finishes and length < pool.session_cap_seconds:
+                speed = job.speed(pool.name, seat.devices)
+                worth_it = pool.session_seconds_min - 2 - 1 / speed
+                assert length - setup - save - pool.stop_margin_seconds >= worth_it
+
+
 def no_child_starts_before_its_parent_has_saved_enough(snapshot: Snapshot, plan: Plan) -> None:
     """Counting what is checkpointed now, what live runs save at their end, and planned steps as they are made."""
     jobs = {job.name: job for job in snapshot.jobs}
@@ -218,6 +240,7 @@ PROMISES = (
     no_window_of_any_quota_is_overspent,
     nothing_overlaps_that_must_not,
     work_is_conserved_and_no_session_is_useless,
+    no_session_is_lost_to_a_slow_start,
     no_child_starts_before_its_parent_has_saved_enough,
     every_open_job_starts_runs_or_has_a_reason,
     the_verifier_finds_nothing,

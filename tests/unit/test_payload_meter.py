@@ -4,7 +4,7 @@ from jobs.payload.meter import Meter
 
 
 def test_saves_do_not_count_as_training() -> None:
-    meter = Meter(60.0)
+    meter = Meter(60.0, 75.0)
     meter.feed({"step": 0}, 100.0)
     meter.feed({"step": 10, "loss": 2.5}, 110.0)
     meter.feed({"saving": 10}, 111.0)
@@ -18,31 +18,49 @@ def test_saves_do_not_count_as_training() -> None:
 
 
 def test_time_stands_still_when_the_command_has_ended() -> None:
-    meter = Meter(60.0)
+    meter = Meter(60.0, 75.0)
     meter.feed({"step": 0}, 100.0)
     meter.end(130.0)
     assert meter.trained_seconds(500.0) == 30.0
 
 
 def test_a_checkpoint_asked_for_costs_from_the_question_to_the_store() -> None:
-    meter = Meter(60.0)
+    meter = Meter(60.0, 75.0)
     assert (meter.checkpoint_seconds, meter.expected_checkpoint_seconds, meter.closing_seconds) == (None, 60.0, 75.0)
     meter.feed({"step": 1}, 0.0)
     meter.feed({"saving": 5}, 12.0)
     meter.published(5, 10.0, 30.0)
     assert meter.checkpoint_seconds == 20.0
-    assert meter.closing_seconds == 25.0
+
+
+def test_the_last_checkpoint_is_given_what_earlier_sessions_needed_until_this_one_tells_more() -> None:
+    meter = Meter(60.0, 200.0)
+    for number, (seconds, given) in enumerate(((20.0, 200.0), (240.0, 300.0), (40.0, 300.0)), 1):
+        meter.published(number, 0.0, seconds)
+        assert meter.closing_seconds == given
+    sure = Meter(60.0, 200.0)
+    for number in range(3):
+        sure.published(number, 0.0, 20.0)
+    assert sure.closing_seconds == 25.0
+
+
+def test_a_last_checkpoint_that_was_late_counts_for_as_long_as_was_waited() -> None:
+    meter = Meter(60.0, 75.0)
+    meter.not_stored(50.0)
+    assert meter.checkpoint_seconds is None  # stopped by something else than lack of time
+    meter.not_stored(400.0)
+    assert meter.checkpoint_seconds == 400.0
 
 
 def test_a_save_that_began_before_the_question_does_not_answer_it() -> None:
-    meter = Meter(60.0)
+    meter = Meter(60.0, 75.0)
     meter.feed({"saving": 5}, 8.0)
     meter.published(5, 10.0, 30.0)
     assert meter.checkpoint_seconds == 22.0
 
 
 def test_a_checkpoint_without_a_word_is_marked_when_it_is_found() -> None:
-    meter = Meter(60.0)
+    meter = Meter(60.0, 75.0)
     meter.feed({"step": 1}, 0.0)
     assert meter.trained_at_save(5, 40.0) == 40.0
     assert meter.trained_at_save(5, 90.0) == 40.0
@@ -51,7 +69,7 @@ def test_a_checkpoint_without_a_word_is_marked_when_it_is_found() -> None:
 
 
 def test_a_failed_save_is_remembered_until_one_succeeds() -> None:
-    meter = Meter(60.0)
+    meter = Meter(60.0, 75.0)
     meter.feed({"saving": 5}, 0.0)
     meter.feed({"save_failed": "disk full"}, 1.0)
     assert meter.save_failed == "disk full"
@@ -61,7 +79,7 @@ def test_a_failed_save_is_remembered_until_one_succeeds() -> None:
 
 
 def test_what_is_not_a_number_is_passed_over() -> None:
-    meter = Meter(60.0)
+    meter = Meter(60.0, 75.0)
     meter.feed({"step": "7", "loss": float("nan"), "held_out_loss": None, "gpu_memory_bytes": True}, 0.0)
     assert (meter.step, meter.loss, meter.held_out_loss, meter.gpu_memory_bytes) == (None, None, None, None)
     meter.feed({"step": 0, "gpu_memory_bytes": 5, "loss": 1}, 1.0)

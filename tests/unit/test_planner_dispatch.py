@@ -224,3 +224,35 @@ def test_the_plan_reaches_to_the_horizon() -> None:
     plan = dispatch(case(job("a", 100, ("sagemaker",)), pools=(SAGEMAKER,)))
     assert [p.start - NOW for p in plan.placements] == [day * DAY for day in range(7)]
     assert plan.placements[-1].end <= NOW + WEEK
+
+
+def test_a_left_over_that_a_slow_start_could_swallow_is_not_used() -> None:
+    """Half an hour of training fits it, but not after the set-up and the save that one in ten sessions has."""
+    long = replace(job("a", 100), setup_seconds={"kaggle": 1_800}, checkpoint_seconds={"kaggle": 300})
+    unsure = replace(long, setup_sigma={"kaggle": 0.5}, checkpoint_sigma={"kaggle": 0.5})
+    shortest = 1_800 + 300 + KAGGLE.stop_margin_seconds + KAGGLE.session_seconds_min
+    assert placed_within(long, shortest) == [shortest]
+    assert placed_within(long, shortest - 1) == []
+    late = 1_365  # 1.3 x 0.5 of both
+    assert placed_within(unsure, shortest + late - 1) == []
+    assert placed_within(unsure, shortest + late) == [shortest + late]
+
+
+def test_a_last_session_is_tried_where_a_slow_start_leaves_room_for_it() -> None:
+    last = replace(job("a", 0.1), setup_seconds={"kaggle": 1_800}, setup_sigma={"kaggle": 0.5})
+    needed = 1_800 + 360 + KAGGLE.stop_margin_seconds
+    assert placed_within(last, needed + 1_169) == []
+    assert placed_within(last, needed + 1_170) == [needed + 1_170]
+
+
+def test_a_session_as_long_as_the_pool_allows_is_tried_whatever_a_slow_start_takes() -> None:
+    """Otherwise nothing would ever be seen there again that could teach better."""
+    hopeless = replace(job("a", 100), setup_seconds={"kaggle": 20_000}, setup_sigma={"kaggle": 2.0})
+    assert placed_within(hopeless, KAGGLE.session_cap_seconds - 1) == []
+    assert placed_within(hopeless, KAGGLE.session_cap_seconds) == [KAGGLE.session_cap_seconds]
+
+
+def placed_within(view: JobView, room: int) -> list[int]:
+    """The lengths of a week's sessions where one window of ``room`` seconds is all there is."""
+    pool = replace(KAGGLE, quotas=(CalendarQuota("week", room, Calendar("week")),), overrun_seconds=0)
+    return [found.end - found.start for found in dispatch(case(view, pools=(pool,), days=1)).placements]

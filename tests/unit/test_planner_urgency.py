@@ -89,7 +89,7 @@ def test_order_of_the_input_does_not_matter() -> None:
 
 def test_a_session_that_starts_now_is_held_for_a_slow_job_too() -> None:
     """An uncertain speed makes the session longer, by no more than nine in ten sessions need."""
-    uncertain = replace(job("a", 5), rates={"kaggle": Rate(1.0, sigma=0.2)}, setup_sigma=0.3)
+    uncertain = replace(job("a", 5), rates={"kaggle": Rate(1.0, sigma=0.2)}, setup_sigma={"kaggle": 0.3})
     (sure,) = dispatch(week(job("a", 5))).placements
     (held,) = dispatch(week(uncertain)).placements
     assert held.end - sure.end == round(1.3 * (0.2 * 5 * HOUR + 0.3 * 720) + 60)

@@ -1,0 +1,95 @@
+"""Overheads: what a session of a job on a pool is believed to lose before, between and after its training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+from statistics import median_high
+from typing import TYPE_CHECKING
+
+from scheduler.core.throughput import PRIOR_SIGMA, Estimate, within
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jobs.spec import JobSpec
+    from scheduler.core.pool import Pool
+    from scheduler.store.rates import RateRecord
+
+
+# A save is given a quarter more than it is believed to take, however sure that is.
+_CLOSING = 1.25
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """``setup_seconds`` lie between the launch and the first step; the sigmas are relative spreads between sessions."""
+
+    setup_seconds: int
+    setup_sigma: float
+    checkpoint_seconds: int
+    checkpoint_sigma: float
+
+    @property
+    def closing_seconds(self) -> int:
+        """What a session's last checkpoint is given: nine in ten take less."""
+        sure = within(self.checkpoint_seconds, self.checkpoint_sigma)
+        return max(sure, ceil(_CLOSING * self.checkpoint_seconds))
+
+
+class Overheads:
+    """Beliefs by job and pool, from what was measured and, until then, from what was declared.
+
+    A job that has not run on a pool is believed to lose there what is declared, or what the others that have run there
+    usually lose if that is more.
+    """
+
+    def __init__(self, measured: Mapping[tuple[str, str], RateRecord]) -> None:
+        self.measured = measured
+        by_pool: dict[str, list[RateRecord]] = {}
+        for (_, pool), rate in measured.items():
+            by_pool.setdefault(pool, []).append(rate)
+        self._usual = {
+            pool: tuple(
+                median_high(getattr(rate, name) for rate in rates)
+                for name in ("delay_seconds", "setup_seconds", "checkpoint_seconds")
+            )
+            for pool, rates in by_pool.items()
+        }
+
+    def of(self, spec: JobSpec, pool: Pool) -> Overhead:
+        """Return what is believed of a job on a pool."""
+        rate = self.measured.get((spec.name, pool.name))
+        known = self.prior(spec, pool) if rate is None else rate.estimate
+        setup, checkpoint = known.delay_seconds + known.setup_seconds, known.checkpoint_seconds
+        return Overhead(
+            setup_seconds=min(setup, _setup_max(checkpoint, spec, pool)),
+            setup_sigma=known.setup_sigma,
+            checkpoint_seconds=checkpoint if rate is None else max(1, checkpoint),
+            checkpoint_sigma=known.checkpoint_sigma,
+        )
+
+    def prior(self, spec: JobSpec, pool: Pool) -> Estimate:
+        """Return what is believed of a job that has not run on a pool."""
+        delay, setup, checkpoint = self._usual.get(pool.name, (0, 0, 0))
+        return Estimate(
+            steps_per_second=0.0,
+            sigma=PRIOR_SIGMA,
+            samples=0,
+            setup_seconds=max(setup, pool.setup_seconds + spec.setup_seconds),
+            checkpoint_seconds=max(checkpoint, spec.checkpoint_seconds),
+            delay_seconds=max(delay, pool.start_delay_seconds),
+        )
+
+
+def _setup_max(checkpoint: int, spec: JobSpec, pool: Pool) -> int:
+    """Return the longest set-up that leaves the pool's longest session worth a launch; never less than is declared.
+
+    One session that hung must not shut the pool to its job: nothing would be seen there again that could teach better.
+    """
+    rest = checkpoint + pool.stop_margin_seconds + pool.session_seconds_min
+    return max(pool.session_cap_seconds - rest, _declared_setup(spec, pool))
+
+
+def _declared_setup(spec: JobSpec, pool: Pool) -> int:
+    return pool.start_delay_seconds + pool.setup_seconds + spec.setup_seconds

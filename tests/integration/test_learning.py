@@ -1,0 +1,124 @@
+"""What sessions show of set-ups, waits and saves is planned with, and told to the next session."""
+
+import json
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from jobs.spec import JobSpec
+from platforms.fake import FakeCloud, FakePlatform, Script
+from scheduler.core.pool import Pool
+from scheduler.core.snapshot import JobView
+from scheduler.core.window import HOUR
+from scheduler.planner import Options, Planner
+from scheduler.service.cycle import Cycle
+from scheduler.service.ports import Ports
+from scheduler.service.snapshot import load_snapshot
+from scheduler.store import jobs, rates
+from scheduler.store.engine import Database
+
+NOW = 1_795_000_000
+DESK = Pool("desk", "fake", "CPU", session_cap_seconds=4 * HOUR, setup_seconds=600, start_delay_seconds=180)
+
+
+@pytest.fixture
+def world(make_ports: Callable[..., Ports], database: Database) -> SimpleNamespace:
+    """One desk, sessions of at most four hours, a job of ten hours and a daemon that has launched its first session."""
+    cloud, planner = FakeCloud(usual=Script(runs_seconds=None)), Planner(Options(search_steps=0))
+    ports = make_ports(platforms={"desk": FakePlatform(cloud)}, pools={"desk": DESK}, plan=planner.plan)
+    with database.write() as tx:
+        jobs.add(tx, spec("ufm"), NOW)
+    cycle = Cycle(ports)
+    cycle.run()
+    assert list(cloud.sessions) == ["uff-ufm-0001"]
+    return SimpleNamespace(ports=ports, cloud=cloud, clock=ports.clock, cycle=cycle, database=database)
+
+
+def spec(name: str) -> JobSpec:
+    return JobSpec(name, "manager", ("train",), 1_000, steps_per_hour=100.0, setup_seconds=60, checkpoint_seconds=10)
+
+
+def view(world: SimpleNamespace, name: str = "ufm") -> JobView:
+    """The job as the next plan sees it."""
+    with world.database.read() as tx:
+        snapshot = load_snapshot(tx, world.ports.pools, world.clock.present, 7 * 24 * HOUR)
+    return next(found for found in snapshot.jobs if found.name == name)
+
+
+def told(world: SimpleNamespace, document: str, after: int, **report: Any) -> None:
+    """Let the newest session leave a document ``after`` seconds, and a cycle read it."""
+    key = list(world.cloud.sessions)[-1]
+    usual = {"started_at": NOW, "steps_per_second": None, "setup_seconds": None, "checkpoint_seconds": None}
+    world.ports.artifacts.put(f"runs/{key}/lane-0/{document}.json", json.dumps({**usual, **report}).encode())
+    world.clock.present += after
+    world.cycle.run()
+
+
+def result(world: SimpleNamespace, after: int, **report: Any) -> None:
+    """Let the newest session end with a result."""
+    key = list(world.cloud.sessions)[-1]
+    world.cloud.cut(key, world.clock.present + after - 1, "exit code 0")
+    told(world, "result", after, outcome="yielded", ended_at=world.clock.present + after, **report)
+
+
+def rate(world: SimpleNamespace, job: str = "ufm") -> rates.RateRecord:
+    with world.database.read() as tx:
+        found = rates.get(tx, job, "desk")
+    assert found is not None
+    return found
+
+
+def test_what_was_declared_is_believed_until_something_is_seen(world: SimpleNamespace) -> None:
+    """The wait for the start counts: the session's end does not move with it."""
+    found = view(world)
+    assert (found.setup_seconds, found.checkpoint_seconds) == ({"desk": 180 + 600 + 60}, {"desk": 10})
+    assert (found.setup_sigma, found.checkpoint_sigma) == ({"desk": 0.3}, {"desk": 0.3})
+    lane = world.cloud.sessions["uff-ufm-0001"].request.launch["lanes"][0]
+    assert (lane["checkpoint_seconds"], lane["closing_seconds"]) == (10, 14)
+
+
+def test_a_wait_for_the_start_is_planned_with(world: SimpleNamespace) -> None:
+    result(world, HOUR, started_at=NOW + 900, setup_seconds=300, steps_per_second=0.03, checkpoint_seconds=40.0)
+    found = view(world)
+    assert (found.setup_seconds, found.checkpoint_seconds) == ({"desk": 1_200}, {"desk": 40})
+
+
+def test_a_session_that_never_trained_makes_the_next_one_longer(world: SimpleNamespace) -> None:
+    result(world, HOUR, started_at=NOW + 100)
+    found = view(world)
+    assert found.setup_seconds == {"desk": HOUR}
+    assert found.rates["desk"].samples == 0
+    result(world, 2 * HOUR, started_at=NOW + 100)
+    assert view(world).setup_seconds["desk"] > HOUR
+
+
+def test_set_ups_that_hang_never_shut_a_pool(world: SimpleNamespace) -> None:
+    """As long as the pool allows is tried, whatever was seen."""
+    result(world, 4 * HOUR, started_at=NOW)
+    longest = DESK.session_cap_seconds - DESK.stop_margin_seconds - DESK.session_seconds_min - 10
+    assert view(world).setup_seconds == {"desk": longest}
+
+
+def test_a_first_impression_gives_way_to_the_sessions_last_word(world: SimpleNamespace) -> None:
+    """The first steps are slow, and were worth as much as all that followed."""
+    told(world, "heartbeat", 600, seq=1, steps_per_second=0.001, setup_seconds=300)
+    assert view(world).rates["desk"].samples == 0, "nothing is saved yet: it tells of warming up"
+    told(world, "heartbeat", 600, seq=2, steps_per_second=0.02, setup_seconds=300, checkpoint_seconds=30.0)
+    assert (rate(world).steps_per_second, rate(world).samples) == (0.02, 1)
+    told(world, "heartbeat", 600, seq=3, steps_per_second=0.5, setup_seconds=300, checkpoint_seconds=30.0)
+    assert rate(world).steps_per_second == 0.02
+    result(world, HOUR, steps_per_second=0.03, setup_seconds=300, checkpoint_seconds=90.0)
+    assert (rate(world).steps_per_second, rate(world).samples) == (0.03, 1)
+    assert rate(world).checkpoint_seconds == 90
+
+
+def test_a_job_that_is_new_on_a_pool_expects_what_others_lost_there(world: SimpleNamespace) -> None:
+    """Its own declaration counts where that is more."""
+    result(world, HOUR, started_at=NOW + 900, setup_seconds=3_000, steps_per_second=0.03, checkpoint_seconds=300.0)
+    with world.database.write() as tx:
+        jobs.add(tx, spec("ucm"), world.clock.present)
+    found = view(world, "ucm")
+    assert (found.setup_seconds, found.checkpoint_seconds) == ({"desk": 3_900}, {"desk": 300})
+    assert found.rates["desk"].samples == 0
