@@ -111,7 +111,7 @@ def _silence_is_death(steps: list[Any], facts: list[Any], now: int) -> list[Any]
     """Take a platform that does not answer for one that lost the session."""
     silent = [fact for fact in facts if fact.sighting is None and not isinstance(fact.run.state, Reserved)]
     dead = [
-        replace(fact, reachable=True, visibility_seconds=-(10**9), overdue_seconds=0)
+        replace(fact, reachable=True, complete=True, visibility_seconds=-(10**9), overdue_seconds=0)
         for fact in silent
         if not fact.reachable
     ]

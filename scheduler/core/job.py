@@ -8,6 +8,7 @@
                          Active --park-----> Held          a hold was asked for, or a failure needs a person
                          Active --cancelled> Cancelled     a cancel was asked for
     Queued | Active --ask_hold / ask_cancel--> Held / Cancelled, or Active with the wish noted until its run ended
+    Queued | Held | Failed --finish--> Done               its last checkpoint was found late
     Held --release--> Queued      Held | Failed --ask_cancel--> Cancelled     Failed --release--> Queued
 """
 
@@ -105,8 +106,8 @@ def requeue(state: JobState, now: int, retry_at: int | None = None) -> Queued | 
 
 
 def finish(state: JobState, now: int) -> Done:
-    """Active -> Done: a verified checkpoint at the target step exists."""
-    if isinstance(state, Active):
+    """Active -> Done: a verified checkpoint at the target step exists. Without a seat too, when it was found late."""
+    if isinstance(state, Active | Queued | Held | Failed):
         return Done(now)
     raise IllegalArrow("finish", state)
 

@@ -16,8 +16,7 @@ from scheduler.core import run as run_arrows
 from scheduler.core.job import Queued
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.run import Lane, Reserved, Run, launch_key
-from scheduler.service.apply import apply
-from scheduler.service.observe import Observation, read_manifests
+from scheduler.service.late_checkpoints import record_late
 from scheduler.service.seats import noted_seats
 from scheduler.store import checkpoints, due, events, jobs, ledger, runs
 
@@ -50,15 +49,12 @@ def look_back(ports: Ports, now: int) -> bool:
     """
     with ports.database.read() as tx:
         records = {record.spec.name: record for record in jobs.everything(tx)}
-        known = checkpoints.keys(tx, records)
         busy = {lane.job for run in runs.live(tx) for lane in run.lanes if lane.outcome is None}
-    seen = Observation()
-    read_manifests(ports, sorted(records), known, seen)
+    told = record_late(ports, records, now)
     found = _sessions(ports, records, now)
-    if seen.listed != set(records) or found is None:
+    if not told or found is None:
         ports.log.warning("restore.waits", next="nothing is launched until everything has answered")
         return False
-    _refresh(ports, seen, now)
     noted = _noted(ports, [session for _, session in found.values()])
     if noted is None:
         ports.log.warning("restore.waits", next="nothing is launched until it is known who has a seat where")
@@ -98,13 +94,6 @@ def _sessions(ports: Ports, records: Mapping[str, JobRecord], now: int) -> dict[
             if session.state is not SessionState.ABSENT:
                 found[wanted[key]] = (pool, session)
     return found
-
-
-def _refresh(ports: Ports, seen: Observation, now: int) -> None:
-    """Record the checkpoints that were published since."""
-    if seen.manifests or seen.bad:
-        with ports.write() as tx:
-            apply(ports, tx, [], seen, [], now)
 
 
 def _noted(ports: Ports, sessions: Sequence[Observed]) -> dict[str, _Seats] | None:

@@ -2,7 +2,8 @@
 
 A platform may show a session later than it promised, or start it for a daemon that stood still between its intent and
 its launch. Such a session finds its stop flag and leaves; here it is also ended from outside, and what it is billed is
-booked as adjustments with evidence. The watch ends with the platform's word, or a day after the hold would have ended.
+booked as adjustments with evidence. What it published is recorded for the next session of its jobs. The watch ends
+with the platform's word, or a day after the hold would have ended.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from platforms.base import PlatformError, Refused, SessionState
 from scheduler.core.ledger import EntryKind, LedgerEntry
+from scheduler.service.late_checkpoints import record_late
 from scheduler.store import events, ledger, watched
 
 if TYPE_CHECKING:
@@ -55,7 +57,7 @@ def _look(ports: Ports, one: Watched, seen: Observed | None, now: int) -> None:
         case SessionState.ABSENT:
             _close(ports, one, None, seen.detail or "the platform proves it never started", now)
         case SessionState.ENDED:
-            if _collected(ports, one, now):
+            if _collected(ports, one, now) and record_late(ports, {lane.job for lane in run.lanes}, now):
                 end = seen.ended if seen.ended is not None else min(now, run.held_until)
                 _close(ports, one, (start, max(start, end)), "seen after it had been given up", now)
         case SessionState.QUEUED | SessionState.RUNNING:

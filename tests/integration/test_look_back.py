@@ -14,7 +14,7 @@ from jobs.spec import JobSpec
 from platforms.artifacts.base import StoreFull
 from platforms.base import LaunchRequest
 from platforms.fake import FakeCloud, FakePlatform, Script
-from scheduler.core.job import Active, Queued
+from scheduler.core.job import Active, Done, Queued
 from scheduler.core.plan import Placement, Plan, Seat
 from scheduler.core.pool import Pool
 from scheduler.core.run import Ended, Lane, Reserved, Run, Running
@@ -98,6 +98,19 @@ def test_sessions_and_steps_that_the_backup_does_not_know_are_taken_into_the_boo
         spent = [(entry.start, entry.end) for entry in ledger.entries(tx) if entry.kind == "spend"]
         assert spent == [(NOW - 5_000, NOW - 4_000)]
         assert due.RESTORED not in due.next_due(tx)
+    assert verify(world.database) == []
+
+
+@pytest.mark.parametrize("held", [False, True])
+def test_a_job_that_reached_its_target_since_the_backup_is_done(world: SimpleNamespace, *, held: bool) -> None:
+    """Its platform has forgotten the session, so no run is found that could close the job; it waited for ever."""
+    if held:
+        queue.hold(world.database, "ufm", "lunch", NOW, "ann")
+    published(world, "ufm", 1_000, 1, "uff-ufm-0001")
+    cycles(world, lambda: world.plans)
+    with world.database.read() as tx:
+        assert isinstance(jobs.get(tx, "ufm").state, Done)
+        assert isinstance(jobs.get(tx, "ucm").state, Queued)
     assert verify(world.database) == []
 
 

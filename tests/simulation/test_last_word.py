@@ -18,7 +18,7 @@ from platforms.base import Observed, SessionState
 from scheduler.core import job as arrows
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.run import Lane, Run, Running
-from scheduler.store import checkpoints, jobs, ledger, runs
+from scheduler.store import checkpoints, jobs, ledger, runs, watched
 
 if TYPE_CHECKING:
     from benchmarks.simulation.database import Laboratory
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 RUN, DIGEST = "uff-main-0002", "0" * 64
 SEAT = Lane(0, "main", 2, (0,), 40)
 LAST_STEP = 90
+NO_ANSWER = StoreUnreachable("read", "jobs/main", "no answer")
 
 
 class Scene:
@@ -128,7 +129,7 @@ def test_a_last_word_is_not_believed_before_every_checkpoint_has_been_read(scene
 
     def read(store: SimulatedBlobs, key: str, limit_bytes: int) -> bytes:
         if key == unreadable:
-            raise StoreUnreachable("read", key, "no answer")
+            raise NO_ANSWER
         return real(store, key, limit_bytes)
 
     with patch.object(SimulatedBlobs, "read", read):
@@ -148,3 +149,25 @@ def test_a_session_that_vanished_does_not_take_its_last_checkpoint_along(scene: 
     scene.settle(6_000)
     assert not scene.has_seat()
     assert scene.known() == [LAST_STEP, 80, 40]
+
+
+def test_what_a_session_left_with_its_platform_is_known_when_it_is_shown_after_all(scene: Scene) -> None:
+    # Given up as gone after its deadline, it is shown later, and only then its files can be brought home.
+    scene.state = None
+    scene.settle(6_000)
+    assert not scene.has_seat()
+    scene.state = SessionState.ENDED
+
+    def collect(*_: object) -> None:
+        scene.publish(LAST_STEP, 2)
+
+    with (
+        patch.object(SimulatedPlatform, "collect", collect),
+        patch.object(SimulatedBlobs, "keys", side_effect=NO_ANSWER),
+    ):
+        scene.settle(700)
+    assert scene.known() == [80, 40]
+    scene.settle(700)
+    assert scene.known() == [LAST_STEP, 80, 40]
+    with scene.simulation.laboratory.people.read() as tx:
+        assert watched.everything(tx) == []
