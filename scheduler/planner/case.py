@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.core.throughput import SURENESS
 from scheduler.planner.book import Book
-from scheduler.planner.session import TOLERANCE, Terms, allowed, fits, terms
+from scheduler.planner.session import TOLERANCE, Terms, allowed, fits, longest, terms
 from scheduler.planner.value import Discount, reference_rate
 
 if TYPE_CHECKING:
@@ -240,6 +240,9 @@ def _offer(view: JobView, pool: Pool) -> Offer | None:
     least = found.length_for(found.minimum)
     setup_risk = SURENESS * view.setup_sigma.get(pool.name, 0.0) * found.setup
     saving_risk = SURENESS * view.checkpoint_sigma.get(pool.name, 0.0) * found.checkpoint
+    if setup_risk + saving_risk > 0:
+        # But the longest session there is, is always tried: nothing could be learned on the pool again.
+        least = max(least, min(least + ceil(setup_risk + saving_risk), longest(pool)))
     needs = view.needs
     speeds = tuple(
         view.speed(pool.name, min(devices, needs.devices_max)) if devices >= needs.devices_min else 0.0
@@ -250,7 +253,7 @@ def _offer(view: JobView, pool: Pool) -> Offer | None:
         speeds=speeds,
         worth=view.importance / reference_rate(view) / 3_600,
         cap=pool.session_cap_seconds,
-        least=max(least, min(least + ceil(setup_risk + saving_risk), pool.session_cap_seconds)),
+        least=least,
         sigma=view.rates[pool.name].sigma,
         setup_risk=setup_risk,
         saving_risk=saving_risk,

@@ -11,6 +11,9 @@ from dataclasses import dataclass
 from math import ceil, sqrt
 from typing import TYPE_CHECKING
 
+from scheduler.core.quota import MoneyQuota
+from scheduler.core.window import DAY, HOUR
+
 if TYPE_CHECKING:
     from scheduler.core.pool import Pool
     from scheduler.core.snapshot import JobView
@@ -60,14 +63,33 @@ class Terms:
 
 def terms(job: JobView, pool: Pool) -> Terms:
     """Return the terms of ``job`` on ``pool``; raises KeyError for a pool the job may not use."""
-    checkpoint = job.checkpoint_seconds[pool.name]
+    return terms_of(job.setup_seconds[pool.name], job.checkpoint_seconds[pool.name], pool)
+
+
+def terms_of(setup: int, checkpoint: int, pool: Pool) -> Terms:
+    """Return the terms of a job that takes so many seconds on ``pool``."""
     return Terms(
-        setup=job.setup_seconds[pool.name],
+        setup=setup,
         checkpoint=checkpoint,
         margin=pool.stop_margin_seconds,
         minimum=pool.session_seconds_min,
         interval=sqrt(2.0 * checkpoint * pool.mtbf_seconds),
     )
+
+
+def longest(pool: Pool) -> int:
+    """Return the longest session that the rules of ``pool`` allow within one opening and one window of each quota."""
+    seconds = pool.session_cap_seconds
+    for quota in pool.quotas:
+        match quota:
+            case MoneyQuota(limit_microdollars=limit):
+                price = pool.price_microdollars_per_hour
+                allowed_seconds = limit * HOUR // price if price else seconds + pool.overrun_seconds
+            case _:
+                allowed_seconds = quota.limit_seconds
+        seconds = min(seconds, allowed_seconds - pool.overrun_seconds)
+    openings = [(hours.end - hours.start) % DAY or DAY for hours in pool.hours]
+    return min([seconds, *([max(openings) - pool.overrun_seconds] if openings else [])])
 
 
 def fits(job: JobView, pool: Pool) -> bool:

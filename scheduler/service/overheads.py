@@ -8,6 +8,7 @@ from statistics import median_high
 from typing import TYPE_CHECKING
 
 from scheduler.core.throughput import PRIOR_SIGMA, Estimate, within
+from scheduler.planner.session import longest, terms_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -58,12 +59,19 @@ class Overheads:
         }
 
     def of(self, spec: JobSpec, pool: Pool) -> Overhead:
-        """Return what is believed of a job on a pool."""
+        """Return what is believed of a job on a pool: what was seen, as long as the pool's longest session is worth it.
+
+        One session that hung must not shut the pool to its job: nothing could be seen there again that teaches better.
+        """
         rate = self.measured.get((spec.name, pool.name))
         known = self.prior(spec, pool) if rate is None else rate.estimate
-        setup, checkpoint = known.delay_seconds + known.setup_seconds, known.checkpoint_seconds
+        declared, room = _declared_setup(spec, pool), longest(pool) - _shortest(0, known.checkpoint_seconds, pool)
+        checkpoint = known.checkpoint_seconds
+        if room < declared:
+            checkpoint = min(checkpoint, spec.checkpoint_seconds)
+            room = longest(pool) - _shortest(0, checkpoint, pool)
         return Overhead(
-            setup_seconds=min(setup, _setup_max(checkpoint, spec, pool)),
+            setup_seconds=min(known.delay_seconds + known.setup_seconds, max(room, declared)),
             setup_sigma=known.setup_sigma,
             checkpoint_seconds=checkpoint if rate is None else max(1, checkpoint),
             checkpoint_sigma=known.checkpoint_sigma,
@@ -82,13 +90,9 @@ class Overheads:
         )
 
 
-def _setup_max(checkpoint: int, spec: JobSpec, pool: Pool) -> int:
-    """Return the longest set-up that leaves the pool's longest session worth a launch; never less than is declared.
-
-    One session that hung must not shut the pool to its job: nothing would be seen there again that could teach better.
-    """
-    rest = checkpoint + pool.stop_margin_seconds + pool.session_seconds_min
-    return max(pool.session_cap_seconds - rest, _declared_setup(spec, pool))
+def _shortest(setup: int, checkpoint: int, pool: Pool) -> int:
+    """Return the shortest session that is worth a launch."""
+    return terms_of(setup, max(1, checkpoint), pool).length_for(pool.session_seconds_min)
 
 
 def _declared_setup(spec: JobSpec, pool: Pool) -> int:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -9,13 +10,16 @@ import pytest
 
 from jobs.spec import JobSpec
 from platforms.fake import FakeCloud, FakePlatform, Script
+from scheduler.core.job import Queued
 from scheduler.core.pool import Pool
-from scheduler.core.snapshot import JobView
-from scheduler.core.window import HOUR
-from scheduler.planner import Options, Planner
+from scheduler.core.quota import CalendarQuota, MoneyQuota
+from scheduler.core.snapshot import JobView, PoolView, Snapshot
+from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
+from scheduler.planner import Options, Planner, dispatch
 from scheduler.service.cycle import Cycle
+from scheduler.service.overheads import Overheads
 from scheduler.service.ports import Ports
-from scheduler.service.snapshot import load_snapshot
+from scheduler.service.snapshot import job_view, load_snapshot
 from scheduler.store import jobs, rates
 from scheduler.store.engine import Database
 
@@ -94,11 +98,27 @@ def test_a_session_that_never_trained_makes_the_next_one_longer(world: SimpleNam
     assert view(world).setup_seconds["desk"] > HOUR
 
 
-def test_set_ups_that_hang_never_shut_a_pool(world: SimpleNamespace) -> None:
+@pytest.mark.parametrize(
+    "rules",
+    [
+        {},
+        {"quotas": (CalendarQuota("day", 4 * HOUR, Calendar("day")),), "overrun_seconds": 600},
+        {"hours": (DailyHours("UTC", 22 * HOUR, 2 * HOUR),)},
+        {"quotas": (MoneyQuota("money", 3_000_000, Calendar("day")),), "price_microdollars_per_hour": 1_000_000},
+    ],
+    ids=["cap", "quota", "opening", "money"],
+)
+@pytest.mark.parametrize("saving", [90.0, 9_000.0])
+def test_set_ups_and_saves_that_hang_never_shut_a_pool(rules: dict[str, Any], saving: float) -> None:
     """As long as the pool allows is tried, whatever was seen."""
-    result(world, 4 * HOUR, started_at=NOW)
-    longest = DESK.session_cap_seconds - DESK.stop_margin_seconds - DESK.session_seconds_min - 10
-    assert view(world).setup_seconds == {"desk": longest}
+    pool = replace(DESK, **rules)
+    hung = rates.RateRecord("ufm", "desk", 0.03, 0.3, 4, 90_000, round(saving), NOW, 50_000, 1.5, 1.5)
+    record = jobs.JobRecord(spec("ufm"), Queued(NOW), 0, 0, 0, None, None, NOW, 1)
+    found = job_view(record, {"desk": pool}, Overheads({("ufm", "desk"): hung}), None)
+    snapshot = Snapshot(NOW // DAY * DAY, (found,), (PoolView(pool),), DAY)
+    placements = dispatch(snapshot).placements
+    assert placements
+    assert {seat.job for placement in placements for seat in placement.seats} == {"ufm"}
 
 
 def test_a_first_impression_gives_way_to_the_sessions_last_word(world: SimpleNamespace) -> None:

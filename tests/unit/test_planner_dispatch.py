@@ -12,7 +12,7 @@ from jobs.spec import Gate, Needs
 from scheduler.core.ledger import Charge
 from scheduler.core.plan import Placement, Plan, Seat
 from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota
+from scheduler.core.quota import CalendarQuota, ObservedLimit
 from scheduler.core.reasons import (
     ConcurrencyFull,
     DeadlineUnreachable,
@@ -253,6 +253,8 @@ def test_a_session_as_long_as_the_pool_allows_is_tried_whatever_a_slow_start_tak
 
 
 def placed_within(view: JobView, room: int) -> list[int]:
-    """The lengths of a week's sessions where one window of ``room`` seconds is all there is."""
-    pool = replace(KAGGLE, quotas=(CalendarQuota("week", room, Calendar("week")),), overrun_seconds=0)
-    return [found.end - found.start for found in dispatch(case(view, pools=(pool,), days=1)).placements]
+    """The lengths of a day's sessions where ``room`` seconds of a window are left."""
+    pool = replace(KAGGLE, quotas=(CalendarQuota("week", 30 * HOUR, Calendar("week")),), overrun_seconds=0)
+    left = ObservedLimit("week", NOW - WEEK, NOW + WEEK, room, NOW)
+    snapshot = Snapshot(NOW, (view,), (PoolView(pool, observed=(left,)),), DAY)
+    return [found.end - found.start for found in dispatch(snapshot).placements]
