@@ -6,6 +6,7 @@ time, so the same arithmetic serves calendar and rolling windows. Correcting his
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -59,7 +60,8 @@ class LedgerEntry:
 class Charge:
     """Seconds that count against a pool's quotas: the fold of one or more entries.
 
-    ``sign`` is -1 for a credit. ``held`` marks time that is only set aside and may be given back.
+    ``sign`` is -1 for a credit. ``held`` marks time that is only set aside and may be given back. ``told`` is False
+    when the platform did not say when it was: it lies somewhere inside, and may be shorter.
     """
 
     start: int
@@ -68,6 +70,12 @@ class Charge:
     held: bool = False
     price_microdollars_per_hour: int = 0
     run: str | None = None
+    told: bool = True
+
+    @property
+    def is_certain(self) -> bool:
+        """Whether all of it was used just then."""
+        return self.told and not self.held
 
     def within(self, start: int, end: int) -> int:
         """Return the signed seconds of this charge inside [start, end)."""
@@ -107,6 +115,8 @@ def fold(entries: Iterable[LedgerEntry]) -> dict[str, tuple[Charge, ...]]:
     charges: dict[str, list[Charge]] = defaultdict(list)
     for (pool, _), seen in runs.items():
         counted = seen.spends or ([] if seen.released else seen.holds)
+        filled = {edge for hold in seen.holds for edge in (hold.start, hold.end)}
+        corrected = any(entry.credit for entry in seen.adjusts)
         charges[pool].extend(
             Charge(
                 start=entry.start,
@@ -115,11 +125,21 @@ def fold(entries: Iterable[LedgerEntry]) -> dict[str, tuple[Charge, ...]]:
                 held=entry.kind is EntryKind.HOLD,
                 price_microdollars_per_hour=entry.price_microdollars_per_hour,
                 run=entry.run,
+                told=entry.run is not None and not corrected and _is_told(entry, filled),
             )
             for entry in (*counted, *seen.adjusts)
             if entry.end > entry.start
         )
     return {pool: tuple(sorted(found, key=_by_start)) for pool, found in charges.items()}
+
+
+def _is_told(entry: LedgerEntry, filled: set[int]) -> bool:
+    """Return whether the platform said when it was.
+
+    What it leaves out is filled in from the hold, or with the moment of writing. A platform that tells just those
+    instants is taken for one that tells nothing, which only makes admission careful.
+    """
+    return not {entry.start, entry.end} & {*filled, entry.at}
 
 
 def corrections(charges: Iterable[Charge], start: int, end: int) -> list[tuple[int, int, bool]]:
@@ -151,7 +171,36 @@ def cost_within(charges: Iterable[Charge], window: Window) -> int:
     return sum(charge.cost_within(window.start, window.end) for charge in charges)
 
 
-def _by_start(charge: Charge) -> tuple[int, int, str, int, bool, int]:
+class RunningTotal:
+    """The signed seconds of some charges until an instant, in O(log n) after sorting the edges once."""
+
+    def __init__(self, charges: Iterable[Charge]) -> None:
+        slopes: dict[int, int] = {}
+        for charge in charges:
+            slopes[charge.start] = slopes.get(charge.start, 0) + charge.sign
+            slopes[charge.end] = slopes.get(charge.end, 0) - charge.sign
+        self._times = sorted(slopes)
+        self._slopes: list[int] = []
+        self._totals: list[int] = []
+        total = slope = 0
+        previous = self._times[0] if self._times else 0
+        for time in self._times:
+            total += slope * (time - previous)
+            slope += slopes[time]
+            self._totals.append(total)
+            self._slopes.append(slope)
+            previous = time
+
+    def until(self, instant: int) -> int:
+        """Return the seconds before ``instant``."""
+        index = bisect_right(self._times, instant) - 1
+        if index < 0:
+            return 0
+        return self._totals[index] + self._slopes[index] * (instant - self._times[index])
+
+
+def _by_start(charge: Charge) -> tuple[int, int, str, int, bool, int, bool]:
     """Every field counts, so that equal books give equal tuples in whatever order they are read."""
     run = charge.run or ""
-    return charge.start, charge.end, run, charge.sign, charge.held, charge.price_microdollars_per_hour
+    price = charge.price_microdollars_per_hour
+    return charge.start, charge.end, run, charge.sign, charge.held, price, charge.told

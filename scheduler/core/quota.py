@@ -7,15 +7,17 @@ runs go on; an observed limit overrides the declared one for its window.
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, assert_never
 
-from scheduler.core.ledger import Charge, cost_within, seconds_within
+from scheduler.core.first_use import longest_first_use
+from scheduler.core.ledger import RunningTotal, cost_within, seconds_within
 from scheduler.core.window import Calendar, Window
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+    from scheduler.core.ledger import Charge
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +159,10 @@ def longest(
         case RollingQuota():
             return _longest_rolling(quota, charges, start, cap_seconds, limit_at(quota, start, observed))
         case FirstUseQuota():
-            return _longest_first_use(quota, charges, start, cap_seconds, observed)
+            edges = {edge for seen in observed if seen.quota == quota.name for edge in (seen.start, seen.end)}
+            return longest_first_use(
+                charges, start, cap_seconds, quota.span_seconds, lambda at: limit_at(quota, at, observed), edges
+            )
         case CalendarQuota() | MoneyQuota():
             return _longest_calendar(quota, charges, start, cap_seconds, observed, price_microdollars_per_hour)
         case _:
@@ -193,28 +198,18 @@ def _free_seconds(
 
 
 def _opened_spans(quota: FirstUseQuota, charges: Sequence[Charge]) -> list[Window]:
-    return _spans_after([], quota, _uses(charges))
-
-
-def _uses(charges: Sequence[Charge]) -> list[Charge]:
-    """Return what may open a span, in the order of time."""
-    return sorted((charge for charge in charges if charge.sign > 0), key=_start)
+    """Return the spans that charges open which were used as they are written."""
+    spans: list[Window] = []
+    for charge in sorted((charge for charge in charges if charge.sign > 0), key=_start):
+        opens = max(charge.start, spans[-1].end) if spans else charge.start
+        while opens < charge.end:
+            spans.append(Window(opens, opens + quota.span_seconds))
+            opens = spans[-1].end
+    return spans
 
 
 def _start(charge: Charge) -> int:
     return charge.start
-
-
-def _spans_after(before: Sequence[Window], quota: FirstUseQuota, uses: Sequence[Charge]) -> list[Window]:
-    """Return the spans that sorted ``uses`` open when ``before`` are open already."""
-    spans: list[Window] = []
-    opened_until = before[-1].end if before else None
-    for charge in uses:
-        opens = charge.start if opened_until is None else max(charge.start, opened_until)
-        while opens < charge.end:
-            spans.append(Window(opens, opens + quota.span_seconds))
-            opened_until = opens = opens + quota.span_seconds
-    return spans
 
 
 def _first_use_windows(quota: FirstUseQuota, charges: Sequence[Charge], start: int, end: int) -> list[Window]:
@@ -229,34 +224,6 @@ def _first_use_windows(quota: FirstUseQuota, charges: Sequence[Charge], start: i
     return sorted(found)
 
 
-def _longest_first_use(
-    quota: FirstUseQuota, charges: Sequence[Charge], start: int, cap: int, observed: Sequence[ObservedLimit]
-) -> int:
-    """Walk the spans as they would be if the session ran; a new use may also move spans that follow it."""
-    length = min(cap, quota.span_seconds)
-    uses = _uses(charges)
-    earlier, later = uses[: (cut := bisect_right(uses, start, key=_start))], uses[cut:]
-    opened = _spans_after([], quota, earlier)
-    known = set(_spans_after(opened, quota, later))
-    reaching = [span for span in opened if span.end > start]
-    while length > 0:
-        excess = 0
-        for span in (*reaching, *_spans_after(opened, quota, (Charge(start, start + length), *later))):
-            own = span.overlap(start, start + length)
-            if not own and (span in known or span in reaching):
-                continue
-            over = seconds_within(charges, span) + own - limit_at(quota, max(span.start, start), observed)
-            if own:
-                # A span overrun by others asks no more of the session than to stay out of it.
-                excess = max(excess, min(own, over))
-            elif over > 0:
-                excess = max(excess, 1)
-        if excess <= 0:
-            return length
-        length -= excess
-    return 0
-
-
 def _longest_rolling(quota: RollingQuota, charges: Sequence[Charge], start: int, cap: int, limit: int) -> int:
     """Forward-looking: old use expires while the session runs (facts: a tenth of the quota is lost otherwise).
 
@@ -269,7 +236,11 @@ def _longest_rolling(quota: RollingQuota, charges: Sequence[Charge], start: int,
     for charge in charges:
         edges.update((charge.start, charge.end, charge.start + span, charge.end + span))
     points = sorted(edge for edge in edges if edge >= start)
-    use = _RollingUse(charges, span).at
+    metered = RunningTotal(charges)
+
+    def use(instant: int) -> int:
+        return metered.until(instant) - metered.until(instant - span)
+
     length = min(cap, span)
     previous, known = start, use(start)
     if known > limit:
@@ -289,34 +260,3 @@ def _longest_rolling(quota: RollingQuota, charges: Sequence[Charge], start: int,
         if point >= start + length:
             length = min(length, limit - use(point) + max(0, point - span - start))
     return max(0, length)
-
-
-class _RollingUse:
-    """U(t): signed seconds of charges in (t - span, t], in O(log n) after sorting the edges once."""
-
-    def __init__(self, charges: Sequence[Charge], span: int) -> None:
-        slopes: dict[int, int] = {}
-        for charge in charges:
-            slopes[charge.start] = slopes.get(charge.start, 0) + charge.sign
-            slopes[charge.end] = slopes.get(charge.end, 0) - charge.sign
-        self._span = span
-        self._times = sorted(slopes)
-        self._slopes: list[int] = []
-        self._totals: list[int] = []
-        total = slope = 0
-        previous = self._times[0] if self._times else 0
-        for time in self._times:
-            total += slope * (time - previous)
-            slope += slopes[time]
-            self._totals.append(total)
-            self._slopes.append(slope)
-            previous = time
-
-    def at(self, instant: int) -> int:
-        return self._until(instant) - self._until(instant - self._span)
-
-    def _until(self, instant: int) -> int:
-        index = bisect_right(self._times, instant) - 1
-        if index < 0:
-            return 0
-        return self._totals[index] + self._slopes[index] * (instant - self._times[index])

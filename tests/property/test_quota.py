@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.core.ledger import Charge
@@ -197,59 +197,6 @@ def test_a_limit_that_shrank_below_its_use_leaves_nothing_and_says_so() -> None:
     assert longest(quota, [Charge(0, 3 * HOUR)], 4 * HOUR, HOUR, shrunk) == 0
     grown = [*shrunk, ObservedLimit("q", 0, DAY, 5 * HOUR, at=6)]
     assert longest(quota, [Charge(0, 3 * HOUR)], 4 * HOUR, 9 * HOUR, grown) == 2 * HOUR
-
-
-# First use: a span opens with the first use after the one before it closed.
-
-
-def first_use_spans(charges: list[Charge]) -> list[int]:
-    """Starts of the spans, found second by second."""
-    used, opened = seconds_of([charge for charge in charges if charge.sign > 0]), list[int]()
-    for second in sorted(used):
-        if not opened or second >= opened[-1] + SPAN:
-            opened.append(second)
-    return opened
-
-
-def first_use_oracle(limit: int, charges: list[Charge], start: int, length: int) -> bool:
-    own = Charge(start, start + length)
-    known = first_use_spans(charges)
-    for opens in first_use_spans([*charges, own]):
-        used = sum(charge.within(opens, opens + SPAN) for charge in [*charges, own])
-        if used > limit and (own.within(opens, opens + SPAN) or opens not in known):
-            return False
-    return True
-
-
-@settings(max_examples=300)
-@given(charge_lists(), st.integers(-5, 50), st.integers(1, 24), st.integers(1, 30))
-def test_first_use_quota_never_allows_too_much(charges: list[Charge], start: int, cap: int, limit: int) -> None:
-    allowed = longest(FirstUseQuota("q", limit, SPAN), charges, start, cap)
-    assert 0 <= allowed <= cap
-    spans = first_use_spans([*charges, Charge(start, start + max(1, allowed))])
-    for opens in spans:
-        own = Charge(start, start + allowed).within(opens, opens + SPAN)
-        if own:
-            assert own + sum(charge.within(opens, opens + SPAN) for charge in charges) <= limit
-
-
-@settings(max_examples=300)
-@given(charge_lists(), st.integers(-5, 50), st.integers(1, 24), st.integers(1, 30))
-@example([Charge(9, 11), Charge(35, 42)], 29, 17, 6)
-@example([Charge(20, 25), Charge(44, 47), Charge(44, 47)], -1, 5, 6)
-def test_first_use_quota_allows_all_that_fits(charges: list[Charge], start: int, cap: int, limit: int) -> None:
-    """Exact also when holds in the future belong to spans that the session itself moves."""
-    allowed = longest(FirstUseQuota("q", limit, SPAN), charges, start, cap)
-    assert allowed == best(lambda length: first_use_oracle(limit, charges, start, length), cap)
-
-
-def test_first_use_opens_its_span_when_work_begins() -> None:
-    quota, used = FirstUseQuota("q", 4 * HOUR, DAY), [Charge(9 * HOUR, 12 * HOUR)]
-    assert longest(quota, used, 13 * HOUR, 12 * HOUR) == HOUR
-    assert longest(quota, used, 33 * HOUR, 12 * HOUR) == 4 * HOUR
-    assert longest(quota, used, 32 * HOUR, 12 * HOUR) == 5 * HOUR  # one hour in this span, four in the next
-    assert usage(quota, used, 20 * HOUR).window.start == 9 * HOUR
-    assert usage(quota, used, 40 * HOUR).window.start == 40 * HOUR
 
 
 # What all share.
