@@ -200,9 +200,9 @@ class Platform(Protocol):
         """
         ...
 
-    def sweep(self, keep: Sequence[str], now: int) -> Sequence[str]:
-        """Remove what ended sessions left behind, except those in ``keep``; return the keys removed.
+    def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
+        """Remove what the sessions in ``over`` left behind that are over; return the keys removed.
 
-        Touches only what carries our prefix. Idempotent.
+        A key that is not in ``over`` is never touched, nor one whose session waits or runs. Idempotent.
         """
         ...

@@ -215,15 +215,15 @@ class FakePlatform:
             seen = [session.observe(now) for key, session in sorted(self._cloud.sessions.items()) if key not in known]
             return [observed for observed in seen if observed.state in live]
 
-    def sweep(self, keep: Sequence[str], now: int) -> Sequence[str]:
-        """Forget sessions that are over, except ``keep``; the cloud still bills them."""
-        over = {SessionState.ENDED, SessionState.ABSENT}
+    def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
+        """Forget the sessions in ``over`` that are; the cloud still bills them."""
+        final = {SessionState.ENDED, SessionState.ABSENT}
         with self._cloud.lock:
             self._answer("sweep")
             removed = sorted(
                 key
                 for key, session in self._cloud.sessions.items()
-                if key not in keep and session.observe(now).state in over
+                if key in over and session.observe(now).state in final
             )
             for key in removed:
                 self._cloud.swept[key] = self._cloud.sessions.pop(key)

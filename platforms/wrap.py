@@ -64,9 +64,9 @@ class Wrapper(ABC):
         """See Platform.strays."""
         return self._call("strays", partial(self._inner.strays, known, now))
 
-    def sweep(self, keep: Sequence[str], now: int) -> Sequence[str]:
+    def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
         """See Platform.sweep."""
-        return self._call("sweep", partial(self._inner.sweep, keep, now))
+        return self._call("sweep", partial(self._inner.sweep, over, now))
 
     @abstractmethod
     def _call(self, action: str, call: Callable[[], _Answer]) -> _Answer:

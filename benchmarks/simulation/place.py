@@ -243,8 +243,8 @@ class SimulatedPlatform:
         del known, now
         return ()
 
-    def sweep(self, keep: Sequence[str], now: int) -> Sequence[str]:
-        """Forget sessions that are over; see Platform.sweep."""
+    def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
+        """Forget sessions; see Platform.sweep."""
         del now
 
         def effect() -> Sequence[str]:
@@ -252,7 +252,7 @@ class SimulatedPlatform:
             removed = [
                 key
                 for key, session in self._place.sessions.items()
-                if not session.live and not session.swept and key not in keep
+                if not session.live and not session.swept and key in over
             ]
             for key in removed:
                 self._place.sessions[key].swept = True

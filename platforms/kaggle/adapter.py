@@ -223,12 +223,11 @@ class KagglePlatform:
         with self._answering("strays"):
             return find_strays(self._client, self._settings.slug_prefix, known, now)
 
-    def sweep(self, keep: Sequence[str], now: int) -> Sequence[str]:
-        """Delete kernels and records of sessions that are over, except ``keep``, then datasets nobody needs."""
+    def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
+        """Delete kernels and records of the sessions in ``over`` that are, then datasets nobody needs."""
         removed = []
         with self._answering("sweep"):
             self._client.gpu_week()
-            kept = set(keep)
             in_use: set[str] = set()
             for key in self._records.all_keys():
                 record = self._records.read(key)
@@ -236,7 +235,7 @@ class KagglePlatform:
                     continue
                 self._watch.look(record, now)
                 record = self._records.read(key) or record
-                if record.state in {"ended", "void"} and key not in kept:
+                if record.state in {"ended", "void"} and key in over:
                     self._client.delete(record.slug)
                     self._records.drop(key)
                     removed.append(key)

@@ -143,15 +143,15 @@ class LocalPlatform:
         del known, now
         return ()
 
-    def sweep(self, keep: Sequence[str], now: int) -> Sequence[str]:
-        """Remove the folders of sessions that ended or never started, except ``keep``; return their keys."""
-        over = {SessionState.ENDED, SessionState.ABSENT}
+    def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
+        """Remove the folders of the sessions in ``over`` that ended or never started; return their keys."""
+        final = {SessionState.ENDED, SessionState.ABSENT}
         with self._folders.answering("sweep"):
             with self._folders.lock():
                 removed = [
                     key
-                    for key in sorted(self._folders.keys() - set(keep))
-                    if (seen := self._session(key).observe(now)) is not None and seen.state in over
+                    for key in sorted(self._folders.keys() & set(over))
+                    if (seen := self._session(key).observe(now)) is not None and seen.state in final
                 ]
                 self._folders.remove(removed)
             self._folders.clear()

@@ -145,13 +145,13 @@ class ManualPlatform:
                 raise Unreachable("manual", "collect", str(error)) from error
             shutil.rmtree(hand_over.folder / GIVEN)
 
-    def sweep(self, keep: Sequence[str], now: int) -> Sequence[str]:
-        """Remove the folders of hand-overs that are over, except ``keep``; return their keys."""
+    def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
+        """Remove the folders of the hand-overs in ``over`` that are; return their keys."""
         with self._folders.answering("sweep"):
             with self._folders.lock():
                 removed = [
                     key
-                    for key in sorted(self.keys() - set(keep))
+                    for key in sorted(self.keys() & set(over))
                     if (seen := self._hand_over(key).observe(now, self._result_seconds)) and seen.state not in _OPEN
                 ]
                 self._folders.remove(removed)

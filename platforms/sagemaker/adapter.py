@@ -169,8 +169,8 @@ class SageMakerPlatform:
                     found.append(observed(description, now))
         return found
 
-    def sweep(self, keep: Sequence[str], now: int) -> Sequence[str]:
-        """Delete jobs that are over, except ``keep``, with the documents they were launched with; return their keys.
+    def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
+        """Delete the jobs in ``over`` that are, with the documents they were launched with; return their keys.
 
         Without the right to delete jobs their descriptions stay at AWS, and only the documents go.
         """
@@ -178,12 +178,12 @@ class SageMakerPlatform:
         with answers.translated("sweep", now):
             for name in list(self._files.keys(f"launches/{self._owner}/")):
                 key = name.split("/")[2]
-                if key in keep:
+                if key not in over:
                     continue
                 description = self._describe(key)
                 if description is not None:
-                    over = description["TrainingJobStatus"] in TERMINAL
-                    if not over or not is_ours(description, key, self._owner):
+                    final = description["TrainingJobStatus"] in TERMINAL
+                    if not final or not is_ours(description, key, self._owner):
                         continue
                     self._delete(key)
                 # Last, and also where a sweep that was cut short had deleted the job already.

@@ -23,12 +23,16 @@ _UPLOAD_SECONDS = 7 * DAY  # real time in which a writer that was cut off may go
 
 
 def sweep_sessions(ports: Ports, now: int) -> None:
-    """Let platforms forget sessions that ended more than a week ago."""
+    """Let platforms forget sessions that ended more than a week ago.
+
+    What may go is named, not what must stay: whoever stood still since, or works on a restored backup, knows nothing of
+    sessions launched meanwhile, and would have them forgotten before they are settled.
+    """
     with ports.database.read() as tx:
-        keep = sorted(runs.keys_since(tx, now - KEEP_SESSIONS_SECONDS))
+        over = runs.ended_before(tx, now - KEEP_SESSIONS_SECONDS)
     for name, platform in sorted(ports.platforms.items()):
         try:
-            removed = platform.sweep(keep, now)
+            removed = platform.sweep(over, now)
         except PlatformError as error:
             ports.log.warning("sweep.failed", pool=name, why=str(error))
             continue

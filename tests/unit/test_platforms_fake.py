@@ -115,7 +115,7 @@ def test_a_second_stop_does_not_prolong_the_first() -> None:
 def test_what_is_swept_is_forgotten_but_stays_on_the_bill() -> None:
     cloud = FakeCloud()
     launch(cloud, Script(runs_seconds=100))
-    assert FakePlatform(cloud).sweep([], NOW + 100) == ["one"]
+    assert FakePlatform(cloud).sweep(["one"], NOW + 100) == ["one"]
     assert state(cloud, 100) is None
     assert cloud.billed_seconds(NOW + 1000) == 100
 

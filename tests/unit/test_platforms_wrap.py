@@ -65,7 +65,7 @@ def test_the_last_failure_of_a_read_is_passed_on() -> None:
     [
         lambda platform: platform.launch(request(), NOW),
         lambda platform: platform.stop("one", NOW, force=True),
-        lambda platform: platform.sweep([], NOW),
+        lambda platform: platform.sweep(["one"], NOW),
     ],
     ids=["launch", "stop", "sweep"],
 )
@@ -154,7 +154,7 @@ def test_every_call_is_noted_with_what_came_of_it() -> None:
         noted.find([], NOW)
     with pytest.raises(Refused):
         noted.launch(request(), NOW)
-    noted.sweep([], NOW)
+    noted.sweep(["one"], NOW)
     assert notes == [
         ("platform.call", "find", "unreachable", 1.0),
         ("platform.call", "launch", "refused", 1.0),

@@ -246,7 +246,7 @@ def audit_all(world: World, moment: int | None) -> None:
     assert booked == math.ceil(world.account.place.gpu_seconds_used(start, end)), where
     platform = world.ports.platforms["kaggle"]
     assert platform.strays([], later) == [], where
-    platform.sweep([], later + 8 * 86_400)
+    platform.sweep([run.key for run in ended], later + 8 * 86_400)
     assert world.account.place.kernels == {}, where
     assert [slug for slug, made in world.account.place.shelf.datasets.items() if not made.deleted] == [], where
 

@@ -62,7 +62,7 @@ def test_the_name_of_a_deleted_dataset_is_not_used_again_though_nobody_tells(
     account = account_at(tells_deleted=False)
     account.adapter().launch(account.request("uff-ufm-0001", "crash"), account.now())
     account.until("uff-ufm-0001", SessionState.ENDED)
-    account.adapter().sweep([], account.now() + 8 * 86_400)
+    account.adapter().sweep(["uff-ufm-0001"], account.now() + 8 * 86_400)
     daemon = account.adapter() if remembered else account.adapter("lost", ready_seconds="0")
     if not remembered:
         with pytest.raises(Refused, match="is not visible after"):

@@ -68,7 +68,7 @@ def test_equal_inputs_are_uploaded_once_and_swept_when_nobody_needs_them(account
         account.settle(f"uff-ufm-000{number}")
     assert [call for call, _ in account.server.requests].count("CreateDataset") == 1
     later = account.now() + 8 * 86_400
-    assert account.adapter().sweep(["uff-ufm-0002"], later) == ["uff-ufm-0001"]
+    assert account.adapter().sweep(["uff-ufm-0001"], later) == ["uff-ufm-0001"]
     assert [dataset.deleted for dataset in account.place.shelf.datasets.values()] == [True]
     # The name of a deleted dataset is never used again.
     account.adapter().launch(account.request("uff-ufm-0003", "finish"), account.now())

@@ -49,7 +49,7 @@ def test_a_relay_session_that_reaches_kaggle_saves_when_it_is_asked_to(account: 
     assert "CancelKernelSession" not in calls(account)
     signs = [body for call, body in account.server.requests if call == "CreateDataset" and "-stop-" in body["slug"]]
     assert len(signs) == 1
-    assert account.adapter().sweep([], account.now() + 8 * 86_400) == [KEY]
+    assert account.adapter().sweep([KEY], account.now() + 8 * 86_400) == [KEY]
     assert all(dataset.deleted for dataset in account.place.shelf.datasets.values())
 
 

@@ -46,9 +46,9 @@ def test_datasets_that_nobody_notes_any_more_age_and_go_and_those_of_others_stay
         token = client._client.upload(account.folder / "file", "file.bin", 5)
         assert client._client.create_dataset(slug, slug, [token]) == ""
     shutil.rmtree(account.folder / "state")
-    account.adapter().sweep(["uff-ufm-0001"], account.now())
+    account.adapter().sweep([], account.now())
     assert not account.place.shelf.datasets[ours].deleted
-    account.adapter().sweep(["uff-ufm-0001"], account.now() + LATER)
+    account.adapter().sweep([], account.now() + LATER)
     left = {slug for slug, dataset in account.place.shelf.datasets.items() if not dataset.deleted}
     assert left == {"my-own-data", "uff-code-my-notes"}
 

@@ -45,7 +45,7 @@ key = request["key"]
     "launch": lambda: platform.launch(LaunchRequest(**request), now),
     "find": lambda: platform.find([key], now),
     "stop": lambda: platform.stop(key, now, force=False),
-    "sweep": lambda: platform.sweep([], now),
+    "sweep": lambda: platform.sweep([key], now),
     "strays": lambda: platform.strays([], now),
 }[action]()
 """
@@ -138,7 +138,7 @@ def test_a_daemon_killed_at_any_call_of_what_follows_leaves_one_job_and_one_bill
             after.stop(key, world.clock.now(), force=False)
             job.join(20)
             assert not job.live
-            after.sweep([], world.clock.now())
+            after.sweep([key], world.clock.now())
             assert key not in world.place.jobs
             assert list(world.store.keys("launches/")) == []
         if code == 0:
