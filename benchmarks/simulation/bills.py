@@ -21,8 +21,11 @@ if TYPE_CHECKING:
 Bill = tuple[int, int]
 
 
-def check_bills(pool: Pool, bills: Sequence[Bill], tolerance_seconds: int = 0) -> None:
-    """Raise Violation when a window of any quota of the pool was billed more than its limit."""
+def check_bills(pool: Pool, bills: Sequence[Bill], tolerance_seconds: int = 0, hidden: Sequence[Bill] = ()) -> None:
+    """Raise Violation when a window of any quota of the pool was billed more than its limit.
+
+    ``hidden`` bills are not counted; like all others they open the spans that begin with the first use.
+    """
     bills = sorted(bill for bill in bills if bill[1] > bill[0])
     if not bills:
         return
@@ -34,7 +37,7 @@ def check_bills(pool: Pool, bills: Sequence[Bill], tolerance_seconds: int = 0) -
             case RollingQuota(limit_seconds=limit, span_seconds=span):
                 windows = ((end - span, end) for _, end in bills)
             case FirstUseQuota(limit_seconds=limit, span_seconds=span):
-                windows = first_use_windows(bills, span)
+                windows = first_use_windows(sorted((*bills, *hidden)), span)
             case MoneyQuota(limit_microdollars=budget, calendar=calendar):
                 limit = budget * 3_600 // pool.price_microdollars_per_hour
                 windows = calendar_windows(calendar, bills[0][0], max(end for _, end in bills))

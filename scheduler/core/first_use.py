@@ -44,11 +44,11 @@ class Uses:
 
 
 def uses_of(charges: Iterable[Charge]) -> Uses:
-    """Return what of ``charges`` may open a span."""
-    positive = [charge for charge in charges if charge.sign > 0 and charge.end > charge.start]
+    """Return what of ``charges`` may open a span, also what was given up and counts nothing."""
+    uses = [charge for charge in charges if charge.sign >= 0 and charge.end > charge.start]
     return Uses(
-        _union((charge.start, charge.end) for charge in positive if charge.is_certain),
-        _union((charge.start, charge.end) for charge in positive if not charge.is_certain),
+        _union((charge.start, charge.end) for charge in uses if charge.is_certain),
+        _union((charge.start, charge.end) for charge in uses if not charge.is_certain),
     )
 
 

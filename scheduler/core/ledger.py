@@ -60,8 +60,9 @@ class LedgerEntry:
 class Charge:
     """Seconds that count against a pool's quotas: the fold of one or more entries.
 
-    ``sign`` is -1 for a credit. ``held`` marks time that is only set aside and may be given back. ``told`` is False
-    when the platform did not say when it was: it lies somewhere inside, and may be shorter.
+    ``sign`` is -1 for a credit, 0 for a use that was given up, counts nothing and may have been all the same. ``held``
+    marks time that is only set aside and may be given back. ``told`` is False when the platform did not say when it
+    was: it lies somewhere inside, and may be shorter.
     """
 
     start: int

@@ -120,7 +120,7 @@ def _quota(quota: Quota, view: PoolView, placements: list[Placement], now: int) 
 def _first_use_spans(charges: list[Charge], span: int) -> Iterator[tuple[int, int]]:
     opened = None
     for charge in sorted(charges, key=lambda found: found.start):
-        if charge.sign < 0:
+        if charge.sign <= 0:
             continue
         begins = charge.start if opened is None else max(charge.start, opened)
         while begins < charge.end:

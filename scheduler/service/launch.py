@@ -21,7 +21,7 @@ from scheduler.service.overheads import Overheads
 from scheduler.service.quota_books import launchable
 from scheduler.service.seats import note_seats
 from scheduler.service.snapshot import LOOK_BACK_SECONDS
-from scheduler.store import checkpoints, events, jobs, ledger, limits, rates, runs
+from scheduler.store import checkpoints, events, jobs, ledger, limits, rates, runs, watched
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -75,7 +75,8 @@ def _reserve_one(
 ) -> Run | None:
     """Reserve one placement, leaving what ``others`` on the same pool still need; None when it no longer fits."""
     pool = ports.pools[placement.pool]
-    charges = ledger.charges(tx, now - LOOK_BACK_SECONDS).get(pool.name, ())
+    booked = ledger.charges(tx, now - LOOK_BACK_SECONDS).get(pool.name, ())
+    charges = (*booked, *watched.perhaps(tx).get(pool.name, ()))
     live_ends = [run.held_until for run in runs.live(tx) if run.pool == pool.name]
     observed = limits.observed(tx).get(pool.name, ())
     ends = [other.end + pool.overrun_seconds for other in others]

@@ -12,7 +12,7 @@ from scheduler.core.throughput import PRIOR_SIGMA
 from scheduler.core.window import DAY
 from scheduler.planner.urgency import with_urgency
 from scheduler.service.overheads import Overheads
-from scheduler.store import jobs, ledger, limits, rates, runs
+from scheduler.store import jobs, ledger, limits, rates, runs, watched
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -35,6 +35,7 @@ def load_snapshot(tx: Connection, pools: Mapping[str, Pool], now: int, horizon_s
     live = runs.live(tx)
     overheads = Overheads(rates.everything(tx))
     charges = ledger.charges(tx, now - LOOK_BACK_SECONDS)
+    perhaps = watched.perhaps(tx)
     observed = limits.observed(tx)
     closures = limits.closures(tx)
     seats = {lane.job: run.key for run in live for lane in run.lanes if lane.outcome is None}
@@ -54,7 +55,7 @@ def load_snapshot(tx: Connection, pools: Mapping[str, Pool], now: int, horizon_s
         pools=tuple(
             PoolView(
                 pool=pool,
-                charges=charges.get(name, ()),
+                charges=(*charges.get(name, ()), *perhaps.get(name, ())),
                 live=tuple(_live_run(run) for run in live if run.pool == name),
                 observed=observed.get(name, ()),
                 closed_until=_closed_until(closures, name, now),

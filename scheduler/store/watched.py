@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import bindparam, delete, insert, select, update
 
+from scheduler.core.ledger import Charge
 from scheduler.store import runs
 from scheduler.store.schema import watched
 
@@ -44,6 +45,17 @@ def everything(tx: Connection) -> list[Watched]:
         )
         for row in found
     ]
+
+
+def perhaps(tx: Connection) -> dict[str, tuple[Charge, ...]]:
+    """Return, by pool, charges that count nothing for what was given up and may have been used unseen."""
+    found: dict[str, tuple[Charge, ...]] = {}
+    for one in everything(tx):
+        if one.booked is None:
+            run = one.run
+            unseen = Charge(run.planned_start, run.held_until, sign=0, run=run.key, told=False)
+            found[run.pool] = (*found.get(run.pool, ()), unseen)
+    return found
 
 
 def add(tx: Connection, run: str, until: int, booked: tuple[int, int] | None) -> None:
