@@ -77,6 +77,12 @@ def _settled(real: Any) -> Any:
     return lambda charges, _live, window, now: real(charges, [], window, now)
 
 
+def _sees_none(real: Any) -> Any:
+    """List the manifests of every job asked for, and find none."""
+    del real
+    return lambda _ports, jobs, _known, seen: seen.listed.update(jobs)
+
+
 def _empty(real: Any) -> Any:
     """Find nothing at all."""
     del real
@@ -291,7 +297,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("never void", "an intent that came to nothing stays", cycle, "reconcile", _steps(_never_finishes_unseen)),
     Mutant("oldest checkpoint", "the oldest checkpoint is restored", checkpoints, "newest", _oldest_first),
     Mutant("from scratch", "the payload restores nothing", Lane, "_restore", _starts_from_scratch),
-    Mutant("no manifests", "published checkpoints are not read", observe, "read_manifests", _silent),
+    Mutant("no manifests", "published checkpoints are not read", observe, "read_manifests", _sees_none),
     Mutant("no progress", "a checkpoint does not count", jobs, "note_progress", _silent),
     Mutant("no lane closed", "a lane's end frees no job", apply, "_close_lane", _silent),
     Mutant("no requeue", "a finished job is never done", job_arrows, "finish", _never_done),
