@@ -1,6 +1,7 @@
 """Spans that open with the first use: exact where all is known, and safe whenever the rest may have been used."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -29,13 +30,14 @@ def overlap(interval: Interval, opens: int, span: int) -> int:
 
 @st.composite
 def charge_lists(draw: st.DrawFn, within: int, longest_seconds: int, uncertain: int, size: int) -> list[Charge]:
-    """Up to ``size`` charges, of which up to ``uncertain`` were used nobody knows when."""
+    """Up to ``size`` charges, of which up to ``uncertain`` were used nobody knows when, or not at all."""
     found = []
     for number in range(draw(st.integers(0, size))):
         start = draw(st.integers(-within, within))
         end = start + draw(st.integers(1, longest_seconds))
-        kind = draw(st.sampled_from(["certain", "held", "untold"])) if number < uncertain else "certain"
-        found.append(Charge(start, end, held=kind == "held", told=kind != "untold"))
+        kind = draw(st.sampled_from(["certain", "held", "untold", "unseen"])) if number < uncertain else "certain"
+        told, sign = kind not in {"untold", "unseen"}, 0 if kind == "unseen" else 1
+        found.append(Charge(start, end, sign, held=kind == "held", told=told))
     return found
 
 
@@ -75,7 +77,7 @@ def test_nothing_is_overrun_when_everything_is_used_as_it_is_written(
     used = [(charge.start, charge.end) for charge in charges]
     for opens in spans_of([*used, own], SPAN):
         if overlap(own, opens, SPAN):
-            assert sum(overlap(one, opens, SPAN) for one in (*used, own)) <= limit
+            assert overlap(own, opens, SPAN) + sum(charge.within(opens, opens + SPAN) for charge in charges) <= limit
 
 
 # What is not certain may have been used at any time inside its interval, or never.
@@ -101,7 +103,8 @@ def all_fit(charges: Sequence[Charge], start: int, length: int, limit: int) -> b
         for own in within(start, start + length):
             used = (*truth, own)
             for opens in spans_of(used, SHORT):
-                total = sum(overlap(one, opens, SHORT) for one in used)
+                seconds = [overlap(one, opens, SHORT) for one in used]
+                total = sum(n * charge.sign for n, charge in zip(seconds, charges, strict=False)) + seconds[-1]
                 if total > limit and (overlap(own, opens, SHORT) or opens not in known):
                     return False
     return True
@@ -112,6 +115,7 @@ def all_fit(charges: Sequence[Charge], start: int, length: int, limit: int) -> b
 @example([Charge(0, 1, told=False), Charge(4, 6), Charge(6, 8)], 10, 4, 4)
 @example([Charge(-6, -4), Charge(-1, 1, told=False), Charge(2, 5, held=True)], 6, 4, 5)
 @example([Charge(8, 10, held=True), Charge(13, 15)], 6, 2, 3)
+@example([Charge(-3, -1, sign=0, told=False), Charge(0, 1), Charge(2, 4)], 6, 4, 4)
 def test_a_session_is_as_long_as_every_possible_truth_allows(
     charges: list[Charge], start: int, cap: int, limit: int
 ) -> None:
@@ -125,7 +129,7 @@ def test_a_session_is_as_long_as_every_possible_truth_allows(
 def test_knowing_less_never_allows_more(charges: list[Charge], start: int, cap: int, limit: int) -> None:
     quota = FirstUseQuota("q", limit, SPAN)
     past = [charge for charge in charges if charge.end <= start]
-    blurred = [Charge(charge.start, charge.end, told=False) for charge in past]
+    blurred = [replace(charge, told=False) for charge in past]
     assert longest(quota, blurred, start, cap) <= longest(quota, past, start, cap)
 
 

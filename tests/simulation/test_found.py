@@ -22,6 +22,7 @@ from scheduler.core.window import DAY
 from scheduler.service.apply import apply
 from scheduler.service.deliver import deliver
 from scheduler.service.observe import Observation
+from scheduler.service.snapshot import load_snapshot
 from scheduler.service.watch import watch
 from scheduler.store import checkpoints, events, jobs, ledger, outbox, runs, watched
 from scheduler.store.errors import Fenced
@@ -127,6 +128,11 @@ def test_what_was_given_up_and_ran_after_all_is_booked_when_its_platform_shows_i
         Observed(key, SessionState.ENDED, "r", start + 900, start + 905),
     ]
     booked = []
+    with ports.database.read() as tx:
+        (unseen,) = watched.perhaps(tx)["weekly"]
+        assert (unseen.start, unseen.end, unseen.sign, unseen.is_certain) == (start, start + 5_100, 0, False)
+        (view,) = (view for view in load_snapshot(tx, ports.pools, start, DAY).pools if view.pool.name == "weekly")
+        assert view.charges == (unseen,)
     for answer in answers:
         with ports.database.read() as tx:
             found = watched.everything(tx)
@@ -137,6 +143,7 @@ def test_what_was_given_up_and_ran_after_all_is_booked_when_its_platform_shows_i
     assert booked == [[(start + 900, start + 5_100)], [(start + 900, start + 905)]]
     with ports.database.read() as tx:
         assert watched.everything(tx) == []
+        assert watched.perhaps(tx) == {}
         assert [event.kind for event in events.tail(tx, kinds=["session.late"])] == ["session.late"] * 2
 
 
@@ -168,6 +175,31 @@ def test_a_letter_that_another_daemon_sent_while_this_one_stood_still_is_not_sen
     with pytest.raises(Fenced):
         deliver(replace(ports, log=StandsStill(simulation)), carriers, now)
     assert sent == ["email", "slack"]
+
+
+@pytest.mark.parametrize(
+    ("started", "ended", "certain"), [(200, 4_000, True), (None, 4_000, False), (200, None, False), (None, None, False)]
+)
+def test_a_session_is_booked_as_certain_only_when_its_platform_told_both_ends(
+    laboratory: Laboratory, started: int | None, ended: int | None, *, certain: bool
+) -> None:
+    # Seed 1000008: a span that opens with the first use was taken to begin with a launch whose start nobody told.
+    simulation = Simulation(laboratory, steady_scenario())
+    simulation.people.fill_queue()
+    simulation.boot()
+    ports, now = simulation.ports, simulation.world.now
+    assert ports is not None
+    seat = Lane(0, "main", 1, (0,), None)
+    run = Run("uff-main-0001", "weekly", (seat,), now, now + 5_000, now + 5_100, Running("r", now))
+    began, over = (None if second is None else now + second for second in (started, ended))
+    facts = Facts(run, Sighting("ended", "r", began, over), True, {}, {}, 60, 300)
+    with ports.write() as tx:
+        runs.insert(tx, run, now)
+        ledger.append(tx, [LedgerEntry(EntryKind.HOLD, "weekly", run.key, now, now + 5_100, now)])
+        apply(ports, tx, [run], Observation(), reconcile([facts], now + 4_300), now + 4_300)
+        (charge,) = ledger.charges(tx, 0)["weekly"]
+    assert (charge.start, charge.end) == (now + (started or 0), now + (ended or 4_300))
+    assert charge.is_certain is certain
 
 
 @pytest.mark.parametrize("takes_over", [False, True])

@@ -11,8 +11,9 @@ from benchmarks.simulation.simulation import Simulation
 
 # Seeds that once showed a bug of the daemon, or of the harness.
 REGRESSIONS = (
-    *(5, 7, 9, 11, 20, 21, 37, 121, 209),
+    *(5, 7, 9, 11, 20, 21, 37, 121, 209, 1_000_008),
     *(2_000_326, 2_000_486, 2_002_645, 2_002_904, 2_004_828, 2_005_270, 2_008_766, 2_008_861, 2_009_669, 2_010_079),
+    *(7_000_071, 7_000_090),
 )
 
 
