@@ -77,6 +77,14 @@ class Count:
         """Return the seconds free in the window that begins at ``start``, or that holds it."""
         return self._seconds(bisect_right(self._starts, max(start, self._starts[0])) - 1)
 
+    def unspent_from(self, instant: int) -> int:
+        """Return the first instant from ``instant`` on in whose window something is free."""
+        index = bisect_right(self._starts, instant) - 1
+        while index < len(self._windows) and self._seconds(index) == 0:
+            index += 1
+            instant = self._starts[index] if index < len(self._starts) else NEVER
+        return instant
+
     def next_start(self, after: int) -> int:
         """Return when the next window begins."""
         index = bisect_right(self._starts, after)
@@ -163,15 +171,17 @@ class Book:
         """Return how long a session from ``start`` leaves all booked ones their place."""
         if self._flexible:
             return 0  # what a session in between takes from those after it is not worked out
-        begins, finishes, most = self._begins, self._finishes, self.pool.sessions_max
-        following = bisect_right(begins, start)
-        if following - bisect_right(finishes, start) + self._running(start) >= most:
+        most = self.pool.sessions_max
+        if self._running(start) + self._booked(start) >= most:
             return 0
-        for instant in begins[following:]:
-            booked = bisect_right(begins, instant) - bisect_right(finishes, instant)
-            if booked + self._running(instant) >= most:
+        for instant in self._begins[bisect_right(self._begins, start) :]:
+            if self._running(instant) + self._booked(instant) >= most:
                 return instant - start
         return NEVER
+
+    def _booked(self, instant: int) -> int:
+        """Return how many of the sessions booked ahead run at ``instant``."""
+        return bisect_right(self._begins, instant) - bisect_right(self._finishes, instant)
 
     def _running(self, instant: int) -> int:
         """Return how many of the sessions that have been started still run at ``instant``."""
@@ -208,12 +218,28 @@ class Book:
 
     def next_change(self, after: int) -> int:
         """Return the first instant after ``after`` at which there may be more room."""
+        opening = next((found for found in self._openings if found[1] > after), None)
+        if opening is None:
+            return NEVER
+        # As long as one thing leaves no room at all, whatever else changes makes none.
+        waits = [opening[0], *(count.unspent_from(after) for count in self.counts)]
+        if self._running(after) + self._booked(after) >= self.pool.sessions_max:
+            waits.append(self._vacancy(after))
+        latest = max(waits)
+        if latest > after:
+            return latest
         instants = [end for end in self._ends if end > after]
         instants += self._finishes[bisect_right(self._finishes, after) :][:1]
         instants += [begins for begins, _ in self._openings if begins > after][:1]
         instants += [count.next_start(after) for count in self.counts]
         instants += self._edges[bisect_right(self._edges, after) :][:1]
         return min(instants, default=NEVER)
+
+    def _vacancy(self, after: int) -> int:
+        """Return the next instant at which a session ends and no booked one takes its place at once."""
+        ends = sorted({end for end in (*self._ends, *self._finishes) if end > after})
+        most = self.pool.sessions_max
+        return next((end for end in ends if self._running(end) + self._booked(end) < most), NEVER)
 
     def _edges_of(self, charge: Charge) -> list[int]:
         """Return when a charge opens room again under the quotas that move with every session."""

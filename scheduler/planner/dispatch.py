@@ -343,7 +343,7 @@ class _Dispatcher:
             self.done[lane.job] += lane.steps
             self.remaining[lane.job] -= lane.steps
             self.last_pool[lane.job] = book.pool.name
-            published = partial(offer.terms.published_at, now, session.length, speed, before)
+            published = partial(offer.terms.published_at, now, end - now, speed, before)
             self._pass_gates(lane.job, published)
             self.busy_until[lane.job] = end if self.remaining[lane.job] > 0 else NEVER
             if self.remaining[lane.job] > 0:

@@ -105,6 +105,18 @@ def test_the_horizon_holds_the_children_of_planned_progress() -> None:
     assert why(plan, "child") == GateClosed("parent", 0.0, 0.5, start)
 
 
+def test_a_gate_passed_by_a_last_checkpoint_waits_for_a_session_that_is_held_longer() -> None:
+    """A session that may turn out slow saves last when it ends, and its child starts no sooner."""
+    rates = {"kaggle": Rate(1.0, sigma=0.2)}
+    parent = replace(job("parent", 2.5, ("kaggle",)), rates=rates, checkpoint_seconds={"kaggle": 60})
+    child = replace(job("child", 2, ("kaggle",)), gate=Gate("parent", 1.0))
+    snapshot = case(parent, child)
+    plan = dispatch(snapshot)
+    assert verify(snapshot, plan) == []
+    first, second = plan.placements
+    assert (first.seats[0].job, second.seats[0].job) == ("parent", "child")
+
+
 def test_a_live_run_holds_its_seat_and_feeds_the_gate_when_it_ends() -> None:
     """Expected progress opens the gate later, never now."""
     run = LiveRun("key", NOW - HOUR, NOW + 6 * HOUR, NOW + 6 * HOUR, ("parent",))
