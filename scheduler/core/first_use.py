@@ -15,6 +15,7 @@ from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
 from scheduler.core.ledger import RunningTotal
+from scheduler.core.window import DAY
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from scheduler.core.ledger import Charge
 
 _NEVER = 1 << 62
+BOOKS_SECONDS = 33 * DAY  # how far back charges are told at least; what was used before may have left a span open
 
 Instants = tuple[int, int]  # all seconds from the first to the last, both included
 Interval = tuple[int, int]  # [start, end)
@@ -104,8 +106,9 @@ def longest_first_use(
     others asks no more of the session than to stay out of it, and not to be what opens it.
     """
     uses = uses_of(charges)
-    first = min((begins for begins, _ in (*uses.certain[:1], *uses.possible[:1])), default=start)
-    before, idle = openings(uses, span, [(min(first, start) - 1,) * 2], start)
+    first = min((start, *(begins for begins, _ in (*uses.certain[:1], *uses.possible[:1]))))
+    forgotten = span if first < start - BOOKS_SECONDS + span else 0
+    before, idle = openings(uses, span, [(first - 1, first - 1 + forgotten)], start)
     asked = _Asked(charges, start, span, limit_at, edges, uses.since(start), before, idle)
     low, high = 0, min(cap, span)
     length = high

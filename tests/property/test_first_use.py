@@ -8,9 +8,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from scheduler.core.first_use import BOOKS_SECONDS
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, fold
 from scheduler.core.quota import FirstUseQuota, ObservedLimit, longest, usage
 from scheduler.core.window import DAY, HOUR
+from scheduler.service.snapshot import LOOK_BACK_SECONDS
 
 Interval = tuple[int, int]
 
@@ -151,6 +153,20 @@ def test_a_use_nobody_knows_the_time_of_may_have_left_the_span_to_the_one_after_
     assert longest(quota, [opened, at_noon, told], 25 * HOUR, 12 * HOUR) == 4 * HOUR
     unknown = Charge(0, HOUR, told=False)
     assert longest(quota, [opened, unknown, told], 25 * HOUR, 12 * HOUR) == HOUR
+
+
+def test_a_span_that_opened_before_the_books_begin_may_move_all_after_it() -> None:
+    # Day after day four hours across the same instant: nothing tells whether spans change before or in their middle.
+    quota = FirstUseQuota("q", 4 * HOUR, DAY)
+    assert LOOK_BACK_SECONDS >= BOOKS_SECONDS
+
+    def room_after(days: int) -> int:
+        crossing = [Charge(day * DAY, day * DAY + 4 * HOUR) for day in range(days)]
+        last = days * DAY
+        return longest(quota, [*crossing, Charge(last, last + HOUR)], last + 23 * HOUR, 12 * HOUR)
+
+    assert room_after(10) == 5 * HOUR  # an hour of them before the span closes
+    assert room_after(40) == 4 * HOUR
 
 
 def test_a_limit_that_was_observed_rules_the_spans_it_covers() -> None:
