@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from platforms.artifacts.base import BlobStore
     from platforms.base import Platform
     from scheduler.clock import Clock
+    from scheduler.core.plan import Plan
+    from scheduler.core.snapshot import Snapshot
     from scheduler.planner import Options
     from scheduler.service.alerts import Mailing
     from scheduler.service.deliver import Channel
@@ -234,6 +236,9 @@ class App:
             None if quiet is None else DailyHours(quiet.zone, quiet.start, quiet.end, frozenset(quiet.weekdays)),
         )
 
+    def _plan(self, snapshot: Snapshot, incumbent: Plan | None) -> Plan:
+        return self.planner.plan(snapshot, incumbent)  # whose modules are loaded when there is something to plan
+
     def ports(self, log: Log, epoch: int) -> Ports:
         """Everything the daemon's use cases run on, under the lease with ``epoch``."""
         from platforms.wrap import wrap
@@ -256,7 +261,7 @@ class App:
             pools=self.pools,
             clock=self.clock,
             policy=self.policy,
-            plan=self.planner.plan,
+            plan=self._plan,
             data_prefix=self.training_data.prefix,
             bundle=str(self.bundle),
             log=log,

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-import sys
-from functools import partial
-
 import typer
 
 from scheduler.cli.command import command
@@ -22,18 +18,7 @@ def daemon(ctx: typer.Context) -> None:
     the file of the settings. Exits with 8 when another daemon of this state folder
     runs, or another one takes over; where that one has another state folder but the same database, it stands by.
     """
-    gc.disable()  # nothing of what is imported is rubbish, and looking for some takes a tenth of a start
-    import structlog
-
-    from config.describe import secrets
-    from config.logging import configure
-    from scheduler.app import load_app
-    from scheduler.daemon import Daemon
-
-    gc.enable()
+    from scheduler.cli.run_daemon import run_daemon
 
     cli: Cli = ctx.obj
-    settings = cli.app.settings
-    configure(settings.logging, secrets(settings))
-    load = None if sys.stdin.isatty() else partial(load_app, cli.options.config)
-    Daemon(cli.app, structlog.get_logger("scheduler"), load).run()
+    run_daemon(cli)

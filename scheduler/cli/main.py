@@ -33,15 +33,23 @@ def main(words: Sequence[str]) -> int:
             code = prompt.show_line(*plain)
             sys.stdout.flush()
             return code
+        from contextlib import closing
+
         from scheduler.cli.context import Cli, Options
 
         options = Options()
-        quick = listing_asked(words)
+        quick = plainly_asked(words)
         if quick is not None:
-            options, states = quick
-            from scheduler.cli.queue_list import list_queue
+            options, asked, states = quick
+            with closing(Cli(options)) as cli:
+                if asked == _DAEMON:
+                    from scheduler.cli.run_daemon import run_daemon
 
-            list_queue(Cli(options), states)
+                    run_daemon(cli)
+                else:
+                    from scheduler.cli.queue_list import list_queue
+
+                    list_queue(cli, states)
             code = 0
         else:
             from scheduler.cli.root import invoke
@@ -61,8 +69,14 @@ def main(words: Sequence[str]) -> int:
     return code
 
 
-def listing_asked(words: Sequence[str]) -> tuple[Options, list[str]] | None:
-    """Return the options and states of a plain ``queue list``; None for everything else, help and typing errors too."""
+_LIST, _DAEMON = ["queue", "list"], ["daemon"]
+
+
+def plainly_asked(words: Sequence[str]) -> tuple[Options, list[str], list[str]] | None:
+    """Return the options, the command and the states asked for of a plain ``queue list`` or ``daemon``.
+
+    None for everything else, help and typing errors too, which the parser knows how to answer.
+    """
     from pathlib import Path
 
     from scheduler.cli.context import Options
@@ -78,7 +92,7 @@ def listing_asked(words: Sequence[str]) -> tuple[Options, list[str]] | None:
                 setattr(options, name.removeprefix("--").replace("-", "_"), True)
             case "--config" | "--state":
                 text = value if given else next(rest, "")
-                if not text or (name == "--state" and command != ["queue", "list"]):
+                if not text or (name == "--state" and command != _LIST):
                     return None
                 if name == "--config":
                     options.config = Path(text)
@@ -86,4 +100,4 @@ def listing_asked(words: Sequence[str]) -> tuple[Options, list[str]] | None:
                     states.append(text)
             case _:
                 command.append(word)
-    return (options, states) if command == ["queue", "list"] else None
+    return (options, command, states) if command in (_LIST, _DAEMON) else None

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import ceil
-from statistics import median_high
 from typing import TYPE_CHECKING
 
 from scheduler.core.throughput import PRIOR_SIGMA, Estimate, within
-from scheduler.planner.session import longest, terms_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -52,7 +50,7 @@ class Overheads:
             by_pool.setdefault(pool, []).append(rate)
         self._usual = {
             pool: tuple(
-                median_high(getattr(rate, name) for rate in rates)
+                sorted(getattr(rate, name) for rate in rates)[len(rates) // 2]
                 for name in ("delay_seconds", "setup_seconds", "checkpoint_seconds")
             )
             for pool, rates in by_pool.items()
@@ -63,6 +61,8 @@ class Overheads:
 
         One session that hung must not shut the pool to its job: nothing could be seen there again that teaches better.
         """
+        from scheduler.planner.session import longest  # here, as in the snapshot: a daemon starts without the planner
+
         rate = self.measured.get((spec.name, pool.name))
         known = self.prior(spec, pool) if rate is None else rate.estimate
         declared, room = _declared_setup(spec, pool), longest(pool) - _shortest(0, known.checkpoint_seconds, pool)
@@ -92,6 +92,8 @@ class Overheads:
 
 def _shortest(setup: int, checkpoint: int, pool: Pool) -> int:
     """Return the shortest session that is worth a launch."""
+    from scheduler.planner.session import terms_of
+
     return terms_of(setup, max(1, checkpoint), pool).length_for(pool.session_seconds_min)
 
 

@@ -10,7 +10,6 @@ from scheduler.core.run import Ended, Running, Stopping
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.throughput import PRIOR_SIGMA
 from scheduler.core.window import DAY
-from scheduler.planner.urgency import with_urgency
 from scheduler.service.overheads import Overheads
 from scheduler.store import jobs, ledger, limits, rates, runs, watched
 
@@ -31,6 +30,9 @@ LOOK_BACK_SECONDS = 33 * DAY
 
 def load_snapshot(tx: Connection, pools: Mapping[str, Pool], now: int, horizon_seconds: int) -> Snapshot:
     """Build the planner's input from the database alone."""
+    # Here, because sessions wait to be adopted while a daemon starts, which is not planned for.
+    from scheduler.planner.urgency import with_urgency
+
     records = jobs.everything(tx)
     live = runs.live(tx)
     overheads = Overheads(rates.everything(tx))

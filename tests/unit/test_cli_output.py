@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from scheduler.cli.gantt import gantt
-from scheduler.cli.main import listing_asked
+from scheduler.cli.main import plainly_asked
 from scheduler.cli.output import Output, clean, hours, size
 from scheduler.core.plan import Placement, Seat
 
@@ -152,14 +152,28 @@ def test_the_picture_names_days_where_their_midnights_are_and_jobs_where_they_fi
         ["--state", "held", "queue", "list"],
         ["queue", "list", "--state"],
         ["list", "queue"],
+        ["daemon", "--help"],
+        ["daemon", "extra"],
+        ["daemon", "--state", "held"],
+        ["daemon", "--config"],
+        ["daemon", "--config="],
+        ["service", "daemon"],
     ],
 )
-def test_only_a_plain_listing_takes_the_fast_way(words: list[str]) -> None:
-    assert listing_asked(words) is None
+def test_only_a_plain_listing_or_daemon_takes_the_fast_way(words: list[str]) -> None:
+    assert plainly_asked(words) is None
 
 
 def test_the_fast_way_reads_options_wherever_they_stand() -> None:
-    asked = listing_asked(["--config", "a.toml", "queue", "--json", "list", "--state=held", "--state", "done"])
+    asked = plainly_asked(["--config", "a.toml", "queue", "--json", "list", "--state=held", "--state", "done"])
     assert asked is not None
-    options, states = asked
+    options, command, states = asked
+    assert command == ["queue", "list"]
     assert (str(options.config), options.json, options.no_color, states) == ("a.toml", True, False, ["held", "done"])
+
+
+def test_a_daemon_takes_the_fast_way_with_the_options_of_every_command() -> None:
+    asked = plainly_asked(["--config=a.toml", "daemon", "--debug"])
+    assert asked is not None
+    options, command, _ = asked
+    assert (str(options.config), options.debug, command) == ("a.toml", True, ["daemon"])
