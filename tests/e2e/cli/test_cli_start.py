@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scheduler.store.engine import Database
+from scheduler.store.engine import Database, open_database
 
 # SDKs, the solver, arrays, plotting, the database toolkit, the settings model, the parser and its tables.
 TOO_HEAVY = {
@@ -42,6 +42,35 @@ def test_the_listing_loads_nothing_heavy(flags: list[str], world: Database) -> N
     loaded = set(json.loads(done.stderr.splitlines()[-1]))
     assert "sqlite3" in loaded
     assert loaded & TOO_HEAVY == set()
+
+
+LOOKING = """
+import json, os, sys
+from scheduler.service.cycle import Cycle
+
+def look(cycle):
+    print(json.dumps(sorted(sys.modules)), flush=True)
+    os._exit(0)
+
+Cycle.run = look
+from scheduler.cli.main import main
+sys.exit(main(["--config", sys.argv[1], "daemon"]))
+"""
+
+
+def test_a_daemon_loads_little_before_it_looks_after_what_runs(tmp_path: Path) -> None:
+    """Sessions wait to be adopted; neither the parser nor what plans is needed for that."""
+    (tmp_path / "config.toml").write_text(
+        'state_dir = "state"\nmodels = []\n[[pools]]\nname = "a"\nplatform = "local"\n'
+    )
+    open_database(f"sqlite:///{tmp_path}/state/scheduler.db", create=True).close()
+    words = [sys.executable, "-c", LOOKING, str(tmp_path / "config.toml")]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode == 0, done.stderr
+    loaded = json.loads(done.stdout)
+    assert "apscheduler" in loaded
+    parts = ("typer", "rich.", "scheduler.planner", "highspy", "numpy", "alembic")
+    assert [name for name in loaded if name.startswith(parts)] == []
 
 
 def test_help_and_version_load_no_database_toolkit(home: Path) -> None:
