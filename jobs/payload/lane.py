@@ -303,7 +303,7 @@ class Lane:
     def _ending(self) -> Ending:
         newest, stop = self._shelf.newest, self._stop
         unstored = bool((self._command and self._shelf.pending()) or self._meter.save_failed)
-        if unstored and stop and not self._store_fails:
+        if stop and (unstored or (self._killed and self._meter.saving)) and not self._store_fails:
             self._meter.not_stored(self._clock.now() - stop.at)
         made_here = newest is not None and newest is not self._shelf.restored
         return judge(

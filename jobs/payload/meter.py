@@ -31,6 +31,7 @@ class Meter:
         self.held_out_loss: float | None = None
         self.gpu_memory_bytes: int | None = None
         self.save_failed = ""  # why the newest save failed
+        self.saving = False  # a save was begun, and neither ended nor failed
 
     @property
     def step(self) -> int | None:
@@ -72,6 +73,7 @@ class Meter:
             self._trained = self._marks[saving] = self.trained_seconds(now)
             self._training_since = None
             self._save_began[saving] = now
+            self.saving = True
         if (reached := max(filter(None, (step, saving)), default=step)) is not None:
             self._last = (reached, self.trained_seconds(now))
             self._first = self._first or self._last
@@ -82,6 +84,7 @@ class Meter:
         self.gpu_memory_bytes = self.gpu_memory_bytes if memory is None else memory
         if saved is not None or "save_failed" in line:
             self.save_failed = str(line.get("save_failed", ""))[:500]
+            self.saving = False
             if self._training_since is None:
                 self._training_since = now
         if saved is not None:

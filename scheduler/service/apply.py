@@ -199,7 +199,7 @@ def _learn(ports: Ports, tx: Connection, run: Run, lane: Lane, report: Mapping[s
     if "outcome" not in report:
         if sample.steps_per_second is None or sample.checkpoint_seconds is None or (known and known.samples):
             return
-    elif sample.steps_per_second is None and sample.setup_at_least is None:
+    elif all(seen is None for seen in (sample.steps_per_second, sample.setup_seconds, sample.setup_at_least)):
         return
     first_impression = known is not None and known.samples == 1 and known.at > run.planned_start
     if known is None or first_impression:

@@ -98,6 +98,14 @@ def test_a_session_that_never_trained_makes_the_next_one_longer(world: SimpleNam
     assert view(world).setup_seconds["desk"] > HOUR
 
 
+def test_a_session_that_hardly_trained_teaches_what_it_lost(world: SimpleNamespace) -> None:
+    """Its first step was its last: no speed, but a set-up, and a save that was given up."""
+    result(world, HOUR, started_at=NOW + 100, setup_seconds=2_900, checkpoint_seconds=500.0)
+    found = view(world)
+    assert (found.setup_seconds, found.checkpoint_seconds) == ({"desk": 3_000}, {"desk": 500})
+    assert found.rates["desk"].samples == 0
+
+
 @pytest.mark.parametrize(
     "rules",
     [

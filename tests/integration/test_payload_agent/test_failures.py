@@ -40,6 +40,33 @@ def test_a_command_that_ignores_sigterm_is_killed_with_its_children(
     assert "grace" in result["why"]
 
 
+# Begins to save when it is asked to, and never ends.
+SLOW_SAVER = """
+import select
+from trainer_kit import Training
+training = Training()
+training.progress(1)
+while not training.should_stop:
+    select.select([], [], [], 0.002)
+training.begin_saving(1)
+select.select([], [], [], 60)
+"""
+
+
+def test_a_last_save_that_takes_too_long_says_how_long_it_was_given(session: Any) -> None:
+    """The next session is then planned to end its work earlier."""
+    session.write(session.lane(SLOW_SAVER), grace_seconds=0.4)
+    session.start()
+    session.until_training()
+    flag = session.store / "runs/run-0001/stop"
+    flag.parent.mkdir(parents=True, exist_ok=True)
+    flag.write_text('{"reason": "enough", "lane": 0}')
+    assert session.end() == 0
+    result = session.result()
+    assert (result["outcome"], result["error_class"]) == ("failed", "killed")
+    assert 0.4 <= result["checkpoint_seconds"] < 30
+
+
 def test_a_killed_agent_takes_its_command_along(session: Any, alive: tuple[Path, Callable[[], None]]) -> None:
     path, wait_for_all_gone = alive
     session.write(session.lane(STUBBORN, environment={"ALIVE": str(path)}), seconds=600)
