@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import numpy as np
     from numpy.typing import NDArray
 
@@ -41,6 +43,21 @@ class LinearSolver(Protocol):
 # still takes half, but ends in a basis from which the next solution takes twice as long.
 PRESOLVED_COLUMNS_MIN = 15_000
 DUAL, PRIMAL = 1, 4  # values of HiGHS's option simplex_strategy
+Setting = tuple[str, Any]
+ALWAYS: tuple[Setting, ...] = (("output_flag", False), ("threads", 1), ("random_seed", 1))
+SMALL: tuple[Setting, ...] = (
+    ("presolve", "off"),
+    ("simplex_scale_strategy", 2),  # as these two are when HiGHS is new
+    ("dual_feasibility_tolerance", 1e-7),
+)
+# Scaling a large programme again takes a sixth of a warm solution. Without it prices must be exact for what they are
+# worth in seconds, of which a column may have a hundred thousand.
+LARGE: tuple[Setting, ...] = (
+    ("presolve", "choose"),
+    ("simplex_scale_strategy", 0),
+    ("dual_feasibility_tolerance", 1e-9),
+)
+PERTURBATION = "primal_simplex_bound_perturbation_multiplier"
 
 
 class Solver:
@@ -53,9 +70,7 @@ class Solver:
             raise SolverFailed(f"highspy is not installed ({error})") from error
         self._highs = highspy.Highs()
         self._time_limit_seconds = time_limit_seconds
-        settings: tuple[tuple[str, Any], ...] = (("output_flag", False), ("threads", 1), ("random_seed", 1))
-        for option, setting in settings:
-            self._highs.setOptionValue(option, setting)
+        self._set(ALWAYS)
         self._loaded: Programme | None = None
 
     def solve(self, programme: Programme) -> Solution:
@@ -65,12 +80,15 @@ class Solver:
 
         highs = self._highs
         small = len(programme.cost) < PRESOLVED_COLUMNS_MIN
-        if self._loaded is not None and programme.same_shape(self._loaded):
+        warm = self._loaded is not None and programme.same_shape(self._loaded)
+        if self._loaded is not None and warm:
             feasible = self._change(programme, self._loaded)
         else:
             self._load(programme)
             feasible = small
-        highs.setOptionValue("presolve", "off" if small else "choose")
+        self._set(SMALL if small else LARGE)
+        # A few steps from an optimum do not stall, and what was perturbed would have to be cleaned up.
+        highs.setOptionValue(PERTURBATION, 0.0 if warm and feasible else 1.0)
         # A basis that stays feasible, as it does when only weights change, is the primal method's to go on from.
         highs.setOptionValue("simplex_strategy", PRIMAL if feasible else DUAL)
         self._loaded = programme
@@ -90,6 +108,10 @@ class Solver:
             prices=np.maximum(0.0, -np.asarray(found.row_dual)),
             iterations=int(info.simplex_iteration_count),
         )
+
+    def _set(self, settings: Iterable[Setting]) -> None:
+        for option, setting in settings:
+            self._highs.setOptionValue(option, setting)
 
     def _load(self, programme: Programme) -> None:
         import highspy
