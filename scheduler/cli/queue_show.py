@@ -94,7 +94,7 @@ def _facts(cli: Cli, record: JobRecord, waits: Reason | None) -> list[tuple[str,
 
 def _speed(rate: RateRecord) -> tuple[str, ...]:
     return (
-        f"{rate.steps_per_second * 3_600:.0f}",
+        f"{rate.steps_per_second * 3_600:.0f}" if rate.samples else "-",
         rate.pool,
         f"{rate.samples} times",
         hours(round(rate.setup_seconds)),
