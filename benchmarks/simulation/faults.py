@@ -79,6 +79,7 @@ class Faults:
     stalled: Callable[[], None] = lambda: None
     points: int = 0
     struck: int = 0  # how often something went wrong
+    stood_still: bool = False  # whether the process did at the last point it passed
     seen: Counter[str] = field(default_factory=Counter)
     last: deque[str] = field(default_factory=lambda: deque(maxlen=_KEPT_LINES))
     _ladder: tuple[tuple[float, Fate], ...] = ()
@@ -116,6 +117,7 @@ class Faults:
             fate = Fate.NOTHING
         line = f"{self.points} {self.now()} {where}" + (f" {fate}" if fate is not Fate.NOTHING else "")
         self.note(line)
+        self.stood_still = False
         if fate is Fate.NOTHING:
             return fate
         self.struck += 1
@@ -128,6 +130,7 @@ class Faults:
                 self.delayed()
             case Fate.STALL:
                 self.stalled()
+                self.stood_still = True  # now that the other daemon has passed points of its own
             case Fate.ERROR | Fate.DUPLICATE:
                 pass
         self.seen[str(fate)] += 1

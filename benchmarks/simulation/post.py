@@ -11,7 +11,7 @@ from unittest.mock import patch
 from zoneinfo import ZoneInfo
 
 from benchmarks.simulation.bills import calendar_windows
-from benchmarks.simulation.faults import Fate, Violation
+from benchmarks.simulation.faults import Violation
 from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
 from scheduler.service import letter
 from scheduler.service.alerts import WEEKLY, Mailing, mail
@@ -80,7 +80,8 @@ class Post:
     def take(self, channel: str, key: str, body: Mapping[str, Any], *, overtaken: bool) -> None:
         """Deliver a letter. Raises Violation when it arrives again and nothing explains it.
 
-        ``overtaken`` says that the sender stood still on its last step, while another daemon may have sent it.
+        ``overtaken`` says that the sender stood still between its last look and the sending, while another daemon took
+        over and may have sent it: no look can be so late that nothing comes between.
         """
         said = hashlib.sha256(json.dumps(body, sort_keys=True, default=repr).encode()).hexdigest()
         before = self.arrived.get((channel, key))
@@ -119,10 +120,10 @@ class SimulatedChannel:
 
     def send(self, key: str, body: Mapping[str, Any]) -> None:
         """Deliver; see Channel.send."""
-        stalls = self._faults.seen[Fate.STALL]
+        looked = self._faults.stood_still  # after the last look whether the letter still waits (seed 3000976)
 
         def effect() -> None:
             self._post.refuse_at_random()
-            self._post.take(self._name, key, body, overtaken=self._faults.seen[Fate.STALL] > stalls)
+            self._post.take(self._name, key, body, overtaken=looked or self._faults.stood_still)
 
         self._faults.call(f"mail {self._name} {key}", effect, DeliveryFailed)

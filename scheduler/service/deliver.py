@@ -179,8 +179,12 @@ def _asked(headers: Mapping[str, Any]) -> int:
 
 
 def deliver(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:
-    """Send what waits. What fails is tried again, ever later up to an hour; the first failure is an event."""
+    """Send what waits. What fails is tried again, ever later up to an hour; the first failure is an event.
+
+    Raises Fenced where another daemon leads: it could not write down what it sent, and the other sends it.
+    """
     with ports.database.read() as tx:
+        lease.fence(tx, ports.epoch)
         waiting = outbox.pending(tx, now)
     for letter in waiting:
         channel = channels.get(letter.channel)

@@ -147,6 +147,24 @@ def test_what_was_given_up_and_ran_after_all_is_booked_when_its_platform_shows_i
         assert [event.kind for event in events.tail(tx, kinds=["session.late"])] == ["session.late"] * 2
 
 
+def test_a_daemon_that_another_has_overtaken_sends_no_letter_at_all(laboratory: Laboratory) -> None:
+    simulation = Simulation(laboratory, steady_scenario())
+    simulation.boot()
+    overtaken, now, sent = simulation.ports, simulation.world.now, []
+    assert overtaken is not None
+    with overtaken.write() as tx:
+        outbox.add(tx, "alerts", "1", "email", {"subject": "news", "text": "news"}, now)
+    simulation.boot()
+
+    class Carrier:
+        def send(self, key: str, body: object) -> None:
+            sent.append(key)
+
+    with pytest.raises(Fenced):
+        deliver(overtaken, {"email": Carrier()}, now)
+    assert sent == []
+
+
 def test_a_letter_that_another_daemon_sent_while_this_one_stood_still_is_not_sent_again(laboratory: Laboratory) -> None:
     # Seed 2000012: the list of letters was read once, and the daemon stood still between the first and the second.
     simulation = Simulation(laboratory, steady_scenario())
