@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING
 
 from benchmarks.simulation.blobs import SimulatedBlobs
 from benchmarks.simulation.faults import Faults
-from scheduler.core.job import Cancelled, Done, Failed, Held
+from scheduler.core.job import Active, Cancelled, Done, Failed, Held
 from scheduler.core.run import Running
 from scheduler.service import queue, sessions
 from scheduler.store import jobs, runs
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from benchmarks.simulation.world import World
     from scheduler.store.engine import Database
+    from scheduler.store.jobs import JobRecord
 
 
 class People:
@@ -74,13 +77,23 @@ class People:
             self._release(spec.name)
 
     def unfinished(self) -> list[str]:
-        """Return the jobs that are neither done nor cancelled, nor behind the gate of a cancelled one."""
+        """Return the jobs that are neither done nor cancelled, but for those that a cancelled parent keeps waiting."""
         with self._database.read() as tx:
-            records = jobs.everything(tx)
-        cancelled = {record.spec.name for record in records if isinstance(record.state, Cancelled)}
+            records = {record.spec.name: record for record in jobs.everything(tx)}
         return [
-            record.spec.name
-            for record in records
-            if not isinstance(record.state, Done | Cancelled)
-            and (record.spec.gate is None or record.spec.gate.parent not in cancelled)
+            name
+            for name, record in records.items()
+            if not isinstance(record.state, Done | Cancelled) and not _waits_for_ever(record, records)
         ]
+
+
+def _waits_for_ever(job: JobRecord, records: Mapping[str, JobRecord]) -> bool:
+    """Whether a job has no seat and the parent of its gate was cancelled before it had come far enough.
+
+    A gate that was passed stays open when its parent is cancelled: behind it the job must finish like any other.
+    """
+    gate = job.spec.gate
+    if gate is None or isinstance(job.state, Active):
+        return False
+    parent = records[gate.parent]
+    return isinstance(parent.state, Cancelled) and parent.done_step < gate.fraction * parent.spec.target_step

@@ -14,11 +14,14 @@ from benchmarks.simulation.place import SimulatedPlatform
 from benchmarks.simulation.scenario import steady_scenario
 from benchmarks.simulation.simulation import SilentLog, Simulation
 from jobs.checkpoint import Component, Manifest, manifest_key
+from jobs.spec import Gate
 from platforms.base import Observed, SessionState
+from scheduler.core import job as arrows
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.reconcile import Accept, Facts, Finish, Sighting, reconcile
 from scheduler.core.run import Lane, Outcome, Run, Running, Submitting
 from scheduler.core.window import DAY
+from scheduler.service import queue
 from scheduler.service.apply import apply
 from scheduler.service.deliver import deliver
 from scheduler.service.observe import Observation
@@ -240,3 +243,27 @@ def test_reasons_are_looked_for_unless_another_daemon_took_over_after_the_plan(
     ):
         simulation._tick()
     assert looked.called is not takes_over
+
+
+@pytest.mark.parametrize(
+    ("parent_step", "seated", "left"), [(2, False, False), (2, True, True), (3, False, True), (3, True, True)]
+)
+def test_only_a_gate_that_was_not_passed_lets_a_job_stay_unfinished_behind_a_cancelled_one(
+    laboratory: Laboratory, parent_step: int, *, seated: bool, left: bool
+) -> None:
+    # Seed 8010390: behind a gate that was open the job went on when its parent was cancelled, as it should; the
+    # simulation took it for one that waits for ever, stopped the clock in the middle of its session, and blamed that.
+    scenario = steady_scenario()
+    parent, child = scenario.jobs[:2]
+    parent, child = replace(parent, target_step=30), replace(child, gate=Gate(parent.name, 0.1))
+    simulation = Simulation(laboratory, replace(scenario, jobs=(parent, child)))
+    simulation.people.fill_queue()
+    with laboratory.people.write() as tx:
+        jobs.note_progress(tx, parent.name, parent_step, None)
+        if seated:
+            queued = jobs.get(tx, child.name).state
+            active = arrows.activate(queued, "uff-manager-1-0001", scenario.start)
+            jobs.change_state(tx, child.name, queued, active, "activate", scenario.start)
+    assert simulation.people.unfinished() == [parent.name, child.name]
+    queue.cancel(laboratory.people, parent.name, scenario.start, "people")
+    assert simulation.people.unfinished() == ([child.name] if left else [])
