@@ -41,17 +41,18 @@ def watch(ports: Ports, found: Sequence[Watched], now: int) -> None:
         except PlatformError as error:
             ports.log.warning("watch.unknown", pool=pool, why=str(error))
             continue
+        answered = ports.clock.now()  # what is over may have ended after the question
         for one in mine:
-            _look(ports, one, seen.get(one.run.key), now)
+            if one.run.key in seen:
+                _settle(ports, one, seen[one.run.key], answered)
+            elif now > one.until:
+                with ports.write() as tx:
+                    watched.remove(tx, one.run.key)
 
 
-def _look(ports: Ports, one: Watched, seen: Observed | None, now: int) -> None:
+def _settle(ports: Ports, one: Watched, seen: Observed, now: int) -> None:
+    """Book what the platform showed of the run until ``now``, the instant of its answer."""
     run = one.run
-    if seen is None:
-        if now > one.until:
-            with ports.write() as tx:
-                watched.remove(tx, run.key)
-        return
     start = seen.started if seen.started is not None else one.booked[0] if one.booked else run.planned_start
     match seen.state:
         case SessionState.ABSENT:

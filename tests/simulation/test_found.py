@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING
 from unittest.mock import patch
 
 import pytest
@@ -29,6 +30,9 @@ from scheduler.service.snapshot import load_snapshot
 from scheduler.service.watch import watch
 from scheduler.store import checkpoints, events, jobs, ledger, outbox, runs, watched
 from scheduler.store.errors import Fenced
+
+if TYPE_CHECKING:
+    from scheduler.service.ports import Ports
 
 
 def _facts(*, complete: bool, results: dict[int, dict[str, object]]) -> Facts:
@@ -110,13 +114,8 @@ def test_the_report_of_a_week_that_passed_while_nobody_looked_is_sent_all_the_sa
     assert len({key for _, key in post.arrived}) == 3
 
 
-def test_what_was_given_up_and_ran_after_all_is_booked_when_its_platform_shows_it(laboratory: Laboratory) -> None:
-    simulation = Simulation(laboratory, steady_scenario())
-    simulation.people.fill_queue()
-    simulation.boot()
-    ports = simulation.ports
-    assert ports is not None
-    key, start = "uff-main-0001", simulation.world.now
+def _give_up(ports: Ports, key: str, start: int) -> None:
+    """Launch a run at ``start`` that its platform does not show, and give it up."""
     seat = Lane(0, "main", 1, (0,), None)
     run = Run(key, "weekly", (seat,), start, start + 5_000, start + 5_100, Submitting(start, 1))
     hold = LedgerEntry(EntryKind.HOLD, "weekly", key, start, start + 5_100, start)
@@ -125,6 +124,17 @@ def test_what_was_given_up_and_ran_after_all_is_booked_when_its_platform_shows_i
         runs.insert(tx, run, start)
         ledger.append(tx, [hold])
         apply(ports, tx, [run], Observation(), [given_up], start + 700)
+
+
+def test_what_was_given_up_and_ran_after_all_is_booked_when_its_platform_shows_it(laboratory: Laboratory) -> None:
+    simulation = Simulation(laboratory, steady_scenario())
+    simulation.people.fill_queue()
+    simulation.boot()
+    ports = simulation.ports
+    assert ports is not None
+    key, start = "uff-main-0001", simulation.world.now
+    _give_up(ports, key, start)
+    with ports.database.read() as tx:
         assert ledger.charges(tx, 0).get("weekly", ()) == ()
     answers = [
         Observed(key, SessionState.RUNNING, "r", start + 900),
@@ -148,6 +158,30 @@ def test_what_was_given_up_and_ran_after_all_is_booked_when_its_platform_shows_i
         assert watched.everything(tx) == []
         assert watched.perhaps(tx) == {}
         assert [event.kind for event in events.tail(tx, kinds=["session.late"])] == ["session.late"] * 2
+
+
+def test_what_ended_while_its_platform_was_asked_is_booked_until_the_answer(laboratory: Laboratory) -> None:
+    # Seed 8009929: a platform that tells no times took 12 s to answer, and the books ended before the bill.
+    simulation = Simulation(laboratory, steady_scenario())
+    simulation.people.fill_queue()
+    simulation.boot()
+    ports, world = simulation.ports, simulation.world
+    assert ports is not None
+    key, start = "uff-main-0001", world.now
+    _give_up(ports, key, start)
+    world.agenda.advance(start + 1_000)
+    with ports.database.read() as tx:
+        found = watched.everything(tx)
+
+    def slow(*_: object) -> dict[str, Observed]:
+        world.agenda.advance(start + 1_012)
+        return {key: Observed(key, SessionState.ENDED, "r")}
+
+    with patch.object(SimulatedPlatform, "find", side_effect=slow):
+        watch(ports, found, start + 1_000)
+    with ports.database.read() as tx:
+        (charge,) = ledger.charges(tx, 0)["weekly"]
+    assert (charge.start, charge.end, charge.told) == (start, start + 1_012, False)
 
 
 def test_a_daemon_that_another_has_overtaken_sends_no_letter_at_all(laboratory: Laboratory) -> None:
