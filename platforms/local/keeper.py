@@ -76,7 +76,8 @@ def main() -> None:
 def keep(arguments: list[str], *, in_unit: bool) -> None:
     """Keep one session until it ends. Writes one byte to stdout once it is claimed and the agent let go.
 
-    In a unit of its own, which is stopped by a SIGTERM to all of it, the keeper stays until the agent has left.
+    In a unit of its own, which is stopped by a SIGTERM to the keeper, it tells the agent alone and stays until that has
+    left: a command gets the signal once, from its agent, and may be saving when a second one comes.
     """
     terms = Terms(arguments)
     os.chdir(terms.folder)
@@ -89,7 +90,7 @@ def keep(arguments: list[str], *, in_unit: bool) -> None:
     agent, let_go = _fork_agent(terms, output_end)
     os.close(output_end)
     if in_unit:
-        _signal.signal(_SIGTERM, _signal.SIG_IGN)
+        _signal.signal(_SIGTERM, lambda *_: os.kill(agent, _SIGTERM))
     ticks = start_ticks(agent) or 0
     claim = (
         f'{{"keeper": {os.getpid()}, "keeper_ticks": {start_ticks(os.getpid())}, "agent": {agent}, '
@@ -101,6 +102,8 @@ def keep(arguments: list[str], *, in_unit: bool) -> None:
     os.close(let_go)
     _acknowledge()
     overran = _watch(terms, agent, ticks, ends_by, output, log)
+    if in_unit:
+        _signal.signal(_SIGTERM, _signal.SIG_IGN)  # from now on the agent's pid may be anybody's
     _, status = os.waitpid(agent, 0)
     ended_at = max(started_at, min(int(terms.now()), ends_by))
     publish(".", END, _end(started_at, ended_at, os.waitstatus_to_exitcode(status), overran=overran))
