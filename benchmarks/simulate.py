@@ -48,9 +48,11 @@ def main() -> int:
         return _replay(arguments)
     found = Findings()
     try:
-        with _killing(arguments.kill9, found), Workers(arguments.workers, _NICE if arguments.kill9 else 0) as workers:
+        with Workers(arguments.workers, _NICE if arguments.kill9 else 0) as workers:
             found.lost = workers.lost
-            _simulate(arguments, workers, found)
+            _simulate_weeks(arguments, workers, found)  # alone, for its speed is measured
+            with _killing(arguments.kill9, found):
+                _simulate_points(arguments, workers, found)
         found.finished = True
     except KeyboardInterrupt:
         print("interrupted; this is what is known:", file=sys.stderr)
@@ -142,11 +144,15 @@ def _parse() -> argparse.Namespace:
     return parser.parse_args()
 
 
-def _simulate(arguments: argparse.Namespace, workers: Workers, found: Findings) -> None:
+def _simulate_weeks(arguments: argparse.Namespace, workers: Workers, found: Findings) -> None:
     weeks, first = arguments.weeks, arguments.first_seed
     seeds = range(first, first + ceil(arguments.total_weeks / (weeks * _WEEKS_OF_A_SEED)))
     for share in workers.answers("swarm", [Task(_swarm, portion, (weeks,)) for portion in _portions(seeds)]):
         found.add(found.swarmed, share)
+
+
+def _simulate_points(arguments: argparse.Namespace, workers: Workers, found: Findings) -> None:
+    weeks = arguments.weeks
     (points,) = workers.answers("points", [Task(_points, [weeks])])
     crashes = [
         Task(_crashes, portion, (weeks, fate))
