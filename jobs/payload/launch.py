@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from .clock import Clock
+from .meter import CLOSING
 from .transport import DirectoryTransport
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ def _lane(entry: dict[str, Any]) -> LaneOrder:
         data=str(entry["data"]),
         setup_seconds=float(entry["setup_seconds"]),
         checkpoint_seconds=checkpoint_seconds,
-        closing_seconds=float(entry.get("closing_seconds", 1.25 * checkpoint_seconds)),
+        closing_seconds=float(entry.get("closing_seconds", CLOSING * checkpoint_seconds)),
         restore=tuple(str(key) for key in entry["restore"]),
     )
 

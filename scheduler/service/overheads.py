@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from math import ceil
 from typing import TYPE_CHECKING
 
+from jobs.payload.meter import CLOSING
 from scheduler.core.throughput import PRIOR_SIGMA, Estimate, within
 
 if TYPE_CHECKING:
@@ -14,10 +15,6 @@ if TYPE_CHECKING:
     from jobs.spec import JobSpec
     from scheduler.core.pool import Pool
     from scheduler.store.rates import RateRecord
-
-
-# A save is given a quarter more than it is believed to take, however sure that is.
-_CLOSING = 1.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +28,9 @@ class Overhead:
 
     @property
     def closing_seconds(self) -> int:
-        """What a session's last checkpoint is given: nine in ten take less."""
+        """What a session's last checkpoint is given: what nine in ten take at most, and a quarter more than expected."""
         sure = within(self.checkpoint_seconds, self.checkpoint_sigma)
-        return max(sure, ceil(_CLOSING * self.checkpoint_seconds))
+        return max(sure, ceil(CLOSING * self.checkpoint_seconds))
 
 
 class Overheads:
