@@ -28,7 +28,7 @@ class Overhead:
 
     @property
     def closing_seconds(self) -> int:
-        """What a session's last checkpoint is given: what nine in ten take, and a quarter more than expected at least."""
+        """What a session's last checkpoint is given: what nine in ten take, and a quarter over the mean at least."""
         sure = within(self.checkpoint_seconds, self.checkpoint_sigma)
         return max(sure, ceil(CLOSING * self.checkpoint_seconds))
 
