@@ -101,9 +101,10 @@ def test_useful_time_is_what_kept_checkpoints_hold(week: Any, document: Any) -> 
         run = homes[manifest["run"]]
         lane = run["lanes"][manifest["lane"]]
         ran = ends[run["key"]]
-        # Of a session across the week's end, the part that lies in the week counts.
-        part = (min(ran.ended_at, document["end"]) - ran.started_at) / (ran.ended_at - ran.started_at)
-        useful[run["pool"]] += part * manifest["trained_seconds"] * len(lane["devices"]) / devices[run["pool"]]
+        # Of a session across the week's end, the part that lies in the week counts; of one that was launched in the
+        # week and came up after it, nothing does.
+        within = max(0, min(ran.ended_at, document["end"]) - ran.started_at) / (ran.ended_at - ran.started_at)
+        useful[run["pool"]] += within * manifest["trained_seconds"] * len(lane["devices"]) / devices[run["pool"]]
     for pool in document["pools"]:
         assert pool["useful_seconds"] == pytest.approx(useful[pool["name"]], abs=1)
         assert 0 < pool["useful_seconds"] <= pool["charged_seconds"]
