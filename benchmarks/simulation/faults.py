@@ -113,13 +113,11 @@ class Faults:
         """Pass one point; returns what the caller has to do, ERROR or DUPLICATE. Raises Crash."""
         self.points += 1
         fate = self.script.get(self.points) or self._draw()
-        if fate in {Fate.DELAY, Fate.STALL} and not outside:
-            fate = Fate.NOTHING
-        line = f"{self.points} {self.now()} {where}" + (f" {fate}" if fate is not Fate.NOTHING else "")
-        self.note(line)
         self.stood_still = False
-        if fate is Fate.NOTHING:
-            return fate
+        if fate is Fate.NOTHING or (not outside and fate in {Fate.DELAY, Fate.STALL}):
+            self.note(f"{self.points} {self.now()} {where}")
+            return Fate.NOTHING
+        self.note(f"{self.points} {self.now()} {where} {fate}")
         self.struck += 1
         match fate:
             case Fate.CRASH:
@@ -157,7 +155,6 @@ class Faults:
         if not self._ladder:
             return Fate.NOTHING
         drawn = self.rng.random()
-        for limit, fate in self._ladder:
-            if drawn < limit:
-                return fate
+        if drawn < self._ladder[-1][0]:  # rarely
+            return next(fate for limit, fate in self._ladder if drawn < limit)
         return Fate.NOTHING

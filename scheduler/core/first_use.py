@@ -111,15 +111,17 @@ def longest_first_use(
     before, idle = openings(uses, span, [(first - 1, first - 1 + forgotten)], start)
     asked = _Asked(charges, start, span, limit_at, edges, uses.since(start), before, idle)
     low, high = 0, min(cap, span)
-    length = high
+    length, halves = high, True
     while low < high:
         excess = asked.excess(length)
         if excess == 0:
             low = length
         else:
             high = length - excess
-        # What the session itself uses too much tells how much shorter it must be; else the middle is tried.
-        length = high if excess > 1 else (low + high + 1) // 2
+        # What the session itself uses too much tells how much shorter it must be. Where that is little again and again,
+        # the middle gets there sooner: every other question halves what is left.
+        halves = excess <= 1 or not halves
+        length = (low + high + 1) // 2 if halves else high
     return low
 
 

@@ -233,10 +233,11 @@ def _longest_rolling(quota: RollingQuota, charges: Sequence[Charge], start: int,
     """
     span = quota.span_seconds
     edges = {start, start + span}
-    for charge in charges:
+    near = [charge for charge in charges if charge.end > start - span]
+    for charge in near:
         edges.update((charge.start, charge.end, charge.start + span, charge.end + span))
     points = sorted(edge for edge in edges if edge >= start)
-    metered = RunningTotal(charges)
+    metered = RunningTotal(near)
 
     def use(instant: int) -> int:
         return metered.until(instant) - metered.until(instant - span)

@@ -103,6 +103,7 @@ class Book:
     __slots__ = (
         "_begins",
         "_charges",
+        "_closes",
         "_edges",
         "_ends",
         "_finishes",
@@ -121,6 +122,7 @@ class Book:
         self._openings = (
             [(opening.start, opening.end) for opening in pool.open_windows(closed, until)] if (closed < until) else []
         )
+        self._closes = [closes for _, closes in self._openings]
         self.counts = [
             Count(quota, view, start, until) for quota in pool.quotas if isinstance(quota, CalendarQuota | MoneyQuota)
         ]
@@ -135,7 +137,8 @@ class Book:
     def copy(self) -> Book:
         """Return a book that can be written in without touching this one."""
         twin = object.__new__(Book)
-        twin.view, twin.pool, twin._openings, twin._flexible = self.view, self.pool, self._openings, self._flexible
+        twin.view, twin.pool, twin._flexible = self.view, self.pool, self._flexible
+        twin._openings, twin._closes = self._openings, self._closes
         twin.counts = [count.copy() for count in self.counts]
         twin._charges = self._charges.copy()
         twin._edges = self._edges
@@ -146,14 +149,14 @@ class Book:
     def room(self, start: int) -> Room:
         """Return the longest session that may be planned from ``start``, the pool's overrun already set aside."""
         overrun = self.pool.overrun_seconds
-        opening = next((found for found in self._openings if found[1] > start), None)
-        if opening is None or opening[0] > start:
+        index = bisect_right(self._closes, start)  # the opening at ``start``, or else the next one
+        if index == len(self._openings) or self._openings[index][0] > start:
             return Room(0, "opening hours")
         if len(self._ends) >= self.pool.sessions_max and self._running(start) >= self.pool.sessions_max:
             return Room(0, "concurrency")
         seconds, limited_by = self.pool.session_cap_seconds + overrun, "session cap"
-        if opening[1] - start < seconds:
-            seconds, limited_by = opening[1] - start, "opening hours"
+        if self._closes[index] - start < seconds:
+            seconds, limited_by = self._closes[index] - start, "opening hours"
         if self._begins:
             seconds = min(seconds, self._until_booked(start))
         for count in self.counts:
@@ -218,11 +221,11 @@ class Book:
 
     def next_change(self, after: int) -> int:
         """Return the first instant after ``after`` at which there may be more room."""
-        opening = next((found for found in self._openings if found[1] > after), None)
-        if opening is None:
+        index = bisect_right(self._closes, after)
+        if index == len(self._openings):
             return NEVER
         # As long as one thing leaves no room at all, whatever else changes makes none.
-        waits = [opening[0], *(count.unspent_from(after) for count in self.counts)]
+        waits = [self._openings[index][0], *(count.unspent_from(after) for count in self.counts)]
         if self._running(after) + self._booked(after) >= self.pool.sessions_max:
             waits.append(self._vacancy(after))
         latest = max(waits)
@@ -230,7 +233,7 @@ class Book:
             return latest
         instants = [end for end in self._ends if end > after]
         instants += self._finishes[bisect_right(self._finishes, after) :][:1]
-        instants += [begins for begins, _ in self._openings if begins > after][:1]
+        instants += [begins for begins, _ in self._openings[index + 1 : index + 2]]
         instants += [count.next_start(after) for count in self.counts]
         instants += self._edges[bisect_right(self._edges, after) :][:1]
         return min(instants, default=NEVER)

@@ -22,7 +22,7 @@ from scheduler.planner.value import LATE_FACTOR, value
 from scheduler.planner.waiting import deferrals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection
 
     from scheduler.core.snapshot import Snapshot
 
@@ -198,8 +198,8 @@ class _Dispatcher:
             if key is not None:
                 del queue[bisect_left(queue, key)]
 
-    def _fill(self, now: int, looking: Iterable[int]) -> set[int]:
-        """Start sessions until nobody fits any more; return the pools that still have room."""
+    def _fill(self, now: int, looking: Collection[int]) -> set[int]:
+        """Start sessions until nobody fits any more; return the pools that may still have room."""
         rooms: dict[int, int] = {}
         for pool in looking:
             self._update_room(now, pool, rooms)
@@ -230,7 +230,7 @@ class _Dispatcher:
             }
         for pool in rooms:
             self._look_again(pool, now)
-        return set(rooms)
+        return {pool for pool in looking if pool in rooms or not self.queues[self.case.class_of[pool]]}
 
     def _first_that_fits(
         self, now: int, group: int, pools: list[int], rooms: dict[int, int]
@@ -297,6 +297,9 @@ class _Dispatcher:
         return compose(group, room, jobs[0], jobs, self.remaining) if jobs and room else None
 
     def _update_room(self, now: int, pool: int, rooms: dict[int, int]) -> None:
+        if not self.queues[self.case.class_of[pool]]:
+            rooms.pop(pool, None)  # nobody waits for it: what room it has need not be known
+            return
         seconds = self.books[pool].room(now).seconds
         if seconds > 0:
             rooms[pool] = seconds

@@ -6,9 +6,10 @@ Only :func:`prune` removes events, the oldest first; the database lets it becaus
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import bindparam, delete, func, insert, select, update
+from sqlalchemy import bindparam, delete, func, insert, literal, select, update
 
 from scheduler.store import codec
 from scheduler.store.schema import events, pruned
@@ -16,7 +17,7 @@ from scheduler.store.schema import events, pruned
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Select
 
 _INSERT = insert(events).returning(events.c.id)
 _NEWEST_ID = select(func.max(events.c.id))
@@ -75,16 +76,29 @@ def tail(
     subject: str | None = None,
 ) -> list[Event]:
     """Return up to ``limit`` events, oldest first: those after ``after_id``, or the newest when it is 0."""
-    query = _SELECT.limit(limit)
-    if kinds is not None:
-        query = query.where(events.c.kind.in_(kinds))
+    query = _tail(None if kinds is None else frozenset(kinds), subject is not None, bool(after_id))
+    asked: dict[str, Any] = {"limit": limit}
     if subject is not None:
-        query = query.where(events.c.subject == subject)
+        asked["subject"] = subject
     if after_id:
-        rows = list(tx.execute(query.where(events.c.id > after_id).order_by(events.c.id)))
-    else:
-        rows = list(tx.execute(query.order_by(events.c.id.desc())))[::-1]
+        asked["after_id"] = after_id
+    rows = tx.execute(query, asked).all()
+    if not after_id:
+        rows = rows[::-1]
     return [Event(row.id, row.at, row.kind, row.subject, row.by, codec.load(row.data)) for row in rows]
+
+
+@lru_cache(maxsize=64)
+def _tail(kinds: frozenset[str] | None, of_subject: bool, from_id: bool) -> Select[Any]:  # noqa: FBT001 - a cache's key
+    """Return the statement for one kind of question: what stays the same is compiled once."""
+    query = _SELECT.limit(bindparam("limit"))
+    if kinds is not None:
+        query = query.where(events.c.kind.in_([literal(kind) for kind in sorted(kinds)]))
+    if of_subject:
+        query = query.where(events.c.subject == bindparam("subject"))
+    if from_id:
+        return query.where(events.c.id > bindparam("after_id")).order_by(events.c.id)
+    return query.order_by(events.c.id.desc())
 
 
 def prune(tx: Connection, before: int, limit: int) -> int:

@@ -88,7 +88,7 @@ class _Prepared:
         if isinstance(parameters, list | tuple):
             cursor = driver.executemany(self.sql, [self._values(one) for one in parameters])
         else:
-            cursor = driver.execute(self.sql, self._values(parameters or {}))
+            cursor = driver.execute(self.sql, self._values(parameters or {}) if self.names else ())
         if self.row is None:
             return Rows([], cursor.rowcount)
         found = cursor.fetchall()
@@ -111,6 +111,7 @@ class _Prepared:
         return values
 
 
+_NO_NAMES: frozenset[str] = frozenset()
 _seen: WeakSet[Any] = WeakSet()
 _known: WeakKeyDictionary[Any, dict[frozenset[str], _Prepared | None]] = WeakKeyDictionary()
 
@@ -142,16 +143,18 @@ class PreparingConnection(Connection):
 def _prepared(statement: Any, parameters: Any, dialect: Dialect) -> _Prepared | None:
     """Return how to run a statement that was seen before, None for one that SQLAlchemy has to run."""
     one = parameters[0] if isinstance(parameters, list | tuple) and parameters else parameters
-    names = frozenset(one or ())
+    names = frozenset(one) if one else _NO_NAMES
     forms = _known.get(statement)
     if forms is None:
         if statement not in _seen:
             _seen.add(statement)
             return None
         forms = _known[statement] = {}
-    if names not in forms:
+    try:
+        return forms[names]
+    except KeyError:
         forms[names] = _prepare(statement, names, dialect)
-    return forms[names]
+        return forms[names]
 
 
 def _prepare(statement: Any, given: frozenset[str], dialect: Dialect) -> _Prepared | None:
