@@ -11,7 +11,15 @@ from typing import TYPE_CHECKING
 
 from scheduler.core.admission import Room
 from scheduler.core.ledger import Charge, cost_within, seconds_within
-from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota, limit_at, longest
+from scheduler.core.quota import (
+    CalendarQuota,
+    FirstUseQuota,
+    MoneyQuota,
+    RollingQuota,
+    declared_limit,
+    limit_at,
+    longest,
+)
 
 if TYPE_CHECKING:
     from scheduler.core.snapshot import PoolView
@@ -32,7 +40,12 @@ class Count:
         self._windows = list(quota.calendar.windows(start, until))
         self._starts = [window.start for window in self._windows]
         used = cost_within if self._money else seconds_within
-        self._free = [lowest_limit(quota, view, window, start) - used(view.charges, window) for window in self._windows]
+        charged_until = max((charge.end for charge in view.charges), default=start)
+        self._free = [
+            lowest_limit(quota, view, window, start)
+            - (used(view.charges, window) if window.start < charged_until else 0)
+            for window in self._windows
+        ]
 
     def copy(self) -> Count:
         """Return a copy whose counts change on their own."""
@@ -252,6 +265,8 @@ class Book:
 
 def lowest_limit(quota: CalendarQuota | MoneyQuota, view: PoolView, window: Window, start: int) -> int:
     """Return the lowest limit any instant of ``window`` from ``start`` on is known to have."""
+    if not view.observed:
+        return declared_limit(quota)
     instants = {max(window.start, start)}
     for seen in view.observed:
         instants.update(edge for edge in (seen.start, seen.end) if edge in window and edge > start)

@@ -205,6 +205,12 @@ class _Dispatcher:
             self._update_room(now, pool, rooms)
         if self.agenda:
             self._keep_appointments(now, rooms)
+        if rooms:
+            self._fill_rooms(now, rooms)
+        return {pool for pool in looking if pool in rooms or not self.queues[self.case.class_of[pool]]}
+
+    def _fill_rooms(self, now: int, rooms: dict[int, int]) -> None:
+        """Start the best of all jobs that fit, again and again; ``rooms`` are left as they are then."""
         members: dict[int, list[int]] = {}
         for pool in sorted(rooms):
             if pool not in self.agenda:
@@ -230,7 +236,6 @@ class _Dispatcher:
             }
         for pool in rooms:
             self._look_again(pool, now)
-        return {pool for pool in looking if pool in rooms or not self.queues[self.case.class_of[pool]]}
 
     def _first_that_fits(
         self, now: int, group: int, pools: list[int], rooms: dict[int, int]
@@ -332,6 +337,7 @@ class _Dispatcher:
         book = self.books[pool]
         end = now + session.length + (self._spare(group, pool, session) if now == self.case.now else 0)
         book.take(now, end)
+        self.looked_until[pool] = now
         sharing = book.pool.sharing if len(session.lanes) > 1 else 1.0
         seats = []
         for lane in session.lanes:
@@ -382,11 +388,12 @@ class _Dispatcher:
                 self._schedule_start(child)
 
     def _look_again(self, pool: int, now: int) -> None:
-        """Come back to the pool when it may have more room."""
+        """Come back to the pool when it may have more room; that stands until a session is written into its book."""
+        if self.looked_until[pool] > now:
+            return
         change = self.books[pool].next_change(now)
-        pending = self.looked_until[pool]
-        if change < self.case.until and not now < pending <= change:
-            self.looked_until[pool] = change
+        self.looked_until[pool] = change
+        if change < self.case.until:
             heappush(self.events, (change, 1, pool))
 
 

@@ -23,6 +23,7 @@ from scheduler.planner.session import fits
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from scheduler.core.admission import Room
     from scheduler.core.plan import Placement
     from scheduler.core.pool import Pool
     from scheduler.core.reasons import Reason
@@ -66,7 +67,7 @@ class _Waiting:
                 self.now_by_pool.setdefault(placement.pool, placement)
             for seat in placement.seats:
                 self.planned_start.setdefault(seat.job, placement.start)
-        self.room = [book.room(case.now) for book in case.books]
+        self.rooms: dict[int, Room] = {}  # of the pools that were asked about
 
     def reason(self, job: Job) -> Reason:
         """Return the first reason that applies."""
@@ -113,7 +114,7 @@ class _Waiting:
         ranked = sorted(usable, key=lambda found: (-found[1].worth * found[1].speeds[-1], found[0]))
         for number, offer in ranked:
             taken = self.now_by_pool.get(self.case.books[number].pool.name)
-            if taken is not None and self.room[number].seconds >= offer.shortest(job.view.remaining_steps):
+            if taken is not None and self._room_now(number).seconds >= offer.shortest(job.view.remaining_steps):
                 return self._outbid(job, number, taken.seats[0].job)
         reasons = [
             (_RANK[type(reason)], rank, reason)
@@ -139,7 +140,7 @@ class _Waiting:
 
     def _lacks(self, job: Job, number: int, offer: Offer) -> Reason | None:
         book = self.case.books[number]
-        room = self.room[number]
+        room = self._room_now(number)
         name = book.pool.name
         needed = offer.shortest(job.view.remaining_steps)
         if room.seconds >= needed:
@@ -152,6 +153,12 @@ class _Waiting:
             why = self._closed_why(number)
             return PoolClosed(name, why, self._more_room(book, needed))
         return QuotaEmpty(name, room.limited_by, self._more_room(book, needed))
+
+    def _room_now(self, number: int) -> Room:
+        """Return what the pool has room for before anything is planned."""
+        if number not in self.rooms:
+            self.rooms[number] = self.case.books[number].room(self.case.now)
+        return self.rooms[number]
 
     def _closed_why(self, number: int) -> str:
         view = self.case.books[number].view

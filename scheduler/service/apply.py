@@ -190,16 +190,21 @@ def _learn(ports: Ports, tx: Connection, run: Run, lane: Lane, report: Mapping[s
 
     What a heartbeat taught is a first impression, which the last word of the same session replaces.
     """
-    record = jobs.find(tx, lane.job)
     pool = ports.pools.get(run.pool)
-    if record is None or pool is None or lane.outcome is not None:
+    if pool is None or lane.outcome is not None:
+        return
+    still_runs = "outcome" not in report
+    has_saved = _number(report.get("checkpoint_seconds")) is not None
+    if still_runs and not (has_saved and _number(report.get("steps_per_second"))):
+        return
+    known = rates.get(tx, lane.job, run.pool)
+    if still_runs and known is not None and known.samples:
+        return  # as most heartbeats find: nothing else is read for them
+    record = jobs.find(tx, lane.job)
+    if record is None:
         return
     sample = _sample(ports, pool, run, lane, record, report)
-    known = rates.get(tx, lane.job, run.pool)
-    if "outcome" not in report:
-        if sample.steps_per_second is None or sample.checkpoint_seconds is None or (known and known.samples):
-            return
-    elif all(seen is None for seen in (sample.steps_per_second, sample.setup_seconds, sample.setup_at_least)):
+    if all(seen is None for seen in (sample.steps_per_second, sample.setup_seconds, sample.setup_at_least)):
         return
     first_impression = known is not None and known.samples == 1 and known.at > run.planned_start
     if known is None or first_impression:

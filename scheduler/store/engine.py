@@ -10,7 +10,7 @@ from __future__ import annotations
 import sqlite3
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.engine import make_url
@@ -91,11 +91,12 @@ class Database:
 
     def read(self) -> AbstractContextManager[Connection]:
         """One read transaction: everything read inside is of one instant. Raises StoreFailure."""
-        return self._transaction(self._reader, None)
+        return self._transaction(self._reader, None) if self.path is None else self._prepared("BEGIN")
 
     def write(self) -> AbstractContextManager[Connection]:
         """One write transaction: committed at the end, rolled back by any exception. Raises StoreFailure."""
-        return self._transaction(self._writer, self._begin_write)
+        begin = self._begin_write
+        return self._transaction(self._writer, begin) if self.path is None else self._prepared(begin or "BEGIN")
 
     def close(self) -> None:
         """Close all connections; the object may be used again."""
@@ -107,39 +108,41 @@ class Database:
     def _transaction(self, engine: Engine, begin: str | None) -> Iterator[Connection]:
         # Begun by hand: a listener for the engine's "begin" would slow every statement down by a tenth.
         try:
-            if self.path is not None:
-                with self._prepared() as direct:
-                    direct.driver.execute(begin or "BEGIN")
-                    yield direct
-                    direct.commit()
-            else:
-                with engine.connect() as tx:
-                    if begin is not None:
-                        tx.exec_driver_sql(begin)
-                    yield tx
-                    tx.commit()
+            with engine.connect() as tx:
+                if begin is not None:
+                    tx.exec_driver_sql(begin)
+                yield tx
+                tx.commit()
         except (DBAPIError, sqlite3.Error) as error:
-            failure = translated(error, self.where, self.path)
-            if failure is None:
-                raise
-            raise failure from error
+            self._raise_translated(error)
 
     @contextmanager
-    def _prepared(self) -> Iterator[PreparingConnection]:
+    def _prepared(self, begin: str) -> Iterator[Connection]:
         """Yield a connection to SQLite, the one that was used last if nobody has it."""
         try:
-            direct = self._idle.pop()
-        except IndexError:
-            direct = PreparingConnection(self._engine)
-        try:
-            yield direct
-        except BaseException:
-            direct.close()  # which rolls back
-            raise
+            try:
+                direct = self._idle.pop()
+            except IndexError:
+                direct = PreparingConnection(self._engine)
+            try:
+                direct.driver.execute(begin)
+                yield direct
+                direct.commit()
+            except BaseException:
+                direct.close()  # which rolls back
+                raise
+        except (DBAPIError, sqlite3.Error) as error:
+            self._raise_translated(error)
         if len(self._idle) < _IDLE_MAX:
             self._idle.append(direct)
         else:
             direct.close()
+
+    def _raise_translated(self, error: DBAPIError | sqlite3.Error) -> NoReturn:
+        failure = translated(error, self.where, self.path)
+        if failure is None:
+            raise error
+        raise failure from error
 
 
 def open_database(url: str, *, create: bool = False, read_only: bool = False) -> Database:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import namedtuple
 from dataclasses import dataclass
 from functools import cached_property, partial
+from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
 from weakref import WeakKeyDictionary, WeakSet
 
@@ -78,9 +79,9 @@ class Rows:
 @dataclass(frozen=True, slots=True)
 class _Prepared:
     sql: str
-    names: tuple[str, ...]  # of the parameters, in the order of their places
     fixed: Mapping[str, Any]  # values that are part of the statement
     into: tuple[tuple[str, Callable[[Any], Any]], ...]  # conversions of parameters
+    pick: Callable[[Any], Sequence[Any]]  # the values of the parameters as they are given, in the order of their places
     row: Callable[[Any], Any] | None  # None: the statement returns no rows
     out: tuple[tuple[int, Callable[[Any], Any]], ...]  # conversions of columns
 
@@ -88,7 +89,7 @@ class _Prepared:
         if isinstance(parameters, list | tuple):
             cursor = driver.executemany(self.sql, [self._values(one) for one in parameters])
         else:
-            cursor = driver.execute(self.sql, self._values(parameters or {}) if self.names else ())
+            cursor = driver.execute(self.sql, self._values(parameters or {}))
         if self.row is None:
             return Rows([], cursor.rowcount)
         found = cursor.fetchall()
@@ -96,13 +97,13 @@ class _Prepared:
             found = [self._converted(row) for row in found]
         return Rows(list(map(self.row, found)), cursor.rowcount)
 
-    def _values(self, parameters: Mapping[str, Any]) -> list[Any]:
-        given: Mapping[str, Any] = parameters
-        if self.fixed or self.into:
-            given = changed = {**self.fixed, **parameters}
-            for name, convert in self.into:
-                changed[name] = convert(changed[name])
-        return [given[name] for name in self.names]
+    def _values(self, parameters: Mapping[str, Any]) -> Sequence[Any]:
+        if not self.fixed and not self.into:
+            return self.pick(parameters)
+        changed = {**self.fixed, **parameters}
+        for name, convert in self.into:
+            changed[name] = convert(changed[name])
+        return self.pick(changed)
 
     def _converted(self, row: Sequence[Any]) -> list[Any]:
         values = list(row)
@@ -169,12 +170,18 @@ def _prepare(statement: Any, given: frozenset[str], dialect: Dialect) -> _Prepar
     out = [column.type.dialect_impl(dialect).result_processor(dialect, None) for column in columns]
     return _Prepared(
         sql=compiled.string,
-        names=tuple(compiled.positiontup),
         fixed={name: bind.effective_value for name, bind in binds.items() if name not in given},
         into=tuple((name, convert) for name, convert in into.items() if convert is not None),
+        pick=_pick(compiled.positiontup),
         row=_row([str(column.key) for column in columns]) if columns else None,
         out=tuple((place, convert) for place, convert in enumerate(out) if convert is not None),
     )
+
+
+def _pick(names: Sequence[str]) -> Callable[[Any], Sequence[Any]]:
+    if len(names) > 1:
+        return itemgetter(*names)
+    return lambda given: [given[name] for name in names]
 
 
 def _row(names: Sequence[str]) -> Callable[[Any], Any]:
