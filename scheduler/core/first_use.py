@@ -162,6 +162,8 @@ class _Asked:
             inner = turns[bisect_right(turns, first) : bisect_right(turns, last)]
             for opens in {first, *inner, last}:
                 own = max(0, min(end, opens + span) - max(start, opens))
+                if own <= excess and opens < start:
+                    continue  # it can say nothing new
                 used = self._total.until(opens + span) - self._total.until(opens)
                 over = used + own - self._limit_at(max(opens, start))
                 if over > 0 and own:

@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from datetime import UTC, datetime
 from math import floor, log10
 from typing import Any, ClassVar
@@ -24,7 +24,8 @@ class Reason:
 
     def to_json(self) -> dict[str, Any]:
         """Return the code, the fields and the sentence in UTC."""
-        return {"code": self.code, **asdict(self), "sentence": self.sentence()}
+        found = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return {"code": self.code, **found, "sentence": self.sentence()}
 
 
 @dataclass(frozen=True, slots=True)

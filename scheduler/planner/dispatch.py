@@ -84,17 +84,10 @@ class _Dispatcher:
         if booked is not None:
             self._book(booked)
         # No session of a class is useful if it is shorter than this.
-        self.least = [
-            min(
-                (
-                    offer.shortest(left)
-                    for offer, left in zip(group.offers, self.remaining, strict=True)
-                    if offer and left > 0
-                ),
-                default=NEVER,
-            )
-            for group in case.classes
-        ]
+        self.least = [NEVER] * len(case.classes)
+        for index, left in enumerate(self.remaining):
+            if left > 0:
+                self._lower_least(index)
         self.queues: list[list[Key]] = [[] for _ in case.classes]
         # By class and job, as of when the job came into the queues: its shortest useful session, and its density.
         self.shortest = [[0] * len(case.jobs) for _ in case.classes]

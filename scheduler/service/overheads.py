@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from math import ceil
 from typing import TYPE_CHECKING
 
@@ -42,10 +43,14 @@ class Overheads:
 
     def __init__(self, measured: Mapping[tuple[str, str], RateRecord]) -> None:
         self.measured = measured
+
+    @cached_property
+    def _usual(self) -> dict[str, tuple[int, ...]]:
+        """What jobs that have run on a pool usually lose there: delay, set-up, checkpoint."""
         by_pool: dict[str, list[RateRecord]] = {}
-        for (_, pool), rate in measured.items():
+        for (_, pool), rate in self.measured.items():
             by_pool.setdefault(pool, []).append(rate)
-        self._usual = {
+        return {
             pool: tuple(
                 sorted(getattr(rate, name) for rate in rates)[len(rates) // 2]
                 for name in ("delay_seconds", "setup_seconds", "checkpoint_seconds")

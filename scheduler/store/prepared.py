@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from functools import cached_property, partial
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, cast
-from weakref import WeakKeyDictionary, WeakSet
+from weakref import WeakSet, finalize
 
 from sqlalchemy import Connection
 from sqlalchemy.exc import MultipleResultsFound, NoResultFound
@@ -88,8 +88,10 @@ class _Prepared:
     def run(self, driver: sqlite3.Connection, parameters: Any) -> Rows:
         if isinstance(parameters, list | tuple):
             cursor = driver.executemany(self.sql, [self._values(one) for one in parameters])
-        else:
+        elif parameters or self.fixed:
             cursor = driver.execute(self.sql, self._values(parameters or {}))
+        else:
+            cursor = driver.execute(self.sql)
         if self.row is None:
             return Rows([], cursor.rowcount)
         found = cursor.fetchall()
@@ -112,9 +114,9 @@ class _Prepared:
         return values
 
 
-_NO_NAMES: frozenset[str] = frozenset()
 _seen: WeakSet[Any] = WeakSet()
-_known: WeakKeyDictionary[Any, dict[frozenset[str], _Prepared | None]] = WeakKeyDictionary()
+# By the identity of the statement and the names of its parameters. A statement that goes takes its entry with it.
+_known: dict[int, dict[tuple[str, ...], _Prepared | None]] = {}
 
 
 class PreparingConnection(Connection):
@@ -144,13 +146,14 @@ class PreparingConnection(Connection):
 def _prepared(statement: Any, parameters: Any, dialect: Dialect) -> _Prepared | None:
     """Return how to run a statement that was seen before, None for one that SQLAlchemy has to run."""
     one = parameters[0] if isinstance(parameters, list | tuple) and parameters else parameters
-    names = frozenset(one) if one else _NO_NAMES
-    forms = _known.get(statement)
+    names = tuple(one) if one else ()
+    forms = _known.get(id(statement))
     if forms is None:
         if statement not in _seen:
             _seen.add(statement)
             return None
-        forms = _known[statement] = {}
+        forms = _known[id(statement)] = {}
+        finalize(statement, _known.pop, id(statement), None).atexit = False
     try:
         return forms[names]
     except KeyError:
@@ -158,7 +161,7 @@ def _prepared(statement: Any, parameters: Any, dialect: Dialect) -> _Prepared | 
         return forms[names]
 
 
-def _prepare(statement: Any, given: frozenset[str], dialect: Dialect) -> _Prepared | None:
+def _prepare(statement: Any, given: tuple[str, ...], dialect: Dialect) -> _Prepared | None:
     if not isinstance(statement, SelectBase | UpdateBase):
         return None
     compiled: Any = statement.compile(dialect=dialect, column_keys=sorted(given))
