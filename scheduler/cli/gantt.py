@@ -14,8 +14,11 @@ if TYPE_CHECKING:
     from scheduler.core.plan import Placement
 
 
+_LETTERS_MIN = 2  # of a name that is cut
+
+
 def gantt(placements: Sequence[Placement], start: int, columns: int, zone: str = "UTC") -> list[str]:
-    """Return the picture from ``start`` on, days as ``zone`` has them; a bar too short for its jobs' names has none."""
+    """Return the picture from ``start`` on, days as ``zone`` has them; names are cut to fit their bar."""
     end = max(found.end for found in placements)
     per_column = max(1, -(-(end - start) // columns))
     rows = _rows(placements)
@@ -42,10 +45,18 @@ def _bars(row: Sequence[Placement], start: int, per_column: int) -> str:
     for found in row:
         begin = max(len(bar), (found.start - start) // per_column)
         length = max(1, (found.end - start) // per_column - begin)
-        names = "+".join(seat.job for seat in found.seats)
-        label = names if len(names) <= length - 2 else ""
+        label = _label([seat.job for seat in found.seats], length - 2)
         bar = bar.ljust(begin) + (f"[{label.ljust(length - 2, '=')}]" if length > 1 else "|")
     return bar
+
+
+def _label(names: Sequence[str], columns: int) -> str:
+    """Return the names side by side, each cut to its share of the columns, or nothing when that says too little."""
+    whole = "+".join(names)
+    if len(whole) <= columns:
+        return whole
+    share = (columns - len(names) + 1) // len(names)
+    return "+".join(name[:share] for name in names) if share >= _LETTERS_MIN else ""
 
 
 def _days(start: int, end: int, per_column: int, zone: str) -> str:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 app = group("What runs next, and why a job waits.")
 
-_NO_PLAN = "There is no plan yet. The daemon makes one: schedctl daemon"
+_NO_PLAN = "There is no plan yet. The daemon makes one: schedctl daemon. What it would be: schedctl plan preview"
 _GANTT_COLUMNS = 96
 
 
@@ -38,6 +38,19 @@ def show(ctx: typer.Context) -> None:
         cli.out.data({"plan": plan_json(plan) if plan else None})
     elif plan is None:
         cli.out.say(_NO_PLAN)
+    else:
+        _show(cli, plan)
+
+
+@command(app, "schedctl plan preview", "schedctl plan preview --json")
+def preview(ctx: typer.Context) -> None:
+    """Plan now, as the daemon would, and show it: before it runs, or after a change. Nothing is stored or launched."""
+    from scheduler.service.whatif import ask_plan
+
+    cli: Cli = ctx.obj
+    plan = ask_plan(cli.desk)
+    if cli.options.json:
+        cli.out.data({"plan": plan_json(plan)})
     else:
         _show(cli, plan)
 

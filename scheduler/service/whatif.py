@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.core.job import Queued
 from scheduler.core.quota import MoneyQuota
-from scheduler.planner import AddJob, SetHours, UnknownName, explain, what_if
+from scheduler.planner import AddJob, Planner, SetHours, UnknownName, explain, what_if
 from scheduler.service.overheads import Overheads
 from scheduler.service.snapshot import job_view, load_snapshot
 from scheduler.store import jobs, plans
@@ -56,6 +56,14 @@ def ask_what_if(
         if isinstance(edit, SetHours):
             _must_count_hours(desk.pools, edit.pool)
     return what_if(snapshot, [*added, *edits], policy, desk.options, incumbent)
+
+
+def ask_plan(desk: Desk) -> Plan:
+    """Return the plan that the daemon would make now."""
+    with desk.database.read() as tx:
+        snapshot = load_snapshot(tx, desk.pools, desk.now, desk.horizon_seconds)
+        incumbent = plans.newest(tx)
+    return Planner(desk.options).plan(snapshot, incumbent)
 
 
 def ask_why(desk: Desk, job: str) -> Reason | None:

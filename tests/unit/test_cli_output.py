@@ -126,16 +126,18 @@ def test_the_picture_gives_each_session_of_a_pool_its_own_line() -> None:
     ]
 
 
-def test_the_picture_names_days_where_their_midnights_are_and_jobs_where_they_fit() -> None:
-    """Berlin's days begin at 22:00 UTC in September; a name that does not fit whole is left out, not cut."""
+def test_the_picture_names_days_where_their_midnights_are_and_jobs_as_far_as_they_fit() -> None:
+    """Berlin's days begin at 22:00 UTC in September; names are cut to fit, and left out when hardly a letter would."""
     monday = 1_789_941_600  # Mon 2026-09-21 00:00 CEST
     placements = (
         Placement("kaggle", monday + 12 * 3_600, monday + 18 * 3_600, (Seat("uff-main", 1, 1),)),
+        Placement("kaggle", monday + 20 * 3_600, monday + 27 * 3_600, (Seat("ufm", 1, 1), Seat("ucm", 1, 1))),
+        Placement("kaggle", monday + 30 * 3_600, monday + 35 * 3_600, (Seat("ufm", 1, 1), Seat("ucm", 1, 1))),
         Placement("kaggle", monday + 36 * 3_600, monday + 47 * 3_600, (Seat("uff-main", 1, 1),)),
     )
     assert gantt(placements, monday + 12 * 3_600, 35, "Europe/Berlin") == [
         "                   'Tue 22",
-        "kaggle [====]                  [uff-main=]",
+        "kaggle [uff-]  [uf+uc]   [===] [uff-main=]",
         "       one column is 1h 00m",
     ]
 

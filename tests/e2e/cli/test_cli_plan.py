@@ -98,6 +98,19 @@ def two_plans(contest: Database) -> Database:
     return contest
 
 
+def test_preview_shows_what_the_daemon_would_plan_and_stores_nothing(contest: Database, schedctl: Schedctl) -> None:
+    assert "schedctl plan preview" in schedctl("plan", "show").err
+    before = dump(contest)
+    plan = schedctl("plan", "preview", "--json").document["plan"]
+    assert plan["made_at"] == NOW
+    assert [seat["job"] for seat in plan["placements"][0]["seats"]] == ["big"]
+    assert [found["job"] for found in plan["deferrals"]] == ["small"]
+    text = schedctl("plan", "preview").out
+    assert f"worth {plan['value']:.2f} weighted hours" in text
+    assert "[big=" in text
+    assert dump(contest) == before
+
+
 def test_diff_tells_what_became_of_every_session(two_plans: Database, schedctl: Schedctl) -> None:
     document = schedctl("plan", "diff", "--json").document
     changes = [((it["before"] or it["after"])["seats"][0]["job"], it["change"]) for it in document["sessions"]]
