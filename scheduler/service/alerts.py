@@ -21,6 +21,8 @@ from scheduler.store.errors import StoreFailure
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from sqlalchemy import Connection
+
     from scheduler.core.window import Calendar, DailyHours
     from scheduler.service.deliver import Channel
     from scheduler.service.ports import Ports
@@ -31,6 +33,7 @@ _AGAIN = "weekly-report-again"  # there only after a report could not be made, u
 _AGAIN_SECONDS = 3_600
 _TOLD_ONCE_SECONDS = 6 * 3_600
 _SETTLED_SECONDS = 60
+_EVENTS_AT_ONCE = 500
 _LINES_MAX = 20
 _WHY_MAX = 200
 _SURPRISE_SECONDS = 600
@@ -111,7 +114,7 @@ def _write_report(ports: Ports, mailing: Mailing, due_at: int, now: int) -> int 
 
 def _write_alerts(ports: Ports, mailing: Mailing, since: int, now: int) -> None:
     with ports.database.read() as tx:
-        found = events.tail(tx, limit=500, kinds=_WORDS)
+        found = _since(tx, since - _TOLD_ONCE_SECONDS)
     # What happened just now may not be committed yet; it is told next time.
     until = max(since, now - _SETTLED_SECONDS)
     news = alerts_in(found, since, until)
@@ -119,6 +122,16 @@ def _write_alerts(ports: Ports, mailing: Mailing, since: int, now: int) -> None:
         for channel in mailing.channels if news else ():
             outbox.add(tx, ALERTS, str(since), channel, letter_about(news), now)
         due.set_due(tx, ALERTS, until)
+
+
+def _since(tx: Connection, instant: int) -> list[Event]:
+    """Return all events to tell since ``instant``, and some before: in a bad night they are many."""
+    limit = _EVENTS_AT_ONCE
+    while True:
+        found = events.tail(tx, limit=limit, kinds=_WORDS)
+        if len(found) < limit or found[0].at < instant:
+            return found
+        limit *= 4
 
 
 def alerts_in(found: Sequence[Event], since: int, until: int) -> list[Event]:

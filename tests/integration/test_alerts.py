@@ -111,6 +111,20 @@ def test_a_gate_that_can_no_longer_open_is_told_once_and_again_when_it_could_bet
     assert len(box.sent) == 2
 
 
+def test_a_night_of_a_thousand_alerts_loses_none_of_them(database: Database) -> None:
+    letters: list[Any] = []
+    box = cast("Any", SimpleNamespace(send=lambda _, body: letters.append(body)))
+    mailing = Mailing({"box": box}, "UTC", Calendar("week", "UTC"), 900, None)
+    mail(ports_on(database), mailing, NOW)
+    with database.write() as tx:
+        for number in range(1_200):
+            events.append(tx, "job.fail", f"job-{number}", NOW + 1 + number // 10)
+    mail(ports_on(database), mailing, NOW + HOUR)
+    (letter,) = letters
+    assert letter["text"].startswith("job-0: the job failed")
+    assert "and 1180 more" in letter["text"]
+
+
 def test_a_report_goes_out_once_a_week_across_clock_changes_and_down_time(database: Database) -> None:
     box = Box()
     zone = "America/New_York"
