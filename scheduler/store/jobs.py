@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import bindparam, case, func, insert, select, update
@@ -256,6 +257,7 @@ def _move(tx: Connection, record: JobRecord, position: int) -> int:
     return wanted
 
 
+@lru_cache(maxsize=4_096)
 def _record(row: Row[Any]) -> JobRecord:
     return JobRecord(
         spec=codec.spec(row),

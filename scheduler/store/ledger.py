@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -14,7 +13,7 @@ from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, fold
 from scheduler.store.schema import ledger
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
 _INSERT = insert(ledger)
 _ALL = select(
@@ -30,6 +29,7 @@ _ALL = select(
 ).order_by(ledger.c.id)
 _NEWEST_FIRST = _ALL.order_by(None).order_by(ledger.c.id.desc())
 _NEWEST = select(func.max(ledger.c.id))
+_AFTER = _ALL.where(ledger.c.id > bindparam("number"))
 _COUNT = select(func.count()).select_from(ledger)
 _touching = select(ledger.c.run).where(ledger.c.ends_at > bindparam("since"), ledger.c.run.is_not(None))
 # A hold without its spend would count in full, so all entries of a run are read together. Both sides have an index.
@@ -91,27 +91,51 @@ def newest_number(tx: Connection) -> int:
 
 def charges(tx: Connection, since: int) -> Mapping[str, tuple[Charge, ...]]:
     """Return what counts against each pool: the fold of all entries of runs that reach past ``since``."""
-    newest = tx.execute(_NEWEST).scalar()
+    newest = tx.execute(_NEWEST).scalar() or 0
     books = _books.get(tx)
-    if books is None or books.newest != newest or not books.since <= since < books.until:
-        found = entries(tx, since)
-        ends: dict[tuple[str | None, int], int] = {}
-        for number, entry in enumerate(found):
-            which = (entry.run, number if entry.run is None else 0)
-            ends[which] = max(ends.get(which, entry.end), entry.end)
-        until = min(ends.values(), default=_NEVER)
-        books = _books[tx] = _Books(newest, since, until, MappingProxyType(fold(found)))
+    if books is not None and books.newest != newest:
+        fresh = [_entry(tuple(row)) for row in tx.execute(_AFTER, {"number": books.newest})]
+        books = books.with_more(newest, fresh)
+    if books is None or not books.since <= since < books.until:
+        books = _Books(newest, since, entries(tx, since))
+    _books[tx] = books
     return books.charges
 
 
-@dataclass(frozen=True, slots=True)
 class _Books:
     """What was folded when ``newest`` was the newest entry; right for every ``since`` in [since, until)."""
 
-    newest: int | None
-    since: int
-    until: int  # when the first of the runs lies in the past as a whole
-    charges: Mapping[str, tuple[Charge, ...]]
+    def __init__(self, newest: int, since: int, found: Sequence[LedgerEntry], before: _Books | None = None) -> None:
+        """``before`` are the books that ``found`` adds to."""
+        self.newest, self.since = newest, since
+        known = before.entries if before is not None else []
+        self.entries: list[LedgerEntry] = [*known, *found]
+        # Of every run, and of every entry that no run explains, by its number.
+        self.ends: dict[str | int, int] = dict(before.ends) if before is not None else {}
+        for number, entry in enumerate(found, start=len(known)):
+            whose = number if entry.run is None else entry.run
+            self.ends[whose] = max(self.ends.get(whose, entry.end), entry.end)
+        self.until = min(self.ends.values(), default=_NEVER)  # when the first of them lies in the past as a whole
+        touched = {entry.pool for entry in found}
+        folded = fold(entry for entry in self.entries if entry.pool in touched)
+        self.charges: Mapping[str, tuple[Charge, ...]] = MappingProxyType(
+            {**before.charges, **folded} if before is not None else folded
+        )
+
+    def with_more(self, newest: int, fresh: Iterable[LedgerEntry]) -> _Books | None:
+        """Return the books with the entries added since; None when they belong to a run that was too old to be read."""
+        more: list[LedgerEntry] = []
+        begun = set()
+        for entry in fresh:
+            known = entry.run in self.ends or entry.run in begun
+            if not known and entry.end <= self.since:
+                continue
+            if not known and entry.run is not None:
+                if entry.kind is not EntryKind.HOLD:
+                    return None
+                begun.add(entry.run)
+            more.append(entry)
+        return _Books(newest, self.since, more, self)
 
 
 # Planning, reserving and auditing read the same books, and entries are only ever added. Kept for one connection, which

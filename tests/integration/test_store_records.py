@@ -1,13 +1,14 @@
 """Ledger, events, checkpoints, plans and smaller tables on SQLite and PostgreSQL: one contract."""
 
 import dataclasses
+from random import Random
 
 import pytest
 from sqlalchemy import text
 
 from jobs.checkpoint import Component, Manifest, manifest_key
 from jobs.spec import JobSpec
-from scheduler.core.ledger import Charge, EntryKind, LedgerEntry
+from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, fold
 from scheduler.core.plan import Deferral, Placement, Plan, Seat
 from scheduler.core.quota import ObservedLimit
 from scheduler.core.reasons import NoAllowedPool, QuotaEmpty
@@ -17,6 +18,7 @@ from scheduler.store.engine import Database, Refused, Stale
 from scheduler.store.jobs import DuplicateJob
 
 NOW = 1_795_000_000
+POOLS = ("kaggle", "local")
 
 
 def plain_spec(name: str) -> JobSpec:
@@ -77,6 +79,39 @@ def test_the_ledger_folds_all_entries_of_a_run_together(database: Database) -> N
         assert ledger.entries(tx, since=NOW + 3_700) == []
         assert ledger.entries(tx, pool="local") == []
         assert ledger.entries(tx, since=NOW, pool="kaggle") == [hold, credit, spend]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_charges_that_grow_with_the_ledger_are_those_of_a_first_reading(database: Database, seed: int) -> None:
+    """One connection keeps what it folded and adds what came since; another has seen nothing and reads it all."""
+    rng, now, begun = Random(seed), NOW, 0
+    open_runs: list[tuple[str, str, int]] = []
+    for _ in range(40):
+        now += rng.choice((0, 0, 600, 3_600, 20_000))
+        with database.write() as tx:
+            draw = rng.random()
+            pool = rng.choice(POOLS)
+            if draw < 0.4:
+                begun += 1
+                key = f"run-{begun}"
+                jobs.add(tx, plain_spec(f"job-{begun}"), now)
+                jobs.note_launch(tx, f"job-{begun}", pool)
+                runs.insert(tx, a_run(key, (f"job-{begun}", 1), pool=pool, start=now), now)
+                open_runs.append((key, pool, now))
+                ledger.append(tx, [LedgerEntry(EntryKind.HOLD, pool, key, now, now + 3_700, now)])
+            elif draw < 0.7 and open_runs:
+                key, pool, start = open_runs.pop(rng.randrange(len(open_runs)))
+                kind = rng.choice((EntryKind.SPEND, EntryKind.RELEASE))
+                ledger.append(tx, [LedgerEntry(kind, pool, key, start, start + rng.randrange(1, 9_000), now)])
+            else:
+                key = rng.choice([None, *(f"run-{number + 1}" for number in range(begun))])
+                start = now - rng.randrange(90_000)
+                end = start + rng.randrange(1, 9_000)
+                ledger.append(tx, [LedgerEntry(EntryKind.ADJUST, pool, key, start, end, now, rng.random() < 0.5)])
+        since = now - rng.choice((30_000, 60_000, 60_000, 60_000))
+        with database.read() as tx:
+            found, anew = ledger.charges(tx, since), fold(ledger.entries(tx, since))
+            assert {pool: found.get(pool, ()) for pool in POOLS} == {pool: anew.get(pool, ()) for pool in POOLS}
 
 
 @pytest.mark.parametrize(
