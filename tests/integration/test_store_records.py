@@ -104,10 +104,10 @@ def test_charges_that_grow_with_the_ledger_are_those_of_a_first_reading(database
                 kind = rng.choice((EntryKind.SPEND, EntryKind.RELEASE))
                 ledger.append(tx, [LedgerEntry(kind, pool, key, start, start + rng.randrange(1, 9_000), now)])
             else:
-                key = rng.choice([None, *(f"run-{number + 1}" for number in range(begun))])
+                whose = rng.choice([None, *(f"run-{number + 1}" for number in range(begun))])
                 start = now - rng.randrange(90_000)
                 end = start + rng.randrange(1, 9_000)
-                ledger.append(tx, [LedgerEntry(EntryKind.ADJUST, pool, key, start, end, now, rng.random() < 0.5)])
+                ledger.append(tx, [LedgerEntry(EntryKind.ADJUST, pool, whose, start, end, now, rng.random() < 0.5)])
         since = now - rng.choice((30_000, 60_000, 60_000, 60_000))
         with database.read() as tx:
             found, anew = ledger.charges(tx, since), fold(ledger.entries(tx, since))
