@@ -1,14 +1,13 @@
 """Ledger, events, checkpoints, plans and smaller tables on SQLite and PostgreSQL: one contract."""
 
 import dataclasses
-from random import Random
 
 import pytest
 from sqlalchemy import text
 
 from jobs.checkpoint import Component, Manifest, manifest_key
 from jobs.spec import JobSpec
-from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, fold
+from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.plan import Deferral, Placement, Plan, Seat
 from scheduler.core.quota import ObservedLimit
 from scheduler.core.reasons import NoAllowedPool, QuotaEmpty
@@ -18,7 +17,6 @@ from scheduler.store.engine import Database, Refused, Stale
 from scheduler.store.jobs import DuplicateJob
 
 NOW = 1_795_000_000
-POOLS = ("kaggle", "local")
 
 
 def plain_spec(name: str) -> JobSpec:
@@ -54,81 +52,7 @@ def reserve(database: Database, run: Run) -> None:
         runs.insert(tx, run, NOW)
 
 
-# The ledger and the events
-
-
-def test_the_ledger_folds_all_entries_of_a_run_together(database: Database) -> None:
-    reserve(database, a_run("run-1", ("ufm", 1)))
-    hold = LedgerEntry(EntryKind.HOLD, "kaggle", "run-1", NOW, NOW + 3_700, NOW, evidence="planned")
-    spend = LedgerEntry(EntryKind.SPEND, "kaggle", "run-1", NOW, NOW + 500, NOW + 500)
-    credit = LedgerEntry(
-        EntryKind.ADJUST, "kaggle", None, NOW, NOW + 100, NOW, credit=True, price_microdollars_per_hour=7
-    )
-    with database.write() as tx:
-        ledger.append(tx, [])
-        ledger.append(tx, [hold, credit])
-    with database.read() as tx:
-        assert ledger.entries(tx) == [hold, credit]
-        assert ledger.charges(tx, NOW + 50)["kaggle"][1] == Charge(NOW, NOW + 3_700, held=True, run="run-1", told=False)
-    with database.write() as tx:
-        ledger.append(tx, [spend])
-    with database.read() as tx:
-        # The hold reaches past the instant and the spend does not: both must be read, or the hold would count.
-        assert ledger.entries(tx, since=NOW + 1_000) == [hold, spend]
-        assert ledger.charges(tx, NOW + 1_000) == {"kaggle": (Charge(NOW, NOW + 500, run="run-1", told=False),)}
-        assert ledger.entries(tx, since=NOW + 3_700) == []
-        assert ledger.entries(tx, pool="local") == []
-        assert ledger.entries(tx, since=NOW, pool="kaggle") == [hold, credit, spend]
-
-
-@pytest.mark.parametrize("seed", range(12))
-def test_charges_that_grow_with_the_ledger_are_those_of_a_first_reading(database: Database, seed: int) -> None:
-    """One connection keeps what it folded and adds what came since; another has seen nothing and reads it all."""
-    rng, now, begun = Random(seed), NOW, 0
-    open_runs: list[tuple[str, str, int]] = []
-    for _ in range(40):
-        now += rng.choice((0, 0, 600, 3_600, 20_000))
-        with database.write() as tx:
-            draw = rng.random()
-            pool = rng.choice(POOLS)
-            if draw < 0.4:
-                begun += 1
-                key = f"run-{begun}"
-                jobs.add(tx, plain_spec(f"job-{begun}"), now)
-                jobs.note_launch(tx, f"job-{begun}", pool)
-                runs.insert(tx, a_run(key, (f"job-{begun}", 1), pool=pool, start=now), now)
-                open_runs.append((key, pool, now))
-                ledger.append(tx, [LedgerEntry(EntryKind.HOLD, pool, key, now, now + 3_700, now)])
-            elif draw < 0.7 and open_runs:
-                key, pool, start = open_runs.pop(rng.randrange(len(open_runs)))
-                kind = rng.choice((EntryKind.SPEND, EntryKind.RELEASE))
-                ledger.append(tx, [LedgerEntry(kind, pool, key, start, start + rng.randrange(1, 9_000), now)])
-            else:
-                whose = rng.choice([None, *(f"run-{number + 1}" for number in range(begun))])
-                start = now - rng.randrange(90_000)
-                end = start + rng.randrange(1, 9_000)
-                ledger.append(tx, [LedgerEntry(EntryKind.ADJUST, pool, whose, start, end, now, rng.random() < 0.5)])
-        since = now - rng.choice((30_000, 60_000, 60_000, 60_000))
-        with database.read() as tx:
-            found, anew = ledger.charges(tx, since), fold(ledger.entries(tx, since))
-            assert {pool: found.get(pool, ()) for pool in POOLS} == {pool: anew.get(pool, ()) for pool in POOLS}
-
-
-@pytest.mark.parametrize(
-    ("first", "second"),
-    [
-        (EntryKind.HOLD, EntryKind.HOLD),
-        (EntryKind.SPEND, EntryKind.SPEND),
-        (EntryKind.RELEASE, EntryKind.RELEASE),
-        (EntryKind.SPEND, EntryKind.RELEASE),
-    ],
-)
-def test_a_run_is_held_once_and_settled_once(database: Database, first: EntryKind, second: EntryKind) -> None:
-    reserve(database, a_run("run-1", ("ufm", 1)))
-    with database.write() as tx:
-        ledger.append(tx, [LedgerEntry(first, "kaggle", "run-1", NOW, NOW + 1, NOW)])
-    with pytest.raises(Refused), database.write() as tx:
-        ledger.append(tx, [LedgerEntry(second, "kaggle", "run-1", NOW, NOW + 1, NOW)])
+# History
 
 
 @pytest.mark.parametrize("table", ["events", "ledger"])

@@ -212,7 +212,7 @@ def test_without_a_script_every_page_says_the_same(site: Any, open_page: Any) ->
         page.goto(site.address + path)
         assert page.locator("main h1").is_visible()
     page.goto(site.address + "/")
-    assert page.locator(".chart .past").count() > 3
+    assert page.locator(".chart .past, .chart .bad").count() >= 2  # half a week of sessions 22 hours apart, or less
     page.locator("#sessions summary").click()
     assert page.locator("#sessions tbody tr").first.is_visible()
 
