@@ -1,14 +1,18 @@
 # Everything a person or a CI machine does here. `make run` works from a clean clone on a bare machine.
 OUT ?= out/week
+IN ?= scheduler/core
 ARGS ?=
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-fast lint bench bench-planner kill9 simulate simulate-long lock clean
+.PHONY: help run test test-nightly test-fast lint bench bench-planner kill9 fuzz mutants simulate simulate-long lock clean
 
 BIN := .venv/bin
 PACKAGES := scheduler platforms jobs config
+# Twice as many workers as the two cores we count on, since half of the time tests wait for processes and clocks.
+# Files keep the order that tests/conftest.py gives them.
+PARALLEL := --numprocesses 4 --no-loadscope-reorder
 PYTHON_SOURCES := $(PACKAGES) tests benchmarks
 
 help: ## Show this list
@@ -20,10 +24,16 @@ run: .venv/ready ## Rehearse a whole week on this machine (OUT=folder, ARGS=opti
 test: .venv/ready-dev lint ## Run every check and test, real services included (ARGS=options of pytest)
 	.ci/services.sh
 	.ci/kagglesdk.sh
-	$(BIN)/python -m pytest $(ARGS)
+	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+
+test-nightly: .venv/ready-dev ## Run all that `make test` leaves out as well, and note the commit in .ci/nightly.txt (an hour)
+	.ci/services.sh
+	.ci/kagglesdk.sh
+	$(BIN)/python -m pytest $(PARALLEL) --nightly $(ARGS)
+	git log -1 --format='%h of %cs passed' >.ci/nightly.txt
 
 test-fast: .venv/ready-dev ## Run the tests that need no process or service, in under a minute
-	$(BIN)/python -m pytest tests/unit tests/property $(ARGS)
+	$(BIN)/python -m pytest tests/unit tests/property $(PARALLEL) $(ARGS)
 
 lint: .venv/ready-dev ## Check format, style, types and the import rule
 	$(BIN)/ruff format --check $(PYTHON_SOURCES)
@@ -40,7 +50,13 @@ bench-planner: .venv/ready-dev ## Measure the planner against its bounds and oth
 kill9: .venv/ready-dev ## Kill daemons of fifty rehearsals at random moments and audit what is left (ten minutes)
 	$(BIN)/python benchmarks/kill9.py 50 $(ARGS)
 
-simulate: .venv/ready-dev ## Simulate 2,400 weeks, every crash point, all mutants; kill real daemons (20 minutes at most)
+fuzz: .venv/ready-dev ## Tell the daemon 100,000 odd documents and answers; no cycle may crash (half an hour; ARGS=COUNT)
+	$(BIN)/python benchmarks/bench_border.py $(ARGS)
+
+mutants: .venv/ready-dev ## Put small bugs into IN=FOLDER, list those that no test notices (ARGS="--sample 100")
+	$(BIN)/python benchmarks/mutants.py $(IN) $(ARGS)
+
+simulate: .venv/ready-dev ## Simulate 2,400 weeks, every crash point, all mutants; kill real daemons (half an hour)
 	$(BIN)/python benchmarks/simulate.py --total-weeks 2400 --every-point 1 --pairs 600 --kill9 50 $(ARGS)
 
 simulate-long: .venv/ready-dev ## The same over 50,000 weeks (hours)

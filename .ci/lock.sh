@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 tool=$(mktemp -d)
 trap 'rm -rf "$tool"' EXIT
 "$(.ci/python.sh)" -m venv "$tool"
-"$tool/bin/pip" install --quiet uv
+"$tool/bin/pip" install --quiet --require-hashes -r requirements/uv.txt
 
 compile() {
     local output=$1
@@ -22,3 +22,8 @@ compile requirements/dev.txt --extra plan --extra train --extra postgres --extra
 compile requirements/run.txt --extra plan --extra train --extra kaggle --extra aws --extra emulators --extra web --extra report \
     --group build --constraint requirements/dev.txt
 compile requirements/core.txt --constraint requirements/dev.txt
+
+# The resolver itself, for the next time.
+echo uv | "$tool/bin/uv" pip compile - --output-file requirements/uv.txt --quiet --upgrade --generate-hashes \
+    --no-emit-index-url --no-emit-find-links --no-annotate --universal --python-version 3.11 \
+    --custom-compile-command "make lock"

@@ -94,7 +94,7 @@ def _prepare(folder: Path, jobs: int) -> Path:
 def _add_jobs(folder: Path, config: Path, jobs: int) -> None:
     from jobs.catalogue import job_from_toml
     from scheduler.app import load_app
-    from scheduler.service import queue
+    from scheduler.service.requests import queue
 
     app = load_app(config)
     file = folder / "job.toml"

@@ -25,12 +25,12 @@ from typing import TYPE_CHECKING, Any
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))  # run as a script, it imports its own package by path
 
-from benchmarks.planner import figures  # noqa: E402
-from benchmarks.planner.baselines import OTHERS, ordered  # noqa: E402
-from benchmarks.planner.trace import BadTrace, read_trace  # noqa: E402
 from scheduler.core.plan import Plan  # noqa: E402
 from scheduler.planner import Options, Planner, value, verify  # noqa: E402
-from scheduler.planner.differ import outlooks  # noqa: E402
+from scheduler.planner.questions.differ import outlooks  # noqa: E402
+from tests.lab.planner import figures  # noqa: E402
+from tests.lab.planner.baselines import OTHERS, ordered  # noqa: E402
+from tests.lab.planner.trace import BadTrace, read_trace  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from benchmarks.web.world import World, write_world
+from tests.lab.web.world import World, write_world
 
 BOUND_MS = 50.0
 _PLAIN = "/health/live"

@@ -21,12 +21,12 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from benchmarks.crashes.campaign import attack
+from tests.lab.crashes.campaign import attack
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from benchmarks.crashes.campaign import Outcome
+    from tests.lab.crashes.campaign import Outcome
 
 RUNS = 50
 AT_ONCE = 2

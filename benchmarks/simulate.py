@@ -20,13 +20,13 @@ from pathlib import Path
 from time import monotonic
 from typing import TYPE_CHECKING, Any
 
-from benchmarks.simulation.database import Laboratory
-from benchmarks.simulation.faults import Fate
-from benchmarks.simulation.modes import Tally, exhaustive, pairs, points_of, swarm
-from benchmarks.simulation.mutants import MUTANTS, hunt
-from benchmarks.simulation.scenario import draw_scenario, steady_scenario
-from benchmarks.simulation.simulation import Failure, Simulation
-from benchmarks.simulation.workers import Task, Workers, laboratory
+from tests.lab.simulation.database import Laboratory
+from tests.lab.simulation.faults import Fate
+from tests.lab.simulation.modes import Tally, exhaustive, pairs, points_of, swarm
+from tests.lab.simulation.mutants import MUTANTS, hunt
+from tests.lab.simulation.scenario import draw_scenario, steady_scenario
+from tests.lab.simulation.simulation import Failure, Simulation
+from tests.lab.simulation.workers import Task, Workers, laboratory
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

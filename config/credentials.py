@@ -30,9 +30,21 @@ def read_credentials(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str
     except OSError as error:
         why = f"the folder of credentials cannot be read: {error.strerror}"
         raise ConfigError([Problem(folder, "", "", why, f"unset {VARIABLE}, or let this user read it")]) from None
-    for name in names:
-        if name == "database_url" or ("." in name and is_secret(name)):
-            yield name, _secret(Path(folder) / name), f"credential {name}"
+    for name in filter(_is_setting, names):
+        yield name, _secret(Path(folder) / name), f"credential {name}"
+
+
+def credential_files(environ: Mapping[str, str]) -> list[Path]:
+    """Return the files that are settings, for whoever wants to know when they change; none when nothing can be told."""
+    folder = environ.get(VARIABLE)
+    try:
+        return sorted(path for path in Path(folder).iterdir() if _is_setting(path.name)) if folder else []
+    except OSError:
+        return []
+
+
+def _is_setting(name: str) -> bool:
+    return name == "database_url" or ("." in name and is_secret(name))
 
 
 def _secret(file: Path) -> str:

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import BaseModel
 
-from config.secret import hidden, is_secret, passwords
+from config.database_address import hidden, shown_address
+from config.secret import is_secret
 from config.values import Amount, OpeningHours, Reset
 from jobs.duration import show_duration
 
@@ -21,17 +22,13 @@ _DAYS = ("Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Su
 
 def describe(settings: Settings) -> list[tuple[str, str, str]]:
     """Return (key, value, source) of every setting in force; what may be secret is hidden."""
-    return [
-        (key, hidden(key, text) if is_secret(key) and text else text, settings.origin(place))
-        for key, place, text in _rows(settings, "", "")
-    ]
+    return [(key, _shown(key, text), settings.origin(place)) for key, place, text in _rows(settings, "", "")]
 
 
-def secrets(settings: Settings) -> list[str]:
-    """Return the secret values inside the settings, for :func:`config.logging.configure`."""
-    options = [settings.artifacts.options, *(pool.options for pool in settings.pools)]
-    found = [text for table in options for name, text in table.items() if is_secret(name)]
-    return [*passwords(settings.database_url), *found, *settings.report.secrets()]
+def _shown(key: str, text: str) -> str:
+    if is_secret(key) and text:
+        return hidden(key, text)
+    return shown_address(text) if "://" in text else text
 
 
 def _rows(section: BaseModel, key: str, place: str) -> Iterator[tuple[str, str, str]]:

@@ -1,8 +1,8 @@
 """Layers: where settings come from, and which of them wins.
 
 From weak to strong: the shipped defaults, one file, credentials, the environment, what the caller overrides. Tables are
-merged key by key; everything else, lists included, is replaced as a whole. Standard library only: the command
-line reads its few keys from here without building the settings model.
+merged key by key; everything else, lists included, is replaced as a whole. Each is a source of pydantic-settings when
+the settings are read in full. Standard library only: the command line reads its few keys from here without the model.
 """
 
 from __future__ import annotations
@@ -39,10 +39,15 @@ _NO_PATHS = {"", "stdlib"}
 
 @dataclass(slots=True)
 class Layers:
-    """All layers merged: plain values, and the origin of each by its dotted key."""
+    """All layers, as (origin, document) from weak to strong, and the plain values that they give together."""
 
+    sources: list[tuple[str, dict[str, Any]]] = field(default_factory=list)
     values: dict[str, Any] = field(default_factory=dict)
-    origins: dict[str, str] = field(default_factory=dict)
+
+    def add(self, source: str, document: dict[str, Any]) -> None:
+        """Put a layer over all others."""
+        self.sources.append((source, document))
+        _merge(self.values, document)
 
 
 def origin(key: str, origins: Mapping[str, str]) -> str:
@@ -70,21 +75,17 @@ def read_layers(
             document = read_toml(file)
         except ProblemsFound as error:
             raise ConfigError(error.problems) from None
-        _merge(layers, _anchored(document, file.absolute().parent), str(file))
+        layers.add(str(file), _anchored(document, file.absolute().parent))
     if environ.get("CREDENTIALS_DIRECTORY"):
         from config.credentials import read_credentials
 
         for key, secret, source in read_credentials(environ):
-            _merge(layers, _inside_tables(key.split("."), secret), source)
+            layers.add(source, _inside_tables(key.split("."), secret))
     for name in sorted(environ):
         if name.startswith(PREFIX) and name != FILE_VARIABLE:
             keys = name.removeprefix(PREFIX).lower().split("__")
-            _merge(
-                layers,
-                _anchored(_nested(keys, environ[name], name), Path.cwd()),
-                f"environment variable {name}",
-            )
-    _merge(layers, _anchored(dict(overrides or {}), Path.cwd()), "command line")
+            layers.add(f"environment variable {name}", _anchored(_nested(keys, environ[name], name), Path.cwd()))
+    layers.add("command line", _anchored(dict(overrides or {}), Path.cwd()))
     _derive(layers)
     return layers
 
@@ -119,22 +120,12 @@ def _inside_tables(keys: Iterable[str], value: Any) -> dict[str, Any]:
     return found
 
 
-def _merge(layers: Layers, document: Mapping[str, Any], source: str) -> None:
-    _merge_table(layers.values, document, layers.origins, source, "")
-
-
-def _merge_table(
-    into: dict[str, Any], table: Mapping[str, Any], origins: dict[str, str], source: str, prefix: str
-) -> None:
+def _merge(into: dict[str, Any], table: Mapping[str, Any]) -> None:
     for name, value in table.items():
-        key = f"{prefix}{name}"
         if isinstance(value, dict) and isinstance(into.get(name, {}), dict):
-            if name not in into:
-                origins[key] = source
-            _merge_table(into.setdefault(name, {}), value, origins, source, f"{key}.")
+            _merge(into.setdefault(name, {}), value)
         else:
             into[name] = value
-            origins[key] = source
 
 
 def _anchored(document: dict[str, Any], folder: Path) -> dict[str, Any]:
@@ -170,8 +161,6 @@ def _derive(layers: Layers) -> None:
     if not isinstance(state_dir, str):
         return
     if layers.values.get("database_url") == "":
-        layers.values["database_url"] = f"sqlite:///{state_dir}/scheduler.db"
-        layers.origins["database_url"] = "derived from state_dir"
+        layers.add("derived from state_dir", {"database_url": f"sqlite:///{state_dir}/scheduler.db"})
     if isinstance(artifacts, dict) and artifacts.get("root") == "":
-        artifacts["root"] = f"{state_dir}/artifacts"
-        layers.origins["artifacts.root"] = "derived from state_dir"
+        layers.add("derived from state_dir", {"artifacts": {"root": f"{state_dir}/artifacts"}})

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING, Any, get_args
 
 from pydantic import BaseModel, ValidationError
 
+from config.database_address import hidden, shown_address
 from config.errors import ConfigError, Problem
-from config.layers import Layers, origin, read_layers
-from config.secret import hidden, is_secret
+from config.layers import origin, read_layers
+from config.secret import MARK, is_secret
 from config.settings import Settings
 from config.shipped import shipped
 from config.values import BadValue
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
+_TABLE_WANTED = {"model_type", "dict_type", "model_attributes_type"}
 _DEFAULTS = str(shipped("defaults.toml"))
 
 
@@ -36,31 +38,39 @@ def load(
     Raises ConfigError with every problem found.
     """
     layers = read_layers(path, environ, overrides)
+    origins: dict[str, str] = {}
     try:
-        settings = Settings.model_validate(layers.values)
+        return Settings.of(layers, origins)
     except ValidationError as error:
-        raise ConfigError([_problem(found, layers) for found in error.errors()]) from None
-    settings.remember_origins(layers.origins)
-    return settings
+        raise ConfigError([_problem(found, layers.values, origins) for found in error.errors()]) from None
 
 
-def _problem(found: ErrorDetails, layers: Layers) -> Problem:
+def _problem(found: ErrorDetails, values: Any, origins: Mapping[str, str]) -> Problem:
     location = [part for part in found["loc"] if part != "[key]"]
     error = found.get("ctx", {}).get("error")
-    if isinstance(error, BadValue) and error.beside and not _set_by_person(location, layers):
+    if isinstance(error, BadValue) and error.beside and not _set_by_person(location, origins):
         location[-1] = error.beside
-    key = _key(location, layers.values)
+    key = _key(location, values)
     why, remedy = _why(found, location)
-    value = "" if found["type"] in {"missing", "extra_forbidden"} else shown(_written(location, layers.values))
+    kind = found["type"]
+    value = "" if kind in {"missing", "extra_forbidden"} else _shown(key, kind, _written(location, values))
+    dotted = ".".join(str(part) for part in location)
+    return Problem(origin(dotted, origins), key, value, why, remedy)
+
+
+def _shown(key: str, kind: str, value: Any) -> str:
+    """Return a wrong value for its message. What may be secret is taken out before anything is cut."""
     if is_secret(key):
-        value = hidden(key, value)
-    dotted = ".".join(str(part) for part in location)
-    return Problem(origin(dotted, layers.origins), key, value, why, remedy)
+        return shown(hidden(key, value)) if isinstance(value, str) else MARK
+    if isinstance(value, str) and kind in _TABLE_WANTED:
+        return MARK  # of a section that may hold secrets
+    text = shown_address(value) if isinstance(value, str) and "://" in value else value
+    return shown(text)
 
 
-def _set_by_person(location: Sequence[int | str], layers: Layers) -> bool:
+def _set_by_person(location: Sequence[int | str], origins: Mapping[str, str]) -> bool:
     dotted = ".".join(str(part) for part in location)
-    return layers.origins.get(dotted, _DEFAULTS) != _DEFAULTS
+    return origins.get(dotted, _DEFAULTS) != _DEFAULTS
 
 
 def _why(found: ErrorDetails, location: Sequence[int | str]) -> tuple[str, str]:
@@ -81,7 +91,7 @@ def _why(found: ErrorDetails, location: Sequence[int | str]) -> tuple[str, str]:
             return "this is no usable name", "use small letters, digits and hyphens, beginning with a letter"
         case "greater_than_equal" | "greater_than" | "less_than_equal" | "less_than":
             return f"this must be {found['msg'].removeprefix('Input should be ')}", "correct the number"
-        case "model_type" | "dict_type" | "model_attributes_type":
+        case kind if kind in _TABLE_WANTED:
             return "this must be a table", "write its keys one by one"
         case "tuple_type" | "list_type" | "frozen_set_type" | "set_type":
             return "this must be a list", "put it in square brackets"

@@ -11,24 +11,25 @@ from typing import TYPE_CHECKING, Any
 from config.secret import Redactor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     import structlog
     from structlog.typing import EventDict, Processor, WrappedLogger
 
+    from config.secret import Redact
     from config.settings import LoggingSettings
 
 # What these say at info level is about themselves; warnings still get through.
 _CHATTY = ("alembic", "apscheduler", "botocore", "boto3", "matplotlib", "s3transfer", "sqlalchemy", "urllib3")
 
 
-def configure(settings: LoggingSettings, secrets: Iterable[str] = ()) -> None:
+def configure(settings: LoggingSettings, redact: Redact | None = None) -> None:
     """Send all logging, structlog's and the standard library's, to standard error or ``settings.file``.
 
-    Every finished line loses each of ``secrets`` and its encoded forms. May be called again, and replaces what
-    it set up before. Raises OSError when the file cannot be opened.
+    Every value and every finished line goes through ``redact``. May be called again, and replaces what it set up
+    before. Raises OSError when the file cannot be opened.
     """
     import structlog
+
+    redact = redact or Redactor()
 
     handler: logging.Handler
     if settings.file is None:
@@ -45,7 +46,7 @@ def configure(settings: LoggingSettings, secrets: Iterable[str] = ()) -> None:
     ]
     terminal = settings.file is None and sys.stderr.isatty()
     as_json = settings.format == "json" or (settings.format == "auto" and not terminal)
-    handler.setFormatter(_formatter(shared, Redactor(secrets), as_json=as_json, colours=terminal))
+    handler.setFormatter(_formatter(shared, redact, as_json=as_json, colours=terminal))
     root = logging.getLogger()
     for old in [found for found in root.handlers if getattr(found.formatter, "redact", None)]:
         root.removeHandler(old)
@@ -69,7 +70,7 @@ def configure(settings: LoggingSettings, secrets: Iterable[str] = ()) -> None:
 
 
 def _formatter(
-    shared: list[Processor], redact: Redactor, *, as_json: bool, colours: bool
+    shared: list[Processor], redact: Redact, *, as_json: bool, colours: bool
 ) -> structlog.stdlib.ProcessorFormatter:
     import structlog
 
@@ -82,6 +83,11 @@ def _formatter(
 
         def format(self, record: logging.LogRecord) -> str:
             return self.redact(super().format(record))
+
+    def redact_values(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
+        """A value that was cut may end within a secret: that can be seen only while it stands alone."""
+        event.update({key: redact(value) for key, value in event.items() if isinstance(value, str)})
+        return event
 
     renderers: list[Processor]
     if as_json:
@@ -100,7 +106,7 @@ def _formatter(
         ]
     return RedactingFormatter(
         foreign_pre_chain=[*shared, structlog.stdlib.ExtraAdder()],
-        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, *renderers],
+        processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, redact_values, *renderers],
     )
 
 

@@ -1,8 +1,8 @@
-"""The three settings that commands which only read need, without the cost of the whole settings model."""
+"""What commands that only read need of the settings, without the cost of the whole settings model."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
@@ -15,11 +15,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Paths:
-    """Where the state lies, and the zone in which people read times."""
+    """Where the state lies, the zone in which people read times, and all values as they were written."""
 
     state_dir: Path
     database_url: str
     zone: str
+    values: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
 def load_paths(
@@ -34,12 +35,12 @@ def load_paths(
     values = read_layers(path, environ, overrides).values
     match values:
         case {"state_dir": str(state_dir), "database_url": str(url), "zone": str(zone)} if url and _exists(zone):
-            return Paths(Path(state_dir), url, zone)
+            return Paths(Path(state_dir), url, zone, values)
     # Something is wrong; the settings model knows how to say it.
     from config.load import load
 
     settings = load(path, environ, overrides)
-    return Paths(settings.state_dir, settings.database_url, settings.zone)
+    return Paths(settings.state_dir, settings.database_url, settings.zone, values)
 
 
 def _exists(zone: str) -> bool:

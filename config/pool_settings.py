@@ -108,7 +108,7 @@ class PoolSettings(Section):
     vram_gib: PositiveFloat = 16.0
     dtypes: frozenset[str] = frozenset({"fp32", "fp16"})
     speed: PositiveFloat = 1.0
-    sharing: Annotated[PositiveFloat, Field(le=1)] = 1.0
+    sharing: Annotated[PositiveFloat, Field(ge=0.01, le=1)] = 1.0
     setup_seconds: Seconds = 600
     start_delay_seconds: Seconds = 180
     stop_margin_seconds: Seconds = 120

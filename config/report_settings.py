@@ -6,7 +6,7 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, Field, SecretStr, ValidationInfo, field_validator
 
-from config.section import PositiveSeconds, Section
+from config.section import PositiveSeconds, Section, at_most
 from config.values import BadValue, OpeningHours, Reset, opening_hours, reset
 
 
@@ -18,7 +18,7 @@ class SmtpSettings(Section):
     starttls: bool
     user: str
     password: SecretStr
-    timeout_seconds: PositiveSeconds
+    timeout_seconds: Annotated[PositiveSeconds, at_most("1h")]
     sender: str
     recipients: tuple[str, ...] = Field(validate_default=True)
 
@@ -36,7 +36,7 @@ class SlackSettings(Section):
     webhook_token_url: SecretStr
     bot_token: SecretStr
     channel: str
-    timeout_seconds: PositiveSeconds
+    timeout_seconds: Annotated[PositiveSeconds, at_most("1h")]
 
     @field_validator("channel")
     @classmethod
@@ -60,17 +60,7 @@ class ReportSettings(Section):
     quiet: Annotated[
         OpeningHours | None, BeforeValidator(lambda text: opening_hours(text) if isinstance(text, str) else text)
     ] = None
-    alerts_every_seconds: PositiveSeconds
+    alerts_every_seconds: Annotated[PositiveSeconds, at_most("365d")]
     smtp: SmtpSettings
     slack: SlackSettings
     apprise: AppriseSettings
-
-    def secrets(self) -> list[str]:
-        """Return the secret values, for the log's redactor."""
-        values = (
-            self.smtp.password,
-            self.slack.webhook_token_url,
-            self.slack.bot_token,
-            *self.apprise.token_urls,
-        )
-        return [text for value in values if (text := value.get_secret_value())]

@@ -10,6 +10,8 @@ from config.values import BadValue, zone
 from jobs.duration import parse_duration
 from jobs.instant import parse_instant
 
+YEAR_3000 = 32_503_680_000
+
 
 class Section(BaseModel):
     """One table of a file. Unknown keys are refused; a key is the field's name without ``_seconds``."""
@@ -34,10 +36,24 @@ def _no_truth_value(value: Any) -> Any:
     return value
 
 
+def at_most(longest: str) -> AfterValidator:
+    """Bound a duration: a longer one is a mistake, and no timer, date or plan could hold it."""
+    seconds = parse_duration(longest)
+
+    def check(found: int) -> int:
+        if found > seconds:
+            raise BadValue("this is too long", f"write at most {longest}")
+        return found
+
+    return AfterValidator(check)
+
+
 Seconds = Annotated[int, BeforeValidator(parse_duration)]
 PositiveSeconds = Annotated[Seconds, AfterValidator(_positive)]
 Instant = Annotated[int, BeforeValidator(parse_instant)]
-PositiveInt = Annotated[int, BeforeValidator(_no_truth_value), Field(ge=1)]
-PositiveFloat = Annotated[float, BeforeValidator(_no_truth_value), Field(gt=0, allow_inf_nan=False)]
+PositiveInt = Annotated[int, BeforeValidator(_no_truth_value), Field(ge=1, le=1_000_000)]
+PositiveFloat = Annotated[float, BeforeValidator(_no_truth_value), Field(ge=0.001, le=1_000_000, allow_inf_nan=False)]
+ClockScale = Annotated[float, BeforeValidator(_no_truth_value), Field(ge=1e-9, le=1_000_000, allow_inf_nan=False)]
+UnixSeconds = Annotated[float, BeforeValidator(_no_truth_value), Field(ge=0, lt=YEAR_3000, allow_inf_nan=False)]
 Fraction = Annotated[float, BeforeValidator(_no_truth_value), Field(ge=0, lt=1)]
 ZoneName = Annotated[str, AfterValidator(zone)]

@@ -8,14 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
+from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
-from config.layers import origin
+from config.layers import Layers, origin
 from config.pool_settings import PoolSettings
 from config.report_settings import ReportSettings
-from config.section import Fraction, Instant, PositiveFloat, PositiveInt, PositiveSeconds, Section, ZoneName
+from config.section import (
+    ClockScale,
+    Fraction,
+    Instant,
+    PositiveInt,
+    PositiveSeconds,
+    Section,
+    UnixSeconds,
+    ZoneName,
+    at_most,
+)
 from config.values import BadValue
 from config.web_settings import WebSettings
 from jobs.instant import parse_instant
@@ -32,16 +43,18 @@ class ArtifactSettings(Section):
 class DaemonSettings(Section):
     """The rhythm of the daemon, and when it gives up on something."""
 
-    cycle_seconds: PositiveSeconds
-    housekeeping_seconds: PositiveSeconds
-    lease_seconds: PositiveSeconds  # real time, also in rehearsals: it fences processes, not quota
-    heartbeat_seconds: PositiveSeconds
-    grace_seconds: PositiveSeconds
-    poll_timeout_seconds: PositiveSeconds
-    plan_horizon_seconds: PositiveSeconds
+    cycle_seconds: Annotated[PositiveSeconds, at_most("1d")]
+    housekeeping_seconds: Annotated[PositiveSeconds, at_most("7d")]
+    lease_seconds: Annotated[
+        PositiveSeconds, at_most("1d")
+    ]  # real time, also in rehearsals: it fences processes, not quota
+    heartbeat_seconds: Annotated[PositiveSeconds, at_most("1d")]
+    grace_seconds: Annotated[PositiveSeconds, at_most("1d")]
+    poll_timeout_seconds: Annotated[PositiveSeconds, at_most("1h")]
+    plan_horizon_seconds: Annotated[PositiveSeconds, at_most("60d")]
     failures_max: PositiveInt
-    retry_base_seconds: PositiveSeconds
-    retry_cap_seconds: PositiveSeconds
+    retry_base_seconds: Annotated[PositiveSeconds, at_most("365d")]
+    retry_cap_seconds: Annotated[PositiveSeconds, at_most("365d")]
     launch_prefix: str = Field(pattern=r"^[a-z][a-z0-9-]{0,11}$")
     stop_at: Instant | None = None
 
@@ -62,9 +75,9 @@ class ClockSettings(Section):
     ``stopped_at``, so that a rehearsal that is over can be looked at.
     """
 
-    scale: PositiveFloat
-    epoch: float | None = None
-    origin: float | None = Field(default=None, validate_default=True)
+    scale: ClockScale
+    epoch: UnixSeconds | None = None
+    origin: UnixSeconds | None = Field(default=None, validate_default=True)
     stopped_at: Instant | None = None
 
     @field_validator("origin")
@@ -84,7 +97,7 @@ class CorpusSettings(Section):
     """What the models learn from."""
 
     sources: tuple[str, ...] = Field(min_length=1)
-    max_bytes: PositiveInt
+    max_bytes: Annotated[int, Field(ge=1, le=1 << 50)]
     held_out_fraction: Fraction
 
 
@@ -108,8 +121,31 @@ class LoggingSettings(Section):
     file: Path | None = None
 
 
-class Settings(Section):
+class _Layer(InitSettingsSource):
+    """One layer. Sources are read from strong to weak, so the first that names a key is the origin of its value."""
+
+    def __init__(
+        self, settings: type[BaseSettings], name: str, document: dict[str, Any], origins: dict[str, str]
+    ) -> None:
+        super().__init__(settings, document)
+        self._name = name
+        self._origins = origins
+
+    def __call__(self) -> dict[str, Any]:
+        self._note(self.init_kwargs, "")
+        return super().__call__()
+
+    def _note(self, table: Mapping[str, Any], prefix: str) -> None:
+        for name, value in table.items():
+            self._origins.setdefault(f"{prefix}{name}", self._name)
+            if isinstance(value, dict):
+                self._note(value, f"{prefix}{name}.")
+
+
+class Settings(BaseSettings):
     """All settings. ``database_url`` and ``artifacts.root`` follow from ``state_dir`` when left empty."""
+
+    model_config = SettingsConfigDict(frozen=True, extra="forbid", hide_input_in_errors=True)
 
     state_dir: Path
     database_url: str = Field(min_length=1)
@@ -131,9 +167,29 @@ class Settings(Section):
         """Return the file or variable that set a dotted key, or the table or list around it."""
         return origin(key, self._origins)
 
-    def remember_origins(self, origins: Mapping[str, str]) -> None:
-        """Note where the values came from, for people who ask."""
-        self._origins = dict(origins)
+    @classmethod
+    def of(cls, layers: Layers, origins: dict[str, str]) -> Settings:
+        """Read all layers. ``origins`` gets the origin of every dotted key, also where this raises ValidationError."""
+        given: dict[str, Any] = {"layers": layers, "origins": origins}
+        settings = cls(**given)
+        settings._origins = origins
+        return settings
+
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - reads no TOML, and overlooks misspelt variables
+        dotenv_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - no such file here
+        file_secret_settings: PydanticBaseSettingsSource,  # noqa: ARG003 - looks at no file's rights
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Return the layers, strong before weak, in place of the sources that the library would read by itself."""
+        given = init_settings()
+        layers: Layers = given["layers"]
+        return tuple(
+            _Layer(settings_cls, name, document, given["origins"]) for name, document in reversed(layers.sources)
+        )
 
     @field_validator("pools")
     @classmethod

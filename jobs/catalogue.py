@@ -70,13 +70,16 @@ def read_catalogue(paths: Iterable[Path]) -> Catalogue:
     return Catalogue(tuple(spec for _, spec in jobs), keywords)
 
 
-def job_from_toml(path: Path) -> JobSpec:
-    """Read one job file. Whether its gate's parent exists the queue checks. Raises CatalogueError."""
+def job_from_toml(path: Path, over: Mapping[str, Any] | None = None) -> JobSpec:
+    """Read one job file; the keys of ``over`` come first. Raises CatalogueError.
+
+    Whether its gate's parent exists the queue checks.
+    """
     try:
         document = read_toml(path)
     except ProblemsFound as error:
         raise CatalogueError(error.problems) from None
-    return job_from_table(document, str(path))
+    return job_from_table({**document, **(over or {})}, str(path))
 
 
 def job_from_table(table: Mapping[str, Any], file: str) -> JobSpec:

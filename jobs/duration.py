@@ -7,6 +7,7 @@ import re
 _UNITS = {"w": 604_800, "d": 86_400, "h": 3_600, "min": 60, "m": 60, "s": 1}
 _PART = re.compile(r"(\d{1,9}(?:\.\d{1,6})?)\s*(min|[wdhms])\s*")
 _SECONDS_MAX = 100 * 366 * 86_400
+_TEXT_MAX = 100  # characters; more is no duration that a person wrote
 
 
 def parse_duration(value: object) -> int:
@@ -16,7 +17,9 @@ def parse_duration(value: object) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, int | str):
         raise ValueError('a duration is written like "12h", "90m" or "1h 30m"')
-    if isinstance(value, str) and not value.strip().lstrip("-").isdecimal():
+    if isinstance(value, str) and len(value) > _TEXT_MAX:
+        raise ValueError("a duration is at most a hundred years")
+    if isinstance(value, str) and not value.strip().removeprefix("-").isdecimal():
         seconds = _parse(value.strip().lower())
     else:
         seconds = int(value)

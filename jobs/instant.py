@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import datetime
 
 _YEAR_3000 = 32_503_680_000
+_TEXT_MAX = 100  # characters; more is no instant that a person wrote
 
 
 def parse_instant(value: object) -> int:
@@ -13,6 +14,8 @@ def parse_instant(value: object) -> int:
     Raises ValueError with the reason.
     """
     moment = value
+    if isinstance(value, str) and len(value) > _TEXT_MAX:
+        raise ValueError("a date and time is written like 2026-12-01T09:00:00Z")
     if isinstance(value, str) and not value.isdecimal():
         try:
             moment = datetime.fromisoformat(value)

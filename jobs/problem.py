@@ -55,5 +55,8 @@ def shown(value: object, length_max: int = 80) -> str:
         case str():
             text = '"' + "".join(c if c.isprintable() else "?" for c in value) + '"'
         case _:
-            text = str(value)
+            try:
+                text = str(value)
+            except ValueError:  # Python prints no number of more than 4,300 digits
+                text = "a number of thousands of digits"
     return text if len(text) <= length_max else text[: length_max - 3] + "..."

@@ -38,6 +38,40 @@ class Mixture:
 
 
 @dataclass(frozen=True, slots=True)
+class Stall:
+    """When a session of the job burns hours for nothing. None: worked out from what is known; zero: never.
+
+    ``first_progress_seconds`` pass from the command's start to its first report or checkpoint, ``no_progress_seconds``
+    from one new step to the next. A session whose command ran ``checkpoint_seconds`` must have saved. ``loss_nan``
+    reports in a row may not have a loss that is no number, nor ``same_error`` sessions in a row end in the same error.
+    """
+
+    first_progress_seconds: int | None = None
+    no_progress_seconds: int | None = None
+    checkpoint_seconds: int | None = None
+    loss_nan: int = 3
+    same_error: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """The folder in which a job's command runs.
+
+    ``source`` is a folder of this machine, of which git's commit ``revision`` is meant, or, if that is empty, what
+    stands in it. The rest is known once it was taken: ``digest`` names its files in the artifact store, ``commit`` is
+    the one it stood on (empty without git), from which a ``dirty`` one differs.
+    """
+
+    source: str
+    revision: str = ""
+    digest: str = ""
+    commit: str = ""
+    dirty: bool = False
+    files: int = 0
+    bytes: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """The definition of one job.
 
@@ -63,3 +97,5 @@ class JobSpec:
     environment: Mapping[str, str] = field(default_factory=dict)
     not_before: int | None = None  # UTC seconds
     deadline: int | None = None  # UTC seconds
+    stall: Stall = Stall()
+    code: Code | None = None  # None: the command starts in an empty folder

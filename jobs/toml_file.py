@@ -20,5 +20,6 @@ def read_toml(path: Path) -> dict[str, Any]:
     except OSError as error:
         why = f"cannot be read: {(error.strerror or str(error)).lower()}"
         raise ProblemsFound([Problem(str(path), "", "", why, "check what it is and who may read it")]) from None
-    except (tomllib.TOMLDecodeError, UnicodeDecodeError, RecursionError) as error:
+    except (ValueError, RecursionError) as error:
+        # ValueError: no TOML, no UTF-8, or a number of more digits than Python reads.
         raise ProblemsFound([Problem(str(path), "", "", f"is not TOML: {error}", "correct it and try again")]) from None

@@ -35,6 +35,7 @@ class Refused(PlatformError):
     """The platform said no, and nothing was started.
 
     ``wait_until`` (UTC seconds) closes the pool until then; ``permanent`` means that asking again cannot help.
+    ``used_up`` says that it calls a quota used up, which lasts until ``wait_until`` unless its own books say otherwise.
     """
 
     def __init__(
@@ -46,14 +47,20 @@ class Refused(PlatformError):
         *,
         wait_until: int | None = None,
         permanent: bool = False,
+        used_up: bool = False,
     ) -> None:
         super().__init__(platform, action, why, remedy)
         self.wait_until = wait_until
         self.permanent = permanent
+        self.used_up = used_up
 
 
 class Unreachable(PlatformError):
     """No trustworthy answer: time-out, broken connection, server error. A launch may or may not have happened."""
+
+
+class Unfinished(Unreachable):
+    """It is being done, and gets on: ask again. No patience ends while it does."""
 
 
 class Misconfigured(PlatformError):
@@ -65,12 +72,12 @@ class Capabilities:
     """What adapters differ in, as data. Never ask an adapter for its type or name instead."""
 
     reports_quota: bool = False  # read_quota tells what the platform thinks is used
-    cancels: bool = True  # stop(force=True) works from outside
-    asks_to_leave: bool = True  # stop(force=False) reaches the payload; else only the artifact store's stop flag does
     tails_logs: bool = False  # logs can be read while the session runs
-    heeds_stop_flag: bool = True  # every session sees the artifact store's stop flag; else Observed.heeds tells which
+    sees_stop_flag: bool = (
+        True  # every session sees the artifact store's stop flag; else Observed.stop_channel tells which
+    )
     needs_person: bool = False  # nothing runs before a person takes the session in hand
-    finds_strays: bool = False  # strays() finds sessions of ours that our books do not name
+    finds_orphans: bool = False  # orphans() finds sessions of ours that our books do not name
     bills_late: bool = False  # what find() says of an ended session's time may still change for a while
     visibility_seconds: int = 0  # a launched key may be missing from find() for this long
 
@@ -100,6 +107,7 @@ class SessionState(StrEnum):
     RUNNING = "running"
     ENDED = "ended"  # terminal, with proof
     ABSENT = "absent"  # the platform proves that the key was never started and never will be
+    UNCLEAR = "unclear"  # no answer about this one session, of which ``detail`` says why; the others' stand
 
 
 class StopChannel(StrEnum):
@@ -114,7 +122,8 @@ class StopChannel(StrEnum):
 class Observed:
     """One session as the platform reports it. Times are UTC seconds; None means "not told".
 
-    ``started`` and ``ended`` bound what the platform bills. ``detail`` is its own word for the state.
+    ``started`` and ``ended`` bound what the platform bills. ``detail`` is its own word for the state. ``told`` is False
+    when the platform does not say when a session ended: ``ended`` is then the latest that it can have been.
     """
 
     key: str
@@ -123,7 +132,8 @@ class Observed:
     started: int | None = None
     ended: int | None = None
     detail: str = ""
-    heeds: StopChannel = StopChannel.STORE
+    stop_channel: StopChannel = StopChannel.STORE
+    told: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,6 +146,11 @@ class QuotaReading:
     limit_seconds: int
     used_seconds: int
     reserved_seconds: int = 0
+
+    @property
+    def left_seconds(self) -> int:
+        """What is neither used nor reserved; below zero when more is."""
+        return self.limit_seconds - self.used_seconds - self.reserved_seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +165,10 @@ class Checked:
 class Platform(Protocol):
     """One metered place. Every call has a deadline of its own and may be made from any thread."""
 
-    capabilities: Capabilities
+    @property
+    def capabilities(self) -> Capabilities:
+        """What this platform can do."""
+        ...
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
         """Start a session named ``request.key``.
@@ -164,7 +182,8 @@ class Platform(Protocol):
         """Return what is known of each key. A key the platform has not heard of is left out.
 
         ABSENT is answered only with proof that the key can never start. Raises Unreachable when nothing can be told;
-        an adapter must never turn a failed read into a state.
+        an adapter must never turn a failed read into a state. What is wrong with one session alone, such as a damaged
+        record, makes it UNCLEAR and leaves the others be. No other method answers UNCLEAR: it raises Unreachable.
         """
         ...
 
@@ -188,14 +207,16 @@ class Platform(Protocol):
 
         Called before an end is believed, so that whoever judges a session sees all of it. Idempotent; does nothing for
         unknown keys, for sessions that have not ended, and where payloads write to the artifact store themselves.
-        Raises Unreachable to be called again, Refused when what was left is not taken and never will be.
+        Raises Unreachable to be called again, Unfinished while it gets on, Refused when what was left is not taken and
+        never will be. What comes damaged is Unreachable like what does not come. It is asked again, also after it has
+        succeeded, when what a session claims is not there: whoever asks loses patience, not the adapter.
         """
         ...
 
-    def strays(self, known: Collection[str], now: int) -> Sequence[Observed]:
+    def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
         """Return live sessions that are provably ours and that ``known`` does not name: nobody will settle them.
 
-        Looks only; whose they are is for a person to say. Nothing unless ``capabilities.finds_strays``.
+        Looks only; whose they are is for a person to say. Nothing unless ``capabilities.finds_orphans``.
         Raises Unreachable.
         """
         ...

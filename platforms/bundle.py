@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO, TYPE_CHECKING, NoReturn, cast
 
+from platforms.plain_file import ODD, open_below
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -115,7 +117,8 @@ def _readable(archive: Path) -> Iterator[None]:
     except (*damage, OverflowError) as error:
         raise BadArchive(archive, "", f"cannot be read: {error}") from error
     except OSError as error:
-        if error.errno in {None, errno.EINVAL}:  # a bad gzip header, or a seek to where an offset lied
+        # A bad gzip header, a seek to where an offset lied, or what stands there is no file.
+        if error.errno in ODD | {None, errno.EINVAL}:
             raise BadArchive(archive, "", f"cannot be read: {error}") from error
         raise
 
@@ -133,10 +136,11 @@ class _Unpacking:
         self.names: list[str] = []
 
     def run(self) -> None:
-        with self._archive.open("rb") as stream:
+        archive = self._archive.resolve()  # whoever names it may name a link
+        with open_below(archive.parent, archive.name) as stream:
             magic = stream.read(4)
             if magic[:2] == b"PK":  # its beginning tells; a tar may well end with a zip
-                self._unpack_zip()
+                self._unpack_zip(stream)
                 return
             stream.seek(0)
             plain = cast("IO[bytes]", gzip.GzipFile(fileobj=stream) if magic[:2] == b"\x1f\x8b" else stream)
@@ -155,8 +159,8 @@ class _Unpacking:
             self._refuse(member.name, "is no plain file or folder")
         self._take_file(member.name, member.size, content)
 
-    def _unpack_zip(self) -> None:
-        with zipfile.ZipFile(self._archive) as opened:
+    def _unpack_zip(self, stream: IO[bytes]) -> None:
+        with zipfile.ZipFile(stream) as opened:
             for member in opened.infolist():
                 kind = stat.S_IFMT(member.external_attr >> 16)
                 if member.orig_filename != member.filename or member.flag_bits & 1:

@@ -8,11 +8,13 @@ import shutil
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from platforms.base import Misconfigured, Unreachable
+from platforms.base import Misconfigured, Observed, SessionState, Unreachable
 from platforms.file_lock import take
+from platforms.plain_file import open_below
+from platforms.record_file import DamagedRecord, unclear
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from pathlib import Path
 
 _KEY = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}", re.ASCII)
@@ -21,6 +23,7 @@ _NEW = ".new-"  # a folder in the making
 _GONE = ".gone-"  # a folder in removal
 _LOCK_PATIENCE_SECONDS = 5.0
 _LOG_CHUNK_BYTES = 1 << 16
+_OVER = {SessionState.ENDED, SessionState.ABSENT}
 
 
 def is_folder_name(key: str) -> bool:
@@ -39,7 +42,7 @@ class Folders:
         self.root = root
         self._platform = platform
         try:
-            root.mkdir(parents=True, exist_ok=True)
+            root.mkdir(parents=True, exist_ok=True, mode=0o700)
             (root / _LOCK).touch()
         except OSError as error:
             raise Misconfigured(platform, "load", str(error), "It needs a state folder it may write to") from error
@@ -51,6 +54,29 @@ class Folders:
     def stand(self) -> None:
         """Raise OSError when the root is gone: an unmounted disk must not look like an empty one."""
         (self.root / _LOCK).stat()
+
+    def observed(self, keys: Iterable[str], observe: Callable[[str], Observed | None]) -> dict[str, Observed]:
+        """Return what ``observe`` says of each session that there is; one whose own records are damaged is UNCLEAR."""
+        self.stand()
+        found = {}
+        for key in filter(is_folder_name, keys):
+            try:
+                seen = observe(key)
+            except DamagedRecord as error:
+                seen = unclear(key, error)
+            if seen is not None:
+                found[key] = seen
+        return found
+
+    def live(self, observe: Callable[[str], Observed | None]) -> dict[str, Observed]:
+        """Return the sessions that hold a lane: those that wait, run, or may run for all that their records say."""
+        seen = self.observed(self.keys(), observe)
+        return {key: one for key, one in seen.items() if one.state not in _OVER}
+
+    def over(self, keys: Collection[str], observe: Callable[[str], Observed | None]) -> list[str]:
+        """Return those of ``keys`` whose folders are kept though their sessions ended or never started, sorted."""
+        seen = self.observed(sorted(self.keys() & set(keys)), observe)
+        return [key for key, one in seen.items() if one.state in _OVER]
 
     def make(self, key: str, fill: Callable[[Path], object]) -> None:
         """Let a session's folder appear as ``fill`` fills it, or not at all. The caller holds the lock."""
@@ -82,7 +108,7 @@ class Folders:
         """Yield a file of a session from byte ``offset`` on, at most ``limit_bytes``; nothing when there is none."""
         self.stand()
         try:
-            stream = (self.root / key / name).open("rb")
+            stream = open_below(self.root, f"{key}/{name}")
         except FileNotFoundError:
             return
         with stream:

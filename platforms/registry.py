@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
@@ -14,10 +15,10 @@ if TYPE_CHECKING:
 
     from platforms.artifacts.base import BlobStore
     from platforms.base import Checked, Platform
+    from platforms.late import LatePlatform
 
 # name -> "module:function" with the signature Loader. Adding a platform: docs/adding-a-platform.md.
 _LOADERS: Mapping[str, str] = {
-    "fake": "platforms.fake:load",
     "kaggle": "platforms.kaggle.adapter:load",
     "local": "platforms.local.adapter:load",
     "manual": "platforms.manual.adapter:load",
@@ -28,6 +29,12 @@ _LOADERS: Mapping[str, str] = {
 _CHECKUPS: Mapping[str, str] = {
     "kaggle": "platforms.kaggle.checkup:checks",
     "sagemaker": "platforms.sagemaker.checkup:checks",
+}
+
+# name -> "module:function" that names the files its credentials may come from, for platforms that read some.
+_FILES: Mapping[str, str] = {
+    "kaggle": "platforms.kaggle.api.credentials:files",
+    "sagemaker": "platforms.sagemaker.settings:files",
 }
 
 
@@ -61,6 +68,7 @@ if TYPE_CHECKING:
         ) -> dict[str, Callable[[], Checked]]:
             """Return the checks of one pool by name."""
 
+    Files = Callable[[Mapping[str, str], Mapping[str, str]], list[Path]]
     Loader = Callable[[Mapping[str, str], PlatformContext], Platform]
 
 
@@ -84,6 +92,28 @@ def load(platform: str, settings: Mapping[str, str], context: PlatformContext) -
         raise Misconfigured(
             platform, "load", str(error), f"Install the extra of this platform: uff-scheduler[{platform}]"
         ) from error
+
+
+def late(
+    platform: str, settings: Mapping[str, str], environ: Mapping[str, str], context: PlatformContext
+) -> LatePlatform:
+    """Return the adapter ``platform`` for one pool as it is when it is used; see LatePlatform. Raises nothing."""
+    from platforms.late import LatePlatform
+
+    return LatePlatform(
+        platform, partial(load, platform, settings, context), partial(_mark, platform, settings, environ)
+    )
+
+
+def _mark(platform: str, settings: Mapping[str, str], environ: Mapping[str, str]) -> str:
+    """Return a word that changes with the files that the platform's credentials may come from."""
+    if platform not in _FILES:
+        return "none"
+    from platforms.fingerprint import fingerprint
+
+    module, function = _FILES[platform].split(":")
+    files = cast("Files", getattr(import_module(module), function))
+    return fingerprint(files(settings, environ))
 
 
 def checkup(

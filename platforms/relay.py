@@ -1,4 +1,4 @@
-"""Relay: what a session that cannot reach the artifact store is given, and what of its leavings is taken home.
+"""Relay: what a session that cannot reach the artifact store is given, and what of its outputs is brought home.
 
 Shared by platforms whose sessions start from attached files and leave files behind. What comes back is hostile
 until shown otherwise; it counts only under keys that the session had a right to write, with content that fits them.
@@ -6,6 +6,8 @@ until shown otherwise; it counts only under keys that the session had a right to
 
 from __future__ import annotations
 
+import errno
+import json
 import re
 import tarfile
 import tempfile
@@ -13,16 +15,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.checkpoint import BadManifest, blob_key, parse_manifest, sha256_file
+from jobs.payload.store.manifest import BadManifest, blob_key, parse_manifest, sha256_file, split_key
+from platforms.artifacts.base import StoreError, StoreUnreachable
+from platforms.plain_file import ODD, read_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from platforms.artifacts.base import BlobStore
 
-_MANIFEST_BYTES_MAX = 1 << 20
+BLOBS, MANIFESTS, REPORTS = range(3)  # the turns in which objects are taken
+_DOCUMENT_BYTES_MAX = 1 << 20
 _BLOB = re.compile(r"jobs/([A-Za-z0-9][A-Za-z0-9._-]*)/blobs/([0-9a-f]{64})")
-_MANIFEST = re.compile(r"jobs/([A-Za-z0-9][A-Za-z0-9._-]*)/manifests/\d{12}-\d{6}\.json")
 _REPORT = re.compile(r"runs/([A-Za-z0-9._-]+)/lane-\d{1,3}/(heartbeat|result)\.json")
 
 
@@ -39,11 +43,11 @@ class Intake:
         In this order whoever sees a later object can rely on the earlier ones.
         """
         if match := _BLOB.fullmatch(key):
-            return 0 if match[1] in self.jobs else None
-        if match := _MANIFEST.fullmatch(key):
-            return 1 if match[1] in self.jobs else None
+            return BLOBS if match[1] in self.jobs else None
+        if named := split_key(key):
+            return MANIFESTS if named[0] in self.jobs else None
         if match := _REPORT.fullmatch(key):
-            return 2 if match[1] == self.key else None
+            return REPORTS if match[1] == self.key else None
         return None
 
     def in_turn(self, keys: Iterable[str]) -> list[str]:
@@ -54,25 +58,51 @@ class Intake:
     def is_sound(self, key: str, file: Path) -> bool:
         """Tell whether a file's content is what its key promises."""
         match self.rank(key):
-            case 0:
+            case 0:  # a blob
                 return sha256_file(file) == key.rpartition("/")[2]
-            case 1:
+            case 1:  # a manifest
                 try:
-                    parse_manifest(key, file.read_bytes())
-                except BadManifest:
+                    parse_manifest(key, _read(file))
+                except (BadManifest, _NotSmall):
+                    return False
+            case 2:  # a report
+                try:
+                    return isinstance(json.loads(_read(file)), dict)
+                except (ValueError, RecursionError):
                     return False
         return True
+
+
+class _NotSmall(ValueError):
+    """A document is too long for one, or is no plain file."""
+
+
+def _read(file: Path) -> bytes:
+    try:
+        return read_below(file.parent, file.name, _DOCUMENT_BYTES_MAX)
+    except OSError as error:
+        if error.errno in ODD | {errno.EFBIG}:
+            raise _NotSmall(str(error)) from error
+        raise
+
+
+def has_components(key: str, file: Path, store: BlobStore) -> bool:
+    """Tell whether all that a sound manifest names is in the store. Raises StoreError when it gives no answer."""
+    manifest = parse_manifest(key, _read(file))
+    return all(store.size(blob_key(manifest.job, part.sha256)) is not None for part in manifest.components)
 
 
 def checkpoint_keys(store: BlobStore, candidates: Sequence[str]) -> list[str]:
     """Return the objects of the newest candidate that can be read whole: its manifest and its components.
 
-    Raises StoreError when the store gives no answer.
+    Raises StoreUnreachable when the store gives no answer.
     """
     for key in candidates:
         try:
-            manifest = parse_manifest(key, store.read(key, _MANIFEST_BYTES_MAX))
-        except ValueError:
+            manifest = parse_manifest(key, store.read(key, _DOCUMENT_BYTES_MAX))
+        except StoreUnreachable:
+            raise
+        except (ValueError, StoreError):
             continue
         blobs = {blob_key(manifest.job, component.sha256) for component in manifest.components}
         if all(store.size(blob) is not None for blob in blobs):
@@ -80,15 +110,30 @@ def checkpoint_keys(store: BlobStore, candidates: Sequence[str]) -> list[str]:
     return []
 
 
+def folder_keys(store: BlobStore, lanes: Iterable[Mapping[str, object]]) -> dict[str, list[str]]:
+    """Return the objects of all folders that lanes read, their data and their code, by prefix. Raises StoreError."""
+    prefixes = {str(lane.get(name) or "") for lane in lanes for name in ("data", "code")} - {""}
+    return {prefix: list(store.keys(f"{prefix}/")) for prefix in sorted(prefixes)}
+
+
 def given_launch(launch: Mapping[str, object], attached: set[str]) -> dict[str, object]:
-    """Return the launch document with only those restore candidates that the session can reach."""
+    """Return the launch document without the restore candidates behind those in ``attached``, which nobody needs.
+
+    Those before stay. The session will not find them, and says so like of any damaged one; and one to which none could
+    be given does not start anew.
+    """
     lanes = launch.get("lanes")
     if not isinstance(lanes, list):
         return dict(launch)
     return {
         **launch,
-        "lanes": [{**lane, "restore": [key for key in lane.get("restore", ()) if key in attached]} for lane in lanes],
+        "lanes": [{**lane, "restore": _until_attached(lane.get("restore", ()), attached)} for lane in lanes],
     }
+
+
+def _until_attached(candidates: Sequence[str], attached: set[str]) -> list[str]:
+    found = next((place for place, key in enumerate(candidates) if key in attached), len(candidates))
+    return list(candidates[: found + 1])
 
 
 def pack_objects(store: BlobStore, keys: Iterable[str], archive: Path) -> None:

@@ -1,14 +1,15 @@
-"""Wrappers that implement the platform port around another platform: deadline, rate limit, retry, notes.
+"""Wrappers that implement the platform port around another platform: deadline, notes, redaction.
 
-Order, from the inside: the deadline bounds one call, the rate limit spaces calls, the retry repeats reads,
-the notes see what came of it. Launches are never repeated here: a launch without an answer is the daemon's
-to find again by key.
+Order, from the inside: secrets are taken out of what is said, the deadline bounds one call, the notes see what came of
+it. Nothing is repeated here: a read is repeated by whoever speaks to the platform, which says how long to wait, then by
+the next cycle; a launch without an answer is the daemon's to find again by key.
 """
 
 from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, TypeVar
 
@@ -18,13 +19,12 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from platforms.artifacts.base import BlobStore
-    from platforms.base import LaunchRequest, Observed, Platform, QuotaReading
+    from platforms.base import Capabilities, LaunchRequest, Observed, Platform, QuotaReading
 
     Note = Callable[[str, Mapping[str, object]], None]  # event name and its fields
 
 _Answer = TypeVar("_Answer")
-_READS = frozenset({"find", "logs", "read_quota", "strays"})
-_TRANSFERS = frozenset({"launch", "collect", "strays", "sweep"})  # may move much data, or wait for it to be ready:
+_TRANSFERS = frozenset({"launch", "collect", "orphans", "sweep"})  # may move much data, or wait for it to be ready:
 _TRANSFER_FACTOR = 10  # they get this many times as long
 
 
@@ -32,9 +32,18 @@ class Wrapper(ABC):
     """Passes every call on through ``_call``, which a subclass overrides."""
 
     def __init__(self, inner: Platform, platform: str) -> None:
-        self._inner = inner
+        self._wrapped = inner
         self._platform = platform
-        self.capabilities = inner.capabilities
+
+    @property
+    def _inner(self) -> Platform:
+        """What calls are passed on to."""
+        return self._wrapped
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See Platform.capabilities: what the platform can do may become known late."""
+        return self._inner.capabilities
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
         """See Platform.launch."""
@@ -60,9 +69,9 @@ class Wrapper(ABC):
         """See Platform.collect."""
         self._call("collect", partial(self._inner.collect, key, into, now))
 
-    def strays(self, known: Collection[str], now: int) -> Sequence[Observed]:
-        """See Platform.strays."""
-        return self._call("strays", partial(self._inner.strays, known, now))
+    def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
+        """See Platform.orphans."""
+        return self._call("orphans", partial(self._inner.orphans, known, now))
 
     def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
         """See Platform.sweep."""
@@ -83,10 +92,10 @@ class Deadline(Wrapper):
     def __init__(self, inner: Platform, platform: str, *, seconds: float, hung_max: int = 8) -> None:
         super().__init__(inner, platform)
         self._seconds = seconds
-        self._seats = threading.BoundedSemaphore(hung_max)
+        self._turns = threading.BoundedSemaphore(hung_max)
 
     def _call(self, action: str, call: Callable[[], _Answer]) -> _Answer:
-        if not self._seats.acquire(blocking=False):
+        if not self._turns.acquire(blocking=False):
             raise Unreachable(self._platform, action, "too many calls hang", "Restart the daemon if it stays so")
         answers: list[_Answer] = []
         errors: list[BaseException] = []
@@ -97,7 +106,7 @@ class Deadline(Wrapper):
             except BaseException as error:  # noqa: BLE001 - it is raised again in the caller's thread
                 errors.append(error)
             finally:
-                self._seats.release()
+                self._turns.release()
 
         seconds = self._seconds * (_TRANSFER_FACTOR if action in _TRANSFERS else 1)
         worker = threading.Thread(target=work, name=f"{self._platform} {action}", daemon=True)
@@ -108,66 +117,6 @@ class Deadline(Wrapper):
         if not answers:
             raise Unreachable(self._platform, action, f"no answer within {seconds:g} s")
         return answers[0]
-
-
-class RateLimit(Wrapper):
-    """Lets calls begin at least ``interval_seconds`` of real time apart; callers wait for their turn."""
-
-    def __init__(
-        self,
-        inner: Platform,
-        platform: str,
-        *,
-        interval_seconds: float,
-        stopwatch: Callable[[], float],
-        pause: Callable[[float], object],
-    ) -> None:
-        super().__init__(inner, platform)
-        self._interval_seconds = interval_seconds
-        self._stopwatch = stopwatch
-        self._pause = pause
-        self._turn = threading.Lock()
-        self._free_at = stopwatch()
-
-    def _call(self, action: str, call: Callable[[], _Answer]) -> _Answer:
-        del action
-        with self._turn:
-            present = self._stopwatch()
-            begins = max(present, self._free_at)
-            self._free_at = begins + self._interval_seconds
-        if begins > present:
-            self._pause(begins - present)
-        return call()
-
-
-class Retry(Wrapper):
-    """Repeats a read that got no answer, up to ``tries`` times in all, with a pause that doubles each time.
-
-    Only Unreachable is repeated, and only for find, logs, read_quota and strays.
-    """
-
-    def __init__(
-        self,
-        inner: Platform,
-        platform: str,
-        *,
-        tries: int,
-        pause_seconds: float,
-        pause: Callable[[float], object],
-    ) -> None:
-        super().__init__(inner, platform)
-        self._tries = tries
-        self._pause_seconds = pause_seconds
-        self._pause = pause
-
-    def _call(self, action: str, call: Callable[[], _Answer]) -> _Answer:
-        repeats = self._tries - 1 if action in _READS else 0
-        for repeat in range(repeats):
-            try:
-                return call()
-            except Unreachable:
-                self._pause(self._pause_seconds * 2**repeat)
-        return call()
 
 
 class Noted(Wrapper):
@@ -199,6 +148,38 @@ class Noted(Wrapper):
             self._note("platform.call", fields)
 
 
+class Redacted(Wrapper):
+    """Takes secrets out of what errors say and of the platform's own words, before anybody cuts or keeps them."""
+
+    def __init__(self, inner: Platform, platform: str, *, redact: Callable[[str], str]) -> None:
+        super().__init__(inner, platform)
+        self._redact = redact
+
+    def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
+        """See Platform.find."""
+        return {key: self._clean(seen) for key, seen in super().find(keys, now).items()}
+
+    def launch(self, request: LaunchRequest, now: int) -> Observed:
+        """See Platform.launch."""
+        return self._clean(super().launch(request, now))
+
+    def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
+        """See Platform.orphans."""
+        return [self._clean(seen) for seen in super().orphans(known, now)]
+
+    def _clean(self, seen: Observed) -> Observed:
+        return replace(seen, detail=self._redact(seen.detail)) if seen.detail else seen
+
+    def _call(self, action: str, call: Callable[[], _Answer]) -> _Answer:
+        del action
+        try:
+            return call()
+        except PlatformError as error:
+            error.why = self._redact(error.why)
+            error.args = tuple(self._redact(str(word)) for word in error.args)
+            raise
+
+
 def wrap(
     inner: Platform,
     platform: str,
@@ -206,13 +187,7 @@ def wrap(
     stopwatch: Callable[[], float],
     note: Note,
     deadline_seconds: float = 60.0,
-    interval_seconds: float = 0.0,
-    tries: int = 3,
-    pause_seconds: float = 1.0,
 ) -> Platform:
-    """Return ``inner`` under all four wrappers. ``stopwatch`` gives monotonic real seconds."""
-    pause = threading.Event().wait
+    """Return ``inner`` under both wrappers for calls. ``stopwatch`` gives monotonic real seconds."""
     bounded = Deadline(inner, platform, seconds=deadline_seconds)
-    spaced = RateLimit(bounded, platform, interval_seconds=interval_seconds, stopwatch=stopwatch, pause=pause)
-    repeated = Retry(spaced, platform, tries=tries, pause_seconds=pause_seconds, pause=pause)
-    return Noted(repeated, platform, note=note, stopwatch=stopwatch)
+    return Noted(bounded, platform, note=note, stopwatch=stopwatch)

@@ -1,1 +1,1 @@
-"""When and what runs where: core, planner, store, service, report, daemon and command line."""
+"""When and what runs where: decisions, memory, duties, and all that people see of them."""

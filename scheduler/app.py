@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from dataclasses import dataclass
 from functools import cached_property
@@ -16,21 +17,24 @@ from scheduler.core.window import Calendar, DailyHours, Period
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from config.known_secrets import KnownSecrets
     from config.pool_settings import PoolSettings, QuotaSettings
     from config.settings import Settings
     from jobs.catalogue import Catalogue
     from platforms.artifacts.base import BlobStore
     from platforms.base import Platform
+    from platforms.late import LatePlatform
+    from platforms.registry import PlatformContext
     from scheduler.clock import Clock
     from scheduler.core.plan import Plan
     from scheduler.core.snapshot import Snapshot
+    from scheduler.notify.deliver import Channel
+    from scheduler.notify.mail import Mailing
     from scheduler.planner import Options
-    from scheduler.service.alerts import Mailing
-    from scheduler.service.deliver import Channel
-    from scheduler.service.planner_process import PlannerHost
-    from scheduler.service.ports import Log, Policy, Ports
-    from scheduler.service.solver_process import SolverHost
-    from scheduler.service.training_data import TrainingData
+    from scheduler.service.launch.training_data import TrainingData
+    from scheduler.service.outside.planner_process import PlannerHost
+    from scheduler.service.outside.ports import Log, Policy, Ports
+    from scheduler.service.outside.solver_process import SolverHost
     from scheduler.store.engine import Database
 
 
@@ -55,6 +59,13 @@ class App:
         if clock.epoch is None or clock.origin is None:
             return system_clock()
         return ScaledClock(clock.epoch, clock.origin, clock.scale, clock.stopped_at)
+
+    @cached_property
+    def redact(self) -> KnownSecrets:
+        """Replaces every secret that is known in a text."""
+        from config.known_secrets import KnownSecrets
+
+        return KnownSecrets(self.settings, os.environ)
 
     @cached_property
     def database_url(self) -> str:
@@ -94,32 +105,35 @@ class App:
         return {pool.name: _pool(pool) for pool in self.settings.pools if pool.enabled}
 
     @cached_property
-    def platforms(self) -> dict[str, Platform]:
-        """An adapter for each pool. Raises UnknownPlatform, Misconfigured."""
-        from platforms.registry import PlatformContext, load
+    def platforms(self) -> dict[str, LatePlatform]:
+        """An adapter for each pool, made when it is used: one that cannot be made keeps nobody from the others."""
+        from platforms.registry import late
 
         return {
-            name: load(
-                pool.platform,
-                dict(pool.options),
-                PlatformContext(
-                    state_folder=self.settings.state_dir / "sessions" / name,
-                    python=sys.executable,
-                    bundle=self.bundle,
-                    sessions_max=pool.sessions_max,
-                    session_cap_seconds=pool.session_cap_seconds,
-                    clock=self.clock.payload_clock(),
-                    store_kind=self.settings.artifacts.kind,
-                    open_store=lambda: self.artifacts,
-                ),
-            )
+            name: late(pool.platform, dict(pool.options), os.environ, self._context(pool))
             for name, pool in self.pools.items()
         }
 
     def platform(self, pool: str) -> Platform:
-        """Return the adapter of one pool, whatever is wrong with the others. Raises KeyError, PlatformError."""
-        alone = tuple(found for found in self.settings.pools if found.name == pool)
-        return App(self.settings.model_copy(update={"pools": alone})).platforms[pool]
+        """Return the adapter of one pool, made now. Raises KeyError, PlatformError."""
+        from platforms.registry import load
+
+        wanted = self.pools[pool]
+        return load(wanted.platform, dict(wanted.options), self._context(wanted))
+
+    def _context(self, pool: Pool) -> PlatformContext:
+        from platforms.registry import PlatformContext
+
+        return PlatformContext(
+            state_folder=self.settings.state_dir / "sessions" / pool.name,
+            python=sys.executable,
+            bundle=self.bundle,
+            sessions_max=pool.sessions_max,
+            session_cap_seconds=pool.session_cap_seconds,
+            clock=self.clock.payload_clock(),
+            store_kind=self.settings.artifacts.kind,
+            open_store=lambda: self.artifacts,
+        )
 
     @cached_property
     def bundle(self) -> Path:
@@ -132,7 +146,7 @@ class App:
     def policy(self) -> Policy:
         """The settings that decisions depend on, as plain values."""
         from scheduler.core.retention import Retention
-        from scheduler.service.ports import Policy
+        from scheduler.service.outside.ports import Policy
 
         daemon = self.settings.daemon
         return Policy(
@@ -150,7 +164,7 @@ class App:
     @cached_property
     def training_data(self) -> TrainingData:
         """The corpus and its mixtures."""
-        from scheduler.service.training_data import CorpusRecipe, TrainingData
+        from scheduler.service.launch.training_data import CorpusRecipe, TrainingData
 
         corpus = self.settings.corpus
         return TrainingData(
@@ -176,7 +190,7 @@ class App:
     def planning(self) -> Options:
         """How the daemon plans, for those who ask what it would do otherwise."""
         from scheduler.planner import Options
-        from scheduler.planner.layers import FORESIGHT_SECONDS
+        from scheduler.planner.planner import FORESIGHT_SECONDS
 
         # On a fast clock the time a plan takes is worth more than the last half percent of its value.
         polish = self.clock.wall_seconds(_PLANNING_SECONDS) >= _POLISH_WALL_SECONDS
@@ -185,21 +199,21 @@ class App:
     @cached_property
     def planner(self) -> PlannerHost:
         """The process that makes the daemon's plans; it starts with the first."""
-        from scheduler.service.planner_process import PlannerHost
+        from scheduler.service.outside.planner_process import PlannerHost
 
         return PlannerHost(self.planning)
 
     @cached_property
     def solvers(self) -> SolverHost:
         """The process that solves the planner's linear programmes; it starts with the first."""
-        from scheduler.service.solver_process import SolverHost
+        from scheduler.service.outside.solver_process import SolverHost
 
         return SolverHost()
 
     @cached_property
     def channels(self) -> dict[str, Channel]:
         """The configured ways to reach people, by name."""
-        from scheduler.service.deliver import AppriseChannel, EmailChannel, SlackChannel
+        from scheduler.notify.deliver import AppriseChannel, EmailChannel, SlackChannel
 
         mail, slack = self.settings.report.smtp, self.settings.report.slack
         password = mail.password.get_secret_value()
@@ -224,7 +238,7 @@ class App:
     @cached_property
     def mailing(self) -> Mailing:
         """When which letters are written, and the channels that carry them."""
-        from scheduler.service.alerts import Mailing
+        from scheduler.notify.mail import Mailing
 
         report, zone = self.settings.report, self.settings.zone
         quiet = report.quiet
@@ -241,24 +255,24 @@ class App:
 
     def ports(self, log: Log, epoch: int) -> Ports:
         """Everything the daemon's use cases run on, under the lease with ``epoch``."""
-        from platforms.wrap import wrap
-        from scheduler.service.ports import Ports
+        from platforms.wrap import Redacted, wrap
+        from scheduler.service.outside.ports import Ports
 
         return Ports(
             database=self.database,
             artifacts=self.artifacts,
             platforms={
                 name: wrap(
-                    platform,
+                    Redacted(platform, name, redact=self.redact),
                     name,
                     stopwatch=stopwatch,
                     note=lambda event, fields: log.debug(event, **fields),
                     deadline_seconds=self.settings.daemon.poll_timeout_seconds,
-                    pause_seconds=self.clock.wall_seconds(1),
                 )
                 for name, platform in self.platforms.items()
             },
             pools=self.pools,
+            openings={name: platform.open for name, platform in self.platforms.items()},
             clock=self.clock,
             policy=self.policy,
             plan=self._plan,
@@ -266,6 +280,7 @@ class App:
             bundle=str(self.bundle),
             log=log,
             epoch=epoch,
+            redact=self.redact,
         )
 
 

@@ -5,6 +5,7 @@ Everything else takes ``now`` as an argument, so that a week can be replayed in 
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from dataclasses import dataclass
@@ -13,6 +14,14 @@ from pathlib import Path
 from typing import Protocol
 
 _STARTED_AT = 19  # the field of /proc/self/stat, counted after the name, that tells when the process began
+
+
+def at_least(clock: Clock, scheduled_seconds: int, wall_seconds: float) -> int:
+    """Return a span of scheduled time in which ``wall_seconds`` of real time pass as well.
+
+    Answers, commits and starts take real time, whatever a rehearsal's clock says: what waits for them goes by both.
+    """
+    return max(scheduled_seconds, math.ceil(wall_seconds / clock.wall_seconds(1.0)))
 
 
 class Clock(Protocol):
@@ -29,6 +38,9 @@ class Clock(Protocol):
     def payload_clock(self) -> dict[str, float]:
         """Return the ``clock`` part of the launch contract, so that payloads live on the same clock."""
         ...
+
+
+_LONGEST_WAIT_SECONDS = 10 * 365 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +62,8 @@ class ScaledClock:
         return running if self.stopped_at is None else min(running, self.stopped_at)
 
     def wall_seconds(self, scheduled_seconds: float) -> float:
-        """Return how many seconds of real time pass in ``scheduled_seconds``."""
-        return scheduled_seconds / self.scale
+        """Return how many seconds of real time pass in ``scheduled_seconds``; at most as many as a timer can hold."""
+        return min(scheduled_seconds / self.scale, _LONGEST_WAIT_SECONDS)
 
     def payload_clock(self) -> dict[str, float]:
         """Return the ``clock`` part of the launch contract."""
@@ -61,11 +73,6 @@ class ScaledClock:
 def system_clock() -> ScaledClock:
     """Return the real clock: scale one, no shift."""
     return ScaledClock(epoch=0.0, origin=0.0, scale=1.0)
-
-
-def starting_now(epoch: int, scale: float) -> ScaledClock:
-    """Return a scaled clock that shows ``epoch`` at this moment."""
-    return ScaledClock(epoch=float(epoch), origin=time.time(), scale=scale)
 
 
 def real_now() -> float:
@@ -96,7 +103,7 @@ def utc_datetime() -> datetime:
     return datetime.now(UTC)
 
 
-class Watch:
+class JumpDetector:
     """Tells when real time was set: the wall clock went otherwise than a clock that nobody can set."""
 
     def __init__(self) -> None:

@@ -7,19 +7,25 @@ import os
 import signal
 import threading
 from contextlib import closing, contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from datetime import timedelta
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
-from config.describe import secrets
+from config.credentials import credential_files
 from config.logging import configure
+from platforms.fingerprint import fingerprint
 from scheduler import clock, line
-from scheduler.notify import ServiceManager
-from scheduler.service.cycle import Cycle
-from scheduler.service.status_line import status_line
+from scheduler.core.window import WEEK
+from scheduler.service.cycle.cycle import Cycle
+from scheduler.service.cycle.endings import tell_endings
+from scheduler.service.outside.calls import ThreadedCalls
+from scheduler.service_manager import ServiceManager
 from scheduler.store import due, events, runs
 from scheduler.store import lease as leases
 from scheduler.store.engine import DatabaseCorrupt, Fenced, StoreFailure
+from scheduler.views.long_work import LongWork
+from scheduler.views.status_line import status_line
 from scheduler.wake import Waker
 
 if TYPE_CHECKING:
@@ -29,15 +35,16 @@ if TYPE_CHECKING:
     from apscheduler.schedulers.base import BaseScheduler
 
     from scheduler.app import App
-    from scheduler.service.ports import Log, Ports
+    from scheduler.service.outside.ports import Log, Ports
     from scheduler.store.lease import Lease
 
 LOCK_FILE = "daemon.lock"
 _MAIL_SECONDS = 60
 _RELOAD, _STOP = "reload", "stop"
 _WHY_CHARACTERS = 1_000
-_FED_EVERY_SECONDS = 5.0
 _LOOKS_PER_LEASE = 6  # of a daemon that stands by
+_LOOKS_PER_CYCLE = 6  # at most, when answers come late
+_LAST_WORDS_SECONDS = 10.0  # real time in which a launch or a letter that is under way may end; all else is begun anew
 _PLANNER_IDLE_SECONDS = 10.0  # real time after which the planner's process ends when no session runs
 _PLANNER_WARM_SECONDS = 900.0  # and while one runs: each piece of news may want a plan, and a warm one is cheap
 _WATCH_SECONDS = 2.0  # between two looks at whether the clock was set
@@ -60,10 +67,13 @@ class Daemon:
     _stop: threading.Event = field(default_factory=threading.Event)
     # What the main thread is to do. A signal may interrupt anything, and only this queue's put can stand that.
     _news: SimpleQueue[str] = field(default_factory=SimpleQueue)
+    _calls: ThreadedCalls = field(default_factory=ThreadedCalls)
+    _work: LongWork = field(default_factory=LongWork)
     _ports: Ports = field(init=False)
     _cycle: Cycle = field(init=False)
     _line: str = ""
-    _fed_at: float = 0.0  # when making data last fed the watchdog, by the stopwatch
+    _told: int = 0  # up to which event the log has said what ended
+    _needs: int = 0  # how many things wait for a person
     _renewed: bool = True  # whether the newest renewal of the lease was written
     _failure: BaseException | None = None
     _lease: Lease | None = None
@@ -76,7 +86,7 @@ class Daemon:
         Raises AlreadyRunning, LostLeadership, StoreFailure.
         """
         settings = self.app.settings
-        settings.state_dir.mkdir(parents=True, exist_ok=True)
+        settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
         with closing(leases.file_lock(settings.state_dir / LOCK_FILE)), self._signals():
             self._lease = self._win_lease()
             if self._lease is None:
@@ -88,7 +98,7 @@ class Daemon:
             finally:
                 with suppress(StoreFailure):
                     leases.release(self.app.database, self._lease)
-                self.app.planner.rest()
+                self.app.planner.close()
                 self.app.database.close()
         if self._failure is not None:
             raise self._failure
@@ -137,8 +147,10 @@ class Daemon:
 
     def _use(self, app: App, ports: Ports) -> None:
         """Work with these settings from the next cycle on; one that runs ends with those it began with."""
+        ports = replace(ports, calls=self._calls)
+        # What is made by settings that are not in force any more is not what launches wait for.
+        self._calls.forget(("data", "open", "plan"))
         self.app, self._ports, self._cycle = app, ports, Cycle(ports)
-        app.training_data.on_progress = self._tell_that_data_are_made
 
     def _run_as_leader(self) -> None:
         from apscheduler.executors.pool import ThreadPoolExecutor
@@ -159,18 +171,35 @@ class Daemon:
         def look_now() -> None:
             timer.modify_job("cycle", next_run_time=clock.utc_datetime())
 
+        def look_soon() -> None:
+            # Not at once: what a cycle asks for may be late again, and platforms are not asked all the time.
+            pause = self.app.clock.wall_seconds(self.app.settings.daemon.cycle_seconds) / _LOOKS_PER_CYCLE
+            at = clock.utc_datetime() + timedelta(seconds=pause)
+            job = timer.get_job("cycle")
+            if job is not None and job.next_run_time > at:
+                timer.modify_job("cycle", next_run_time=at)
+
+        self._calls.on_late = look_soon
+
         self._note("daemon.started", pid=os.getpid(), epoch=self._ports.epoch)
         self.log.info("daemon.started", pid=os.getpid(), epoch=self._ports.epoch, pools=sorted(self._ports.pools))
+        with self._ports.database.read() as tx:
+            self._told = events.newest_id(tx)
         timer.start()
         try:
             with closing(Waker(self.app.settings.state_dir, look_now)):
                 look_now()
                 self.manager.ready("holds the lease, looks for what is to be done")
-                watch = clock.Watch()
+                watch = clock.JumpDetector()
+                handed_over = fingerprint(credential_files(os.environ))
                 while (news := self._next_news(_WATCH_SECONDS)) != _STOP:
                     if news == _RELOAD:
                         self._guarded(lambda: self._reload(timer))
                         look_now()
+                    if (found := fingerprint(credential_files(os.environ))) != handed_over and self.load is not None:
+                        handed_over = found
+                        self.log.info("credentials.changed", next="the settings are read anew")
+                        self._news.put(_RELOAD)
                     if abs(jump := watch.jump()) > _JUMP_SECONDS:
                         # The timer goes by the wall clock: set back an hour, it would sleep for that hour.
                         self.log.warning("clock.set", seconds=round(jump), next="everything that recurs begins anew")
@@ -181,6 +210,7 @@ class Daemon:
             self.manager.stopping("lets the cycle end; sessions go on")
             with self.manager.more_time():
                 timer.shutdown(wait=True)
+                self._calls.settle(("launch", "mail"), _LAST_WORDS_SECONDS)
             for folder in self._line_folders():
                 line.remove(folder)
         if self._failure is None:
@@ -208,6 +238,8 @@ class Daemon:
         elif self._cycle.drain("the rehearsal's time is over"):
             self._ask_to_stop()
         self._crashes = 0
+        self._told = tell_endings(self._ports, self._told)
+        self._work.note(self._ports, self._ports.clock.now())
         self._tell_progress()
         with self._ports.database.read() as tx:
             waits = _PLANNER_WARM_SECONDS if runs.live(tx) else _PLANNER_IDLE_SECONDS
@@ -215,19 +247,24 @@ class Daemon:
 
     def _keep_house(self) -> None:
         # Here, because sessions wait to be adopted while a daemon starts; what follows is not needed for that.
-        from scheduler.service.housekeeping import run_due
+        from scheduler.service.upkeep.housekeeping import run_due
 
         run_due(self._ports, self._ports.clock.now())
 
     def _mail(self) -> None:
-        from scheduler.service.alerts import mail
+        from scheduler.notify.mail import mail
+        from scheduler.views.needs import watch_needs
 
-        mail(self._ports, self.app.mailing, self._ports.clock.now())
+        ports, mailing = self._ports, self.app.mailing
+        now = ports.clock.now()
+        # First: letters go out whatever keeps the list from being made. A server that hangs keeps nothing else waiting.
+        self._calls.gather("mail", {"": lambda: self._guarded(lambda: mail(ports, mailing, now))})
+        self._needs = watch_needs(self._ports, now, now - WEEK)
 
     def _tell_progress(self) -> None:
         """Feed the watchdog: a cycle is finished, and the database takes what is written."""
         with self._ports.database.read() as tx:
-            text = status_line(tx)
+            text = status_line(tx, self._needs)
         if self._renewed:
             self.manager.progress(text)
         if text != self._line:
@@ -237,12 +274,6 @@ class Daemon:
                 except OSError as error:
                     self.log.warning("line.not_written", folder=folder, why=str(error))
             self._line = text
-
-    def _tell_that_data_are_made(self) -> None:
-        """Feed the watchdog while a cycle makes training data, which may take hours and tells of every file."""
-        if self._renewed and clock.stopwatch() - self._fed_at > _FED_EVERY_SECONDS:
-            self._fed_at = clock.stopwatch()
-            self.manager.progress("makes training data")
 
     def _line_folders(self) -> list[str]:
         return line.folders(str(self.app.settings.state_dir), os.environ.get("RUNTIME_DIRECTORY", ""))
@@ -257,7 +288,7 @@ class Daemon:
         try:
             app = reloaded(self.app, self.load)
             ports = app.ports(self.log, self._ports.epoch)
-            configure(app.settings.logging, secrets(app.settings))
+            configure(app.settings.logging, app.redact)
         except Exception as error:  # noqa: BLE001 - whatever is wrong with the new settings, training goes on
             why = " ".join(str(error).split()) or type(error).__name__
             self.log.error("config.not_reloaded", why=why, next="the settings before stay in force; correct the file")
@@ -286,8 +317,14 @@ class Daemon:
         except DatabaseCorrupt as error:
             self._give_up(error)
         except (StoreFailure, OSError) as error:
+            if (damage := self.app.database.explain(error)) is not None:
+                self._give_up(damage)
+                return
             self.log.error("cycle.failed", why=str(error), next="tried again with the next cycle")
         except Exception as error:
+            if (damage := self.app.database.explain(error)) is not None:
+                self._give_up(damage)
+                return
             # One bad cycle must not end a daemon that guards running sessions; one that never succeeds guards nothing.
             self.log.exception("cycle.crashed")
             self._crashes += 1

@@ -17,22 +17,67 @@ import pytest
 from hypothesis import settings
 from sqlalchemy.engine import make_url
 
-from benchmarks.crashes.postgresql import Server
 from scheduler.store.engine import Database, open_database, upgrade
+from tests.lab.crashes.postgresql import Server
+from tests.lab.night import NIGHT, PUSH, register_profiles
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 
-# No deadline: a slow machine is no failure. Derandomised: a red run stays red when repeated.
-settings.register_profile("repeatable", deadline=None, derandomize=True)
-settings.load_profile("repeatable")
+register_profiles()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark each test with its tier, the folder under tests/ that it lies in."""
+# Files whose tests share what only one may use at a time: they run in series.
+_IN_SERIES = {"tests/e2e/service/": "systemd"}
+# What waits longest begins first, so that the others fill the time; the shortest files end a run evenly.
+_ORDER = ("tests/e2e/", "tests/integration/", "tests/conformance/", "tests/simulation/")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let ``make test-nightly`` ask for everything."""
+    parser.addoption("--nightly", action="store_true", help="run also what is marked nightly")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Choose how many examples of a property are tried."""
+    settings.load_profile(NIGHT if config.getoption("--nightly") else PUSH)
+
+
+# What speaks SQL itself is tried on both kinds of server with every push; the rest, whose SQL that is, in the night.
+_ON_BOTH_SERVERS = ("tests/integration/test_store_", "tests/integration/old_databases", "tests/conformance/")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Mark each test with its tier, the folder under tests/ that it lies in; leave out what waits for the night."""
     for item in items:
         if item.path.is_relative_to(TESTS):
             item.add_marker(item.path.relative_to(TESTS).parts[0])
+        if item.get_closest_marker("postgres") and not item.nodeid.startswith(_ON_BOTH_SERVERS):
+            item.add_marker("nightly")
+    if not config.getoption("--nightly"):
+        config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("nightly")])
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+    if os.environ.get("PYTEST_XDIST_WORKER"):
+        items.sort(key=lambda item: next((at for at, tier in enumerate(_ORDER) if item.nodeid.startswith(tier)), 99))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give each worker whole files, and a whole group of _IN_SERIES to one.
+
+    xdist's own ``loadgroup`` writes the group into the test's name. Under pytest 9.2 such groups split, in silence.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class InSeries(LoadScopeScheduling):  # type: ignore[misc]  # xdist tells no types
+        def _split_scope(self, nodeid: str) -> str:
+            return _series_of(nodeid) or nodeid.split("::", 1)[0]
+
+    return InSeries(config, log)
+
+
+def _series_of(nodeid: str) -> str | None:
+    return next((name for start, name in _IN_SERIES.items() if nodeid.startswith(start)), None)
 
 
 @pytest.fixture(scope="session")

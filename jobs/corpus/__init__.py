@@ -1,13 +1,13 @@
 """Training text: sources to a deduplicated, tagged, content-versioned corpus, and mixtures of it per job."""
 
-from jobs.corpus.build import Progress, build
+from jobs.corpus.build.build import Progress, build
 from jobs.corpus.errors import BadParameter, CorpusDamaged, CorpusError, NothingToTrainOn, SourceMissing
 from jobs.corpus.findings import Finding, Kind
 from jobs.corpus.manifest import CorpusManifest, open_corpus
 from jobs.corpus.mixture import Mixture, mixture, open_mixture
 from jobs.corpus.options import Options
+from jobs.corpus.read.sources import Files, Source, Stdlib, parse_source
 from jobs.corpus.shards import Shard
-from jobs.corpus.sources import Files, Source, Stdlib, parse_source
 
 __all__ = [
     "BadParameter",

@@ -10,14 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from .ending import Ending
-from .lane import Lane
-from .launch import BadLaunch, read_launch
+from .lane.ending import Ending
+from .lane.lane import Lane
+from .lane.launch import BadLaunch, read_launch
+from .lane.status import encode, lane_prefix, leave_result, result
 from .log import log
-from .status import encode, lane_prefix, result
 
 if TYPE_CHECKING:
-    from .launch import LaneOrder, Launch
+    from .lane.launch import LaneOrder, Launch
 
 EXIT_OK, EXIT_NO_RESULT, EXIT_BAD_LAUNCH = 0, 1, 2
 _WATCHED = {signal.SIGTERM, signal.SIGINT, signal.SIGCHLD}
@@ -103,11 +103,4 @@ def _has_result(launch: Launch, order: LaneOrder) -> bool:
         heartbeat = json.loads(transport.read(f"{prefix}/heartbeat.json"))
     ending = Ending("failed", "the lane's process was killed", "killed", "see the log for its last lines")
     document = encode(result(heartbeat, ending, launch.started_at, 0.0, launch.clock.now()))
-    left = False
-    try:
-        left = transport.publish_new(f"{prefix}/result.json", document)
-        (folder / "result.json").write_bytes(document)
-        left = True
-    except OSError as error:
-        log(order.lane, f"the result in place of the lane's own is incomplete: {error}")
-    return left
+    return leave_result(transport, prefix, folder, document, order.lane)

@@ -2,7 +2,8 @@
 
 A new object is written to a temporary file in the folder it will live in, synced, and linked to its name: a
 link is atomic and fails when the name exists, so two writers never mix and a reader never sees a part. The
-folder is synced last, because a name that a power cut can take back is no checkpoint.
+folder is synced last, because a name that a power cut can take back is no checkpoint. Sessions write here as well:
+what is no plain file, or lies behind a link, is no object.
 """
 
 from __future__ import annotations
@@ -12,12 +13,13 @@ import os
 import shutil
 import stat
 import threading
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from platforms.artifacts.base import Missing, StoreError, StoreFull, StoreUnreachable
-from platforms.artifacts.keys import check_key, check_prefix
+from platforms.artifacts.keys import check_key, check_prefix, is_key
+from platforms.plain_file import ODD, folder_below, open_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,7 +28,7 @@ if TYPE_CHECKING:
 
 _TEMPORARY = ".tmp-"  # no key can begin with a dot
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-_CLASHES = (FileExistsError, IsADirectoryError, NotADirectoryError)
+_NOTHING = {errno.ENOENT, *ODD}
 _WRITES = {"create", "write"}
 _PIECE_BYTES = 1 << 20
 
@@ -49,37 +51,43 @@ class DirectoryStore:
     def create(self, key: str, source: Path | bytes) -> bool:
         """Write ``key`` unless it exists; return whether this call did.
 
-        Raises StoreFull, StoreUnreachable, and StoreError when ``source`` is not there.
+        Raises StoreFull, StoreUnreachable, and StoreError when ``source`` is not there, or what stands in the key's
+        place is no plain file.
         """
-        path = self._path("create", key)
+        parent, name = _split("create", key)
         with self._translate("create", key):
             if isinstance(source, Path) and not source.is_file():
                 raise StoreError("create", key, f"there is no file {source} to take it from")
-            if path.is_file():
-                _sync_folder(path.parent)  # whoever wrote it may have died just before this
-                return False
-            with self._written(path, source) as temporary:
-                try:
-                    os.link(temporary, path)
-                except FileExistsError:
-                    if path.is_dir():
-                        raise
+            with folder_below(self._root, parent, make=True) as folder:
+                if _size(folder, name) is not None:
+                    os.fsync(folder)  # whoever wrote it may have died just before this
                     return False
-                finally:
-                    _sync_folder(path.parent)
+                with _written(folder, source) as temporary:
+                    try:
+                        os.link(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+                    except FileExistsError:
+                        if _size(folder, name) is None:
+                            raise
+                        return False
+                    finally:
+                        os.fsync(folder)
         return True
 
     def put(self, key: str, data: bytes) -> None:
         """Write or replace a small object. Raises StoreFull, StoreUnreachable; the old value stays then."""
-        path = self._path("write", key)
-        with self._translate("write", key), self._written(path, data) as temporary:
-            temporary.replace(path)
-            _sync_folder(path.parent)
+        parent, name = _split("write", key)
+        with (
+            self._translate("write", key),
+            folder_below(self._root, parent, make=True) as folder,
+            _written(folder, data) as temporary,
+        ):
+            os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            os.fsync(folder)
 
     def read(self, key: str, limit_bytes: int = 1 << 24) -> bytes:
         """Return an object's bytes. Raises Missing, and StoreError when it is larger than ``limit_bytes``."""
-        path = self._path("read", key)
-        with self._translate("read", key), path.open("rb") as stream:
+        check_key("read", key)
+        with self._translate("read", key), open_below(self._root, key) as stream:
             data = stream.read(limit_bytes + 1)
         if len(data) > limit_bytes:
             raise StoreError("read", key, f"it is larger than {limit_bytes} bytes")
@@ -87,21 +95,18 @@ class DirectoryStore:
 
     def fetch(self, key: str, target: Path) -> None:
         """Copy an object into the file ``target``, which appears when complete. Raises Missing, StoreFull."""
-        path = self._path("fetch", key)
-        with (
-            self._translate("fetch", key),
-            path.open("rb") as source,
-            self._written(target.absolute(), source) as copy,
-        ):
-            copy.replace(target)
+        check_key("fetch", key)
+        with self._translate("fetch", key), open_below(self._root, key) as source:
+            target.absolute().parent.mkdir(parents=True, exist_ok=True)
+            with folder_below(target.absolute().parent, "") as folder, _written(folder, source) as temporary:
+                os.replace(temporary, target.name, src_dir_fd=folder, dst_dir_fd=folder)
 
     def size(self, key: str) -> int | None:
         """Return an object's size in bytes, or None when there is none."""
-        path = self._path("measure", key)
+        parent, name = _split("measure", key)
         try:
-            with self._translate("measure", key):
-                found = path.stat()
-                return found.st_size if stat.S_ISREG(found.st_mode) else None
+            with self._translate("measure", key), folder_below(self._root, parent) as folder:
+                return _size(folder, name)
         except Missing:
             return None
 
@@ -110,16 +115,22 @@ class DirectoryStore:
         check_prefix(prefix)
         with self._translate("list", prefix):
             self._root.stat()  # an unmounted disk must not look like an empty store
-            found = list(_walk(self._root / prefix, prefix))
+            try:
+                with folder_below(self._root, prefix) as folder:
+                    found = list(_walk(folder, prefix))
+            except OSError as error:
+                if error.errno not in _NOTHING:
+                    raise
+                found = []
         yield from sorted(found)
 
     def delete(self, key: str) -> bool:
         """Remove an object; return whether there was one."""
-        path = self._path("delete", key)
+        parent, name = _split("delete", key)
         try:
-            with self._translate("delete", key):
-                path.unlink()
-                _sync_folder(path.parent)
+            with self._translate("delete", key), folder_below(self._root, parent) as folder:
+                os.unlink(name, dir_fd=folder)
+                os.fsync(folder)
         except Missing:
             return False
         return True
@@ -137,42 +148,15 @@ class DirectoryStore:
         """
         removed = 0
         with self._translate("sweep", str(self._root)):
-            for folder, _, names in os.walk(self._root):
+            for _, _, names, folder in os.fwalk(self._root):
                 for name in names:
-                    path = Path(folder, name)
                     try:
-                        if name.startswith(_TEMPORARY) and path.stat().st_mtime < older_than:
-                            path.unlink()
+                        if name.startswith(_TEMPORARY) and _changed(folder, name) < older_than:
+                            os.unlink(name, dir_fd=folder)
                             removed += 1
                     except FileNotFoundError:
                         continue  # its writer has just finished
         return removed
-
-    def _path(self, action: str, key: str) -> Path:
-        check_key(action, key)
-        return self._root / key
-
-    @contextmanager
-    def _written(self, path: Path, source: Path | bytes | BinaryIO) -> Iterator[Path]:
-        """Yield a synced temporary file beside ``path`` with the content of ``source``, then remove it."""
-        self._root.stat()  # do not build the store anew on the mount point of a disk that is gone
-        _make_folder(path.parent)
-        temporary = path.parent / f"{_TEMPORARY}{os.getpid()}-{threading.get_ident()}-{os.urandom(4).hex()}"
-        try:
-            with temporary.open("xb") as stream:
-                match source:
-                    case bytes():
-                        stream.write(source)
-                    case Path():
-                        with source.open("rb") as original:
-                            shutil.copyfileobj(original, stream, _PIECE_BYTES)
-                    case _:
-                        shutil.copyfileobj(source, stream, _PIECE_BYTES)
-                stream.flush()
-                os.fsync(stream.fileno())
-            yield temporary
-        finally:
-            temporary.unlink(missing_ok=True)
 
     @contextmanager
     def _translate(self, action: str, key: str) -> Iterator[None]:
@@ -183,38 +167,76 @@ class DirectoryStore:
                 raise StoreFull(action, key, str(error), "Make room on that disk") from error
             if not self._root.is_dir():
                 raise StoreUnreachable(action, key, f"{self._root} is gone", "Check the mount") from error
-            if action in _WRITES and isinstance(error, _CLASHES):
-                raise StoreError(action, key, "another key has it as a folder, or is a part of it") from error
-            if isinstance(error, FileNotFoundError | IsADirectoryError | NotADirectoryError):
+            if action in _WRITES and (error.errno in ODD or isinstance(error, FileExistsError)):
+                why = "another key has it as a folder or is a part of it, or what stands there is no plain file"
+                raise StoreError(action, key, why, f"Look at {self._root}") from error
+            if error.errno in _NOTHING:
                 raise Missing(action, key, "there is no such object") from error
             raise StoreUnreachable(action, key, str(error), f"Check {self._root}") from error
 
 
-def _walk(folder: Path, prefix: str) -> Iterator[str]:
+@contextmanager
+def _written(folder: int, source: Path | bytes | BinaryIO) -> Iterator[str]:
+    """Yield the name of a synced temporary file of ``folder`` with the content of ``source``, then remove it."""
+    name = f"{_TEMPORARY}{os.getpid()}-{threading.get_ident()}-{os.urandom(4).hex()}"
     try:
-        entries = list(os.scandir(folder))
-    except FileNotFoundError:
-        return
-    for entry in entries:
-        if entry.name.startswith("."):
-            continue
-        if entry.is_dir(follow_symlinks=False):
-            yield from _walk(Path(entry.path), f"{prefix}{entry.name}/")
-        elif entry.is_file(follow_symlinks=False):
-            yield prefix + entry.name
-
-
-def _make_folder(folder: Path) -> None:
-    """Make a folder and its parents, each synced into the folder above it."""
-    if not folder.is_dir():
-        _make_folder(folder.parent)
-        folder.mkdir(exist_ok=True)
-        _sync_folder(folder.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
+        with os.fdopen(os.open(name, flags, 0o666, dir_fd=folder), "wb") as stream:
+            match source:
+                case bytes():
+                    stream.write(source)
+                case Path():
+                    with source.open("rb") as original:
+                        shutil.copyfileobj(original, stream, _PIECE_BYTES)
+                case _:
+                    shutil.copyfileobj(source, stream, _PIECE_BYTES)
+            stream.flush()
+            os.fsync(stream.fileno())
+        yield name
     finally:
-        os.close(descriptor)
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=folder)
+
+
+def _split(action: str, key: str) -> tuple[str, str]:
+    """Return the folder and the name of a key. Raises StoreError when it is none."""
+    check_key(action, key)
+    parent, _, name = key.rpartition("/")
+    return parent, name
+
+
+def _size(folder: int, name: str) -> int | None:
+    """Return the size of a plain file; None for anything else."""
+    try:
+        found = os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    return found.st_size if stat.S_ISREG(found.st_mode) else None
+
+
+def _changed(folder: int, name: str) -> float:
+    return os.stat(name, dir_fd=folder, follow_symlinks=False).st_mtime
+
+
+def _walk(folder: int, prefix: str) -> Iterator[str]:
+    """Yield the keys of the plain files in an open folder and below it; what has no name of ours is not ours."""
+    with os.scandir(folder) as entries:
+        found = [
+            (entry.name, entry.is_dir(follow_symlinks=False), entry.is_file(follow_symlinks=False)) for entry in entries
+        ]
+    for name, is_folder, is_plain in found:
+        if not is_key(f"{prefix}{name}"):
+            continue
+        if is_plain:
+            yield prefix + name
+        elif is_folder:
+            try:
+                inner = os.open(name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
+            except OSError as error:
+                if error.errno in _NOTHING:
+                    continue  # it went, or became something else
+                raise
+            try:
+                yield from _walk(inner, f"{prefix}{name}/")
+            finally:
+                os.close(inner)

@@ -18,21 +18,25 @@ from platforms.base import (
     Refused,
     SessionState,
     StopChannel,
+    Unfinished,
     Unreachable,
 )
-from platforms.kaggle.account import open_account
-from platforms.kaggle.client import Push, Pushed
-from platforms.kaggle.errands import Errands, Unfinished
-from platforms.kaggle.inputs import Inputs
-from platforms.kaggle.library import stopwatch
-from platforms.kaggle.outputs import Caps, Collector
-from platforms.kaggle.packing import pack
-from platforms.kaggle.records import Record, Records
+from platforms.kaggle.api.account import open_account
+from platforms.kaggle.api.client import Push, Pushed
+from platforms.kaggle.api.library import stopwatch
+from platforms.kaggle.api.wire import Denied
+from platforms.kaggle.kernel.background import BackgroundTasks
+from platforms.kaggle.kernel.background import Unfinished as GoesOn
+from platforms.kaggle.kernel.inputs import Inputs
+from platforms.kaggle.kernel.packing import pack
+from platforms.kaggle.kernel.source import is_source_of
+from platforms.kaggle.session.observer import DELETED, Observer
+from platforms.kaggle.session.orphans import find_orphans
+from platforms.kaggle.session.outputs import Caps, Collector
+from platforms.kaggle.session.records import Record, Records
+from platforms.kaggle.session.tail import Tail
 from platforms.kaggle.settings import read_settings
-from platforms.kaggle.strays import find_strays
-from platforms.kaggle.tail import Tail
-from platforms.kaggle.watch import Watch
-from platforms.kaggle.wire import Denied
+from platforms.record_file import DamagedRecord, unclear
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -44,6 +48,7 @@ if TYPE_CHECKING:
 _SLUG = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*", re.ASCII)
 _SLUG_LENGTHS = range(5, 51)
 _ANSWER_CALLS = 4  # after its last byte an upload may be silent for as long as this many calls
+_WEEK_AND_SKEW_SECONDS = 8 * 86_400
 _CANCEL_PATIENCE_SECONDS, _CANCEL_WALL_SECONDS = 120, 2.0  # then the kernel is deleted; real seconds too
 
 
@@ -74,16 +79,14 @@ class KagglePlatform:
         self._tail = Tail(self._client, self._records, chosen.idle_seconds)
         scale = max(1.0, float(context.clock.get("scale", 1.0)))
         self._cancel_patience = max(_CANCEL_PATIENCE_SECONDS, math.ceil(_CANCEL_WALL_SECONDS * scale))
-        self._watch = Watch(self._client, self._records, self._tail, scale)
-        self._errands: Errands[None] = Errands()
+        self._observer = Observer(self._client, self._records, self._tail, scale)
+        self._tasks: BackgroundTasks[None] = BackgroundTasks()
         launch_seconds = chosen.upload_seconds + chosen.push_seconds + chosen.settle_seconds
         self.capabilities = Capabilities(
             reports_quota=True,
-            cancels=True,
-            asks_to_leave=False,
             tails_logs=True,
-            heeds_stop_flag=not chosen.relays(context.store_kind),
-            finds_strays=True,
+            sees_stop_flag=not chosen.relays(context.store_kind),
+            finds_orphans=True,
             visibility_seconds=math.ceil(launch_seconds * scale),
         )
 
@@ -97,9 +100,9 @@ class KagglePlatform:
             record = self._records.read(request.key)
             if record is None:
                 with _nothing_started():
-                    record = self._watch.adopt(request.key, slug, now)
+                    record = self._observer.adopt(request.key, slug, now)
             if record is not None:
-                found = self._watch.look(record, now)
+                found = self._observer.look(record, now)
                 if found is None:
                     raise Unreachable("kaggle", "launch", f"{slug} was pushed before, and Kaggle does not show it yet")
                 return found
@@ -130,6 +133,7 @@ class KagglePlatform:
                 jobs=tuple(str(lane["job"]) for lane in request.launch.get("lanes", ())),
                 relays=packed.relays,
                 datasets=packed.datasets,
+                timeout_seconds=push.timeout_seconds,
             )
             return self._push(self._records.write(intent), push, now)
 
@@ -143,8 +147,12 @@ class KagglePlatform:
                 slug = self._slug(key)
                 if slug is None:
                     continue
-                record = self._records.read(key) or self._watch.adopt(key, slug, now)
-                observed = self._watch.look(record, now) if record is not None else None
+                try:
+                    record = self._records.read(key) or self._observer.adopt(key, slug, now)
+                    observed = self._observer.look(record, now) if record is not None else None
+                except DamagedRecord as error:
+                    found[key] = unclear(key, error)
+                    continue
                 if observed is not None:
                     found[key] = observed
                 elif record is None:
@@ -154,15 +162,16 @@ class KagglePlatform:
     def stop(self, key: str, now: int, *, force: bool) -> None:
         """Ask a session that can be asked; with ``force``, cancel by the id that it told, and later delete the kernel.
 
-        A session that reaches the artifact store is asked by the stop flag there, one that does not by a dataset.
+        A session that reaches the artifact store is asked by the stop flag there, one that does not by a dataset. That
+        a call was taken is no proof of anything: whoever calls repeats it until ``find`` shows the end.
         """
         slug = self._slug(key)
         if slug is None:
             return
         with self._answering("stop"):
             record = self._records.read(key)
-            self._client.gpu_week()
             if record is None or record.state in {"ended", "void"}:
+                self._client.gpu_week()  # nothing is left to end; whoever asks learns whether we are let in
                 return
             if not force:
                 self._ask(record, now)
@@ -175,7 +184,8 @@ class KagglePlatform:
                 return
             with suppress(Unreachable):
                 self._tail.catch_up(record)  # nothing of it is left after this
-            self._client.delete(slug)
+            if not self._client.delete(slug):
+                self._client.gpu_week()  # proves that we are let in, so that it is gone; nothing else waits for books
             self._records.write(record.having(cancelled_at=record.cancelled_at or now))
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
@@ -191,11 +201,9 @@ class KagglePlatform:
         """Return Kaggle's books on GPU time of this week."""
         with self._answering("read_quota"):
             week = self._client.gpu_week()
-        if week.end <= now:
-            raise Unreachable("kaggle", "read_quota", f"its books are of the week that ended at {week.end}")
-        return [
-            QuotaReading("week", week.start, week.end, week.allowed_seconds, week.used_seconds, week.reserved_seconds)
-        ]
+        if not now < week.end <= now + _WEEK_AND_SKEW_SECONDS:
+            raise Unreachable("kaggle", "read_quota", f"its books are of the week that ended, or ends, at {week.end}")
+        return [week]
 
     def collect(self, key: str, into: BlobStore, now: int) -> None:
         """Import what an ended session left in its working folder; see Platform.collect. Much takes many looks."""
@@ -204,24 +212,25 @@ class KagglePlatform:
             record = self._records.read(key) if self._slug(key) is not None else None
             if record is None or record.state != "ended" or record.collected or not record.relays:
                 return
+            if record.detail == DELETED:
+                return  # nothing of it is left
             collector = Collector(self._client, key, record.jobs, Caps())
             try:
-                self._errands.run(
+                self._tasks.run(
                     key, lambda tell: collector.collect(record.slug, into, tell), self._settings.upload_seconds
                 )
-            except Unfinished as unfinished:
-                raise Unreachable("kaggle", "collect", f"it goes on: {unfinished.told}") from None
+            except GoesOn as going:
+                raise Unfinished("kaggle", "collect", f"it goes on: {going.told}") from None
             except Refused:
                 self._records.write(record.having(collected=True))
                 raise
             except StoreError as error:
                 raise Unreachable("kaggle", "collect", str(error)) from error
-            self._records.write(record.having(collected=True))
 
-    def strays(self, known: Collection[str], now: int) -> Sequence[Observed]:
-        """Return live kernels whose source names a launch of ours that ``known`` does not; see Platform.strays."""
-        with self._answering("strays"):
-            return find_strays(self._client, self._settings.slug_prefix, known, now)
+    def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
+        """Return live kernels whose source names a launch of ours that ``known`` does not; see Platform.orphans."""
+        with self._answering("orphans"):
+            return find_orphans(self._client, self._settings.slug_prefix, known, now)
 
     def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
         """Delete kernels and records of the sessions in ``over`` that are, then datasets nobody needs."""
@@ -229,12 +238,17 @@ class KagglePlatform:
         with self._answering("sweep"):
             self._client.gpu_week()
             in_use: set[str] = set()
+            damaged = False
             for key in self._records.all_keys():
-                record = self._records.read(key)
-                if record is None:
+                try:
+                    record = self._records.read(key)
+                    if record is None:
+                        continue
+                    self._observer.look(record, now)
+                    record = self._records.read(key) or record
+                except DamagedRecord:
+                    damaged = True  # what it needs cannot be told
                     continue
-                self._watch.look(record, now)
-                record = self._records.read(key) or record
                 if record.state in {"ended", "void"} and key in over:
                     self._client.delete(record.slug)
                     self._records.drop(key)
@@ -243,13 +257,14 @@ class KagglePlatform:
                     self._client.delete(record.slug)  # should a push arrive after all
                 elif record.state in {"intent", "pushed"}:
                     in_use |= set(record.datasets)
-            self._inputs.note_strays(now)
-            self._inputs.sweep(in_use, now, self._settings.keep_inputs_seconds)
+            self._inputs.note_orphans(now)
+            if not damaged:
+                self._inputs.sweep(in_use, now, self._settings.keep_inputs_seconds)
         return removed
 
     def _ask(self, record: Record, now: int) -> None:
         """Put up the sign that a session of the relay looks for, once."""
-        if record.asked_at is None and self._watch.heeds(record) is StopChannel.PLATFORM:
+        if record.asked_at is None and self._observer.stop_channel(record) is StopChannel.PLATFORM:
             self._inputs.give_sign(record.key, now)
             self._records.write(record.having(asked_at=now))
 
@@ -280,10 +295,14 @@ class KagglePlatform:
             raise self._refusal(pushed.error, now)
         if pushed.slug not in {"", push.slug} or pushed.version > 1:
             why = f"it landed as {pushed.slug} version {pushed.version} instead of {push.slug} version 1"
+            source = self._client.source(pushed.slug or push.slug)
+            is_ours = source is not None and is_source_of(intent.key, source)
+            if is_ours == (pushed.slug in {"", push.slug}):
+                raise Unreachable("kaggle", "launch", f"{why}, says an answer that its source contradicts")
             return self._end_at_once(intent, pushed, why, now)
         if pushed.invalid:
             return self._end_at_once(intent, pushed, f"inputs not attached: {', '.join(pushed.invalid)}", now)
-        return self._watch.observed(self._records.write(intent.having(state="pushed")), SessionState.QUEUED)
+        return self._observer.observed(self._records.write(intent.having(state="pushed")), SessionState.QUEUED)
 
     def _end_at_once(self, intent: Record, pushed: Pushed, why: str, now: int) -> Observed:
         """End what runs and costs, and is not what was asked for. Raises Unreachable when it may still run."""
@@ -293,7 +312,7 @@ class KagglePlatform:
             raise Unreachable("kaggle", "launch", f"{why}, and {slug} could not be deleted", "Delete it in the browser")
         detail = f"stopped at once: {why}"
         ended = intent.having(state="ended", started=now, ended=now, detail=detail, collected=True)
-        return self._watch.observed(self._records.write(ended), SessionState.ENDED)
+        return self._observer.observed(self._records.write(ended), SessionState.ENDED)
 
     def _refusal(self, error: str, now: int) -> Refused:
         """Return what an error text in a good answer means; the texts are those seen in the wild."""
@@ -307,7 +326,7 @@ class KagglePlatform:
             except PlatformError:
                 refresh = 0
             until = refresh if refresh > now else None
-            return Refused("kaggle", "launch", error, "Wait for the weekly refresh", wait_until=until)
+            return Refused("kaggle", "launch", error, "Wait for the weekly refresh", wait_until=until, used_up=True)
         return Refused("kaggle", "launch", error, "See docs/kaggle.md", permanent=True)
 
     def _slug(self, key: str) -> str | None:
@@ -321,7 +340,7 @@ class KagglePlatform:
             yield
         except Denied as error:
             raise Unreachable("kaggle", action, str(error)) from error
-        except (OSError, ValueError, KeyError, TypeError) as error:
+        except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             where = self._context.state_folder
             raise Unreachable("kaggle", action, f"{type(error).__name__}: {error}", f"Check {where}") from error
 

@@ -13,16 +13,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from platforms.base import Checked, Misconfigured, Unreachable
-from platforms.kaggle.account import open_account
-from platforms.kaggle.client import Push
-from platforms.kaggle.logs import SessionLog, entries_of
+from platforms.kaggle.api.account import open_account
+from platforms.kaggle.api.client import Push
+from platforms.kaggle.api.wire import Denied
+from platforms.kaggle.session.logs import SessionLog, entries_of
 from platforms.kaggle.settings import read_settings
-from platforms.kaggle.wire import Denied
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from platforms.kaggle.account import Account
+    from platforms.kaggle.api.account import Account
 
 _TESTED = re.compile(r"0\.1\.(37|38)")
 _RETIRED = frozenset({"NvidiaTeslaP100", "TpuV38", "Tpu1VmV38", "TpuV232", "TpuV2256"})
@@ -110,8 +110,8 @@ def _credentials(account: Account) -> Checked:
 
 def _quota(account: Account) -> Checked:
     week = account.client.gpu_week()
-    left = max(0, week.allowed_seconds - week.used_seconds - week.reserved_seconds)
-    told = f"{left / 3600:.1f} of {week.allowed_seconds / 3600:.1f} GPU hours are left this week"
+    left = max(0, week.left_seconds)
+    told = f"{left / 3600:.1f} of {week.limit_seconds / 3600:.1f} GPU hours are left this week"
     return Checked("ok", told) if left else Checked("warning", told, "Wait for the refresh")
 
 
@@ -136,7 +136,7 @@ def _uploads(account: Account, seconds: int) -> Checked:
     with tempfile.TemporaryDirectory(prefix="uff-kaggle-") as folder:
         file = Path(folder) / "doctor.bin"
         file.write_bytes(b"?")
-        account.client.upload(file, file.name, seconds)
+        account.client.datasets.upload(file, file.name, seconds)
     return Checked("ok", "a file was taken")
 
 
@@ -176,6 +176,6 @@ def _probe(account: Account, push_seconds: int) -> Checked:
     if log.session_id is None:
         return Checked("warning", "a kernel does not know its session: forced stops delete it, and lose its log")
     if not log.hears:
-        told = f"a kernel ran and told its session, {log.session_id}, but may not look at its account"
+        told = f"a kernel ran and told its session, {log.session_id}, but it has no rights to read its account"
         return Checked("warning", told, "In relay mode it cannot be asked to save: see docs/kaggle.md, Stopping")
     return Checked("ok", f"a kernel ran, told its session, {log.session_id}, and may look at its account")

@@ -15,6 +15,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jobs.plural import counted
 from platforms.base import (
     Capabilities,
     Misconfigured,
@@ -28,6 +29,7 @@ from platforms.folders import Folders, is_folder_name
 from platforms.local.records import KEEPER_LOG, LAUNCH, ORDER, OUTPUT, WORK
 from platforms.local.session import Session
 from platforms.local.spawn import CLAIM_SECONDS, RUNNER_VARIABLE, as_child, through_runner
+from platforms.plain_file import read_below
 from platforms.registry import read_count, reject_unknown
 
 if TYPE_CHECKING:
@@ -37,7 +39,7 @@ if TYPE_CHECKING:
     from platforms.base import LaunchRequest
     from platforms.registry import PlatformContext
 
-_SETTINGS = frozenset({"devices", "log_bytes", "nice", "pass_environment"})
+_SETTINGS = frozenset({"devices", "expected_device", "log_bytes", "nice", "pass_environment"})
 # The daemon's environment holds secrets of mail servers and accounts; a session gets what programs need to
 # run.
 _ENVIRONMENT = re.compile(
@@ -63,7 +65,7 @@ class LocalPlatform:
     processes that left the daemon.
     """
 
-    capabilities = Capabilities(cancels=True, tails_logs=True)
+    capabilities = Capabilities(tails_logs=True)
 
     def __init__(self, settings: Mapping[str, str], context: PlatformContext, runner: str = "") -> None:
         reject_unknown("local", settings, _SETTINGS)
@@ -102,9 +104,7 @@ class LocalPlatform:
     def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
         """Return what is known of each key; see Platform.find."""
         with self._folders.answering("find"):
-            self._folders.stand()
-            seen = {key: self._session(key).observe(now) for key in keys if is_folder_name(key)}
-        return {key: observed for key, observed in seen.items() if observed is not None}
+            return self._folders.observed(keys, lambda key: self._session(key).observe(now))
 
     def stop(self, key: str, now: int, *, force: bool) -> None:
         """Send SIGTERM to the agent, or SIGKILL to all it started; an unclaimed session becomes void."""
@@ -113,7 +113,8 @@ class LocalPlatform:
         session = self._session(key)
         with self._folders.answering("stop"):
             self._folders.stand()
-            if session.order() is None or (session.claim() is None and session.void(now, "stopped before it started")):
+            never = session.claim() is None
+            if never and (session.order() is None or session.void(now, "stopped before it started")):
                 return
             if force:
                 session.kill()
@@ -138,21 +139,16 @@ class LocalPlatform:
     def collect(self, key: str, into: BlobStore, now: int) -> None:
         """Bring nothing home: payloads here write to the artifact store themselves. See Platform.collect."""
 
-    def strays(self, known: Collection[str], now: int) -> Sequence[Observed]:
+    def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
         """Return nothing: sessions here cost no quota that anybody else counts."""
         del known, now
         return ()
 
     def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
         """Remove the folders of the sessions in ``over`` that ended or never started; return their keys."""
-        final = {SessionState.ENDED, SessionState.ABSENT}
         with self._folders.answering("sweep"):
             with self._folders.lock():
-                removed = [
-                    key
-                    for key in sorted(self._folders.keys() & set(over))
-                    if (seen := self._session(key).observe(now)) is not None and seen.state in final
-                ]
+                removed = self._folders.over(over, lambda key: self._session(key).observe(now))
                 self._folders.remove(removed)
             self._folders.clear()
         return removed
@@ -161,19 +157,15 @@ class LocalPlatform:
         """Make the session's folder appear, or raise Refused. The caller holds the lock."""
         if request.deadline <= now:
             raise Refused("local", "launch", f"the deadline {request.deadline} is not after {now}")
-        live = [
-            session
-            for session in map(self._session, self._folders.keys())
-            if (seen := session.observe(now)) is not None and seen.state in {SessionState.QUEUED, SessionState.RUNNING}
-        ]
+        live = self._folders.live(lambda key: self._session(key).observe(now))
+        unclear = next((seen.detail for seen in live.values() if seen.state is SessionState.UNCLEAR), "")
         if len(live) >= self._context.sessions_max:
-            raise Refused(
-                "local",
-                "launch",
-                f"{len(live)} of at most {self._context.sessions_max} sessions are live",
-                "Wait until one ends",
-            )
-        devices = self._share(request, live)
+            why = f"{len(live)} of at most {self._context.sessions_max} sessions are live"
+            told = f", one for all that can be told: {unclear}" if unclear else ""
+            raise Refused("local", "launch", why + told, "Wait until one ends")
+        if unclear and self._devices:
+            raise Refused("local", "launch", f"whose devices are free cannot be told: {unclear}")
+        devices = self._share(request, [self._session(key) for key in live])
         launch = {**request.launch, "work_dir": WORK}
         if devices:
             launch["lanes"] = [_translate(lane, devices) for lane in launch.get("lanes", ())]
@@ -201,7 +193,7 @@ class LocalPlatform:
         taken = {device for session in live if (order := session.order()) for device in order.devices}
         free = [device for device in self._devices if device not in taken]
         if len(free) < request.devices:
-            raise Refused("local", "launch", f"{len(free)} devices are free, {request.devices} are needed")
+            raise Refused("local", "launch", f"{counted(len(free), 'device')} free, {request.devices} needed")
         return free[: request.devices]
 
     def _start(self, session: Session, request: LaunchRequest, agent: Path, now: int) -> Observed:
@@ -212,7 +204,7 @@ class LocalPlatform:
             claimed, why = False, str(error)
         with self._folders.answering("launch"):
             if not claimed and session.void(now, why):
-                said = (session.folder / KEEPER_LOG).read_text(errors="replace").strip()[-500:]
+                said = read_below(session.folder, KEEPER_LOG).decode("utf-8", "replace").strip()[-500:]
                 raise Refused("local", "launch", "; ".join(filter(None, [why, said])))
             observed = session.observe(now)
         if observed is None:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from platforms.base import Observed, SessionState
 from platforms.local.processes import boot_id, kill_members, members, start_ticks, works_for
 from platforms.local.records import CLAIM, END, ORDER, publish
+from platforms.record_file import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +64,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class Session:
-    """The folder of one launch key. Reads raise OSError or ValueError: that is no answer, not an absence."""
+    """The folder of one launch key. Reads raise OSError or DamagedRecord: that is no answer, not an absence."""
 
     key: str
     folder: Path
@@ -172,9 +173,4 @@ class Session:
         return not works_for(claim.agent, str(self.folder))
 
     def _read(self, name: str, build: Callable[[dict[str, Any]], _Record]) -> _Record | None:
-        try:
-            return build(json.loads((self.folder / name).read_bytes()))
-        except FileNotFoundError:
-            return None
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"{self.folder / name} is damaged: {error}") from error
+        return read_record(self.folder.parent, f"{self.key}/{name}", build)

@@ -16,8 +16,11 @@ from platforms.artifacts.base import StoreError
 from platforms.base import Capabilities, Observed, QuotaReading, Refused, SessionState, Unreachable
 from platforms.bundle import Limits, extract
 from platforms.folders import Folders, is_folder_name
+from platforms.local.records import publish
 from platforms.manual.handover import GIVEN, LOG, OFFER, STOP, End, HandOver, HandOverRefused, Taken, Withdrawn
 from platforms.manual.packing import pack
+from platforms.plain_file import read_below
+from platforms.record_file import DamagedRecord, read_record
 from platforms.registry import read_count, reject_unknown
 from platforms.relay import Intake
 
@@ -31,10 +34,9 @@ if TYPE_CHECKING:
     from platforms.registry import PlatformContext
 
 _LAPSED = ".lapsed"  # when the last offer was not taken
-_SETTINGS = frozenset({"take_within_seconds", "result_within_seconds", "rest_seconds"})
+_SETTINGS = frozenset({"expected_device", "take_within_seconds", "result_within_seconds", "rest_seconds"})
 _REPORT_BYTES = 1 << 20
 _LIMITS = Limits(files=10_000, file_bytes=32 << 30, total_bytes=64 << 30)
-_OPEN = {SessionState.QUEUED, SessionState.RUNNING}
 
 
 def load(settings: Mapping[str, str], context: PlatformContext) -> ManualPlatform:
@@ -50,7 +52,7 @@ class ManualPlatform:
     deadline of a session that was taken, after which it counts as lost).
     """
 
-    capabilities = Capabilities(cancels=False, heeds_stop_flag=False, needs_person=True)
+    capabilities = Capabilities(sees_stop_flag=False, needs_person=True)
 
     def __init__(self, settings: Mapping[str, str], context: PlatformContext) -> None:
         reject_unknown("manual", settings, _SETTINGS)
@@ -82,16 +84,11 @@ class ManualPlatform:
 
     def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
         """Return what is known of each key; see Platform.find."""
-        found: dict[str, Observed] = {}
         with self._folders.answering("find"):
-            self._folders.stand()
-            for key in keys:
-                observed = self._hand_over(key).observe(now, self._result_seconds) if is_folder_name(key) else None
-                if observed is None:
-                    continue
-                if observed.state is SessionState.ABSENT:
+            found = self._folders.observed(keys, lambda key: self._observe(key, now))
+            for key, seen in found.items():
+                if seen.state is SessionState.ABSENT:
                     self._note_lapse(self._hand_over(key))
-                found[key] = observed
         return found
 
     def stop(self, key: str, now: int, *, force: bool) -> None:
@@ -105,8 +102,8 @@ class ManualPlatform:
                 return
             if hand_over.decide(Withdrawn(now, "withdrawn before anybody took it")):
                 return
-            if isinstance(hand_over.claim(), Taken) and not (hand_over.folder / STOP).exists():
-                (hand_over.folder / STOP).write_text(json.dumps({"at": now, "force": force}))
+            if isinstance(hand_over.claim(), Taken):
+                publish(str(hand_over.folder), STOP, json.dumps({"at": now, "force": force}))
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
         """Yield the log that came with the result; see Platform.logs."""
@@ -120,7 +117,7 @@ class ManualPlatform:
         del now
         return ()
 
-    def strays(self, known: Collection[str], now: int) -> Sequence[Observed]:
+    def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
         """Return nothing: what a person runs without an offer of ours is not ours."""
         del known, now
         return ()
@@ -149,11 +146,7 @@ class ManualPlatform:
         """Remove the folders of the hand-overs in ``over`` that are; return their keys."""
         with self._folders.answering("sweep"):
             with self._folders.lock():
-                removed = [
-                    key
-                    for key in sorted(self.keys() & set(over))
-                    if (seen := self._hand_over(key).observe(now, self._result_seconds)) and seen.state not in _OPEN
-                ]
+                removed = self._folders.over(over, lambda key: self._observe(key, now))
                 self._folders.remove(removed)
             self._folders.clear()
         return removed
@@ -247,15 +240,14 @@ class ManualPlatform:
     def _admit(self, request: LaunchRequest, now: int) -> None:
         if request.deadline <= now:
             raise Refused("manual", "launch", f"the deadline {request.deadline} is not after {now}")
-        lapsed = self._folders.root / _LAPSED
-        rested = int(lapsed.read_text()) + self._rest_seconds if lapsed.exists() else now
-        if now < rested:
-            raise Refused("manual", "launch", "nobody took the last offer", wait_until=rested)
-        states = [self._hand_over(key).observe(now, self._result_seconds) for key in self.keys()]
-        live = sum(1 for seen in states if seen is not None and seen.state in _OPEN)
-        if live >= self._context.sessions_max:
-            why = f"{live} of at most {self._context.sessions_max} hand-overs are open"
-            raise Refused("manual", "launch", why, "Hand in a result, or drop one")
+        lapsed_at = self._lapsed_at()
+        if lapsed_at is not None and now < lapsed_at + self._rest_seconds:
+            raise Refused("manual", "launch", "nobody took the last offer", wait_until=lapsed_at + self._rest_seconds)
+        live = self._folders.live(lambda key: self._observe(key, now))
+        if len(live) >= self._context.sessions_max:
+            why = f"{len(live)} of at most {self._context.sessions_max} hand-overs are open"
+            unclear = [seen.detail for seen in live.values() if seen.state is SessionState.UNCLEAR]
+            raise Refused("manual", "launch", "; ".join([why, *unclear]), "Hand in a result, or drop one")
 
     def _make(self, request: LaunchRequest, now: int) -> None:
         """Pack a hand-over and let it be seen. The caller holds the lock. Raises what pack raises."""
@@ -278,9 +270,20 @@ class ManualPlatform:
         """Remember that nobody was there, so that the next offer waits a while."""
         claim, offer = hand_over.claim(), hand_over.offer()
         if isinstance(claim, Withdrawn) and offer is not None and claim.at >= offer.lapses_at:
-            lapsed = self._folders.root / _LAPSED
-            if not lapsed.exists() or int(lapsed.read_text()) < claim.at:
-                lapsed.write_text(str(claim.at))
+            lapsed_at = self._lapsed_at()
+            if lapsed_at is None or lapsed_at < claim.at:
+                fresh = self._folders.fresh(f"lapsed-{os.urandom(4).hex()}")
+                fresh.write_text(str(claim.at))
+                fresh.replace(self._folders.root / _LAPSED)
+
+    def _lapsed_at(self) -> int | None:
+        """Return when the last offer lapsed; None when none did, or the note of it is damaged: it costs a rest."""
+        with suppress(FileNotFoundError, DamagedRecord):
+            return read_record(self._folders.root, _LAPSED, int)
+        return None
+
+    def _observe(self, key: str, now: int) -> Observed | None:
+        return self._hand_over(key).observe(now, self._result_seconds)
 
     def _hand_over(self, key: str) -> HandOver:
         return HandOver(key, self._folders.root / key)
@@ -289,8 +292,10 @@ class ManualPlatform:
 def _word(given: Path, store: BlobStore, key: str) -> int | None:
     """Return when a lane ended by its own report, in scheduled UTC seconds; None when it left none."""
     with suppress(OSError, ValueError, KeyError, TypeError, RecursionError, StoreError):
-        path = given / key
-        report = path.read_bytes()[:_REPORT_BYTES] if path.is_file() else store.read(key, _REPORT_BYTES)
+        try:
+            report = read_below(given, key, _REPORT_BYTES)
+        except FileNotFoundError:
+            report = store.read(key, _REPORT_BYTES)
         ended = json.loads(report)["ended_at"]
         return ended if isinstance(ended, int) else None
     return None

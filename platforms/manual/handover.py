@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from platforms.base import Observed, PlatformError, SessionState, StopChannel
 from platforms.local.records import publish
+from platforms.record_file import read_record
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -76,7 +77,7 @@ class End:
 
 @dataclass(frozen=True, slots=True)
 class HandOver:
-    """The hand-over of one launch key. Reads raise OSError or ValueError: that is no answer, not an absence."""
+    """The hand-over of one launch key. Reads raise OSError or DamagedRecord: that is no answer, not an absence."""
 
     key: str
     folder: Path
@@ -116,7 +117,7 @@ class HandOver:
         if claim is None:
             if now < offer.lapses_at:
                 waits = "waits for a person to take it"
-                return Observed(self.key, SessionState.QUEUED, "", detail=waits, heeds=StopChannel.PLATFORM)
+                return Observed(self.key, SessionState.QUEUED, "", detail=waits, stop_channel=StopChannel.PLATFORM)
             self.decide(Withdrawn(now, f"nobody took it within {offer.lapses_at - offer.offered_at} s"))
             claim = self.claim()
         if not isinstance(claim, Taken):
@@ -127,14 +128,11 @@ class HandOver:
             end = self.end()
         remote_id = f"taken by {claim.by}"
         if end is None:
-            heeds = StopChannel.STORE if offer.reaches_store else StopChannel.PLATFORM
-            return Observed(self.key, SessionState.RUNNING, remote_id, claim.at, detail="a person has it", heeds=heeds)
+            stop_channel = StopChannel.STORE if offer.reaches_store else StopChannel.PLATFORM
+            return Observed(
+                self.key, SessionState.RUNNING, remote_id, claim.at, detail="a person has it", stop_channel=stop_channel
+            )
         return Observed(self.key, SessionState.ENDED, remote_id, end.started, end.ended, end.why)
 
     def _read(self, name: str, build: Callable[[dict[str, Any]], _Record]) -> _Record | None:
-        try:
-            return build(json.loads((self.folder / name).read_bytes()))
-        except FileNotFoundError:
-            return None
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            raise ValueError(f"{self.folder / name} is damaged: {error}") from error
+        return read_record(self.folder.parent, f"{self.key}/{name}", build)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import suppress
 from dataclasses import replace
 from functools import cached_property
 from pathlib import Path
@@ -25,12 +26,13 @@ from platforms.base import (
     SessionState,
     Unreachable,
 )
+from platforms.plain_file import read_below
 from platforms.sagemaker import answers, sdk
 from platforms.sagemaker.logs import read_logs
 from platforms.sagemaker.poller import Look, Poller
-from platforms.sagemaker.request import WORK_DIR, Order, is_ours, training_job, valid_name
+from platforms.sagemaker.request import WORK_DIR, Order, is_ours, is_told, training_job, valid_name
 from platforms.sagemaker.settings import read_settings
-from platforms.sagemaker.state import NO_MACHINE, TERMINAL, ends_by, failure, lost_its_instance, observed
+from platforms.sagemaker.state import NO_MACHINE, TERMINAL, ends_by, failure, lacking, lost_its_instance, observed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -55,7 +57,7 @@ def load(settings: Mapping[str, str], context: PlatformContext) -> SageMakerPlat
 class SageMakerPlatform:
     """Runs payloads as training jobs; docs/sagemaker.md lists the settings."""
 
-    capabilities = Capabilities(cancels=True, tails_logs=True, finds_strays=True, bills_late=True)
+    capabilities = Capabilities(tails_logs=True, finds_orphans=True, bills_late=True)
 
     def __init__(self, options: Mapping[str, str], context: PlatformContext) -> None:
         self._settings = settings = read_settings(options)
@@ -117,8 +119,12 @@ class SageMakerPlatform:
         def look(key: str) -> Look | None:
             with answers.translated("find", now):
                 description = self._describe(key)
-                if description is None or not is_ours(description, key, self._owner):
+                if description is None:
                     return None
+                if not is_ours(description, key, self._owner):
+                    why = "a training job of this name is there, and whose it is is not told"
+                    nobodys = Observed(key, SessionState.UNCLEAR, "", detail=why)
+                    return None if is_told(description) else Look(nobodys, ends_by(description))
                 if lost_its_instance(description):
                     self._stop(key)
                 seen = observed(description, now)
@@ -152,13 +158,13 @@ class SageMakerPlatform:
     def collect(self, key: str, into: BlobStore, now: int) -> None:
         """Bring nothing home: payloads here write to the artifact store themselves. See Platform.collect."""
 
-    def strays(self, known: Collection[str], now: int) -> Sequence[Observed]:
-        """Return live training jobs that this pool launched and that ``known`` does not name; see Platform.strays.
+    def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
+        """Return live training jobs that this pool launched and that ``known`` does not name; see Platform.orphans.
 
         Asks for all live jobs of the account, so it is not for every cycle: AWS lists two times a second for everybody.
         """
         found = []
-        with answers.translated("strays", now):
+        with answers.translated("orphans", now):
             pages = self._jobs.get_paginator("list_training_jobs").paginate(StatusEquals="InProgress")
             names = [job["TrainingJobName"] for page in pages for job in page["TrainingJobSummaries"]]
             for name in sorted(set(names) - set(known)):
@@ -273,10 +279,15 @@ class SageMakerPlatform:
         return description
 
     def _adopt(self, key: str, description: Mapping[str, Any], now: int) -> Observed:
+        if not is_told(description):
+            raise Unreachable("sagemaker", "launch", f"a training job {key} is there, and whose it is is not told")
         if not is_ours(description, key, self._owner):
             remedy = "Give each scheduler of this account its own launch_prefix, or correct the option owner"
             raise Misconfigured("sagemaker", "launch", f"a training job {key} of somebody else is there", remedy)
-        return observed(description, now)
+        seen = observed(description, now)
+        if seen.state is SessionState.UNCLEAR:
+            raise Unreachable("sagemaker", "launch", f"{key} is there, and {seen.detail}")
+        return seen
 
     def _describe(self, key: str) -> Mapping[str, Any] | None:
         """Return a job's description, or None when there is no such job."""
@@ -288,8 +299,10 @@ class SageMakerPlatform:
             if answers.code_of(error) in answers.MISSING:
                 return None
             raise
-        if "TrainingJobStatus" not in description:  # something on the way answered in AWS's place
-            raise Unreachable("sagemaker", "look up", f"an answer without a status for {key}", "Check the network")
+        if lack := lacking(description, key):  # something on the way answered in AWS's place
+            raise Unreachable(
+                "sagemaker", "look up", f"an answer about {key} that is none: {lack}", "Check the network"
+            )
         return description
 
     def _stop(self, key: str) -> None:
@@ -336,12 +349,9 @@ def _owner(folder: Path) -> str:
         folder.mkdir(parents=True, exist_ok=True)
         fresh = folder / f".{_OWNER_FILE}.{os.urandom(4).hex()}"
         fresh.write_text(os.urandom(8).hex())
-        try:
+        with suppress(FileExistsError):
             os.link(fresh, path)
-        except FileExistsError:
-            return path.read_text()
-        finally:
-            fresh.unlink()
-        return path.read_text()
-    except OSError as error:
+        fresh.unlink()
+        return read_below(folder, _OWNER_FILE).decode("ascii")
+    except (OSError, ValueError) as error:
         raise Misconfigured("sagemaker", "load", str(error), f"It needs to write to {folder}") from error

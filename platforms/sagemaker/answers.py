@@ -83,10 +83,12 @@ def translated(action: str, now: int = 0) -> Iterator[None]:
     except (NoCredentialsError, PartialCredentialsError, ProfileNotFound) as error:
         remedy = "Give the daemon credentials by a profile, a file, a role or the environment"
         raise Misconfigured("sagemaker", action, str(error), remedy) from error
-    except ValueError as error:
-        if action != "connect":
-            raise
-        raise Misconfigured("sagemaker", action, str(error), "Correct credentials or endpoint") from error
+    except (ValueError, TypeError, LookupError, AttributeError, ArithmeticError, RecursionError) as error:
+        if action == "connect":
+            raise Misconfigured("sagemaker", action, str(error), "Correct credentials or endpoint") from error
+        # AWS's client and we look for fields that were due, and for their types.
+        why = f"the answer makes no sense: {type(error).__name__}: {error}"
+        raise Unreachable("sagemaker", action, why, "Check the network") from error
     except (BotoCoreError, ResponseParserError, OSError, StoreUnreachable) as error:
         raise Unreachable("sagemaker", action, str(error), "Check the network and AWS's status page") from error
     except StoreError as error:

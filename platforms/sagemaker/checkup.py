@@ -111,7 +111,7 @@ def _jobs(settings: Settings) -> Checked:
 
 
 def _quota(settings: Settings) -> Checked:
-    """Look how many instances of each type the account may use. Who may not look is told where people see it."""
+    """Look how many instances of each type the account may use; without the rights, say where that is shown."""
     from botocore.exceptions import ClientError
 
     use = "spot training job usage" if settings.spot else "training job usage"

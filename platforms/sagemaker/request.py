@@ -88,6 +88,13 @@ def is_ours(description: Mapping[str, Any], key: str, owner: str) -> bool:
     return environment.get(RUN_VARIABLE) == key and environment.get(OWNER_VARIABLE) == owner
 
 
+def is_told(description: Mapping[str, Any]) -> bool:
+    """Tell whether a description says whose job it is: ours always do."""
+    environment = description.get("Environment") or {}
+    words = (environment.get(RUN_VARIABLE), environment.get(OWNER_VARIABLE))
+    return all(isinstance(word, str) and word for word in words)
+
+
 def _channel(name: str, prefix: str) -> dict[str, Any]:
     return {
         "ChannelName": name,

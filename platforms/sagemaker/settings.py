@@ -7,13 +7,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from platforms.artifacts.keys import is_key
-from platforms.artifacts.s3.client import connect
+from platforms.artifacts.s3.client import connect, credential_files
 from platforms.base import Misconfigured
 from platforms.registry import read_count, reject_unknown
 from platforms.sagemaker.sdk import PREFIX, names_image
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
 _REQUIRED = ("region", "bucket", "role", "image", "instance_types")
 _KNOWN = frozenset({
@@ -65,6 +66,11 @@ class Settings:
             profile=self.profile,
             credentials=self.credentials,
         )
+
+
+def files(options: Mapping[str, str], environ: Mapping[str, str]) -> list[Path]:
+    """Return every file that credentials of a pool with these options may come from, there or not."""
+    return credential_files(options.get("credentials", ""), environ)
 
 
 def read_settings(options: Mapping[str, str]) -> Settings:

@@ -6,25 +6,64 @@ is told by its lanes' results in the artifact store, never from here.
 
 from __future__ import annotations
 
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from platforms.base import Observed, SessionState
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from datetime import datetime
 
+_GOING = frozenset({"InProgress", "Stopping"})
 TERMINAL = frozenset({"Completed", "Failed", "Stopped", "Deleting"})  # only what is over can be deleted
 NO_MACHINE = "CapacityError"  # the class of a failure that nobody's code had a part in
 _INTERRUPTED = frozenset({"Interrupted", "Restarting"})
 # How long after its end a job's bill may take to appear.
 _BILL_SECONDS = 600
-_REASON_CHARACTERS = 500
+_REASON_CHARACTERS, _WORD_CHARACTERS = 500, 40
+_SECONDS_MAX = 366 * 86_400  # no job of AWS's lasts so long
+_NEEDED = {"TrainingJobArn": str, "TrainingJobStatus": str, "CreationTime": datetime}
+_OPTIONAL: Mapping[str, type] = {
+    "TrainingStartTime": datetime,
+    "TrainingEndTime": datetime,
+    "LastModifiedTime": datetime,
+    "BillableTimeInSeconds": int,
+    "SecondaryStatus": str,
+    "FailureReason": str,
+    "SecondaryStatusTransitions": list,
+    "StoppingCondition": dict,
+    "Environment": dict,
+}
 _RUNTIME_SECONDS = 86_400  # AWS's own limit, where none is set
 
 
+def lacking(description: Mapping[str, Any], key: str) -> str:
+    """Return what a description lacks to be an answer about ``key``, nothing when it is one.
+
+    What the client makes of JSON has the fields that came, of whatever type they were.
+    """
+    if description.get("TrainingJobName") != key:
+        return f"it is not about {key}"
+    for name, kind in _NEEDED.items():
+        if not isinstance(description.get(name), kind):
+            return f"{name} is missing or of another type"
+    for name, kind in _OPTIONAL.items():
+        if not isinstance(description.get(name), kind | None) or isinstance(description.get(name), bool):
+            return f"{name} is of another type"
+    if not all(isinstance(step, dict) for step in description.get("SecondaryStatusTransitions") or ()):
+        return "SecondaryStatusTransitions is of another type"
+    if not isinstance((description.get("StoppingCondition") or {}).get("MaxRuntimeInSeconds"), int | None):
+        return "StoppingCondition is of another type"
+    if not 0 <= (description.get("BillableTimeInSeconds") or 0) <= _SECONDS_MAX:
+        return "BillableTimeInSeconds cannot be"
+    ran = description["TrainingJobStatus"] == "Completed" or description.get("BillableTimeInSeconds")
+    if ran and description.get("TrainingStartTime") is None:
+        return "it ran, and when it started is missing"
+    return ""
+
+
 def observed(description: Mapping[str, Any], now: int) -> Observed:
-    """Return a training job as the port wants it.
+    """Return a training job as the port wants it; UNCLEAR when AWS has a status for it that is not known here.
 
     ``started`` .. ``ended`` spans exactly the seconds that AWS bills. A job that is over but has no bill yet counts
     as running, for at most ten minutes; then the span from its start to its end stands in for the bill.
@@ -32,6 +71,8 @@ def observed(description: Mapping[str, Any], now: int) -> Observed:
     key, arn = str(description["TrainingJobName"]), str(description["TrainingJobArn"])
     status = str(description["TrainingJobStatus"])
     started = _seconds(description.get("TrainingStartTime"))
+    if status not in TERMINAL | _GOING:
+        return Observed(key, SessionState.UNCLEAR, arn, detail=f"its status {status[:_WORD_CHARACTERS]!r} is not known")
     if status not in TERMINAL:
         # Transitions and times of a spot job that waits again stay as they were: its meter has run already.
         state = SessionState.QUEUED if started is None else SessionState.RUNNING

@@ -1,1 +1,1 @@
-"""The schedctl command line: one file per command group."""
+"""The schedctl command line: its entry, the table of commands, and what is answered before the rest is loaded."""

@@ -11,11 +11,11 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from typing import NoReturn
 
-    from scheduler.cli.context import Options
+    from scheduler.cli.shell.context import Options
 
 
 def run() -> NoReturn:
-    """Run ``schedctl`` with the process's arguments and exit with its code (see scheduler.cli.exits)."""
+    """Run ``schedctl`` with the process's arguments and exit with its code (see scheduler.cli.shell.exits)."""
     for stream in (sys.stdout, sys.stderr):
         reconfigure = getattr(stream, "reconfigure", None)
         if reconfigure is not None:
@@ -35,7 +35,7 @@ def main(words: Sequence[str]) -> int:
             return code
         from contextlib import closing
 
-        from scheduler.cli.context import Cli, Options
+        from scheduler.cli.shell.context import Cli, Options
 
         options = Options()
         quick = plainly_asked(words)
@@ -47,7 +47,7 @@ def main(words: Sequence[str]) -> int:
 
                     run_daemon(cli)
                 else:
-                    from scheduler.cli.queue_list import list_queue
+                    from scheduler.cli.commands.queue_list import list_queue
 
                     list_queue(cli, states)
             code = 0
@@ -60,12 +60,12 @@ def main(words: Sequence[str]) -> int:
         raise  # the parser's own: it has answered the shell's question for completions
     except BaseException as error:  # noqa: BLE001 - the one place where every error becomes an exit code
         # The parser may have stopped before it came to this option.
-        from scheduler.cli.context import Options
-        from scheduler.cli.exits import report
+        from scheduler.cli.shell.context import Options
+        from scheduler.cli.shell.exits import report
 
         options = options or Options()
         options.json |= "--json" in words
-        return report(error, options)
+        return report(error, options, words)
     return code
 
 
@@ -79,7 +79,7 @@ def plainly_asked(words: Sequence[str]) -> tuple[Options, list[str], list[str]] 
     """
     from pathlib import Path
 
-    from scheduler.cli.context import Options
+    from scheduler.cli.shell.context import Options
 
     options = Options()
     states: list[str] = []

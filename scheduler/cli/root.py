@@ -10,35 +10,35 @@ import typer
 from typer.core import TyperGroup
 from typer.main import get_command
 
-from scheduler.cli.command import Group
-from scheduler.cli.context import Cli
+from scheduler.cli.shell.command import Group
+from scheduler.cli.shell.context import Cli
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from scheduler.cli.context import Options
+    from scheduler.cli.shell.context import Options
 
 # name -> module and summary. The module has an ``app``; an app of one command is that command.
 COMMANDS: dict[str, tuple[str, str]] = {
-    "status": ("scheduler.cli.status", "The state of things on one screen."),
-    "top": ("scheduler.cli.top", "The state of things, live."),
-    "prompt": ("scheduler.cli.prompt_command", "One cached line for shell prompts."),
-    "queue": ("scheduler.cli.queue", "The jobs: add, list, hold, cancel, reorder."),
-    "plan": ("scheduler.cli.plan", "What runs next, and why a job waits."),
-    "quota": ("scheduler.cli.quota", "Metered hours and money: limits, use, what is left."),
-    "pools": ("scheduler.cli.pools", "The places where sessions run."),
-    "runs": ("scheduler.cli.runs", "Sessions: list, logs, stop."),
-    "handover": ("scheduler.cli.handover", "Sessions that a person starts: take, give back, drop."),
-    "checkpoints": ("scheduler.cli.checkpoints", "Saved states: list, verify, copy, keep."),
-    "report": ("scheduler.cli.report", "The week in figures: made, shown, sent."),
-    "rehearse": ("scheduler.cli.rehearse", "A whole week on this machine in minutes."),
-    "service": ("scheduler.cli.service", "The daemon as a service of systemd."),
-    "web": ("scheduler.cli.web", "The status page in a browser, its JSON API and metrics."),
-    "daemon": ("scheduler.cli.daemon", "Plan, launch and settle, until stopped."),
-    "doctor": ("scheduler.cli.doctor", "Check that everything is in order."),
-    "db": ("scheduler.cli.db", "The database: make, upgrade, back up, verify."),
-    "config": ("scheduler.cli.config", "The settings and where they come from."),
-    "version": ("scheduler.cli.version", "The version of this program."),
+    "status": ("scheduler.cli.commands.status", "The state of things on one screen."),
+    "top": ("scheduler.cli.commands.top", "The state of things, live."),
+    "prompt": ("scheduler.cli.commands.prompt_command", "One cached line for shell prompts."),
+    "queue": ("scheduler.cli.commands.queue", "The jobs: add, list, hold, cancel, reorder."),
+    "plan": ("scheduler.cli.commands.plan", "What runs next, and why a job waits."),
+    "quota": ("scheduler.cli.commands.quota", "Metered hours and money: limits, use, what is left."),
+    "pools": ("scheduler.cli.commands.pools", "The places where sessions run."),
+    "runs": ("scheduler.cli.commands.runs", "Sessions: list, logs, stop."),
+    "handover": ("scheduler.cli.commands.handover", "Sessions that a person starts: take, give back, drop."),
+    "checkpoints": ("scheduler.cli.commands.checkpoints", "Saved states: list, verify, copy, keep."),
+    "report": ("scheduler.cli.commands.report", "The week in figures: made, shown, sent."),
+    "rehearse": ("scheduler.cli.commands.rehearse", "A whole week on this machine in minutes."),
+    "service": ("scheduler.cli.commands.service", "The daemon as a service of systemd."),
+    "web": ("scheduler.cli.commands.web", "The status page in a browser, its JSON API and metrics."),
+    "daemon": ("scheduler.cli.commands.daemon", "Plan, launch and settle, until stopped."),
+    "doctor": ("scheduler.cli.commands.doctor", "Check that everything is in order."),
+    "db": ("scheduler.cli.commands.db", "The database: make, upgrade, back up, verify."),
+    "config": ("scheduler.cli.commands.config", "The settings and where they come from."),
+    "version": ("scheduler.cli.commands.version", "The version of this program."),
 }
 
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scheduler.cli.context import Cli
+    from scheduler.cli.shell.context import Cli
 
 
 def run_daemon(cli: Cli) -> None:
@@ -19,13 +19,12 @@ def run_daemon(cli: Cli) -> None:
     with _loading():
         import structlog
 
-        from config.describe import secrets
         from config.logging import configure
         from scheduler.app import load_app
         from scheduler.daemon import Daemon
 
         settings = cli.app.settings
-    configure(settings.logging, secrets(settings))
+    configure(settings.logging, cli.app.redact)
     load = None if sys.stdin.isatty() else partial(load_app, cli.options.config)
     Daemon(cli.app, structlog.get_logger("scheduler"), load).run()
 
@@ -34,7 +33,7 @@ def run_daemon(cli: Cli) -> None:
 def _loading() -> Iterator[None]:
     """Load modules without what a daemon does not need for it.
 
-    Nothing of what is imported is rubbish, and looking for some takes a tenth of a start. Another tenth is rich, which
+    Imports leave no garbage, and a collector that looks for it takes a tenth of a start. Another tenth is rich, which
     structlog would load to draw tracebacks that we have written plainly.
     """
     gc.disable()

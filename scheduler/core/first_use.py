@@ -31,7 +31,7 @@ Interval = tuple[int, int]  # [start, end)
 
 @dataclass(frozen=True, slots=True)
 class Uses:
-    """What may open a span: when it was certainly used and when perhaps, each disjoint and in order."""
+    """What may open a span: when it was certainly used and when possibly, each disjoint and in order."""
 
     certain: Sequence[Interval]
     possible: Sequence[Interval]
@@ -40,7 +40,7 @@ class Uses:
         """Return what lies at ``start`` or after it."""
         return Uses(_since(self.certain, start), _since(self.possible, start))
 
-    def perhaps(self, start: int, end: int) -> Uses:
+    def with_possible(self, start: int, end: int) -> Uses:
         """Return these uses and one that is possible in [start, end)."""
         return Uses(self.certain, _union([*self.possible, (start, end)]))
 
@@ -155,7 +155,7 @@ class _Asked:
     def excess(self, length: int) -> int:
         """Return by how many seconds at least a session of ``length`` is too long."""
         start, end, span = self._start, self._start + length, self._span
-        found = openings(self._uses.perhaps(start, end), span, self._idle)[0]
+        found = openings(self._uses.with_possible(start, end), span, self._idle)[0]
         turns = sorted(self._turns | {start, end, start - span, end - span})
         excess = 0
         for first, last in (*self._reaching, *found):

@@ -9,7 +9,11 @@
                          Active --cancelled> Cancelled     a cancel was asked for
     Queued | Active --ask_hold / ask_cancel--> Held / Cancelled, or Active with the wish noted until its run ended
     Queued | Held | Failed --finish--> Done               its last checkpoint was found late
-    Held --release--> Queued      Held | Failed --ask_cancel--> Cancelled     Failed --release--> Queued
+    Held | Failed | Cancelled --release--> Queued         Held | Failed --ask_cancel--> Cancelled
+    Active with a wish --release--> Active                the hold or cancel that was only wished for is withdrawn
+    Failed | Queued after a failure --retry--> Queued     at once, with a fresh count of failures
+    Queued | Held | Done | Failed | Cancelled --remove--> Cancelled, and out of the queue: its name is free
+    Cancelled --add_again--> Queued                       a new job takes the name of a removed one
 """
 
 from __future__ import annotations
@@ -39,7 +43,7 @@ class Queued:
 
 @dataclass(frozen=True, slots=True)
 class Active:
-    """Has a seat in the live run ``run``; ``wish`` is carried out when the run has ended."""
+    """Has a lane in the live run ``run``; ``wish`` is carried out when the run has ended."""
 
     run: str
     since: int
@@ -82,11 +86,10 @@ class Cancelled:
 
 
 JobState = Queued | Active | Held | Done | Failed | Cancelled
-OPEN_STATES: tuple[type[Queued], type[Active], type[Held]] = (Queued, Active, Held)
 
 
 def activate(state: JobState, run: str, now: int) -> Active:
-    """Queued -> Active: the job got a seat in ``run``."""
+    """Queued -> Active: the job got a lane in ``run``."""
     if isinstance(state, Queued):
         return Active(run, now)
     raise IllegalArrow("activate", state)
@@ -106,7 +109,7 @@ def requeue(state: JobState, now: int, retry_at: int | None = None) -> Queued | 
 
 
 def finish(state: JobState, now: int) -> Done:
-    """Active -> Done: a verified checkpoint at the target step exists. Without a seat too, when it was found late."""
+    """Active -> Done: a verified checkpoint at the target step exists. Without a lane too, when it was found late."""
     if isinstance(state, Active | Queued | Held | Failed):
         return Done(now)
     raise IllegalArrow("finish", state)
@@ -149,11 +152,36 @@ def ask_cancel(state: JobState, by: str, now: int) -> Cancelled | Active:
 
 
 def release(state: JobState, now: int) -> Queued | Active:
-    """Held or Failed -> Queued; a hold that was only wished for is withdrawn."""
+    """Held, Failed or Cancelled -> Queued; a hold or a cancel that was only wished for is withdrawn."""
     match state:
-        case Held() | Failed():
+        case Held() | Failed() | Cancelled():
             return Queued(now)
-        case Active(wish="hold"):
+        case Active(wish="hold" | "cancel"):
             return replace(state, wish=None, by="", why="")
         case _:
             raise IllegalArrow("release", state)
+
+
+def retry(state: JobState, now: int) -> Queued:
+    """Failed -> Queued, and Queued that waits after a failure: at once, not when its delay is over."""
+    match state:
+        case Failed():
+            return Queued(now)
+        case Queued(retry_at=int()):
+            return Queued(now)
+        case _:
+            raise IllegalArrow("retry", state)
+
+
+def remove(state: JobState, by: str, now: int) -> Cancelled:
+    """Any state without a session -> Cancelled; the store takes the job out of the queue, which frees its name."""
+    if isinstance(state, Active):
+        raise IllegalArrow("remove", state)
+    return Cancelled(by, now)
+
+
+def add_again(state: JobState, now: int) -> Queued:
+    """Cancelled -> Queued: a new job takes the name of one that was removed."""
+    if isinstance(state, Cancelled):
+        return Queued(now)
+    raise IllegalArrow("add_again", state)

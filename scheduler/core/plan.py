@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class PlannedLane:
     """One job's share of a placement: how many devices, and the steps it is expected to checkpoint."""
 
     job: str
@@ -22,12 +22,12 @@ class Seat:
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A session to run on ``pool`` during [start, end); it is charged once whatever the number of seats."""
+    """A session to run on ``pool`` during [start, end); it is charged once whatever the number of lanes."""
 
     pool: str
     start: int
     end: int
-    seats: tuple[Seat, ...]
+    lanes: tuple[PlannedLane, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Plan:
         """Sixteen hex digits that are equal for equal placements and deferrals."""
         body = {
             "placements": [
-                [p.pool, p.start, p.end, [[s.job, s.devices, s.steps] for s in p.seats]] for p in self.placements
+                [p.pool, p.start, p.end, [[s.job, s.devices, s.steps] for s in p.lanes]] for p in self.placements
             ],
             "deferrals": [[deferral.job, deferral.reason.to_json()] for deferral in self.deferrals],
         }

@@ -7,8 +7,9 @@ runs go on; an observed limit overrides the declared one for its window.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, Literal, assert_never
 
 from scheduler.core.first_use import longest_first_use
 from scheduler.core.ledger import RunningTotal, cost_within, seconds_within
@@ -225,31 +226,42 @@ def _first_use_windows(quota: FirstUseQuota, charges: Sequence[Charge], start: i
 
 
 def _longest_rolling(quota: RollingQuota, charges: Sequence[Charge], start: int, cap: int, limit: int) -> int:
-    """Forward-looking: old use expires while the session runs (facts: a tenth of the quota is lost otherwise).
+    near = [charge for charge in charges if charge.end > start - quota.span_seconds]
+    return longest_rolling(
+        RunningTotal(near), rolling_edges(near, quota.span_seconds), start, cap, quota.span_seconds, limit
+    )
+
+
+def rolling_edges(charges: Sequence[Charge], span: int) -> list[int]:
+    """Return, in order, the instants at which use within a rolling span begins or ceases to rise or to fall."""
+    return sorted({edge for one in charges for edge in (one.start, one.end, one.start + span, one.end + span)})
+
+
+def longest_rolling(metered: RunningTotal, edges: Sequence[int], start: int, cap: int, span: int, limit: int) -> int:
+    """Return the longest session from ``start`` with which no span holds more than ``limit`` of what ``metered`` has.
+
+    Forward-looking: old use expires while the session runs (facts: a tenth of the quota is lost otherwise).
 
     With U(t) the known use in (t - span, t], the session [start, start + l) is allowed when for every t >= start
     U(t) + min(t - start, l) - max(0, t - span - start) <= limit. U is piecewise linear with integer slopes, so
-    looking at its breakpoints is exact.
+    looking at its breakpoints, which are the ``edges``, is exact.
     """
-    span = quota.span_seconds
-    edges = {start, start + span}
-    near = [charge for charge in charges if charge.end > start - span]
-    for charge in near:
-        edges.update((charge.start, charge.end, charge.start + span, charge.end + span))
-    points = sorted(edge for edge in edges if edge >= start)
-    metered = RunningTotal(near)
+    length = min(cap, span)
+    first, last = bisect_right(edges, start), bisect_right(edges, start + length + span)
+    points = sorted({*edges[first:last], start + span})
 
     def use(instant: int) -> int:
         return metered.until(instant) - metered.until(instant - span)
 
-    length = min(cap, span)
     previous, known = start, use(start)
     if known > limit:
         return 0
-    for point in points[1:]:
+    uses = []
+    for point in points:
         if previous >= start + length:
             break
         reached = use(point)
+        uses.append(reached)
         total = reached + (point - start)
         if total > limit:
             slope_times_run = total - (known + previous - start)
@@ -257,7 +269,30 @@ def _longest_rolling(quota: RollingQuota, charges: Sequence[Charge], start: int,
             length = min(length, previous + room * (point - previous) // slope_times_run - start)
             break
         previous, known = point, reached
-    for point in points:
+    for number, point in enumerate(points):
         if point >= start + length:
-            length = min(length, limit - use(point) + max(0, point - span - start))
+            reached = uses[number] if number < len(uses) else use(point)
+            length = min(length, limit - reached + max(0, point - span - start))
     return max(0, length)
+
+
+@dataclass(frozen=True, slots=True)
+class Meter:
+    """One quota of one pool; amounts are seconds or micro-dollars, as ``unit`` says.
+
+    ``used`` is spent, ``held`` is set aside for sessions that go on. The window is [``start``, ``end``).
+    ``resets_at`` is when room comes back, None when nothing has to. ``source`` and ``as_of`` say who set the limit.
+    """
+
+    pool: str
+    quota: str
+    unit: Literal["seconds", "microdollars"]
+    limit: int
+    used: int
+    held: int
+    free: int
+    start: int
+    end: int
+    resets_at: int | None
+    source: str
+    as_of: str

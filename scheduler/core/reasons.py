@@ -42,6 +42,19 @@ class HeldByPerson(Reason):
 
 
 @dataclass(frozen=True, slots=True)
+class BadDefinition(Reason):
+    """Numbers of the definition make no sense; an older version let them in, and a person has to correct them."""
+
+    code: ClassVar[str] = "definition"
+    job: str
+    why: str
+
+    def sentence(self, zone: str = "UTC") -> str:
+        del zone
+        return f"its definition cannot be used: {self.why}. Correct it: schedctl queue edit {self.job}"
+
+
+@dataclass(frozen=True, slots=True)
 class NotReleased(Reason):
     """The job's earliest start, or its retry delay, lies ahead."""
 
@@ -214,6 +227,7 @@ def show(instant: int, zone: str = "UTC") -> str:
 
 _KINDS: tuple[type[Reason], ...] = (
     HeldByPerson,
+    BadDefinition,
     NotReleased,
     GateClosed,
     NoAllowedPool,

@@ -8,24 +8,27 @@ a session that cannot be asked to save is ended by force only where that costs l
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Literal, assert_never
+from typing import TYPE_CHECKING, Literal, assert_never
 
-from scheduler.core.run import Ended, Lane, Outcome, Reserved, Run, Running, Stopping, Submitting
+from scheduler.core.run import CLOCKS_SECONDS, Ended, Lane, Outcome, Reserved, Run, Running, Stopping, Submitting
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
+    from jobs.lane_report import LaneReport
     from scheduler.core.job import Wish
 
+_MESSAGE_MAX = 2_000
 SightingState = Literal["queued", "running", "ended", "absent"]
-Heeds = Literal["store", "platform", "none"]
+StopWay = Literal["store", "platform", "none"]
 
 
 @dataclass(frozen=True, slots=True)
 class Sighting:
     """What a platform said about one launch key. Times are UTC seconds, None when it did not tell.
 
-    ``heeds`` is how the session can be asked to save: by the stop flag in the store, through the platform, or not.
+    ``stop_channel`` is how the session can be asked to save: by the stop flag in the store, by the platform, or not.
+    ``told`` is False when ``ended`` is only the latest that the end can have been.
     """
 
     state: SightingState
@@ -33,7 +36,8 @@ class Sighting:
     started: int | None = None
     ended: int | None = None
     detail: str = ""
-    heeds: Heeds = "store"
+    stop_channel: StopWay = "store"
+    told: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,20 +45,26 @@ class Facts:
     """Everything known about one live run.
 
     ``sighting`` is None when the platform did not name the key; ``reachable`` is False when it did not answer at all.
+    ``asked_at`` is when the question was put that it answered, which may be some cycles ago; None: just now. ``ran_at``
+    is when the platform last showed the session running, as far as it is known.
     ``complete`` is False when the artifact store did not tell everything that the run's lanes left there; ``heard`` is
     True when one of them has left a sign of life.
+    ``lost`` is what the session left and nobody waits for any more.
     ``results`` holds final words of lanes by index; ``wishes`` what people want of the lanes' jobs, by job name.
     """
 
     run: Run
     sighting: Sighting | None
     reachable: bool
-    results: Mapping[int, Mapping[str, Any]]
+    results: Mapping[int, LaneReport]
     wishes: Mapping[str, tuple[Wish, str]]
     visibility_seconds: int
     overdue_seconds: int
     complete: bool = True
     heard: bool = False
+    asked_at: int | None = None
+    lost: str = ""
+    ran_at: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +146,7 @@ def _steps(fact: Facts, now: int) -> list[Step]:
         case Submitting(since=since):
             if fact.sighting is None:
                 patience = fact.visibility_seconds + fact.overdue_seconds
-                if now <= since + patience:
+                if _looked_at(fact, now) <= since + patience:
                     return []
                 if fact.heard:
                     # Late is the platform's list, not the session: it has written to the artifact store.
@@ -166,13 +176,12 @@ def _steps_of_session(fact: Facts, now: int) -> list[Step]:
     if fact.sighting is not None and fact.sighting.state == "absent":
         # Accepted into a platform's queue, and proven never to leave it.
         return [_never_ran(fact, now, fact.sighting.detail or "the platform proves it never started")]
-    if now > run.held_until + fact.visibility_seconds + fact.overdue_seconds and (
-        fact.sighting is None and fact.reachable
-    ):
+    gone_from = run.held_until + fact.visibility_seconds + fact.overdue_seconds
+    if fact.sighting is None and fact.reachable and _looked_at(fact, now) > gone_from:
         gone = Sighting("ended", "", None, run.held_until, "gone from the platform after its deadline")
         return [replace(_finish(fact, gone, now), proven=False)] if fact.complete else []
     steps: list[Step] = [
-        CloseLane(run, _lane_end(lane, fact.results[lane.index], run, None))
+        CloseLane(run, _lane_end(lane, fact, None))
         for lane in run.lanes
         if lane.outcome is None and lane.index in fact.results and fact.complete
     ]
@@ -219,7 +228,7 @@ def _wished_stops(fact: Facts, now: int) -> list[Step]:
 
 
 def _cannot_be_asked(fact: Facts) -> bool:
-    return fact.sighting is not None and fact.sighting.heeds == "none"
+    return fact.sighting is not None and fact.sighting.stop_channel == "none"
 
 
 def _trained(fact: Facts, now: int) -> int:
@@ -244,15 +253,50 @@ def _never_ran(fact: Facts, now: int, why: str) -> Finish:
 
 def _finish(fact: Facts, sighting: Sighting, now: int) -> Finish:
     started = _started(fact, sighting)
-    # Without the platform's word, time counts until we saw the end, but never past what was held.
-    ended = sighting.ended if sighting.ended is not None else min(now, fact.run.held_until)
-    lanes = tuple(
-        _lane_end(lane, fact.results.get(lane.index), fact.run, sighting)
-        for lane in fact.run.lanes
-        if lane.outcome is None
-    )
+    ended = _end(fact, sighting, started, now)
+    lanes = tuple(_lane_end(lane, fact, sighting) for lane in fact.run.lanes if lane.outcome is None)
     outcomes = [*(end.outcome for end in lanes), *(lane.outcome for lane in fact.run.lanes if lane.outcome)]
-    return Finish(fact.run, summary(outcomes), started, max(started, ended), lanes, sighting.detail or "session ended")
+    return Finish(
+        fact.run,
+        summary(outcomes),
+        started,
+        max(started, ended),
+        lanes,
+        _why_ended((*fact.run.lanes, *lanes), sighting),
+    )
+
+
+def _why_ended(lanes: Sequence[Lane | LaneEnd], sighting: Sighting) -> str:
+    """Return why a session ended: what its lanes say, for a place may call well done what ended badly inside it.
+
+    ``lanes`` are those that end with it and those that had ended before.
+    """
+    own = dict.fromkeys(lane.message for lane in lanes if lane.error_class and lane.message)
+    return "; ".join(own) or sighting.detail or "session ended"
+
+
+def _looked_at(fact: Facts, now: int) -> int:
+    return now if fact.asked_at is None else fact.asked_at
+
+
+def _end(fact: Facts, sighting: Sighting, started: int, now: int) -> int:
+    """Return until when a session is charged.
+
+    Without the platform's word that is when we saw its end, but never past what was held, or past the last word of its
+    lanes by more than the platform may take to end a session.
+    """
+    if sighting.told and sighting.ended is not None:
+        return sighting.ended
+    run = fact.run
+    latest = min(now, run.held_until if sighting.ended is None else sighting.ended)
+    words = [fact.results[lane.index].ended_at for lane in run.lanes if lane.index in fact.results]
+    # A word from shortly before the start comes from another clock: the session ended as it had begun.
+    left = [max(word, started) for word in words if word is not None and word >= started - CLOCKS_SECONDS]
+    if len(left) == len(run.lanes):
+        # A list may be as old as it takes a session to show up; until then it ran, whatever it says.
+        ran = 0 if fact.ran_at is None else fact.ran_at - fact.visibility_seconds
+        latest = min(latest, max(ran, max(left) + run.held_until - run.deadline))
+    return max(started, latest)
 
 
 def _started(fact: Facts, sighting: Sighting) -> int:
@@ -263,32 +307,23 @@ def _started(fact: Facts, sighting: Sighting) -> int:
     return fact.run.planned_start
 
 
-def _lane_end(lane: Lane, result: Mapping[str, Any] | None, run: Run, sighting: Sighting | None) -> LaneEnd:
+def _lane_end(lane: Lane, fact: Facts, sighting: Sighting | None) -> LaneEnd:
+    end = _said_end(lane, fact.results.get(lane.index), fact.run, sighting)
+    return replace(end, message=f"lost: {fact.lost}; {end.message}"[:_MESSAGE_MAX]) if fact.lost else end
+
+
+def _said_end(lane: Lane, result: LaneReport | None, run: Run, sighting: Sighting | None) -> LaneEnd:
     if result is None:
         detail = sighting.detail if sighting is not None else ""
-        if isinstance(run.state, Stopping) and sighting is not None and sighting.heeds == "none":
+        if isinstance(run.state, Stopping) and sighting is not None and sighting.stop_channel == "none":
             why = f"ended by force, what it trained since its start is lost: {run.state.why}"
-            return LaneEnd(lane.index, lane.job, Outcome.CANCELLED, None, None, why[:2_000])
+            return LaneEnd(lane.index, lane.job, Outcome.CANCELLED, None, None, why[:_MESSAGE_MAX])
         return LaneEnd(lane.index, lane.job, Outcome.LOST, None, "killed", f"ended without a result. {detail}".strip())
-    try:
-        outcome = Outcome(str(result.get("outcome")))
-    except ValueError:
-        outcome = Outcome.FAILED
-    step = result.get("checkpoint_step")
-    error_class = result.get("error_class")
-    why = str(result.get("why") or "")
-    message = str(result.get("message") or "")
-    if outcome in {Outcome.LOST, Outcome.REJECTED, Outcome.CANCELLED}:
-        # Those are ours to say, never the payload's.
-        outcome, message = Outcome.FAILED, f"the payload of {run.key} reported {outcome}"
-    return LaneEnd(
-        lane.index,
-        lane.job,
-        outcome,
-        step if isinstance(step, int) else None,
-        str(error_class) if error_class else None,
-        "; ".join(part for part in (why, message) if part)[:2_000],
-    )
+    words = (result.why, result.message)
+    # A failure's reason may be all that there is to say: it is said once.
+    message = "; ".join(dict.fromkeys(part for part in words if part))[:_MESSAGE_MAX]
+    outcome = Outcome(result.outcome or "failed")
+    return LaneEnd(lane.index, lane.job, outcome, result.checkpoint_step, result.error_class, message)
 
 
 _GRAVITY: Sequence[Outcome] = (

@@ -43,6 +43,7 @@ class SavedState:
     seen_at: int
     run: str
     why: str = ""
+    fenced: bool = False  # of a removed job of the same name: nothing goes on from it
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +66,11 @@ def verdicts(
 
     ``resumes_from`` is the checkpoint that the job goes on from, ``in_use`` are those that a live session may read.
     """
-    good = sorted((state for state in saved if state.good), key=lambda state: (state.step, state.attempt), reverse=True)
+    good = sorted(
+        (state for state in saved if state.good and not state.fenced),
+        key=lambda state: (state.step, state.attempt),
+        reverse=True,
+    )
     newest = {state.key: rank for rank, state in enumerate(good[: rule.newest], start=1)}
     milestones = _milestones(good, target_step, rule.milestones)
     found = {}
@@ -76,6 +81,8 @@ def verdicts(
             found[state.key] = Verdict(stays=True, why="the job goes on from it")
         elif state.key in in_use:
             found[state.key] = Verdict(stays=True, why="a live session may read it")
+        elif state.fenced:
+            found[state.key] = Verdict(stays=False, why="of a removed job of this name")
         elif not state.good and now < state.seen_at + rule.damaged_seconds:
             found[state.key] = Verdict(stays=True, why=f"damaged, kept for a look: {state.why}")
         elif not state.good:
@@ -95,8 +102,8 @@ def may_be_read(saved: Sequence[SavedState], run: str, launched_at: int, candida
     It was told the newest ``candidates`` that were known then. What others published and became known later counts as
     well: between the reservation and the launch a few seconds pass. What it published itself it never reads again.
     """
-    then = [state for state in saved if state.good and state.seen_at <= launched_at]
-    later = {state.key for state in saved if state.seen_at > launched_at and state.run != run}
+    then = [state for state in saved if state.good and not state.fenced and state.seen_at <= launched_at]
+    later = {state.key for state in saved if state.seen_at > launched_at and state.run != run and not state.fenced}
     then.sort(key=lambda state: (state.step, state.attempt), reverse=True)
     return later | {state.key for state in then[:candidates]}
 

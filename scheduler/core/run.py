@@ -28,6 +28,10 @@ class Outcome(StrEnum):
     CANCELLED = "cancelled"  # a person cancelled the job or the run
 
 
+# The class of a failure that is the place's: it gave another accelerator than it promises.
+WRONG_DEVICE = "wrong_device"
+CLOCKS_SECONDS = 3_600  # how far another machine's clock may be from ours
+
 NextJob = Literal["requeue", "retry", "finish"]
 
 
@@ -94,12 +98,11 @@ class Ended:
 
 
 RunState = Reserved | Submitting | Running | Stopping | Ended
-LiveState = Reserved | Submitting | Running | Stopping
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One job's seat in a run. ``restore_step`` is the checkpoint it was told to start from."""
+    """One job's lane in a run. ``restore_step`` is the checkpoint it was told to start from."""
 
     index: int
     job: str
@@ -110,6 +113,7 @@ class Lane:
     end_step: int | None = None
     error_class: str | None = None
     message: str = ""
+    code: str | None = None  # the digest of what its command runs in
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,13 +10,15 @@ from collections import defaultdict
 from math import ceil, sqrt
 from typing import TYPE_CHECKING, assert_never
 
+from jobs.plural import counted
 from scheduler.core.ledger import Charge
 from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota, limit_at
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from scheduler.core.plan import Placement, Plan, Seat
+    from jobs.spec import Gate
+    from scheduler.core.plan import Placement, Plan, PlannedLane
     from scheduler.core.pool import Pool
     from scheduler.core.quota import Quota
     from scheduler.core.snapshot import JobView, PoolView, Snapshot
@@ -27,10 +29,10 @@ def verify(snapshot: Snapshot, plan: Plan) -> list[str]:
     pools = {view.pool.name: view for view in snapshot.pools}
     jobs = {view.name: view for view in snapshot.jobs}
     unknown = [
-        f"{placement.pool} with {seat.job}: no such pool or job"
+        f"{placement.pool} with {planned_lane.job}: no such pool or job"
         for placement in plan.placements
-        for seat in placement.seats
-        if placement.pool not in pools or seat.job not in jobs
+        for planned_lane in placement.lanes
+        if placement.pool not in pools or planned_lane.job not in jobs
     ]
     # Nothing else can be said of sessions that are nowhere or of nobody, or that end before they start.
     backwards = [
@@ -59,16 +61,16 @@ def _sessions(snapshot: Snapshot, view: PoolView, placements: list[Placement]) -
         what = f"{pool.name} at {placement.start}"
         if not snapshot.now <= placement.start < snapshot.now + snapshot.horizon_seconds:
             yield f"{what}: starts outside the horizon"
-        if not 0 < placement.end - placement.start <= pool.session_cap_seconds:
+        if placement.end - placement.start > pool.session_cap_seconds:
             yield f"{what}: {placement.end - placement.start} s is no session length"
         if view.closed_until is not None and placement.start < view.closed_until:
             yield f"{what}: the pool is closed until {view.closed_until}"
         held = placement.end + pool.overrun_seconds
         if not any(o.start == placement.start and o.end == held for o in pool.open_windows(placement.start, held)):
             yield f"{what}: not open for the whole session"
-        if not placement.seats:
+        if not placement.lanes:
             yield f"{what}: nobody sits in it"
-        if sum(seat.devices for seat in placement.seats) > pool.devices_per_session:
+        if sum(planned_lane.devices for planned_lane in placement.lanes) > pool.devices_per_session:
             yield f"{what}: more devices given away than there are"
 
 
@@ -78,7 +80,7 @@ def _concurrency(view: PoolView, placements: list[Placement]) -> Iterator[str]:
     for instant in sorted(found.start for found in placements):
         running = sum(start <= instant < end for start, end in edges)
         if running > view.pool.sessions_max:
-            yield f"{view.pool.name}: {running} sessions at {instant}, {view.pool.sessions_max} allowed"
+            yield f"{view.pool.name}: {counted(running, 'session')} at {instant}, {view.pool.sessions_max} allowed"
 
 
 def _quota(quota: Quota, view: PoolView, placements: list[Placement], now: int) -> Iterator[str]:
@@ -109,11 +111,12 @@ def _quota(quota: Quota, view: PoolView, placements: list[Placement], now: int) 
         case _:
             assert_never(quota)
     for start, end in spans:
-        ours = used(mine, start, end)
-        total = ours + used(list(view.charges), start, end)
-        starts = [charge.start for charge in mine if charge.start < end and charge.end > start]
-        limit = max((limit_at(quota, max(start, begin), view.observed) for begin in starts), default=0)
-        if ours > 0 and total > limit:
+        if used(mine, start, end) == 0:
+            continue  # what others use is no fault of the plan
+        total = used(everything, start, end)
+        begins = [max(start, charge.start) for charge in mine if charge.start < end and charge.end > start]
+        limit = max(limit_at(quota, begin, view.observed) for begin in begins)
+        if total > limit:
             yield f"{pool.name}: {quota.name} {total} of {limit} used in [{start}, {end})"
 
 
@@ -129,10 +132,10 @@ def _first_use_spans(charges: list[Charge], span: int) -> Iterator[tuple[int, in
 
 
 def _jobs(snapshot: Snapshot, plan: Plan, jobs: dict[str, JobView], pools: dict[str, PoolView]) -> Iterator[str]:
-    sessions: dict[str, list[tuple[Placement, Seat]]] = defaultdict(list)
+    sessions: dict[str, list[tuple[Placement, PlannedLane]]] = defaultdict(list)
     for placement in plan.placements:
-        for seat in placement.seats:
-            sessions[seat.job].append((placement, seat))
+        for planned_lane in placement.lanes:
+            sessions[planned_lane.job].append((placement, planned_lane))
     live = {name: run for view in snapshot.pools for run in view.live for name in run.jobs}
     for name, found in sorted(sessions.items()):
         job = jobs[name]
@@ -141,7 +144,7 @@ def _jobs(snapshot: Snapshot, plan: Plan, jobs: dict[str, JobView], pools: dict[
         if job.blocked is not None or (job.running is not None and name not in live):
             yield f"{name}: is held or runs, and is planned"
         done = 0
-        for placement, seat in found:
+        for placement, planned_lane in found:
             what = f"{name} on {placement.pool} at {placement.start}"
             if placement.start < free_at:
                 yield f"{what}: runs until {free_at}"
@@ -150,15 +153,17 @@ def _jobs(snapshot: Snapshot, plan: Plan, jobs: dict[str, JobView], pools: dict[
                 yield f"{what}: not released"
             # What a live run will save is an estimate, so the rest of its job may be of any size.
             left = 0 if name in live else job.remaining_steps - done
-            yield from _seat(what, job, pools[placement.pool].pool, placement, seat, left)
-            done += seat.steps
-            if job.gate is not None and placement.start < _gate_opens(snapshot, job, jobs, pools, sessions):
+            yield from _lane(what, job, pools[placement.pool].pool, placement, planned_lane, left)
+            done += planned_lane.steps
+            if job.gate is not None and placement.start < _gate_opens(snapshot, job.gate, jobs, pools, sessions):
                 yield f"{what}: gate of {job.gate.parent} not passed"
         if done > job.remaining_steps:
-            yield f"{name}: {done} steps planned, {job.remaining_steps} left"
+            yield f"{name}: {counted(done, 'step')} planned, {job.remaining_steps} left"
 
 
-def _seat(what: str, job: JobView, pool: Pool, placement: Placement, seat: Seat, remaining: int) -> Iterator[str]:
+def _lane(
+    what: str, job: JobView, pool: Pool, placement: Placement, planned_lane: PlannedLane, remaining: int
+) -> Iterator[str]:
     needs = job.needs
     if job.allowed_pools and pool.name not in job.allowed_pools:
         yield f"{what}: pool not allowed"
@@ -168,59 +173,59 @@ def _seat(what: str, job: JobView, pool: Pool, placement: Placement, seat: Seat,
         return
     if needs.vram_gib > pool.vram_gib or needs.dtype not in pool.dtypes:
         yield f"{what}: does not fit"
-    if not needs.devices_min <= seat.devices <= max(needs.devices_max, needs.devices_min):
-        yield f"{what}: {seat.devices} devices"
-    speed = _speed(job, pool, placement, seat)
-    trained = seat.steps / speed
+    if not needs.devices_min <= planned_lane.devices <= max(needs.devices_max, needs.devices_min):
+        yield f"{what}: {counted(planned_lane.devices, 'device')}"
+    speed = _speed(job, pool, placement, planned_lane)
+    trained = planned_lane.steps / speed
     save, interval = _cadence(job, pool)
     saves = max(1.0, trained / interval) if save else 0.0
     needed = job.setup_seconds[pool.name] + trained + saves * save + pool.stop_margin_seconds
     if needed > placement.end - placement.start + 1:
-        yield f"{what}: {seat.steps} steps take {needed:.0f} s"
-    if seat.steps < 1 or (trained + 1 / speed + 1 < pool.session_seconds_min and seat.steps < remaining):
+        yield f"{what}: needs {needed:.0f} s for {counted(planned_lane.steps, 'step')}"
+    if planned_lane.steps < 1 or (
+        trained + 1 / speed + 1 < pool.session_seconds_min and planned_lane.steps < remaining
+    ):
         yield f"{what}: {trained:.0f} s of training are not worth a session"
 
 
 def _gate_opens(
     snapshot: Snapshot,
-    job: JobView,
+    gate: Gate,
     jobs: dict[str, JobView],
     pools: dict[str, PoolView],
-    sessions: dict[str, list[tuple[Placement, Seat]]],
+    sessions: dict[str, list[tuple[Placement, PlannedLane]]],
 ) -> float:
     """Return from when checkpoints of the parent satisfy the gate; infinity for never."""
-    if job.gate is None:
-        return snapshot.now
-    parent = jobs.get(job.gate.parent)
+    parent = jobs.get(gate.parent)
     if parent is None:
-        reached = snapshot.finished.get(job.gate.parent, 0.0)
-        return snapshot.now if reached >= job.gate.fraction - 1e-6 else float("inf")
-    needed = ceil(job.gate.fraction * parent.target_step - 1e-6)
+        reached = snapshot.finished.get(gate.parent, 0.0)
+        return snapshot.now if reached >= gate.fraction - 1e-6 else float("inf")
+    needed = ceil(gate.fraction * parent.target_step - 1e-6)
     reached_step = parent.done_step
     if reached_step >= needed:
         return snapshot.now
     for view in snapshot.pools:
         for run in view.live:
-            if parent.name in run.jobs and parent.name in jobs:
+            if parent.name in run.jobs:
                 gained = parent.speed(view.pool.name, len(parent.device_speedup)) * (run.deadline - snapshot.now)
                 reached_step += min(parent.remaining_steps, int(gained))
                 if reached_step >= needed:
                     return run.deadline
-    for placement, seat in sorted(sessions.get(parent.name, []), key=lambda pair: pair[0].start):
-        if reached_step + seat.steps >= needed:
+    for placement, planned_lane in sorted(sessions.get(parent.name, []), key=lambda pair: pair[0].start):
+        if reached_step + planned_lane.steps >= needed:
             pool = pools[placement.pool].pool
-            trained = (needed - reached_step) / _speed(parent, pool, placement, seat)
+            trained = (needed - reached_step) / _speed(parent, pool, placement, planned_lane)
             save, interval = _cadence(parent, pool)
-            saved = trained if not save else max(1, ceil(trained / interval - 1e-6)) * (interval + save)
+            saved = trained if not save else ceil(trained / interval - 1e-6) * (interval + save)
             published = placement.start + parent.setup_seconds[pool.name] + saved
             return min(published, placement.end - pool.stop_margin_seconds) - 1
-        reached_step += seat.steps
+        reached_step += planned_lane.steps
     return float("inf")
 
 
-def _speed(job: JobView, pool: Pool, placement: Placement, seat: Seat) -> float:
-    gain = job.device_speedup[min(seat.devices, len(job.device_speedup)) - 1]
-    return job.rates[pool.name].steps_per_second * gain * (pool.sharing if len(placement.seats) > 1 else 1.0)
+def _speed(job: JobView, pool: Pool, placement: Placement, planned_lane: PlannedLane) -> float:
+    gain = job.device_speedup[min(planned_lane.devices, len(job.device_speedup)) - 1]
+    return job.rates[pool.name].steps_per_second * gain * (pool.sharing if len(placement.lanes) > 1 else 1.0)
 
 
 def _cadence(job: JobView, pool: Pool) -> tuple[int, float]:

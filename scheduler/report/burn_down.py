@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Literal
 
 from scheduler.core.quota import MoneyQuota, RollingQuota, limit_at, windows
 from scheduler.core.window import Window
-from scheduler.report.chart import GUTTER, Frame, curve, days, local, ticks, words
+from scheduler.report.chart import GUTTER, Frame, curve, days, labels, local, ticks, words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -160,9 +160,8 @@ def _dates(frame: Frame, chart: BurnDown, zone: str, height: int) -> list[str]:
         midnights = list(days(chart.start, chart.end, zone))
         every = max(1, -(-len(midnights) // 7))
         marks, form = midnights[::every], "%a" if span <= 8 * 86_400 else "%-d %b"
-    parts = []
-    for mark in marks:
-        x = (mark - chart.start) / span
-        anchor = ' class="end"' if x > 0.96 else "" if x < 0.04 else ' class="middle"'
-        parts.append(f'<text{anchor} x="{frame.x(x)}" y="{height - 4}">{words(local(mark, zone, form))}</text>')
-    return parts
+    places = [((mark - chart.start) / span, local(mark, zone, form)) for mark in marks]
+    return [
+        f'<text class="{style}" x="{frame.x(x)}" y="{height - 4}">{words(text)}</text>'
+        for x, style, text in labels(frame, places, (0.04, 0.96))
+    ]

@@ -50,6 +50,11 @@ STYLE = """
 GUTTER = 44
 """Pixels left of a chart with an axis, for the axis's words; the style above leaves as many."""
 
+_LETTER, _APART = 7.5, 4  # pixels of a letter, and between words
+_BEFORE = {"": 0.0, "middle": 0.5, "end": 1.0}  # how much of a word stands before its place
+# Pixels of the narrowest chart with an axis: on a phone, and on a screen of 900 pixels, where "roomy" words are shown.
+_LEAST, _LEAST_WIDE = 270, 370
+
 
 @dataclass(frozen=True, slots=True)
 class Frame:
@@ -116,6 +121,34 @@ def curve(frame: Frame, points: Sequence[tuple[float, float]], top: float, heigh
         f'preserveAspectRatio="none" overflow="visible"><{shape} class="{kind}" '
         f'points="{place}" vector-effect="non-scaling-stroke"/></svg>'
     )
+
+
+def labels(
+    frame: Frame, marks: Sequence[tuple[float, str]], edges: tuple[float, float]
+) -> Iterator[tuple[float, str, str]]:
+    """Yield the place, class and text of those of ``marks``, ascending fractions and words, that have room.
+
+    A word begins at its place before the first of ``edges``, ends there after the second, else has it in its middle.
+    Every second, third, ... is kept, until none lies on another; on a phone fewer are ("roomy": on wide screens only).
+    """
+    anchors = ["" if at < edges[0] else "end" if at > edges[1] else "middle" for at, _ in marks]
+
+    def crowded(width: int, every: int) -> bool:
+        before = -math.inf
+        for (at, text), anchor in zip(marks[::every], anchors[::every], strict=True):
+            long = len(text) * _LETTER
+            left = at * width - long * _BEFORE[anchor]
+            if left < before:
+                return True
+            before = left + long + _APART
+        return False
+
+    least, narrow = (frame.width, frame.width) if frame.width is not None else (_LEAST_WIDE, _LEAST)
+    wide = next(every for every in range(1, len(marks) + 1) if not crowded(least, every)) if marks else 1
+    always = next(every for every in range(wide, len(marks) + wide + 1, wide) if not crowded(narrow, every))
+    for index, ((at, text), anchor) in enumerate(zip(marks, anchors, strict=True)):
+        if index % wide == 0:
+            yield at, anchor if index % always == 0 else f"{anchor} roomy".strip(), text
 
 
 def ticks(low: float, high: float, most: int = 4) -> list[float]:

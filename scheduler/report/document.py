@@ -7,10 +7,13 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
+from jobs.plural import counted
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from scheduler.report.report import JobReport, QuotaNow, Report, Spent
+    from scheduler.core.quota import Meter
+    from scheduler.report.report import JobReport, Report, Spent
 
 _NAMES_MAX = 10
 _RULES_MAX = 20
@@ -97,19 +100,27 @@ def _summary(report: Report) -> list[str]:
             f"{hours(total.useful)} h of training were kept, of {hours(total.charged)} h charged and "
             f"{hours(total.offered)} h offered: goodput {total.goodput:.1%} (last week {before.goodput:.1%})."
         ),
-        f"{total.sessions} sessions made {steps:,} steps (last week {before.sessions} and {steps_before:,}).",
+        (
+            f"{counted(total.sessions, 'session')} made {counted(steps, 'step')} "
+            f"(last week {before.sessions} and {steps_before:,})."
+        ),
         f"Spent {_money(total.cost_microdollars)} (last week {_money(before.cost_microdollars)}).",
     ]
 
 
 def _needs(report: Report) -> Section:
-    rows = tuple(tuple(map(_clean, (need.what, need.subject, need.why, need.remedy))) for need in report.needs)
+    rows = tuple(
+        tuple(map(_clean, (need.what, need.subject, instant(need.since, report.zone), need.why, need.remedy)))
+        for need in report.needs
+    )
     broken = tuple(f"A rule was broken: {_clean(rule)}." for rule in report.broken_rules[:_RULES_MAX])
     if len(report.broken_rules) > _RULES_MAX:
         broken = (*broken, f"{len(report.broken_rules) - _RULES_MAX} more rules were broken.")
     if not rows and not broken:
         return Section("What needs a person", ("Nothing.",))
-    return Section("What needs a person", broken, Table(("what", "about", "why", "begin with"), rows) if rows else None)
+    return Section(
+        "What needs a person", broken, Table(("what", "about", "since", "why", "begin with"), rows) if rows else None
+    )
 
 
 def _pools(report: Report) -> Section:
@@ -232,7 +243,7 @@ def _sparse(points: Sequence[tuple[int, float]]) -> Sequence[tuple[int, float]]:
 
 
 def _quotas(report: Report) -> Section:
-    def amount(quota: QuotaNow, value: int) -> str:
+    def amount(quota: Meter, value: int) -> str:
         return _money(value) if quota.unit == "microdollars" else f"{hours(value)} h"
 
     rows = tuple(

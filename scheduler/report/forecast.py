@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
+from jobs.plural import counted
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -33,13 +35,13 @@ def forecast(
     """
     if steps_left <= 0:
         return None
-    seats = _seats(job, plan, now)
-    planned = sum(steps for _, _, steps in seats)
+    planned_lanes = _lanes_of(job, plan, now)
+    planned = sum(steps for _, _, steps in planned_lanes)
     basis: Literal["plan", "plan's pace", "last week's pace"]
     if planned >= steps_left:
-        expected, basis = _reached(seats, steps_left), "plan"
+        expected, basis = _reached(planned_lanes, steps_left), "plan"
     elif planned > 0:
-        span = max(end for _, end, _ in seats) - now
+        span = max(end for _, end, _ in planned_lanes) - now
         expected, basis = now + round(span * steps_left / planned), "plan's pace"
     elif pace > 0:
         expected, basis = now + round(steps_left / pace), "last week's pace"
@@ -49,23 +51,23 @@ def forecast(
     return Forecast(now + round(span / (1 + error)), expected, now + round(span / (1 - error)), basis)
 
 
-def _seats(job: str, plan: Plan | None, now: int) -> list[tuple[int, int, int]]:
-    """Return (start, end, steps) of the job's seats that end after ``now``, in order of their ends."""
+def _lanes_of(job: str, plan: Plan | None, now: int) -> list[tuple[int, int, int]]:
+    """Return (start, end, steps) of the job's lanes that end after ``now``, in order of their ends."""
     placements = () if plan is None else plan.placements
     found = [
-        (placement.start, placement.end, seat.steps)
+        (placement.start, placement.end, planned_lane.steps)
         for placement in placements
         if placement.end > now
-        for seat in placement.seats
-        if seat.job == job
+        for planned_lane in placement.lanes
+        if planned_lane.job == job
     ]
-    return sorted(found, key=lambda seat: seat[1])
+    return sorted(found, key=lambda planned_lane: planned_lane[1])
 
 
-def _reached(seats: Sequence[tuple[int, int, int]], steps_left: int) -> int:
+def _reached(planned_lanes: Sequence[tuple[int, int, int]], steps_left: int) -> int:
     done = 0
-    for start, end, steps in seats:
+    for start, end, steps in planned_lanes:
         if steps and done + steps >= steps_left:
             return start + round((end - start) * (steps_left - done) / steps)
         done += steps
-    raise ValueError(f"the seats hold {done} steps, not {steps_left}")
+    raise ValueError(f"the lanes hold {counted(done, 'step')}, not {steps_left}")

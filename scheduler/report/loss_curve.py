@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING
 
-from scheduler.report.chart import GUTTER, Frame, curve, short, ticks
+from scheduler.report.chart import GUTTER, Frame, curve, labels, short, ticks
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,9 +49,9 @@ def loss_curve_svg(
             y = top + tall * (high - value) / (high - low)
             parts.append(f'<line class="grid" x1="0" x2="{frame.x(1)}" y1="{y:.1f}" y2="{y:.1f}"/>')
             parts.append(f'<text x="{-GUTTER}" y="{y + 4:.1f}">{value:g}</text>')
-        for step in ticks(left, right, 5):
-            anchor = "end" if across(step) > 0.95 else "middle" if across(step) > 0.02 else ""
-            parts.append(f'<text class="{anchor}" x="{frame.x(across(step))}" y="{height - 4}">{short(step)}</text>')
+        steps = [(across(step), short(step)) for step in ticks(left, right, 5)]
+        for x, style, text in labels(frame, steps, (0.02, 0.95)):
+            parts.append(f'<text class="{style}" x="{frame.x(x)}" y="{height - 4}">{text}</text>')
         if target_step and whole:
             at = frame.x(across(target_step))
             parts.append(f'<line class="edge" x1="{at}" x2="{at}" y1="{top}" y2="{top + tall}"/>')

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from scheduler.core.ledger import cost_within, fold, seconds_within
-from scheduler.core.quota import MoneyQuota, RollingQuota, limit_at, windows
+from scheduler.core.quota import Meter, MoneyQuota, RollingQuota, limit_at, windows
 from scheduler.core.run import Ended, Outcome
 from scheduler.core.window import Window
 from scheduler.report.forecast import Forecast, forecast
-from scheduler.report.week import Week, WeekFacts, week_of
+from scheduler.report.useful import useful_by_run
+from scheduler.report.week import WeekFacts, jobs_of, violations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from jobs.checkpoint import Manifest
+    from jobs.payload.store.manifest import Manifest
     from scheduler.core.ledger import Charge
     from scheduler.core.plan import Plan
     from scheduler.core.pool import Pool
-    from scheduler.core.run import Run
 
 _LOSING = {Outcome.FAILED, Outcome.LOST, Outcome.PREEMPTED}
 
@@ -36,26 +36,16 @@ class Speed:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """Something only a person can settle: ``what`` about whom, ``why``, and the command to begin with."""
+    """Something only a person can settle: ``what`` about whom, ``why``, the command to begin with, and since when.
+
+    ``since`` is UTC seconds, None where nobody can tell.
+    """
 
     what: str
     subject: str
     why: str
     remedy: str
-
-
-@dataclass(frozen=True, slots=True)
-class QuotaNow:
-    """One quota when the report was made; amounts are seconds or micro-dollars."""
-
-    pool: str
-    quota: str
-    unit: Literal["seconds", "microdollars"]
-    limit: int
-    used: int
-    held: int
-    free: int
-    resets_at: int | None
+    since: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +64,7 @@ class ReportFacts:
     deadlines: Mapping[str, int]
     speeds: Mapping[tuple[str, str], Speed]
     plan: Plan | None
-    quotas: Sequence[QuotaNow]
+    quotas: Sequence[Meter]
     needs: Sequence[Need]
     since: int | None = None
 
@@ -103,7 +93,7 @@ class Spent:
     @property
     def goodput(self) -> float:
         """Useful over charged seconds, 0 when nothing was charged."""
-        return self.useful / self.charged if self.charged else 0.0
+        return self.useful / self.charged if self.charged > 0 else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +166,7 @@ class Report:
     total_before: Spent
     pools: tuple[PoolReport, ...]
     jobs: tuple[JobReport, ...]
-    quotas: tuple[QuotaNow, ...]
+    quotas: tuple[Meter, ...]
     planned: tuple[Planned, ...]
     waiting: tuple[Waiting, ...]
     needs: tuple[Need, ...]
@@ -185,14 +175,8 @@ class Report:
 
 def report_of(facts: ReportFacts) -> Report:
     """Compute the report."""
-    week = week_of(facts.week)
-    spent, before = _all_spent(facts, facts.week, week), _all_spent(facts, facts.before, week_of(facts.before))
-    jobs = tuple(_job_reports(facts, week))
-    late = [
-        Need("deadline at risk", job.name, "the forecast ends after its deadline", f"schedctl plan explain {job.name}")
-        for job in jobs
-        if job.at_risk
-    ]
+    charges = fold(facts.week.entries)
+    spent, before = _all_spent(facts, facts.week, charges), _all_spent(facts, facts.before, fold(facts.before.entries))
     return Report(
         label=facts.label,
         zone=facts.zone,
@@ -202,37 +186,30 @@ def report_of(facts: ReportFacts) -> Report:
         total=_total(spent.values()),
         total_before=_total(before.values()),
         pools=tuple(PoolReport(name, spent[name], before[name]) for name in sorted(spent)),
-        jobs=jobs,
+        jobs=tuple(_job_reports(facts)),
         quotas=tuple(facts.quotas),
         planned=_planned(facts.plan, facts.now),
         waiting=()
         if facts.plan is None
         else tuple(Waiting(deferral.job, deferral.reason.sentence(facts.zone)) for deferral in facts.plan.deferrals),
-        needs=(*facts.needs, *late),
-        broken_rules=week.violations,
+        needs=tuple(facts.needs),
+        broken_rules=tuple(violations(facts.week, charges)),
     )
 
 
-def _all_spent(facts: ReportFacts, week_facts: WeekFacts, week: Week) -> dict[str, Spent]:
-    charges = fold(week_facts.entries)
-    useful = {figures.name: figures.useful_seconds for figures in week.pools}
-    return {
-        name: _spent(facts, week_facts, pool, charges.get(name, ()), useful[name])
-        for name, pool in week_facts.pools.items()
-    }
+def _all_spent(facts: ReportFacts, week: WeekFacts, charges: Mapping[str, Sequence[Charge]]) -> dict[str, Spent]:
+    return {name: _spent(facts, week, pool, charges.get(name, ())) for name, pool in week.pools.items()}
 
 
-def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Charge], useful: int) -> Spent:
+def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> Spent:
     """Split what was charged. Set-up is the measured one, capped by what the sessions did not train."""
     span = Window(week.start, week.end)
     charged = seconds_within(charges, span)
     running = seconds_within([charge for charge in charges if charge.held], span)
     unattributed = seconds_within([charge for charge in charges if charge.run is None], span)
-    useful = min(useful, max(0, charged - running - unattributed))
+    trained = useful_by_run(week, pool, charges)
+    useful = round(sum(trained.values()))
     set_up = lost = sessions = 0
-    kept: dict[str, list[Manifest]] = defaultdict(list)
-    for manifest in week.manifests:
-        kept[manifest.run].append(manifest)
     charged_to: dict[str | None, list[Charge]] = defaultdict(list)
     for charge in charges:
         charged_to[charge.run].append(charge)
@@ -243,18 +220,18 @@ def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Ch
         if not share:
             continue
         sessions += 1
-        trained = _trained(run, pool, kept[run.key])
+        untrained = max(0, share - round(trained[run.key]))
         speeds = [facts.speeds.get((lane.job, pool.name)) for lane in run.lanes]
         measured = max((speed.setup_seconds for speed in speeds if speed), default=pool.setup_seconds)
-        preparing = min(measured, max(0, share - trained))
+        preparing = min(measured, untrained)
         set_up += preparing
         if any(lane.outcome in _LOSING for lane in run.lanes) or run.state.outcome in _LOSING:
-            lost += max(0, share - trained - preparing)
+            lost += untrained - preparing
     room = max(0, charged - running - unattributed - useful)
     set_up = min(set_up, room)
     lost = min(lost, room - set_up)
     return Spent(
-        offered=_offered(week, pool, span),
+        offered=_offered(week, pool, charges, span),
         charged=charged,
         useful=useful,
         set_up=set_up,
@@ -276,12 +253,7 @@ def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Ch
     )
 
 
-def _trained(run: Run, pool: Pool, kept: Iterable[Manifest]) -> int:
-    devices = {lane.index: len(lane.devices) for lane in run.lanes}
-    return round(sum(m.trained_seconds * devices.get(m.lane, 0) / pool.devices_per_session for m in kept))
-
-
-def _offered(week: WeekFacts, pool: Pool, span: Window) -> int:
+def _offered(week: WeekFacts, pool: Pool, charges: Sequence[Charge], span: Window) -> int:
     """A quota window that only touches the week offers its share of it; without a quota the opening hours count."""
     if not pool.quotas or isinstance(pool.quotas[0], MoneyQuota):
         return pool.sessions_max * sum(opening.seconds for opening in pool.open_windows(span.start, span.end))
@@ -290,7 +262,7 @@ def _offered(week: WeekFacts, pool: Pool, span: Window) -> int:
         return round(quota.limit_seconds * span.seconds / quota.span_seconds)
     shares = (
         limit_at(quota, window.start, observed) * span.overlap(window.start, window.end) / window.seconds
-        for window in windows(quota, fold(week.entries).get(pool.name, ()), span.start, span.end)
+        for window in windows(quota, charges, span.start, span.end)
     )
     return round(sum(shares))
 
@@ -310,15 +282,15 @@ def _total(parts: Iterable[Spent]) -> Spent:
     return whole
 
 
-def _job_reports(facts: ReportFacts, week: Week) -> Iterable[JobReport]:
-    start, end = week.start, week.end
+def _job_reports(facts: ReportFacts) -> Iterable[JobReport]:
+    start, end = facts.week.start, facts.week.end
     by_job: dict[str, list[Manifest]] = {}
     for manifest in sorted(facts.week.manifests, key=lambda manifest: (manifest.step, manifest.attempt)):
         by_job.setdefault(manifest.job, []).append(manifest)
     measured: dict[str, list[Speed]] = defaultdict(list)
     for (name, _), speed in sorted(facts.speeds.items(), key=lambda found: found[0]):
         measured[name].append(speed)
-    for job in week.jobs:
+    for job in jobs_of(facts.week):
         saved = by_job.get(job.name, [])
         at = [(facts.seen_at.get(manifest.key, 0), manifest) for manifest in saved]
         here = [manifest for seen, manifest in at if start <= seen < end]
@@ -358,9 +330,9 @@ def _planned(plan: Plan | None, now: int) -> tuple[Planned, ...]:
     for placement in () if plan is None else plan.placements:
         if placement.end <= now or placement.start >= now + 7 * 86_400:
             continue
-        for seat in placement.seats:
-            at = placement.pool, seat.job
+        for planned_lane in placement.lanes:
+            at = placement.pool, planned_lane.job
             old = found.get(at, Planned(*at, 0, 0, 0))
             length = placement.end - placement.start
-            found[at] = Planned(*at, old.sessions + 1, old.seconds + length, old.steps + seat.steps)
+            found[at] = Planned(*at, old.sessions + 1, old.seconds + length, old.steps + planned_lane.steps)
     return tuple(found[at] for at in sorted(found))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
 from scheduler.core.run import Ended, Outcome, Running, Stopping
-from scheduler.report.chart import Frame, attribute, days, local, words
+from scheduler.report.chart import Frame, attribute, days, labels, local, words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ _BAD = {Outcome.FAILED, Outcome.LOST, Outcome.REJECTED}
 
 
 @dataclass(frozen=True, slots=True)
-class Seat:
+class LaneBar:
     """One job's place in a session: devices [first, first + devices) of its row of the pool."""
 
     job: str
@@ -42,7 +42,7 @@ class Seat:
 class Session:
     """A session on ``slot`` (0 up to the pool's sessions at once). ``key`` is None for planned ones.
 
-    ``ends`` is when it ended, or is to end; ``seats`` hold at least one job.
+    ``ends`` is when it ended, or is to end; ``lanes`` hold at least one job.
     """
 
     pool: str
@@ -51,7 +51,7 @@ class Session:
     ends: int
     phase: Phase
     key: str | None
-    seats: tuple[Seat, ...]
+    lanes: tuple[LaneBar, ...]
     outcome: str
 
 
@@ -99,7 +99,7 @@ def upcoming(plan: Plan | None, runs: Sequence[Run], pool: str, now: int) -> lis
     """Return the planned sessions of a pool that are still to come: not over, and not among ``runs`` already."""
 
     def started(place: Placement) -> bool:
-        jobs = {seat.job for seat in place.seats}
+        jobs = {bar.job for bar in place.lanes}
         return any(
             {lane.job for lane in run.lanes} == jobs and run.planned_start < place.end and place.start < run.deadline
             for run in runs
@@ -159,32 +159,32 @@ def _rows(timeline: Timeline, pool: Pool) -> int:
 
 
 def _of_run(run: Run, now: int) -> Session | None:
-    seats = tuple(
-        Seat(lane.job, min(lane.devices, default=0), max(1, len(lane.devices)), lane.outcome in _BAD)
+    lanes = tuple(
+        LaneBar(lane.job, min(lane.devices, default=0), max(1, len(lane.devices)), lane.outcome in _BAD)
         for lane in run.lanes
     )
     match run.state:
         case Ended(started=None):
             return None
         case Ended(outcome=outcome, at=at, started=int(started)):
-            bad = outcome in _BAD or all(seat.bad for seat in seats)
+            bad = outcome in _BAD or all(bar.bad for bar in lanes)
             return Session(
-                run.pool, 0, started, max(at, started + 1), "bad" if bad else "past", run.key, seats, outcome
+                run.pool, 0, started, max(at, started + 1), "bad" if bad else "past", run.key, lanes, outcome
             )
         case Running(started=started) | Stopping(started=started):
             state = type(run.state).__name__.lower()
-            return Session(run.pool, 0, started, max(run.deadline, now), "running", run.key, seats, state)
+            return Session(run.pool, 0, started, max(run.deadline, now), "running", run.key, lanes, state)
         case _:
             start = min(run.planned_start, now)
-            return Session(run.pool, 0, start, max(run.deadline, now), "running", run.key, seats, "starting")
+            return Session(run.pool, 0, start, max(run.deadline, now), "running", run.key, lanes, "starting")
 
 
 def _of_plan(place: Placement, now: int) -> Session:
-    seats, first = [], 0
-    for seat in place.seats:
-        seats.append(Seat(seat.job, first, max(1, seat.devices)))
-        first += max(1, seat.devices)
-    return Session(place.pool, 0, max(place.start, now), place.end, "planned", None, tuple(seats), "planned")
+    lanes, first = [], 0
+    for bar in place.lanes:
+        lanes.append(LaneBar(bar.job, first, max(1, bar.devices)))
+        first += max(1, bar.devices)
+    return Session(place.pool, 0, max(place.start, now), place.end, "planned", None, tuple(lanes), "planned")
 
 
 def _on(session: Session, slot: int) -> Session:
@@ -195,20 +195,23 @@ def _on(session: Session, slot: int) -> Session:
         session.ends,
         session.phase,
         session.key,
-        session.seats,
+        session.lanes,
         session.outcome,
     )
 
 
 def _axis(frame: Frame, timeline: Timeline, zone: str, height: float) -> Iterator[str]:
     span = timeline.end - timeline.start
-    for midnight in days(timeline.start, timeline.end, zone):
-        at = (midnight - timeline.start) / span
+    midnights = {(at - timeline.start) / span: at for at in days(timeline.start, timeline.end, zone)}
+    for at in midnights:
         yield f'<line class="grid" x1="{frame.x(at)}" x2="{frame.x(at)}" y1="4" y2="{height - _GAP:g}"/>'
-        style = "strong" if midnight <= timeline.now < midnight + 86_400 else ""
+    # On a phone the picture keeps its width and is scrolled; every word begins at its midnight.
+    named = [(place, local(at, zone, "%a %-d %b")) for place, at in midnights.items()]
+    for place, _, text in labels(frame if frame.width else Frame(_NARROW), named, (2, 2)):
+        style = "strong" if midnights[place] <= timeline.now < midnights[place] + 86_400 else ""
         yield (
-            f'<svg x="{frame.x(at)}" y="0" width="{frame.length(1 / 7)}" height="{_AXIS}" overflow="visible">'
-            f'<text class="{style}" x="4" y="14">{local(midnight, zone, "%a %-d %b")}</text></svg>'
+            f'<svg x="{frame.x(place)}" y="0" width="{frame.length(1 / 7)}" height="{_AXIS}" overflow="visible">'
+            f'<text class="{style}" x="4" y="14">{text}</text></svg>'
         )
 
 
@@ -221,27 +224,27 @@ def _bars(
     done = ends if session.phase != "running" else min(max(timeline.now, start), ends)
     at = f"{local(session.start, zone, '%a %H:%M')} to {local(session.ends, zone, '%a %H:%M')}"
     hours = (session.ends - session.start) / 3_600
-    for seat in session.seats:
+    for shown in session.lanes:
         devices = max(1, pool.devices_per_session)
-        row = session.slot * devices + min(seat.first, devices - 1)
-        tall = min(seat.devices, devices - min(seat.first, devices - 1))
+        row = session.slot * devices + min(shown.first, devices - 1)
+        tall = min(shown.devices, devices - min(shown.first, devices - 1))
         y, height = first + _ROW * row + 1.5, _ROW * tall - 3
-        style = "bad" if seat.bad else session.phase
-        title = f"{seat.job}, {session.outcome}, {at}, {hours:.1f} h" + (f", {session.key}" if session.key else "")
+        style = "bad" if shown.bad else session.phase
+        title = f"{shown.job}, {session.outcome}, {at}, {hours:.1f} h" + (f", {session.key}" if session.key else "")
         bar = f"<title>{words(title)}</title>"
         box = f'y="{y:g}" height="{height:g}" rx="2"'
         if session.phase == "running":
             bar += f'<rect class="rest" x="{frame.x(left)}" width="{frame.length(wide)}" {box}/>'
             bar += f'<rect class="{style}" x="{frame.x(left)}" width="{frame.length((done - start) / span)}" {box}/>'
             # The label reads well on both halves only beside the fill that is done.
-            label = _label(frame, left, y + height / 2 + 4, seat.job, (done - start) / span, "on")
+            label = _label(frame, left, y + height / 2 + 4, shown.job, (done - start) / span, "on")
             if not label:
                 rest = done - timeline.start
-                label = _label(frame, rest / span, y + height / 2 + 4, seat.job, (ends - done) / span, "on-planned")
+                label = _label(frame, rest / span, y + height / 2 + 4, shown.job, (ends - done) / span, "on-planned")
         else:
             bar += f'<rect class="{style}" x="{frame.x(left)}" width="{frame.length(wide)}" {box}/>'
             ink = "on-planned" if session.phase == "planned" else "on"
-            label = _label(frame, left, y + height / 2 + 4, seat.job + (" ✕" if style == "bad" else ""), wide, ink)
+            label = _label(frame, left, y + height / 2 + 4, shown.job + (" ✕" if style == "bad" else ""), wide, ink)
         bar += label
         # The table beside the picture has the same links for the keyboard; two hundred stops here would help nobody.
         yield (

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
+from jobs.plural import counted
 from scheduler.core.ledger import cost_within, fold, seconds_within
 from scheduler.core.quota import MoneyQuota, RollingQuota, limit_at, windows
 from scheduler.core.reasons import show
 from scheduler.core.run import Ended, Lane, Outcome, Run
 from scheduler.core.window import Window
+from scheduler.report.idle import Launches, launches_on
+from scheduler.report.useful import metered, useful_by_run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from jobs.checkpoint import Manifest
+    from jobs.payload.store.manifest import Manifest
     from scheduler.core.ledger import Charge, LedgerEntry
     from scheduler.core.pool import Pool
     from scheduler.core.quota import ObservedLimit, Quota
@@ -24,18 +27,23 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """One job at the end of the week."""
+    """One job at the end of the week; ``why`` it is held or failed."""
 
     name: str
     role: str
     target_step: int
     step: int
     state: str
+    why: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class WeekFacts:
-    """What happened in [start, end). ``runs`` are all that touched it; ``manifests`` are good checkpoints."""
+    """What happened in [start, end). ``runs`` are all that touched it; ``manifests`` are good checkpoints.
+
+    ``closed`` tells by pool why it is closed. ``last_signs`` tells by launch key when a session last gave a sign of
+    life, which may be after what it was billed.
+    """
 
     start: int
     end: int
@@ -46,6 +54,8 @@ class WeekFacts:
     runs: Sequence[Run]
     manifests: Sequence[Manifest]
     jobs: Sequence[JobFacts]
+    last_signs: Mapping[str, int] = field(default_factory=dict)
+    closed: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +80,7 @@ class PoolFigures:
     useful_seconds: int
     lane_seconds: int
     windows: tuple[WindowFigures, ...]
+    launches: Launches
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +99,7 @@ class JobFigures:
     checkpoints: int
     loss_first: float | None
     loss_last: float | None
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,48 +115,58 @@ class Week:
     runs: tuple[Run, ...]
 
     @property
+    def barred(self) -> tuple[str, ...]:
+        """The pools that something kept from all that was meant for them, each with what it was."""
+        return tuple(f"{pool.name}: {pool.launches.why_idle}" for pool in self.pools if pool.launches.barred)
+
+    @property
     def charged_seconds(self) -> int:
         """Metered seconds of all pools."""
         return sum(pool.charged_seconds for pool in self.pools)
 
     @property
     def useful_seconds(self) -> int:
-        """Seconds of training that a kept checkpoint holds, weighted by the share of the session's devices."""
+        """Metered seconds whose training survives in kept checkpoints; see :mod:`scheduler.report.useful`."""
         return sum(pool.useful_seconds for pool in self.pools)
 
     @property
     def goodput(self) -> float:
-        """Useful over charged seconds."""
-        return self.useful_seconds / self.charged_seconds if self.charged_seconds else 0.0
+        """Useful over charged seconds, of the pools that charged anything."""
+        charged = sum(max(0, pool.charged_seconds) for pool in self.pools)
+        return self.useful_seconds / charged if charged else 0.0
 
     @property
     def shared_runs(self) -> int:
         """Sessions that trained more than one job."""
-        return sum(1 for run in self.runs if len(run.lanes) > 1 and _interval(run) is not None)
+        return sum(1 for run in self.runs if len(run.lanes) > 1 and metered(run) is not None)
 
 
 def week_of(facts: WeekFacts) -> Week:
     """Compute every figure of the week, and every rule it broke."""
     charges = fold(facts.entries)
-    pools = tuple(_pool_figures(facts, pool, charges.get(pool.name, ())) for pool in facts.pools.values())
-    seats: dict[str, list[tuple[Run, Lane]]] = defaultdict(list)
-    for run in sorted(facts.runs, key=lambda run: run.planned_start):
-        for lane in run.lanes:
-            if lane.outcome is not Outcome.REJECTED:
-                seats[lane.job].append((run, lane))
-    saved: dict[str, list[Manifest]] = defaultdict(list)
-    for manifest in sorted(facts.manifests, key=lambda manifest: (manifest.step, manifest.attempt)):
-        saved[manifest.job].append(manifest)
-    homes = {run.key: run.pool for run in facts.runs}
     return Week(
         start=facts.start,
         end=facts.end,
         scale=facts.scale,
-        violations=tuple(_violations(facts, charges)),
-        pools=pools,
-        jobs=tuple(_job_figures(job, seats[job.name], saved[job.name], homes) for job in facts.jobs),
+        violations=tuple(violations(facts, charges)),
+        pools=tuple(_pool_figures(facts, pool, charges.get(pool.name, ())) for pool in facts.pools.values()),
+        jobs=jobs_of(facts),
         runs=tuple(sorted(facts.runs, key=lambda run: (run.planned_start, run.key))),
     )
+
+
+def jobs_of(facts: WeekFacts) -> tuple[JobFigures, ...]:
+    """Compute the figures of the jobs alone."""
+    lanes: dict[str, list[tuple[Run, Lane]]] = defaultdict(list)
+    for run in sorted(facts.runs, key=lambda run: run.planned_start):
+        for lane in run.lanes:
+            if lane.outcome is not Outcome.REJECTED:
+                lanes[lane.job].append((run, lane))
+    saved: dict[str, list[Manifest]] = defaultdict(list)
+    for manifest in sorted(facts.manifests, key=lambda manifest: (manifest.step, manifest.attempt)):
+        saved[manifest.job].append(manifest)
+    homes = {run.key: run.pool for run in facts.runs}
+    return tuple(_job_figures(job, lanes[job.name], saved[job.name], homes) for job in facts.jobs)
 
 
 def _pool_figures(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> PoolFigures:
@@ -171,14 +193,15 @@ def _pool_figures(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> Po
         quota_seconds=offered,
         charged_seconds=seconds_within(charges, week),
         cost_microdollars=cost_within(charges, week),
-        useful_seconds=round(sum(_useful(facts, pool))),
+        useful_seconds=round(sum(useful_by_run(facts, pool, charges).values())),
         lane_seconds=sum(
             interval[1] - interval[0]
             for run in facts.runs
-            if run.pool == pool.name and (interval := _interval(run))
+            if run.pool == pool.name and (interval := metered(run))
             for _ in run.lanes
         ),
         windows=shown,
+        launches=launches_on(pool.name, facts.runs, facts.closed.get(pool.name)),
     )
 
 
@@ -192,28 +215,10 @@ def _windows(quota: Quota, charges: Sequence[Charge], start: int, end: int) -> l
     return [max(spans, key=lambda span: seconds_within(near, span))]
 
 
-def _useful(facts: WeekFacts, pool: Pool) -> Iterable[float]:
-    """Training time of kept checkpoints, weighted by the lane's share of devices and the run's share in the week."""
-    week = Window(facts.start, facts.end)
-    shares = {
-        (run.key, lane.index): len(lane.devices)
-        / pool.devices_per_session
-        * week.overlap(*interval)
-        / max(1, interval[1] - interval[0])
-        for run in facts.runs
-        if run.pool == pool.name and (interval := _interval(run))
-        for lane in run.lanes
-    }
-    for manifest in facts.manifests:
-        share = shares.get((manifest.run, manifest.lane))
-        if share is not None:
-            yield manifest.trained_seconds * share
-
-
 def _job_figures(
-    job: JobFacts, seats: Sequence[tuple[Run, Lane]], saved: Sequence[Manifest], homes: Mapping[str, str]
+    job: JobFacts, lanes: Sequence[tuple[Run, Lane]], saved: Sequence[Manifest], homes: Mapping[str, str]
 ) -> JobFigures:
-    """``seats`` are the job's in order of start, ``saved`` its checkpoints by step, ``homes`` the pools of all runs."""
+    """``lanes`` are the job's in order of start, ``saved`` its checkpoints by step, ``homes`` the pools of all runs."""
     losses = [loss for manifest in saved if (loss := manifest.metrics.get("held_out_loss")) is not None]
     # The checkpoint a lane proves to have continued is the parent of the first one it published.
     continued: dict[tuple[str, int], str | None] = {}
@@ -221,7 +226,7 @@ def _job_figures(
         continued.setdefault((manifest.run, manifest.lane), manifest.parent)
     runs_of = {manifest.key: manifest.run for manifest in saved}
     resumes = elsewhere = 0
-    for run, lane in seats:
+    for run, lane in lanes:
         started_from = continued.get((run.key, lane.index))
         if started_from is None:
             continue
@@ -234,17 +239,19 @@ def _job_figures(
         state=job.state,
         target_step=job.target_step,
         step=job.step,
-        runs=len(seats),
-        pools=tuple(dict.fromkeys(run.pool for run, _ in seats)),
+        runs=len(lanes),
+        pools=tuple(dict.fromkeys(run.pool for run, _ in lanes)),
         resumes=resumes,
         resumed_elsewhere=elsewhere,
         checkpoints=len(saved),
         loss_first=losses[0] if losses else None,
         loss_last=losses[-1] if losses else None,
+        why=job.why,
     )
 
 
-def _violations(facts: WeekFacts, charges: Mapping[str, Sequence[Charge]]) -> Iterable[str]:
+def violations(facts: WeekFacts, charges: Mapping[str, Sequence[Charge]]) -> Iterable[str]:
+    """Yield each rule that the week broke, in a sentence."""
     for pool in facts.pools.values():
         for quota in pool.quotas:
             measure, form = (cost_within, _dollars) if isinstance(quota, MoneyQuota) else (seconds_within, _seconds)
@@ -266,7 +273,7 @@ def _told_too_late(facts: WeekFacts, pool: str, window: Window) -> int:
 
     Somebody else used them: no launch of ours could leave room for what was not there yet.
     """
-    launched = (run.planned_start for run in facts.runs if run.pool == pool and _interval(run))
+    launched = (run.planned_start for run in facts.runs if run.pool == pool and metered(run))
     last = max((start for start in launched if start in window), default=window.start)
     return sum(
         window.overlap(entry.start, entry.end)
@@ -285,13 +292,14 @@ def _dollars(amount: int) -> str:
 
 
 def _session_violations(facts: WeekFacts, pool: Pool) -> Iterable[str]:
-    sessions = [(interval, run) for run in facts.runs if run.pool == pool.name and (interval := _interval(run))]
+    sessions = [(interval, run) for run in facts.runs if run.pool == pool.name and (interval := metered(run))]
     for (start, end), run in sessions:
         if end - start > pool.session_cap_seconds + pool.overrun_seconds:
             yield f"session: {run.key} ran {end - start} s, the cap of {pool.name} is {pool.session_cap_seconds} s"
         at_once = sum(1 for (other_start, other_end), _ in sessions if other_start <= start < other_end)
         if at_once > pool.sessions_max:
-            yield f"concurrency: {at_once} sessions on {pool.name} at {show(start)}, allowed are {pool.sessions_max}"
+            live = counted(at_once, "session")
+            yield f"concurrency: {live} on {pool.name} at {show(start)}, allowed are {pool.sessions_max}"
 
 
 def _backward_checkpoints(manifests: Sequence[Manifest]) -> Iterable[str]:
@@ -317,13 +325,6 @@ def _overlapping_attempts(manifests: Sequence[Manifest]) -> Iterable[str]:
             newest[manifest.job] = manifest
 
 
-def _interval(run: Run) -> tuple[int, int] | None:
-    """When a run was metered, or None when it never ran or has not ended."""
-    if isinstance(run.state, Ended) and run.state.started is not None:
-        return run.state.started, run.state.at
-    return None
-
-
 def to_json(week: Week) -> dict[str, Any]:
     """Return the documented shape of ``week.json``."""
     return {
@@ -332,6 +333,7 @@ def to_json(week: Week) -> dict[str, Any]:
         "start": week.start,
         "end": week.end,
         "violations": list(week.violations),
+        "barred": list(week.barred),
         "goodput": round(week.goodput, 4),
         "pools": [
             {
@@ -341,42 +343,21 @@ def to_json(week: Week) -> dict[str, Any]:
                 "cost_microdollars": pool.cost_microdollars,
                 "useful_seconds": pool.useful_seconds,
                 "lane_seconds": pool.lane_seconds,
-                "windows": [
-                    {
-                        "quota": window.quota,
-                        "start": window.start,
-                        "end": window.end,
-                        "limit_seconds": window.limit_seconds,
-                        "charged_seconds": window.charged_seconds,
-                    }
-                    for window in pool.windows
-                ],
+                "launches": pool.launches.launches,
+                "refused_launches": pool.launches.refused,
+                "last_refusal": pool.launches.last_refusal,
+                "why_idle": pool.launches.why_idle,
+                "windows": [asdict(window) for window in pool.windows],
             }
             for pool in week.pools
         ],
-        "jobs": [
-            {
-                "name": job.name,
-                "role": job.role,
-                "state": job.state,
-                "target_step": job.target_step,
-                "step": job.step,
-                "runs": job.runs,
-                "pools": list(job.pools),
-                "resumes": job.resumes,
-                "resumed_elsewhere": job.resumed_elsewhere,
-                "checkpoints": job.checkpoints,
-                "loss_first": job.loss_first,
-                "loss_last": job.loss_last,
-            }
-            for job in week.jobs
-        ],
+        "jobs": [asdict(job) for job in week.jobs],
         "runs": [_run_json(run) for run in week.runs],
     }
 
 
 def _run_json(run: Run) -> dict[str, Any]:
-    interval = _interval(run)
+    interval = metered(run)
     return {
         "key": run.key,
         "pool": run.pool,

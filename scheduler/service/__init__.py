@@ -1,1 +1,1 @@
-"""Use cases, one per file: load, decide, apply."""
+"""What the daemon does and people ask of it: load, decide, apply. One use case a file."""

@@ -6,12 +6,21 @@ import os
 import shutil
 import sqlite3
 import subprocess
+import tempfile
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from config.secret import is_secret
 from scheduler.store.due import RESTORED
-from scheduler.store.errors import DatabaseBusy, DatabaseMissing, DatabaseNewer, StoreFailure, translated
+from scheduler.store.errors import (
+    DatabaseBusy,
+    DatabaseCorrupt,
+    DatabaseMissing,
+    DatabaseNewer,
+    StoreFailure,
+    translated,
+)
 from scheduler.store.schema import REVISIONS
 
 if TYPE_CHECKING:
@@ -36,6 +45,7 @@ def backup(db: Database, target: Path) -> None:
     with _failures_told(target):
         partial.unlink(missing_ok=True)
         try:
+            partial.touch(mode=0o600, exist_ok=False)
             if db.path is None:
                 _dump(db, partial)
             else:
@@ -57,10 +67,19 @@ def restore(source: Path, target: Path) -> None:
     if not source.is_file():
         raise DatabaseMissing("no backup", str(source), "there is no such file", "Give the path of a backup")
     with _failures_told(source):
-        _check(source)
+        try:
+            _check(source)
+        except sqlite3.DatabaseError as error:
+            if isinstance(translated(error, str(source), source), DatabaseCorrupt):
+                why = f"it is no backup of ours, or it is damaged ({error})"
+                remedy = "Give another file; the database is as it was"
+                raise DatabaseCorrupt("not restored", str(source), why, remedy) from None
+            raise
     partial = target.with_name(f".{target.name}.partial")
     with _failures_told(target):
         try:
+            partial.unlink(missing_ok=True)
+            partial.touch(mode=0o600, exist_ok=False)
             shutil.copyfile(source, partial)
             _check(partial)
             _ask_to_look_back(partial)
@@ -131,13 +150,23 @@ def _dump(db: Database, target: Path) -> None:
     program = shutil.which("pg_dump")
     if program is None:
         raise BackupFailed(db.where, "pg_dump is not installed", "Install the PostgreSQL client programs")
-    url = db.url.set(drivername="postgresql", password=None)
-    # The password goes by the environment: arguments of a process are everybody's to read.
-    secret = {} if db.url.password is None else {"PGPASSWORD": str(db.url.password)}
-    command = [program, "--format=custom", f"--file={target}", f"--dbname={url.render_as_string()}"]
-    done = subprocess.run(
-        command, env={**os.environ, **secret}, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
-    )
+    # Secrets go by the environment and a file of our own: arguments of a process are everybody's to read.
+    hidden = {name for name in db.url.query if is_secret(name)}
+    known = {name: text if isinstance(text := db.url.query[name], str) else text[-1] for name in hidden}
+    if db.url.password is not None:
+        known["password"] = str(db.url.password)
+    url = db.url.set(drivername="postgresql", password=None).difference_update_query(hidden)
+    environ = {**os.environ, "PGPASSWORD": known["password"]} if "password" in known else {**os.environ}
+    with tempfile.TemporaryDirectory(prefix="uff-dump-") as folder:
+        rest = [f"{name}={text}" for name, text in sorted(known.items()) if name != "password"]
+        if rest and "service" not in url.query:
+            (service := Path(folder) / "service").write_text("\n".join(["[uff]", *rest, ""]), encoding="utf-8")
+            url = url.update_query_dict({"service": "uff"})
+            environ["PGSERVICEFILE"] = str(service)
+        command = [program, "--format=custom", f"--file={target}", f"--dbname={url.render_as_string()}"]
+        done = subprocess.run(
+            command, env=environ, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+        )
     if done.returncode:
         raise BackupFailed(db.where, " ".join(done.stderr.split())[:500], "See what pg_dump says")
 

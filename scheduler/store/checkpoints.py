@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Literal
 
-from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy import bindparam, delete, func, insert, select, update
 
-from jobs.checkpoint import Component, Manifest
+from jobs.payload.bounds import INSTANT_MAX, SPAN_MAX, measures
+from jobs.payload.store.manifest import Component, Manifest
 from scheduler.store import codec, events
 from scheduler.store.errors import Stale, StoreFailure
-from scheduler.store.schema import checkpoints, discards
+from scheduler.store.schema import checkpoints, discards, jobs
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -49,7 +50,9 @@ _ALL = select(checkpoints).order_by(
 _ONE = select(checkpoints).where(checkpoints.c.key == bindparam("key"))
 _KEYS = select(checkpoints.c.key).where(checkpoints.c.job == bindparam("job"))
 _OF_JOB = _ALL.where(checkpoints.c.job == bindparam("job"))
-_NEWEST = _OF_JOB.where(checkpoints.c.state == "good").limit(bindparam("limit"))
+# What a removed job of the same name saved is no start for the one that took its name.
+_FENCE = select(func.coalesce(jobs.c.fenced_attempt, 0)).where(jobs.c.name == bindparam("job")).scalar_subquery()
+_NEWEST = _OF_JOB.where(checkpoints.c.state == "good", checkpoints.c.attempt > _FENCE).limit(bindparam("limit"))
 _UNEXPIRED = _ALL.where(checkpoints.c.state != "expired")
 _UNEXPIRED_OF_JOB = _UNEXPIRED.where(checkpoints.c.job == bindparam("job"))
 _UNEXPIRED_JOBS = select(checkpoints.c.job).where(checkpoints.c.state != "expired").distinct()
@@ -93,7 +96,7 @@ def record(tx: Connection, manifest: Manifest, now: int) -> bool:
 
 
 def newest(tx: Connection, job: str, limit: int = RESTORABLE) -> list[CheckpointRecord]:
-    """Return the good checkpoints of a job, highest step first."""
+    """Return the good checkpoints that a job may start from, highest step first."""
     return [_record(row) for row in tx.execute(_NEWEST, {"job": job, "limit": limit})]
 
 
@@ -168,11 +171,17 @@ def _stale(found: CheckpointRecord, expected: str) -> Stale:
 
 
 def _record(row: Row[Any]) -> CheckpointRecord:
-    return CheckpointRecord(_manifest(row.manifest), row.seen_at, row.state, row.why, row.pinned)
+    return CheckpointRecord(manifest_of(row.manifest), row.seen_at, row.state, row.why, row.pinned)
 
 
 @lru_cache(maxsize=512)
-def _manifest(text: str) -> Manifest:
-    document = codec.load(text)
-    document["components"] = tuple(Component(**component) for component in document["components"])
-    return Manifest(**document)
+def manifest_of(text: str) -> Manifest:
+    """Read a manifest from its column. Raises KeyError, TypeError or ValueError."""
+    document = codec.load_object(text)
+    document.pop("key", None)  # written by older versions
+    document["components"] = tuple(codec.built(Component, component) for component in document["components"])
+    # Older versions recorded instants and metrics as they were told.
+    for name, most in (("created_at", INSTANT_MAX), ("trained_seconds", SPAN_MAX)):
+        document[name] = max(0, min(document[name], most))
+    document["metrics"] = measures(document["metrics"])
+    return codec.built(Manifest, document)

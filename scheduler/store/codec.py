@@ -9,19 +9,22 @@ from __future__ import annotations
 import json
 from dataclasses import fields, is_dataclass
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
-from jobs.spec import Gate, JobSpec, Mixture, Needs
+from jobs.ranges import bounded
+from jobs.spec import Code, Gate, JobSpec, Mixture, Needs, Stall
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
 from scheduler.core.run import Ended, Outcome, Reserved, Running, Stopping, Submitting
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Collection, Hashable
 
     from sqlalchemy import Row
 
     from scheduler.core.job import JobState
     from scheduler.core.run import RunState
+
+T = TypeVar("T")
 
 _JOB_STATES: dict[str, type[JobState]] = {
     kind.__name__.lower(): kind for kind in (Queued, Active, Held, Done, Failed, Cancelled)
@@ -41,8 +44,70 @@ def dump(value: Any) -> str:
 
 
 def load(text: str) -> Any:
-    """Read JSON from a column."""
+    """Read JSON from a column. Raises ValueError."""
     return json.loads(text)
+
+
+def load_object(text: str) -> dict[str, Any]:
+    """Read a JSON object from a column. Raises ValueError."""
+    found = json.loads(text)
+    if not isinstance(found, dict):
+        raise ValueError(f"a JSON object was written, not {type(found).__name__}")
+    return found
+
+
+def built(kind: type[T], document: Any) -> T:
+    """Make a dataclass of what was stored of one, each value of its declared type.
+
+    Raises KeyError, TypeError or ValueError. What stands in a field of its own kind is built by whoever calls.
+    """
+    for entry in fields(kind):  # type: ignore[arg-type] # every T here is a dataclass
+        fits = _FITS.get(str(entry.type))
+        if fits is not None and entry.name in document and not fits(document[entry.name]):
+            raise ValueError(f"{entry.name} is no {entry.type}")
+    return kind(**document)
+
+
+def _number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _all(kind: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda values: isinstance(values, list | tuple) and all(map(kind, values))
+
+
+def _mapping(kind: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda values: isinstance(values, dict) and all(map(kind, values.values()))
+
+
+def _or_none(kind: Callable[[object], bool]) -> Callable[[object], bool]:
+    return lambda value: value is None or kind(value)
+
+
+def _whole(value: object) -> bool:
+    return type(value) is int
+
+
+def _text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+# By the annotation as it is written in jobs and core; one that is not here is not checked.
+_FITS: dict[str, Callable[[object], bool]] = {
+    "int": _whole,
+    "int | None": _or_none(_whole),
+    "float": _number,
+    "float | None": _or_none(_number),
+    "str": _text,
+    "str | None": _or_none(_text),
+    "bool": lambda value: isinstance(value, bool),
+    "Wish | None": lambda value: value in {None, "hold", "cancel"},
+    "tuple[str, ...]": _all(_text),
+    "tuple[int, ...]": _all(_whole),
+    "tuple[float, ...]": _all(_number),
+    "Mapping[str, str]": _mapping(_text),
+    "Mapping[str, float]": _mapping(_number),
+}
 
 
 def state_name(state: JobState | RunState) -> str:
@@ -64,16 +129,16 @@ def state_json(state: JobState | RunState) -> dict[str, Any]:
 @lru_cache(maxsize=4_096)
 def job_state(name: str, detail: str) -> JobState:
     """Rebuild a job's state; raises KeyError, TypeError or ValueError for columns no state gives."""
-    return _JOB_STATES[name](**load(detail))
+    return built(_JOB_STATES[name], load_object(detail))
 
 
 @lru_cache(maxsize=4_096)
 def run_state(name: str, detail: str) -> RunState:
     """Rebuild a run's state; raises KeyError, TypeError or ValueError for columns no state gives."""
-    fields_of_state = load(detail)
+    fields_of_state = load_object(detail)
     if name == "ended":
         fields_of_state["outcome"] = Outcome(fields_of_state["outcome"])
-    return _RUN_STATES[name](**fields_of_state)
+    return built(_RUN_STATES[name], fields_of_state)
 
 
 def spec_columns(spec: JobSpec) -> dict[str, Any]:
@@ -83,8 +148,18 @@ def spec_columns(spec: JobSpec) -> dict[str, Any]:
     return {**columns, "spec": dump(rest)}
 
 
-def spec(row: Row[Any]) -> JobSpec:
-    """Rebuild a job's definition from its columns."""
+def changed_columns(stored: str, spec: JobSpec, names: Collection[str]) -> dict[str, Any]:
+    """Return the columns to write when the fields ``names`` are as in ``spec`` now; ``stored`` is the column so far.
+
+    What is not named stays as it was stored, also where :func:`spec` reads it as another number.
+    """
+    columns = {name: getattr(spec, name) for name in names if name in _SPEC_COLUMNS}
+    rest = {name: getattr(spec, name) for name in names if name not in _SPEC_COLUMNS}
+    return {**columns, "spec": dump({**load(stored), **rest})} if rest else columns
+
+
+def spec(row: Row[Any]) -> tuple[JobSpec, tuple[str, ...]]:
+    """Rebuild a job's definition from its columns, its numbers in their ranges; and say which were not."""
     return _spec(row.name, row.role, row.weight, row.target_step, row.not_before, row.deadline, row.spec)
 
 
@@ -97,28 +172,33 @@ def _spec(
     not_before: int | None,
     deadline: int | None,
     rest: str,
-) -> JobSpec:
-    other = load(rest)
+) -> tuple[JobSpec, tuple[str, ...]]:
+    other = load_object(rest)
     for tuples in ("command", "pools", "device_speedup"):
         other[tuples] = tuple(other[tuples])
-    other["needs"] = Needs(**other["needs"])
-    other["mixture"] = Mixture(**other["mixture"])
-    other["gate"] = Gate(**other["gate"]) if other["gate"] else None
-    return JobSpec(
-        name=name,
-        role=role,
-        weight=weight,
-        target_step=target_step,
-        not_before=not_before,
-        deadline=deadline,
-        **other,
-    )
+    other["needs"] = built(Needs, other["needs"])
+    other["mixture"] = built(Mixture, other["mixture"])
+    other["stall"] = built(Stall, other.get("stall", {}))  # rows of older versions have none
+    other["gate"] = built(Gate, other["gate"]) if other["gate"] else None
+    other["code"] = built(Code, other["code"]) if other.get("code") else None  # likewise
+    own = {
+        "name": name,
+        "role": role,
+        "weight": weight,
+        "target_step": target_step,
+        "not_before": not_before,
+        "deadline": deadline,
+    }
+    return bounded(built(JobSpec, {**other, **own}))
 
 
 @lru_cache(maxsize=1_024)
 def devices(text: str) -> tuple[int, ...]:
     """Read a lane's device numbers."""
-    return tuple(load(text))
+    found = load(text)
+    if not _FITS["tuple[int, ...]"](found):
+        raise ValueError("the devices of a lane are a list of whole numbers")
+    return tuple(found)
 
 
 def _plain(value: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""Counts: how many jobs are in each state and how many sessions are live, read in a millisecond."""
+"""Counts: jobs by state and live sessions, read in a millisecond; and what monitoring counts over whole tables."""
 
 from __future__ import annotations
 
@@ -7,13 +7,33 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import func, select
 
-from scheduler.store.schema import jobs, runs
+from scheduler.store.schema import checkpoints, jobs, lanes, ledger, outbox, runs
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-_JOBS = select(jobs.c.state, func.count().label("many")).group_by(jobs.c.state)
+_JOBS = select(jobs.c.state, func.count().label("many")).where(jobs.c.removed_at.is_(None)).group_by(jobs.c.state)
 _LIVE = select(func.count()).select_from(runs).where(runs.c.state != "ended")
+_OPEN = (
+    select(jobs.c.name, jobs.c.done_step, jobs.c.target_step)
+    .where(jobs.c.state.in_(("queued", "active", "held")))
+    .order_by(jobs.c.position)
+)
+_OUTCOMES = (
+    select(runs.c.pool, lanes.c.outcome, func.count())
+    .join_from(runs, lanes)
+    .where(lanes.c.outcome.is_not(None))
+    .group_by(runs.c.pool, lanes.c.outcome)
+    .order_by(runs.c.pool, lanes.c.outcome)
+)
+_CHECKPOINTS = select(checkpoints.c.state, func.count()).group_by(checkpoints.c.state).order_by(checkpoints.c.state)
+_SPENT = (
+    select(ledger.c.pool, func.sum(ledger.c.ends_at - ledger.c.starts_at))
+    .where(ledger.c.kind == "spend")
+    .group_by(ledger.c.pool)
+    .order_by(ledger.c.pool)
+)
+_WAITING = select(func.count()).select_from(outbox).where(outbox.c.sent_at.is_(None))
 
 
 def jobs_by_state(tx: Connection) -> Counter[str]:
@@ -24,3 +44,29 @@ def jobs_by_state(tx: Connection) -> Counter[str]:
 def live_sessions(tx: Connection) -> int:
     """Return the number of runs that are reserved, submitted, running or stopping."""
     return int(tx.execute(_LIVE).scalar_one())
+
+
+def progress(tx: Connection) -> list[tuple[str, int, int]]:
+    """Return (name, checkpointed steps, target steps) of every open job, in queue order."""
+    return [(row[0], row[1], row[2]) for row in tx.execute(_OPEN)]
+
+
+def lanes_by_outcome(tx: Connection) -> dict[tuple[str, str], int]:
+    """Return how many lanes ended, by pool and outcome."""
+    return {(row[0], row[1]): row[2] for row in tx.execute(_OUTCOMES)}
+
+
+def checkpoints_by_state(tx: Connection) -> dict[str, int]:
+    """Return how many checkpoints are good, quarantined and expired."""
+    return {row[0]: row[1] for row in tx.execute(_CHECKPOINTS)}
+
+
+def spent_seconds(tx: Connection) -> dict[str, int]:
+    """Return the seconds of all settled sessions by pool, as they were settled; later corrections do not count."""
+    return {row[0]: int(row[1]) for row in tx.execute(_SPENT)}
+
+
+def letters_waiting(tx: Connection) -> int:
+    """Return how many messages are not delivered yet."""
+    count: int = tx.execute(_WAITING).scalar_one()
+    return count

@@ -7,16 +7,21 @@ enough: our writers are serial, so none ever has to be repeated, as it would hav
 
 from __future__ import annotations
 
+import errno
+import os
 import sqlite3
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
+from sqlalchemy.exc import ArgumentError, DBAPIError, InvalidRequestError, NoSuchModuleError
 
+from config.database_address import shown_address
 from scheduler.store.errors import (
+    CORRUPT_REMEDY,
     DatabaseBusy,
     DatabaseCorrupt,
     DatabaseFull,
@@ -31,7 +36,6 @@ from scheduler.store.errors import (
     StoreFailure,
     translated,
 )
-from scheduler.store.prepared import PreparingConnection
 from scheduler.store.schema import REVISIONS
 
 if TYPE_CHECKING:
@@ -40,6 +44,8 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection, Engine
     from sqlalchemy.engine import URL
+
+    from scheduler.store.damage import Damage
 
 __all__ = [
     "Database",
@@ -63,8 +69,12 @@ __all__ = [
 _WRITER_LOCK = 0x5C4ED
 """Key of the advisory lock on PostgreSQL; such locks are private to a database."""
 
-_IDLE_MAX = 2
-"""So many connections to SQLite are kept as they are: to begin one anew costs as much as reading a few rows."""
+_OF_DAMAGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, InvalidRequestError)
+"""What stumbles over a value that nobody can have written. The last one: a row is missing, or there twice."""
+
+_PLAIN = {"builtins", "json.decoder", "scheduler.store.schema"}
+_DAMAGE_MAX = 100
+_EXPLAINED_MAX = 1_000
 
 _BEGIN_WRITE = {"sqlite": "BEGIN IMMEDIATE", "postgresql": f"SELECT pg_advisory_xact_lock({_WRITER_LOCK})"}
 
@@ -79,70 +89,99 @@ class Database:
     def __init__(self, url: str, *, busy_seconds: float = 5.0, read_only: bool = False) -> None:
         self.url = _parsed(url)
         self.path = Path(self.url.database or "") if self.url.get_backend_name() == "sqlite" else None
-        self.where = str(self.path or self.url.render_as_string(hide_password=True))
+        self.where = str(self.path or _shown(self.url))
         self._engine = _engine(self.url, busy_seconds)
         snapshot = {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
         self._reader = self._engine.execution_options(**(snapshot if self.path is None else {}))
         self._writer = self._reader if read_only else self._engine
-        self._begin_write = None if read_only else _BEGIN_WRITE[self.url.get_backend_name()]
-        self._idle: list[PreparingConnection] = []
+        self._begin_read = None if self.path is None else "BEGIN"
+        self._begin_write = self._begin_read if read_only else _BEGIN_WRITE[self.url.get_backend_name()]
+        self._explained: set[str] = set()  # errors that no damage was behind
         if read_only and self.path is not None:
             event.listen(self._engine, "connect", _forbid_writes)
 
     def read(self) -> AbstractContextManager[Connection]:
         """One read transaction: everything read inside is of one instant. Raises StoreFailure."""
-        return self._transaction(self._reader, None) if self.path is None else self._prepared("BEGIN")
+        return self._transaction(self._reader, self._begin_read)
 
     def write(self) -> AbstractContextManager[Connection]:
         """One write transaction: committed at the end, rolled back by any exception. Raises StoreFailure."""
-        begin = self._begin_write
-        return self._transaction(self._writer, begin) if self.path is None else self._prepared(begin or "BEGIN")
+        return self._transaction(self._writer, self._begin_write)
 
     def close(self) -> None:
         """Close all connections; the object may be used again."""
-        while self._idle:
-            self._idle.pop().close()
         self._engine.dispose()
+
+    def connected(self, engine: Engine) -> AbstractContextManager[Connection]:
+        """A connection of ours; a test library may have faster ones."""
+        return engine.connect()
 
     @contextmanager
     def _transaction(self, engine: Engine, begin: str | None) -> Iterator[Connection]:
         # Begun by hand: a listener for the engine's "begin" would slow every statement down by a tenth.
         try:
-            with engine.connect() as tx:
+            with self.connected(engine) as tx:
                 if begin is not None:
                     tx.exec_driver_sql(begin)
                 yield tx
                 tx.commit()
         except (DBAPIError, sqlite3.Error) as error:
             self._raise_translated(error)
-
-    @contextmanager
-    def _prepared(self, begin: str) -> Iterator[Connection]:
-        """Yield a connection to SQLite, the one that was used last if nobody has it."""
-        try:
-            try:
-                direct = self._idle.pop()
-            except IndexError:
-                direct = PreparingConnection(self._engine)
-            try:
-                direct.driver.execute(begin)
-                yield direct
-                direct.commit()
-            except BaseException:
-                direct.close()  # which rolls back
-                raise
-        except (DBAPIError, sqlite3.Error) as error:
-            self._raise_translated(error)
-        if len(self._idle) < _IDLE_MAX:
-            self._idle.append(direct)
-        else:
-            direct.close()
+        except _OF_DAMAGE as error:
+            self._raise_explained(error)
 
     def _raise_translated(self, error: DBAPIError | sqlite3.Error) -> NoReturn:
         failure = translated(error, self.where, self.path)
         if failure is None:
-            raise error
+            self._raise_explained(error)
         raise failure from error
+
+    def _raise_explained(self, error: Exception) -> NoReturn:
+        found = self.explain(error)
+        if found is None:
+            raise error
+        raise found from error
+
+    def explain(self, error: BaseException) -> DatabaseCorrupt | None:
+        """Return which damaged rows may be behind an error that nobody expected; None when every row is whole.
+
+        All rows are read for that, but for the same error only once.
+        """
+        if isinstance(error, OSError):
+            stumbled = error.errno == errno.EOVERFLOW  # a time that no calendar knows
+        else:
+            stumbled = isinstance(error, (*_OF_DAMAGE, DBAPIError, sqlite3.Error))
+        if not stumbled:
+            return None
+        # Errors of other modules that are kinds of these say themselves what a person has to do.
+        if isinstance(error, ValueError | LookupError) and type(error).__module__ not in _PLAIN:
+            return None
+        words = f"{type(error).__name__}: {error}"[:500]
+        if words in self._explained:
+            return None
+        found = self.damage(_DAMAGE_MAX)
+        if not found:
+            if len(self._explained) < _EXPLAINED_MAX:
+                self._explained.add(words)
+            return None
+        more = f", and {len(found) - 1} more" if len(found) > 1 else ""
+        more = f", and {_DAMAGE_MAX - 1} more at least" if len(found) == _DAMAGE_MAX else more
+        return DatabaseCorrupt("database is damaged", self.where, f"{found[0]}{more}", CORRUPT_REMEDY)
+
+    def damage(self, most: int | None = None) -> list[Damage]:
+        """Return the damaged rows, the first ``most`` of them if asked. Raises StoreFailure."""
+        from scheduler.store.damage import find_in_file, find_in_server
+
+        try:
+            if self.path is not None:
+                return list(islice(find_in_file(str(self.path)), most))
+            with self._reader.connect() as tx:
+                return list(islice(find_in_server(tx), most))
+        except (DBAPIError, sqlite3.Error) as error:
+            failure = translated(error, self.where, self.path)
+            if failure is None:
+                raise
+            raise failure from error
 
 
 def open_database(url: str, *, create: bool = False, read_only: bool = False) -> Database:
@@ -179,6 +218,7 @@ def upgrade(url: str) -> tuple[str | None, str]:
     database = Database(url)
     if database.path is not None:
         _make_folder(database.path.parent)
+        _make_file(database.path)
     try:
         with database.write() as tx:
             found = revision(tx, database.where)
@@ -228,10 +268,20 @@ def _migrate(tx: Connection) -> None:
 
 def _make_folder(folder: Path) -> None:
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     except OSError as error:
         why = error.strerror or str(error)
         raise DatabaseUnreachable("no folder for the database", str(folder), why, "Make it, or give another") from None
+
+
+def _make_file(path: Path) -> None:
+    """Make a missing file for its owner alone, whatever the mask; SQLite gives the files beside it the same rights."""
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        return
+    except OSError:
+        return  # SQLite tells better what is wrong with the place
 
 
 def _parsed(url: str) -> URL:
@@ -240,12 +290,16 @@ def _parsed(url: str) -> URL:
     except ArgumentError:
         # The URL may hold a password, so it is not repeated.
         raise StoreFailure("bad database URL", "the configuration", "it cannot be parsed", _URL_HELP) from None
-    where = parsed.render_as_string(hide_password=True)
+    where = _shown(parsed)
     if parsed.get_backend_name() not in _TABLES:
         raise StoreFailure("bad database URL", where, "neither SQLite nor PostgreSQL", _URL_HELP)
     if parsed.get_backend_name() == "sqlite" and parsed.database in {None, "", ":memory:"}:
         raise StoreFailure("bad database URL", where, "it names no file", _URL_HELP)
     return parsed
+
+
+def _shown(url: URL) -> str:
+    return shown_address(url.render_as_string(hide_password=False))
 
 
 _URL_HELP = "Use sqlite:////folder/scheduler.db or postgresql+psycopg://user@host/name"
@@ -267,7 +321,7 @@ def _engine(url: URL, busy_seconds: float) -> Engine:
         try:
             engine = create_engine(url, connect_args=connect, pool_pre_ping=True)
         except (ModuleNotFoundError, NoSuchModuleError) as error:
-            where = url.render_as_string(hide_password=True)
+            where = _shown(url)
             remedy = "Install the extra `postgres`, and write the URL as postgresql+psycopg://"
             raise StoreFailure("no PostgreSQL driver", where, str(error), remedy) from None
     return engine

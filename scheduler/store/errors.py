@@ -115,7 +115,7 @@ def translated(error: DBAPIError | sqlite3.Error, where: str, path: Path | None)
 
 
 _FULL_REMEDY = "Make room on the disk and try again; nothing that was committed is lost"
-_CORRUPT_REMEDY = "Run `schedctl db verify`, then restore the newest backup with `schedctl db restore`"
+CORRUPT_REMEDY = "Run `schedctl db verify`, then restore the newest backup with `schedctl db restore`"
 _BUSY_REMEDY = "Try again; if it stays so, look for a program that holds the database open"
 _READ_ONLY_REMEDY = "Check the owner and the mode of the file and of its folder, and how the disk is mounted"
 _LEAST_FREE_BYTES = 65_536
@@ -138,7 +138,7 @@ def _of_sqlite(error: sqlite3.Error, where: str, path: Path | None) -> StoreFail
         case "READONLY":
             return DatabaseReadOnly("database is read-only", where, why, _READ_ONLY_REMEDY)
         case "CORRUPT" | "NOTADB":
-            return DatabaseCorrupt("database is damaged", where, why, _CORRUPT_REMEDY)
+            return DatabaseCorrupt("database is damaged", where, why, CORRUPT_REMEDY)
         case "CANTOPEN" | "PERM" | "AUTH":
             if path is not None and path.exists() and not os.access(path.parent, os.W_OK):
                 return DatabaseReadOnly("database is read-only", where, why, _READ_ONLY_REMEDY)

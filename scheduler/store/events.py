@@ -85,7 +85,7 @@ def tail(
     rows = tx.execute(query, asked).all()
     if not after_id:
         rows = rows[::-1]
-    return [Event(row.id, row.at, row.kind, row.subject, row.by, codec.load(row.data)) for row in rows]
+    return [Event(row.id, row.at, row.kind, row.subject, row.by, codec.load_object(row.data)) for row in rows]
 
 
 @lru_cache(maxsize=64)

@@ -6,12 +6,13 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from sqlalchemy import bindparam, case, func, insert, select, update
+from sqlalchemy import bindparam, delete, func, insert, select, update
 
-from scheduler.core.job import Queued
+from scheduler.core.job import Queued, add_again
+from scheduler.core.job import remove as gone
 from scheduler.store import codec, events
 from scheduler.store.errors import Stale, StoreFailure
-from scheduler.store.schema import jobs
+from scheduler.store.schema import jobs, rates
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -23,11 +24,14 @@ if TYPE_CHECKING:
 
 
 class DuplicateJob(StoreFailure):
-    """The name is taken; names are never reused, because checkpoints and attempts carry them."""
+    """The name is taken; only that of a removed job may be used again, because checkpoints and attempts carry it."""
 
     def __init__(self, name: str) -> None:
         why = "a job of this name exists"
-        super().__init__("job not added", name, why, "Choose another name, or change the job with `schedctl queue`")
+        remedy = (
+            f"Choose another name, or change that job: `schedctl queue edit {name}`, `schedctl queue remove {name}`"
+        )
+        super().__init__("job not added", name, why, remedy)
         self.name = name
 
 
@@ -57,7 +61,8 @@ class JobRecord:
     """A job as stored.
 
     ``attempts`` counts launches, ``failures`` consecutive failed runs, ``done_step`` checkpointed steps;
-    ``checkpoint`` is the manifest key they are in. ``position`` is its place in the queue, from 1.
+    ``checkpoint`` is the manifest key they are in. ``position`` is its place in the queue, from 1. ``faults`` say which
+    numbers of the definition an older version let in; ``spec`` has the nearest possible ones, which are not used.
     """
 
     spec: JobSpec
@@ -69,16 +74,19 @@ class JobRecord:
     last_pool: str | None
     created_at: int
     position: int
+    faults: tuple[str, ...] = ()
+    removed_at: int | None = None  # out of the queue since then
+    fenced_attempt: int = 0  # what attempts up to this one saved is of a removed job of this name
 
 
-_ALL = select(jobs).order_by(jobs.c.position, jobs.c.name)
+_IN_QUEUE = jobs.c.removed_at.is_(None)
+_EVERY = select(jobs).order_by(jobs.c.position, jobs.c.name)
+_ALL = _EVERY.where(_IN_QUEUE)
 _FIRST_ADDED = select(func.min(jobs.c.created_at))
 _ONE = select(jobs).where(jobs.c.name == bindparam("name"))
-_NAMES = select(jobs.c.name)
-_LAST = select(
-    func.coalesce(func.max(jobs.c.position), 0),
-    func.count(case((jobs.c.name == bindparam("name"), 1))),
-)
+_SPEC = select(jobs.c.spec).where(jobs.c.name == bindparam("name"))
+_NAMES = select(jobs.c.name).where(_IN_QUEUE)
+_LAST = select(func.coalesce(func.max(jobs.c.position), 0))
 _INSERT = insert(jobs)
 _GUARDED = (
     update(jobs)
@@ -102,7 +110,12 @@ _PROGRESS = (
     .values(done_step=bindparam("step"), checkpoint=bindparam("key"))
 )
 _FORWARD = _PROGRESS.where(jobs.c.done_step <= bindparam("step"))
-_COUNT = select(func.count()).select_from(jobs)
+_COUNT = select(func.count()).select_from(jobs).where(_IN_QUEUE)
+_REMOVE = (
+    update(jobs).where(jobs.c.name == bindparam("b_name")).values(removed_at=bindparam("new_removed_at"), position=0)
+)
+_FORGET_RATES = delete(rates).where(rates.c.job == bindparam("b_name"))
+_TAKE_OVER = update(jobs).where(jobs.c.name == bindparam("b_name"))
 _MOVE_DOWN = (
     update(jobs)
     .where(jobs.c.position >= bindparam("first"), jobs.c.position < bindparam("last"))
@@ -115,49 +128,72 @@ _MOVE_UP = (
 )
 
 
-def add(tx: Connection, spec: JobSpec, now: int, by: str = "cli") -> JobRecord:
-    """Put a new job at the end of the queue. Raises DuplicateJob."""
-    last, taken = tx.execute(_LAST, {"name": spec.name}).one()
-    if taken:
+def add(tx: Connection, spec: JobSpec, now: int, by: str = "cli", *, go_on: bool = False) -> JobRecord:
+    """Put a new job at the end of the queue. Raises DuplicateJob.
+
+    One with the name of a removed job counts its attempts on, so that no launch key and no manifest is ever made twice.
+    It begins anew, and what the removed one saved is fenced off; or it goes on from that, if ``go_on`` says so.
+    """
+    known = find(tx, spec.name)
+    last: int = tx.execute(_LAST).scalar_one()
+    if known is not None and known.removed_at is None:
         raise DuplicateJob(spec.name)
-    state = Queued(now)
-    record = JobRecord(spec, state, 0, 0, 0, None, None, now, last + 1)
-    row = {
-        **codec.spec_columns(spec),
-        "state": codec.state_name(state),
-        "state_detail": codec.state_detail(state),
-        "attempts": 0,
-        "failures": 0,
-        "done_step": 0,
-        "created_at": now,
-        "position": record.position,
-    }
-    tx.execute(_INSERT, row)
-    events.append(tx, "job.added", spec.name, now, by, to=codec.state_json(state), spec=spec)
-    return record
+    fresh = {"failures": 0, "created_at": now, "position": last + 1, "removed_at": None}
+    if known is None:
+        state = Queued(now)
+        before = {}
+        counts = {"attempts": 0, "done_step": 0, "checkpoint": None, "last_pool": None}
+        tx.execute(_INSERT, {"name": spec.name, **_columns(spec, state), **counts, **fresh})
+    else:
+        state = add_again(known.state, now)
+        before = {"from": codec.state_json(known.state)}
+        anew = {"done_step": 0, "checkpoint": None, "last_pool": None, "fenced_attempt": known.attempts}
+        values = {**_columns(spec, state), **fresh, **({} if go_on else anew)}
+        tx.execute(_TAKE_OVER.values(**values), {"b_name": spec.name})
+        if not go_on:
+            tx.execute(_FORGET_RATES, {"b_name": spec.name})
+    data = {**before, "to": codec.state_json(state), "spec": spec}
+    events.write(tx, "job.added", spec.name, now, by, data)
+    return get(tx, spec.name)
+
+
+def _columns(spec: JobSpec, state: JobState) -> dict[str, Any]:
+    definition = {name: value for name, value in codec.spec_columns(spec).items() if name != "name"}
+    return {**definition, "state": codec.state_name(state), "state_detail": codec.state_detail(state)}
+
+
+def remove(tx: Connection, name: str, now: int, by: str) -> None:
+    """Take a job without a session out of the queue; event ``job.remove``. Raises UnknownJob, IllegalArrow."""
+    record = get(tx, name)
+    change_state(tx, name, record.state, gone(record.state, by, now), "remove", now, by)
+    tx.execute(_MOVE_UP, {"first": record.position, "last": tx.execute(_LAST).scalar_one()})
+    tx.execute(_REMOVE, {"b_name": name, "new_removed_at": now})
 
 
 def get(tx: Connection, name: str) -> JobRecord:
-    """Return one job. Raises UnknownJob."""
-    row = tx.execute(_ONE, {"name": name}).one_or_none()
-    if row is None:
+    """Return one job of the queue. Raises UnknownJob."""
+    record = find(tx, name)
+    if record is None or record.removed_at is not None:
         from difflib import get_close_matches
 
         names = list(tx.execute(_NAMES).scalars())
         raise UnknownJob(name, tuple(get_close_matches(name, names)))
-    return _record(row)
+    return record
 
 
 def find(tx: Connection, name: str) -> JobRecord | None:
-    """Return one job, or None when there is none of that name."""
+    """Return one job, removed or not, or None when there never was one of that name."""
     row = tx.execute(_ONE, {"name": name}).one_or_none()
     return None if row is None else _record(row)
 
 
-def everything(tx: Connection, states: Collection[str] | None = None) -> list[JobRecord]:
-    """Return all jobs, or those in the named states (``"queued"``, ``"active"``...), in queue order."""
+def everything(tx: Connection, states: Collection[str] | None = None, *, removed: bool = False) -> list[JobRecord]:
+    """Return all jobs, or those in the named states (``"queued"``, ``"active"``...), in queue order.
+
+    ``removed`` adds those that were taken out of the queue.
+    """
     if states is None:
-        return [_record(row) for row in tx.execute(_ALL)]
+        return [_record(row) for row in tx.execute(_EVERY if removed else _ALL)]
     unknown = set(states).difference(codec.JOB_STATES)
     if unknown:
         raise ValueError(f"no job state is called {', '.join(sorted(unknown))}")
@@ -212,20 +248,24 @@ def change_state(
 
 
 def change_spec(tx: Connection, name: str, now: int, by: str, **fields: Any) -> JobRecord:
-    """Change fields of the definition, or ``position`` (from 1; the others make way); event ``job.changed``.
+    """Change fields of the definition, or ``position`` (from 1; the others make way).
+
+    Event ``job.changed``, or ``job.code`` where its code alone is another.
 
     Raises UnknownJob, and TypeError for a field a definition does not have. The name cannot be changed.
     """
     record = get(tx, name)
     position = fields.pop("position", None)
     old = {field: getattr(record.spec, field) for field in fields if hasattr(record.spec, field)}
-    changed = replace(record, spec=replace(record.spec, **{**fields, "name": name}))
-    tx.execute(update(jobs).where(jobs.c.name == name).values(codec.spec_columns(changed.spec)))
+    changed = replace(record.spec, **{**fields, "name": name})
+    if fields:
+        stored = tx.execute(_SPEC, {"name": name}).scalar_one()
+        tx.execute(update(jobs).where(jobs.c.name == name).values(codec.changed_columns(stored, changed, fields)))
     if position is not None:
-        changed = replace(changed, position=_move(tx, record, position))
-        old, fields = {**old, "position": record.position}, {**fields, "position": changed.position}
-    events.append(tx, "job.changed", name, now, by, old=old, new=fields)
-    return changed
+        old, fields = {**old, "position": record.position}, {**fields, "position": _move(tx, record, position)}
+    kind = "job.code" if fields.keys() == {"code"} else "job.changed"
+    events.append(tx, kind, name, now, by, old=old, new=fields)
+    return get(tx, name)
 
 
 def note_launch(tx: Connection, name: str, pool: str) -> int:
@@ -259,8 +299,9 @@ def _move(tx: Connection, record: JobRecord, position: int) -> int:
 
 @lru_cache(maxsize=4_096)
 def _record(row: Row[Any]) -> JobRecord:
+    spec, faults = codec.spec(row)
     return JobRecord(
-        spec=codec.spec(row),
+        spec=spec,
         state=codec.job_state(row.state, row.state_detail),
         attempts=row.attempts,
         failures=row.failures,
@@ -269,4 +310,7 @@ def _record(row: Row[Any]) -> JobRecord:
         last_pool=row.last_pool,
         created_at=row.created_at,
         position=row.position,
+        faults=faults,
+        removed_at=row.removed_at,
+        fenced_attempt=row.fenced_attempt or 0,
     )

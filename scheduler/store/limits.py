@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from sqlalchemy import bindparam, delete, insert, select, update
@@ -45,7 +45,19 @@ _CLOSE_AGAIN = (
     .values(until=bindparam("new_until"), why=bindparam("new_why"), at=bindparam("new_at"))
 )
 _OPEN = delete(closures_table).where(closures_table.c.pool == bindparam("b_pool"))
-_CLOSURES = select(closures_table.c.pool, closures_table.c.until, closures_table.c.why)
+_CLOSURES = select(closures_table.c.pool, closures_table.c.until, closures_table.c.why, closures_table.c.at).order_by(
+    closures_table.c.pool
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Closure:
+    """A pool that is closed since ``at`` until an instant, or (None) until it is opened."""
+
+    pool: str
+    until: int | None
+    why: str
+    at: int
 
 
 def observe(tx: Connection, pool: str, limit: ObservedLimit) -> None:
@@ -81,11 +93,25 @@ def observed(tx: Connection) -> dict[str, tuple[ObservedLimit, ...]]:
 
 
 def close_pool(tx: Connection, pool: str, until: int | None, why: str, now: int, by: str = "daemon") -> None:
-    """Keep a pool unused until an instant, or (None) until it is opened; event ``pool.closed``."""
-    news = {"b_pool": pool, "new_until": until, "new_why": why, "new_at": now}
+    """Keep a pool unused until an instant, or (None) until it is opened; event ``pool.closed``.
+
+    The daemon never shortens a closure that is in force: what a person closed for a week stays closed so long. One that
+    goes on for the same reason, which is told before the first colon, counts from its beginning.
+    """
+    known = next((found for found in standing(tx) if found.pool == pool), None)
+    if known is not None:
+        outlasts = known.until is None or (until is not None and until < known.until)
+        if by == "daemon" and outlasts and not (until is None and known.until is None and _same(known.why, why)):
+            return
+    at = known.at if known is not None and _same(known.why, why) else now
+    news = {"b_pool": pool, "new_until": until, "new_why": why, "new_at": at}
     if not tx.execute(_CLOSE_AGAIN, news).rowcount:
-        tx.execute(_CLOSE, {"pool": pool, "until": until, "why": why, "at": now})
+        tx.execute(_CLOSE, {"pool": pool, "until": until, "why": why, "at": at})
     events.append(tx, "pool.closed", pool, now, by, until=until, why=why)
+
+
+def _same(before: str, why: str) -> bool:
+    return before.partition(":")[0] == why.partition(":")[0]
 
 
 def open_pool(tx: Connection, pool: str, now: int, by: str = "daemon") -> None:
@@ -96,4 +122,9 @@ def open_pool(tx: Connection, pool: str, now: int, by: str = "daemon") -> None:
 
 def closures(tx: Connection) -> dict[str, tuple[int | None, str]]:
     """Return (until, why) of every closed pool, also of those whose time is over."""
-    return {row.pool: (row.until, row.why) for row in tx.execute(_CLOSURES)}
+    return {found.pool: (found.until, found.why) for found in standing(tx)}
+
+
+def standing(tx: Connection) -> list[Closure]:
+    """Return every closure by pool, also those whose time is over."""
+    return [Closure(*row) for row in tx.execute(_CLOSURES)]

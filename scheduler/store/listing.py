@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from scheduler.core.job import JobState
 
-REVISION = "0004"
+REVISION = "0006"
 """The schema revision the query is written for; with another one the engine is asked."""
 
 _STATES: dict[str, type[JobState]] = {
@@ -31,7 +31,12 @@ _STATES: dict[str, type[JobState]] = {
 _SQLITE = "sqlite:///"
 _JOBS = (
     "SELECT name, role, position, state, state_detail, weight, target_step, done_step, attempts, failures,"
-    " last_pool, not_before, deadline, created_at FROM jobs ORDER BY position, name"
+    " last_pool, not_before, deadline, created_at FROM jobs WHERE removed_at IS NULL ORDER BY position, name"
+)
+_WHOLE, _TEXT, _PERHAPS = (int,), (str,), (int, type(None))
+_TYPES: tuple[tuple[type, ...], ...] = (
+    *(_TEXT, _TEXT, _WHOLE, _TEXT, _TEXT, (int, float), _WHOLE, _WHOLE, _WHOLE, _WHOLE),
+    *((str, type(None)), _PERHAPS, _PERHAPS, _WHOLE),
 )
 _PLAN = "SELECT body FROM plans ORDER BY id DESC LIMIT 1"
 _REVISION = "SELECT version_num FROM alembic_version"
@@ -60,10 +65,25 @@ class ListedJob:
 def list_jobs(url: str, states: Collection[str] | None = None) -> list[ListedJob]:
     """Return all jobs, or those in the named states, in queue order; one consistent snapshot. Raises StoreFailure."""
     rows, plan = _from_sqlite(url) or _from_engine(url)
+    try:
+        return _listed(rows, plan, states)
+    except (AttributeError, KeyError, RecursionError, TypeError, ValueError) as error:
+        from scheduler.store.engine import open_database
+
+        damage = open_database(url, read_only=True).explain(error)
+        if damage is None:
+            raise
+        raise damage from error
+
+
+def _listed(rows: Iterable[Any], plan: str | None, states: Collection[str] | None) -> list[ListedJob]:
     waits = {entry["job"]: entry["reason"] for entry in json.loads(plan)["deferrals"]} if plan else {}
     found = []
     for row in rows:
         name, role, position, state, detail, *others = row
+        for value, kinds in zip(row, _TYPES, strict=True):
+            if type(value) not in kinds:
+                raise TypeError(f"a job with {type(value).__name__} where none is written")
         if states is None or state in states:
             listed: tuple[Any, ...] = (name, role, position, _state(state, detail), *others, waits.get(name))
             found.append(ListedJob(*listed))

@@ -86,7 +86,7 @@ def add(tx: Connection, kind: str, period: str, channel: str, body: Mapping[str,
 def pending(tx: Connection, now: int) -> list[Letter]:
     """Return the messages to send now, oldest first."""
     rows = tx.execute(_PENDING, {"now": now})
-    return [Letter(*row[:4], codec.load(row.body), *row[5:]) for row in rows]
+    return [Letter(*row[:4], codec.load_object(row.body), *row[5:]) for row in rows]
 
 
 def waits(tx: Connection, id: int) -> bool:  # noqa: A002 - the column's name
@@ -108,7 +108,7 @@ def words(tx: Connection, kind: str, period: str, channel: str) -> tuple[int | N
     The body is empty when what it said was forgotten (see :func:`empty`).
     """
     row = tx.execute(_WORDS, {"kind": kind, "period": period, "channel": channel}).first()
-    return None if row is None else (row.sent_at, codec.load(row.body))
+    return None if row is None else (row.sent_at, codec.load_object(row.body))
 
 
 def stuck(tx: Connection, attempts: int) -> list[tuple[str, str, str, int, str]]:

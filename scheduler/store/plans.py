@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import bindparam, delete, func, insert, select
 
 from scheduler.core import reasons
-from scheduler.core.plan import Deferral, Placement, Plan, Seat
+from scheduler.core.plan import Deferral, Placement, Plan, PlannedLane
 from scheduler.store import codec
 from scheduler.store.schema import plans
 
@@ -86,25 +86,23 @@ def dumped(plan: Plan) -> str:
     return codec.dump(body)
 
 
+def _placement(stored: dict[str, Any]) -> Placement:
+    lanes = stored.pop("seats") if "seats" in stored else stored["lanes"]  # rows of before they were called lanes
+    return codec.built(Placement, {**stored, "lanes": tuple(codec.built(PlannedLane, lane) for lane in lanes)})
+
+
 def loaded(body: str) -> Plan:
-    """Return the plan that :func:`dumped` wrote."""
-    document = codec.load(body)
-    return Plan(
-        made_at=document["made_at"],
-        placements=tuple(
-            Placement(
-                pool=placement["pool"],
-                start=placement["start"],
-                end=placement["end"],
-                seats=tuple(Seat(**seat) for seat in placement["seats"]),
-            )
-            for placement in document["placements"]
-        ),
-        deferrals=tuple(
-            Deferral(deferral["job"], reasons.from_json(deferral["reason"])) for deferral in document["deferrals"]
-        ),
-        value=document["value"],
-        bound=document["bound"],
-        made_by=document["made_by"],
-        warnings=tuple(document["warnings"]),
+    """Return the plan that :func:`dumped` wrote. Raises KeyError, TypeError or ValueError."""
+    document = codec.load_object(body)
+    document["placements"] = tuple(_placement(placement) for placement in document["placements"])
+    document["deferrals"] = tuple(
+        codec.built(Deferral, {**deferral, "reason": _reason(deferral["reason"])}) for deferral in document["deferrals"]
     )
+    document["warnings"] = tuple(document["warnings"])
+    return codec.built(Plan, document)
+
+
+def _reason(document: Any) -> Reason:
+    found = reasons.from_json(document)
+    codec.built(type(found), {name: value for name, value in document.items() if name not in {"code", "sentence"}})
+    return found

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, fields
-from typing import TYPE_CHECKING
+from dataclasses import asdict, dataclass, fields, replace
+from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import bindparam, insert, select, update
 
+from jobs.payload.bounds import SPEED_MAX, SPEED_MIN
 from scheduler.core.throughput import PRIOR_SIGMA, Estimate
 from scheduler.store.schema import rates
 
@@ -39,6 +40,23 @@ class RateRecord:
         return Estimate(**{name: getattr(self, name) for name in _ESTIMATED})
 
 
+def _believed(row: Any) -> RateRecord:
+    """Return a rate within what a plan can be made of: older versions stored whatever a session said."""
+    found = RateRecord(*row)
+    unfit: dict[str, Any] = {}
+    for name in ("setup_seconds", "checkpoint_seconds", "delay_seconds"):
+        if not 0 <= getattr(found, name) <= _LOST_MAX:
+            unfit[name] = max(0, min(getattr(found, name), _LOST_MAX))
+    for name in ("sigma", "setup_sigma", "checkpoint_sigma"):
+        if not 0 <= getattr(found, name) <= _SIGMA_MAX:
+            unfit[name] = _SIGMA_MAX
+    if found.samples and not SPEED_MIN <= found.steps_per_second <= SPEED_MAX:
+        unfit |= {"steps_per_second": 0.0, "sigma": PRIOR_SIGMA, "samples": 0}  # as if no speed had been measured
+    return replace(found, **unfit) if unfit else found
+
+
+_LOST_MAX = 31 * 86_400  # seconds: longer than any session
+_SIGMA_MAX = 100.0
 _ESTIMATED = tuple(field.name for field in fields(Estimate))
 _MEASURED = (*_ESTIMATED, "at")
 _ALL = select(rates).order_by(rates.c.job, rates.c.pool)
@@ -54,18 +72,18 @@ _UPDATE = (
 
 def everything(tx: Connection) -> dict[tuple[str, str], RateRecord]:
     """Return all rates by job and pool."""
-    return {(row.job, row.pool): RateRecord(*row) for row in tx.execute(_ALL)}
+    return {(row.job, row.pool): _believed(row) for row in tx.execute(_ALL)}
 
 
 def of_job(tx: Connection, job: str) -> list[RateRecord]:
     """Return what was measured of one job, by pool."""
-    return [RateRecord(*row) for row in tx.execute(_OF_JOB, {"job": job})]
+    return [_believed(row) for row in tx.execute(_OF_JOB, {"job": job})]
 
 
 def get(tx: Connection, job: str, pool: str) -> RateRecord | None:
     """Return what was measured of one job on one pool, or None."""
     row = tx.execute(_ONE, {"job": job, "pool": pool}).one_or_none()
-    return None if row is None else RateRecord(*row)
+    return None if row is None else _believed(row)
 
 
 def put(tx: Connection, record: RateRecord) -> None:

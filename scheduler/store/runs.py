@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import sqlalchemy as sa
 from sqlalchemy import bindparam, false, select, true, update
 
+from jobs.lane_report import LaneReport, kept_report
 from scheduler.core.run import Ended, Lane, Outcome, Run
 from scheduler.store import codec, events
 from scheduler.store.errors import Stale, StoreFailure
@@ -30,6 +32,20 @@ class UnknownRun(StoreFailure):
         self.key = key
 
 
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """Where an attempt of a job was made: which lane of which run, launched at ``planned_start`` (UTC seconds)."""
+
+    run: str
+    lane: int
+    planned_start: int
+
+
+_ATTEMPTS = (
+    select(lanes.c.attempt, lanes.c.run, lanes.c.lane, runs.c.planned_start)
+    .join_from(lanes, runs)
+    .where(lanes.c.job == bindparam("job"))
+)
 _BOTH = select(
     runs.c.key,
     runs.c.pool,
@@ -47,6 +63,7 @@ _BOTH = select(
     lanes.c.end_step,
     lanes.c.error_class,
     lanes.c.message,
+    lanes.c.code,
 ).join_from(runs, lanes)
 _OLDEST_FIRST = _BOTH.order_by(runs.c.reserved_at, runs.c.key, lanes.c.lane)
 _NEWEST_FIRST = _BOTH.order_by(runs.c.reserved_at.desc(), runs.c.key.desc(), lanes.c.lane)
@@ -92,8 +109,19 @@ _LIVE_HEARTBEATS = (
     .where(lanes.c.live == true(), lanes.c.heartbeat.is_not(None))
     .order_by(lanes.c.run, lanes.c.lane)
 )
-_HEARTBEATS = select(lanes.c.run, lanes.c.lane, lanes.c.heartbeat).where(
+_HEARTBEATS = select(lanes.c.run, lanes.c.lane, lanes.c.job, lanes.c.heartbeat).where(
     lanes.c.run.in_(bindparam("keys", expanding=True)), lanes.c.heartbeat.is_not(None)
+)
+_OF_JOB = select(lanes).where(lanes.c.job == bindparam("job"), lanes.c.outcome.is_not(None))
+_GOOD_REPORTS = (
+    select(lanes.c.run, lanes.c.lane, lanes.c.job, lanes.c.heartbeat)
+    .where(
+        lanes.c.job == bindparam("job"),
+        lanes.c.outcome.in_([Outcome.FINISHED, Outcome.YIELDED, Outcome.PREEMPTED]),
+        lanes.c.heartbeat.is_not(None),
+    )
+    .order_by(lanes.c.attempt.desc())
+    .limit(3)
 )
 
 
@@ -105,7 +133,6 @@ def insert(tx: Connection, run: Run, now: int, planned: Mapping[str, Any] | None
     """
     if not run.lanes:
         raise ValueError(f"run {run.key} has no lane")
-    ended = isinstance(run.state, Ended)
     row = {
         "key": run.key,
         "pool": run.pool,
@@ -129,17 +156,18 @@ def insert(tx: Connection, run: Run, now: int, planned: Mapping[str, Any] | None
                 "attempt": lane.attempt,
                 "devices": codec.dump(lane.devices),
                 "restore_step": lane.restore_step,
-                "live": not ended and lane.outcome is None,
+                "live": not isinstance(run.state, Ended) and lane.outcome is None,
                 "outcome": lane.outcome,
                 "end_step": lane.end_step,
                 "error_class": lane.error_class,
                 "message": lane.message,
+                "code": lane.code,
             }
             for lane in run.lanes
         ],
     )
-    jobs = [lane.job for lane in run.lanes]
-    events.append(tx, "run.reserved", run.key, now, to=codec.state_json(run.state), pool=run.pool, jobs=jobs)
+    to, jobs = codec.state_json(run.state), [lane.job for lane in run.lanes]
+    events.append(tx, "run.reserved", run.key, now, to=to, pool=run.pool, jobs=jobs)
 
 
 def get(tx: Connection, key: str) -> Run:
@@ -197,12 +225,25 @@ def ended_before(tx: Connection, end: int) -> set[str]:
     return set(tx.execute(_ENDED_BEFORE, {"end": end}).scalars())
 
 
+def attempts(tx: Connection, job: str) -> dict[int, Attempt]:
+    """Return where each attempt of a job was made, by its number."""
+    return {row.attempt: Attempt(row.run, row.lane, row.planned_start) for row in tx.execute(_ATTEMPTS, {"job": job})}
+
+
+def given(tx: Connection, key: str, job: str) -> list[str] | None:
+    """Return the manifests that a lane was told it may start from; None when that was not written down."""
+    for event in events.tail(tx, limit=1, kinds=["run.submit"], subject=key):
+        told = event.data.get("restore")
+        return None if told is None else list(told.get(job, ()))
+    return None
+
+
 def planned(tx: Connection, key: str) -> dict[str, Any] | None:
     """Return what was stored as ``planned`` with a run. Raises UnknownRun."""
     row = tx.execute(select(runs.c.planned).where(runs.c.key == key)).one_or_none()
     if row is None:
         raise UnknownRun(key)
-    return None if row.planned is None else dict(codec.load(row.planned))
+    return None if row.planned is None else codec.load_object(row.planned)
 
 
 def change_state(
@@ -276,16 +317,33 @@ def close_lane(
 
 
 def note_heartbeat(tx: Connection, key: str, index: int, heartbeat: Mapping[str, Any]) -> None:
-    """Keep the newest heartbeat of a lane; nothing happens when the lane is unknown."""
+    """Keep the newest heartbeat or last word of a lane; nothing happens when the lane is unknown."""
     tx.execute(_HEARTBEAT, {"b_key": key, "b_lane": index, "new_heartbeat": codec.dump(dict(heartbeat))})
 
 
-def heartbeats(tx: Connection, keys: Collection[str]) -> dict[tuple[str, int], dict[str, Any]]:
-    """Return the newest heartbeats of the given runs, by launch key and lane."""
+def heartbeats(tx: Connection, keys: Collection[str]) -> dict[tuple[str, int], LaneReport]:
+    """Return the newest heartbeats of the given runs, by launch key and lane; none where what was kept is none.
+
+    Older versions kept them as they were told, so they are read like any other.
+    """
     if not keys:
         return {}
-    rows = tx.execute(_HEARTBEATS, {"keys": list(keys)})
-    return {(row.run, row.lane): codec.load(row.heartbeat) for row in rows}
+    return {(said.run, said.lane): said for said in _reports(tx.execute(_HEARTBEATS, {"keys": list(keys)}))}
+
+
+def ended_lanes(tx: Connection, job: str, limit: int = 10) -> list[Lane]:
+    """Return how the last lanes of a job ended, newest first."""
+    return [_lane(row) for row in tx.execute(_OF_JOB.order_by(lanes.c.attempt.desc()).limit(limit), {"job": job})]
+
+
+def reports_of_good_sessions(tx: Connection, job: str) -> list[LaneReport]:
+    """Return the last words of the last three sessions of a job that did not fail."""
+    return _reports(tx.execute(_GOOD_REPORTS, {"job": job}))
+
+
+def _reports(rows: Iterable[Row[Any]]) -> list[LaneReport]:
+    found = (kept_report(codec.load(row.heartbeat), row.run, row.lane, row.job) for row in rows)
+    return [report for report in found if report is not None]
 
 
 def live_heartbeats(tx: Connection) -> list[str]:
@@ -338,4 +396,5 @@ def _lane(row: Row[Any]) -> Lane:
         end_step=row.end_step,
         error_class=row.error_class,
         message=row.message,
+        code=row.code,
     )

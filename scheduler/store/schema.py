@@ -27,10 +27,61 @@ from sqlalchemy import (
 from sqlalchemy.types import TypeDecorator
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from sqlalchemy.engine import Dialect
 
-REVISIONS = ("0001", "0002", "0003", "0004")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
 """Every schema revision this version knows, oldest first; here, so that opening a database needs no alembic."""
+
+
+class WrongType(ValueError):
+    """A column holds a value of a type that is never written there: the row is damaged."""
+
+    def __init__(self, expected: str, found: object) -> None:
+        super().__init__(f"{type(found).__name__} where {expected} is written")
+
+
+class _Checked:
+    """A type whose values are what was written: SQLite gives back whatever a damaged file holds.
+
+    PostgreSQL has types of its own for these and guards them.
+    """
+
+    written: tuple[type, ...]
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
+        """Return what a value read is passed through; it raises WrongType."""
+        above: Any = super()
+        convert = above.result_processor(dialect, coltype)
+        good = {*self.written, type(None)}
+        name = f"a {type(self).__name__.lower()}"
+
+        def checked(value: Any) -> Any:
+            if type(value) not in good:
+                raise WrongType(name, value)
+            return value if convert is None else convert(value)
+
+        return checked
+
+
+class Whole(_Checked, BigInteger):
+    """A whole number, of 64 bits."""
+
+    written = (int,)
+
+
+class Number(_Checked, Float[float]):
+    """A number."""
+
+    written = (float, int)
+
+
+class Flag(_Checked, Boolean):
+    """True or false."""
+
+    written = (bool, int)
+
 
 metadata = MetaData(
     naming_convention={
@@ -56,6 +107,13 @@ class Words(TypeDecorator[str]):
             return value
         return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
 
+    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
+        """Return ``value`` if it is text or nothing. Raises WrongType."""
+        del dialect
+        if value is None or type(value) is str:
+            return value
+        raise WrongType("text", value)
+
 
 # SQLite numbers rows by itself only in a column whose type is exactly INTEGER.
 _Serial = BigInteger().with_variant(Integer(), "sqlite")
@@ -74,21 +132,23 @@ jobs = Table(
     "jobs",
     metadata,
     Column("name", Words, primary_key=True),
-    _required("position", BigInteger),
+    _required("position", Whole),
     _required("role", Words),
-    _required("weight", Float),
-    _required("target_step", BigInteger),
-    Column("not_before", BigInteger),
-    Column("deadline", BigInteger),
-    _required("spec", Text),  # the other fields of the JobSpec
-    _required("state", Text),
-    _required("state_detail", Text),
-    _required("attempts", BigInteger),
-    _required("failures", BigInteger),
-    _required("done_step", BigInteger),
+    _required("weight", Number),
+    _required("target_step", Whole),
+    Column("not_before", Whole),
+    Column("deadline", Whole),
+    _required("spec", Words),  # the other fields of the JobSpec
+    _required("state", Words),
+    _required("state_detail", Words),
+    _required("attempts", Whole),
+    _required("failures", Whole),
+    _required("done_step", Whole),
     Column("checkpoint", Words),
     Column("last_pool", Words),
-    _required("created_at", BigInteger),
+    _required("created_at", Whole),
+    Column("removed_at", Whole),  # out of the queue since then; its name may be taken again
+    Column("fenced_attempt", Whole),  # what attempts up to this one saved is of a removed job of this name
     _one_of("state", "queued", "active", "held", "done", "failed", "cancelled"),
     CheckConstraint("attempts >= 0 AND failures >= 0 AND done_step >= 0", name="counts"),
     Index("ix_jobs_position", "position"),
@@ -99,14 +159,14 @@ runs = Table(
     metadata,
     Column("key", Words, primary_key=True),
     _required("pool", Words),
-    _required("planned_start", BigInteger),
-    _required("deadline", BigInteger),
-    _required("held_until", BigInteger),
-    _required("state", Text),
-    _required("state_detail", Text),
-    _required("reserved_at", BigInteger),
-    Column("ended_at", BigInteger),
-    Column("planned", Text),
+    _required("planned_start", Whole),
+    _required("deadline", Whole),
+    _required("held_until", Whole),
+    _required("state", Words),
+    _required("state_detail", Words),
+    _required("reserved_at", Whole),
+    Column("ended_at", Whole),
+    Column("planned", Words),
     _one_of("state", "reserved", "submitting", "running", "stopping", "ended"),
     CheckConstraint("(state = 'ended') = (ended_at IS NOT NULL)", name="ended_at"),
     Index("ix_runs_ended_at", "ended_at"),
@@ -117,17 +177,18 @@ lanes = Table(
     "lanes",
     metadata,
     Column("run", Words, ForeignKey("runs.key"), primary_key=True),
-    Column("lane", BigInteger, primary_key=True, autoincrement=False),
+    Column("lane", Whole, primary_key=True, autoincrement=False),
     Column("job", Words, ForeignKey("jobs.name"), nullable=False),
-    _required("attempt", BigInteger),
-    _required("devices", Text),
-    Column("restore_step", BigInteger),
-    _required("live", Boolean),
-    Column("outcome", Text),
-    Column("end_step", BigInteger),
+    _required("attempt", Whole),
+    _required("devices", Words),
+    Column("restore_step", Whole),
+    _required("live", Flag),
+    Column("outcome", Words),
+    Column("end_step", Whole),
     Column("error_class", Words),
     _required("message", Words),
-    Column("heartbeat", Text),
+    Column("heartbeat", Words),
+    Column("code", Words),
     UniqueConstraint("job", "attempt"),
     CheckConstraint("NOT live OR outcome IS NULL", name="live"),
 )
@@ -136,14 +197,14 @@ ledger = Table(
     "ledger",
     metadata,
     Column("id", _Serial, primary_key=True),
-    _required("kind", Text),
+    _required("kind", Words),
     _required("pool", Words),
     Column("run", Words, ForeignKey("runs.key")),
-    _required("starts_at", BigInteger),
-    _required("ends_at", BigInteger),
-    _required("at", BigInteger),
-    _required("credit", Boolean),
-    _required("price_microdollars_per_hour", BigInteger),
+    _required("starts_at", Whole),
+    _required("ends_at", Whole),
+    _required("at", Whole),
+    _required("credit", Flag),
+    _required("price_microdollars_per_hour", Whole),
     _required("evidence", Words),
     _one_of("kind", "hold", "spend", "release", "adjust"),
     CheckConstraint("ends_at >= starts_at", name="interval"),
@@ -156,11 +217,11 @@ events = Table(
     "events",
     metadata,
     Column("id", _Serial, primary_key=True),
-    _required("at", BigInteger),
+    _required("at", Whole),
     _required("kind", Words),
     _required("subject", Words),
     _required("by", Words),
-    _required("data", Text),
+    _required("data", Words),
     Index("ix_events_subject_id", "subject", "id"),
 )
 
@@ -169,26 +230,33 @@ checkpoints = Table(
     metadata,
     Column("key", Words, primary_key=True),
     Column("job", Words, ForeignKey("jobs.name"), nullable=False),
-    _required("step", BigInteger),
-    _required("attempt", BigInteger),
-    _required("manifest", Text),
-    _required("seen_at", BigInteger),
-    _required("state", Text),
+    _required("step", Whole),
+    _required("attempt", Whole),
+    _required("manifest", Words),
+    _required("seen_at", Whole),
+    _required("state", Words),
     _required("why", Words),
-    _required("pinned", Boolean),
+    _required("pinned", Flag),
     _one_of("state", "good", "quarantined", "expired"),
     CheckConstraint("NOT pinned OR state <> 'expired'", name="pinned"),
     Index("ix_checkpoints_job_step", "job", "step"),
 )
 
+codes = Table(
+    "codes",
+    metadata,
+    Column("digest", Words, primary_key=True),
+    Column("delete_at", Whole),
+    _required("going", Flag),
+)
 discards = Table(
     "discards",
     metadata,
     Column("key", Words, primary_key=True),
     Column("job", Words, ForeignKey("jobs.name"), nullable=False),
     _required("why", Words),
-    _required("marked_at", BigInteger),
-    _required("delete_at", BigInteger),
+    _required("marked_at", Whole),
+    _required("delete_at", Whole),
     CheckConstraint("delete_at >= marked_at", name="grace"),
     Index("ix_discards_job", "job"),
 )
@@ -197,17 +265,17 @@ watched = Table(
     "watched",
     metadata,
     Column("run", Words, ForeignKey("runs.key"), primary_key=True),
-    _required("until", BigInteger),
-    Column("booked_start", BigInteger),
-    Column("booked_end", BigInteger),
+    _required("until", Whole),
+    Column("booked_start", Whole),
+    Column("booked_end", Whole),
     CheckConstraint("(booked_start IS NULL) = (booked_end IS NULL)", name="booked"),
 )
 
 pruned = Table(
     "pruned",
     metadata,
-    Column("name", Text, primary_key=True),
-    _required("up_to", BigInteger),
+    Column("name", Words, primary_key=True),
+    _required("up_to", Whole),
     _one_of("name", "events"),
 )
 
@@ -215,10 +283,10 @@ plans = Table(
     "plans",
     metadata,
     Column("id", _Serial, primary_key=True),
-    _required("made_at", BigInteger),
-    _required("saved_at", BigInteger),
-    _required("digest", Text),
-    _required("body", Text),
+    _required("made_at", Whole),
+    _required("saved_at", Whole),
+    _required("digest", Words),
+    _required("body", Words),
     Index("ix_plans_made_at", "made_at"),
 )
 
@@ -227,15 +295,15 @@ rates = Table(
     metadata,
     Column("job", Words, ForeignKey("jobs.name"), primary_key=True),
     Column("pool", Words, primary_key=True),
-    _required("steps_per_second", Float),
-    _required("sigma", Float),
-    _required("samples", BigInteger),
-    _required("setup_seconds", BigInteger),
-    _required("checkpoint_seconds", BigInteger),
-    _required("at", BigInteger),
-    _required("delay_seconds", BigInteger),
-    _required("setup_sigma", Float),
-    _required("checkpoint_sigma", Float),
+    _required("steps_per_second", Number),
+    _required("sigma", Number),
+    _required("samples", Whole),
+    _required("setup_seconds", Whole),
+    _required("checkpoint_seconds", Whole),
+    _required("at", Whole),
+    _required("delay_seconds", Whole),
+    _required("setup_sigma", Number),
+    _required("checkpoint_sigma", Number),
 )
 
 limits = Table(
@@ -243,10 +311,10 @@ limits = Table(
     metadata,
     Column("pool", Words, primary_key=True),
     Column("quota", Words, primary_key=True),
-    Column("starts_at", BigInteger, primary_key=True, autoincrement=False),
-    Column("ends_at", BigInteger, primary_key=True, autoincrement=False),
-    _required("limit", BigInteger),
-    _required("at", BigInteger),
+    Column("starts_at", Whole, primary_key=True, autoincrement=False),
+    Column("ends_at", Whole, primary_key=True, autoincrement=False),
+    _required("limit", Whole),
+    _required("at", Whole),
     _required("source", Words),
     CheckConstraint("ends_at >= starts_at", name="interval"),
 )
@@ -255,9 +323,9 @@ closures = Table(
     "closures",
     metadata,
     Column("pool", Words, primary_key=True),
-    Column("until", BigInteger),
+    Column("until", Whole),
     _required("why", Words),
-    _required("at", BigInteger),
+    _required("at", Whole),
 )
 
 lease = Table(
@@ -265,8 +333,8 @@ lease = Table(
     metadata,
     Column("id", Integer, primary_key=True, autoincrement=False),
     _required("holder", Words),
-    _required("epoch", BigInteger),
-    _required("until", BigInteger),
+    _required("epoch", Whole),
+    _required("until", Whole),
     CheckConstraint("id = 1", name="one_row"),
 )
 
@@ -274,7 +342,7 @@ due = Table(
     "due",
     metadata,
     Column("name", Words, primary_key=True),
-    _required("at", BigInteger),
+    _required("at", Whole),
 )
 
 outbox = Table(
@@ -284,11 +352,11 @@ outbox = Table(
     _required("kind", Words),
     _required("period", Words),
     _required("channel", Words),
-    _required("body", Text),
-    _required("created_at", BigInteger),
-    _required("attempts", BigInteger),
-    _required("retry_at", BigInteger),
-    Column("sent_at", BigInteger),
+    _required("body", Words),
+    _required("created_at", Whole),
+    _required("attempts", Whole),
+    _required("retry_at", Whole),
+    Column("sent_at", Whole),
     _required("why", Words),
     UniqueConstraint("kind", "period", "channel"),
 )

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import select, text
 
+from jobs.plural import counted
 from scheduler.store import codec
 from scheduler.store.errors import DatabaseCorrupt
 from scheduler.store.events import pruned_up_to
 from scheduler.store.schema import checkpoints, events, jobs, lanes, lease, ledger, runs
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from sqlalchemy import Connection
 
@@ -23,27 +24,22 @@ if TYPE_CHECKING:
 def verify(db: Database) -> list[str]:
     """Return every problem found, one sentence each; an empty list is a healthy database.
 
-    One read transaction, so it can run beside the daemon. Raises StoreFailure when the database cannot be read.
+    It can run beside the daemon: what is compared is read in one transaction. Raises StoreFailure when the database
+    cannot be read.
     """
+    problems: list[str] = []
     try:
         with db.read() as tx:
-            return _verify(tx)
-    except DatabaseCorrupt as failure:
-        return [f"the database is damaged: {failure.why}"]
-
-
-def _verify(tx: Connection) -> list[str]:
-    stages = (
-        (_storage,),
-        (_values,),
-        (_triggers, _lease, _history, _seats, _attempts, _ledger, _progress),
-    )
-    for checks in stages:
-        problems = [problem for check in checks for problem in check(tx)]
+            problems += _storage(tx)
+        # Every row by itself; what is held against each other below is readable then.
+        problems += map(str, db.damage())
         if problems:
-            # What the next stage would read proves nothing.
             return problems
-    return []
+        with db.read() as tx:
+            checks = (_triggers, _lease, _history, _lanes_of, _attempts, _ledger, _progress)
+            return [problem for check in checks for problem in check(tx)]
+    except DatabaseCorrupt as failure:
+        return [*problems, f"the database is damaged: {failure.why}"]
 
 
 def _storage(tx: Connection) -> Iterator[str]:
@@ -77,26 +73,6 @@ def _triggers(tx: Connection) -> Iterator[str]:
 def _lease(tx: Connection) -> Iterator[str]:
     if tx.execute(select(lease.c.id)).first() is None:
         yield "the row of the lease is gone: no daemon can start"
-
-
-def _values(tx: Connection) -> Iterator[str]:
-    """Every state, definition and document must be readable."""
-    for row in tx.execute(select(jobs)):
-        yield from _readable(f"job {row.name}", codec.job_state, row.state, row.state_detail)
-        yield from _readable(f"job {row.name}", codec.spec, row)
-    for key, state, detail in tx.execute(select(runs.c.key, runs.c.state, runs.c.state_detail)):
-        yield from _readable(f"run {key}", codec.run_state, state, detail)
-    for number, data in tx.execute(select(events.c.id, events.c.data)):
-        yield from _readable(f"event {number}", codec.load, data)
-    for key, manifest in tx.execute(select(checkpoints.c.key, checkpoints.c.manifest)):
-        yield from _readable(f"checkpoint {key}", codec.load, manifest)
-
-
-def _readable(subject: str, decode: Callable[..., object], *columns: Any) -> Iterator[str]:
-    try:
-        decode(*columns)
-    except (KeyError, TypeError, ValueError) as error:
-        yield f"{subject} cannot be read: {type(error).__name__}: {error}"
 
 
 def _history(tx: Connection) -> Iterator[str]:
@@ -135,7 +111,7 @@ def _shown(state: dict[str, Any] | None) -> str:
     return "nothing" if state is None else codec.dump(state)
 
 
-def _seats(tx: Connection) -> Iterator[str]:
+def _lanes_of(tx: Connection) -> Iterator[str]:
     """Lanes against runs and jobs."""
     run_states = {row.key: row.state for row in tx.execute(select(runs.c.key, runs.c.state))}
     with_lanes: set[str] = set()
@@ -164,7 +140,8 @@ def _attempts(tx: Connection) -> Iterator[str]:
     for row in tx.execute(select(lanes.c.job, lanes.c.attempt)):
         seen[row.job, row.attempt] += 1
         if row.attempt > launched.get(row.job, 0):
-            yield f"job {row.job} counts {launched.get(row.job, 0)} launches, but attempt {row.attempt} exists"
+            launches = counted(launched.get(row.job, 0), "launch", "launches")
+            yield f"job {row.job} counts {launches}, but attempt {row.attempt} exists"
     for (job, attempt), times in seen.items():
         if times > 1:
             yield f"attempt {attempt} of job {job} exists {times} times"

@@ -47,7 +47,7 @@ def everything(tx: Connection) -> list[Watched]:
     ]
 
 
-def perhaps(tx: Connection) -> dict[str, tuple[Charge, ...]]:
+def possible_charges(tx: Connection) -> dict[str, tuple[Charge, ...]]:
     """Return, by pool, charges that count nothing for what was given up and may have been used unseen."""
     found: dict[str, tuple[Charge, ...]] = {}
     for one in everything(tx):

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from fastapi import APIRouter, HTTPException, Path, Query
 from fastapi.responses import PlainTextResponse
 
-from scheduler.service.reports import render
-from scheduler.web import archive, books, letters, plan, quota, week
+from scheduler.views.weekly_report import render
+from scheduler.web import archive, plan, quota, week
 from scheduler.web import queue as queues
 from scheduler.web import runs as sessions
-from scheduler.web.leaf import PAGE_ROWS, Leaf
+from scheduler.web.paging import PAGE_ROWS, Paging
 from scheduler.web.plan_shapes import NewestPlan, PlanDifference, Span
 from scheduler.web.shapes import (
     Fault,
@@ -89,7 +89,7 @@ def routers(source: Source, tails: LogTails) -> tuple[APIRouter, APIRouter]:  # 
     @api.get("/queue")
     def queue(page: Page = 1, rows: Rows = PAGE_ROWS, state: JobState | None = None, name: Text = None) -> QueueShape:
         """Return the jobs in queue order with what each waits for, in one state or with a part of a name if asked."""
-        return queues.queue(source, Leaf(page, rows), state, name or "")
+        return queues.queue(source, Paging(page, rows), state, name or "")
 
     @api.get("/jobs/{name}", responses=_MISSING)
     def job(name: JobName) -> JobDetail:
@@ -99,7 +99,7 @@ def routers(source: Source, tails: LogTails) -> tuple[APIRouter, APIRouter]:  # 
     @api.get("/runs")
     def runs(page: Page = 1, rows: Rows = PAGE_ROWS, pool: Text = None, job: Text = None) -> Runs:
         """Return the runs, newest first."""
-        return sessions.listed(source, Leaf(page, rows), pool, job)
+        return sessions.listed(source, Paging(page, rows), pool, job)
 
     @api.get("/runs/{key}", responses=_MISSING)
     def run(key: JobName) -> RunDetail:
@@ -119,7 +119,7 @@ def routers(source: Source, tails: LogTails) -> tuple[APIRouter, APIRouter]:  # 
     @api.get("/ledger")
     def ledger(page: Page = 1, rows: Rows = PAGE_ROWS, pool: Text = None) -> Ledger:
         """Return the facts about metered time, newest first."""
-        return books.entries(source, Leaf(page, rows), pool)
+        return quota.entries(source, Paging(page, rows), pool)
 
     @api.get("/plan")
     def newest() -> NewestPlan:
@@ -145,7 +145,7 @@ def routers(source: Source, tails: LogTails) -> tuple[APIRouter, APIRouter]:  # 
     @api.get("/reports/{week}/letters/{channel}", responses=_MISSING)
     def letter(week: Week, channel: Channel) -> Letter:
         """Return a week's report as it was sent to a channel."""
-        return letters.letter(source, known_week(week), channel)
+        return archive.letter(source, known_week(week), channel)
 
     @plain.get("/reports/{week}/text", response_class=PlainTextResponse, responses=_TEXT)
     def report_text(week: Week, form: Literal["text", "markdown"] = "text") -> str:

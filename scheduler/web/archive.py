@@ -1,20 +1,26 @@
-"""Archive: the weekly reports, each made from the books when it is asked for."""
+"""Archive: the weekly reports, made from the books when they are asked for, and as they were sent."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo
 
-from scheduler.service.alerts import WEEKLY
-from scheduler.service.reports import make_report, week_named
+from fastapi import HTTPException
+
+from scheduler.notify.mail import WEEKLY
 from scheduler.store import jobs, outbox
-from scheduler.web.shapes import ReportRow, Reports
+from scheduler.views.weekly_report import make_report, week_named
+from scheduler.web.shapes import Letter, ReportRow, Reports
 
 if TYPE_CHECKING:
     from scheduler.report.report import Report
     from scheduler.web.source import Source
 
+LETTER_POLICY = (
+    "default-src 'none'; style-src 'unsafe-inline'; img-src data:; base-uri 'none'; frame-ancestors 'none'; sandbox"
+)
+"""A letter brings its styles and pictures with it, and may do nothing else."""
 _WEEKS_MAX = 520
 
 
@@ -46,3 +52,36 @@ def report(source: Source, label: str) -> Report:
         source.now // (60 * fresh_for),
         lambda: make_report(source.app.reading, source.pools, week, source.zone, source.now),
     )
+
+
+def letter(source: Source, week: str, channel: str) -> Letter:
+    """Return the words of a week's letter to a channel. Raises HTTPException 404."""
+    sent, body = _as_sent(source, week, channel)
+    return Letter(week=week, channel=channel, sent=sent, subject=body["subject"], text=body["text"])
+
+
+def letter_page(source: Source, week: str, channel: str) -> str | None:
+    """Return the letter as its reader saw it, its pictures within; None for one that was words alone.
+
+    Raises HTTPException 404.
+    """
+    body = _as_sent(source, week, channel)[1]
+    html = body.get("html")
+    # Slack and Apprise have the same body, and show the words of it.
+    if html is None or channel != "email":
+        return None
+    for name, picture in body.get("pictures", {}).items():
+        html = html.replace(f'"cid:{name}"', f'"data:image/png;base64,{picture}"')
+    return str(html)
+
+
+def _as_sent(source: Source, week: str, channel: str) -> tuple[int | None, dict[str, Any]]:
+    with source.read() as tx:
+        found = outbox.words(tx, WEEKLY, week, channel)
+    if found is None:
+        raise HTTPException(404, f"no report of {week} was written for {channel}")
+    if not found[1]:
+        raise HTTPException(
+            404, f"what the letter of {week} said was forgotten, as retention.letters in the settings says"
+        )
+    return found

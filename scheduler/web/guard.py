@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
@@ -14,11 +15,14 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+    from config.secret import Redact
     from scheduler.web.bearer import Bearer
 
 COOKIE = "uff_reader"
 SIGN_IN = "/sign-in"
 _OPEN = ("/health/", "/assets/", SIGN_IN)
+# A name or an address, and perhaps a port; nothing that some reader of it might take for a user or another host.
+_HOST = re.compile(r"([a-z0-9_][a-z0-9_.-]*|\[[0-9a-f:.]+\])(?::[0-9]{1,5})?", re.ASCII)
 _LOOPBACK = frozenset({"localhost", "127.0.0.1", "[::1]"})
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "
@@ -39,6 +43,8 @@ _HEADERS = (
 class Guard:
     """Lets through what asks for ``names`` or this machine, only reads, and shows the token if there is one.
 
+    ``redact`` sees every answer as a whole: a secret that came into a row in some way is on no page.
+
     The host is checked even on the loopback address: a page elsewhere could otherwise make a browser ask us under a
     name of its own and read the answer.
     """
@@ -46,6 +52,7 @@ class Guard:
     inner: ASGIApp
     names: frozenset[str]
     bearer: Bearer | None
+    redact: Redact = str
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -54,12 +61,19 @@ class Guard:
         headers = {name.lower(): value.decode("latin-1") for name, value in scope["headers"]}
         path, head = scope["path"], scope["method"] == "HEAD"
 
+        held: Message = {}
+
         async def guarded(message: Message) -> None:
+            nonlocal held
             if message["type"] == "http.response.start":
-                message = {**message, "headers": _with(message.get("headers", []), path)}
-            elif head:
-                message = {**message, "body": b""}
-            await send(message)
+                held = {**message, "headers": _with(message.get("headers", []), path)}
+                return
+            if held:
+                if not message.get("more_body"):
+                    message = self._redacted(held, message)
+                await send(held)
+                held = {}
+            await send({**message, "body": b""} if head else message)
 
         if head:
             scope = {**scope, "method": "GET"}
@@ -74,11 +88,24 @@ class Guard:
         else:
             await self.inner(scope, receive, guarded)
 
+    def _redacted(self, start: Message, message: Message) -> Message:
+        """Return the only piece of an answer without secrets, and set the length told before it."""
+        kind = next((value for name, value in start["headers"] if name.lower() == b"content-type"), b"")
+        body = message.get("body", b"")
+        if not body or not kind.startswith((b"text/", b"application/json")):
+            return message
+        text = body.decode("utf-8", "surrogateescape")
+        shown = self.redact(text)
+        if shown == text:
+            return message
+        body = shown.encode("utf-8", "surrogateescape")
+        others = [(name, value) for name, value in start["headers"] if name.lower() != b"content-length"]
+        start["headers"] = [*others, (b"content-length", str(len(body)).encode())]
+        return {**message, "body": body}
+
     def _is_ours(self, host: str) -> bool:
-        name = host.lower()
-        if name.count(":") == 1 or name.startswith("["):
-            name = name.rpartition(":")[0] if not name.endswith("]") else name
-        return name.rstrip(".") in self.names | _LOOPBACK
+        found = _HOST.fullmatch(host.lower())
+        return found is not None and found[1].removesuffix(".") in self.names | _LOOPBACK
 
     def _is_reader(self, headers: MutableMapping[bytes, str]) -> bool:
         if self.bearer is None:

@@ -8,8 +8,6 @@ from dataclasses import dataclass, field, replace
 from threading import Event, Lock, Thread
 from typing import TYPE_CHECKING
 
-from config.describe import secrets
-from config.secret import Redactor
 from platforms.base import PlatformError
 from scheduler.clock import stopwatch
 from scheduler.core.run import Ended
@@ -17,7 +15,6 @@ from scheduler.store import runs
 from scheduler.web.shapes import Log
 
 if TYPE_CHECKING:
-    from platforms.base import Platform
     from scheduler.web.source import Source
 
 _KEPT_BYTES = 256 << 10
@@ -57,14 +54,14 @@ class LogTails:
 
     def __init__(self, source: Source) -> None:
         self._source = source
-        self._platforms: dict[str, Platform] = {}
         self._tails: OrderedDict[str, _Tail] = OrderedDict()
         self._lock = Lock()
-        self._redact = Redactor(secrets(source.app.settings))
+        self._redact = source.app.redact
 
     def read(self, key: str, after: int = 0, patience_seconds: float = 5.0) -> Log:
-        """Return what a run printed from byte ``after`` on, whole lines as long as it goes on. Raises UnknownRun.
+        """Return what a run printed from the line on that byte ``after`` stands in. Raises UnknownRun.
 
+        Lines are whole as long as the session goes on: what is secret in one is known by the whole of it alone.
         A platform that does not answer within the patience goes on being asked; what it says comes next time.
         """
         with self._source.read() as tx:
@@ -98,9 +95,7 @@ class LogTails:
         if pool not in self._source.pools:
             tail.known = replace(tail.known, why=f"{pool} is no longer configured")
             return
-        platform = self._platforms.get(pool)
-        if platform is None:
-            platform = self._platforms[pool] = self._source.app.platform(pool)
+        platform = self._source.app.platforms[pool]
         taken = 0
         while taken < _READ_MAX_BYTES:
             known = tail.known
@@ -113,19 +108,18 @@ class LogTails:
                 return
 
     def _answer(self, known: _Known, key: str, after: int, *, answered: bool) -> Log:
-        start = max(known.base, after) if after <= known.end else known.base
-        found = known.data[start - known.base :]
-        if not known.whole:
-            found = found[: found.rfind(b"\n") + 1]
-        if start == known.base > 0:
-            # Cut in the middle of a line: it is not shown.
-            skipped = found.find(b"\n") + 1
-            start, found = start + skipped, found[skipped:]
+        end = known.end if known.whole else known.base + known.data.rfind(b"\n") + 1
+        # Cut in the middle of a line: what is left of it is not shown.
+        first = known.base if known.base == 0 else known.base + (known.data.find(b"\n") + 1 or len(known.data))
+        start = first if after > known.end else max(first, min(after, end))
+        if start < known.end:  # a reader may ask from anywhere, and gets the whole line
+            start = max(first, known.base + known.data.rfind(b"\n", 0, start - known.base) + 1)
+        found = known.data[start - known.base : max(start, end) - known.base]
         return Log(
             key=key,
             offset=start,
             next=start + len(found),
-            text=printable(self._redact(found.decode("utf-8", "replace"))),
+            text=self._redact(printable(found.decode("utf-8", "replace"))),
             cut=start > after,
             ended=known.whole,
             why=known.why or ("" if answered else "the platform has not answered yet"),

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from scheduler.store import counts, totals
-from scheduler.web.quota import meter_rows
-from scheduler.web.status import condition, newest_needs, pool_rows
+from scheduler.store import counts
+from scheduler.web import quota
+from scheduler.web.status import newest_needs, pools, scheduler_health
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -45,7 +45,7 @@ def metrics(source: Source) -> str:
 
 
 def _daemon(source: Source, tx: Connection, now: int) -> Iterable[Metric]:
-    leader, cycled_at, problems = condition(source, tx, now)
+    leader, cycled_at, problems = scheduler_health(source, tx, now)
     plan = source.plan(tx)
     yield _one("uff_ready", "gauge", "1 when the scheduler does its work.", float(not problems))
     yield _one("uff_leader", "gauge", "1 when a daemon holds the lease.", float(leader is not None))
@@ -65,12 +65,12 @@ def _daemon(source: Source, tx: Connection, now: int) -> Iterable[Metric]:
 def _work(source: Source, tx: Connection) -> Iterable[Metric]:
     states = counts.jobs_by_state(tx)
     yield Metric("uff_jobs", "gauge", "Jobs by state.", [({"state": s}, states.get(s, 0)) for s in _STATES])
-    records = source.kept("progress", source.news(tx), lambda: totals.progress(tx))
+    records = source.kept("progress", source.news(tx), lambda: counts.progress(tx))
     yield Metric(
         "uff_job_steps", "gauge", "Checkpointed steps of each open job.", [({"job": n}, d) for n, d, _ in records]
     )
     yield Metric("uff_job_target_steps", "gauge", "Steps to train.", [({"job": n}, t) for n, _, t in records])
-    yield _one("uff_outbox_waiting", "gauge", "Messages not delivered yet.", totals.letters_waiting(tx))
+    yield _one("uff_outbox_waiting", "gauge", "Messages not delivered yet.", counts.letters_waiting(tx))
 
 
 def _totals(tx: Connection) -> Iterable[Metric]:
@@ -78,25 +78,25 @@ def _totals(tx: Connection) -> Iterable[Metric]:
         "uff_runs_ended_total",
         "counter",
         "Lanes that ended, by pool and outcome.",
-        [({"pool": pool, "outcome": outcome}, n) for (pool, outcome), n in totals.lanes_by_outcome(tx).items()],
+        [({"pool": pool, "outcome": outcome}, n) for (pool, outcome), n in counts.lanes_by_outcome(tx).items()],
     )
-    saved = totals.checkpoints_by_state(tx)
+    saved = counts.checkpoints_by_state(tx)
     yield Metric("uff_checkpoints", "gauge", "Checkpoints by state.", [({"state": s}, c) for s, c in saved.items()])
     yield Metric(
         "uff_spent_seconds_total",
         "counter",
         "Metered time of settled sessions, as first settled.",
-        [({"pool": name}, seconds) for name, seconds in totals.spent_seconds(tx).items()],
+        [({"pool": name}, seconds) for name, seconds in counts.spent_seconds(tx).items()],
     )
 
 
 def _pools(source: Source, tx: Connection, now: int) -> Iterable[Metric]:
-    pools = pool_rows(source, tx, now)
+    found = pools(source, tx, now)
     yield Metric(
-        "uff_pool_open", "gauge", "1 when sessions may start.", [({"pool": p.name}, p.state == "open") for p in pools]
+        "uff_pool_open", "gauge", "1 when sessions may start.", [({"pool": p.name}, p.state == "open") for p in found]
     )
-    yield Metric("uff_pool_sessions", "gauge", "Live sessions.", [({"pool": p.name}, p.sessions_live) for p in pools])
-    meters = meter_rows(source, tx, now)
+    yield Metric("uff_pool_sessions", "gauge", "Live sessions.", [({"pool": p.name}, p.sessions_live) for p in found])
+    meters = quota.meters(source, tx, now)
     for part, words in (("limit", "Limit"), ("used", "Spent"), ("held", "Held for live sessions"), ("free", "Left")):
         for unit, name, scale in (("seconds", "seconds", 1), ("microdollars", "dollars", 1_000_000)):
             samples: list[Sample] = [

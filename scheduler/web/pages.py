@@ -9,19 +9,20 @@ from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from scheduler.core.window import DAY
+from scheduler.notify.mail import WEEKLY
 from scheduler.report.burn_down import burn_down_svg
 from scheduler.report.document import document_of
 from scheduler.report.loss_curve import loss_curve_svg
 from scheduler.report.timeline import timeline_svg
-from scheduler.service.alerts import WEEKLY
-from scheduler.service.plan_diff import NoPlanToCompare
 from scheduler.store import counts, jobs, outbox
-from scheduler.web import archive, assets, books, letters, plan, quota, show, week
+from scheduler.views.long_work import long_work
+from scheduler.views.plan_history import NoPlanToCompare
+from scheduler.web import archive, assets, plan, quota, show, week
 from scheduler.web import queue as queues
 from scheduler.web import runs as sessions
 from scheduler.web.api import Channel, JobName, JobState, Page, Week, day_of, known_week
-from scheduler.web.leaf import Leaf
-from scheduler.web.status import condition, newest_needs, pool_rows
+from scheduler.web.paging import Paging
+from scheduler.web.status import newest_needs, pools, scheduler_health
 
 if TYPE_CHECKING:
     from scheduler.web.log_tail import LogTails
@@ -100,17 +101,18 @@ class Pages:
                 around_now=day is None,
                 picture=picture,
                 sessions=sorted(timeline.sessions, key=lambda found: (found.start, found.pool), reverse=True),
-                meters=quota.meter_rows(source, tx, now),
-                pools=pool_rows(source, tx, now),
+                meters=quota.meters(source, tx, now),
+                pools=pools(source, tx, now),
                 live=sessions.live_rows(tx),
                 waiting=queues.rows(source, tx, jobs.page(tx, _WAITING_SHOWN, 0, {"queued"})[0]),
                 states=counts.jobs_by_state(tx),
                 needs=newest_needs(source, tx, now),
+                work=long_work(tx),
             )
 
     def queue(self, page: Page = 1, state: JobState | None = None, name: Name = None) -> HTMLResponse:
         """The jobs with what each waits for."""
-        found = queues.queue(self._source, Leaf(page), state, name or "")
+        found = queues.queue(self._source, Paging(page), state, name or "")
         with self._source.read() as tx:
             return self._page(
                 "queue.html", "queue", tx, found=found, state=state, name=name or "", order=queues.STATES,
@@ -126,7 +128,7 @@ class Pages:
 
     def runs(self, page: Page = 1, pool: Name = None, job: Name = None) -> HTMLResponse:
         """The sessions, newest first."""
-        found = sessions.listed(self._source, Leaf(page), pool or None, job or None)
+        found = sessions.listed(self._source, Paging(page), pool or None, job or None)
         with self._source.read() as tx:
             return self._page(
                 "runs.html", "runs", tx, found=found, pool=pool or "", job=job or "", pools=sorted(self._source.pools)
@@ -150,8 +152,8 @@ class Pages:
                 "quota",
                 tx,
                 charts=list(zip(charts, pictures, strict=True)),
-                meters=quota.meter_rows(source, tx, now),
-                pools=pool_rows(source, tx, now),
+                meters=quota.meters(source, tx, now),
+                pools=pools(source, tx, now),
             )
 
     def plan(self) -> HTMLResponse:
@@ -167,7 +169,7 @@ class Pages:
 
     def ledger(self, page: Page = 1, pool: Name = None) -> HTMLResponse:
         """The facts about metered time."""
-        found = books.entries(self._source, Leaf(page), pool or None)
+        found = quota.entries(self._source, Paging(page), pool or None)
         with self._source.read() as tx:
             return self._page(
                 "ledger.html", "ledger", tx, found=found, pool=pool or "", pools=sorted(self._source.pools)
@@ -202,16 +204,16 @@ class Pages:
 
     def letter(self, label: Week, channel: Channel) -> HTMLResponse:
         """One week's report as it was sent: a letter stands alone, words stand in a page of ours."""
-        written = letters.page(self._source, known_week(label), channel)
+        written = archive.letter_page(self._source, known_week(label), channel)
         if written is not None:
-            return HTMLResponse(written, headers={"content-security-policy": letters.POLICY})
-        found = letters.letter(self._source, label, channel)
+            return HTMLResponse(written, headers={"content-security-policy": archive.LETTER_POLICY})
+        found = archive.letter(self._source, label, channel)
         with self._source.read() as tx:
             return self._page("letter.html", "reports", tx, letter=found)
 
     def _page(self, template: str, place: str, tx: Any, **context: Any) -> HTMLResponse:
         source, now = self._source, self._source.now
-        leader, cycled_at, problems = condition(source, tx, now)
+        leader, cycled_at, problems = scheduler_health(source, tx, now)
         written = self.environment.get_template(template).render(
             place=place,
             now=now,

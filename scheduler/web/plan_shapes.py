@@ -4,24 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
+from scheduler.core.plan import Placement
 from scheduler.web.shapes import Data, Shape
-
-
-class SeatRow(Shape):
-    """One job's share of a planned session."""
-
-    job: str
-    devices: int
-    steps: int
-
-
-class PlacementRow(Shape):
-    """A planned session."""
-
-    pool: str
-    start: int
-    end: int
-    seats: list[SeatRow]
 
 
 class DeferralRow(Shape):
@@ -40,7 +24,7 @@ class PlanRow(Shape):
     value: float
     bound: float | None
     warnings: list[str]
-    placements: list[PlacementRow]
+    placements: list[Placement]
     deferrals: list[DeferralRow]
 
 
@@ -63,8 +47,8 @@ class SessionChange(Shape):
     """A planned session that is not as it was."""
 
     change: Literal["started", "appeared", "vanished", "moved"]
-    before: PlacementRow | None
-    after: PlacementRow | None
+    before: Placement | None
+    after: Placement | None
 
 
 class FinishChange(Shape):

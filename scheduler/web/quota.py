@@ -1,53 +1,43 @@
-"""Quota: every meter, and how each quota burns down over its window."""
+"""Quota: the use of every quota, how each quota burns down over its window, and the ledger behind them."""
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from scheduler.service import pictures
-from scheduler.service.meters import meters_of
-from scheduler.store import limits
-from scheduler.web.shapes import BurnDownRow, MeterRow, Quotas
+from scheduler.service.quota.usage import meters_of
+from scheduler.store import ledger, limits
+from scheduler.views import chart_facts
+from scheduler.web.shapes import Ledger, Quotas
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from scheduler.core.quota import Meter
     from scheduler.report.burn_down import BurnDown
+    from scheduler.web.paging import Paging
     from scheduler.web.source import Source
 
 
-def meter_rows(source: Source, tx: Connection, now: int) -> list[MeterRow]:
+def meters(source: Source, tx: Connection, now: int) -> list[Meter]:
     """Return all meters, by pool."""
-    return [
-        MeterRow(**asdict(meter)) for meter in meters_of(source.pools, source.charges(tx), limits.observed(tx), now)
-    ]
+    return meters_of(source.pools, source.charges(tx), limits.observed(tx), now)
 
 
 def burn_downs(source: Source, tx: Connection, now: int) -> list[BurnDown]:
     """Return how each quota of each pool burns down, with what the newest plan will take of it."""
-    return pictures.burn_downs(tx, source.pools, source.plan(tx), source.charges(tx), now)
+    return chart_facts.burn_downs(tx, source.pools, source.plan(tx), source.charges(tx), now)
 
 
 def quotas(source: Source) -> Quotas:
     """Return the meters and the burn-downs."""
     now = source.now
     with source.read() as tx:
-        return Quotas(
-            quotas=meter_rows(source, tx, now),
-            burn_down=[_row(chart) for chart in burn_downs(source, tx, now)],
-        )
+        found = {"quotas": meters(source, tx, now), "burn_down": burn_downs(source, tx, now)}
+    return Quotas.model_validate(found)
 
 
-def _row(chart: BurnDown) -> BurnDownRow:
-    return BurnDownRow(
-        pool=chart.pool,
-        quota=chart.quota,
-        unit=chart.unit,
-        start=chart.start,
-        end=chart.end,
-        now=chart.now,
-        limit=chart.limit,
-        measured=list(chart.measured),
-        ahead=list(chart.ahead),
-    )
+def entries(source: Source, paging: Paging, pool: str | None = None) -> Ledger:
+    """Return a page of the ledger, newest facts first, of one pool if asked."""
+    with source.read() as tx:
+        found, total = ledger.page(tx, paging.rows, paging.offset, pool)
+    return Ledger(entries=found, total=total, page=paging.number, pages=paging.pages(total))

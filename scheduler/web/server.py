@@ -9,16 +9,18 @@ from typing import TYPE_CHECKING
 
 import uvicorn
 
+from scheduler.web.connection import Limits, bounded
 from scheduler.web.site import site
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from scheduler.app import App
-    from scheduler.service.ports import Log
+    from scheduler.service.outside.ports import Log
     from scheduler.web.bearer import Bearer
 
 _GRACE_SECONDS = 3
+_LIMITS = Limits()
 
 
 class _Server(uvicorn.Server):
@@ -35,7 +37,7 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def serve(app: App, bearer: Bearer | None, log: Log, ready: Callable[[str], None]) -> None:
+def serve(app: App, bearer: Bearer | None, log: Log, ready: Callable[[str], None], limits: Limits = _LIMITS) -> None:
     """Serve until stopped; ``ready`` is told the address once it listens. Raises OSError, StoreFailure."""
     settings = app.settings.web
     found = site(app, bearer, log)
@@ -52,6 +54,7 @@ def serve(app: App, bearer: Bearer | None, log: Log, ready: Callable[[str], None
         ready(address)
         config = uvicorn.Config(
             found,
+            **bounded(limits),
             log_config=None,
             log_level="warning",
             access_log=False,

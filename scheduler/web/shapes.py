@@ -10,6 +10,12 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
+from scheduler.core.ledger import LedgerEntry
+from scheduler.core.quota import Meter
+from scheduler.report.report import Need
+from scheduler.views.long_work import Work
+from scheduler.views.pools_now import PoolNow
+
 
 def finite(value: Any) -> Any:
     """Return a value without the numbers that JSON cannot hold, which become null."""
@@ -31,7 +37,7 @@ Number = Annotated[float | None, BeforeValidator(finite)]
 class Shape(BaseModel):
     """Base of all answers."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", from_attributes=True)
 
 
 class JobRow(Shape):
@@ -66,7 +72,7 @@ class Queue(Shape):
 
 
 class LaneRow(Shape):
-    """One job's seat in a run, with its newest heartbeat."""
+    """One job's lane in a run, with its newest heartbeat."""
 
     index: int
     job: str
@@ -77,6 +83,7 @@ class LaneRow(Shape):
     end_step: int | None
     error_class: str | None
     message: str
+    code: str | None
     heartbeat: Data | None = None
 
 
@@ -150,7 +157,9 @@ class Speed(Shape):
 
 
 class CheckpointRow(Shape):
-    """A saved state of a job."""
+    """A saved state of a job, without its components."""
+
+    model_config = ConfigDict(extra="ignore")
 
     key: str
     job: str
@@ -178,23 +187,6 @@ class JobDetail(JobRow):
     runs: list[RunRow]
 
 
-class MeterRow(Shape):
-    """One quota of one pool; amounts are in ``unit``."""
-
-    pool: str
-    quota: str
-    unit: Literal["seconds", "microdollars"]
-    limit: int
-    used: int
-    held: int
-    free: int
-    start: int
-    end: int
-    resets_at: int | None
-    source: str
-    as_of: str
-
-
 class BurnDownRow(Shape):
     """What is left of a quota over its window: (instant, amount), measured until ``now``, then as planned."""
 
@@ -212,53 +204,17 @@ class BurnDownRow(Shape):
 class Quotas(Shape):
     """All meters, and their burn-down."""
 
-    quotas: list[MeterRow]
+    quotas: list[Meter]
     burn_down: list[BurnDownRow]
-
-
-class LedgerRow(Shape):
-    """One fact of the ledger: metered time [start, end) of a pool."""
-
-    kind: str
-    pool: str
-    run: str | None
-    start: int
-    end: int
-    at: int
-    credit: bool
-    price_microdollars_per_hour: int
-    evidence: str
 
 
 class Ledger(Shape):
     """One page of the ledger, newest first."""
 
-    entries: list[LedgerRow]
+    entries: list[LedgerEntry]
     total: int
     page: int
     pages: int
-
-
-class PoolRow(Shape):
-    """A pool now; ``state`` is open, closed or outside hours."""
-
-    name: str
-    state: Literal["open", "closed", "outside hours"]
-    platform: str
-    accelerator: str
-    sessions_live: int
-    sessions_max: int
-    closed_until: int | None
-    closed_why: str
-
-
-class NeedRow(Shape):
-    """Something only a person can settle."""
-
-    what: str
-    subject: str
-    why: str
-    remedy: str
 
 
 class Status(Shape):
@@ -274,8 +230,9 @@ class Status(Shape):
     jobs: dict[str, int]
     runs_live: int
     plan_made_at: int | None
-    pools: list[PoolRow]
-    needs: list[NeedRow]
+    pools: list[PoolNow]
+    needs: list[Need]
+    work: list[Work]
 
 
 class ReportRow(Shape):

@@ -7,6 +7,7 @@ from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.requests import ClientDisconnect
 
 from scheduler.web.guard import COOKIE, SIGN_IN
 
@@ -33,10 +34,13 @@ def router(bearer: Bearer | None, environment: Environment) -> APIRouter:
     @routes.post(SIGN_IN, include_in_schema=False)
     async def answer(request: Request) -> Any:
         body = bytearray()
-        async for piece in request.stream():
-            body += piece
-            if len(body) > _BODY_MAX_BYTES:
-                return HTMLResponse(template.render(next="/", wrong=True), 413)
+        try:
+            async for piece in request.stream():
+                body += piece
+                if len(body) > _BODY_MAX_BYTES:
+                    return HTMLResponse(template.render(next="/", wrong=True), 413)
+        except ClientDisconnect:
+            return HTMLResponse("", 400)  # nobody is there to read it
         form = parse_qs(body.decode("utf-8", "replace"))
         back = local_path(form.get("next", ["/"])[0])
         if bearer is None:

@@ -9,10 +9,10 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, PlainTextResponse, Response
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
-from scheduler.service.plan_diff import NoPlanToCompare
 from scheduler.store.errors import StoreFailure
 from scheduler.store.jobs import UnknownJob
 from scheduler.store.runs import UnknownRun
+from scheduler.views.plan_history import NoPlanToCompare
 from scheduler.web import api, assets, metrics, pages, sign_in, status
 from scheduler.web.guard import Guard
 from scheduler.web.log_tail import LogTails
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
     from scheduler.app import App
-    from scheduler.service.ports import Log
+    from scheduler.service.outside.ports import Log
     from scheduler.web.bearer import Bearer
 
 _MISSING = (UnknownJob, UnknownRun, NoPlanToCompare)
@@ -69,11 +69,11 @@ def site(app: App, bearer: Bearer | None, log: Log) -> ASGIApp:
         """Return everything that is counted, in Prometheus' text format."""
         return Response(metrics.metrics(source), media_type=metrics.CONTENT_TYPE)
 
-    _answer_failures(found, written, log)
-    return Guard(found, frozenset(app.settings.web.names), bearer)
+    _answer_failures(found, written, source, log)
+    return Guard(found, frozenset(app.settings.web.names), bearer, app.redact)
 
 
-def _answer_failures(found: FastAPI, written: pages.Pages, log: Log) -> None:
+def _answer_failures(found: FastAPI, written: pages.Pages, source: Source, log: Log) -> None:
     def fault(request: Request, code: int, error: str, why: str, remedy: str) -> Response:
         told = Fault(error=error, why=why, remedy=remedy)
         if request.url.path.startswith(("/api/", "/health/", "/metrics")):
@@ -104,6 +104,8 @@ def _answer_failures(found: FastAPI, written: pages.Pages, log: Log) -> None:
         return fault(request, code, what, "there is no such page" if why == "Not Found" else why, "")
 
     def crashed(request: Request, error: Exception) -> Response:
+        if (damage := source.app.reading.explain(error)) is not None:
+            return unreadable(request, damage)
         log.error("web.crashed", path=request.url.path, kind=type(error).__name__, why=str(error))
         return fault(request, 500, "this page failed", "it is a bug, and stands in the log", "Other pages may work")
 

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, TypeVar
 from scheduler.core.job import Queued
 from scheduler.core.reasons import show
 from scheduler.core.why import why
-from scheduler.service.reports import ALARMS
-from scheduler.service.snapshot import LOOK_BACK_SECONDS
+from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
 from scheduler.store import events, ledger, plans, runs
+from scheduler.views.needs import ALARMS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -103,7 +103,7 @@ class Source:
         def make() -> Mapping[str, Placement]:
             plan = self.plan(tx)
             ahead = sorted(plan.placements, key=lambda place: place.start, reverse=True) if plan else []
-            return {seat.job: place for place in ahead for seat in place.seats}
+            return {planned_lane.job: place for place in ahead for planned_lane in place.lanes}
 
         return self.kept("places", plans.newest_number(tx), make)
 

@@ -6,17 +6,20 @@ from importlib.metadata import version
 from typing import TYPE_CHECKING
 
 from scheduler.core.window import WEEK
-from scheduler.service.condition import condition as daemon_condition
-from scheduler.service.reports import needs
-from scheduler.store import counts, limits, runs
+from scheduler.store import counts, runs
 from scheduler.store.engine import revision
 from scheduler.store.schema import REVISIONS
-from scheduler.web.shapes import Health, NeedRow, PoolRow, Status
+from scheduler.views.daemon_health import daemon_health
+from scheduler.views.long_work import long_work
+from scheduler.views.needs import needs
+from scheduler.views.pools_now import pools_now
+from scheduler.web.shapes import Health, Status
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from scheduler.report.report import Need
+    from scheduler.views.pools_now import PoolNow
     from scheduler.web.source import Source
 
 
@@ -24,7 +27,7 @@ def status(source: Source) -> Status:
     """Return the whole at a glance."""
     now = source.now
     with source.read() as tx:
-        leader, cycled_at, problems = condition(source, tx, now)
+        leader, cycled_at, problems = scheduler_health(source, tx, now)
         plan = source.plan(tx)
         return Status(
             version=version("uff-scheduler"),
@@ -37,15 +40,13 @@ def status(source: Source) -> Status:
             jobs=counts.jobs_by_state(tx),
             runs_live=counts.live_sessions(tx),
             plan_made_at=None if plan is None else plan.made_at,
-            pools=pool_rows(source, tx, now),
-            needs=[
-                NeedRow(what=need.what, subject=need.subject, why=need.why, remedy=need.remedy)
-                for need in newest_needs(source, tx, now)
-            ],
+            pools=pools(source, tx, now),
+            needs=newest_needs(source, tx, now),
+            work=list(long_work(tx)),
         )
 
 
-def condition(source: Source, tx: Connection, now: int) -> tuple[str | None, int | None, list[str]]:
+def scheduler_health(source: Source, tx: Connection, now: int) -> tuple[str | None, int | None, list[str]]:
     """Return who leads, when the last cycle was, and what keeps the scheduler from its work, in sentences."""
     problems = []
     found = revision(tx, source.app.reading.where)
@@ -54,7 +55,7 @@ def condition(source: Source, tx: Connection, now: int) -> tuple[str | None, int
             f"The database is at schema {found}, this page knows {REVISIONS[-1]}. Restart it after upgrades."
         )
     settings = source.app.settings
-    told = daemon_condition(
+    told = daemon_health(
         tx,
         now,
         settings.daemon.cycle_seconds,
@@ -67,33 +68,15 @@ def condition(source: Source, tx: Connection, now: int) -> tuple[str | None, int
 def health(source: Source) -> Health:
     """Return whether the scheduler is ready. Raises StoreFailure."""
     with source.read() as tx:
-        problems = condition(source, tx, source.now)[2]
+        problems = scheduler_health(source, tx, source.now)[2]
     return Health(ok=not problems, problems=problems)
 
 
-def pool_rows(source: Source, tx: Connection, now: int) -> list[PoolRow]:
+def pools(source: Source, tx: Connection, now: int) -> list[PoolNow]:
     """Return the pools as they are now, by name."""
-    closures = limits.closures(tx)
-    live = [run.pool for run in runs.live(tx)]
-    rows = []
-    for name, pool in sorted(source.pools.items()):
-        until, why = closures.get(name, (0, ""))
-        closed = until is None or until > now
-        rows.append(
-            PoolRow(
-                name=name,
-                state="closed" if closed else "open" if pool.open_windows(now, now + 1) else "outside hours",
-                platform=pool.platform,
-                accelerator=pool.accelerator,
-                sessions_live=live.count(name),
-                sessions_max=pool.sessions_max,
-                closed_until=until if closed else None,
-                closed_why=why if closed else "",
-            )
-        )
-    return rows
+    return pools_now(tx, source.pools, runs.live(tx), now)
 
 
 def newest_needs(source: Source, tx: Connection, now: int) -> list[Need]:
     """Return what only a person can settle, of the last seven days."""
-    return source.kept("needs", source.news(tx), lambda: needs(tx, now - WEEK, now, source.alarms(tx)))
+    return source.kept("needs", source.news(tx), lambda: needs(tx, source.pools, now - WEEK, now, source.alarms(tx)))

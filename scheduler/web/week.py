@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from scheduler.core.window import DAY, Window
-from scheduler.service import pictures
+from scheduler.views import chart_facts
 from scheduler.web.plan_shapes import SessionRow, Span
 
 if TYPE_CHECKING:
@@ -37,7 +37,7 @@ def span_from(day: date, zone: str) -> Window:
 
 def timeline(source: Source, tx: Connection, span: Window, now: int) -> Timeline:
     """Return what the picture of the week shows."""
-    return pictures.timeline(tx, source.pools, source.plan(tx), span, now)
+    return chart_facts.timeline(tx, source.pools, source.plan(tx), span, now)
 
 
 def span(source: Source, day: date | None) -> Span:
@@ -57,6 +57,6 @@ def session_row(session: Session) -> SessionRow:
         end=session.ends,
         phase=session.phase,
         key=session.key,
-        jobs=[seat.job for seat in session.seats],
+        jobs=[planned_lane.job for planned_lane in session.lanes],
         outcome=session.outcome,
     )

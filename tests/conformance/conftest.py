@@ -7,7 +7,6 @@ import json
 import signal
 import subprocess
 import sys
-import threading
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -21,19 +20,21 @@ from jobs.payload.clock import Clock
 from platforms.artifacts.base import BlobStore
 from platforms.artifacts.registry import open_store
 from platforms.base import LaunchRequest, Observed, Platform, SessionState
+from platforms.emulators.faults import Fault
 from platforms.emulators.kaggle import place as kaggle_place
-from platforms.emulators.kaggle.rules import Fault, Rules
+from platforms.emulators.kaggle.rules import Rules
 from platforms.emulators.kaggle.server import Server
 from platforms.emulators.sagemaker import place as sagemaker_place
 from platforms.emulators.sagemaker import rules as sagemaker_rules
 from platforms.emulators.sagemaker import server as sagemaker_server
-from platforms.fake import FakeCloud, FakePlatform, Script
-from platforms.kaggle.records import Record, Records
+from platforms.kaggle.session.records import Record, Records
 from platforms.local.processes import MARK
 from platforms.manual.adapter import ManualPlatform
 from platforms.registry import PlatformContext, load
 from platforms.wrap import wrap
 from scheduler.clock import real_now, stopwatch
+from tests.lab.fake import FakeCloud, FakePlatform, Script
+from tests.lab.patience import pause, until, until_state
 
 SESSIONS_MAX = 2
 
@@ -56,7 +57,8 @@ class Place:
 
     ``adapter`` makes a new adapter object, as a restarted daemon does. ``launch_lost`` launches a key in such a way
     that it will never run, as when a daemon dies half-way. ``later`` lets some time pass. ``outage`` holds the place
-    in a condition in which it gives no answer.
+    in a condition in which it gives no answer. ``faults`` are those of a place that answers over HTTP, ``records`` the
+    files on which an adapter's answers about a key rest.
     """
 
     adapter: Callable[[], Platform]
@@ -66,6 +68,9 @@ class Place:
     launch_lost: Callable[[LaunchRequest], object]
     outage: Callable[[], AbstractContextManager[None]]
     bundle: str = ""
+    faults: Any = None
+    records: Callable[[str], list[Path]] = lambda _key: []
+    asks_to_leave: bool = True  # stop(force=False) reaches the payload; else only the artifact store's stop flag does
 
     def request(self, key: str, *, lasting: bool = True, seconds: int = 3600) -> LaunchRequest:
         """A session that says hello, then lasts until it is stopped, or leaves at once."""
@@ -76,13 +81,8 @@ class Place:
 
     def until(self, key: str, *states: SessionState) -> Observed:
         """Wait, within reason, until the place reports one of ``states``."""
-        adapter, observed = self.adapter(), None
-        for _ in range(1000):
-            observed = adapter.find([key], self.now()).get(key)
-            if observed is not None and observed.state in states:
-                return observed
-            self.later()
-        raise AssertionError(f"{key} never became {states}, but {observed}")
+        adapter = self.adapter()
+        return until_state(lambda: adapter.find([key], self.now()).get(key), *states, then=self.later)
 
 
 @contextmanager
@@ -118,7 +118,7 @@ def wrapped(folder: Path) -> Iterator[Place]:
         bare = place.adapter
 
         def adapter() -> Platform:
-            return wrap(bare(), "fake", stopwatch=stopwatch, note=lambda event, fields: None, pause_seconds=0)
+            return wrap(bare(), "fake", stopwatch=stopwatch, note=lambda event, fields: None)
 
         place.adapter = adapter
         yield place
@@ -147,23 +147,20 @@ def local(folder: Path) -> Iterator[Place]:
         (folder / "unmounted").rename(state)
 
     platform = adapter()
-    patience = threading.Event()
     yield Place(
         adapter,
         lambda: int(real_now()),
-        lambda: patience.wait(0.01),
+        pause,
         lambda key, lasting: None,
         launch_lost,
         outage,
         str(bundle),
+        None,
+        lambda key: [path for path in (state / key).glob("*.json") if path.name != "launch.json"],
     )
     for session in state.iterdir():
         platform.stop(session.name, int(real_now()), force=True)
-    for _ in range(500):
-        if not processes_of(state):
-            break
-        patience.wait(0.01)
-    assert processes_of(state) == []
+    until(lambda: not processes_of(state), "the end of all processes")
 
 
 @contextmanager
@@ -177,7 +174,6 @@ def kaggle(folder: Path) -> Iterator[Place]:
     rules = Rules(gpu_sessions_max=SESSIONS_MAX, queue_seconds=0.02, dataset_seconds=0.02)
     place = kaggle_place.Place(folder / "emulator", Clock(), "alice", "the-key", rules)
     context = PlatformContext(folder / "state", sys.executable, bundle, sessions_max=SESSIONS_MAX)
-    patience = threading.Event()
 
     with Server(place) as server:
         settings = {
@@ -202,11 +198,14 @@ def kaggle(folder: Path) -> Iterator[Place]:
         yield Place(
             lambda: load("kaggle", settings, context),
             lambda: int(real_now()),
-            lambda: patience.wait(0.01),
+            pause,
             lambda key, lasting: None,
             launch_lost,
             outage,
             str(bundle),
+            place.faults,
+            lambda key: [folder / "state" / "launches" / f"{key}.json"],
+            asks_to_leave=False,
         )
     assert processes_of(folder / "emulator") == []
 
@@ -220,7 +219,6 @@ def sagemaker(folder: Path) -> Iterator[Place]:
     rules = sagemaker_rules.Rules(SESSIONS_MAX, queue_seconds=0.02, download_seconds=0.02, upload_seconds=0.02)
     place = sagemaker_place.Place(folder / "emulator", Clock(), rules)
     context = PlatformContext(folder / "state", sys.executable, bundle, sessions_max=SESSIONS_MAX)
-    patience = threading.Event()
 
     with sagemaker_server.Server(place) as server, pytest.MonkeyPatch.context() as patch:
         server.make_bucket("uff-conformance")
@@ -242,18 +240,19 @@ def sagemaker(folder: Path) -> Iterator[Place]:
 
         @contextmanager
         def outage() -> Iterator[None]:
-            place.faults.always = sagemaker_rules.Fault.SERVER_ERROR
+            place.faults.always["*"] = Fault.SERVER_ERROR
             yield
-            place.faults.always = None
+            place.faults.always.clear()
 
         yield Place(
             lambda: load("sagemaker", settings, context),
             lambda: int(real_now()),
-            lambda: patience.wait(0.01),
+            pause,
             lambda key, lasting: None,
             launch_lost,
             outage,
             str(bundle),
+            place.faults,
         )
     assert processes_of(folder / "emulator") == []
 
@@ -284,11 +283,10 @@ class Person:
 
     def leave(self) -> None:
         """Go home: end what still runs."""
-        patience = threading.Event()
         for key, session in self._sessions.items():
             while session.poll() is None:
                 self._interrupt(key)
-                patience.wait(0.01)
+                pause()
             assert session.returncode == 0, key
 
     def _interrupt(self, key: str) -> None:
@@ -317,10 +315,9 @@ def manual(folder: Path) -> Iterator[Place]:
     context = PlatformContext(state, sys.executable, bundle, sessions_max=SESSIONS_MAX)
     (folder / "desk").mkdir()
     person = Person(ManualPlatform({}, context), folder / "desk")
-    patience = threading.Event()
 
     def later() -> None:
-        patience.wait(0.01)
+        pause()
         person.look()
 
     def launch_lost(request: LaunchRequest) -> None:
@@ -340,6 +337,8 @@ def manual(folder: Path) -> Iterator[Place]:
         launch_lost,
         outage,
         str(bundle),
+        None,
+        lambda key: [path for path in (state / key).glob("*.json") if path.name != "launch.json"],
     )
     person.leave()
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.crashes.audit import audit
-from benchmarks.crashes.processes import until, working_for
-from benchmarks.crashes.stage import Stage
+from tests.lab.crashes.audit import audit
+from tests.lab.crashes.processes import working_for
+from tests.lab.crashes.stage import Stage
+from tests.lab.patience import until
 
 MakeStage = Callable[..., Stage]
 

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.crashes.processes import until
 from scheduler.store import due, events
 from scheduler.store.engine import open_database
 from scheduler.store.lease import current
 from scheduler.store.verify import verify
+from tests.lab.patience import until
 
 LIBRARIES = sorted(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"))
 CONFIG = """

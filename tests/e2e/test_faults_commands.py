@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from benchmarks.crashes.audit import newest_steps
-from benchmarks.crashes.processes import until
-from benchmarks.crashes.stage import Stage
+from tests.lab.crashes.audit import newest_steps
+from tests.lab.crashes.stage import Stage
+from tests.lab.patience import until
 
 Settled = Callable[[Stage], None]
 
@@ -37,6 +37,7 @@ role = "main"
 command = ["{python}", "{payload}/trainers/charlm.py", "--pace", "200", "--batch", "16", "--width", "32"]
 target_step = 100_000
 steps_per_hour = 200
+stall = { first_progress = "off", no_progress = "off", checkpoint = "off" }
 """
 
 
@@ -44,7 +45,7 @@ def test_a_held_job_saves_leaves_and_stays_until_released(training: Stage, settl
     assert training.type("queue", "hold", "main", "--why", "a look at the data").code == 0
     held = until(lambda: job_in(training, "held"), "the hold")
     assert held["done_step"] == newest_steps(training)["main"] > 0
-    assert training.live() == {}
+    until(lambda: not training.live(), "the end of the session")
     assert last_run(training)["lanes"][0]["outcome"] == "yielded"
     explained = training.type("plan", "explain", "main")
     assert "a look at the data" in explained.out
@@ -57,8 +58,8 @@ def test_a_cancelled_job_saves_and_leaves_for_good(training: Stage, settled: Set
     assert training.type("queue", "cancel", "main").code == 0
     cancelled = until(lambda: job_in(training, "cancelled"), "the cancellation")
     assert cancelled["done_step"] == newest_steps(training)["main"] > 0
-    assert training.live() == {}
-    again = training.type("queue", "release", "main")
+    until(lambda: not training.live(), "the end of the session")
+    again = training.type("queue", "hold", "main")
     assert again.code == 6, again.err
     settled(training)
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.crashes.processes import until
-from benchmarks.crashes.stage import Stage
 from scheduler.store.schema import REVISIONS
+from tests.lab.crashes.stage import Stage
+from tests.lab.patience import until
 
 Settled = Callable[[Stage], None]
 

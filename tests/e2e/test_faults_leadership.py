@@ -5,11 +5,11 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from benchmarks.crashes.audit import audit
-from benchmarks.crashes.cluster import LEASE_SECONDS, Cluster
-from benchmarks.crashes.postgresql import Server
-from benchmarks.crashes.processes import until
-from benchmarks.crashes.stage import Stage
+from tests.lab.crashes.audit import audit
+from tests.lab.crashes.cluster import LEASE_SECONDS, Cluster
+from tests.lab.crashes.postgresql import Server
+from tests.lab.crashes.stage import Stage
+from tests.lab.patience import until
 
 pytestmark = pytest.mark.postgres
 

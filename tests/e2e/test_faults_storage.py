@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.crashes.processes import until
-from benchmarks.crashes.stage import MODELS, Stage
 from platforms.local.session import Claim, Session
 from scheduler.clock import stopwatch
+from tests.lab.crashes.stage import MODELS, Stage
+from tests.lab.patience import until
 
 Settled = Callable[[Stage], None]
 ONE_MODEL = MODELS.partition('[[jobs]]\nname = "left"')[0]
@@ -185,7 +185,7 @@ def test_a_backup_taken_while_the_daemon_runs_is_restored_equal(running: Stage) 
 def test_what_was_launched_after_a_backup_is_found_and_charged_after_a_restore(
     running: Stage, settled: Settled
 ) -> None:
-    """Sessions that ended since, and those that still run: each in the books to the second, no job in two seats."""
+    """Sessions that ended since, and those that still run: each in the books to the second, no job in two lanes."""
     running.until_saved(count=1)
     copy = running.folder / "backup.db"
     assert running.type("db", "backup", str(copy)).code == 0

@@ -11,8 +11,10 @@ from typing import Any
 
 import pytest
 
-from benchmarks.crashes.processes import until
 from scheduler.clock import real_now
+from scheduler.store.engine import open_database
+from scheduler.views.needs import needs
+from tests.lab.patience import until
 
 SETTINGS = """
 state_dir = "state"
@@ -76,6 +78,16 @@ def daemon(tmp_path: Path, schedctl: Type) -> Iterator[None]:
     assert process.wait(60) == 0, (tmp_path / "daemon.log").read_text()
 
 
+def wanted(folder: Path) -> list[str]:
+    """Return what a person is to type about offered sessions. In this process: an offer lapses in half a minute."""
+    database = open_database(f"sqlite:///{folder}/state/scheduler.db", read_only=True)
+    try:
+        with database.read() as tx:
+            return [need.remedy for need in needs(tx, (), 0, 0) if need.what == "session offered"]
+    finally:
+        database.close()
+
+
 @pytest.mark.usefixtures("daemon")
 def test_a_person_takes_runs_and_hands_in_a_session(tmp_path: Path, schedctl: Type) -> None:
     """The job is finished, and the time that a person used counts against the quota."""
@@ -88,7 +100,10 @@ def test_a_person_takes_runs_and_hands_in_a_session(tmp_path: Path, schedctl: Ty
     key = until(offered, "an offer")["key"]
     assert schedctl("handover", "take", "uff-nobody-1", expected=5)["error"]["kind"] == "NotFound"
     assert schedctl("handover", "give", key, "config.toml", expected=6)["error"]["kind"] == "HandOverRefused"
+
+    assert wanted(tmp_path) == [f"schedctl handover take {key}"]
     notebook, _data = schedctl("handover", "take", key, "--out", "lab")["files"]
+    assert wanted(tmp_path) == []
     cell = json.loads((tmp_path / notebook).read_bytes())["cells"][1]["source"]
     (tmp_path / "cell.py").write_text("".join(cell))
     words = [sys.executable, "-m", "scheduler", "--config", "config.toml", "runs", "logs", key]

@@ -8,28 +8,11 @@ from typing import Any
 import pytest
 
 from platforms.artifacts.directory import DirectoryStore
-from scheduler.service.ports import Policy, Ports
+from scheduler.service.outside.calls import ThreadedCalls
+from scheduler.service.outside.ports import Policy, Ports
 from scheduler.store import lease
 from scheduler.store.engine import Database
-
-
-@dataclass
-class HandClock:
-    """A clock that a test moves; scheduled seconds are real ones."""
-
-    present: int = 1_795_000_000
-
-    def now(self) -> int:
-        """Return scheduled seconds."""
-        return self.present
-
-    def wall_seconds(self, scheduled_seconds: float) -> float:
-        """Return them as they are."""
-        return scheduled_seconds
-
-    def payload_clock(self) -> dict[str, float]:
-        """Return the real clock's figures."""
-        return {"epoch": 0.0, "origin": 0.0, "scale": 1.0}
+from tests.lab.clocks import HandClock
 
 
 @dataclass
@@ -76,6 +59,7 @@ def make_ports(database: Database, tmp_path: Path, hand_clock: HandClock, journa
             "plan": lambda snapshot, incumbent: pytest.fail("no plan is asked for"),
             "data_prefix": lambda job: "",
             "bundle": "",
+            "calls": ThreadedCalls(10.0),  # of every cycle: under load nothing is late but what hangs
             "log": journal,
             "epoch": held.epoch,
         }

@@ -9,18 +9,20 @@ from typing import Any, cast
 import pytest
 
 from jobs.spec import Gate, JobSpec
+from scheduler.clock import Clock, ScaledClock, system_clock
 from scheduler.core.job import Cancelled, Failed, Queued
-from scheduler.core.plan import Placement, Plan, Seat
+from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
-from scheduler.service import alerts
-from scheduler.service.alerts import Mailing, alerts_in, letter_about, mail
-from scheduler.service.deliver import DeliveryFailed
-from scheduler.service.reports import needs
+from scheduler.notify.alerts import alerts_in, letter_about
+from scheduler.notify.deliver import DeliveryFailed
+from scheduler.notify.mail import Mailing, mail
 from scheduler.store import due, events, jobs, outbox, plans
 from scheduler.store.engine import Database
 from scheduler.store.events import Event
+from scheduler.views.needs import needs, watch_needs
 
 NOW = 1_795_000_000
+REAL = system_clock()
 
 
 class Silent:
@@ -30,8 +32,13 @@ class Silent:
         return lambda *_, **__: None
 
 
-def ports_on(database: Database) -> Any:
-    return cast("Any", SimpleNamespace(database=database, epoch=0, write=database.write, log=Silent(), pools={}))
+def ports_on(database: Database, clock: Clock = REAL) -> Any:
+    return cast(
+        "Any",
+        SimpleNamespace(
+            database=database, epoch=0, write=database.write, log=Silent(), pools={}, clock=clock, redact=str
+        ),
+    )
 
 
 class Box:
@@ -62,21 +69,24 @@ def test_a_deadline_that_comes_to_be_at_risk_is_told_once_and_again_when_it_was_
 
     def look(at: int, planned_hours: int) -> list[str]:
         with database.write() as tx:
-            place = Placement("p", at, at + planned_hours * HOUR, (Seat("ufm", 1, 10 * planned_hours),))
+            place = Placement("p", at, at + planned_hours * HOUR, (PlannedLane("ufm", 1, 10 * planned_hours),))
             plans.save(tx, Plan(at, (place,), ()), at)
-        mail(ports, mailing, at)
-        mail(ports, mailing, at + HOUR)
+        for later in (at, at + HOUR):
+            watch_needs(ports, later, 0)
+            mail(ports, mailing, later)
         with database.read() as tx:
-            return [event.kind for event in events.tail(tx, kinds=("deadline.at_risk", "deadline.kept"))]
+            found = events.tail(tx, kinds=("need.raised", "need.settled"))
+        assert {event.data["what"] for event in found} <= {"deadline at risk"}
+        return [event.kind.removeprefix("need.") for event in found]
 
     mail(ports, mailing, NOW)
     assert look(NOW + HOUR, 10) == [], "done after 11 hours, after 15 at the latest"
-    assert look(NOW + 8 * HOUR, 10) == ["deadline.at_risk"], "after 18 hours, after 22 at the latest"
-    assert look(NOW + 10 * HOUR, 10) == ["deadline.at_risk"], "told once"
-    assert look(NOW + 12 * HOUR, 0) == ["deadline.at_risk"], "nothing is planned at all"
+    assert look(NOW + 8 * HOUR, 10) == ["raised"], "after 18 hours, after 22 at the latest"
+    assert look(NOW + 10 * HOUR, 10) == ["raised"], "told once"
+    assert look(NOW + 12 * HOUR, 0) == ["raised"], "nothing is planned at all"
     with database.write() as tx:
         jobs.note_progress(tx, "ufm", 90, None)
-    assert look(NOW + 14 * HOUR, 5) == ["deadline.at_risk", "deadline.kept"]
+    assert look(NOW + 14 * HOUR, 5) == ["raised", "settled"]
     assert len(box.sent) == 1
 
 
@@ -98,15 +108,20 @@ def test_a_gate_that_can_no_longer_open_is_told_once_and_again_when_it_could_bet
         with database.write() as tx:
             jobs.change_state(tx, "uff-main", jobs.get(tx, "uff-main").state, state, "prepared", at)
         for later in (0, HOUR):
+            watch_needs(ports, at + later, 0)
             mail(ports, mailing, at + later)
         with database.read() as tx:
-            return [(each.kind, each.subject) for each in events.tail(tx) if each.kind.startswith("gate.")]
+            return [
+                (each.kind.removeprefix("need."), each.subject)
+                for each in events.tail(tx, kinds=("need.raised", "need.settled"))
+                if each.data["what"] == "gate cannot open"
+            ]
 
     mail(ports, mailing, NOW)
-    told = [("gate.failed", "far")]
+    told = [("raised", "far")]
     assert become(Failed("oom", "out of memory", NOW), NOW + HOUR) == told, "near has what it waits for"
     assert len(box.sent) == 1
-    assert become(Queued(NOW), NOW + 8 * HOUR) == [*told, ("gate.hopeful", "far")]
+    assert become(Queued(NOW), NOW + 8 * HOUR) == [*told, ("settled", "far")]
     assert become(Cancelled("mia", NOW), NOW + 16 * HOUR)[2:] == told
     assert len(box.sent) == 2
 
@@ -161,7 +176,7 @@ def test_a_report_that_cannot_be_made_is_not_skipped_for_that_of_the_next_week(
     mail(ports, mailing, NOW)
     late = NOW + 14 * DAY
     with monkeypatch.context() as patch:
-        patch.setattr(alerts, "make_report", lambda *_: 1 / 0)
+        patch.setattr("scheduler.notify.mail.make_report", lambda *_: 1 / 0)
         for minute in range(120):
             mail(ports, mailing, late + minute * 60)
     with database.read() as tx:
@@ -179,7 +194,7 @@ def test_a_report_that_cannot_be_made_is_seen_and_comes_later_once(
     with database.write() as tx:
         due.set_due(tx, "weekly-report", NOW)
     with monkeypatch.context() as patch:
-        patch.setattr(alerts, "make_report", lambda *_: 1 / 0)
+        patch.setattr("scheduler.notify.mail.make_report", lambda *_: 1 / 0)
         mail(ports_on(database), mailing, NOW)
     with database.read() as tx:
         assert [event.kind for event in events.tail(tx)] == ["report.failed"]
@@ -239,12 +254,14 @@ def test_a_mail_server_away_for_two_days_and_a_slack_out_of_order_make_the_repor
     with database.write() as tx:
         due.set_due(tx, "weekly-report", NOW)
     with monkeypatch.context() as patch:
-        patch.setattr(alerts, "make_report", lambda *_: 1 / 0)
+        patch.setattr("scheduler.notify.mail.make_report", lambda *_: 1 / 0)
         mail(ports, mailing, NOW)
     for minute in range(0, 2 * 24 * 60, 10):
         mail(ports, mailing, NOW + minute * 60)
     with database.read() as tx:
-        late = {need.subject: need.why for need in needs(tx, 0, NOW + 2 * DAY) if need.what == "letter not delivered"}
+        late = {
+            need.subject: need.why for need in needs(tx, (), 0, NOW + 2 * DAY) if need.what == "letter not delivered"
+        }
         tried = {letter.channel: letter.attempts for letter in outbox.pending(tx, NOW + 3 * DAY)}
     assert late["weekly-report 2026-W46 by email"].endswith("connection refused")
     assert late["weekly-report 2026-W46 by slack"].endswith("Slack answered 500")
@@ -256,4 +273,41 @@ def test_a_mail_server_away_for_two_days_and_a_slack_out_of_order_make_the_repor
         assert box.sent.count("weekly-report-2026-W46") == 1
         assert len(box.sent) == len(set(box.sent)) == 2, "the report, and one alert that it had failed"
     with database.read() as tx:
-        assert not [need for need in needs(tx, 0, NOW + 3 * DAY) if need.what == "letter not delivered"]
+        assert not [need for need in needs(tx, (), 0, NOW + 3 * DAY) if need.what == "letter not delivered"]
+
+
+@pytest.mark.parametrize(("scale", "wait"), [(1.0, 60), (600.0, 1_200)])
+def test_what_has_just_happened_is_told_when_it_has_had_the_real_time_to_be_committed(
+    database: Database, scale: float, wait: int
+) -> None:
+    box = Box()
+    ports = ports_on(database, ScaledClock(0.0, 0.0, scale))
+    mailing = Mailing({"box": box}, "UTC", Calendar("week", "UTC"), 900, None)
+    mail(ports, mailing, NOW)
+    happened = NOW + 4_000
+    with database.write() as tx:
+        events.append(tx, "job.fail", "ufm", happened)
+    mail(ports, mailing, happened + wait)
+    assert box.sent == [], "until it is older than that"
+    mail(ports, mailing, happened + 899)
+    assert box.sent == [], "looked for every 15 minutes"
+    mail(ports, mailing, happened + max(900, wait + 1))
+    assert len(box.sent) == 1
+
+
+def event(kind: str, at: int, **data: Any) -> Event:
+    return Event(at, at, kind, "ufm", "daemon", data)
+
+
+def test_the_same_about_the_same_is_told_again_after_six_hours_and_not_before() -> None:
+    first, early, later = (event("job.fail", at) for at in (NOW, NOW + 6 * HOUR - 1, NOW + 6 * HOUR))
+    assert alerts_in([first, early], NOW, NOW + DAY) == [first]
+    assert alerts_in([first, later], NOW, NOW + DAY) == [first, later]
+    assert alerts_in([first, later], NOW + 1, NOW + DAY) == [later]
+    assert alerts_in([first, early], NOW + 1, NOW + DAY) == [], "what was told before counts"
+    assert alerts_in([first], NOW, NOW) == [], "what is not yet to be told is not"
+
+
+@pytest.mark.parametrize(("seconds", "told"), [(599, 0), (600, 1), (-599, 0), (-600, 1)])
+def test_books_that_differ_by_ten_minutes_are_told(seconds: int, told: int) -> None:
+    assert len(alerts_in([event("quota.adjusted", NOW, seconds=seconds)], NOW, NOW + 1)) == told

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime as dt
 import json
+import smtplib
 import socket
 import ssl
 import threading
@@ -24,10 +25,11 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import NameOID
 
 from scheduler.core.window import DAY, HOUR
-from scheduler.service.deliver import AppriseChannel, DeliveryFailed, EmailChannel, SlackChannel, deliver
-from scheduler.service.reports import needs
+from scheduler.host.doctor_channels import check_mail
+from scheduler.notify.deliver import AppriseChannel, DeliveryFailed, EmailChannel, SlackChannel, deliver
 from scheduler.store import events, outbox
 from scheduler.store.engine import Database
+from scheduler.views.needs import needs
 
 NOW = 1_795_000_000
 CANARY = "canary-password-0123"
@@ -113,7 +115,9 @@ class Journal:
 
 
 def ports_on(database: Database) -> Any:
-    return cast("Any", SimpleNamespace(database=database, epoch=0, write=database.write, log=Journal(), pools={}))
+    return cast(
+        "Any", SimpleNamespace(database=database, epoch=0, write=database.write, log=Journal(), pools={}, redact=str)
+    )
 
 
 def put(database: Database, channel: str = "email") -> bool:
@@ -291,10 +295,10 @@ def test_a_letter_that_keeps_failing_is_told_in_the_next_report(database: Databa
     put(database)
     for attempt in range(3):
         with database.read() as tx:
-            assert [need.what for need in needs(tx, 0, NOW)] == []
+            assert [need.what for need in needs(tx, (), 0, NOW)] == []
         deliver(ports_on(database), {"email": Away()}, NOW + attempt * DAY)
     with database.read() as tx:
-        (need,) = needs(tx, 0, NOW)
+        (need,) = needs(tx, (), 0, NOW)
     assert (need.what, need.subject) == ("letter not delivered", "weekly-report 2026-W47 by email")
     assert need.why == "3 tries: nobody listens"
 
@@ -311,3 +315,36 @@ def test_a_server_that_is_away_is_a_failure_in_words(tmp_path: Path) -> None:
     channel = EmailChannel("127.0.0.1", 1, False, "", "", "s@example.org", ("a@example.org",), 2)
     with pytest.raises(DeliveryFailed, match="refused"):
         channel.send("key", BODY)
+
+
+def test_a_mail_server_that_repeats_the_password_tells_nobody(smtp: tuple[Mailbox, EmailChannel]) -> None:
+    """Some servers answer a refused login, or a letter, with what they were sent."""
+    _, channel = smtp
+
+    class Echoing(smtplib.SMTP):
+        def login(self, user: str, password: str, **_: Any) -> Any:
+            raise smtplib.SMTPAuthenticationError(535, f"{user} is not let in with {password}".encode())
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(smtplib, "SMTP", Echoing)
+        with pytest.raises(DeliveryFailed, match="is not let in with") as failed:
+            channel.send("alerts-1", BODY)
+        found = check_mail(channel)
+    assert CANARY not in str(failed.value)
+    assert "[secret]" in str(failed.value)
+    assert CANARY not in found.found
+
+
+@pytest.mark.parametrize("bot", [False, True])
+def test_a_failure_of_slack_that_repeats_its_address_tells_nobody(bot: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    address = f"https://127.0.0.1/{CANARY}"
+
+    def fail(*_: Any, **__: Any) -> Any:
+        raise OSError(f"no route to {CANARY if bot else address}")
+
+    monkeypatch.setattr("slack_sdk.WebhookClient.send", fail)
+    monkeypatch.setattr("slack_sdk.WebClient.chat_postMessage", fail)
+    channel = SlackChannel("" if bot else address, CANARY if bot else "", "#t", 10)
+    with pytest.raises(DeliveryFailed, match=r"no route to \[secret\]") as failed:
+        channel.send("alerts-1", BODY)
+    assert CANARY not in str(failed.value)

@@ -12,12 +12,12 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
 
-from scheduler.service import doctor_machine
-from scheduler.service.deliver import EmailChannel, SlackChannel
-from scheduler.service.doctor import Finding, examine
-from scheduler.service.doctor_channels import check_mail, check_slack
-from scheduler.service.doctor_machine import check_runner, check_service, check_versions
-from scheduler.service.service_status import UnitStatus
+from scheduler.host import doctor_machine
+from scheduler.host.doctor import Finding, examine
+from scheduler.host.doctor_channels import check_mail, check_slack
+from scheduler.host.doctor_machine import check_runner, check_service, check_versions
+from scheduler.host.systemd_status import UnitStatus
+from scheduler.notify.deliver import EmailChannel, SlackChannel
 
 CANARY = "canary-password-77c1"
 

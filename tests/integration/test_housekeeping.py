@@ -8,13 +8,14 @@ import pytest
 
 from jobs.spec import JobSpec
 from platforms.base import LaunchRequest, SessionState
-from platforms.fake import FakeCloud, FakePlatform, Script
 from scheduler.core.run import Ended, Lane, Outcome, Run
 from scheduler.core.window import DAY
-from scheduler.service import housekeeping
-from scheduler.service.ports import Ports
+from scheduler.service.outside.calls import ThreadedCalls
+from scheduler.service.outside.ports import Ports
+from scheduler.service.upkeep import housekeeping
 from scheduler.store import jobs, runs
 from scheduler.store.engine import Database
+from tests.lab.fake import FakeCloud, FakePlatform, Script
 
 NOW = 1_795_000_000
 
@@ -28,7 +29,7 @@ def done(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 def keep_house(database: Database, *instants: int) -> None:
-    ports = cast("Any", SimpleNamespace(database=database, write=database.write))
+    ports = cast("Any", SimpleNamespace(database=database, write=database.write, calls=ThreadedCalls(60.0)))
     for now in instants:
         housekeeping.run_due(ports, now)
 

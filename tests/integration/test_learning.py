@@ -9,19 +9,19 @@ from typing import Any
 import pytest
 
 from jobs.spec import JobSpec
-from platforms.fake import FakeCloud, FakePlatform, Script
 from scheduler.core.job import Queued
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota, MoneyQuota
 from scheduler.core.snapshot import JobView, PoolView, Snapshot
 from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
 from scheduler.planner import Options, Planner, dispatch
-from scheduler.service.cycle import Cycle
-from scheduler.service.overheads import Overheads
-from scheduler.service.ports import Ports
-from scheduler.service.snapshot import job_view, load_snapshot
+from scheduler.service.cycle.cycle import Cycle
+from scheduler.service.facts.overheads import Overheads
+from scheduler.service.facts.snapshot import job_view, load_snapshot
+from scheduler.service.outside.ports import Ports
 from scheduler.store import jobs, rates
 from scheduler.store.engine import Database
+from tests.lab.fake import FakeCloud, FakePlatform, Script
 
 NOW = 1_795_000_000
 DESK = Pool("desk", "fake", "CPU", session_cap_seconds=4 * HOUR, setup_seconds=600, start_delay_seconds=180)
@@ -126,7 +126,7 @@ def test_set_ups_and_saves_that_hang_never_shut_a_pool(rules: dict[str, Any], sa
     snapshot = Snapshot(NOW // DAY * DAY, (found,), (PoolView(pool),), DAY)
     placements = dispatch(snapshot).placements
     assert placements
-    assert {seat.job for placement in placements for seat in placement.seats} == {"ufm"}
+    assert {planned_lane.job for placement in placements for planned_lane in placement.lanes} == {"ufm"}
 
 
 def test_a_first_impression_gives_way_to_the_sessions_last_word(world: SimpleNamespace) -> None:

@@ -2,7 +2,6 @@
 
 import json
 import sys
-import threading
 from pathlib import Path
 
 import pytest
@@ -12,27 +11,10 @@ from platforms.artifacts.base import Grant
 from platforms.artifacts.directory import DirectoryStore
 from platforms.base import LaunchRequest, SessionState
 from platforms.registry import PlatformContext, load
-from scheduler.clock import starting_now
+from tests.lab.clocks import starting_now
+from tests.lab.patience import until, until_state
+from tests.lab.training import TRAINING
 
-# By the training contract: one checkpoint, then the target is reached, or the word to stop is waited for.
-TRAINING = """
-import json, os, pathlib, signal, sys
-folder = pathlib.Path(os.environ["SCHED_CHECKPOINT_DIR"])
-step = int(os.environ["SCHED_TARGET_STEP"])
-def save(step):
-    (folder / "making").mkdir()
-    (folder / "making" / "weights.bin").write_bytes(b"weights of step %d" % step)
-    (folder / "making" / "meta.json").write_text(json.dumps({"step": step, "metrics": {"loss": 1.5}}))
-    (folder / "making").rename(folder / f"step-{step:08d}")
-def stop(*_):
-    save(step // 2)
-    sys.exit(0)
-signal.signal(signal.SIGTERM, stop)
-print("training", flush=True)
-if sys.argv[1] == "wait":
-    signal.pause()
-save(step)
-"""
 EPOCH = 1_000_000
 
 
@@ -74,14 +56,10 @@ def test_a_session_trains_and_leaves_a_checkpoint_and_a_result(
         "lanes": [lane],
     }
     platform.launch(LaunchRequest("ufm-1", "pool", 1, EPOCH + 7200, launch, "", {}), clock.now())
-    patience, asked = threading.Event(), False
-    for _ in range(2000):
-        if platform.find(["ufm-1"], clock.now())["ufm-1"].state == SessionState.ENDED:
-            break
-        if training == "wait" and not asked and b"training" in b"".join(platform.logs("ufm-1", 0, 1 << 20)):
-            platform.stop("ufm-1", clock.now(), force=False)
-            asked = True
-        patience.wait(0.01)
+    if training == "wait":
+        until(lambda: b"training" in b"".join(platform.logs("ufm-1", 0, 1 << 20)), "the training")
+        platform.stop("ufm-1", clock.now(), force=False)
+    until_state(lambda: platform.find(["ufm-1"], clock.now())["ufm-1"], SessionState.ENDED)
     platform.stop("ufm-1", clock.now(), force=True)
     output = b"".join(platform.logs("ufm-1", 0, 1 << 20)).decode()
     assert platform.find(["ufm-1"], clock.now())["ufm-1"].detail == "exit code 0", output

@@ -17,8 +17,11 @@ from platforms.base import LaunchRequest, Refused, SessionState
 from platforms.bundle import BadArchive
 from platforms.manual.adapter import ManualPlatform
 from platforms.manual.handover import HandOverRefused
+from platforms.record_file import DamagedRecord
 from platforms.registry import PlatformContext
-from scheduler.clock import Clock, starting_now
+from scheduler.cli.shell.exits import Exit, code_of
+from scheduler.clock import Clock
+from tests.lab.clocks import starting_now
 
 EPOCH = 1_000_000
 HOUR = 3_600
@@ -258,6 +261,23 @@ def test_what_a_session_had_no_right_to_write_or_what_is_not_what_it_says_is_lef
     assert list(desk.store.keys("")) == ["runs/uff-ufm-0001/lane-0/result.json"]
     ended = desk.platform.find(["uff-ufm-0001"], desk.clock.now())["uff-ufm-0001"]
     assert ended.ended == ended.started, "a time before it was taken cannot be true"
+
+
+@pytest.mark.parametrize("act", ["take", "give", "drop"])
+def test_a_damaged_offer_is_told_with_its_file(make_desk: Callable[..., Desk], act: str, tmp_path: Path) -> None:
+    """Whoever takes, hands in or drops it learns which file it is; no command calls that unexpected."""
+    desk = make_desk()
+    desk.offer("uff-ufm-0001")
+    (damaged,) = tmp_path.rglob("uff-ufm-0001/offer.json")
+    damaged.write_text("{")
+    acts: dict[str, Callable[[], Any]] = {
+        "take": lambda: desk.take("uff-ufm-0001"),
+        "give": lambda: desk.platform.give("uff-ufm-0001", tmp_path / "result.tar", desk.store, desk.clock.now()),
+        "drop": lambda: desk.platform.drop("uff-ufm-0001", "no time", desk.clock.now()),
+    }
+    with pytest.raises(DamagedRecord, match=r"offer\.json is damaged") as told:
+        acts[act]()
+    assert code_of(told.value) is Exit.PLATFORM
 
 
 def test_dropping_withdraws_an_offer_and_ends_what_was_taken(make_desk: Callable[..., Desk]) -> None:

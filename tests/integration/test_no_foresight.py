@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from benchmarks.planner import closed_loop
-from benchmarks.planner.backfill import backfill
 from scheduler.planner import Options, Planner
+from tests.lab.planner import closed_loop
+from tests.lab.planner.backfill import backfill
 
 if TYPE_CHECKING:
     from scheduler.core.plan import Plan

@@ -9,12 +9,6 @@ from pathlib import Path
 import pytest
 
 from benchmarks import bench_planner
-from benchmarks.planner import closed_loop, figures
-from benchmarks.planner.backfill import backfill
-from benchmarks.planner.baselines import OTHERS, ordered, static_week
-from benchmarks.planner.cases import EPOCH, KAGGLE, SMALL_MIX, make_pools, random_case, seed_case
-from benchmarks.planner.trace import BadTrace, read_rows, read_trace
-from benchmarks.planner.year import Live
 from jobs.spec import Needs
 from scheduler.core.ledger import Charge
 from scheduler.core.plan import Plan
@@ -22,6 +16,12 @@ from scheduler.core.quota import CalendarQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK, Calendar, DailyHours
 from scheduler.planner import verify
+from tests.lab.planner import closed_loop, figures
+from tests.lab.planner.backfill import backfill
+from tests.lab.planner.baselines import OTHERS, ordered, static_week
+from tests.lab.planner.cases import EPOCH, KAGGLE, SMALL_MIX, make_pools, random_case, seed_case
+from tests.lab.planner.trace import BadTrace, read_rows, read_trace
+from tests.lab.planner.year import Live
 
 FIGURES = {
     "seed_ratio_min",
@@ -79,7 +79,7 @@ def test_backfill_asks_for_whole_walltimes_and_fills_in_what_does_not_delay_the_
     """Of 30 hours the large job takes 12 and 12; 6 are too short for it and go to the small one behind it."""
     pool = replace(KAGGLE, sessions_max=1)
     plan = backfill(Snapshot(EPOCH, (job("large", 100, 0), job("small", 5, 1)), (PoolView(pool),), WEEK))
-    found = [(placed.seats[0].job, placed.start - EPOCH, placed.end - placed.start) for placed in plan.placements]
+    found = [(placed.lanes[0].job, placed.start - EPOCH, placed.end - placed.start) for placed in plan.placements]
     assert found == [
         ("large", 0, 12 * HOUR),
         ("large", 12 * HOUR, 12 * HOUR),
@@ -94,7 +94,7 @@ def test_backfill_never_delays_the_first_in_line(quota_hours: int, order: list[s
     quota = CalendarQuota("week", quota_hours * HOUR, Calendar("week", "UTC", 5))
     pool = replace(KAGGLE, sessions_max=1, hours=hours, quotas=(quota,))
     plan = backfill(Snapshot(EPOCH, (job("first", 8.5, 0), job("small", 1.5, 1)), (PoolView(pool),), DAY))
-    assert [placed.seats[0].job for placed in plan.placements] == order
+    assert [placed.lanes[0].job for placed in plan.placements] == order
 
 
 def test_a_trace_becomes_jobs_on_our_pools(tmp_path: Path) -> None:

@@ -13,14 +13,14 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from benchmarks.planner.oracle import SCALE, OracleCase, OracleJob, OraclePool
 from jobs.spec import Gate, Needs
-from scheduler.core.plan import Placement, Plan, Seat
+from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, Calendar
 from scheduler.planner import Options, Planner, value, verify
+from tests.lab.planner.oracle import SCALE, OracleCase, OracleJob, OraclePool
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -114,7 +114,7 @@ def _worth(job: JobView, edge: int, deadline: int, days: int) -> int:
 
 def ask(cases: Sequence[OracleCase]) -> list[dict[str, Any]]:
     done = subprocess.run(
-        [sys.executable, "-m", "benchmarks.planner.oracle"],
+        [sys.executable, "-m", "tests.lab.planner.oracle"],
         input="".join(case.to_json() + "\n" for case in cases),
         stdout=subprocess.PIPE,
         text=True,
@@ -126,7 +126,7 @@ def ask(cases: Sequence[OracleCase]) -> list[dict[str, Any]]:
 
 def as_plan(snapshot: Snapshot, found: dict[str, Any]) -> Plan:
     placements = [
-        Placement(pool, NOW + start, NOW + end, (Seat(job, 1, steps),))
+        Placement(pool, NOW + start, NOW + end, (PlannedLane(job, 1, steps),))
         for job, pool, start, end, steps in found["sessions"]
     ]
     return Plan(NOW, tuple(sorted(placements, key=lambda placed: placed.start)), ())
@@ -148,7 +148,7 @@ def compared() -> dict[int, Compared]:
     plans = [Planner(OPTIONS).plan(snapshot) for snapshot in snapshots]
     cases = [as_oracle_case(snapshot) for snapshot in snapshots]
     fixed = [
-        [[placed.seats[0].job, placed.pool, placed.start - NOW, placed.end - NOW] for placed in plan.placements]
+        [[placed.lanes[0].job, placed.pool, placed.start - NOW, placed.end - NOW] for placed in plan.placements]
         for plan in plans
     ]
     judged = [replace(case, fixed=sessions) for case, sessions in zip(cases, fixed, strict=True)]

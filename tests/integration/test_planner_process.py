@@ -7,14 +7,16 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from threading import Thread
 
 import pytest
 
-from benchmarks.crashes.processes import until
-from benchmarks.planner.small import crowded_box
 from platforms.local.processes import read_stat
 from scheduler.planner import Options, Planner
-from scheduler.service.planner_process import PlannerHost
+from scheduler.service.outside.child_process import ChildFailed, ChildHost
+from scheduler.service.outside.planner_process import PlannerHost
+from tests.lab.patience import until
+from tests.lab.planner.small import crowded_box
 
 
 def gone(pid: int) -> bool:
@@ -22,9 +24,9 @@ def gone(pid: int) -> bool:
 
 
 def pid_of(host: PlannerHost) -> int:
-    child = host._child
-    assert child is not None
-    return child.pid
+    pid = host.child.pid
+    assert pid is not None
+    return pid
 
 
 def acting(body: str, patience_seconds: float = 60.0) -> PlannerHost:
@@ -34,8 +36,8 @@ def acting(body: str, patience_seconds: float = 60.0) -> PlannerHost:
         "from scheduler.planner import Planner\n"
         f"def plan(self, snapshot, incumbent):\n    {body}\n"
         "Planner.plan = plan\n"
-        "from scheduler.service.planner_process import serve\n"
-        "serve(sys.stdin.buffer, sys.stdout.buffer)\n"
+        "from scheduler.service.outside.planner_process import PlannerChild, serve\n"
+        "serve(PlannerChild())\n"
     )
     return PlannerHost(Options(), (sys.executable, "-c", code), patience_seconds)
 
@@ -45,7 +47,7 @@ def test_plans_are_the_same_as_inside_also_with_a_plan_in_force() -> None:
     first, second = inside.plan(crowded_box()), host.plan(crowded_box(), None)
     assert second == first
     assert host.plan(crowded_box(2.0), second) == inside.plan(crowded_box(2.0), first)
-    host.rest()
+    host.close()
 
 
 def test_a_planner_that_was_killed_is_replaced_within_the_same_plan() -> None:
@@ -55,21 +57,21 @@ def test_a_planner_that_was_killed_is_replaced_within_the_same_plan() -> None:
     os.kill(killed, signal.SIGKILL)
     assert host.plan(crowded_box(), None) == before
     assert pid_of(host) != killed
-    host.rest()
+    host.close()
 
 
 @pytest.mark.parametrize(
     ("body", "why"),
     [
-        ("os.abort()", "the planner's process ended"),
+        ("os.abort()", "the planner's process was ended by SIGABRT"),
         ("raise ZeroDivisionError('weights')", "ZeroDivisionError: weights"),
-        ("time.sleep(600)", "gave no plan in 1 s"),
+        ("time.sleep(600)", "did not answer in 1 s and was ended"),
     ],
 )
 def test_one_that_never_plans_is_said_and_the_plain_dispatcher_plans(body: str, why: str) -> None:
     host = acting(body, 1.0 if "sleep" in body else 60.0)
     plan = host.plan(crowded_box(), None)
-    host.rest()
+    host.close()
     assert plan.placements, "training goes on"
     assert any(why in warning and "plain dispatcher" in warning for warning in plan.warnings), plan.warnings
 
@@ -93,7 +95,7 @@ def test_it_ends_when_no_plan_was_wanted_for_a_while_and_comes_back() -> None:
     host.rest_when_idle(121.0, 10.0)
     assert gone(pid)
     assert host.plan(crowded_box(), None) == before
-    host.rest()
+    host.close()
 
 
 def test_it_ends_with_a_daemon_that_was_killed(tmp_path: Path) -> None:
@@ -104,7 +106,7 @@ def test_it_ends_with_a_daemon_that_was_killed(tmp_path: Path) -> None:
         "from test_planner_process import PlannerHost, Options, crowded_box\n"
         "host = PlannerHost(Options())\n"
         "host.plan(crowded_box(), None)\n"
-        "print(host._child.pid, flush=True)\n"
+        "print(host.child.pid, flush=True)\n"
         "sys.stdin.read()\n"
     )
     command = [sys.executable, "-c", code, str(Path(__file__).parent)]
@@ -114,3 +116,45 @@ def test_it_ends_with_a_daemon_that_was_killed(tmp_path: Path) -> None:
         (solver,) = Path(f"/proc/{planner}/task/{planner}/children").read_text().split()
         parent.kill()
     until(lambda: gone(planner) and gone(int(solver)), "the end of planner and solver")
+
+
+def test_a_child_that_does_not_even_listen_is_given_up() -> None:
+    """The question is longer than a pipe holds, so that telling it would take forever as well."""
+    host = ChildHost("deaf", (sys.executable, "-c", "import time; time.sleep(600)"))
+    with pytest.raises(ChildFailed, match="the deaf's process did not answer in 1 s and was ended"):
+        host.ask(b"x" * 10_000_000, 1.0)
+    assert host.pid is None
+
+
+def test_what_a_child_prints_is_no_answer() -> None:
+    code = (
+        "from scheduler.service.outside.child_process import serve\nserve(lambda question: print(question) or question)"
+    )
+    host = ChildHost("talking", (sys.executable, "-c", code))
+    assert [host.ask(word, 60.0) for word in ("one", "two")] == ["one", "two"]
+    host.rest()
+
+
+def test_a_child_at_work_is_ended_from_another_thread() -> None:
+    """Within moments: a daemon that is told to stop waits for no plan."""
+    code = (
+        "import time\nfrom scheduler.service.outside.child_process import serve\n"
+        "serve(lambda question: question and time.sleep(600))"
+    )
+    host = ChildHost("busy", (sys.executable, "-c", code))
+    host.ask(0, 60.0)
+    failures: list[str] = []
+
+    def ask() -> None:
+        try:
+            host.ask(1, 600.0)
+        except ChildFailed as error:
+            failures.append(str(error))
+
+    asking = Thread(target=ask)
+    asking.start()
+    asking.join(0.2)  # until it waits for its answer
+    assert asking.is_alive()
+    host.kill()
+    asking.join(30.0)
+    assert failures == ["the busy's process was ended by SIGKILL"]

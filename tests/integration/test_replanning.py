@@ -1,23 +1,25 @@
 """Closed loop: the daemon plans again when something happened that the plan does not know, and only then."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from jobs.spec import JobSpec
-from platforms.fake import FakeCloud, FakePlatform, Script
 from scheduler.core.plan import Plan
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota, ObservedLimit
 from scheduler.core.window import DAY, HOUR, Calendar
 from scheduler.planner import Options, Planner
-from scheduler.service import queue
-from scheduler.service.cycle import Cycle
-from scheduler.service.ports import Ports
-from scheduler.store import jobs, limits, rates
+from scheduler.service.cycle.cycle import Cycle
+from scheduler.service.outside.ports import Ports
+from scheduler.service.requests import queue
+from scheduler.store import jobs, limits, rates, runs
 from scheduler.store.engine import Database
+from tests.lab.fake import FakeCloud, FakePlatform, Script
+from tests.lab.planner.idle import idle
 
 NOW = 1_795_000_000
 
@@ -134,3 +136,44 @@ def _limit(world: SimpleNamespace, seconds: int) -> ObservedLimit:
 def _write(world: SimpleNamespace, change: Any) -> None:
     with world.database.write() as tx:
         change(tx)
+
+
+def test_an_end_that_comes_early_is_planned_with_and_leaves_no_hole(
+    make_ports: Callable[..., Ports], database: Database, hand_clock: Any
+) -> None:
+    """The job that is first on the desk fails and waits for its retry: the next one does not wait for it.
+
+    The plan in force wanted the failed one to go on, and the other after it: it kept the desk empty until then, and
+    said that its hours, at a price of 0.00, were worth more later.
+    """
+    cloud, plans, clock = FakeCloud(), list[Plan](), hand_clock
+    planner = Planner(Options(search_steps=0))
+
+    def plan(snapshot: Any, incumbent: Plan | None) -> Plan:
+        made = planner.plan(snapshot, incumbent)
+        assert idle(snapshot, made) == []
+        plans.append(made)
+        return made
+
+    ports = make_ports(platforms={"desk": FakePlatform(cloud)}, pools={"desk": Pool("desk", "fake", "CPU")}, plan=plan)
+    ports = replace(ports, policy=replace(ports.policy, retry_base_seconds=4_000))
+    with database.write() as tx:
+        for name, hours in (("ufm", 9), ("ucm", 5)):
+            jobs.add(tx, JobSpec(name, "manager", ("train",), target_step=100 * hours, steps_per_hour=100.0), NOW)
+    cloud.scripts += [Script(runs_seconds=3_600), Script(runs_seconds=None)]
+    cycle = Cycle(ports)
+    for _ in range(200):
+        cycle.run()
+        clock.present += 30
+        with database.read() as tx:
+            live = runs.live(tx)
+        if plans and live and live[0].lanes[0].job != first_of(plans[0]):
+            break
+    else:
+        pytest.fail("the desk stayed empty")
+    assert clock.present - NOW < 3_600 + 600
+    assert all(getattr(found.reason, "price", None) != 0.0 for one in plans for found in one.deferrals)
+
+
+def first_of(plan: Plan) -> str:
+    return plan.placements[0].lanes[0].job

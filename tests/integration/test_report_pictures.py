@@ -11,23 +11,23 @@ from typing import Self
 
 import pytest
 
-from jobs.checkpoint import Component, Manifest, manifest_key
+from jobs.payload.store.manifest import Component, Manifest
 from jobs.spec import JobSpec
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota
 from scheduler.core.window import DAY, HOUR, Calendar
+from scheduler.notify import letter as letters
+from scheduler.notify.deliver import EmailChannel
+from scheduler.notify.letter import letter_of
 from scheduler.report.chart import STYLE
 from scheduler.report.html import attached, html_of
 from scheduler.report.picture import Picture, find_font, png_of
 from scheduler.report.report import Report
-from scheduler.service import letter as letters
-from scheduler.service.deliver import EmailChannel
-from scheduler.service.letter import letter_of
-from scheduler.service.pictures import pictures_of
-from scheduler.service.reports import make_report, render, week_named
 from scheduler.store import checkpoints, jobs, ledger
 from scheduler.store.engine import Database, open_database
+from scheduler.views.chart_facts import pictures_of
+from scheduler.views.weekly_report import make_report, render, week_named
 
 WEEK_47 = week_named("2026-W47", "UTC")
 NOW = WEEK_47.end + HOUR
@@ -53,7 +53,6 @@ def database(tmp_path: Path) -> Iterator[Database]:
         )
         for step, loss in ((1_000, 3.5), (2_000, 2.5)):
             manifest = Manifest(
-                key=manifest_key("ufm", step, 1),
                 job="ufm",
                 step=step,
                 attempt=1,

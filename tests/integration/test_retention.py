@@ -7,9 +7,7 @@ from typing import Any
 
 import pytest
 
-from jobs.checkpoint import Component, Manifest, blob_key, manifest_key
-from jobs.payload.manifest import Component as Part
-from jobs.payload.manifest import Manifest as Written
+from jobs.payload.store.manifest import Component, Manifest, blob_key, manifest_key
 from jobs.spec import JobSpec
 from platforms.artifacts.base import StoreUnreachable
 from platforms.artifacts.directory import DirectoryStore
@@ -17,9 +15,9 @@ from scheduler.clock import ScaledClock
 from scheduler.core import run as arrows
 from scheduler.core.retention import DAY, Retention
 from scheduler.core.run import Lane, Outcome, Reserved, Run
-from scheduler.service import housekeeping
-from scheduler.service.ports import Policy, Ports
-from scheduler.service.retention import judge, retain, sweep_ended
+from scheduler.service.outside.ports import Policy, Ports
+from scheduler.service.upkeep import housekeeping
+from scheduler.service.upkeep.retention import judge, retain, sweep_ended
 from scheduler.store import checkpoints, discards, events, jobs, outbox, runs
 from scheduler.store.engine import Database, Fenced
 
@@ -86,9 +84,9 @@ def publish(store: DirectoryStore, step: int, *, job: str = "ufm", run: str = "r
         store.create(blob_key(job, digest), digest.encode())
     parts = (("own", own, 64), ("base", base * 64, 64))
     key = manifest_key(job, step, 1)
-    written = Written(job, step, 1, run, 0, None, NOW, 60, {}, tuple(Part(*part) for part in parts))
+    written = Manifest(job, step, 1, run, 0, None, NOW, 60, {}, tuple(Component(*part) for part in parts))
     store.create(key, written.encode())
-    return Manifest(key, job, step, 1, run, 0, None, NOW, 60, tuple(Component(*part) for part in parts))
+    return written
 
 
 def fill(ports: Ports, steps: range, **words: Any) -> None:
@@ -157,7 +155,7 @@ def test_a_pin_that_comes_in_the_last_moment_counts(
     retain(ports, NOW)
     with ports.write() as tx:
         checkpoints.pin(tx, manifest_key("ufm", 1, 1), True, NOW + 5, "ann")
-    monkeypatch.setattr("scheduler.service.retention._mark", lambda *_: None)
+    monkeypatch.setattr("scheduler.service.upkeep.retention._mark", lambda *_: None)
     for day in (1, 2, 3):
         retain(ports, NOW + day * DAY)
     assert (manifests(store), blobs(store)) == ([1, 4, 5], {1, 4, 5, -1})
@@ -201,8 +199,8 @@ def test_a_component_that_is_named_again_stays(ports: Ports, store: DirectorySto
     fill(ports, range(1, 6))
     for day in range(2):
         retain(ports, NOW + day * DAY)
-    own = (Part("own", f"{1:064x}", 64),)
-    written = Written("ufm", 77, 2, "run-3", 0, None, NOW, 60, {}, own)
+    own = (Component("own", f"{1:064x}", 64),)
+    written = Manifest("ufm", 77, 2, "run-3", 0, None, NOW, 60, {}, own)
     store.create(manifest_key("ufm", 77, 2), written.encode())
     retain(ports, NOW + 3 * DAY)
     assert blobs(store) == {1, 4, 5, -1}
@@ -217,6 +215,10 @@ def test_a_manifest_that_nobody_can_read_stops_the_sweep_of_its_job_alone(ports:
     assert blobs(store) == {1, 2, 3, 4, 5, -1}
     assert blobs(store, "ucm") == {4, 5, -1}
     assert "retention.waits" in ports.log.said  # type: ignore[attr-defined]
+    with ports.database.read() as tx:
+        (told,) = events.tail(tx, kinds=["report.refused"])
+    assert told.subject == "ufm"
+    assert "not JSON" in told.data["why"]
 
 
 def test_a_store_that_does_not_answer_changes_nothing_and_work_goes_on_later(

@@ -1,5 +1,6 @@
 """Backups are consistent while others write, and nothing is replaced before the copy is found whole."""
 
+import os
 import shutil
 import sqlite3
 import subprocess
@@ -147,10 +148,7 @@ def test_a_backup_into_no_folder_is_told(path: Path, tmp_path: Path) -> None:
 def test_a_damaged_backup_replaces_nothing(path: Path, tmp_path: Path) -> None:
     bad = tmp_path / "bad.db"
     shutil.copy(path, bad)
-    data = bytearray(bad.read_bytes())
-    for page in range(2, len(data) // 4_096):
-        data[page * 4_096 : page * 4_096 + 16] = b"\xff" * 16
-    bad.write_bytes(data)
+    damage(bad)
     before = path.read_bytes()
     with pytest.raises((DatabaseCorrupt, BackupFailed), match="damaged"):
         restore(bad, path)
@@ -163,6 +161,64 @@ def test_a_damaged_backup_replaces_nothing(path: Path, tmp_path: Path) -> None:
     with pytest.raises(BackupFailed, match="not a database of ours"):
         restore(tmp_path / "foreign.db", path)
     assert path.read_bytes() == before
+
+
+def damage(path: Path) -> None:
+    """Write over the root page of the jobs' table, which a program meets only when it reads them."""
+    with sqlite3.connect(path) as connection:
+        (page,) = connection.execute("SELECT rootpage FROM sqlite_master WHERE name = 'jobs'").fetchone()
+        (size,) = connection.execute("PRAGMA page_size").fetchone()
+    connection.close()
+    with path.open("rb+") as stream:
+        stream.seek((page - 1) * size)
+        stream.write(b"\xff" * 16)
+
+
+def test_a_damaged_database_makes_no_backup_and_the_older_one_stays(path: Path, tmp_path: Path) -> None:
+    database = Database(url_of(path))
+    backup(database, tmp_path / "backup.db")
+    database.close()
+    before = (tmp_path / "backup.db").read_bytes()
+    damage(path)
+    database = Database(url_of(path))
+    with pytest.raises(StoreFailure, match="damaged"):
+        backup(database, tmp_path / "backup.db")
+    database.close()
+    assert (tmp_path / "backup.db").read_bytes() == before
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_a_backup_that_is_damaged_on_its_way_replaces_nothing(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    database = open_database(url_of(path))
+    backup(database, tmp_path / "backup.db")
+    database.close()
+    before, copyfile = path.read_bytes(), shutil.copyfile
+
+    def copy_badly(source: Path, target: Path) -> None:
+        copyfile(source, target)
+        damage(target)
+
+    monkeypatch.setattr(shutil, "copyfile", copy_badly)
+    with pytest.raises(StoreFailure, match="damaged"):
+        restore(tmp_path / "backup.db", path)
+    assert path.read_bytes() == before
+    assert not list(tmp_path.glob(".*"))
+
+
+def test_backups_and_what_is_restored_are_for_their_owner_alone(path: Path, tmp_path: Path) -> None:
+    path.chmod(0o644)
+    mask = os.umask(0o022)
+    try:
+        made = tmp_path / "made.db"
+        database = open_database(url_of(path))
+        backup(database, made)
+        database.close()
+        restore(made, path)
+    finally:
+        os.umask(mask)
+    assert [oct(found.stat().st_mode & 0o777) for found in (made, path)] == ["0o600", "0o600"]
 
 
 def test_a_backup_of_a_newer_version_replaces_nothing(path: Path, tmp_path: Path) -> None:
@@ -233,3 +289,35 @@ def test_a_backup_without_pg_dump_is_told(postgresql: str, tmp_path: Path, monke
     with pytest.raises(BackupFailed, match="pg_dump is not installed"):
         backup(database, tmp_path / "backup.dump")
     database.close()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "postgresql+psycopg://me:canary-secret@db/x",
+        "postgresql+psycopg://me@db/x?password=canary-secret",
+        "postgresql+psycopg://me:canary-secret@db/x?sslpassword=canary-second&sslmode=require",
+    ],
+)
+def test_no_secret_is_an_argument_of_pg_dump(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arguments of a process are everybody's to read; a program in its place writes down what it was given."""
+    program, told = tmp_path / "pg_dump", tmp_path / "told"
+    program.write_text(
+        f'#!/bin/sh\n{{ echo "args $*"; echo "password $PGPASSWORD"; cat "$PGSERVICEFILE"; '
+        f'stat -c %a "$(dirname "$PGSERVICEFILE")"; }} >"{told}" 2>/dev/null\n'
+        'for word; do case $word in --file=*) : >"${word#--file=}";; esac; done\n'
+    )
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    database = Database(address)
+    backup(database, tmp_path / "backup.dump")
+    database.close()
+    arguments, password, *service = told.read_text().splitlines()
+    assert "canary" not in arguments
+    assert "db" in arguments
+    assert "--format=custom" in arguments.split()
+    assert password == "password canary-secret"
+    if "sslpassword" in address:
+        assert service == ["[uff]", "sslpassword=canary-second", "700"]
+        assert "service=uff" in arguments
+        assert "sslmode=require" in arguments

@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from jobs.lane_report import LaneReport
 from jobs.spec import Gate, JobSpec, Mixture, Needs
 from scheduler.core import job as job_arrows
 from scheduler.core import run as run_arrows
@@ -42,8 +43,8 @@ def plain_spec(name: str) -> JobSpec:
 
 
 def a_run(key: str, *lanes: tuple[str, int], pool: str = "kaggle", start: int = NOW) -> Run:
-    seats = tuple(Lane(index, job, attempt, (index,), None) for index, (job, attempt) in enumerate(lanes))
-    return Run(key, pool, seats, start, start + 3_600, start + 3_700, Reserved(start))
+    planned_lanes = tuple(Lane(index, job, attempt, (index,), None) for index, (job, attempt) in enumerate(lanes))
+    return Run(key, pool, planned_lanes, start, start + 3_600, start + 3_700, Reserved(start))
 
 
 def reserve(database: Database, run: Run) -> None:
@@ -299,7 +300,9 @@ def test_only_the_newest_heartbeat_of_a_lane_is_kept(database: Database) -> None
         runs.note_heartbeat(tx, "run-1", 1, {"step": 2, "loss": 0.5})
         runs.note_heartbeat(tx, "nobody", 0, {"step": 3})
     with database.read() as tx:
-        assert runs.heartbeats(tx, ["run-1", "nobody"]) == {("run-1", 1): {"step": 2, "loss": 0.5}}
+        assert runs.heartbeats(tx, ["run-1", "nobody"]) == {
+            ("run-1", 1): LaneReport("run-1", 1, "ucm", step=2, loss=0.5)
+        }
         assert runs.heartbeats(tx, []) == {}
 
 

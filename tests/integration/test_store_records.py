@@ -5,10 +5,11 @@ import dataclasses
 import pytest
 from sqlalchemy import text
 
-from jobs.checkpoint import Component, Manifest, manifest_key
+from jobs.payload.bounds import INSTANT_MAX
+from jobs.payload.store.manifest import Component, Manifest, manifest_key
 from jobs.spec import JobSpec
 from scheduler.core.ledger import EntryKind, LedgerEntry
-from scheduler.core.plan import Deferral, Placement, Plan, Seat
+from scheduler.core.plan import Deferral, Placement, Plan, PlannedLane
 from scheduler.core.quota import ObservedLimit
 from scheduler.core.reasons import NoAllowedPool, QuotaEmpty
 from scheduler.core.run import Lane, Reserved, Run
@@ -24,13 +25,12 @@ def plain_spec(name: str) -> JobSpec:
 
 
 def a_run(key: str, *lanes: tuple[str, int], pool: str = "kaggle", start: int = NOW) -> Run:
-    seats = tuple(Lane(index, job, attempt, (index,), None) for index, (job, attempt) in enumerate(lanes))
-    return Run(key, pool, seats, start, start + 3_600, start + 3_700, Reserved(start))
+    planned_lanes = tuple(Lane(index, job, attempt, (index,), None) for index, (job, attempt) in enumerate(lanes))
+    return Run(key, pool, planned_lanes, start, start + 3_600, start + 3_700, Reserved(start))
 
 
 def a_manifest(job: str, step: int, attempt: int = 1) -> Manifest:
     return Manifest(
-        key=manifest_key(job, step, attempt),
         job=job,
         step=step,
         attempt=attempt,
@@ -111,6 +111,11 @@ def test_an_event_from_a_clock_that_was_wrong_leaves_no_hole(database: Database)
         ids = [events.append(tx, "kind", "subject", at) for at in (NOW, NOW + 100, NOW + 1, NOW + 200)]
         assert events.prune(tx, NOW + 50, 10) == 1
         assert [event.id for event in events.tail(tx)] == ids[1:]
+
+
+def test_where_nothing_has_happened_the_newest_event_is_none(database: Database) -> None:
+    with database.read() as tx:
+        assert (events.newest_id(tx), events.tail(tx), events.kinds_after(tx, 0)) == (0, [], [])
 
 
 def test_events_come_oldest_first_and_can_be_followed(database: Database) -> None:
@@ -209,7 +214,12 @@ def test_checkpoints_are_recorded_once_and_found_highest_step_first(database: Da
         with pytest.raises(checkpoints.UnknownCheckpoint):
             checkpoints.get(tx, "nothing")
     assert bad == checkpoints.CheckpointRecord(
-        a_manifest("ufm", 30), NOW, "quarantined", "digest differs", pinned=False
+        # No calendar shows the instant that was written.
+        dataclasses.replace(a_manifest("ufm", 30), created_at=INSTANT_MAX),
+        NOW,
+        "quarantined",
+        "digest differs",
+        pinned=False,
     )
 
 
@@ -242,7 +252,9 @@ def test_a_pinned_checkpoint_does_not_expire(database: Database) -> None:
 def a_plan(made_at: int) -> Plan:
     return Plan(
         made_at=made_at,
-        placements=(Placement("kaggle", made_at, made_at + 60, (Seat("ufm", 1, 40), Seat("ucm", 1, 41))),),
+        placements=(
+            Placement("kaggle", made_at, made_at + 60, (PlannedLane("ufm", 1, 40), PlannedLane("ucm", 1, 41))),
+        ),
         deferrals=(
             Deferral("urm", QuotaEmpty("kaggle", "week", made_at + 5)),
             Deferral("ulm", NoAllowedPool(("x", "y"))),

@@ -3,7 +3,7 @@
 import pytest
 from sqlalchemy import text
 
-from jobs.checkpoint import Component, Manifest, manifest_key
+from jobs.payload.store.manifest import Component, Manifest, manifest_key
 from jobs.spec import JobSpec
 from scheduler.core import job as job_arrows
 from scheduler.core import run as run_arrows
@@ -30,7 +30,7 @@ def week(database: Database) -> Database:
         running = run_arrows.accept(run_arrows.submit(run.state, NOW), "remote", NOW)
         runs.change_state(tx, run.key, run.state, running, "accept", NOW)
         ended = run_arrows.end(running, Outcome.YIELDED, NOW + 500, NOW)
-        manifest = Manifest(key, "ufm", 40, 1, run.key, 0, None, NOW, 60, (Component("model", "a" * 64, 3),))
+        manifest = Manifest("ufm", 40, 1, run.key, 0, None, NOW, 60, {}, (Component("model", "a" * 64, 3),))
         assert checkpoints.record(tx, manifest, NOW)
         jobs.note_progress(tx, "ufm", 40, key)
         runs.close_lane(tx, run.key, 0, Outcome.YIELDED, 40, None, "", NOW + 500)
@@ -81,15 +81,21 @@ UNGUARDED = {
         ("UPDATE ledger SET pool = 'local' WHERE kind = 'spend'", "of pool kaggle, but charged to kaggle, local"),
         ("DELETE FROM events WHERE kind = 'job.activate' AND subject = 'ucm'", "job ucm is"),
         ("DELETE FROM events WHERE kind = 'run.accept'", "(run.end) of run run-old begins at"),
-        ("UPDATE jobs SET state_detail = '{}' WHERE name = 'ufm'", "job ufm cannot be read: TypeError"),
-        ("UPDATE runs SET state_detail = 'x' WHERE key = 'run-old'", "run run-old cannot be read"),
-        ("UPDATE events SET data = 'x' WHERE id = 1", "event 1 cannot be read"),
-        ("UPDATE checkpoints SET manifest = 'x'", "checkpoint jobs/ufm/manifests/"),
+        (
+            "UPDATE jobs SET state_detail = '{}' WHERE name = 'ufm'",
+            "table jobs, row ufm, column state_detail: cannot be read",
+        ),
+        (
+            "UPDATE runs SET state_detail = 'x' WHERE key = 'run-old'",
+            "table runs, row run-old, column state_detail: cannot be read",
+        ),
+        ("UPDATE events SET data = 'x' WHERE id = 1", "table events, row 1, column data: cannot be read"),
+        ("UPDATE checkpoints SET manifest = 'x'", "column manifest: cannot be read"),
         (
             "UPDATE jobs SET state_detail = '{\"retry_at\":null,\"since\":5}' WHERE name = 'ufm'",
             'job ufm is {"retry_at":null,"since":5,"state":"queued"}, but its events say',
         ),
-        ("UPDATE jobs SET spec = 'x' WHERE name = 'ufm'", "job ufm cannot be read"),
+        ("UPDATE jobs SET spec = 'x' WHERE name = 'ufm'", "table jobs, row ufm, column spec: cannot be read"),
         ("UPDATE jobs SET attempts = 0 WHERE name = 'ufm'", "counts 0 launches, but attempt 1 exists"),
         ("UPDATE jobs SET done_step = 41 WHERE name = 'ufm'", "job ufm is at step 41, which its checkpoint"),
         ("UPDATE jobs SET done_step = 1 WHERE name = 'ucm'", "job ucm is at step 1 without a checkpoint"),
@@ -97,6 +103,15 @@ UNGUARDED = {
         ("UPDATE lanes SET live = false WHERE run = 'run-live'", "is open, but does not hold ucm"),
         ("DELETE FROM lanes WHERE run = 'run-live'", "run run-live has no lane"),
         ("DELETE FROM lease", "the row of the lease is gone"),
+        (
+            "UPDATE jobs SET state_detail = replace(state_detail, 'run-live', 'run-old') WHERE name = 'ucm'",
+            "job ucm is active in run run-old, which is not live",
+        ),
+        (
+            "UPDATE events SET subject = 'me' WHERE kind = 'job.added' AND subject = 'ufm'",
+            "job me has events but no row",
+        ),
+        ("UPDATE jobs SET checkpoint = 'x' WHERE name = 'ufm'", "at step 40, which its checkpoint x does not hold"),
     ],
 )
 def test_planted_damage_is_found(week: Database, damage: str, finding: str) -> None:

@@ -23,6 +23,7 @@ from scheduler.core.ledger import EntryKind, LedgerEntry, corrections, fold
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota, MoneyQuota, Quota, RollingQuota
 from scheduler.core.window import DAY, HOUR, Calendar
+from tests.lab.night import share
 
 BERLIN = "Europe/Berlin"
 ZONE = ZoneInfo(BERLIN)
@@ -208,7 +209,7 @@ def pool(*quotas: Quota, sessions: int = 1) -> Pool:
     )
 
 
-@settings(max_examples=200)
+@settings(max_examples=share(200))
 @given(
     st.lists(st.sampled_from(QUOTAS), min_size=1, max_size=3, unique=True),
     st.sampled_from(STARTS),

@@ -9,10 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.corpus import Files, build, mixture
-from jobs.corpus.decode import clean, decode
-from jobs.corpus.duplicates import clusters, normalised, signature
-from jobs.corpus.split import held_out_clusters
-from jobs.corpus.split_text import split_text
+from jobs.corpus.build.duplicates import clusters, normalised, signature
+from jobs.corpus.build.split import held_out_clusters
+from jobs.corpus.read.decode import clean, decode
+from jobs.corpus.read.document import split_text
+from tests.lab.night import share
 
 WORDS = st.sampled_from(["gpu", "memory", "api", "poem", "one", "two", "three"])
 RECORDS = st.lists(
@@ -29,7 +30,7 @@ RECORDS = st.lists(
 DOMAINS = {"urm": ["gpu", "memory"], "uim": ["api"]}
 
 
-@settings(max_examples=25)
+@settings(max_examples=share(25))
 @given(records=RECORDS, seed=st.integers(0, 3))
 def test_the_order_of_records_and_sources_does_not_matter(records: list[dict[str, object]], seed: int) -> None:
     with tempfile.TemporaryDirectory() as name:
@@ -47,7 +48,7 @@ def test_the_order_of_records_and_sources_does_not_matter(records: list[dict[str
         assert len(versions) == 1
 
 
-@settings(max_examples=25)
+@settings(max_examples=share(25))
 @given(records=RECORDS, share=st.floats(0, 1), fraction=st.floats(0, 0.5))
 def test_every_text_is_kept_once_and_no_cluster_is_on_both_sides(
     records: list[dict[str, object]], share: float, fraction: float

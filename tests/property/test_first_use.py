@@ -12,7 +12,8 @@ from scheduler.core.first_use import BOOKS_SECONDS
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, fold
 from scheduler.core.quota import FirstUseQuota, ObservedLimit, longest, usage
 from scheduler.core.window import DAY, HOUR
-from scheduler.service.snapshot import LOOK_BACK_SECONDS
+from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
+from tests.lab.night import share
 
 Interval = tuple[int, int]
 
@@ -48,7 +49,7 @@ def charge_lists(draw: st.DrawFn, within: int, longest_seconds: int, uncertain: 
 SPAN = 24
 
 
-@settings(max_examples=300)
+@settings(max_examples=share(300))
 @given(charge_lists(40, 9, 0, 6), st.integers(-5, 50), st.integers(1, 24), st.integers(1, 30))
 def test_where_all_is_past_and_told_nothing_is_thrown_away(
     charges: list[Charge], start: int, cap: int, limit: int
@@ -68,7 +69,7 @@ def test_where_all_is_past_and_told_nothing_is_thrown_away(
     assert allowed == max(length for length in range(cap + 1) if fits(length))
 
 
-@settings(max_examples=300)
+@settings(max_examples=share(300))
 @given(charge_lists(40, 9, 6, 6), st.integers(-5, 50), st.integers(1, 24), st.integers(1, 30))
 def test_nothing_is_overrun_when_everything_is_used_as_it_is_written(
     charges: list[Charge], start: int, cap: int, limit: int
@@ -112,7 +113,7 @@ def all_fit(charges: Sequence[Charge], start: int, length: int, limit: int) -> b
     return True
 
 
-@settings(max_examples=120, deadline=None)
+@settings(max_examples=share(120), deadline=None)
 @given(charge_lists(9, 3, 2, 4), st.integers(-2, 10), st.integers(1, 4), st.integers(0, 7))
 @example([Charge(0, 1, told=False), Charge(4, 6), Charge(6, 8)], 10, 4, 4)
 @example([Charge(-6, -4), Charge(-1, 1, told=False), Charge(2, 5, held=True)], 6, 4, 5)
@@ -126,7 +127,7 @@ def test_a_session_is_as_long_as_every_possible_truth_allows(
     assert allowed == max(fitting, default=0)
 
 
-@settings(max_examples=120)
+@settings(max_examples=share(120))
 @given(charge_lists(40, 9, 6, 6), st.integers(-5, 50), st.integers(1, 24), st.integers(1, 30))
 def test_knowing_less_never_allows_more(charges: list[Charge], start: int, cap: int, limit: int) -> None:
     quota = FirstUseQuota("q", limit, SPAN)
@@ -142,6 +143,8 @@ def test_a_span_opens_when_work_begins() -> None:
     assert longest(quota, used, 32 * HOUR, 12 * HOUR) == 5 * HOUR  # one hour in this span, four in the next
     assert usage(quota, used, 20 * HOUR).window.start == 9 * HOUR
     assert usage(quota, used, 40 * HOUR).window.start == 40 * HOUR
+    given_up = Charge(9 * HOUR, 12 * HOUR, sign=0, told=False)
+    assert usage(quota, [given_up], 20 * HOUR).window.start == 20 * HOUR
 
 
 def test_a_use_nobody_knows_the_time_of_may_have_left_the_span_to_the_one_after_it() -> None:
@@ -202,3 +205,13 @@ def test_a_charge_is_certain_when_the_platform_told_both_its_ends(
     assert not any(charge.is_certain for charge in fold([*entries, credit])["p"])
     foreign = LedgerEntry(EntryKind.ADJUST, "p", None, 1_200, 1_300, 6_000)
     assert [charge.is_certain for charge in fold([foreign])["p"]] == [False]
+
+
+def test_a_use_that_was_given_up_may_have_opened_a_span_all_the_same() -> None:
+    """If it did, the next span opened an hour after the later use began, and still holds most of it."""
+    quota, used = FirstUseQuota("q", 4 * HOUR, DAY), Charge(23 * HOUR, 27 * HOUR + 1_800)
+    assert longest(quota, [used], 47 * HOUR, DAY) == 4 * HOUR
+    given_up = Charge(0, HOUR, sign=0)
+    assert longest(quota, [given_up, used], 47 * HOUR, DAY) == 1_800
+    nothing = Charge(0, 0)
+    assert longest(quota, [nothing, used], 47 * HOUR, DAY) == 4 * HOUR

@@ -189,3 +189,7 @@ def test_corrections_make_any_books_say_what_the_bill_says(
         said = sum(charge.within(second, second + 1) for charge in (*charges, *more))
         assert said == (start <= second < end)
     assert corrections([*charges, *more], start, end) == []
+
+
+def test_an_entry_of_no_length_is_no_charge() -> None:
+    assert fold([LedgerEntry(EntryKind.SPEND, "p", "run", 10, 10, 10)]).get("p", ()) == ()

@@ -5,9 +5,9 @@ from math import sqrt
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.payload.cadence import interval_count
+from jobs.payload.lane.cadence import interval_count
 from scheduler.core.window import HOUR
-from scheduler.planner.session import Terms
+from scheduler.planner.model.session_yield import Terms
 
 
 def trained(length: int, setup: int, save: int, mtbf: int) -> tuple[float, float | None]:

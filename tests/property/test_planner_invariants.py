@@ -12,12 +12,13 @@ from zoneinfo import ZoneInfo
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from benchmarks.planner.strategies import snapshots
-from scheduler.core.plan import Placement, Plan, Seat
+from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota
 from scheduler.core.window import DAY, HOUR
 from scheduler.planner import Options, Planner, dispatch, verify
-from scheduler.planner.case import make_case
+from scheduler.planner.model.case import make_case
+from tests.lab.night import share
+from tests.lab.planner.strategies import snapshots
 
 if TYPE_CHECKING:
     from scheduler.core.quota import Quota
@@ -126,24 +127,27 @@ def nothing_overlaps_that_must_not(snapshot: Snapshot, plan: Plan) -> None:
         spans = [(run.start, run.held_until) for run in view.live]
         spans += held(replace(view, charges=()), [one for one in plan.placements if one.pool == placed.pool])
         assert sum(begin <= placed.start < stop for begin, stop in spans) <= view.pool.sessions_max
-        assert sum(seat.devices for seat in placed.seats) <= view.pool.devices_per_session
+        assert sum(planned_lane.devices for planned_lane in placed.lanes) <= view.pool.devices_per_session
         assert 0 < placed.end - placed.start <= view.pool.session_cap_seconds
-        for seat in placed.seats:
-            others = [one for one in plan.placements if one is not placed and seat.job in _jobs(one)]
+        for planned_lane in placed.lanes:
+            others = [one for one in plan.placements if one is not placed and planned_lane.job in _jobs(one)]
             assert all(one.end <= placed.start or one.start >= placed.end for one in others)
 
 
 def _jobs(placed: Placement) -> set[str]:
-    return {seat.job for seat in placed.seats}
+    return {planned_lane.job for planned_lane in placed.lanes}
 
 
-def needed(snapshot: Snapshot, placed: Placement, seat: Seat, job: JobView) -> tuple[float, float]:
-    """Return the seconds of training of a seat, and those of set-up, saves and margin."""
+def needed(snapshot: Snapshot, placed: Placement, planned_lane: PlannedLane, job: JobView) -> tuple[float, float]:
+    """Return the seconds of training of a lane, and those of set-up, saves and margin."""
     pool = next(view.pool for view in snapshot.pools if view.pool.name == placed.pool)
-    speed = job.rates[pool.name].steps_per_second * job.device_speedup[min(seat.devices, len(job.device_speedup)) - 1]
-    if len(placed.seats) > 1:
+    speed = (
+        job.rates[pool.name].steps_per_second
+        * job.device_speedup[min(planned_lane.devices, len(job.device_speedup)) - 1]
+    )
+    if len(placed.lanes) > 1:
         speed *= pool.sharing
-    trained = seat.steps / speed
+    trained = planned_lane.steps / speed
     save = job.checkpoint_seconds[pool.name]
     every = (2 * save * pool.mtbf_seconds) ** 0.5
     saves = max(1.0, trained / every) * save if save else 0.0
@@ -157,13 +161,16 @@ def work_is_conserved_and_no_session_is_useless(snapshot: Snapshot, plan: Plan) 
     done = dict.fromkeys(jobs, 0)
     for placed in sorted(plan.placements, key=lambda one: one.start):
         idle = []
-        for seat in placed.seats:
-            trained, overhead = needed(snapshot, placed, seat, jobs[seat.job])
+        for planned_lane in placed.lanes:
+            trained, overhead = needed(snapshot, placed, planned_lane, jobs[planned_lane.job])
             idle.append(placed.end - placed.start - trained - overhead)
-            done[seat.job] += seat.steps
-            finishes = done[seat.job] == jobs[seat.job].remaining_steps or jobs[seat.job].running is not None
-            assert seat.steps > 0
-            rate = seat.steps / trained
+            done[planned_lane.job] += planned_lane.steps
+            finishes = (
+                done[planned_lane.job] == jobs[planned_lane.job].remaining_steps
+                or jobs[planned_lane.job].running is not None
+            )
+            assert planned_lane.steps > 0
+            rate = planned_lane.steps / trained
             assert finishes or trained >= pools[placed.pool].session_seconds_min - 2 - 1 / rate
         assert min(idle) >= -1
     for name, steps in done.items():
@@ -180,14 +187,14 @@ def no_session_is_lost_to_a_slow_start(snapshot: Snapshot, plan: Plan) -> None:
     done = dict.fromkeys(jobs, 0)
     for placed in sorted(plan.placements, key=lambda one: one.start):
         pool, length = pools[placed.pool], placed.end - placed.start
-        for seat in placed.seats:
-            job = jobs[seat.job]
-            done[seat.job] += seat.steps
+        for planned_lane in placed.lanes:
+            job = jobs[planned_lane.job]
+            done[planned_lane.job] += planned_lane.steps
             setup = job.setup_seconds[pool.name] * (1 + 1.3 * job.setup_sigma[pool.name])
             save = job.checkpoint_seconds[pool.name] * (1 + 1.3 * job.checkpoint_sigma[pool.name])
-            finishes = done[seat.job] == job.remaining_steps or job.running is not None
+            finishes = done[planned_lane.job] == job.remaining_steps or job.running is not None
             if not finishes and length < pool.session_cap_seconds:
-                speed = job.speed(pool.name, seat.devices)
+                speed = job.speed(pool.name, planned_lane.devices)
                 worth_it = pool.session_seconds_min - 2 - 1 / speed
                 assert length - setup - save - pool.stop_margin_seconds >= worth_it
 
@@ -197,8 +204,8 @@ def no_child_starts_before_its_parent_has_saved_enough(snapshot: Snapshot, plan:
     jobs = {job.name: job for job in snapshot.jobs}
     live = {name: run.deadline for view in snapshot.pools for run in view.live for name in run.jobs}
     for placed in plan.placements:
-        for seat in placed.seats:
-            gate = jobs[seat.job].gate
+        for planned_lane in placed.lanes:
+            gate = jobs[planned_lane.job].gate
             if gate is None:
                 continue
             parent = jobs.get(gate.parent)
@@ -209,7 +216,7 @@ def no_child_starts_before_its_parent_has_saved_enough(snapshot: Snapshot, plan:
             if live.get(parent.name, placed.start + 1) <= placed.start:
                 saved = parent.target_step  # an estimate: at most everything
             for session in plan.placements:
-                for other in session.seats:
+                for other in session.lanes:
                     if other.job == parent.name and session.start < placed.start:
                         trained, _ = needed(snapshot, session, other, parent)
                         setup = parent.setup_seconds[session.pool]
@@ -220,7 +227,7 @@ def no_child_starts_before_its_parent_has_saved_enough(snapshot: Snapshot, plan:
 
 def every_open_job_starts_runs_or_has_a_reason(snapshot: Snapshot, plan: Plan) -> None:
     """No job is forgotten, and none is both started and deferred."""
-    started = {seat.job for placement in plan.due_now for seat in placement.seats}
+    started = {planned_lane.job for placement in plan.due_now for planned_lane in placement.lanes}
     deferred = {deferral.job for deferral in plan.deferrals}
     running = {job.name for job in snapshot.jobs if job.running is not None}
     done = {job.name for job in snapshot.jobs if job.remaining_steps == 0}
@@ -248,7 +255,7 @@ PROMISES = (
 
 
 @given(snapshots())
-@settings(max_examples=100)
+@settings(max_examples=share(100))
 def test_every_plan_keeps_every_promise(snapshot: Snapshot) -> None:
     """The dispatcher's plan, that of all layers, and that carried on a little later. None is worth more than its bound.
 
@@ -268,7 +275,7 @@ def test_every_plan_keeps_every_promise(snapshot: Snapshot) -> None:
 
 
 @given(snapshots())
-@settings(max_examples=40)
+@settings(max_examples=share(40))
 def test_no_deadline_apart_all_layers_are_worth_what_the_dispatcher_is_worth(snapshot: Snapshot) -> None:
     """Where deadlines are firm, a plan may give up value for them."""
     soft = Planner(replace(QUICK, firm_deadlines=False)).plan(snapshot)
@@ -276,7 +283,7 @@ def test_no_deadline_apart_all_layers_are_worth_what_the_dispatcher_is_worth(sna
 
 
 @given(snapshots(), st.data())
-@settings(max_examples=25)
+@settings(max_examples=share(25))
 def test_any_order_of_the_input_gives_the_same_plan(snapshot: Snapshot, data: st.DataObject) -> None:
     """Also when an earlier plan is carried on."""
     jobs = tuple(data.draw(st.permutations(snapshot.jobs)))
@@ -298,7 +305,7 @@ def bound(snapshot: Snapshot) -> float:
 
 
 @given(snapshots(), st.integers(0, 2))
-@settings(max_examples=40)
+@settings(max_examples=share(40))
 def test_the_bound_never_rises_when_a_pool_is_closed(snapshot: Snapshot, number: int) -> None:
     """Closing a pool for a day lowers what is possible, or leaves it."""
     number %= len(snapshot.pools)
@@ -308,7 +315,7 @@ def test_the_bound_never_rises_when_a_pool_is_closed(snapshot: Snapshot, number:
 
 
 @given(snapshots(), st.integers(0, 2), st.floats(0.0, 0.95))
-@settings(max_examples=25)
+@settings(max_examples=share(25))
 def test_the_bound_falls_with_every_quota(snapshot: Snapshot, number: int, share: float) -> None:
     """Cutting the limits of one pool, its sessions or a job's place in the week never raises what is possible."""
     view = snapshot.pools[number % len(snapshot.pools)]
@@ -327,14 +334,14 @@ def _cut(quota: Quota, share: float) -> Quota:
 
 
 @given(snapshots(), st.data())
-@settings(max_examples=40)
+@settings(max_examples=share(40))
 def test_the_verifier_refuses_what_was_broken_on_purpose(snapshot: Snapshot, data: st.DataObject) -> None:
     """One session of a valid plan is changed so that it must break a rule; the verifier names it."""
     plan = dispatch(snapshot)
     assume(plan.placements)
     number = data.draw(st.integers(0, len(plan.placements) - 1))
     placed = plan.placements[number]
-    seat = placed.seats[0]
+    planned_lane = placed.lanes[0]
     cap = next(view.pool.session_cap_seconds for view in snapshot.pools if view.pool.name == placed.pool)
     broken = data.draw(
         st.sampled_from(
@@ -342,11 +349,11 @@ def test_the_verifier_refuses_what_was_broken_on_purpose(snapshot: Snapshot, dat
                 replace(placed, end=placed.start + cap + 1),
                 replace(placed, start=snapshot.now - 1),
                 replace(placed, start=placed.end, end=placed.start),
-                replace(placed, seats=(replace(seat, steps=seat.steps * 2 + 60),)),
-                replace(placed, seats=(replace(seat, steps=0),)),
-                replace(placed, seats=(*placed.seats, *placed.seats, *placed.seats, *placed.seats)),
-                replace(placed, seats=(replace(seat, job="nobody"),)),
-                replace(placed, seats=()),
+                replace(placed, lanes=(replace(planned_lane, steps=planned_lane.steps * 2 + 60),)),
+                replace(placed, lanes=(replace(planned_lane, steps=0),)),
+                replace(placed, lanes=(*placed.lanes, *placed.lanes, *placed.lanes, *placed.lanes)),
+                replace(placed, lanes=(replace(planned_lane, job="nobody"),)),
+                replace(placed, lanes=()),
                 replace(placed, pool="nowhere"),
             )
         )
@@ -358,7 +365,7 @@ def test_the_verifier_refuses_what_was_broken_on_purpose(snapshot: Snapshot, dat
 
 
 @given(snapshots())
-@settings(max_examples=40)
+@settings(max_examples=share(40))
 def test_a_quota_that_shrank_under_a_plan_makes_it_invalid(snapshot: Snapshot) -> None:
     """The plan of yesterday's quota is refused once nothing is left, and the next plan keeps to what is."""
     plan = dispatch(snapshot)

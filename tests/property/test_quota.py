@@ -3,7 +3,7 @@
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from scheduler.core.ledger import Charge
@@ -18,8 +18,10 @@ from scheduler.core.quota import (
     limit_at,
     longest,
     usage,
+    windows,
 )
-from scheduler.core.window import DAY, HOUR, Calendar
+from scheduler.core.window import DAY, HOUR, Calendar, Window
+from tests.lab.night import share
 
 SPAN = 24  # scaled: one second stands for an hour
 
@@ -58,7 +60,7 @@ def rolling_oracle(limit: int, charges: list[Charge], start: int, length: int) -
     return all(sum(used.get(second, 0) for second in range(end - SPAN, end)) <= limit for end in range(start, last + 1))
 
 
-@settings(max_examples=300)
+@settings(max_examples=share(300))
 @given(charge_lists(), st.integers(-5, 30), st.integers(1, 20), st.integers(1, 30))
 def test_rolling_quota_allows_what_fits_and_no_second_more(
     charges: list[Charge], start: int, cap: int, limit: int
@@ -217,6 +219,7 @@ def test_the_newest_observation_in_force_overrides_the_declared_limit(quota: Quo
         ObservedLimit("z", 0, 100, 1, at=9),
     ]
     assert [limit_at(quota, at, seen) for at in (-1, 0, 49, 50, 99, 100)] == [10, 7, 7, 9, 9, 10]
+    assert limit_at(quota, 60, [*seen, ObservedLimit("q", 60, 61, 8, at=2)]) == 8, "of two of one time the later told"
     assert limit_at(quota, 60, seen[::-1]) == 9
     assert declared_limit(quota) == 10
 
@@ -243,3 +246,28 @@ def test_usage_counts_the_window_and_what_of_it_is_only_held(charges: list[Charg
         assert found.free == max(0, found.limit - found.used)
         if not isinstance(quota, RollingQuota):
             assert at in found.window
+
+
+@pytest.mark.parametrize("quota", QUOTAS, ids=lambda quota: type(quota).__name__)
+def test_what_is_overspent_leaves_nothing_and_not_less(quota: Quota) -> None:
+    spent = [Charge(0, 15, price_microdollars_per_hour=3_600)]
+    assert longest(quota, spent, 16, 20, price_microdollars_per_hour=3_600) == 0
+    assert usage(quota, spent, 16).free == 0
+
+
+@example([Charge(0, 1)], 5, SPAN - 5)  # a span that closes as the session ends
+@given(charges=charge_lists(), start=st.integers(-30, 60), length=st.integers(1, 30))
+def test_spans_from_first_use_are_those_that_use_opened_and_the_next(
+    charges: list[Charge], start: int, length: int
+) -> None:
+    """Second by second: a span opens with use outside of spans; of a session, with its first second outside."""
+    opened: list[int] = []
+    for second in sorted({second for one in charges if one.sign > 0 for second in range(one.start, one.end)}):
+        if not opened or second >= opened[-1] + SPAN:
+            opened.append(second)
+    end = start + length
+    expected = {begins for begins in opened if begins < end and begins + SPAN > start}
+    first = next((at for at in range(start, end) if not any(b <= at < b + SPAN for b in opened)), None)
+    expected |= set() if first is None else {first}
+    found = windows(FirstUseQuota("q", 10, SPAN), charges, start, end)
+    assert found == [Window(begins, begins + SPAN) for begins in sorted(expected)]

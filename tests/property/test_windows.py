@@ -235,3 +235,25 @@ def test_merged_windows_cover_the_same_seconds_once(spans: list[tuple[int, int]]
 def test_overlap_counts_common_seconds(start: int, seconds: int, other: int, end: int) -> None:
     common = set(range(start, start + seconds)) & set(range(other, end))
     assert Window(start, start + seconds).overlap(other, end) == len(common)
+
+
+@given(zones, instants, st.integers(0, DAY - 1), st.integers(0, DAY - 1), st.frozensets(st.integers(0, 6)), st.data())
+def test_daily_hours_are_what_the_clock_on_the_wall_says(
+    zone: str, start: int, opens: int, closes: int, weekdays: frozenset[int], data: st.DataObject
+) -> None:
+    """Away from nights in which clocks change, an instant is open exactly when its local time of day says so."""
+    end = start + data.draw(st.integers(1, 9 * DAY))
+    found = list(DailyHours(zone, opens, closes, weekdays).windows(start, end))
+    assert all(window.start < end and window.end > start for window in found)
+    instant = data.draw(st.integers(start, end - 1))
+    around = {local(instant + hours * HOUR, zone).utcoffset() for hours in (-50, -26, 0, 26)}
+    if len(around) > 1:
+        return
+    here = local(instant, zone)
+    second = here.hour * HOUR + here.minute * 60 + here.second
+    if closes > opens:
+        open_now = opens <= second < closes and here.weekday() in weekdays
+    else:
+        began_today = second >= opens and here.weekday() in weekdays
+        open_now = began_today or (second < closes and (here - timedelta(days=1)).weekday() in weekdays)
+    assert any(instant in window for window in found) == open_now

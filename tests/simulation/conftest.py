@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from benchmarks.simulation.database import Laboratory
+from tests.lab.simulation.database import Laboratory
 
 
 @pytest.fixture(scope="session")

@@ -8,13 +8,8 @@ from unittest.mock import patch
 
 import pytest
 
-from benchmarks.simulation.checks import net_of
-from benchmarks.simulation.database import Laboratory
-from benchmarks.simulation.faults import NO_RATES
-from benchmarks.simulation.place import SimulatedPlatform
-from benchmarks.simulation.scenario import steady_scenario
-from benchmarks.simulation.simulation import SilentLog, Simulation
-from jobs.checkpoint import Component, Manifest, manifest_key
+from jobs.lane_report import LaneReport
+from jobs.payload.store.manifest import Component, Manifest
 from jobs.spec import Gate
 from platforms.base import Observed, SessionState
 from scheduler.core import job as arrows
@@ -22,27 +17,34 @@ from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.reconcile import Accept, Facts, Finish, Sighting, reconcile
 from scheduler.core.run import Lane, Outcome, Run, Running, Submitting
 from scheduler.core.window import DAY
-from scheduler.service import queue
-from scheduler.service.apply import apply
-from scheduler.service.deliver import deliver
-from scheduler.service.observe import Observation
-from scheduler.service.snapshot import load_snapshot
-from scheduler.service.watch import watch
-from scheduler.store import checkpoints, events, jobs, ledger, outbox, runs, watched
+from scheduler.notify.deliver import deliver
+from scheduler.service.cycle.late_sessions import observe_late
+from scheduler.service.cycle.stops import Stops
+from scheduler.service.facts.apply import apply
+from scheduler.service.facts.observation import Observation
+from scheduler.service.facts.snapshot import load_snapshot
+from scheduler.service.requests import queue
+from scheduler.store import checkpoints, events, jobs, ledger, outbox, rates, runs, watched
 from scheduler.store.errors import Fenced
+from tests.lab.simulation.checks import check_learned, net_of
+from tests.lab.simulation.database import Laboratory
+from tests.lab.simulation.faults import NO_RATES, Violation
+from tests.lab.simulation.place import SimulatedPlatform
+from tests.lab.simulation.scenario import steady_scenario
+from tests.lab.simulation.simulation import SilentLog, Simulation
 
 if TYPE_CHECKING:
-    from scheduler.service.ports import Ports
+    from scheduler.service.outside.ports import Ports
 
 
-def _facts(*, complete: bool, results: dict[int, dict[str, object]]) -> Facts:
+def _facts(*, complete: bool, results: dict[int, LaneReport]) -> Facts:
     run = Run("uff-main-0001", "weekly", (Lane(0, "main", 1, (0,), None),), 1_000, 5_000, 5_100, Running("r", 1_000))
     return Facts(run, Sighting("ended", "r", 1_000, 4_000), True, results, {}, 60, 300, complete)
 
 
 def test_an_end_is_not_believed_until_the_artifact_store_has_told_what_was_published() -> None:
     # Closing the run during an outage of the store sent the job back to a step before one that was published.
-    said = {0: {"outcome": "yielded", "checkpoint_step": 7}}
+    said = {0: LaneReport("uff-main-0001", 0, "main", outcome="yielded", checkpoint_step=7)}
     assert reconcile([_facts(complete=False, results=said)], 9_000_000) == []
     (step,) = reconcile([_facts(complete=True, results=said)], 6_000)
     assert isinstance(step, Finish)
@@ -52,7 +54,7 @@ def test_a_checkpoint_read_late_is_kept_to_fall_back_on(laboratory: Laboratory) 
     # Marked as expired because a newer one was known, it was missing when the newer one proved to be damaged.
     def manifest(step: int) -> Manifest:
         component = Component("model.bin", "0" * 64, 1)
-        return Manifest(manifest_key("main", step, 1), "main", step, 1, "uff-main-0001", 0, None, 1, 1, (component,))
+        return Manifest("main", step, 1, "uff-main-0001", 0, None, 1, 1, {}, (component,))
 
     scenario = steady_scenario()
     simulation = Simulation(laboratory, scenario)
@@ -71,21 +73,23 @@ def test_a_checkpoint_read_late_is_kept_to_fall_back_on(laboratory: Laboratory) 
 def test_an_intent_is_given_up_only_some_time_after_its_stop_flag_is_in_the_store(laboratory: Laboratory) -> None:
     # A platform that started the session later than promised, or hid it, had two sessions train the same job.
     simulation = Simulation(laboratory, steady_scenario())
-    cycle = simulation.boot()
-    seat = Lane(0, "main", 1, (0,), None)
-    run = Run("uff-main-0001", "weekly", (seat,), 1_000, 5_000, 5_100, Submitting(1_000, 1))
+    simulation.boot()
+    assert simulation.ports is not None
+    stops = Stops(simulation.ports)
+    lane = Lane(0, "main", 1, (0,), None)
+    run = Run("uff-main-0001", "weekly", (lane,), 1_000, 5_000, 5_100, Submitting(1_000, 1))
     step = Finish(run, Outcome.REJECTED, None, 2_000, (), "not on the platform", proven=False)
     simulation.world.shelves.down = True
-    assert cycle._fenced([step]) == []
+    assert stops.fenced([step]) == []
     simulation.world.agenda.advance(simulation.world.now + 10_000)
-    assert cycle._fenced([step]) == []
+    assert stops.fenced([step]) == []
     simulation.world.shelves.down = False
-    assert cycle._fenced([step]) == []
+    assert stops.fenced([step]) == []
     assert "runs/uff-main-0001/stop" in simulation.world.shelves.objects
     simulation.world.agenda.advance(simulation.world.now + 300)
-    assert cycle._fenced([step]) == [step]
+    assert stops.fenced([step]) == [step]
     refused = Finish(run, Outcome.REJECTED, None, 2_000, (), "the platform proves it never started")
-    assert cycle._fenced([refused]) == [refused]
+    assert stops.fenced([refused]) == [refused]
 
 
 def test_a_session_that_writes_is_not_given_up_however_long_its_platform_hides_it() -> None:
@@ -116,8 +120,8 @@ def test_the_report_of_a_week_that_passed_while_nobody_looked_is_sent_all_the_sa
 
 def _give_up(ports: Ports, key: str, start: int) -> None:
     """Launch a run at ``start`` that its platform does not show, and give it up."""
-    seat = Lane(0, "main", 1, (0,), None)
-    run = Run(key, "weekly", (seat,), start, start + 5_000, start + 5_100, Submitting(start, 1))
+    planned_lane = Lane(0, "main", 1, (0,), None)
+    run = Run(key, "weekly", (planned_lane,), start, start + 5_000, start + 5_100, Submitting(start, 1))
     hold = LedgerEntry(EntryKind.HOLD, "weekly", key, start, start + 5_100, start)
     given_up = Finish(run, Outcome.REJECTED, None, start + 700, (), "not on the platform", proven=False)
     with ports.write() as tx:
@@ -142,21 +146,22 @@ def test_what_was_given_up_and_ran_after_all_is_booked_when_its_platform_shows_i
     ]
     booked = []
     with ports.database.read() as tx:
-        (unseen,) = watched.perhaps(tx)["weekly"]
+        (unseen,) = watched.possible_charges(tx)["weekly"]
         assert (unseen.start, unseen.end, unseen.sign, unseen.is_certain) == (start, start + 5_100, 0, False)
         (view,) = (view for view in load_snapshot(tx, ports.pools, start, DAY).pools if view.pool.name == "weekly")
         assert view.charges == (unseen,)
+    simulation.world.agenda.advance(start + 1_000)
     for answer in answers:
         with ports.database.read() as tx:
             found = watched.everything(tx)
         with patch.object(SimulatedPlatform, "find", return_value={key: answer}):
-            watch(ports, found, start + 1_000)
+            observe_late(ports, found, simulation.world.now)
         with ports.database.read() as tx:
             booked.append(net_of(ledger.charges(tx, 0)["weekly"]))
     assert booked == [[(start + 900, start + 5_100)], [(start + 900, start + 905)]]
     with ports.database.read() as tx:
         assert watched.everything(tx) == []
-        assert watched.perhaps(tx) == {}
+        assert watched.possible_charges(tx) == {}
         assert [event.kind for event in events.tail(tx, kinds=["session.late"])] == ["session.late"] * 2
 
 
@@ -178,7 +183,7 @@ def test_what_ended_while_its_platform_was_asked_is_booked_until_the_answer(labo
         return {key: Observed(key, SessionState.ENDED, "r")}
 
     with patch.object(SimulatedPlatform, "find", side_effect=slow):
-        watch(ports, found, start + 1_000)
+        observe_late(ports, found, start + 1_000)
     with ports.database.read() as tx:
         (charge,) = ledger.charges(tx, 0)["weekly"]
     assert (charge.start, charge.end, charge.told) == (start, start + 1_012, False)
@@ -244,8 +249,8 @@ def test_a_session_is_booked_as_certain_only_when_its_platform_told_both_ends(
     simulation.boot()
     ports, now = simulation.ports, simulation.world.now
     assert ports is not None
-    seat = Lane(0, "main", 1, (0,), None)
-    run = Run("uff-main-0001", "weekly", (seat,), now, now + 5_000, now + 5_100, Running("r", now))
+    planned_lane = Lane(0, "main", 1, (0,), None)
+    run = Run("uff-main-0001", "weekly", (planned_lane,), now, now + 5_000, now + 5_100, Running("r", now))
     began, over = (None if second is None else now + second for second in (started, ended))
     facts = Facts(run, Sighting("ended", "r", began, over), True, {}, {}, 60, 300)
     with ports.write() as tx:
@@ -272,8 +277,8 @@ def test_reasons_are_looked_for_unless_another_daemon_took_over_after_the_plan(
             simulation.boot()
 
     with (
-        patch("benchmarks.simulation.simulation.run_due", housekeeping),
-        patch("benchmarks.simulation.simulation.check_explained") as looked,
+        patch("tests.lab.simulation.simulation.run_due", housekeeping),
+        patch("tests.lab.simulation.simulation.check_explained") as looked,
     ):
         simulation._tick()
     assert looked.called is not takes_over
@@ -301,3 +306,21 @@ def test_only_a_gate_that_was_not_passed_lets_a_job_stay_unfinished_behind_a_can
     assert simulation.people.unfinished() == [parent.name, child.name]
     queue.cancel(laboratory.people, parent.name, scenario.start, "people")
     assert simulation.people.unfinished() == ([child.name] if left else [])
+
+
+@pytest.mark.parametrize(("samples", "setup"), [(0, 90_000), (1, 300), (1, 90_000)])
+def test_a_set_up_that_no_job_has_is_seen_when_others_expect_it(
+    laboratory: Laboratory, samples: int, setup: int
+) -> None:
+    # A command that neither reported nor saved made the sessions of every other job longer.
+    scenario = steady_scenario()
+    simulation = Simulation(laboratory, scenario)
+    with laboratory.people.write() as tx:
+        jobs.add(tx, scenario.jobs[0], scenario.start)
+        learned = rates.RateRecord("main", "weekly", 0.1, 0.3, samples, setup, 20, scenario.start)
+        rates.put(tx, learned)
+    if samples and setup > 10_000:
+        with pytest.raises(Violation, match="what was never reached is no measure"):
+            check_learned(simulation.world, laboratory.people)
+    else:
+        check_learned(simulation.world, laboratory.people)

@@ -12,12 +12,13 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule, run_state_machine_as_test
 
-from benchmarks.simulation.checks import check_at_rest, check_database, check_truth
-from benchmarks.simulation.database import Laboratory
-from benchmarks.simulation.faults import Fate, Violation
-from benchmarks.simulation.mutants import MUTANTS
-from benchmarks.simulation.scenario import steady_scenario
-from benchmarks.simulation.simulation import Simulation
+from tests.lab.night import share
+from tests.lab.simulation.checks import check_at_rest, check_database, check_truth
+from tests.lab.simulation.database import Laboratory
+from tests.lab.simulation.faults import Fate, Violation
+from tests.lab.simulation.mutants import MUTANTS
+from tests.lab.simulation.scenario import steady_scenario
+from tests.lab.simulation.simulation import Simulation
 
 POOLS = st.sampled_from(("daily", "weekly"))
 
@@ -90,7 +91,7 @@ class Story(RuleBasedStateMachine):
             check_at_rest(self.world, self.simulation.laboratory.people)
 
 
-QUICK = settings(max_examples=25, stateful_step_count=12, suppress_health_check=list(HealthCheck))
+QUICK = settings(max_examples=share(25), stateful_step_count=12, suppress_health_check=list(HealthCheck))
 
 
 def test_no_story_breaks_a_promise(laboratory: Laboratory) -> None:

@@ -10,11 +10,11 @@ import sys
 import pytest
 
 from benchmarks import simulate
-from benchmarks.simulation.database import Laboratory
-from benchmarks.simulation.faults import Fate
-from benchmarks.simulation.modes import exhaustive
-from benchmarks.simulation.mutants import MUTANTS, hunt
-from benchmarks.simulation.simulation import Failure
+from tests.lab.simulation.database import Laboratory
+from tests.lab.simulation.faults import Fate
+from tests.lab.simulation.modes import exhaustive
+from tests.lab.simulation.mutants import MUTANTS, hunt
+from tests.lab.simulation.simulation import Failure
 
 BROKEN = next(mutant for mutant in MUTANTS if mutant.name == "half spend")
 

@@ -8,8 +8,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from benchmarks.simulation.database import SHARED_MEMORY
-from benchmarks.simulation.workers import Task, Workers, laboratory
+from tests.lab.simulation.database import SHARED_MEMORY
+from tests.lab.simulation.workers import Task, Workers, laboratory
 
 
 def _doubled(numbers: Sequence[int], deadly: int) -> list[int]:

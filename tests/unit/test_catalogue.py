@@ -13,7 +13,7 @@ from jobs.definition import _KEYS
 from jobs.duration import parse_duration, show_duration
 from jobs.instant import parse_instant
 from jobs.problem import Problem
-from jobs.spec import Gate, JobSpec, Mixture, Needs
+from jobs.spec import Gate, JobSpec, Mixture, Needs, Stall
 from jobs.toml_file import read_toml
 
 ESSENTIALS = 'role = "manager"\ncommand = ["x"]\ntarget_step = 10\nsteps_per_hour = 1\n'
@@ -62,6 +62,7 @@ def test_a_job_file_may_set_everything(written: Callable[[str], Path]) -> None:
         'needs = { devices = [1, 2], vram_gib = 15, dtype = "fp16" }\n'
         'mixture = { domain = "ulm", extra_share = 0.5 }\ngate = { parent = "base", fraction = 1 }\n'
         'environment = { WANDB_MODE = "offline" }\n'
+        'stall = { first_progress = "2h", no_progress = "off", checkpoint = "90m", loss_nan = 5, same_error = "off" }\n'
     )
     expected = JobSpec(
         name="uff-7b",
@@ -81,6 +82,7 @@ def test_a_job_file_may_set_everything(written: Callable[[str], Path]) -> None:
         environment={"WANDB_MODE": "offline"},
         not_before=1796112000,
         deadline=1798761600,
+        stall=Stall(7_200, 0, 5_400, 5, 0),
     )
     assert job_from_toml(path) == expected
 
@@ -116,17 +118,17 @@ def test_gates_point_across_files(tmp_path: Path) -> None:
         ('command = "python x"', "a command is a list of words"),
         ("command = []", "a command is a list of words"),
         ('command = ["{home}/x"]', "nothing is filled in for {home}; use {python} or {payload}"),
-        ("target_step = 0", "target_step = 0: this must be a whole number; write one from 1"),
-        ("target_step = -5", "target_step = -5: this must be a whole number"),
+        ("target_step = 0", "target_step = 0: this number is out of range; write one from 1 to 999,999,999,999 steps"),
+        ("target_step = -5", "target_step = -5: this number is out of range"),
         ("target_step = 1.5", "target_step = 1.5: this must be a whole number"),
         ("target_step = true", "target_step = true: this must be a whole number"),
-        ("steps_per_hour = 0", "steps_per_hour = 0: this number is out of range; write one above 0"),
-        ("steps_per_hour = inf", "steps_per_hour = inf: this must be a number"),
+        ("steps_per_hour = 0", "steps_per_hour = 0: this number is out of range; write one from 0.01 to"),
+        ("steps_per_hour = inf", "steps_per_hour = inf: this number is out of range"),
         ("weight = -1", "weight = -1: this number is out of range"),
         ('weight = "8"', 'weight = "8": this must be a number; write it without quotation marks'),
         ('setup = "-1m"', 'setup = "-1m": a duration cannot be negative'),
         ('setup = "20 minutes"', "a duration is written like"),
-        ("seed = -1", "seed = -1: this must be a whole number"),
+        ("seed = -1", "seed = -1: this number is out of range"),
         ('pools = "kaggle"', "this must be a list of texts"),
         ("device_speedup = [2.0]", "begin with 1.0"),
         ("device_speedup = []", "this must be a list of numbers"),
@@ -139,6 +141,14 @@ def test_gates_point_across_files(tmp_path: Path) -> None:
         ("needs = { devices = 0 }", "needs.devices = 0: this is no number of devices"),
         ("needs = { vram_gib = -1 }", "needs.vram_gib = -1: this number is out of range"),
         ('needs = { dtype = "fp64" }', "there is no such number format"),
+        ("stall = true", "stall = true: this must be a table"),
+        ('stall = { silence = "1h" }', "stall.silence: there is no such key; known are"),
+        ('stall = { first_progress = "30s" }', 'this span is out of range; write one from "1m" to "30d", or "off"'),
+        ('stall = { no_progress = "31d" }', "this span is out of range"),
+        ('stall = { checkpoint = "soon" }', "stall.checkpoint"),
+        ("stall = { loss_nan = 0 }", 'this must be a whole number; write one from 1 to 1000000, or "off"'),
+        ("stall = { loss_nan = true }", "this must be a whole number"),
+        ("stall = { same_error = 1 }", "write one from 2 to 1000"),
         ('mixture = { domain = "x" }', "mixture.extra_share: is missing"),
         ('mixture = { domain = "x", extra_share = 1.5 }', "out of range; write one from 0 to 1"),
         ('gate = { parent = "x", fraction = 20 }', "gate.fraction = 20: this number is out of range"),

@@ -10,13 +10,13 @@ from xml.etree import ElementTree as ET  # our own output, not somebody's
 import pytest
 
 from scheduler.core.ledger import Charge
-from scheduler.core.plan import Placement, Plan, Seat
+from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota, RollingQuota, usage
 from scheduler.core.run import Ended, Lane, Outcome, Run, Running
 from scheduler.core.window import DAY, HOUR, Calendar, Window
 from scheduler.report.burn_down import amount, burn_down_of, burn_down_svg
-from scheduler.report.chart import STYLE, days, short, ticks
+from scheduler.report.chart import STYLE, Frame, days, labels, short, ticks
 from scheduler.report.loss_curve import loss_curve_svg
 from scheduler.report.timeline import Timeline, timeline_of, timeline_svg
 
@@ -37,14 +37,53 @@ def a_run(key: str, start: int, end: int, *jobs: str, outcome: Outcome | None = 
 
 
 def place(start: int, end: int, *jobs: str) -> Placement:
-    return Placement("kaggle", start, end, tuple(Seat(job, 1, 10) for job in jobs))
+    return Placement("kaggle", start, end, tuple(PlannedLane(job, 1, 10) for job in jobs))
 
 
 def timeline(runs: list[Run], *places: Placement) -> Timeline:
     return timeline_of(SPAN, NOW, [POOL], runs, Plan(NOW - 60, places, ()), {})
 
 
+def on_the_axis(picture: str) -> list[tuple[float, float]]:
+    """Return where the days' names of a timeline in pixels begin and end."""
+    found = []
+    for inner in parsed(picture).iter("{http://www.w3.org/2000/svg}svg"):
+        text = inner.findtext("{http://www.w3.org/2000/svg}text") or ""
+        if re.fullmatch(r"[A-Z][a-z]{2} \d+ [A-Z][a-z]{2}", text):
+            left = float(inner.attrib["x"]) + 4
+            found.append((left, left + 6 * len(text)))
+    return found
+
+
 # The timeline
+
+
+@pytest.mark.parametrize("width", [375, 768, 1_280])
+@pytest.mark.parametrize("length", [1, 7, 30, 200])
+def test_the_names_of_the_days_are_thinned_until_they_lie_beside_one_another(width: int, length: int) -> None:
+    span = Window(NOW, NOW + length * DAY)
+    drawn = timeline_of(span, NOW, [POOL], [], Plan(NOW, (), ()), {})
+    places = on_the_axis(timeline_svg(drawn, "UTC", width))
+    assert len(places) >= min(length, 3)
+    assert all(end <= left for (_, end), (left, _) in pairwise(places))
+
+
+@pytest.mark.parametrize("edges", [(0.04, 0.96), (2.0, 2.0)])
+@pytest.mark.parametrize("width", [None, 270, 1_000])
+def test_words_of_an_axis_never_lie_on_one_another(width: int | None, edges: tuple[float, float]) -> None:
+    rng = random.Random(5)
+    for _ in range(200):
+        marks = [(at, "w" * rng.randint(1, 9)) for at in sorted(rng.random() for _ in range(rng.randint(1, 20)))]
+        shown = list(labels(Frame(width), marks, edges))
+        assert shown[0][0] == marks[0][0]
+        assert "roomy" not in shown[0][1]
+        on_a_phone = [label for label in shown if "roomy" not in label[1]]
+        for pixels, visible in ((width or 370, shown), (width or 270, on_a_phone)):
+            before = 0.0 if edges[0] > 1 else -100.0
+            for at, style, text in visible:
+                left = at * pixels - 7.5 * len(text) * (1 if "end" in style else 0.5 if "middle" in style else 0)
+                assert left >= before
+                before = left + 7.5 * len(text)
 
 
 def test_sessions_that_overlap_lie_on_different_rows() -> None:

@@ -13,9 +13,19 @@ from config.errors import ConfigError, Problem
 from jobs.catalogue import CatalogueError
 from platforms.artifacts.base import Missing, StoreFull
 from platforms.base import Misconfigured, Refused, Unreachable
-from scheduler.cli import exits
-from scheduler.cli.context import Options
-from scheduler.cli.exits import CODES, CommandError, Exit, NotFound, Refusal, UsageFault, Violations, code_of, report
+from scheduler.cli.shell import exits
+from scheduler.cli.shell.context import Options
+from scheduler.cli.shell.exits import (
+    CODES,
+    CommandError,
+    Exit,
+    NotFound,
+    Refusal,
+    UsageFault,
+    Violations,
+    code_of,
+    report,
+)
 from scheduler.core.job import Done, IllegalArrow
 from scheduler.daemon import LostLeadership
 from scheduler.store import errors as store
@@ -39,10 +49,12 @@ _ELSEWHERE = r"\.(payload|migrations|emulators|planner|__main__)\b|^platforms\.(
 # Errors that are caught in their own room and so reach no command.
 INNER = {
     "config.values.BadValue",
-    "jobs.checkpoint.BadManifest",
+    "jobs.payload.store.manifest.BadManifest",
     "jobs.definition._Wrong",
     "platforms.bundle.BadArchive",
-    "scheduler.service.planner_process.PlannerFailed",
+    "platforms.relay._NotSmall",
+    "scheduler.service.outside.child_process.ChildFailed",
+    "scheduler.store.schema.WrongType",
 }
 
 

@@ -4,10 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.cli.gantt import gantt
 from scheduler.cli.main import plainly_asked
-from scheduler.cli.output import Output, clean, hours, size
-from scheduler.core.plan import Placement, Seat
+from scheduler.cli.parts.gantt import gantt
+from scheduler.cli.shell.output import Output, clean, hours, size
+from scheduler.core.plan import Placement, PlannedLane
 
 
 @given(st.text())
@@ -105,7 +105,7 @@ def test_sizes(count: int, shown: str) -> None:
 
 def test_the_picture_gives_each_session_of_a_pool_its_own_line() -> None:
     def placement(pool: str, start: int, end: int, *jobs: str) -> Placement:
-        return Placement(pool, start, end, tuple(Seat(job, 1, 1) for job in jobs))
+        return Placement(pool, start, end, tuple(PlannedLane(job, 1, 1) for job in jobs))
 
     lines = gantt(
         (
@@ -130,10 +130,14 @@ def test_the_picture_names_days_where_their_midnights_are_and_jobs_as_far_as_the
     """Berlin's days begin at 22:00 UTC in September; names are cut to fit, and left out when hardly a letter would."""
     monday = 1_789_941_600  # Mon 2026-09-21 00:00 CEST
     placements = (
-        Placement("kaggle", monday + 12 * 3_600, monday + 18 * 3_600, (Seat("uff-main", 1, 1),)),
-        Placement("kaggle", monday + 20 * 3_600, monday + 27 * 3_600, (Seat("ufm", 1, 1), Seat("ucm", 1, 1))),
-        Placement("kaggle", monday + 30 * 3_600, monday + 35 * 3_600, (Seat("ufm", 1, 1), Seat("ucm", 1, 1))),
-        Placement("kaggle", monday + 36 * 3_600, monday + 47 * 3_600, (Seat("uff-main", 1, 1),)),
+        Placement("kaggle", monday + 12 * 3_600, monday + 18 * 3_600, (PlannedLane("uff-main", 1, 1),)),
+        Placement(
+            "kaggle", monday + 20 * 3_600, monday + 27 * 3_600, (PlannedLane("ufm", 1, 1), PlannedLane("ucm", 1, 1))
+        ),
+        Placement(
+            "kaggle", monday + 30 * 3_600, monday + 35 * 3_600, (PlannedLane("ufm", 1, 1), PlannedLane("ucm", 1, 1))
+        ),
+        Placement("kaggle", monday + 36 * 3_600, monday + 47 * 3_600, (PlannedLane("uff-main", 1, 1),)),
     )
     assert gantt(placements, monday + 12 * 3_600, 35, "Europe/Berlin") == [
         "                   'Tue 22",

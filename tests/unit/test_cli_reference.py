@@ -7,8 +7,8 @@ from typing import Any, cast
 
 import pytest
 
-from scheduler.cli.exits import MEANINGS, Exit
 from scheduler.cli.root import COMMANDS, tree
+from scheduler.cli.shell.exits import MEANINGS, Exit
 
 
 def commands() -> Iterator[tuple[str, Any]]:

@@ -11,7 +11,7 @@ from urllib.parse import quote
 import pytest
 import structlog
 
-from config.describe import secrets
+from config.known_secrets import KnownSecrets
 from config.load import load
 from config.logging import configure
 from config.secret import MARK, Redactor
@@ -84,7 +84,7 @@ def test_a_warning_becomes_a_line(log_file: Path) -> None:
 def test_secrets_leave_no_trace_wherever_they_stand(tmp_path: Path, kind: str) -> None:
     file = tmp_path / "log"
     settings = LoggingSettings.model_validate({"format": kind, "level": "info", "file": str(file)})
-    configure(settings, [SECRET])
+    configure(settings, Redactor([SECRET]))
     log = structlog.get_logger("daemon")
     log.info("said", text=f"key {SECRET}.", nested={"deep": [SECRET]}, url=f"https://x/?k={quote(SECRET, safe='')}")
     log.info("basic", header=base64.b64encode(f"user:{SECRET}".encode()).decode())
@@ -118,8 +118,12 @@ def test_a_longer_secret_wins_over_one_inside_it() -> None:
 
 def test_settings_tell_which_of_their_values_are_secret() -> None:
     pools = [{"name": "k", "platform": "kaggle", "options": {"api_token": "abc123", "region": "eu"}}]
-    overrides = {"database_url": "postgresql://me:p%40ss@db/x", "pools": pools}
-    assert sorted(secrets(load(shipped("rehearsal.toml"), {}, overrides))) == ["abc123", "p%40ss", "p@ss"]
+    overrides = {"database_url": "postgresql://me:pa%40ss1@db/x", "pools": pools}
+    known = KnownSecrets(load(shipped("rehearsal.toml"), {}, overrides), {})
+    assert (
+        known("abc123 at postgresql://me:pa%40ss1@db/x as pa@ss1 eu")
+        == f"{MARK} at postgresql://me:{MARK}@db/x as {MARK} eu"
+    )
 
 
 def test_text_from_platforms_cannot_steer_a_terminal(tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ from dataclasses import replace
 import pytest
 
 from scheduler.core import reasons
+from scheduler.core.job import Active, Cancelled, Done, Failed, Held, JobState, Queued
 from scheduler.core.reasons import (
+    BadDefinition,
     ConcurrencyFull,
     DeadlineUnreachable,
     DoesNotFit,
@@ -22,12 +24,14 @@ from scheduler.core.reasons import (
     from_json,
     show,
 )
+from scheduler.core.why import why
 
 AT = 1_795_269_900  # Sat 21 Nov 2026, 14:05 UTC
 
 CASES: list[tuple[Reason, list[str]]] = [
     (HeldByPerson("ann", "lunch"), ["held by ann", "lunch"]),
     (HeldByPerson("ann", ""), ["held by ann"]),
+    (BadDefinition("ufm", "weight = 1e+308"), ["weight = 1e+308", "queue edit ufm"]),
     (NotReleased(AT, "retry delay"), ["retry delay", "14:05"]),
     (GateClosed("uff-main", 0.123, 0.2, AT), ["uff-main", "20%", "12.3%", "14:05"]),
     (GateClosed("uff-main", 0.0, 1.0), ["uff-main", "100%", "0.0%"]),
@@ -82,3 +86,47 @@ def test_reasons_are_values() -> None:
     reason = QuotaEmpty("kaggle", "week", AT)
     assert replace(reason) == reason
     assert hash(replace(reason)) == hash(reason)
+
+
+@pytest.mark.parametrize(
+    ("weight", "told"),
+    [
+        (0.0, 0.0),
+        (-1.0, 0.0),
+        (0.5, 0.5),
+        (1.0, 1.0),
+        (1.001, 1.01),
+        (1.0149, 1.02),
+        (12.345, 12.4),
+        (12.31, 12.4),
+        (999.2, 1000.0),
+        (123456.0, 124000.0),
+        (0.0012301, 0.00124),
+    ],
+)
+def test_a_weight_told_to_people_has_three_digits_and_is_enough(weight: float, told: float) -> None:
+    assert reasons.weight_rounded_up(weight) == pytest.approx(told, rel=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("state", "words"),
+    [
+        (Active("run-1", 0), "runs as run-1"),
+        (Active("run-1", 0, "hold", "anna", "later"), "runs as run-1, hold asked for"),
+        (Held("anna", "later", 0), "by anna: later"),
+        (Held("anna", "", 0), "by anna"),
+        (Failed("code", "KeyError", 0), "code: KeyError"),
+        (Failed("code", "", 0), "code"),
+        (Cancelled("mia", 0), "by mia"),
+        (Done(0), ""),
+        (Queued(0), ""),
+    ],
+)
+def test_why_a_job_is_where_it_is_is_one_sentence(state: JobState, words: str) -> None:
+    assert why(state, None, "UTC") == words
+
+
+def test_a_job_in_the_queue_tells_what_it_waits_for_also_in_words_of_a_newer_version() -> None:
+    assert why(Queued(0), {"code": "held", "by": "anna", "why": "later"}, "UTC") == "held by anna: later"
+    assert why(Queued(0), {"code": "moon", "sentence": "the moon is wrong"}, "UTC") == "the moon is wrong"
+    assert why(Queued(0), {"code": "moon"}, "UTC") == "moon"

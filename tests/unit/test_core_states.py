@@ -13,6 +13,7 @@ NOW = 1_000
 
 JOB_STATES: dict[str, JobState] = {
     "queued": Queued(since=1, retry_at=2),
+    "queued, never failed": Queued(since=1),
     "active": Active("k", since=1),
     "active, hold wished": Active("k", since=1, wish="hold", by="ann"),
     "active, cancel wished": Active("k", since=1, wish="cancel", by="ann"),
@@ -31,6 +32,9 @@ JOB_ARROWS: dict[str, Callable[[JobState], JobState]] = {
     "hold": lambda state: job.ask_hold(state, "bob", "later", NOW),
     "cancel": lambda state: job.ask_cancel(state, "bob", NOW),
     "release": lambda state: job.release(state, NOW),
+    "retry": lambda state: job.retry(state, NOW),
+    "remove": lambda state: job.remove(state, "bob", NOW),
+    "add_again": lambda state: job.add_again(state, NOW),
 }
 
 # The diagram of scheduler/core/job.py as a table. What is not here must raise.
@@ -64,6 +68,19 @@ JOB_LEGAL: dict[tuple[str, str], JobState] = {
     ("release", "active, hold wished"): Active("k", 1),
     ("release", "held"): Queued(NOW),
     ("release", "failed"): Queued(NOW),
+    ("release", "cancelled"): Queued(NOW),
+    ("release", "active, cancel wished"): Active("k", 1),
+    ("retry", "failed"): Queued(NOW),
+    ("retry", "queued"): Queued(NOW),
+    **{
+        ("remove", state): Cancelled("bob", NOW)
+        for state in ("queued", "queued, never failed", "held", "done", "failed", "cancelled")
+    },
+    ("add_again", "cancelled"): Queued(NOW),
+    ("activate", "queued, never failed"): Active("k2", NOW),
+    ("finish", "queued, never failed"): Done(NOW),
+    ("hold", "queued, never failed"): Held("bob", "later", NOW),
+    ("cancel", "queued, never failed"): Cancelled("bob", NOW),
 }
 
 
@@ -180,3 +197,20 @@ def test_different_jobs_have_different_launch_keys(one: str, other: str) -> None
     """A key belongs to one launch for ever, so no two jobs may share it, however alike their names."""
     keys = {run.launch_key("uff-schedule", name, attempt) for name in (one, other) for attempt in (1, 2, 12345)}
     assert len(keys) == 6
+
+
+def test_a_launch_key_is_cut_at_fifty_characters_and_not_before() -> None:
+    """What is cut gets a digest, so that names that begin alike do not share a key; what fits stays as it is."""
+    assert run.launch_key("uff", "a" * 41, 1) == f"uff-{'a' * 41}-0001"
+    cut = run.launch_key("uff", "a" * 42, 1)
+    assert len(cut) == 50
+    assert cut.startswith(f"uff-{'a' * 32}-")
+    assert cut.endswith("-0001")
+    assert len(cut.removesuffix("-0001").rpartition("-")[2]) == 8
+    # Hyphens at the place of the cut and at either end of a name go; other letters stay.
+    assert "--" not in run.launch_key("uff", "b" * 31 + "-" + "c" * 20, 1)
+    assert run.launch_key("uff", "-Xx-", 1).startswith("uff-xx-")
+
+
+def test_a_run_without_any_lane_outcome_counts_as_lost() -> None:
+    assert summary([]) is Outcome.LOST

@@ -11,8 +11,8 @@ import pytest
 
 from config.load import load
 from jobs.catalogue import read_catalogue
-from scheduler.cli.context import Cli, Options
 from scheduler.cli.root import tree
+from scheduler.cli.shell.context import Cli, Options
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -1,11 +1,10 @@
 """What a session may do in the artifact store: its own, and what it starts from."""
 
-from jobs.checkpoint import Component, Manifest
+from jobs.payload.store.manifest import Component, Manifest
 from scheduler.core.run import Lane, Reserved, Run
-from scheduler.service.grant import grant
+from scheduler.service.launch.grant import grant
 
 MANIFEST = Manifest(
-    key="jobs/ufm/manifests/000000000400-000006.json",
     job="ufm",
     step=400,
     attempt=6,

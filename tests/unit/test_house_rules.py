@@ -127,7 +127,7 @@ def test_the_tracked_text_names_no_machine_and_no_package_registry(repository: P
     assert named == {}
 
 
-@pytest.mark.parametrize("lock", ["core.txt", "run.txt", "dev.txt"])
+@pytest.mark.parametrize("lock", ["core.txt", "run.txt", "dev.txt", "uv.txt"])
 def test_a_lock_file_pins_and_hashes_everything_and_names_no_address(repository: Path, lock: str) -> None:
     text = (repository / "requirements" / lock).read_text(encoding="utf-8")
     assert "://" not in text
@@ -146,3 +146,52 @@ def test_lock_files_nest_so_that_one_environment_can_grow(repository: Path, smal
         return {line.removesuffix("\\").strip() for line in text.splitlines() if "==" in line}
 
     assert pins(smaller) < pins(larger)
+
+
+def test_names_from_outside_become_no_names_of_arguments(repository: Path) -> None:
+    """A metric named ``event`` ended every cycle when metrics were spread over a log line's fields."""
+    ours = {"fields", "data", "detail", "facts", "removed", "changes"}  # made here, or handed on by who named them
+    spread = [
+        f"{path.relative_to(repository).as_posix()}:{call.lineno}: {ast.unparse(keyword.value)}"
+        for path in python_files(repository, *PACKAGES)
+        for call in ast.walk(parse(path))
+        if isinstance(call, ast.Call)
+        and isinstance(call.func, ast.Attribute)
+        and call.func.attr in {"debug", "info", "warning", "error", "exception", "append", "change_state"}
+        for keyword in call.keywords
+        if keyword.arg is None and ast.unparse(keyword.value) not in ours
+    ]
+    assert spread == []
+
+
+def test_platforms_are_asked_at_the_border_alone(repository: Path) -> None:
+    """What they answer is believed only as far as it can be, and what they raise ends nothing."""
+    asked = {"find", "launch", "read_quota", "orphans", "collect", "stop", "sweep"}
+    border = repository / "scheduler" / "service" / "outside" / "border.py"
+    direct = []
+    for path in python_files(repository, *(f"scheduler/{room}" for room in ("service", "views", "notify", "host"))):
+        tree = parse(path)
+        guarded = {
+            inner
+            for call in ast.walk(tree)
+            if isinstance(call, ast.Call) and ast.unparse(call.func) in {"border.asked", "asked"}
+            for inner in ast.walk(call)
+        }
+        direct += [
+            f"{path.name}:{call.lineno}: {ast.unparse(call)}"
+            for call in ast.walk(tree)
+            if isinstance(call, ast.Call) and isinstance(call.func, ast.Attribute) and call.func.attr in asked
+            if "platform" in ast.unparse(call.func.value) and call not in guarded and path != border
+        ]
+    assert direct == []
+
+
+def test_scripts_install_nothing_that_is_not_pinned_and_hashed(repository: Path) -> None:
+    lines = [
+        (script.name, line)
+        for script in sorted((repository / ".ci").iterdir())
+        for line in script.read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+        if re.search(r"\bpip\"? install\b", line)
+    ]
+    assert lines
+    assert [found for found in lines if "--require-hashes" not in found[1]] == []

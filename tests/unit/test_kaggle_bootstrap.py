@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from platforms.kaggle import bootstrap
+from platforms.kaggle.kernel import bootstrap
 
 
 def checkpoint(store: Path, step: int, size: int) -> Path:

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from platforms.base import Misconfigured
-from platforms.kaggle.account import open_account
-from platforms.kaggle.credentials import read_credentials
+from platforms.kaggle.api.account import open_account
+from platforms.kaggle.api.credentials import read_credentials
 from platforms.kaggle.settings import read_settings
 
 TOKEN = "canary-token-1234567890"

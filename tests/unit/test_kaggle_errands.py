@@ -1,15 +1,15 @@
-"""Errands: one of a name at a time, joined by whoever asks, and begun anew when they are over."""
+"""BackgroundTasks: one of a name at a time, joined by whoever asks, and begun anew when they are over."""
 
 import threading
 from collections.abc import Callable
 
 import pytest
 
-from platforms.kaggle.errands import Errands, Unfinished
+from platforms.kaggle.kernel.background import BackgroundTasks, Unfinished
 
 
 def test_whoever_asks_again_joins_and_is_told_how_far_it_has_come() -> None:
-    errands: Errands[int] = Errands()
+    tasks: BackgroundTasks[int] = BackgroundTasks()
     go, runs = threading.Event(), []
 
     def work(tell: Callable[[str], None]) -> int:
@@ -21,21 +21,21 @@ def test_whoever_asks_again_joins_and_is_told_how_far_it_has_come() -> None:
     told = ""
     while told != "half of it":
         with pytest.raises(Unfinished) as unfinished:
-            errands.run("upload", work, 0.0)
+            tasks.run("upload", work, 0.0)
         told = unfinished.value.told
     go.set()
-    assert errands.run("upload", work, 10.0) == 7
+    assert tasks.run("upload", work, 10.0) == 7
     assert len(runs) == 1
-    assert errands.run("upload", work, 10.0) == 7
+    assert tasks.run("upload", work, 10.0) == 7
     assert len(runs) == 2
 
 
 def test_what_it_raises_is_raised_once_where_it_is_asked_for() -> None:
-    errands: Errands[int] = Errands()
+    tasks: BackgroundTasks[int] = BackgroundTasks()
 
     def fail(tell: Callable[[str], None]) -> int:
         raise OSError("no space left")
 
     with pytest.raises(OSError, match="no space left"):
-        errands.run("upload", fail, 10.0)
-    assert errands.run("upload", lambda tell: 1, 10.0) == 1
+        tasks.run("upload", fail, 10.0)
+    assert tasks.run("upload", lambda tell: 1, 10.0) == 1

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from platforms.base import Refused
-from platforms.kaggle.source import SOURCE_BYTES_MAX, build_source, is_source_of, order_of
+from platforms.kaggle.kernel.source import SOURCE_BYTES_MAX, build_source, is_source_of, order_of
+from tests.lab.night import share
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(),
@@ -17,7 +18,7 @@ json_values = st.recursive(
 )
 
 
-@settings(max_examples=25)
+@settings(max_examples=share(25))
 @given(st.dictionaries(st.text(), json_values))
 def test_an_order_comes_back_as_it_went(order: dict[str, Any]) -> None:
     """Quotes, newlines and odd characters included; the text is a program in any case."""

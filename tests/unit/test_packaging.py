@@ -62,7 +62,9 @@ def test_the_wheel_holds_every_module_and_every_data_file(repository: Path, whee
         )
         for path in (repository / package).rglob(pattern)
     }
-    assert ours <= wheel_names
+    units = {f"scheduler/{path.relative_to(repository).as_posix()}" for path in (repository / "systemd").rglob("*.*")}
+    assert len(units) > 8
+    assert ours | units <= wheel_names
     assert "config/models.toml" in wheel_names
 
 

@@ -7,13 +7,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs.payload.cadence import (
+from jobs.payload.lane.cadence import (
     checkpoint_times,
-    efficiency,
-    expected_charged_seconds,
     expected_useful_seconds,
     interval_count,
 )
+from tests.lab.planner.efficiency import efficiency, expected_charged_seconds
 
 HOUR, MINUTE = 3600.0, 60.0
 

@@ -10,12 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from jobs import checkpoint
-from jobs.payload.command import LOG_BYTES_MAX, TAIL_BYTES, Relay
-from jobs.payload.launch import BadLaunch, read_launch
-from jobs.payload.manifest import BadManifest, Component, Manifest, decode
-from jobs.payload.stop import read_stop
-from jobs.payload.transport import DirectoryTransport
+from jobs.payload.lane.command import LOG_BYTES_MAX, TAIL_BYTES, Relay
+from jobs.payload.lane.ending import read_stop
+from jobs.payload.lane.launch import BadLaunch, read_launch
+from jobs.payload.store.manifest import BadManifest, Component, Manifest, parse_manifest
+from jobs.payload.store.transport import DirectoryTransport
 
 LAUNCH: dict[str, Any] = {
     "format": 1,
@@ -102,34 +101,28 @@ manifests = st.builds(
     parent=st.none() | st.just("jobs/a/manifests/000000000001-000001.json"),
     created_at=counts,
     trained_seconds=counts,
-    metrics=st.dictionaries(names, st.floats(allow_nan=False, allow_infinity=False), max_size=3),
+    metrics=st.dictionaries(names, st.floats(-1e18, 1e18), max_size=3),
     components=st.lists(components, min_size=1, max_size=4, unique_by=lambda part: part.name).map(tuple),
 )
 
 
 @given(manifests)
-def test_both_sides_read_a_manifest_alike(manifest: Manifest) -> None:
-    """What is shipped cannot import the daemon's reader; the two must agree on every manifest."""
-    assert decode(manifest.key, manifest.job, manifest.encode()) == manifest
-    theirs = checkpoint.parse_manifest(manifest.key, manifest.encode())
-    for field in Manifest._fields:
-        if field != "components":
-            assert getattr(theirs, field) == getattr(manifest, field)
-    assert [(part.name, part.sha256, part.bytes) for part in theirs.components] == list(manifest.components)
+def test_a_manifest_reads_back_as_it_was_written(manifest: Manifest) -> None:
+    assert parse_manifest(manifest.key, manifest.encode()) == manifest
 
 
 @given(manifests, st.data())
-def test_a_damaged_manifest_is_read_by_neither_as_anything_else(manifest: Manifest, data: st.DataObject) -> None:
-    """Any byte changed: it is refused, or it says exactly the same to both."""
+def test_a_damaged_manifest_is_never_another_ones(manifest: Manifest, data: st.DataObject) -> None:
+    """Any byte changed: it is refused, or it says which it is."""
     content = bytearray(manifest.encode())
     place = data.draw(st.integers(0, len(content) - 1))
     content[place] = data.draw(st.integers(0, 255))
     try:
-        ours = decode(manifest.key, manifest.job, bytes(content))
-    except BadManifest:
-        return
-    theirs = checkpoint.parse_manifest(manifest.key, bytes(content))
-    assert (theirs.step, theirs.parent, theirs.bytes) == (ours.step, ours.parent, sum(p.bytes for p in ours.components))
+        found = parse_manifest(manifest.key, bytes(content))
+    except BadManifest as error:
+        assert error.why  # noqa: PT017 - most damage is refused, and some spares the meaning
+    else:
+        assert found.key == manifest.key
 
 
 @pytest.mark.parametrize("name", ["../w", "a/../w", "/w", ".w", "a//w", "a/b/c/d/e/f", "w\n", ""])
@@ -137,13 +130,7 @@ def test_a_component_never_leaves_its_folder(name: str) -> None:
     key = "jobs/a/manifests/000000000001-000001.json"
     manifest = Manifest("a", 1, 1, "r", 0, None, 0, 0, {}, (Component(name, "0" * 64, 1),))
     with pytest.raises(BadManifest):
-        decode(key, "a", manifest.encode())
-
-
-def test_another_jobs_manifest_is_refused() -> None:
-    manifest = Manifest("a", 1, 1, "r", 0, None, 0, 0, {}, (Component("w", "0" * 64, 1),))
-    with pytest.raises(BadManifest, match="of b"):
-        decode(manifest.key, "b", manifest.encode())
+        parse_manifest(key, manifest.encode())
 
 
 @pytest.mark.parametrize(
@@ -187,5 +174,5 @@ def test_output_is_capped_prefixed_and_its_end_remembered(tmp_path: Path) -> Non
 def test_no_file_of_the_payload_hides_a_standard_module(repository: Path) -> None:
     """Started as a plain script, Python looks into the script's folder first."""
     folder = repository / "jobs/payload"
-    stems = {path.stem for path in (*folder.glob("*.py"), *(folder / "trainers").glob("*.py"))}
+    stems = {path.stem for path in (*folder.iterdir(), *(folder / "trainers").glob("*.py"))}
     assert stems & sys.stdlib_module_names == set()

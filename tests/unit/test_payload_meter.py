@@ -1,6 +1,6 @@
 """What is measured from progress lines: time trained, speed, what a checkpoint costs."""
 
-from jobs.payload.meter import Meter
+from jobs.payload.lane.meter import Meter
 
 
 def test_saves_do_not_count_as_training() -> None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from jobs.payload.transport import DirectoryTransport
+from jobs.payload.store.presigned import PresignedTransport
+from jobs.payload.store.transport import DirectoryTransport
 
 
 @pytest.fixture
@@ -85,3 +86,18 @@ def test_a_missing_object_is_a_missing_file(transport: DirectoryTransport, tmp_p
 def test_a_key_never_leaves_the_store(transport: DirectoryTransport, key: str) -> None:
     with pytest.raises(ValueError, match="is not a key"):
         transport.put(key, b"")
+
+
+@pytest.mark.parametrize("key", ["jobs/a/blobs/x", "jobs/a/blobs/y"])
+def test_what_a_session_has_no_right_to_read_is_not_known_to_be_good(tmp_path: Path, key: str) -> None:
+    """A damaged object under a taken name would stay for ever if it counted as verified."""
+    address = {"gets": {"jobs/a/manifests/1": "http://127.0.0.1:9/"}, "posts": [], "folders": {}}
+    transport = PresignedTransport(address, tmp_path)
+    assert transport.verify(key, hashlib.sha256(b"").hexdigest()) is False
+
+
+def test_what_cannot_be_read_is_no_good_content(transport: DirectoryTransport, tmp_path: Path) -> None:
+    """Something else in an object's place is trouble, and never a verified object."""
+    (tmp_path / "store/jobs/a/blobs/x").mkdir(parents=True)
+    with pytest.raises(OSError, match="directory"):
+        transport.verify("jobs/a/blobs/x", hashlib.sha256(b"").hexdigest())

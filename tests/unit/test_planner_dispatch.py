@@ -6,11 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.planner.cases import EPOCH as NOW
-from benchmarks.planner.cases import KAGGLE, SAGEMAKER
 from jobs.spec import Gate, Needs
 from scheduler.core.ledger import Charge
-from scheduler.core.plan import Placement, Plan, Seat
+from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota, ObservedLimit
 from scheduler.core.reasons import (
@@ -29,6 +27,8 @@ from scheduler.core.reasons import (
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK, Calendar
 from scheduler.planner import dispatch, plan_week, verify
+from tests.lab.planner.cases import EPOCH as NOW
+from tests.lab.planner.cases import KAGGLE, SAGEMAKER
 
 TWO_LANES = replace(KAGGLE, devices_per_session=2)
 
@@ -58,9 +58,9 @@ def why(plan: Plan, name: str) -> object:
 def test_two_one_gpu_jobs_share_a_two_gpu_session() -> None:
     """Side by side they train 60 hours out of a 30 hour week, set-up aside."""
     plan = dispatch(case(job("a", 100), job("b", 100)))
-    assert all(len(placement.seats) == 2 for placement in plan.placements)
+    assert all(len(placement.lanes) == 2 for placement in plan.placements)
     assert sum(placement.end - placement.start for placement in plan.placements) == 30 * HOUR
-    trained = sum(seat.steps for placement in plan.placements for seat in placement.seats)
+    trained = sum(planned_lane.steps for placement in plan.placements for planned_lane in placement.lanes)
     assert trained == 2 * (30 * HOUR - 3 * 360)
 
 
@@ -69,14 +69,14 @@ def test_a_two_gpu_job_takes_both_devices_when_that_pays() -> None:
     wide = replace(job("wide", 100, weight=5), needs=Needs(1, 2))
     fast = dispatch(case(replace(wide, device_speedup=(1.0, 1.9)), job("small", 100)))
     slow = dispatch(case(replace(wide, device_speedup=(1.0, 1.1)), job("small", 100)))
-    assert Seat("wide", 2, int((12 * HOUR - 360) * 1.9)) in fast.placements[1].seats
-    assert [seat.devices for seat in slow.placements[0].seats] == [1, 1]
+    assert PlannedLane("wide", 2, int((12 * HOUR - 360) * 1.9)) in fast.placements[1].lanes
+    assert [planned_lane.devices for planned_lane in slow.placements[0].lanes] == [1, 1]
 
 
 def test_slow_sharing_is_not_worth_it() -> None:
     """Two lanes at 40 % of their speed make less than one alone."""
     plan = dispatch(case(job("a", 100), job("b", 100), pools=(replace(TWO_LANES, sharing=0.4),)))
-    assert all(len(placement.seats) == 1 for placement in plan.placements)
+    assert all(len(placement.lanes) == 1 for placement in plan.placements)
 
 
 def test_the_last_pieces_of_a_window_are_made_equal() -> None:
@@ -100,7 +100,7 @@ def test_the_horizon_holds_the_children_of_planned_progress() -> None:
     """The child starts when its parent's planned checkpoint passes the gate; nobody starts it now."""
     child = replace(job("child", 2), gate=Gate("parent", 0.5))
     plan = dispatch(case(job("parent", 10), child))
-    start = next(p.start for p in plan.placements for seat in p.seats if seat.job == "child")
+    start = next(p.start for p in plan.placements for planned_lane in p.lanes if planned_lane.job == "child")
     assert start == NOW + 360 + 5 * HOUR
     assert why(plan, "child") == GateClosed("parent", 0.0, 0.5, start)
 
@@ -114,7 +114,7 @@ def test_a_gate_passed_by_a_last_checkpoint_waits_for_a_session_that_is_held_lon
     plan = dispatch(snapshot)
     assert verify(snapshot, plan) == []
     first, second = plan.placements
-    assert (first.seats[0].job, second.seats[0].job) == ("parent", "child")
+    assert (first.lanes[0].job, second.lanes[0].job) == ("parent", "child")
 
 
 def test_a_live_run_holds_its_seat_and_feeds_the_gate_when_it_ends() -> None:
@@ -124,7 +124,7 @@ def test_a_live_run_holds_its_seat_and_feeds_the_gate_when_it_ends() -> None:
     parent = replace(job("parent", 10), running="key", done_step=HOUR // 2)
     child = replace(job("child", 2), gate=Gate("parent", 0.5))
     plan = dispatch(Snapshot(NOW, (parent, child), (view,)))
-    starts = {seat.job: p.start for p in reversed(plan.placements) for seat in p.seats}
+    starts = {planned_lane.job: p.start for p in reversed(plan.placements) for planned_lane in p.lanes}
     assert starts == {"parent": NOW + 6 * HOUR, "child": NOW + 6 * HOUR}
 
 
@@ -141,7 +141,7 @@ def test_equal_jobs_keep_the_order_of_the_queue() -> None:
     first = replace(job("z", 10), position=1)
     second = replace(job("a", 10), position=2)
     plan = dispatch(case(first, second, pools=(SAGEMAKER,)))
-    assert plan.placements[0].seats[0].job == "z"
+    assert plan.placements[0].lanes[0].job == "z"
 
 
 def test_shutting_a_pool_moves_the_work() -> None:
@@ -209,10 +209,10 @@ def test_sensible_plans_for_odd_weeks() -> None:
 
 
 def test_the_verifier_sees_what_a_wrong_plan_does() -> None:
-    """Over quota, two sessions of one job at once, a session too long, a seat too many, work that cannot be."""
+    """Over quota, two sessions of one job at once, a session too long, a lane too many, work that cannot be."""
     snapshot = case(job("a", 5), pools=(SAGEMAKER,))
-    seat = Seat("a", 1, 1_800)
-    hour = Placement("sagemaker", NOW, NOW + HOUR, (seat,))
+    planned_lane = PlannedLane("a", 1, 1_800)
+    hour = Placement("sagemaker", NOW, NOW + HOUR, (planned_lane,))
 
     def violations(*placements: Placement) -> str:
         return "; ".join(verify(snapshot, Plan(NOW, placements, ())))
@@ -224,9 +224,9 @@ def test_the_verifier_sees_what_a_wrong_plan_does() -> None:
     assert "of 14400 used" in violations(
         replace(hour, end=NOW + 4 * HOUR), replace(hour, start=NOW + 5 * HOUR, end=NOW + 6 * HOUR)
     )
-    assert "more devices" in violations(replace(hour, seats=(seat, replace(seat, job="a"))))
-    assert "steps take" in violations(replace(hour, seats=(Seat("a", 1, 4_000),)))
-    assert "not worth" in violations(replace(hour, seats=(Seat("a", 1, 60),)))
+    assert "more devices" in violations(replace(hour, lanes=(planned_lane, replace(planned_lane, job="a"))))
+    assert "s for 4,000 steps" in violations(replace(hour, lanes=(PlannedLane("a", 1, 4_000),)))
+    assert "not worth" in violations(replace(hour, lanes=(PlannedLane("a", 1, 60),)))
     assert "outside the horizon" in violations(replace(hour, start=NOW - 1))
     assert "no such pool" in violations(replace(hour, pool="moon"))
 

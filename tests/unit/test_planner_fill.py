@@ -6,20 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.planner.cases import EPOCH as NOW
-from benchmarks.planner.cases import KAGGLE, SAGEMAKER
-from benchmarks.planner.small import job
-from scheduler.core.plan import Placement, Plan, Seat
-from scheduler.core.quota import RollingQuota
+from scheduler.core.plan import Placement, Plan, PlannedLane
+from scheduler.core.quota import FirstUseQuota, RollingQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
-from scheduler.planner import Options, Planner, layers, plan_week, value, verify
-from scheduler.planner.book import Book
-from scheduler.planner.case import make_case
-from scheduler.planner.dispatch import fill
-from scheduler.planner.policy import Schedule
-from scheduler.planner.score import Score
-from scheduler.planner.search import first_candidates
+from scheduler.planner import Options, Planner, plan_week, value, verify
+from scheduler.planner import planner as layers
+from scheduler.planner.dispatch.dispatcher import fill
+from scheduler.planner.model.case import make_case
+from scheduler.planner.model.policy import Schedule
+from scheduler.planner.model.pool_capacity import PoolCapacity
+from scheduler.planner.search.policies import first_candidates
+from scheduler.planner.search.score import Score
+from tests.lab.planner.cases import EPOCH as NOW
+from tests.lab.planner.cases import KAGGLE, SAGEMAKER
+from tests.lab.planner.small import job
 
 
 def snapshot(*jobs: JobView, pools: tuple[PoolView, ...] = (PoolView(KAGGLE), PoolView(SAGEMAKER))) -> Snapshot:
@@ -29,7 +30,7 @@ def snapshot(*jobs: JobView, pools: tuple[PoolView, ...] = (PoolView(KAGGLE), Po
 
 def session(job_name: str, start_hour: int, hours: int, pool: str = "kaggle") -> Placement:
     start = NOW + start_hour * HOUR
-    return Placement(pool, start, start + hours * HOUR, (Seat(job_name, 1, (hours - 1) * HOUR),))
+    return Placement(pool, start, start + hours * HOUR, (PlannedLane(job_name, 1, (hours - 1) * HOUR),))
 
 
 def test_hours_left_over_go_to_whoever_can_use_them() -> None:
@@ -41,35 +42,53 @@ def test_hours_left_over_go_to_whoever_can_use_them() -> None:
     assert verify(week, Plan(NOW, filled.placements, ())) == []
     assert sum(p.end - p.start for p in filled.placements) > 29 * HOUR
     assert all(
-        p.start >= NOW + 22 * HOUR for p in filled.placements if p.seats[0].job == "a" and p not in booked.placements
+        p.start >= NOW + 22 * HOUR for p in filled.placements if p.lanes[0].job == "a" and p not in booked.placements
     )
 
 
 def test_a_session_before_booked_ones_ends_where_they_need_its_place() -> None:
     """Two places: one booked session may be overlapped, a second one not."""
-    book = Book(PoolView(KAGGLE), NOW, NOW + WEEK)
-    book.book(NOW + 5 * HOUR, NOW + 8 * HOUR)
-    assert book.room(NOW).seconds == 12 * HOUR
-    book.book(NOW + 6 * HOUR, NOW + 9 * HOUR)
-    assert book.room(NOW).seconds == 6 * HOUR
-    assert book.room(NOW + 7 * HOUR).seconds == 0
-    assert book.room(NOW + 8 * HOUR).seconds == 12 * HOUR
+    capacity = PoolCapacity(PoolView(KAGGLE), NOW, NOW + WEEK)
+    capacity.book(NOW + 5 * HOUR, NOW + 8 * HOUR)
+    assert capacity.room(NOW).seconds == 12 * HOUR
+    capacity.book(NOW + 6 * HOUR, NOW + 9 * HOUR)
+    assert capacity.room(NOW).seconds == 6 * HOUR
+    assert capacity.room(NOW + 7 * HOUR).seconds == 0
+    assert capacity.room(NOW + 8 * HOUR).seconds == 12 * HOUR
 
 
 def test_booked_sessions_hold_their_quota() -> None:
     """What a session takes later in the window is not there before."""
-    book = Book(PoolView(KAGGLE), NOW, NOW + WEEK)
+    capacity = PoolCapacity(PoolView(KAGGLE), NOW, NOW + WEEK)
     for hour in (48, 72):
-        book.book(NOW + hour * HOUR, NOW + (hour + 12) * HOUR)
-    assert book.room(NOW).seconds == 6 * HOUR
+        capacity.book(NOW + hour * HOUR, NOW + (hour + 12) * HOUR)
+    assert capacity.room(NOW).seconds == 6 * HOUR
 
 
-def test_rolling_quotas_are_not_filled_before_booked_sessions() -> None:
-    """Nobody worked out what a session in between takes from those after it."""
-    book = Book(PoolView(replace(KAGGLE, quotas=(RollingQuota("day", 4 * HOUR, DAY),))), NOW, NOW + WEEK)
-    assert book.room(NOW).seconds == 4 * HOUR
-    book.book(NOW + 48 * HOUR, NOW + 50 * HOUR)
-    assert book.room(NOW).seconds == 0
+@pytest.mark.parametrize("kind", [RollingQuota, FirstUseQuota])
+def test_a_session_before_booked_ones_leaves_them_what_a_moving_quota_gives(
+    kind: type[RollingQuota | FirstUseQuota],
+) -> None:
+    """Two hours of the four are booked, for noon; a session a day before takes nothing from them."""
+    capacity = PoolCapacity(PoolView(replace(KAGGLE, quotas=(kind("day", 4 * HOUR, DAY),))), NOW, NOW + WEEK)
+    assert capacity.room(NOW + 12 * HOUR).seconds == 4 * HOUR
+    capacity.book(NOW + 48 * HOUR, NOW + 50 * HOUR)
+    assert capacity.room(NOW + 12 * HOUR).seconds == 4 * HOUR
+    assert capacity.room(NOW + 36 * HOUR).seconds == 2 * HOUR
+    assert capacity.room(NOW + 49 * HOUR).seconds == 2 * HOUR
+    assert capacity.room(NOW + 72 * HOUR).seconds == 4 * HOUR
+
+
+@pytest.mark.parametrize("quota", [RollingQuota("day", 4 * HOUR), FirstUseQuota("day", 4 * HOUR)])
+def test_pools_whose_quotas_move_are_filled_again_and_again(quota: RollingQuota | FirstUseQuota) -> None:
+    """One session is booked ahead: it used to be the pool's last."""
+    desk = replace(KAGGLE, name="kaggle", quotas=(quota,), sessions_max=1)
+    week = snapshot(job("a", 4, 40), *(job(f"b{number}", 1, 4) for number in range(6)), pools=(PoolView(desk),))
+    booked = Schedule((session("a", 50, 2),), {})
+    filled = fill(make_case(week), booked)
+    assert set(booked.placements) < set(filled.placements)
+    assert verify(week, Plan(NOW, filled.placements, ())) == []
+    assert sum(placed.end - placed.start for placed in filled.placements) > 0.8 * 7 * 4 * HOUR
 
 
 def test_the_week_of_the_seeds_leaves_next_to_nothing() -> None:
@@ -100,7 +119,7 @@ def test_with_foresight_work_waits_for_the_pool_that_makes_most_of_it() -> None:
     days = replace(snapshot(job("main", 8, 30, 1.6), job("other", 7, 300), pools=pools), horizon_seconds=3 * DAY)
 
     def first(options: Options) -> str:
-        return Planner(options).plan(days).placements[0].seats[0].job
+        return Planner(options).plan(days).placements[0].lanes[0].job
 
     assert first(Options()) == "main"
     assert first(Options(foresight_seconds=3 * WEEK)) == "other"

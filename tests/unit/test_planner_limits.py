@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.planner import closed_loop
-from benchmarks.planner.flow_limit import least_flow_days
-from benchmarks.planner.limits import window_over_endless
-from benchmarks.planner.year import FAILURES
-from jobs.payload.cadence import efficiency
 from scheduler.core.window import DAY, HOUR, WEEK
+from tests.lab.planner import closed_loop
+from tests.lab.planner.efficiency import efficiency
+from tests.lab.planner.flow_limit import least_flow_days
+from tests.lab.planner.limits import window_over_endless
+from tests.lab.planner.year import FAILURES
 
 
 def test_without_failures_a_window_of_whole_sessions_loses_nothing() -> None:

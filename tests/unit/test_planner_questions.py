@@ -7,12 +7,9 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.planner.cases import EPOCH as NOW
-from benchmarks.planner.cases import KAGGLE, SAGEMAKER
-from benchmarks.planner.small import job, seed_week
 from jobs.spec import Gate
 from scheduler.core.ledger import Charge
-from scheduler.core.plan import Placement, Plan, Seat
+from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.reasons import HeldByPerson, Outbid, weight_rounded_up
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
@@ -29,9 +26,12 @@ from scheduler.planner import (
     verify,
     what_if,
 )
-from scheduler.planner.differ import outlook
-from scheduler.planner.orders import POLICIES
-from scheduler.planner.whatif import apply
+from scheduler.planner.questions.differ import outlook
+from scheduler.planner.questions.orders import POLICIES
+from scheduler.planner.questions.whatif import apply
+from tests.lab.planner.cases import EPOCH as NOW
+from tests.lab.planner.cases import KAGGLE, SAGEMAKER
+from tests.lab.planner.small import job, seed_week
 
 QUICK = Options(search_steps=5)
 
@@ -45,8 +45,8 @@ def test_being_outbid_names_a_weight_that_starts_the_job() -> None:
     assert reason.weight_to_start is not None
     enough, _ = what_if(snapshot, [SetWeight("weak", reason.weight_to_start)], options=QUICK)
     less, _ = what_if(snapshot, [SetWeight("weak", reason.weight_to_start * 0.9)], options=QUICK)
-    assert enough.due_now[0].seats[0].job == "weak"
-    assert less.due_now[0].seats[0].job == "strong"
+    assert enough.due_now[0].lanes[0].job == "weak"
+    assert less.due_now[0].lanes[0].job == "strong"
     assert explain(snapshot, "strong", QUICK) is None
 
 
@@ -77,7 +77,7 @@ def test_what_if_about_somebody_unknown_lists_who_is_known(edit: TakeDown | SetH
 
 def test_differences_compare_starts_finishes_and_hours() -> None:
     snapshot = Snapshot(NOW, (job("a", 1, 1),), (PoolView(SAGEMAKER),), WEEK)
-    whole = Plan(NOW, (Placement("sagemaker", NOW, NOW + 4_320, (Seat("a", 1, 3_600),)),), (), value=1.0)
+    whole = Plan(NOW, (Placement("sagemaker", NOW, NOW + 4_320, (PlannedLane("a", 1, 3_600),)),), (), value=1.0)
     found = differences(snapshot, Plan(NOW, (), ()), whole)
     (change,) = found.jobs
     assert change.before is None
@@ -162,7 +162,7 @@ def test_the_weight_that_is_told_starts_the_job(name: str, with_incumbent: bool)
 
     def starts(weight: float) -> bool:
         plan, _ = what_if(snapshot, [SetWeight(name, weight)], None, QUICK, incumbent)
-        return name in {seat.job for placed in plan.due_now for seat in placed.seats}
+        return name in {planned_lane.job for placed in plan.due_now for planned_lane in placed.lanes}
 
     assert starts(float(told[1]))
     assert not starts(float(told[1]) * 0.97)
@@ -206,9 +206,9 @@ def test_the_static_week_is_what_people_write_on_paper() -> None:
     kaggle = [placed for placed in plan.placements if placed.pool == "kaggle"]
     sagemaker = [placed for placed in plan.placements if placed.pool == "sagemaker"]
     assert [placed.end - placed.start for placed in kaggle] == [10 * HOUR] * 3
-    assert {seat.job for placed in kaggle for seat in placed.seats} == {"main"}
+    assert {planned_lane.job for placed in kaggle for planned_lane in placed.lanes} == {"main"}
     assert [placed.start for placed in sagemaker] == [NOW + day * DAY for day in range(7)]
-    assert [placed.seats[0].job for placed in sagemaker] == ["m0", "m1", "m2", "m3", "m4", "m5", "m0"]
+    assert [placed.lanes[0].job for placed in sagemaker] == ["m0", "m1", "m2", "m3", "m4", "m5", "m0"]
 
 
 def test_a_static_turn_that_nobody_can_take_is_lost() -> None:
@@ -231,5 +231,5 @@ def test_each_simple_order_starts_who_it_says() -> None:
     found = {}
     for policy in set(POLICIES) - {"static"}:
         plan, _ = what_if(snapshot, [], policy, QUICK)
-        found[policy] = plan.due_now[0].seats[0].job
+        found[policy] = plan.due_now[0].lanes[0].job
     assert found == {"fifo": "first", "edf": "soon", "priority": "heavy", "smith": "small", "density": "fast"}

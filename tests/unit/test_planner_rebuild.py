@@ -6,21 +6,21 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.planner.cases import EPOCH, KAGGLE, SAGEMAKER, SMALL_MIX, make_pools, random_case
 from jobs.spec import Gate, Needs
 from scheduler.core.plan import Placement, Plan
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner import Options, Planner, SetWeight, value, verify
-from scheduler.planner.case import make_case
-from scheduler.planner.dispatch import fill, place
-from scheduler.planner.grid import make_grid
-from scheduler.planner.lanes import compose
-from scheduler.planner.policy import PLAIN
-from scheduler.planner.prices import scarcity_prices
-from scheduler.planner.rebuild import Found, rebuild, without
-from scheduler.planner.score import score
-from scheduler.planner.whatif import apply
+from scheduler.planner.dispatch.dispatcher import fill, place
+from scheduler.planner.lp.grid import make_grid
+from scheduler.planner.lp.prices import scarcity_prices
+from scheduler.planner.model.case import make_case
+from scheduler.planner.model.lanes import compose
+from scheduler.planner.model.policy import PLAIN
+from scheduler.planner.questions.whatif import apply
+from scheduler.planner.search.rebuild import Found, rebuild, without
+from scheduler.planner.search.score import score
+from tests.lab.planner.cases import EPOCH, KAGGLE, SAGEMAKER, SMALL_MIX, make_pools, random_case
 
 
 def job(name: str, weight: float, hours: float, gate: Gate | None = None, position: int = 0) -> JobView:
@@ -49,9 +49,9 @@ def family() -> Snapshot:
 def test_a_parent_that_is_taken_out_takes_the_children_behind_its_gate_along() -> None:
     case = make_case(family())
     whole = place(case)
-    assert {seat.job for placed in whole.placements for seat in placed.seats} == {"a", "b", "c"}
+    assert {planned_lane.job for placed in whole.placements for planned_lane in placed.lanes} == {"a", "b", "c"}
     rest = without(case, whole, {0: case.now})
-    assert {seat.job for placed in rest.placements for seat in placed.seats} == {"c"}
+    assert {planned_lane.job for placed in rest.placements for planned_lane in placed.lanes} == {"c"}
     assert rest.gate_passes == {}
 
 
@@ -66,7 +66,7 @@ def test_a_gate_that_still_passes_keeps_its_children() -> None:
 
 
 def _sessions(placements: tuple[Placement, ...], name: str) -> list[tuple[int, int]]:
-    return [(placed.start, placed.end) for placed in placements if placed.seats[0].job == name]
+    return [(placed.start, placed.end) for placed in placements if placed.lanes[0].job == name]
 
 
 @pytest.mark.parametrize("seed", [0, 3])
@@ -96,9 +96,9 @@ def test_a_job_that_has_become_dear_does_not_wait_for_the_plan_in_force() -> Non
     snapshot = Snapshot(EPOCH, jobs, (PoolView(KAGGLE), PoolView(SAGEMAKER)), WEEK)
     options = Options(search_steps=0, foresight_seconds=3 * WEEK)
     incumbent = Planner(options).plan(snapshot)
-    assert "job-39" not in {seat.job for placed in incumbent.due_now for seat in placed.seats}
+    assert "job-39" not in {planned_lane.job for placed in incumbent.due_now for planned_lane in placed.lanes}
     plan = Planner(options).plan(apply(snapshot, SetWeight("job-39", 1_000.0)), incumbent)
-    assert "job-39" in {seat.job for placed in plan.due_now for seat in placed.seats}
+    assert "job-39" in {planned_lane.job for placed in plan.due_now for planned_lane in placed.lanes}
 
 
 @pytest.mark.parametrize("patience", [0.0, 1.0])

@@ -12,7 +12,7 @@ from scheduler.core.quota import CalendarQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import HOUR, WEEK, Calendar
 from scheduler.planner import dispatch, verify
-from scheduler.planner.urgency import urgencies, with_urgency
+from scheduler.planner.model.urgency import urgencies, with_urgency
 
 NOW = 1_763_769_600  # Saturday 22 November 2025, 00:00 UTC
 KAGGLE = Pool("kaggle", "kaggle", "T4", (CalendarQuota("week", 30 * HOUR, Calendar("week", "UTC", 5)),))
@@ -41,7 +41,7 @@ def test_a_remainder_of_seconds_goes_before_new_work() -> None:
     """A session that is mostly set-up is worth its hours when it finishes a model."""
     snapshot = with_urgency(week(job("new", 40, weight=8), job("nearly", 12, weight=2, done=11.99)))
     first = dispatch(snapshot).placements[0]
-    assert [seat.job for seat in first.seats] == ["nearly"]
+    assert [planned_lane.job for planned_lane in first.lanes] == ["nearly"]
 
 
 def test_urgency_is_the_weight_per_hour_left() -> None:

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from platforms.bundle import BadArchive, Limits, build_bundle, extract
+from tests.lab.night import share
 
 Make = Callable[[tarfile.TarFile], object]
 
@@ -195,7 +196,7 @@ def sample(kind: str) -> bytes:
 
 
 @pytest.mark.parametrize("kind", ["zip", "tar", "tar.gz"])
-@settings(max_examples=150, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=share(150), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(edits=st.lists(st.tuples(st.integers(0, 2000), st.integers(0, 255)), max_size=6), cut=st.integers(0, 2000))
 @example(edits=[], cut=2000)
 def test_a_damaged_archive_is_taken_whole_or_refused_whole(

@@ -3,6 +3,7 @@
 import errno
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -31,7 +32,7 @@ def test_a_full_disk_tears_nothing_and_the_call_can_be_repeated(
 ) -> None:
     store.put("job/heartbeat", b"old")
 
-    def full(*_: object) -> None:
+    def full(*_: object, **__: object) -> None:
         raise OSError(number, os.strerror(number))
 
     with monkeypatch.context() as patch:
@@ -84,9 +85,9 @@ def test_everything_is_synced_before_it_counts(
         order.append("content" if path.name.startswith(".tmp-") else f"folder {path.relative_to(root)}")
         fsync(descriptor)
 
-    def noted_link(source: str, target: str) -> None:
+    def noted_link(source: str, target: str, **folders: Any) -> None:
         order.append("name")
-        link(source, target)
+        link(source, target, **folders)
 
     monkeypatch.setattr(os, "fsync", noted_fsync)
     monkeypatch.setattr(os, "link", noted_link)

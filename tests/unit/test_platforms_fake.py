@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from platforms.base import LaunchRequest, QuotaReading, Refused, SessionState, Unreachable
-from platforms.fake import FakeCloud, FakePlatform, Fault, Script
+from tests.lab.fake import FakeCloud, FakePlatform, Fault, Script
 
 NOW = 1_000_000
 

@@ -33,6 +33,12 @@ ORDER = {"launched_at": NOW, "claim_by": NOW + 30, "deadline": NOW + 100, "devic
 END = {"started_at": NOW, "ended_at": NOW + 60, "exit_code": 0, "why": "exit code 0"}
 
 
+def request(state: Path, key: str) -> LaunchRequest:
+    (state.parent / "bundle" / "payload").mkdir(parents=True, exist_ok=True)
+    (state.parent / "bundle" / "payload" / "agent.py").touch()
+    return LaunchRequest(key, "pool", 1, NOW + 100, {"lanes": []}, "", {})
+
+
 def test_an_unclaimed_session_is_queued_until_its_time_is_up(platform: Platform, state: Path) -> None:
     write(state, "one", order=ORDER)
     assert platform.find(["one"], NOW + 30)["one"].state == SessionState.QUEUED
@@ -52,12 +58,29 @@ def test_an_end_is_told_as_it_was_written(platform: Platform, state: Path) -> No
     assert (observed.state, observed.started, observed.ended) == (SessionState.ENDED, NOW, NOW + 60)
 
 
-@pytest.mark.parametrize("record", ['{"started_at": 1', "[]", "{}", '{"surprise": 1}', "\x00"])
+@pytest.mark.parametrize("record", ['{"started_at": 1', "[]", "{}", '{"surprise": 1}', "\x00", "[" * 100_000])
 @pytest.mark.parametrize("name", ["ended", "claim", "order"])
-def test_a_damaged_record_is_no_answer(platform: Platform, state: Path, name: str, record: str) -> None:
+def test_a_damaged_record_is_no_answer_about_its_own_session(
+    platform: Platform, state: Path, name: str, record: str
+) -> None:
     write(state, "one", **{name: record})
-    with pytest.raises(Unreachable, match=rf"{name}\.json is damaged"):
-        platform.find(["one"], NOW)
+    write(state, "two", order=ORDER, ended=END)
+    seen = platform.find(["one", "two"], NOW)
+    assert (seen["one"].state, seen["two"].state) == (SessionState.UNCLEAR, SessionState.ENDED)
+    assert f"{name}.json is damaged" in seen["one"].detail
+    assert list(platform.sweep(["one", "two"], NOW)) == ["two"]
+    with pytest.raises(Unreachable, match="is damaged"):
+        platform.launch(request(state, "one"), NOW)
+
+
+@pytest.mark.parametrize("devices", ["", "0,1"])
+def test_a_session_whose_record_is_damaged_keeps_its_seat(state: Path, devices: str) -> None:
+    """It may run for all that is known; which of the machine's devices it has is not known at all."""
+    context = PlatformContext(state, sys.executable, state.parent / "bundle", sessions_max=1 + bool(devices))
+    platform = load("local", {"devices": devices} if devices else {}, context)
+    write(state, "one", order="{")
+    with pytest.raises(Refused, match=r"order\.json is damaged"):
+        platform.launch(request(state, "two"), NOW)
 
 
 def test_a_bundle_without_agent_needs_a_person_and_starts_nothing(platform: Platform, state: Path) -> None:

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 
 from platforms.base import Misconfigured
-from platforms.fake import FakePlatform
 from platforms.local.adapter import LocalPlatform
 from platforms.registry import PlatformContext, known, load
 
@@ -17,13 +16,12 @@ def context(folder: Path) -> PlatformContext:
 
 
 def test_known_platforms_load(tmp_path: Path) -> None:
-    assert set(known()) >= {"fake", "local"}
+    assert set(known()) >= {"local", "manual"}
     assert isinstance(load("local", {}, context(tmp_path)), LocalPlatform)
-    assert isinstance(load("fake", {}, context(tmp_path)), FakePlatform)
 
 
 def test_an_unknown_platform_is_named_beside_the_known_ones(tmp_path: Path) -> None:
-    with pytest.raises(Misconfigured, match=r"moonbase.*fake, .*local"):
+    with pytest.raises(Misconfigured, match=r"moonbase.*kaggle, .*local"):
         load("moonbase", {}, context(tmp_path))
 
 
@@ -35,10 +33,8 @@ def test_an_unknown_platform_is_named_beside_the_known_ones(tmp_path: Path) -> N
         ("local", {"nice": "very"}, "nice = 'very'"),
         ("local", {"devices": "0,0"}, "devices = '0,0'"),
         ("local", {"devices": "gpu0"}, "devices = 'gpu0'"),
-        ("fake", {"speed": "9"}, "unknown setting speed"),
         ("kaggle", {"checkpoints": "hourly"}, "checkpoints = 'hourly' is none of auto, relay, direct"),
         ("kaggle", {"call_seconds": "soon"}, "call_seconds = 'soon'"),
-        ("fake", {"queued_seconds": "1.5"}, "queued_seconds = '1.5'"),
     ],
 )
 def test_a_bad_setting_is_named(tmp_path: Path, platform: str, settings: dict[str, str], says: str) -> None:

@@ -5,9 +5,9 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from platforms.base import LaunchRequest, Misconfigured, PlatformError, Refused, Unreachable
-from platforms.fake import FakeCloud, FakePlatform
-from platforms.wrap import Deadline, Noted, RateLimit, Retry, wrap
+from platforms.base import LaunchRequest, Platform, Refused, Unreachable
+from platforms.wrap import Deadline, Noted, wrap
+from tests.lab.fake import FakeCloud, FakePlatform
 
 NOW = 1_000_000
 
@@ -32,57 +32,6 @@ class Flaky(FakePlatform):
 
 def lost() -> Unreachable:
     return Unreachable("fake", "call", "lost")
-
-
-class Pauses(list[float]):
-    """Notes how long it was asked to pause, and does not."""
-
-    def __call__(self, seconds: float) -> None:
-        """Note one pause."""
-        self.append(seconds)
-
-
-def retry(inner: FakePlatform, pauses: Pauses, tries: int = 3) -> Retry:
-    return Retry(inner, "fake", tries=tries, pause_seconds=0.5, pause=pauses)
-
-
-def test_a_read_without_answer_is_repeated_after_growing_pauses() -> None:
-    flaky, pauses = Flaky(lost(), lost()), Pauses()
-    assert retry(flaky, pauses).find([], NOW) == {}
-    assert flaky.calls == ["find"] * 3
-    assert pauses == [0.5, 1.0]
-
-
-def test_the_last_failure_of_a_read_is_passed_on() -> None:
-    flaky, pauses = Flaky(lost(), lost(), lost(), lost()), Pauses()
-    with pytest.raises(Unreachable):
-        list(retry(flaky, pauses).logs("one", 0, 10))
-    assert flaky.calls == ["logs"] * 3
-
-
-@pytest.mark.parametrize(
-    "act",
-    [
-        lambda platform: platform.launch(request(), NOW),
-        lambda platform: platform.stop("one", NOW, force=True),
-        lambda platform: platform.sweep(["one"], NOW),
-    ],
-    ids=["launch", "stop", "sweep"],
-)
-def test_what_changes_something_is_never_repeated(act: Callable[[Retry], object]) -> None:
-    flaky, pauses = Flaky(lost()), Pauses()
-    with pytest.raises(Unreachable):
-        act(retry(flaky, pauses))
-    assert len(flaky.calls) == 1
-    assert pauses == []
-
-
-@pytest.mark.parametrize("error", [Refused("fake", "find", "no"), Misconfigured("fake", "find", "no")])
-def test_a_clear_answer_is_never_asked_for_again(error: PlatformError) -> None:
-    flaky = Flaky(error)
-    with pytest.raises(type(error)):
-        retry(flaky, Pauses()).find([], NOW)
-    assert flaky.calls == ["find"]
 
 
 class Stuck(FakePlatform):
@@ -127,20 +76,6 @@ def test_within_its_deadline_a_call_gives_its_answer_or_its_own_error() -> None:
         bounded.launch(request("two"), NOW)
 
 
-def test_calls_begin_an_interval_apart() -> None:
-    present, pauses = [100.0], Pauses()
-    spaced = RateLimit(
-        FakePlatform(FakeCloud()), "fake", interval_seconds=2.0, stopwatch=lambda: present[0], pause=pauses
-    )
-    spaced.find([], NOW)
-    spaced.find([], NOW)  # waits its turn
-    spaced.find([], NOW)  # and so does the one behind it
-    assert pauses == [2.0, 4.0]
-    present[0] += 100
-    spaced.find([], NOW)
-    assert pauses == [2.0, 4.0]
-
-
 def test_every_call_is_noted_with_what_came_of_it() -> None:
     notes: list[tuple[str, object, object, object]] = []
     ticks = iter(range(100))
@@ -160,6 +95,23 @@ def test_every_call_is_noted_with_what_came_of_it() -> None:
         ("platform.call", "launch", "refused", 1.0),
         ("platform.call", "sweep", "ok", 1.0),
     ]
+
+
+@pytest.mark.parametrize(
+    "act",
+    [
+        lambda platform: platform.launch(request(), NOW),
+        lambda platform: platform.stop("one", NOW, force=True),
+        lambda platform: platform.sweep(["one"], NOW),
+        lambda platform: platform.find(["one"], NOW),
+    ],
+    ids=["launch", "stop", "sweep", "find"],
+)
+def test_no_call_is_repeated(act: Callable[[Platform], object]) -> None:
+    flaky = Flaky(lost())
+    with pytest.raises(Unreachable):
+        act(wrap(flaky, "fake", stopwatch=lambda: 0.0, note=lambda event, fields: None))
+    assert len(flaky.calls) == 1
 
 
 def test_all_wrappers_together_keep_the_capabilities() -> None:

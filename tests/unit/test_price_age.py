@@ -7,7 +7,7 @@ import pytest
 from scheduler.core.pool import Pool
 from scheduler.core.quota import MoneyQuota
 from scheduler.core.window import DAY, Calendar
-from scheduler.service.price_age import check_price
+from scheduler.host.doctor import check_price
 
 NOW = 1_795_219_200.0  # 2026-11-21
 BUDGET = MoneyQuota("money of the month", 60_000_000, Calendar("month"))

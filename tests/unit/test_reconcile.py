@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from jobs.lane_report import LaneReport, read_report
 from scheduler.core.reconcile import (
     Accept,
     AskStop,
@@ -15,17 +17,27 @@ from scheduler.core.reconcile import (
     ForceStop,
     Sighting,
     reconcile,
-    summary,
 )
-from scheduler.core.run import Ended, Lane, Outcome, Reserved, Run, Running, RunState, Stopping, Submitting
+from scheduler.core.run import (
+    CLOCKS_SECONDS,
+    Ended,
+    Lane,
+    Outcome,
+    Reserved,
+    Run,
+    Running,
+    RunState,
+    Stopping,
+    Submitting,
+)
 
 START, DEADLINE, HELD = 1_000, 5_000, 5_100
 VISIBILITY, OVERDUE = 60, 300
 
 
 def run_in(state: RunState, lanes: int = 1) -> Run:
-    seats = tuple(Lane(index, f"job{index}", 1, (index,), 10) for index in range(lanes))
-    return Run("uff-job0-0001", "kaggle", seats, START, DEADLINE, HELD, state)
+    planned_lanes = tuple(Lane(index, f"job{index}", 1, (index,), 10) for index in range(lanes))
+    return Run("uff-job0-0001", "kaggle", planned_lanes, START, DEADLINE, HELD, state)
 
 
 def facts(run: Run, sighting: Sighting | None = None, **changes: Any) -> Facts:
@@ -98,7 +110,10 @@ def test_an_end_the_platform_does_not_date_is_charged_until_it_was_seen_but_not_
 
 
 def test_each_lane_keeps_its_own_outcome_and_the_gravest_stands_for_the_run() -> None:
-    results = {0: {"outcome": "finished", "checkpoint_step": 99}, 1: {"outcome": "failed", "error_class": "oom"}}
+    results = {
+        0: LaneReport("r", 0, "ufm", outcome="finished", checkpoint_step=99),
+        1: LaneReport("r", 1, "ucm", outcome="failed", error_class="oom"),
+    }
     fact = facts(run_in(Running("r", START), lanes=2), Sighting("ended", "r", START, 3_000), results=results)
     (step,) = reconcile([fact], 4_000)
     assert isinstance(step, Finish)
@@ -113,7 +128,7 @@ def test_a_lane_with_a_last_word_is_closed_while_its_run_goes_on() -> None:
     fact = facts(
         run_in(Running("r", START), lanes=2),
         Sighting("running", "r", START),
-        results={1: {"outcome": "finished", "checkpoint_step": 7}},
+        results={1: LaneReport("r", 1, "ucm", outcome="finished", checkpoint_step=7)},
     )
     (step,) = reconcile([fact], 2_000)
     assert isinstance(step, CloseLane)
@@ -122,7 +137,8 @@ def test_a_lane_with_a_last_word_is_closed_while_its_run_goes_on() -> None:
 
 @pytest.mark.parametrize("claimed", ["lost", "rejected", "cancelled", "nonsense", None])
 def test_a_payload_cannot_claim_an_outcome_that_is_ours_to_say(claimed: str | None) -> None:
-    fact = facts(run_in(Running("r", START)), Sighting("ended", "r", START, 2_000), results={0: {"outcome": claimed}})
+    said, _ = read_report({"outcome": claimed}, "r", 0, "ufm", last_word=True)
+    fact = facts(run_in(Running("r", START)), Sighting("ended", "r", START, 2_000), results={0: said})
     (step,) = reconcile([fact], 3_000)
     assert isinstance(step, Finish)
     assert step.outcome is Outcome.FAILED
@@ -154,7 +170,7 @@ def test_an_unseen_session_is_not_ended_by_force_before_its_deadline() -> None:
 
 
 def test_a_session_that_cannot_be_asked_is_ended_where_that_costs_less_and_says_what_is_lost() -> None:
-    running = Sighting("running", "r", START, heeds="none")
+    running = Sighting("running", "r", START, stop_channel="none")
     (step,) = reconcile([facts(run_in(Running("r", START)), running, wishes=HOLD)], START + 500)
     assert isinstance(step, ForceStop)
     assert step.why == (
@@ -163,7 +179,7 @@ def test_a_session_that_cannot_be_asked_is_ended_where_that_costs_less_and_says_
 
 
 def test_a_session_that_cannot_be_asked_and_has_trained_long_is_waited_for() -> None:
-    running = Sighting("running", "r", START, heeds="none")
+    running = Sighting("running", "r", START, stop_channel="none")
     (step,) = reconcile([facts(run_in(Running("r", START)), running, wishes=HOLD)], DEADLINE - 500)
     assert isinstance(step, AskStop)
     assert step.why == (
@@ -174,20 +190,20 @@ def test_a_session_that_cannot_be_asked_and_has_trained_long_is_waited_for() -> 
 
 
 def test_a_queued_session_that_cannot_be_asked_has_nothing_to_lose() -> None:
-    queued = Sighting("queued", "r", heeds="none")
+    queued = Sighting("queued", "r", stop_channel="none")
     (step,) = reconcile([facts(run_in(Running("r", START)), queued, wishes=HOLD)], DEADLINE - 1)
     assert isinstance(step, ForceStop)
 
 
 def test_a_wish_for_one_lane_never_ends_the_other() -> None:
-    running = Sighting("running", "r", START, heeds="none")
+    running = Sighting("running", "r", START, stop_channel="none")
     steps = reconcile([facts(run_in(Running("r", START), lanes=2), running, wishes=HOLD)], START + 1)
     assert [step.lane for step in steps if isinstance(step, AskStop)] == [0]
     assert not any(isinstance(step, ForceStop) for step in steps)
 
 
 def test_what_we_ended_by_force_is_no_failure_of_the_job() -> None:
-    ended = Sighting("ended", "r", START, 3_000, heeds="none")
+    ended = Sighting("ended", "r", START, 3_000, stop_channel="none")
     stopping = run_in(Stopping("r", START, "hold job0 by ann", since=2_900))
     (step,) = reconcile([facts(stopping, ended)], 3_100)
     assert isinstance(step, Finish)
@@ -218,5 +234,167 @@ def test_an_ended_run_needs_nothing() -> None:
     assert reconcile([facts(run_in(ended), Sighting("ended", "r"))], 3_000) == []
 
 
-def test_a_run_without_any_lane_outcome_counts_as_lost() -> None:
-    assert summary([]) is Outcome.LOST
+LEFT = 2_000  # the last word of a session that a platform shows as over, and nobody tells since when
+
+
+def charged_until(now: int, *words: int | None, ran_at: int | None = None, **sighting: Any) -> int:
+    run = run_in(Running("r", START), lanes=max(1, len(words)))
+    results = {
+        index: LaneReport(run.key, index, f"job{index}", outcome="yielded", ended_at=word)
+        for index, word in enumerate(words)
+    }
+    seen = Sighting("ended", "r", START, **sighting)
+    (step,) = reconcile([facts(run, seen, results=results, ran_at=ran_at)], now)
+    assert isinstance(step, Finish)
+    return step.ended
+
+
+def test_a_session_whose_end_nobody_tells_is_charged_until_its_last_word_and_what_the_platform_may_take() -> None:
+    overrun = HELD - DEADLINE
+    assert charged_until(HELD + 9_999, LEFT) == LEFT + overrun, "however late we look"
+    assert charged_until(HELD + 9_999, LEFT, LEFT - 500) == LEFT + overrun, "the last of its lanes counts"
+    assert charged_until(LEFT + 10, LEFT) == LEFT + 10, "never after we saw its end"
+    assert charged_until(HELD + 9_999, 10**12) == HELD, "words are believed downward only"
+    assert charged_until(HELD + 9_999, START - 90) == START + overrun, "it ended at once, by a clock that is behind"
+    assert charged_until(HELD + 9_999, START - CLOCKS_SECONDS - 1) == HELD, "and not from long before it began"
+    assert charged_until(HELD + 9_999, LEFT, None) == HELD, "a lane without one may have trained on"
+    assert charged_until(HELD + 9_999) == HELD
+
+
+def test_a_session_that_was_seen_to_run_after_its_last_word_is_charged_until_then() -> None:
+    assert charged_until(HELD + 9_999, LEFT, ran_at=4_000) == 4_000 - VISIBILITY, "a list may be so old"
+
+
+def test_what_the_platform_tells_of_an_end_wins_and_what_it_only_bounds_does_not() -> None:
+    assert charged_until(HELD + 9_999, LEFT, ended=HELD + 500) == HELD + 500
+    assert charged_until(HELD + 9_999, LEFT, ended=HELD + 500, told=False) == LEFT + HELD - DEADLINE
+    assert charged_until(HELD + 9_999, ended=HELD + 500, told=False) == HELD + 500
+    assert charged_until(HELD + 9_999, ended=LEFT - 500, told=False) == LEFT - 500
+
+
+def test_silence_of_an_answer_counts_from_when_it_was_asked_for() -> None:
+    """A question that was put before a launch, or before a session was due to be over, says nothing of it."""
+    patience = VISIBILITY + OVERDUE
+    launched = run_in(Submitting(START, 1))
+    assert reconcile([facts(launched, asked_at=START + patience)], START + 10 * patience) == []
+    assert reconcile([facts(launched, asked_at=START + patience + 1)], START + 10 * patience) != []
+    running, over = run_in(Running("r", START)), HELD + patience
+    late = over + 9_999
+    assert not any(isinstance(step, Finish) for step in reconcile([facts(running, asked_at=over)], late))
+    assert any(isinstance(step, Finish) for step in reconcile([facts(running, asked_at=over + 1)], late))
+
+
+@pytest.mark.parametrize("closed_before", [False, True], ids=["with it", "before it"])
+def test_a_session_whose_command_failed_does_not_end_for_exit_code_0(closed_before: bool) -> None:
+    """A place calls a session well done whose agent ended well; the lane's end may have been written cycles before."""
+    why = "the command failed with exit status 1"
+    run = run_in(Running("r", START))
+    results: dict[int, LaneReport] = {}
+    if closed_before:
+        lane = replace(run.lanes[0], outcome=Outcome.FAILED, error_class="code", message=why)
+        run = replace(run, lanes=(lane,))
+    else:
+        results = {0: LaneReport("r", 0, "job0", outcome="failed", why=why, error_class="code", message=why)}
+    sighting = Sighting("ended", "r", START, 2_000, detail="exit code 0")
+    (step,) = [one for one in reconcile([facts(run, sighting, results=results)], 2_000) if isinstance(one, Finish)]
+    assert step.outcome == Outcome.FAILED
+    assert step.why == why
+
+
+ENDED = Sighting("ended", "r", START, 3_000)
+
+
+@pytest.mark.parametrize(
+    ("state", "sighting", "now"),
+    [
+        (Submitting(START, 1), None, HELD + 9_999),
+        (Submitting(START, 1), ENDED, 4_000),
+        (Running("r", START), ENDED, 4_000),
+        (Running("r", START), None, HELD + VISIBILITY + OVERDUE + 1),
+        (Running("r", START), Sighting("running", "r", START), 2_000),
+    ],
+    ids=["unseen", "over before it was seen", "over", "gone", "one lane left"],
+)
+def test_nothing_is_settled_before_the_store_has_told_all_that_is_in_it(
+    state: RunState, sighting: Sighting | None, now: int
+) -> None:
+    said = {1: LaneReport("r", 1, "job1", outcome="finished", checkpoint_step=7)}
+    whole = facts(run_in(state, lanes=2), sighting, results=said)
+    assert any(isinstance(step, Finish | CloseLane) for step in reconcile([whole], now))
+    assert not any(isinstance(step, Finish | CloseLane) for step in reconcile([replace(whole, complete=False)], now))
+
+
+def test_an_intent_that_no_list_names_but_that_has_written_to_the_store_runs() -> None:
+    fact = facts(run_in(Submitting(START, 1)), heard=True)
+    assert reconcile([fact], START + VISIBILITY + OVERDUE + 1) == [Accept(fact.run, fact.run.key, START)]
+
+
+def test_only_what_a_platform_tells_is_proof() -> None:
+    """What time alone settled may turn out otherwise, so it is watched."""
+    late = HELD + VISIBILITY + OVERDUE + 1
+    asked = [
+        facts(run_in(Submitting(START, 1))),
+        facts(run_in(Running("r", START))),
+        facts(run_in(Submitting(START, 1)), Sighting("absent", "")),
+        facts(run_in(Running("r", START)), Sighting("absent", "r")),
+        facts(run_in(Running("r", START)), ENDED),
+    ]
+    proven = [step.proven for step in reconcile(asked, late) if isinstance(step, Finish)]
+    assert proven == [False, False, True, True, True]
+
+
+def test_a_meter_began_when_the_platform_says_else_when_it_was_accepted_else_as_planned() -> None:
+    untold = Sighting("ended", "r", None, 3_000)
+    asked = [
+        facts(run_in(Running("r", START + 50)), replace(untold, started=START + 70)),
+        facts(run_in(Running("r", START + 50)), untold),
+        facts(run_in(Stopping("r", START + 60, "", START + 90)), untold),
+        facts(run_in(Submitting(START + 9, 1)), untold),
+        facts(run_in(Running("r", START + 50)), replace(untold, ended=START)),
+    ]
+    assert [(step.started, step.ended) for step in reconcile(asked, 4_000) if isinstance(step, Finish)] == [
+        (START + 70, 3_000),
+        (START + 50, 3_000),
+        (START + 60, 3_000),
+        (START, 3_000),
+        (START + 50, START + 50),  # no session is shorter than nothing
+    ]
+
+
+def test_only_lanes_that_still_train_are_asked_and_no_run_twice() -> None:
+    running, wishes = Sighting("running", "r", START), {"job0": ("hold", "ann"), "job1": ("hold", "ann")}
+    run = run_in(Running("r", START), lanes=2)
+    closed = replace(run, lanes=(replace(run.lanes[0], outcome=Outcome.FINISHED), run.lanes[1]))
+    said = {0: LaneReport("r", 0, "job0", outcome="finished", checkpoint_step=7)}
+
+    def asked(fact: Facts) -> list[int | None]:
+        return [step.lane for step in reconcile([fact], 2_000) if isinstance(step, AskStop)]
+
+    assert asked(facts(closed, running, wishes=HOLD)) == []
+    assert asked(facts(closed, running, wishes=wishes)) == [None]
+    assert asked(facts(run, running, results=said, wishes=HOLD)) == []
+    assert asked(facts(replace(run, state=Stopping("r", START, "", 1_900)), running, wishes=wishes)) == []
+
+
+def test_where_force_costs_as_much_as_waiting_it_is_waited_for() -> None:
+    middle = (START + DEADLINE) // 2
+    running = Sighting("running", "r", START, stop_channel="none")
+    stopping = facts(run_in(Stopping("r", START, "hold job0 by ann", since=middle)), running)
+    waiting = facts(run_in(Running("r", START)), running, wishes=HOLD)
+    assert [type(step) for step in reconcile([stopping, waiting], middle - 1)] == [ForceStop, ForceStop]
+    assert [type(step) for step in reconcile([stopping, waiting], middle)] == [AskStop]
+
+
+def test_a_session_that_could_have_saved_and_left_nothing_is_lost_though_a_stop_was_asked_for() -> None:
+    fact = facts(run_in(Stopping("r", START, "hold job0 by ann", since=2_900)), ENDED)
+    (step,) = reconcile([fact], 3_100)
+    assert isinstance(step, Finish)
+    assert (step.outcome, step.lanes[0].error_class) == (Outcome.LOST, "killed")
+
+
+def test_what_a_session_left_and_nobody_waits_for_is_told_before_its_own_words() -> None:
+    fact = facts(run_in(Running("r", START)), ENDED, lost="step 172")
+    words = [LaneReport("r", 0, "job0", outcome="failed", message=said) for said in ("deadline", "x" * 5_000)]
+    steps = reconcile([replace(fact, results={0: word}) for word in words], 4_000)
+    messages = [step.lanes[0].message for step in steps if isinstance(step, Finish)]
+    assert messages == ["lost: step 172; deadline", f"lost: step 172; {'x' * 1_984}"]

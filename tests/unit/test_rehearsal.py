@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from scheduler.service.rehearsal import Rehearsal, RehearsalError, clear, reopen, settings_for, write_settings
+from scheduler.rehearsal.folder import Rehearsal, RehearsalError, clear, reopen, settings_for, write_settings
 from scheduler.wake import Waker, wake
 
 if TYPE_CHECKING:

@@ -74,3 +74,35 @@ def test_without_milestones_only_the_newest_stay() -> None:
     states = [saved(step) for step in (100, 200, 300, 400)]
     said = verdicts(states, None, (), 400, Retention(newest=2, milestones=0), NOW)
     assert [key for key, verdict in said.items() if verdict.stays] == ["k300-1", "k400-1"]
+
+
+def test_each_verdict_says_why() -> None:
+    states = [saved(10, pinned=True), saved(20), saved(21, good=False), saved(110), saved(120), saved(395), saved(399)]
+    said = verdicts(states, None, (), 400, RULE, NOW)
+    assert {key: (verdict.stays, verdict.why) for key, verdict in said.items()} == {
+        "k10-1": (True, "pinned"),
+        "k20-1": (False, "2 newer ones are good, and it is no milestone"),
+        "k21-1": (False, "damaged: torn"),
+        "k110-1": (True, "the first past 25 % of the target"),
+        "k120-1": (False, "2 newer ones are good, and it is no milestone"),
+        "k395-1": (True, "number 2 of the newest 2"),
+        "k399-1": (True, "number 1 of the newest 2"),
+    }
+
+
+def test_a_damaged_one_is_kept_for_a_look_until_the_second_its_time_is_over() -> None:
+    young = saved(10, good=False, age=RULE.damaged_seconds - 1)
+    over = saved(11, good=False, age=RULE.damaged_seconds)
+    said = verdicts([young, over, saved(20)], None, (), 400, RULE, NOW)
+    assert said["k10-1"].stays is True
+    assert said["k10-1"].why == "damaged, kept for a look: torn"
+    assert said["k11-1"].stays is False
+
+
+def test_a_milestone_is_reached_at_its_very_step() -> None:
+    assert kept([saved(99), saved(100), saved(101), saved(200), saved(201), saved(202)]) == {
+        "k100-1": "the first past 25 % of the target",
+        "k200-1": "the first past 50 % of the target",
+        "k201-1": "number 2 of the newest 2",
+        "k202-1": "number 1 of the newest 2",
+    }

@@ -94,7 +94,7 @@ def test_what_answers_in_the_place_of_aws_says_nothing_about_a_job(
     platform: SageMakerPlatform, answer: dict[str, Any]
 ) -> None:
     platform.__dict__["_jobs"] = SimpleNamespace(describe_training_job=lambda **_: answer)
-    with pytest.raises(Unreachable, match="without a status"):
+    with pytest.raises(Unreachable, match="that is none"):
         platform.find(["uff-lm-1"], 1_000)
 
 

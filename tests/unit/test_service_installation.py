@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from scheduler.service.installation import (
+from scheduler.host.installation import (
     MAIN,
     SESSION,
     SOCKET,
@@ -175,3 +175,23 @@ def test_systemd_understands_every_line_and_rates_the_sandbox(place: MakePlace, 
         rate = ["systemd-analyze", "security", "--offline=true", "--no-pager", f"--threshold={threshold}"]
         rated = subprocess.run([*rate, str(units / name)], capture_output=True, text=True, check=False)
         assert rated.returncode == 0, rated.stdout.splitlines()[-1]
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze is not installed")
+@pytest.mark.parametrize(("unit", "exposure"), [("uff-scheduler", 1.5), ("uff-web", 1.5), ("uff-local@", 3.0)])
+def test_a_unit_is_exposed_no_more_than_the_documents_say(
+    repository: Path, tmp_path: Path, unit: str, exposure: float
+) -> None:
+    text = (repository / "systemd" / f"{unit}.service").read_text(encoding="utf-8")
+    file = tmp_path / f"{unit}.service"
+    file.write_text(re.sub("@[A-Z]+@", "/usr/bin/true", text), encoding="utf-8")
+    command = [
+        "systemd-analyze",
+        "security",
+        "--offline=true",
+        "--no-pager",
+        f"--threshold={exposure * 10:.0f}",
+        str(file),
+    ]
+    done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0, done.stdout.splitlines()[-1:] or done.stderr

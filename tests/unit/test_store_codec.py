@@ -1,9 +1,12 @@
 """Every state and definition survives its columns, and equal values give equal text."""
 
+from dataclasses import make_dataclass
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from jobs.ranges import bounded
 from jobs.spec import Gate, JobSpec, Mixture, Needs
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, JobState, Queued
 from scheduler.core.run import Ended, Outcome, Reserved, Running, RunState, Stopping, Submitting
@@ -91,7 +94,10 @@ class _Row:
 def test_a_definition_survives_its_columns(spec: JobSpec) -> None:
     columns = codec.spec_columns(spec)
     assert set(columns) <= {column.name for column in jobs.columns}
-    assert codec.spec(_Row(columns)) == spec  # type: ignore[arg-type]
+    read, faults = codec.spec(_Row(columns))  # type: ignore[arg-type]
+    assert (read, faults) == bounded(spec)
+    assert (read == spec) == (not faults)
+    assert bounded(read) == (read, ())
 
 
 @given(words)
@@ -122,6 +128,33 @@ def test_the_tables_allow_exactly_the_states_there_are() -> None:
 def test_columns_that_no_state_gives_are_refused(name: str, detail: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         codec.job_state(name, detail)
+
+
+@pytest.mark.parametrize(
+    ("kind", "good", "bad"),
+    [
+        ("int", [0], [True, 1.0, "1", None]),
+        ("int | None", [None, 1], [True, 1.5, "1"]),
+        ("float", [1, 1.5], [True, "1", None]),
+        ("float | None", [None, 1.5], [True, "1"]),
+        ("str", ["a"], [1, None]),
+        ("str | None", [None, "a"], [1]),
+        ("bool", [True, False], [1, None]),
+        ("Wish | None", [None, "hold", "cancel"], ["stop", 1]),
+        ("tuple[str, ...]", [[], ("a",)], ["a", ["a", 1], None]),
+        ("tuple[int, ...]", [[], (1,)], [[True], [1.0], 1]),
+        ("tuple[float, ...]", [[1, 1.5]], [[True], ["1"], 1.5]),
+        ("Mapping[str, str]", [{}, {"a": "b"}], [{"a": 1}, [], None]),
+        ("Mapping[str, float]", [{"a": 1.5}], [{"a": "1"}, {"a": True}, None]),
+    ],
+)
+def test_a_stored_value_of_another_type_is_refused(kind: str, good: list[object], bad: list[object]) -> None:
+    record = make_dataclass("Record", [("field", kind)])
+    for value in good:
+        assert codec.built(record, {"field": value}).field == value
+    for value in bad:
+        with pytest.raises(ValueError, match="field is no "):
+            codec.built(record, {"field": value})
 
 
 def test_what_json_cannot_hold_is_refused() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -89,3 +90,17 @@ def test_retry_delays_double_up_to_a_cap_and_differ_between_jobs() -> None:
 def test_a_delay_before_any_failure_is_a_mistake() -> None:
     with pytest.raises(ValueError, match="at least one"):
         retry_delay("ufm", 0, 60, 3_600)
+
+
+def test_a_surprise_is_relative_to_what_was_known_and_the_first_run_is_none() -> None:
+    first = learn(replace(PRIOR, steps_per_second=7.0), Sample(2.0))
+    assert (first.steps_per_second, first.sigma) == (2.0, 0.3)
+    slow = learn(Estimate(0.02, 0.3, 1, 10, 1), Sample(0.03))
+    fast = learn(Estimate(200.0, 0.3, 1, 10, 1), Sample(300.0))
+    assert slow.sigma == pytest.approx(fast.sigma) == pytest.approx(0.5 * 0.3 + 0.5 * 0.5)
+
+
+def test_a_set_up_that_was_cut_off_counts_only_when_it_was_longer_than_expected() -> None:
+    shorter = learn(PRIOR, Sample(None, setup_at_least=599.0))
+    longer = learn(PRIOR, Sample(None, setup_at_least=1_000.0))
+    assert (shorter.setup_seconds, longer.setup_seconds) == (600, 1_000)

@@ -8,7 +8,10 @@ from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from config.secret import MARK, Redactor
 from platforms.base import Unreachable
 from scheduler.core.run import Ended, Lane, Outcome, Run, Running
 from scheduler.store import runs
@@ -50,8 +53,7 @@ class World:
         self.ended = False
         patch.setattr(log_tail, "stopwatch", lambda: self.time)
         patch.setattr(runs, "get", lambda tx, key: self._run(key))
-        patch.setattr(log_tail, "secrets", lambda settings: ["hunter2-secret"])
-        app = SimpleNamespace(settings=None, platform=lambda pool: self.platform)
+        app = SimpleNamespace(redact=Redactor(["hunter2-secret"]), platforms={"desk": self.platform})
         source: Any = SimpleNamespace(app=app, pools={"desk": None}, read=self._read)
         self.tails = LogTails(source)
 
@@ -147,6 +149,32 @@ def test_a_platform_that_takes_its_time_does_not_keep_the_page(world: World) -> 
 def test_secrets_of_the_settings_do_not_show(world: World) -> None:
     world.platform.data = b"token=hunter2-secret\n"
     assert world.read().text == "token=[secret]\n"
+
+
+@given(
+    before=st.text("ab \n", max_size=30),
+    after=st.text("ab \n", max_size=30),
+    window=st.integers(20, 80),
+    data=st.data(),
+)
+@settings(deadline=None)
+def test_no_offset_and_no_window_tears_a_secret(before: str, after: str, window: int, data: st.DataObject) -> None:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(log_tail, "_KEPT_BYTES", window)
+        world = World(patch)
+        world.platform.data = f"{before}token=hunter2-secret;{after}".encode()
+        world.ended = data.draw(st.booleans())
+        for _ in range(3):
+            text = world.read(data.draw(st.integers(0, 90))).text.replace(MARK, "")
+            for size in range(5, len("hunter2-secret")):
+                assert "hunter2-secret"[-size:] not in text
+                assert "hunter2-secret"[:size] not in text
+
+
+def test_a_reader_who_asks_from_within_a_line_gets_the_whole_line(world: World) -> None:
+    world.platform.data = b"first line\nsecond line\nthird"
+    found = world.read(15)
+    assert (found.text, found.offset, found.next) == ("second line\n", 11, 23)
 
 
 @pytest.mark.parametrize(

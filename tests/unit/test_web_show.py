@@ -7,7 +7,7 @@ from datetime import date
 import pytest
 
 from scheduler.core.window import DAY, HOUR
-from scheduler.web.leaf import Leaf
+from scheduler.web.paging import Paging
 from scheduler.web.show import ago, duration, instant, plain, share, size
 from scheduler.web.week import span_around, span_from
 
@@ -58,5 +58,5 @@ def test_the_week_is_seven_local_days_whatever_the_clocks_do() -> None:
 
 
 def test_an_empty_list_has_one_page() -> None:
-    assert [Leaf(1, 50).pages(total) for total in (0, 50, 51)] == [1, 1, 2]
-    assert Leaf(3, 50).offset == 100
+    assert [Paging(1, 50).pages(total) for total in (0, 50, 51)] == [1, 1, 2]
+    assert Paging(3, 50).offset == 100

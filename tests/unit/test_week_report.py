@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobs.checkpoint import Component, Manifest, manifest_key
+from jobs.payload.store.manifest import Component, Manifest
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota, MoneyQuota, RollingQuota
@@ -43,7 +43,6 @@ def spend(of: Run) -> LedgerEntry:
 def saved(of: Run, job: str, step: int, at: int, **changes: Any) -> Manifest:
     lane = next(lane for lane in of.lanes if lane.job == job)
     fields: dict[str, Any] = {
-        "key": manifest_key(job, step, lane.attempt),
         "job": job,
         "step": step,
         "attempt": lane.attempt,
@@ -85,6 +84,22 @@ def test_charges_are_summed_per_window_and_useful_time_is_weighted_by_the_share_
     assert week.goodput == pytest.approx(0.25)
     assert week.shared_runs == 1
     assert week.violations == ()
+
+
+def test_a_spot_session_is_as_useful_as_it_was_long_and_not_as_its_discounted_bill() -> None:
+    cheap = run("uff-ufm-1", START, START + HOUR)  # four hours, billed as one
+    manifests = [saved(cheap, "ufm", 100, START + 3 * HOUR, trained_seconds=2 * HOUR)]
+    (pool,) = week_of(facts([cheap], manifests, last_signs={cheap.key: START + 4 * HOUR})).pools
+    assert (pool.charged_seconds, pool.useful_seconds) == (HOUR, HOUR // 4)  # one of two devices, half the time
+
+
+def test_steps_that_were_trained_twice_count_once() -> None:
+    one, two = run("uff-ufm-1", START, START + HOUR), run("uff-ufm-2", START + HOUR, START + 2 * HOUR)
+    first = saved(one, "ufm", 100, START + HOUR // 2, trained_seconds=HOUR // 2)
+    lost = saved(one, "ufm", 200, START + HOUR, trained_seconds=HOUR // 2, parent=first.key)
+    again = saved(two, "ufm", 250, START + 2 * HOUR, parent=first.key)
+    (pool,) = week_of(facts([one, two], [first, lost, again])).pools
+    assert pool.useful_seconds == (HOUR // 2 + HOUR) // 2  # on one of two devices
 
 
 def test_a_session_across_the_end_of_the_week_counts_for_its_part() -> None:

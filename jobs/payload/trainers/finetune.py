@@ -198,6 +198,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             gradient_checkpointing=options.gradient_checkpointing,
             dataloader_drop_last=True,
             logging_steps=options.report_every,
+            logging_nan_inf_filter=False,  # a loss that is no number is told, and ends the session
             save_strategy="no",
             seed=training.seed,
             data_seed=training.seed,

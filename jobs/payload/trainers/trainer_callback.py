@@ -3,7 +3,8 @@
 ::
 
     scheduled = SchedulerCallback()
-    arguments = TrainingArguments("trainer", max_steps=scheduled.target_step, save_strategy="no", seed=scheduled.seed)
+    arguments = TrainingArguments("trainer", max_steps=scheduled.target_step, save_strategy="no", seed=scheduled.seed,
+                                  logging_nan_inf_filter=False)
     trainer = Trainer(model, arguments, train_dataset=rows, callbacks=[scheduled])
     trainer.train(resume_from_checkpoint=scheduled.resume_from)
 
@@ -53,13 +54,16 @@ class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not there whe
         self._training.progress(int(state.global_step))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
-        """Report the step and its loss."""
+        """Report the step and its loss, also one that is no number: the agent ends a training that diverged.
+
+        The Trainer hides such losses unless ``logging_nan_inf_filter=False``.
+        """
         del args, control
         loss = (logs or {}).get("loss")
-        if loss is not None and math.isfinite(loss):
-            self._loss = float(loss)
+        if loss is not None:
+            self._loss = float(loss) if math.isfinite(loss) else self._loss
             values = {"gpu_memory_bytes": torch.cuda.max_memory_allocated()} if torch.cuda.is_available() else {}
-            self._training.progress(int(state.global_step), loss=self._loss, **values)
+            self._training.progress(int(state.global_step), loss=float(loss), **values)
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> Any:
         """Between two optimiser steps: report, and save or stop when that is due."""

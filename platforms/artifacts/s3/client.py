@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from platforms.fingerprint import fingerprint
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
 
 # Attempts in all, for throttling and broken connections. Botocore's default has changed before; ours has not.
 _ATTEMPTS = 6
@@ -15,6 +21,56 @@ _DEFAULT_PROFILE = "default"
 
 # Clients are made by one thread at a time: what reads the descriptions is shared, and made for one.
 _turn = threading.Lock()
+
+
+def credential_files(credentials: str, environ: Mapping[str, str]) -> list[Path]:
+    """Return the files that a client's credentials may come from: the one that was named, else AWS's usual two."""
+    if credentials:
+        return [Path(credentials)]
+    named = (("AWS_SHARED_CREDENTIALS_FILE", "~/.aws/credentials"), ("AWS_CONFIG_FILE", "~/.aws/config"))
+    return [Path(environ.get(variable) or usual).expanduser() for variable, usual in named]
+
+
+class FreshCredentials:
+    """Credentials that a client asks for with each request, looked up anew when their files have changed.
+
+    ``look_up`` returns botocore's credentials or None; ``mark`` changes with the files.
+    """
+
+    method = "files"
+
+    def __init__(self, look_up: Callable[[], Any], mark: Callable[[], str]) -> None:
+        self._look_up = look_up
+        self._mark = mark
+        self._turn = threading.Lock()
+        self._found: Any = None
+        self._found_by = ""
+
+    def load_credentials(self) -> FreshCredentials:
+        """Return the credentials, as a provider of botocore's does."""
+        return self
+
+    def get_frozen_credentials(self) -> Any:
+        """Return what signs one request; None when there are no credentials. Raises botocore's ProfileNotFound."""
+        found = self._newest()
+        return None if found is None else found.get_frozen_credentials()
+
+    def get_deferred_property(self, name: str) -> Callable[[], Any]:
+        """Return what looks up one field of the credentials when it is needed."""
+        return lambda: getattr(self._newest(), name, None)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return a field of the credentials, for whoever does not freeze them first."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._newest(), name)
+
+    def _newest(self) -> Any:
+        with self._turn:
+            mark = self._mark()
+            if self._found is None or mark != self._found_by:
+                self._found, self._found_by = self._look_up(), mark
+            return self._found
 
 
 def connect(service: str, *, region: str, endpoint: str = "", profile: str = "", credentials: str = "") -> Any:
@@ -41,13 +97,23 @@ def connect(service: str, *, region: str, endpoint: str = "", profile: str = "",
     )
     if credentials and not Path(credentials).is_file():
         raise ValueError(f"there is no credentials file {credentials}")
-    # A session is made each time, so that credentials that were exchanged count.
-    core = botocore.session.Session()
-    core.register_component("data_loader", _loader())
     if credentials:
-        core.set_config_variable("credentials_file", credentials)
         # A profile that is named goes before the environment's credentials; without one they would win over the file.
         profile = profile or _DEFAULT_PROFILE
+
+    def chain() -> Any:
+        """Return a new session with the usual chain: what one has once found of files it never looks at again."""
+        core = botocore.session.Session(profile=profile or None)
+        if credentials:
+            core.set_config_variable("credentials_file", credentials)
+        return core
+
+    core = chain()
+    core.register_component("data_loader", _loader())
+    files = credential_files(credentials, os.environ)
+    core.register_component(
+        "credential_provider", FreshCredentials(lambda: chain().get_credentials(), lambda: fingerprint(files))
+    )
     session = boto3.session.Session(botocore_session=core, profile_name=profile or None, region_name=region)
     with _turn:
         client = session.client(service, endpoint_url=endpoint or None, config=config)

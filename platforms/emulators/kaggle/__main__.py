@@ -9,7 +9,6 @@ goes on with the account and the sessions that ran meanwhile; on another clock t
 from __future__ import annotations
 
 import argparse
-import signal
 import sys
 import threading
 from functools import partial
@@ -17,11 +16,12 @@ from pathlib import Path
 
 from jobs.instant import parse_instant
 from jobs.payload.clock import Clock
-from platforms.emulators.kaggle.leftovers import clear, end_unknown
 from platforms.emulators.kaggle.memory import live_folders, recall, save
 from platforms.emulators.kaggle.place import Place
 from platforms.emulators.kaggle.rules import Rules
 from platforms.emulators.kaggle.server import Server
+from platforms.emulators.leftovers import clear, end_unknown
+from platforms.emulators.program import ending, serve
 
 
 def main() -> None:
@@ -52,9 +52,7 @@ def main() -> None:
     folder = options.folder.absolute()
     rules = Rules(gpu_seconds_per_week=round(options.gpu_hours * 3600))
     place = Place(folder, clock, options.owner, key, rules, remembers=True)
-    over = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: over.set())
+    over = ending()
     server = Server(place, options.port)  # nobody is answered yet
     if recall(place):
         end_unknown(folder, live_folders(place))
@@ -65,15 +63,9 @@ def main() -> None:
     with server:
         for session in place.sessions():
             session.resume()
-        sys.stdout.write(f"{server.address}\n")
-        sys.stdout.flush()
         if options.idle_seconds <= 0 and not options.key_file:
             threading.Thread(target=_set_at_end_of_input, args=(over,), name="end of input", daemon=True).start()
-        heard = -1
-        while not over.wait(options.idle_seconds or None):
-            if heard == server.heard and not any(session.live for session in server.place.sessions()):
-                break
-            heard = server.heard
+        serve(server, over, options.idle_seconds, lambda: any(session.live for session in place.sessions()))
 
 
 def _set_at_end_of_input(over: threading.Event) -> None:

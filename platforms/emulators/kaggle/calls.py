@@ -79,7 +79,7 @@ class Calls:
                 for kernel in self._place.kernels.values()
                 if search in f"{kernel.slug} {kernel.title}".lower() and self._place.shows(kernel)
             ]
-            found.sort(key=lambda kernel: kernel.last_run_at, reverse=True)
+            found.sort(key=self._place.last_run_at, reverse=True)
             shown, following = self._paged(found, body, int(body.get("pageSize") or 20))
             return {"kernels": [self._metadata(kernel) for kernel in shown], **following}
 
@@ -100,7 +100,7 @@ class Calls:
             "title": kernel.title,
             "slug": kernel.slug,
             "author": self._place.owner,
-            "lastRunTime": instant_text(kernel.last_run_at),
+            "lastRunTime": instant_text(self._place.last_run_at(kernel)),
             "isPrivate": bool(newest.body.get("isPrivate", True)),
             "currentVersionNumber": len(kernel.versions),
             "machineShape": newest.body.get("machineShape"),
@@ -134,44 +134,44 @@ class Calls:
     def _start_upload(self, body: Body) -> Body:
         token = secrets.token_hex(16)
         with self._place.lock:
-            self._place.shelf.start_upload(str(body.get("name", "")), int(body.get("contentLength") or 0), token)
+            self._place.storage.start_upload(str(body.get("name", "")), int(body.get("contentLength") or 0), token)
         return {"token": token, "createUrl": self._upload(token)}
 
     def _create_dataset(self, body: Body) -> Body:
         with self._place.lock:
             if body.get("ownerSlug") != self._place.owner:
                 raise denied("datasets.create")
-            return self._place.shelf.create(body)
+            return self._place.storage.create(body)
 
     def _create_version(self, body: Body) -> Body:
         with self._place.lock:
-            return self._place.shelf.create_version(body)
+            return self._place.storage.create_version(body)
 
     def _dataset_status(self, body: Body) -> Body:
         with self._place.lock:
-            shelf = self._place.shelf
-            dataset = shelf.datasets.get(str(body.get("datasetSlug", "")))
-            if body.get("ownerSlug") != self._place.owner or dataset is None or not shelf.visible(dataset):
+            storage = self._place.storage
+            dataset = storage.datasets.get(str(body.get("datasetSlug", "")))
+            if body.get("ownerSlug") != self._place.owner or dataset is None or not storage.visible(dataset):
                 raise denied("datasets.get")
             if dataset.deleted and not self._place.rules.tells_deleted:
                 raise denied("datasets.get")
-            return {"status": shelf.status(dataset)}
+            return {"status": storage.status(dataset)}
 
     def _get_dataset(self, body: Body) -> Body:
         with self._place.lock:
-            return self._place.shelf.describe(str(body.get("ownerSlug", "")), str(body.get("datasetSlug", "")))
+            return self._place.storage.describe(str(body.get("ownerSlug", "")), str(body.get("datasetSlug", "")))
 
     def _list_datasets(self, body: Body) -> Body:
         if str(body.get("group")).removeprefix("DATASET_SELECTION_GROUP_") not in {"MY", "MY_PRIVATE"}:
             return {"datasets": []}  # nobody else lives here
         with self._place.lock:
-            found = sorted(slug for slug, dataset in self._place.shelf.datasets.items() if not dataset.deleted)
+            found = sorted(slug for slug, dataset in self._place.storage.datasets.items() if not dataset.deleted)
         shown, following = self._paged(found, body, _DATASETS_PAGE)
         return {"datasets": [{"ref": f"{self._place.owner}/{slug}", "isPrivate": True} for slug in shown], **following}
 
     def _delete_dataset(self, body: Body) -> Body:
         with self._place.lock:
-            self._place.shelf.delete(str(body.get("ownerSlug", "")), str(body.get("datasetSlug", "")))
+            self._place.storage.delete(str(body.get("ownerSlug", "")), str(body.get("datasetSlug", "")))
         return {}
 
 

@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 from platforms.emulators.kaggle.place import Kernel, KernelVersion
 from platforms.emulators.kaggle.session import Session, Terms
-from platforms.emulators.kaggle.shelf import Blob, Dataset, Version
+from platforms.emulators.kaggle.storage import Blob, Dataset, Version
 
 if TYPE_CHECKING:
     from platforms.emulators.kaggle.place import Place
 
 _FILE = "account.json"
-_TERMS = ("session_id", "is_gpu", "limit_seconds", "queue_seconds", "log_bytes_max", "token")
+_TERMS = ("session_id", "is_gpu", "limit_seconds", "queue_seconds", "log_bytes_max", "token", "billed_from")
 _STATE = ("status", "failure", "started_at", "ended_at", "kept", "pid", "ticks")
 
 
@@ -36,10 +36,10 @@ def save(place: Place) -> None:
                         for version in dataset.versions
                     ],
                 }
-                for dataset in place.shelf.datasets.values()
+                for dataset in place.storage.datasets.values()
             ],
             "blobs": [
-                [token, blob.name, blob.size, str(blob.path), blob.done] for token, blob in place.shelf.blobs.items()
+                [token, blob.name, blob.size, str(blob.path), blob.done] for token, blob in place.storage.blobs.items()
             ],
         }
         fresh = place.root / f".{_FILE}"
@@ -61,9 +61,9 @@ def recall(place: Place) -> bool:
     place.deleted = {entry["slug"]: _recalled(place, entry) for entry in document["deleted"]}
     for entry in document["datasets"]:
         versions = [Version(number, notes, Path(folder), at) for number, notes, folder, at in entry["versions"]]
-        place.shelf.datasets[entry["slug"]] = Dataset(entry["slug"], entry["title"], versions, entry["deleted"])
+        place.storage.datasets[entry["slug"]] = Dataset(entry["slug"], entry["title"], versions, entry["deleted"])
     for token, name, size, path, done in document["blobs"]:
-        place.shelf.blobs[token] = Blob(name, size, Path(path), done)
+        place.storage.blobs[token] = Blob(name, size, Path(path), done)
     return True
 
 

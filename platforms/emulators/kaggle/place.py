@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.payload.clock import Clock
-from platforms.emulators.kaggle.rules import Faults, Refusal, Rules, denied
+from platforms.emulators.faults import Faults
+from platforms.emulators.kaggle.rules import Refusal, Rules, denied
 from platforms.emulators.kaggle.session import Session, Terms
-from platforms.emulators.kaggle.shelf import Shelf
+from platforms.emulators.kaggle.storage import Storage
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -49,13 +50,6 @@ class Kernel:
     title: str
     versions: list[KernelVersion] = field(default_factory=list)
 
-    @property
-    def last_run_at(self) -> float:
-        """When the newest session began, or was asked for."""
-        newest = self.versions[-1]
-        started = newest.session.started_at if newest.session else None
-        return newest.pushed_at if started is None else started
-
 
 class Place:
     """One account ``owner`` with the API key ``key``, whose files lie below ``root``."""
@@ -71,7 +65,7 @@ class Place:
         self.rules = rules or Rules()
         self.faults = Faults()
         self.lock = threading.RLock()
-        self.shelf = Shelf(owner, root, clock, self.rules)
+        self.storage = Storage(owner, root, clock, self.rules)
         self.kernels: dict[str, Kernel] = {}
         self.deleted: dict[str, Kernel] = {}
         self.address = ""  # where the place is served, once it is
@@ -136,6 +130,12 @@ class Place:
             },
         }
 
+    def last_run_at(self, kernel: Kernel) -> float:
+        """Return what is told of when the newest session ran: its push, or its start once it has begun."""
+        newest = kernel.versions[-1]
+        started = newest.session.started_at if newest.session and not self.rules.last_run_is_push else None
+        return newest.pushed_at if started is None else started
+
     def push(self, body: dict[str, Any]) -> dict[str, Any]:
         """SaveKernel. What is wrong comes back as ``error`` on HTTP 200, except a source that is too large."""
         text = str(body.get("text") or "")
@@ -160,7 +160,7 @@ class Place:
         (folder / "kaggle" / "working").mkdir(parents=True)
         (folder / "kaggle" / "input").mkdir()
         sources = list(body.get("datasetDataSources") or ())
-        invalid = [source for source in sources if not self.shelf.attach(source, folder / "kaggle" / "input")]
+        invalid = [source for source in sources if not self.storage.attach(source, folder / "kaggle" / "input")]
         session = self._session(body, text, folder, is_gpu=is_gpu) if runs else None
         kernel.versions.append(KernelVersion(number, body, self.clock.now(), session))
         if session is not None:
@@ -194,6 +194,7 @@ class Place:
             gpus=_SHAPES.get(shape, ()) if is_gpu else (),
             limit_seconds=None if self.rules.timeout_ignored else limit,
             queue_seconds=self.rules.queue_seconds,
+            billed_from=self.clock.now() if self.rules.bills_queue else None,
             log_bytes_max=self.rules.log_bytes_max,
             token=secrets.token_hex(16) if self.rules.lets_kernels_in and body.get("enableInternet") else "",
             address=self.address,

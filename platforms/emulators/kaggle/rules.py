@@ -1,15 +1,12 @@
-"""What the place allows, what goes wrong on demand, and how its errors look."""
+"""What the place allows, and how its errors look."""
 
 from __future__ import annotations
 
-import threading
-from collections import deque
-from dataclasses import dataclass, field
-from enum import StrEnum
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Mapping
 
 
 @dataclass(slots=True)
@@ -18,7 +15,9 @@ class Rules:
 
     ``timeout_ignored`` is the wedged kernel that outlives its limit; ``quota_cuts`` ends running sessions when the week
     is used up; ``reserves`` fills timeReserved with what live sessions may still use; ``lets_kernels_in`` hands kernels
-    with internet a token of their own, with which they may look at what their account may. Where the protocol leaves a
+    with internet a token of their own, with which they may look at what their account may. What nobody has measured
+    is a choice too: ``last_run_is_push`` tells as a kernel's last run when it was pushed, not when it began, and
+    ``bills_queue`` bills the time in which it waited. Where the protocol leaves a
     choice: ``page_max`` caps what a list hands out at once, ``pages_by_token`` goes on by token alone,
     ``output_redirects`` sends whoever follows a link on to another address, ``kernel_hidden_wall_seconds`` is how long
     a new kernel is not shown; without ``tells_landing`` the answer to a push names neither kernel nor version, without
@@ -46,47 +45,9 @@ class Rules:
     kernel_hidden_wall_seconds: float = 0.0
     tells_landing: bool = True
     tells_deleted: bool = True
+    last_run_is_push: bool = False
+    bills_queue: bool = False
     unannounced_extra_seconds: int = 0  # GPU use of this week that no kernel explains
-
-
-class Fault(StrEnum):
-    """What can happen to one call."""
-
-    THROTTLED = "429"
-    THROTTLED_LATER = "429 with Retry-After"
-    THROTTLED_PAGE = "429 as a page of HTML that says it is JSON"
-    SERVER_ERROR = "500"
-    FORBIDDEN = "403"
-    PAGE = "200 with a page of HTML"
-    HANG = "no answer"
-    DROP = "connection closed before anything was done"
-    DROP_AFTER_COMMIT = "connection closed after it was done"
-    ERROR_AFTER_COMMIT = "500 after it was done"
-
-
-@dataclass(slots=True)
-class Faults:
-    """Faults to come. ``next`` holds, by name of a call (``SaveKernel``), what happens to the next ones.
-
-    ``always`` happens to every call named (``*``: all). ``draw`` is asked for every other call.
-    """
-
-    next: dict[str, deque[Fault]] = field(default_factory=dict)
-    always: dict[str, Fault] = field(default_factory=dict)
-    draw: Callable[[str], Fault | None] = lambda _call: None
-    lock: threading.Lock = field(default_factory=threading.Lock)
-
-    def add(self, call: str, *faults: Fault) -> None:
-        """Let ``faults`` happen to the next calls of that name, in this order."""
-        with self.lock:
-            self.next.setdefault(call, deque()).extend(faults)
-
-    def take(self, call: str) -> Fault | None:
-        """Return what happens to a call that has just come in."""
-        with self.lock:
-            if self.next.get(call):
-                return self.next[call].popleft()
-            return self.always.get(call) or self.always.get("*") or self.draw(call)
 
 
 class Refusal(Exception):

@@ -15,8 +15,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
+from platforms.emulators.faults import Fault
 from platforms.emulators.kaggle.calls import Calls
-from platforms.emulators.kaggle.rules import Fault, Refusal
+from platforms.emulators.kaggle.rules import Refusal
 from platforms.emulators.kaggle.upload import receive
 
 if TYPE_CHECKING:
@@ -114,12 +115,18 @@ class _Handler(BaseHTTPRequestHandler):
             if not call.startswith(("Get", "List", "Introspect")):
                 self.server.place.note()
         except Refusal as refusal:
-            self._answer(refusal.status, {"code": refusal.status, "message": refusal.message}, refusal.headers)
+            told = {"code": refusal.status, "message": refusal.message}
+            if (twisted := self.server.place.faults.twist(call, told)) is not None:
+                self._send(200, twisted, _JSON)
+                return
+            self._answer(refusal.status, told, refusal.headers)
             return
         if fault is Fault.DROP_AFTER_COMMIT:
             self.close_connection = True
         elif fault is Fault.ERROR_AFTER_COMMIT:
             self._answer(500, {"code": 500, "message": "Internal error"})
+        elif (twisted := self.server.place.faults.twist(call, answer)) is not None:
+            self._send(200, twisted, _JSON)
         else:
             self._answer(200, answer)
 
@@ -179,6 +186,8 @@ class _Handler(BaseHTTPRequestHandler):
                 self._answer(403, {"code": 403, "message": "Permission 'kernels.get' was denied"})
             case Fault.PAGE:
                 self._send(200, _PAGE, "text/html")
+            case Fault.EMPTY:
+                self._answer(200, {})
             case Fault.HANG:
                 self.server.closing.wait(_HANG_WALL_SECONDS)
                 self.close_connection = True

@@ -48,6 +48,7 @@ class Terms:
     limit_seconds: float | None
     queue_seconds: float
     log_bytes_max: int
+    billed_from: float | None = None  # when the meter began; None: when it starts
     token: str = ""  # with which the kernel may call the place; none: it may not
     address: str = ""  # of the place
     journals: bool = False  # whether its log is written down as it comes
@@ -85,10 +86,11 @@ class Session:
 
     def billed_within(self, start: float, end: float) -> float:
         """Return the seconds of this session inside [start, end)."""
-        if self.started_at is None:
+        since = self.started_at if self.terms.billed_from is None else self.terms.billed_from
+        if since is None:
             return 0.0
         until = self.clock.now() if self.ended_at is None else self.ended_at
-        return max(0.0, min(until, end) - max(self.started_at, start))
+        return max(0.0, min(until, end) - max(since, start))
 
     def begin(self) -> None:
         """Start in the background."""
@@ -161,7 +163,6 @@ class Session:
         for name in _STREAMS:
             (folder / name).unlink(missing_ok=True)
             os.mkfifo(folder / name)
-        began = self.clock.now()
         # A notebook has no file of its own, so a script that asks for __file__ fails there as it does here. The shell
         # writes down how it ended, for a place that is started anew and is not its parent. It writes into pipes with a
         # name, of which it holds both ends: a place that dies breaks none of them.
@@ -187,9 +188,10 @@ class Session:
                 start_new_session=True,
             )
             handed.close()  # from here on only the process holds them, so their end is its end
-            with self.changed:  # nobody hears that it runs before that is written down
+            # Nobody hears that it runs before that is written down, and nobody hears that it waits once the meter runs.
+            with self.changed:
                 self.pid, self.ticks = process.pid, start_ticks(process.pid) or 0
-                self.status, self.started_at = "RUNNING", began
+                self.status, self.started_at = "RUNNING", self.clock.now()
                 self.note()
                 self.changed.notify_all()
             self._watch(process, readers)

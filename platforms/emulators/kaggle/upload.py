@@ -9,7 +9,7 @@ if TYPE_CHECKING:
     from http.server import BaseHTTPRequestHandler
 
     from platforms.emulators.kaggle.place import Place
-    from platforms.emulators.kaggle.shelf import Blob
+    from platforms.emulators.kaggle.storage import Blob
 
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
 
@@ -18,7 +18,7 @@ def receive(handler: BaseHTTPRequestHandler, place: Place, token: str, *, interr
     """Take in a PUT for the blob ``token``. With ``interrupt``, keep half of it and answer 503."""
     data = _read_body(handler)
     with place.lock:
-        blob = place.shelf.blobs.get(token)
+        blob = place.storage.blobs.get(token)
         if blob is None:
             _respond(handler, 404)
             return

@@ -7,13 +7,11 @@ that long. Jobs, and with --objects the bucket, are found again by the next emul
 from __future__ import annotations
 
 import argparse
-import signal
-import sys
-import threading
 from pathlib import Path
 
 from jobs.payload.clock import Clock
-from platforms.emulators.kaggle.leftovers import clear
+from platforms.emulators.leftovers import clear
+from platforms.emulators.program import ending, serve
 from platforms.emulators.sagemaker.place import Place
 from platforms.emulators.sagemaker.rules import Rules
 from platforms.emulators.sagemaker.server import Server
@@ -38,9 +36,7 @@ def main() -> None:
     if options.objects and not options.bucket:
         parser.error("--objects needs --bucket")
     clock = Clock(options.epoch, options.origin, options.scale)
-    over = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: over.set())
+    over = ending()
     place = Place(options.folder.absolute(), clock, Rules(instances_max=options.instances), options.region)
     clear(place.disks)
     with Server(place, options.port) as server:
@@ -50,13 +46,7 @@ def main() -> None:
             server.make_bucket(bucket)
         if options.role:
             server.make_role(options.role)
-        sys.stdout.write(f"{server.address}\n")
-        sys.stdout.flush()
-        heard = -1
-        while not over.wait(options.idle_seconds or None):
-            if heard == server.heard and not any(job.live for job in list(place.jobs.values())):
-                break
-            heard = server.heard
+        serve(server, over, options.idle_seconds, lambda: any(job.live for job in list(place.jobs.values())))
 
 
 if __name__ == "__main__":

@@ -7,9 +7,10 @@ import re
 import threading
 from typing import TYPE_CHECKING, Any
 
+from platforms.emulators.faults import Faults
 from platforms.emulators.sagemaker.cloud import ACCOUNT
 from platforms.emulators.sagemaker.job import Job
-from platforms.emulators.sagemaker.rules import Faults, Refusal, Rules
+from platforms.emulators.sagemaker.rules import Refusal, Rules
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

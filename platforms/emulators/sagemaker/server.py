@@ -11,9 +11,10 @@ import socket
 import threading
 from typing import TYPE_CHECKING, Any, Self
 
+from platforms.emulators.faults import Fault
 from platforms.emulators.sagemaker.cloud import MotoCloud
 from platforms.emulators.sagemaker.objects import KeptBucket
-from platforms.emulators.sagemaker.rules import Fault, Refusal
+from platforms.emulators.sagemaker.rules import Refusal
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -64,7 +65,7 @@ class Server:
 
     def __exit__(self, *_: object) -> None:
         """End all jobs, then serve no more."""
-        self.place.faults.always = None
+        self.place.faults.always.clear()
         self.place.close()
         self._cloud.forget_logs()
         self._server.shutdown()
@@ -106,17 +107,20 @@ class Server:
             document, status = self._operations[operation](body), 200
         except Refusal as refusal:
             document, status = {"__type": refusal.code, "message": refusal.message}, 400
+        twisted = self.place.faults.twist(operation, document) if status == 200 else None
         match fault:
             case Fault.DROP_AFTER_COMMIT:
                 return _hang_up(environ)
             case Fault.ERROR_AFTER_COMMIT:
                 return _say(start, 500, {"__type": "InternalFailure", "message": "as ordered, after it was done"})
             case _:
-                return _say(start, status, document)
+                return _say(start, status, document, twisted)
 
 
-def _say(start: Callable[..., Any], status: int, document: Mapping[str, Any]) -> Iterable[bytes]:
-    body = json.dumps(document).encode()
+def _say(
+    start: Callable[..., Any], status: int, document: Mapping[str, Any], body: bytes | None = None
+) -> Iterable[bytes]:
+    body = json.dumps(document).encode() if body is None else body
     headers = [("Content-Type", "application/x-amz-json-1.1"), ("Content-Length", str(len(body)))]
     start(_STATUS.get(status, "200 OK"), headers)
     return [body]

@@ -3,6 +3,7 @@
 import hashlib
 import json
 import logging
+import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,14 +12,14 @@ from typing import Any
 import pytest
 import structlog
 
-from jobs.checkpoint import Component, Manifest, blob_key, manifest_key
+from jobs.payload.store.manifest import Component, Manifest, blob_key
 from jobs.spec import Gate, JobSpec, Mixture, Needs
 from platforms.artifacts.directory import DirectoryStore
 from scheduler.cli import main as entry
 from scheduler.core import job as job_arrows
 from scheduler.core import run as run_arrows
 from scheduler.core.ledger import EntryKind, LedgerEntry
-from scheduler.core.plan import Deferral, Placement, Plan, Seat
+from scheduler.core.plan import Deferral, Placement, Plan, PlannedLane
 from scheduler.core.reasons import QuotaEmpty
 from scheduler.core.run import Lane, Reserved, Run
 from scheduler.store import checkpoints, jobs, ledger, plans, rates, runs
@@ -105,10 +106,16 @@ Schedctl = Callable[..., Typed]
 
 @pytest.fixture(autouse=True)
 def logging_as_before() -> Iterator[None]:
-    """Undo what `schedctl daemon` sets up for its whole process, which here is that of all tests."""
+    """Undo what `schedctl daemon` sets up for its whole process, which here is that of all tests.
+
+    A call that a command waits for no longer ends first: what it says belongs to its own test.
+    """
     root = logging.getLogger()
     handlers, level = list(root.handlers), root.level
+    before = set(threading.enumerate())
     yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(timeout=60)
     root.handlers[:] = handlers
     root.setLevel(level)
     logging.captureWarnings(capture=False)
@@ -186,7 +193,7 @@ def world(database: Database, artifacts: DirectoryStore, home: Path) -> Database
             tx,
             Plan(
                 NOW,
-                (Placement("desk", NOW + 20_000, NOW + 40_000, (Seat("ucm", 1, 250),)),),
+                (Placement("desk", NOW + 20_000, NOW + 40_000, (PlannedLane("ucm", 1, 250),)),),
                 (Deferral("ucm", QuotaEmpty("kaggle", "GPU hours of the week", NOW + 7_200)),),
                 value=12.5,
                 bound=14.0,
@@ -256,7 +263,6 @@ def stored_checkpoint(artifacts: DirectoryStore, job: str, step: int, attempt: i
         artifacts.create(blob_key(job, digest), data)
         components.append(Component(name, digest, len(data)))
     manifest = Manifest(
-        key=manifest_key(job, step, attempt),
         job=job,
         step=step,
         attempt=attempt,
@@ -268,18 +274,5 @@ def stored_checkpoint(artifacts: DirectoryStore, job: str, step: int, attempt: i
         components=tuple(components),
         metrics={"loss": 2.5, "held_out_loss": 2.75},
     )
-    document = {
-        "format": 1,
-        "job": job,
-        "step": step,
-        "attempt": attempt,
-        "run": run,
-        "lane": 0,
-        "parent": None,
-        "created_at": manifest.created_at,
-        "trained_seconds": 5_000,
-        "metrics": dict(manifest.metrics),
-        "components": [{"name": c.name, "sha256": c.sha256, "bytes": c.bytes} for c in components],
-    }
-    artifacts.create(manifest.key, json.dumps(document).encode())
+    artifacts.create(manifest.key, manifest.encode())
     return replace(manifest)

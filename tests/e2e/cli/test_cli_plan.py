@@ -8,14 +8,14 @@ import pytest
 
 from jobs.spec import JobSpec
 from scheduler.app import load_app
-from scheduler.cli.exits import Exit
+from scheduler.cli.shell.exits import Exit
 from scheduler.core.job import activate
-from scheduler.core.plan import Deferral, Placement, Plan, Seat
+from scheduler.core.plan import Deferral, Placement, Plan, PlannedLane
 from scheduler.core.reasons import Outbid
 from scheduler.core.run import Lane, Reserved, Run
 from scheduler.planner import SetHours
-from scheduler.planner.orders import POLICIES
-from scheduler.service import queue, whatif
+from scheduler.planner.questions.orders import POLICIES
+from scheduler.service.requests import questions, queue
 from scheduler.store import jobs, plans, runs
 from scheduler.store.engine import Database
 
@@ -46,8 +46,8 @@ def job(name: str, **fields: Any) -> JobSpec:
     )
 
 
-def seat(pool: str, start: int, hours: int, name: str, steps: int = 50) -> Placement:
-    return Placement(pool, NOW + start, NOW + start + hours * HOUR, (Seat(name, 1, steps),))
+def planned_lane(pool: str, start: int, hours: int, name: str, steps: int = 50) -> Placement:
+    return Placement(pool, NOW + start, NOW + start + hours * HOUR, (PlannedLane(name, 1, steps),))
 
 
 def dump(database: Database) -> list[str]:
@@ -73,11 +73,11 @@ def two_plans(contest: Database) -> Database:
         for name in ("gone", "late", "same"):
             jobs.add(tx, job(name, target_step=50), NOW - 9_000)
         first = (
-            seat("kaggle", -7_200, 10, "big", 500),
-            seat("kaggle", 40_000, 4, "small", 1_000),
-            seat("kaggle", 60_000, 2, "gone"),
-            seat("kaggle", 90_000, 2, "same"),
-            seat("kaggle", 120_000, 10, "big", 500),
+            planned_lane("kaggle", -7_200, 10, "big", 500),
+            planned_lane("kaggle", 40_000, 4, "small", 1_000),
+            planned_lane("kaggle", 60_000, 2, "gone"),
+            planned_lane("kaggle", 90_000, 2, "same"),
+            planned_lane("kaggle", 120_000, 10, "big", 500),
         )
         plans.save(tx, Plan(NOW - 7_200, first, (), value=2.0), NOW - 7_200)
         run = Run(
@@ -89,10 +89,10 @@ def two_plans(contest: Database) -> Database:
         jobs.change_state(tx, "big", queued, activate(queued, run.key, NOW), "activate", NOW)
         jobs.note_progress(tx, "big", 500, "jobs/big/manifests/000000000500-000001.json")
         second = (
-            seat("kaggle", 50_000, 5, "small", 1_000),
-            seat("kaggle", 90_000, 2, "same"),
-            seat("kaggle", 99_000, 2, "late"),
-            seat("kaggle", 130_000, 10, "big", 500),
+            planned_lane("kaggle", 50_000, 5, "small", 1_000),
+            planned_lane("kaggle", 90_000, 2, "same"),
+            planned_lane("kaggle", 99_000, 2, "late"),
+            planned_lane("kaggle", 130_000, 10, "big", 500),
         )
         plans.save(tx, Plan(NOW - 60, second, (), value=3.0), NOW - 60)
     return contest
@@ -103,7 +103,7 @@ def test_preview_shows_what_the_daemon_would_plan_and_stores_nothing(contest: Da
     before = dump(contest)
     plan = schedctl("plan", "preview", "--json").document["plan"]
     assert plan["made_at"] == NOW
-    assert [seat["job"] for seat in plan["placements"][0]["seats"]] == ["big"]
+    assert [planned_lane["job"] for planned_lane in plan["placements"][0]["lanes"]] == ["big"]
     assert [found["job"] for found in plan["deferrals"]] == ["small"]
     text = schedctl("plan", "preview").out
     assert f"worth {plan['value']:.2f} weighted hours" in text
@@ -113,7 +113,7 @@ def test_preview_shows_what_the_daemon_would_plan_and_stores_nothing(contest: Da
 
 def test_diff_tells_what_became_of_every_session(two_plans: Database, schedctl: Schedctl) -> None:
     document = schedctl("plan", "diff", "--json").document
-    changes = [((it["before"] or it["after"])["seats"][0]["job"], it["change"]) for it in document["sessions"]]
+    changes = [((it["before"] or it["after"])["lanes"][0]["job"], it["change"]) for it in document["sessions"]]
     assert changes == [
         ("big", "started"),
         ("small", "moved"),
@@ -169,8 +169,8 @@ def test_equal_plans_are_said_to_be_equal(two_plans: Database, schedctl: Schedct
         ("plan what-if --pool kaggle", Exit.USAGE, "NAME=HOURS or NAME=down"),
         ("plan what-if --pool kaggle=lots", Exit.USAGE, "lots is no number"),
         ("plan what-if --pool kaggle=inf", Exit.USAGE, "inf is no number"),
-        ("plan what-if --pool kaggle=-1", Exit.USAGE, "cannot be below zero"),
-        ("plan what-if --weight small=0", Exit.USAGE, "not above zero"),
+        ("plan what-if --pool kaggle=-1", Exit.USAGE, "hours of a window are from 0 to 100,000"),
+        ("plan what-if --weight small=0", Exit.USAGE, "is not in the range 0.001 to 1,000,000"),
         ("plan what-if --weight small=nan", Exit.USAGE, "nan is no number"),
         ("plan what-if --add-job missing.toml", Exit.CONFIG, "there is no such file"),
     ],
@@ -220,7 +220,7 @@ def test_a_weight_may_name_a_job_added_in_the_same_question(contest: Database, h
     (home / "job.toml").write_text(JOB)
     typed = schedctl("plan", "what-if", "--add-job", str(home / "job.toml"), "--weight", "new=0.001", "--json")
     first = min(typed.document["plan"]["placements"], key=lambda found: found["start"])
-    assert [found["job"] for found in first["seats"]] != ["new"]
+    assert [found["job"] for found in first["lanes"]] != ["new"]
 
 
 def test_a_policy_makes_the_plan_and_the_help_names_them_all(contest: Database, schedctl: Schedctl) -> None:
@@ -268,13 +268,13 @@ def test_the_weight_that_would_start_an_outbid_job_is_true(contest: Database, sc
     assert "price 1.25 per hour" in schedctl("plan", "explain", "small").out
     tried = schedctl("plan", "what-if", "--weight", f"small={weight}", "--json").document["plan"]
     now = [found for found in tried["placements"] if found["start"] <= NOW]
-    assert [found["job"] for placement in now for found in placement["seats"]] == ["small"]
+    assert [found["job"] for placement in now for found in placement["lanes"]] == ["small"]
 
 
 def test_hours_asked_of_the_service_count_like_those_of_the_settings(contest: Database, home: Path) -> None:
     app = load_app(home / "config.toml")
-    desk = whatif.Desk(contest, app.pools, NOW, app.policy.horizon_seconds, app.planning)
-    _, same = whatif.ask_what_if(desk, [], [SetHours("kaggle", 30.0)], None)
+    desk = questions.PlanningContext(contest, app.pools, NOW, app.policy.horizon_seconds, app.planning)
+    _, same = questions.ask_what_if(desk, [], [SetHours("kaggle", 30.0)], None)
     assert same.nothing
-    _, none = whatif.ask_what_if(desk, [], [SetHours("kaggle", 0.0)], None)
+    _, none = questions.ask_what_if(desk, [], [SetHours("kaggle", 0.0)], None)
     assert none.value_after == 0 < none.value_before

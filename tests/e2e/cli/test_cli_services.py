@@ -12,11 +12,12 @@ from platforms.artifacts.base import StoreUnreachable
 from platforms.artifacts.directory import DirectoryStore
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, ObservedLimit, RollingQuota
+from scheduler.core.quota import CalendarQuota, FirstUseQuota, Meter, MoneyQuota, ObservedLimit, RollingQuota
 from scheduler.core.run import Lane, Reserved, Run, Stopping
 from scheduler.core.window import DAY, HOUR, Calendar
-from scheduler.service import checkpoint_files, doctor, sessions
-from scheduler.service.meters import Meter, meters
+from scheduler.host import doctor
+from scheduler.service.quota.usage import meters
+from scheduler.service.requests import checkpoint_files, sessions
 from scheduler.store import checkpoints, jobs, ledger, limits, runs
 from scheduler.store.engine import Database
 
@@ -189,8 +190,8 @@ def test_doctor_reports_a_check_that_breaks(tmp_path: Path) -> None:
 
 
 def test_a_deferral_that_will_pass_is_no_obstacle(database: Database) -> None:
-    from scheduler.service.feasibility import obstacles
-    from scheduler.service.snapshot import load_snapshot
+    from scheduler.service.facts.snapshot import load_snapshot
+    from scheduler.service.requests.feasibility import obstacles
 
     small = Pool("a", "local", "x", (CalendarQuota("none left", 1, Calendar("day")),), vram_gib=8)
     with database.write() as tx:

@@ -42,7 +42,7 @@ RUN = {
     "outcome",
     "lanes",
 }
-LANE = {"index", "job", "attempt", "devices", "restore_step", "outcome", "end_step", "error_class", "message"}
+LANE = {"code", "index", "job", "attempt", "devices", "restore_step", "outcome", "end_step", "error_class", "message"}
 CHECKPOINT = {
     "key",
     "job",
@@ -137,7 +137,7 @@ SHAPES: list[tuple[str, Mapping[str, Any]]] = [
     ("db verify", {"problems": None}),
     ("db restored", {"restored": None}),
     ("config show", {"settings": [{"key", "value", "source"}]}),
-    ("config check", {"pools": None, "models": None}),
+    ("config check", {"pools": None, "models": None, "warnings": None}),
     ("version", {"version": None, "python": None}),
 ]
 
@@ -180,6 +180,7 @@ def test_pull_says_what_it_copied(world: Database, home: Path, schedctl: Callabl
         "step": 500,
         "folder": str(target),
         "files": ["weights.npz", "optimizer/state.json"],
+        "code": None,
     }
 
 
@@ -192,8 +193,18 @@ def test_backup_and_restore_say_what_they_wrote(world: Database, home: Path, sch
 
 
 def test_logs_are_one_object_a_line(world: Database, schedctl: Callable[..., Any]) -> None:
-    lines = schedctl("runs", "logs", KEY, "--lane", "1", "--json").out.splitlines()
-    assert lines == ['{"line": "\\u001b[31mstep 7\\u001b[0m"}', '{"line": "[agent lane 1] saved"}']
+    words = ("runs", "logs", KEY, "--lane", "1", "--json")
+    assert schedctl(*words).out.splitlines() == ['{"line": "step 7"}', '{"line": "[agent lane 1] saved"}']
+    raw = schedctl(*words, "--raw").out.splitlines()
+    assert raw == ['{"line": "\\u001b[31mstep 7\\u001b[0m"}', '{"line": "[agent lane 1] saved"}']
+
+
+def test_a_log_into_a_pipe_or_a_file_steers_no_terminal_unless_asked(
+    world: Database, schedctl: Callable[..., Any]
+) -> None:
+    """Standard output is no terminal here: what stands in a file is shown on one sooner or later."""
+    assert schedctl("runs", "logs", KEY, "--lane", "1").out == "step 7\n[agent lane 1] saved\n"
+    assert schedctl("runs", "logs", KEY, "--lane", "1", "--raw").out == "\x1b[31mstep 7\x1b[0m\n[agent lane 1] saved\n"
 
 
 def test_without_a_plan_the_plan_is_null(database: Database, schedctl: Callable[..., Any]) -> None:

@@ -46,7 +46,7 @@ def test_the_listing_loads_nothing_heavy(flags: list[str], world: Database) -> N
 
 LOOKING = """
 import json, os, sys
-from scheduler.service.cycle import Cycle
+from scheduler.service.cycle.cycle import Cycle
 
 def look(cycle):
     print(json.dumps(sorted(sys.modules)), flush=True)

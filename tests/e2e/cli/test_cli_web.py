@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from benchmarks.crashes.processes import until
 from scheduler.store.engine import upgrade
+from tests.lab.patience import until
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -14,7 +14,7 @@ from scheduler.core.plan import Plan
 from scheduler.core.quota import ObservedLimit
 from scheduler.core.window import DAY
 from scheduler.planner import Planner, verify
-from scheduler.service.snapshot import load_snapshot
+from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.store import jobs, limits, plans
 from scheduler.store.engine import Database
 
@@ -74,7 +74,7 @@ def test_one_job(home: Path, database: Database, schedctl: Schedctl) -> None:
 def test_a_job_larger_than_a_year_takes_what_there_is(home: Path, database: Database, schedctl: Schedctl) -> None:
     """It starts now, has all it can have of the week, and is said not to finish."""
     plan = plan_week(home, database, spec("whale", target_step=YEAR_OF_STEPS, deadline=NOW + 30 * DAY))
-    assert {seat.job for placed in plan.placements for seat in placed.seats} == {"whale"}
+    assert {planned_lane.job for placed in plan.placements for planned_lane in placed.lanes} == {"whale"}
     # One job sits in one session at a time; what is left of the day when the desk is closed is kaggle's.
     assert sum(placed.end - placed.start for placed in plan.placements) > 30 * 3_600
     document = schedctl("plan", "what-if", "--pool", "kaggle=down", "--json").document
@@ -84,12 +84,14 @@ def test_a_job_larger_than_a_year_takes_what_there_is(home: Path, database: Data
 
 def test_a_thousand_equal_jobs_keep_the_order_of_the_queue(home: Path, database: Database, schedctl: Schedctl) -> None:
     plan = plan_week(home, database, *(spec(f"job-{number:04}") for number in range(1_000)))
-    assert sorted(seat.job for placed in plan.due_now for seat in placed.seats) == [f"job-{n:04}" for n in range(4)]
+    assert sorted(planned_lane.job for placed in plan.due_now for planned_lane in placed.lanes) == [
+        f"job-{n:04}" for n in range(4)
+    ]
     assert len(plan.deferrals) == 996
     starts: dict[str, int] = {}
     for placed in plan.placements:
-        for seat in placed.seats:
-            starts.setdefault(seat.job, placed.start)
+        for planned_lane in placed.lanes:
+            starts.setdefault(planned_lane.job, placed.start)
     assert sorted(starts) == [f"job-{number:04}" for number in range(len(starts))]
     assert [starts[name] for name in sorted(starts)] == sorted(starts.values())
     (last,) = (line for line in schedctl("plan", "show").out.splitlines() if line.startswith("job-0999"))
@@ -111,7 +113,7 @@ def test_a_week_planned_without_the_solver_warns_everywhere(
 ) -> None:
     """The child that would solve aborts: the plan is made, and plan show, what-if and status say what it lacks."""
     abort = (sys.executable, "-c", "import os; os.abort()")
-    monkeypatch.setattr("scheduler.service.solver_process.COMMAND", abort)
+    monkeypatch.setattr("scheduler.service.outside.solver_process.COMMAND", abort)
     plan = plan_week(home, database, spec("ufm"), spec("ucm"))
     assert plan.placements
     why = "no linear plan: the solver's process was ended by SIGABRT; planned with rough prices and without a bound"

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 from hatchling.builders.wheel import WheelBuilder
 
-from benchmarks.crashes.processes import until
+from tests.lab.patience import until
 
 PREFIX = Path("/opt/uff-scheduler")
 CONFIG = Path("/etc/uff-scheduler/config.toml")

@@ -46,12 +46,15 @@ def test_install_starts_a_hardened_unit_that_systemd_has_nothing_to_say_about(in
     assert installed.run("systemctl", "is-enabled", UNIT).strip() == "enabled"
     assert installed.run("systemd-analyze", "verify", UNIT, "uff-local.socket") == ""
     assert "OK" in installed.run("systemd-analyze", "security", "--no-pager", "--threshold=15", UNIT).splitlines()[-1]
+    session = ("systemd-analyze", "security", "--no-pager", "--threshold=30", "uff-local@0.service")
+    assert "OK" in installed.run(*session).splitlines()[-1]
     assert installed.run("cat", "/run/uff-scheduler/status.line", user="nobody") == "0 running, 0 waiting\n"
     found = json.loads(installed.schedctl("service", "status", "--json"))
     daemon = next(unit for unit in found["units"] if unit["unit"] == UNIT)
     assert (daemon["state"], daemon["enabled"], daemon["status"]) == ("active (running)", True, "0 running, 0 waiting")
 
 
+@pytest.mark.nightly
 def test_installing_again_changes_nothing_but_restarts(installed: Machine) -> None:
     pid = installed.until_working()
     before = sorted((installed.root / "etc/systemd/system").rglob("uff-*"))
@@ -68,6 +71,7 @@ def test_a_killed_daemon_is_back(installed: Machine) -> None:
     assert int(installed.show("NRestarts")) >= 1
 
 
+@pytest.mark.nightly
 def test_a_hung_daemon_is_killed_by_the_watchdog_and_back(installed: Machine, drop_in: Any) -> None:
     pid = drop_in("WatchdogSec=4")
     installed.run("kill", "-STOP", str(pid))
@@ -76,6 +80,7 @@ def test_a_hung_daemon_is_killed_by_the_watchdog_and_back(installed: Machine, dr
     assert "Watchdog timeout" in installed.journal()
 
 
+@pytest.mark.nightly
 def test_a_stopped_daemon_gave_its_lease_back_and_is_no_failure(installed: Machine) -> None:
     installed.until_working()
     installed.run("systemctl", "stop", UNIT)
@@ -97,6 +102,7 @@ def test_a_reload_takes_new_settings_over(installed: Machine, settings: str) -> 
     assert installed.until_working() == pid
 
 
+@pytest.mark.nightly
 def test_a_reload_of_broken_settings_fails_where_it_was_asked_for(installed: Machine, settings: str) -> None:
     pid = installed.until_working()
     installed.write(CONFIG, settings + "\nsurprise = 1\n")
@@ -105,6 +111,7 @@ def test_a_reload_of_broken_settings_fails_where_it_was_asked_for(installed: Mac
     assert installed.until_working() == pid
 
 
+@pytest.mark.nightly
 def test_a_daemon_told_of_broken_settings_keeps_the_old_ones_and_says_so(installed: Machine, settings: str) -> None:
     pid = installed.until_working()
     installed.write(CONFIG, settings.replace('platform = "local"', 'platform = "lokal"'))
@@ -115,6 +122,7 @@ def test_a_daemon_told_of_broken_settings_keeps_the_old_ones_and_says_so(install
     assert installed.until_working() == pid
 
 
+@pytest.mark.nightly
 def test_broken_settings_at_the_start_wait_for_a_person(installed: Machine, settings: str) -> None:
     installed.write(CONFIG, settings + "\nsurprise = 1\n")
     installed.run("systemctl", "restart", UNIT, code=1)
@@ -122,6 +130,7 @@ def test_broken_settings_at_the_start_wait_for_a_person(installed: Machine, sett
     assert "is failed" in installed.schedctl("service", "status", code=9)
 
 
+@pytest.mark.nightly
 def test_credentials_plain_and_encrypted_reach_the_settings_and_nothing_else(installed: Machine, drop_in: Any) -> None:
     folder = "/etc/uff-scheduler/credentials"
     installed.write(f"{folder}/report.smtp.password", f"{CANARY}-plain\n", 0o600)
@@ -157,13 +166,14 @@ def test_the_daemon_can_write_nothing_but_its_own(installed: Machine) -> None:
     installed.run(*enter, "test", "-w", "/var/lib/uff-scheduler")
 
 
+@pytest.mark.nightly
 def test_an_upgrade_replaces_program_and_units(installed: Machine, repository: Path, tmp_path: Path) -> None:
     pid = installed.until_working()
     newer = tmp_path / "newer"
     shutil.copytree(repository, newer, ignore=shutil.ignore_patterns(".venv", ".git", "out", "tests", "benchmarks"))
     project = newer / "pyproject.toml"
     project.write_text(project.read_text().replace('version = "0.1.0"', 'version = "0.1.1"'))
-    unit = newer / "scheduler" / "systemd" / UNIT
+    unit = newer / "systemd" / UNIT
     unit.write_text(unit.read_text().replace("WatchdogSec=15min", "WatchdogSec=14min"))
     (wheel,) = WheelBuilder(str(newer)).build(directory=str(tmp_path), versions=["standard"])
     installed.install_wheel(Path(wheel))
@@ -173,6 +183,7 @@ def test_an_upgrade_replaces_program_and_units(installed: Machine, repository: P
     assert installed.show("WatchdogUSec") == "14min"
 
 
+@pytest.mark.nightly
 def test_the_status_page_runs_as_a_service_beside_it(installed: Machine) -> None:
     installed.run("/opt/uff-scheduler/bin/schedctl", "service", "install", "--web")
     installed.until(lambda: installed.show("ActiveState", "uff-web.service") == "active", "the page")

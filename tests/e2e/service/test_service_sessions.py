@@ -54,6 +54,7 @@ def _output(records: Path) -> str:
     return log.read_text() if log.exists() else ""
 
 
+@pytest.mark.nightly
 def test_a_session_has_a_unit_of_its_own_and_sees_the_devices(installed: Machine, session: dict[str, Any]) -> None:
     keeper, agent = str(session["keeper"]), str(session["agent"])
     unit = installed.run("ps", "-o", "unit=", "-p", keeper).strip()
@@ -81,6 +82,7 @@ def test_a_session_survives_restart_kill_upgrade_and_a_stopped_daemon(
     assert not (session["records"] / "ended.json").exists()
 
 
+@pytest.mark.nightly
 def test_a_session_whose_unit_is_stopped_saves_first(installed: Machine, session: dict[str, Any]) -> None:
     unit = installed.run("ps", "-o", "unit=", "-p", str(session["keeper"])).strip()
     installed.run("systemctl", "stop", unit)
@@ -88,6 +90,7 @@ def test_a_session_whose_unit_is_stopped_saves_first(installed: Machine, session
     installed.until(lambda: installed.jobs()[session["job"]]["done_step"] == 7, "the checkpoint")
 
 
+@pytest.mark.nightly
 def test_without_the_socket_a_launch_is_refused_with_the_remedy(installed: Machine) -> None:
     installed.run("systemctl", "stop", "uff-local.socket")
     installed.schedctl(

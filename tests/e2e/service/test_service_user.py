@@ -3,10 +3,13 @@
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 Machine = Any  # see conftest.py
 SCHEDCTL = "/opt/uff-scheduler/bin/schedctl"
 
 
+@pytest.mark.nightly
 def test_a_person_without_root_has_a_service_of_their_own(machine: Machine) -> None:
     machine.run("useradd", "--create-home", "person")
     number = machine.run("id", "--user", "person").strip()

@@ -19,34 +19,35 @@ from platforms.emulators.kaggle.rules import Rules
 from platforms.emulators.kaggle.server import Server
 from platforms.local.processes import MARK
 from platforms.registry import PlatformContext, load
-from scheduler.clock import starting_now
+from scheduler.app import App, load_app
+from scheduler.store.engine import open_database
+from tests.lab.clocks import starting_now
+from tests.lab.patience import until, until_state
+from tests.lab.training import TRAINING
 
 EPOCH = 1_763_769_600  # a Saturday
 SECRET = "canary-5ecret-0f-al1ce"
 
-# By the training contract: one checkpoint, then the target is reached, or the word to stop is waited for.
-TRAINING = """
-import json, os, pathlib, signal, sys
-folder = pathlib.Path(os.environ["SCHED_CHECKPOINT_DIR"])
-step = int(os.environ["SCHED_TARGET_STEP"])
-resumed = os.environ["SCHED_RESUME_DIR"]
-print("resumed from", (pathlib.Path(resumed) / "weights.bin").read_text() if resumed else "nothing", flush=True)
-print("data", sorted(os.listdir(os.environ["SCHED_DATA_DIR"])) if os.environ["SCHED_DATA_DIR"] else "none", flush=True)
-def save(step):
-    (folder / "making").mkdir()
-    (folder / "making" / "weights.bin").write_bytes(b"weights of step %d" % step)
-    (folder / "making" / "meta.json").write_text(json.dumps({"step": step, "metrics": {"loss": 1.5}}))
-    (folder / "making").rename(folder / f"step-{step:08d}")
-def stop(*_):
-    save(step // 2)
-    sys.exit(0)
-signal.signal(signal.SIGTERM, stop)
-if sys.argv[1] == "wait":
-    signal.pause()
-if sys.argv[1] == "crash":
-    save(step // 2)
-    sys.exit("the trainer crashed")
-save(step)
+
+# Settings of a daemon that has nothing but this account.
+DAEMON = """
+state_dir = "{state}"
+
+[artifacts]
+kind = "directory"
+root = "{store}"
+
+[clock]
+epoch = {epoch}
+origin = {origin}
+scale = {scale}
+
+[[pools]]
+name = "kaggle"
+platform = "kaggle"
+session_cap = "12h"
+stop_margin = "30s"
+options = {{ emulator = "{address}", credentials = "{key}", idle_milliseconds = "100", pause_milliseconds = "0" }}
 """
 
 
@@ -85,6 +86,21 @@ class Account:
         }
         return load("kaggle", usual | settings, context)
 
+    def app(self, folder: Path) -> App:
+        """A daemon's settings and database in ``folder``, with this account as the only pool."""
+        text = DAEMON.format(
+            state=folder / "state",
+            store=folder / "store",
+            address=self.server.address,
+            key=self.folder / "kaggle.json",
+            **self.clock.payload_clock(),
+        )
+        (folder / "settings.toml").write_text(text)
+        app = load_app(folder / "settings.toml", {})
+        app.settings.state_dir.mkdir()
+        open_database(app.database_url, create=True).close()
+        return app
+
     def request(self, key: str, training: str, *, seconds: int = 3600, **lane: Any) -> LaunchRequest:
         """A session of the shipped payload with one lane of the job ``ufm``."""
         usual = {
@@ -119,13 +135,12 @@ class Account:
 
     def until(self, key: str, *states: SessionState) -> Observed:
         """Wait, within reason, until a new adapter sees one of ``states``."""
-        adapter, seen = self.adapter(), None
-        for _ in range(2000):
-            seen = adapter.find([key], self.now()).get(key)
-            if seen is not None and seen.state in states:
-                return seen
-            self.patience.wait(0.01)
-        raise AssertionError(f"{key} never became {states}, but {seen}")
+        adapter = self.adapter()
+        return until_state(lambda: adapter.find([key], self.now()).get(key), *states)
+
+    def until_said(self, key: str, words: str) -> None:
+        """Wait until the session printed ``words``."""
+        until(lambda: words in self.output(key), f"{key} to print {words!r}")
 
     def settle(self, key: str) -> Observed:
         """Wait for the end and bring home what the session left."""

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from platforms.base import Checked, PlatformError
-from platforms.emulators.kaggle.rules import Fault
+from platforms.emulators.faults import Fault
 from platforms.kaggle import checkup
 
 Account = Any
@@ -142,7 +142,7 @@ def test_a_kernel_that_may_not_look_is_told(account_at: Callable[..., Account]) 
     account = account_at(lets_kernels_in=False)
     settings = {"emulator": account.server.address, "credentials": str(account.folder / "kaggle.json")}
     found = checkup.checks(settings, {}, float(account.now()), probe=True)["probe"]()
-    assert (found.grade, "may not look at its account" in found.found) == ("warning", True)
+    assert (found.grade, "has no rights to read its account" in found.found) == ("warning", True)
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from platforms.base import LaunchRequest, Misconfigured, SessionState, Unreachable
-from platforms.emulators.kaggle.rules import Fault
+from platforms.emulators.faults import Fault
+from tests.lab.patience import until
 
 Account = Any
 
@@ -119,7 +120,7 @@ def test_the_unmodified_client_pushes_follows_fetches_uploads_and_deletes(accoun
     assert told["version"] == ["Ok", ""]
     assert told["listed"] == ["alice/first-kernel"]
     assert account.place.kernels == {}
-    versions = account.place.shelf.datasets["some-data"].versions
+    versions = account.place.storage.datasets["some-data"].versions
     assert [(version.folder / "data.bin").stat().st_size for version in versions] == [300_000, 300_000]
 
 
@@ -184,7 +185,7 @@ import os, json, pathlib, sys
 sys.path.insert(0, {str(Path.cwd())!r})
 from platforms.registry import PlatformContext, load
 context = PlatformContext(pathlib.Path(sys.argv[1]), sys.executable, pathlib.Path("."))
-(books,) = load("kaggle", {{}}, context).read_quota(0)
+(books,) = load("kaggle", {{}}, context).read_quota({account.now()})
 print(json.dumps(books.limit_seconds))
 """
     assert drive(account, program, account.folder / "elsewhere") == 108_000
@@ -203,7 +204,7 @@ def test_a_session_gets_the_gpus_of_its_shape_and_ends_at_once_when_they_are_oth
     )
     account.settle("uff-ufm-0002")
     result = account.result("uff-ufm-0002")
-    assert (result["outcome"], result["error_class"]) == ("failed", "device")
+    assert (result["outcome"], result["error_class"]) == ("failed", "wrong_device")
 
 
 def _with(request: LaunchRequest, launch: dict[str, Any]) -> LaunchRequest:
@@ -252,7 +253,7 @@ def test_what_another_accelerator_cost_until_it_was_noticed_is_charged(account: 
     account.adapter(machine_shape="NvidiaTeslaP100").launch(_with(request, launch), account.now())
     ended = account.settle("uff-ufm-0001")
     assert "resumed from" not in account.output("uff-ufm-0001")
-    assert account.result("uff-ufm-0001")["error_class"] == "device"
+    assert account.result("uff-ufm-0001")["error_class"] == "wrong_device"
     (session,) = account.place.sessions()
     billed = session.ended_at - session.started_at
     assert billed > 0
@@ -262,8 +263,7 @@ def test_what_another_accelerator_cost_until_it_was_noticed_is_charged(account: 
 def test_a_cancel_uses_the_id_that_the_session_told(account: Account) -> None:
     account.adapter().launch(account.request("uff-ufm-0001", "wait"), account.now())
     account.until("uff-ufm-0001", SessionState.RUNNING)
-    while "resumed" not in account.output("uff-ufm-0001"):
-        account.patience.wait(0.01)
+    until(lambda: "resumed" in account.output("uff-ufm-0001"), "resumed to be printed")
     account.adapter().stop("uff-ufm-0001", account.now(), force=True)
     account.until("uff-ufm-0001", SessionState.ENDED)
     calls = [call for call, _ in account.server.requests]
@@ -306,7 +306,7 @@ def test_a_log_stream_that_is_refused_is_no_empty_log(account: Account, fault: F
 
 
 def test_of_an_endless_log_a_part_is_kept(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("platforms.kaggle.tail._KEPT_BYTES", 10_000)
+    monkeypatch.setattr("platforms.kaggle.session.tail._KEPT_BYTES", 10_000)
     flood = ["{python}", "-c", "print(*range(100_000), sep='\\n')"]
     account.adapter().launch(account.request("uff-ufm-0001", "finish", command=flood), account.now())
     account.until("uff-ufm-0001", SessionState.ENDED)

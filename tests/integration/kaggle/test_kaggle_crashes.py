@@ -16,25 +16,30 @@ import structlog
 
 from jobs.spec import JobSpec
 from platforms.artifacts.directory import DirectoryStore
-from platforms.kaggle.records import Records
-from platforms.kaggle.wire import Wire
+from platforms.kaggle.api.wire import Wire
+from platforms.kaggle.session.records import Records
+from scheduler.clock import stopwatch
 from scheduler.core.job import Done, Held, Queued
 from scheduler.core.ledger import seconds_within
-from scheduler.core.plan import Placement, Plan, Seat
+from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota
 from scheduler.core.run import Ended
 from scheduler.core.window import Calendar, Window
-from scheduler.service import queue
-from scheduler.service.cycle import Cycle
-from scheduler.service.ports import Policy, Ports
-from scheduler.service.quota_books import SETTLED_SECONDS, audit
+from scheduler.service.cycle.cycle import Cycle
+from scheduler.service.outside.calls import Calls
+from scheduler.service.outside.ports import Policy, Ports
+from scheduler.service.quota.audit import audit, settled_seconds
+from scheduler.service.requests import queue
 from scheduler.store import jobs, lease, ledger, runs
 from scheduler.store.engine import Database, open_database, upgrade
+from tests.lab.night import one_in
+from tests.lab.patience import PATIENCE_SECONDS
 
 Account = Any
 SCALE, LONG_SCALE = 1_800.0, 600.0  # a session that waits to be held must not reach its limit on a slow machine
 SESSION_SECONDS = 40_000
+WEEK_SECONDS = 10**8  # of GPU time: more than is ever used, and no more than a week of a thousand sessions can be
 LOOK_SECONDS = 0.05  # of real time between two cycles; who looks more often meets the same moments again and again
 LAUNCH_MOMENTS = 24  # of a life; they are the same whatever comes later
 VISIBLE_SECONDS, OVERDUE_SECONDS, LONG_OVERDUE_SECONDS = 900, 900, 36_000
@@ -63,6 +68,15 @@ for path, data in {
     (root / path).parent.mkdir(parents=True, exist_ok=True)
     (root / path).write_bytes(data)
 """
+
+
+class InOrder(Calls):
+    """Calls one after the other, so that what happens has numbers."""
+
+    def gather(self, kind: str, work: Any) -> dict[str, Any]:
+        """Do all of it."""
+        del kind
+        return {name: ask() for name, ask in work.items()}
 
 
 class Died(BaseException):
@@ -115,7 +129,7 @@ class World:
     def _start(self) -> Cycle:
         taken = lease.acquire(self.database, "test", 600)
         assert taken is not None
-        quota = CalendarQuota("GPU hours of the week", 10**9, Calendar("week", "UTC", 5))
+        quota = CalendarQuota("GPU hours of the week", WEEK_SECONDS, Calendar("week", "UTC", 5))
         self.ports = Ports(
             database=self.database,
             artifacts=DirectoryStore(self.account.folder / "store"),
@@ -128,7 +142,7 @@ class World:
             bundle=str(self.bundle),
             log=structlog.get_logger(),
             epoch=taken.epoch,
-            in_parallel=lambda work, items: [work(item) for item in items],
+            calls=InOrder(),
         )
         return Cycle(self.ports)
 
@@ -142,7 +156,9 @@ class World:
         now = self.account.now()
         with self.database.read() as tx:
             waiting = [record.spec.name for record in jobs.everything(tx) if isinstance(record.state, Queued)]
-        session = [Placement("kaggle", now, now + SESSION_SECONDS, (Seat(name, 1, 100),)) for name in waiting[:1]]
+        session = [
+            Placement("kaggle", now, now + SESSION_SECONDS, (PlannedLane(name, 1, 100),)) for name in waiting[:1]
+        ]
         return Plan(now, tuple(session), ())
 
     def live(self) -> list[Any]:
@@ -183,7 +199,7 @@ def world_at(
         url = f"sqlite:///{tmp_path / f'{number}.db'}"
         upgrade(url)
         waits = training == "wait"
-        account = account_at(scale=LONG_SCALE if waits else SCALE, gpu_seconds_per_week=10**9, **rules)
+        account = account_at(scale=LONG_SCALE if waits else SCALE, gpu_seconds_per_week=WEEK_SECONDS, **rules)
         world = World(account, open_database(url), bundle, Fuse(moment))
         world.overdue_seconds = LONG_OVERDUE_SECONDS if waits else OVERDUE_SECONDS
         fuses.append(world.fuse)
@@ -204,9 +220,11 @@ def live_through(world: World, heard: bool | None = None) -> int:
     With ``heard`` the job is held, once its session has said whether it can be asked to save.
     """
     deaths, held = 0, heard is None
-    for _ in range(3_000):
-        if world.settled():
-            return deaths
+    end = stopwatch() + PATIENCE_SECONDS
+    while not world.settled():
+        if stopwatch() > end:
+            with world.database.read() as tx:
+                pytest.fail(f"it was never settled: {runs.live(tx)}, {jobs.get(tx, 'ufm').state}")
         try:
             world.cycle()
         except Died:
@@ -216,8 +234,7 @@ def live_through(world: World, heard: bool | None = None) -> int:
             queue.hold(world.database, "ufm", "test", world.account.now(), "test")
             held = True
         world.account.patience.wait(LOOK_SECONDS)
-    with world.database.read() as tx:
-        pytest.fail(f"it was never settled: {runs.live(tx)}, {jobs.get(tx, 'ufm').state}")
+    return deaths
 
 
 def said(account: Account) -> bool | None:
@@ -237,7 +254,8 @@ def audit_all(world: World, moment: int | None) -> None:
     assert len(sessions) == len(began) == 1, where  # what was trained is never trained again
     spans = sorted((session.started_at, session.ended_at) for session in sessions if session.started_at is not None)
     assert all(first[1] <= second[0] for first, second in itertools.pairwise(spans)), where
-    clock = replace(world.account.clock, epoch=world.account.clock.epoch + 2 * SETTLED_SECONDS)
+    clock = world.account.clock
+    clock = replace(clock, epoch=clock.epoch + 2 * settled_seconds(clock))  # more of it the faster the clock goes
     later = clock.now()
     audit(replace(world.ports, clock=clock), later)
     start, end = world.account.place.week(later)
@@ -245,10 +263,10 @@ def audit_all(world: World, moment: int | None) -> None:
         booked = seconds_within(ledger.charges(tx, 0)["kaggle"], Window(int(start), int(end)))
     assert booked == math.ceil(world.account.place.gpu_seconds_used(start, end)), where
     platform = world.ports.platforms["kaggle"]
-    assert platform.strays([], later) == [], where
+    assert platform.orphans([], later) == [], where
     platform.sweep([run.key for run in ended], later + 8 * 86_400)
     assert world.account.place.kernels == {}, where
-    assert [slug for slug, made in world.account.place.shelf.datasets.items() if not made.deleted] == [], where
+    assert [slug for slug, made in world.account.place.storage.datasets.items() if not made.deleted] == [], where
 
 
 def _moments(world_at: Callable[..., World], training: str, heard: bool | None = None) -> int:
@@ -264,7 +282,7 @@ def _moments(world_at: Callable[..., World], training: str, heard: bool | None =
 def test_a_job_that_is_launched_polled_and_collected(world_at: Callable[..., World], part: int) -> None:
     moments = _moments(world_at, "finish")
     assert moments > 2 * LAUNCH_MOMENTS
-    for moment in range(part, moments, 4):
+    for moment in range(part, moments, 4 * one_in()):
         world = world_at("finish", moment)
         live_through(world)
         audit_all(world, moment)
@@ -279,7 +297,7 @@ def test_a_job_that_is_launched_polled_and_collected(world_at: Callable[..., Wor
 def test_a_job_that_is_held_while_it_runs(world_at: Callable[..., World], heard: bool) -> None:
     """Asked where it can be asked, and ended by force where it cannot."""
     moments = _moments(world_at, "wait", heard=heard)
-    for moment in range(LAUNCH_MOMENTS, moments):
+    for moment in range(LAUNCH_MOMENTS, moments, one_in()):
         world = world_at("wait", moment, lets_kernels_in=heard)
         live_through(world, heard=heard)
         audit_all(world, moment)

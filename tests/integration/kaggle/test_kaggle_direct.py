@@ -14,8 +14,9 @@ import jobs
 from platforms.artifacts.base import BlobStore, Grant
 from platforms.artifacts.registry import open_store
 from platforms.base import LaunchRequest, SessionState, StopChannel
-from platforms.kaggle.source import SOURCE_BYTES_MAX, order_of
+from platforms.kaggle.kernel.source import SOURCE_BYTES_MAX, order_of
 from platforms.registry import PlatformContext, load
+from tests.lab.patience import until_state
 
 Account = Any
 S3Server = Any  # see tests/conftest.py
@@ -44,14 +45,6 @@ def result(store: BlobStore, key: str) -> dict[str, Any]:
     return dict(json.loads(store.read(f"runs/{key}/lane-0/result.json")))
 
 
-def trains(account: Account, key: str) -> None:
-    for _ in range(1000):
-        if "resumed from" in account.output(key):
-            return
-        account.patience.wait(0.01)
-    raise AssertionError(f"{key} never began to train")
-
-
 def test_a_checkpoint_made_on_kaggle_goes_on_elsewhere_and_comes_back(
     account_at: Callable[..., Account], store: BlobStore, tmp_path: Path
 ) -> None:
@@ -59,9 +52,9 @@ def test_a_checkpoint_made_on_kaggle_goes_on_elsewhere_and_comes_back(
     account = account_at()
     first = account.adapter(store_kind="s3")
     first.launch(direct(account, store, "uff-ufm-0001", "wait"), account.now())
-    trains(account, "uff-ufm-0001")
+    account.until_said("uff-ufm-0001", "resumed from")
     seen = first.find(["uff-ufm-0001"], account.now())["uff-ufm-0001"]
-    assert (seen.state, seen.heeds) == (SessionState.RUNNING, StopChannel.STORE)
+    assert (seen.state, seen.stop_channel) == (SessionState.RUNNING, StopChannel.STORE)
     store.put("runs/uff-ufm-0001/stop", json.dumps({"reason": "hold", "lane": None}).encode())
     assert account.until("uff-ufm-0001", SessionState.ENDED).detail == "complete"
     assert (result(store, "uff-ufm-0001")["outcome"], result(store, "uff-ufm-0001")["checkpoint_step"]) == (
@@ -70,18 +63,14 @@ def test_a_checkpoint_made_on_kaggle_goes_on_elsewhere_and_comes_back(
     )
     assert "data ['train.bin']" in account.output("uff-ufm-0001")
     # Nothing was relayed: the only dataset is the code.
-    assert {slug.split("-")[1] for slug in account.place.shelf.datasets} == {"code"}
+    assert {slug.split("-")[1] for slug in account.place.storage.datasets} == {"code"}
     first.collect("uff-ufm-0001", account.store, account.now())
     assert list(account.store.keys("")) == []
 
     context = PlatformContext(tmp_path / "local", sys.executable, Path(jobs.__file__).parent)
     local = load("local", {}, context)
     local.launch(direct(account, store, "uff-ufm-0002", "finish", 2), account.now())
-    for _ in range(2000):
-        found = local.find(["uff-ufm-0002"], account.now()).get("uff-ufm-0002")
-        if found is not None and found.state is SessionState.ENDED:
-            break
-        account.patience.wait(0.01)
+    until_state(lambda: local.find(["uff-ufm-0002"], account.now()).get("uff-ufm-0002"), SessionState.ENDED)
     second = result(store, "uff-ufm-0002")
     assert (second["outcome"], second["restored_step"], second["checkpoint_step"]) == ("finished", 50, 100)
 
@@ -116,4 +105,4 @@ def test_rights_to_thousands_of_objects_travel_packed_and_last_no_longer_than_th
     assert {parse_qs(urlsplit(url).query).get("X-Amz-Expires", ["?"])[0] for url in many.values()} == {"3600"}
     # A daemon whose records are lost still knows whose kernel it is.
     assert account.adapter("other-state").find(["uff-ufm-0001"], account.now())["uff-ufm-0001"].detail == "complete"
-    assert account.adapter("other-state").find(["uff-ufm-0001"], account.now())["uff-ufm-0001"].heeds == "store"
+    assert account.adapter("other-state").find(["uff-ufm-0001"], account.now())["uff-ufm-0001"].stop_channel == "store"

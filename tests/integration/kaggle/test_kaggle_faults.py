@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 
 from platforms.base import LaunchRequest, PlatformError, Refused, SessionState, Unreachable
-from platforms.emulators.kaggle.rules import Fault
+from platforms.emulators.faults import Fault
+from platforms.wrap import wrap
+from tests.lab.night import one_in
 
 Account = Any
 SCHEDULES = 100
@@ -17,6 +19,7 @@ SIDE_BY_SIDE = 4
 SLACK_SECONDS = 3_600  # scheduled, one real second: from a kernel's last word to the end of its process, if all is busy
 FAULTS = [fault for fault in Fault if fault not in {Fault.HANG, Fault.THROTTLED_LATER}]  # those take their time
 FAR = 10_000_000
+PLENTY_SECONDS = 10**8  # of GPU time in a week: more than all sessions take, and no more than books can tell
 
 # Stands in for the payload, which takes a second to load: says hello and leaves, or stays.
 AGENT = """
@@ -36,22 +39,22 @@ def request(account: Account, bundle: Path, key: str, *, lasting: bool) -> Launc
 def test_under_any_faults_a_launch_runs_at_most_once_and_its_end_stands(
     account_at: Callable[..., Account], tmp_path: Path
 ) -> None:
-    """A hundred schedules; the time told never begins after Kaggle's meter, and never ends before it."""
+    """A hundred schedules in the night; the time told never begins after Kaggle's meter, and never ends before it."""
     bundle = tmp_path / "bundle"
     (bundle / "payload").mkdir(parents=True)
     (bundle / "payload" / "agent.py").write_text(AGENT)
-    accounts = [account_at(scale=3600.0, gpu_seconds_per_week=10**9) for _ in range(SIDE_BY_SIDE)]
+    accounts = [account_at(scale=3600.0, gpu_seconds_per_week=PLENTY_SECONDS) for _ in range(SIDE_BY_SIDE)]
     with ThreadPoolExecutor(SIDE_BY_SIDE) as threads:
         fates = [
             fate
             for done in [
-                threads.submit(_live_all, account, bundle, range(first, SCHEDULES, SIDE_BY_SIDE))
+                threads.submit(_live_all, account, bundle, range(first, SCHEDULES // min(one_in(), 2), SIDE_BY_SIDE))
                 for first, account in enumerate(accounts)
             ]
             for fate in done.result()
         ]
     # Faults and lives of every kind were met.
-    assert set(fates) == {"refused", "absent", "ended"}
+    assert set(fates) == {"refused", "absent", "ended", "ended by force"}
 
 
 def _live_all(account: Account, bundle: Path, seeds: Iterable[int]) -> list[str]:
@@ -78,7 +81,7 @@ def _live_one(account: Account, bundle: Path, seed: int) -> str:
     if session.started_at is not None:
         assert end.started <= session.started_at, f"seed {seed}"
         assert end.ended >= int(session.ended_at) - SLACK_SECONDS, f"seed {seed}"
-    return "ended"
+    return "ended by force" if session.status == "CANCEL_ACKNOWLEDGED" else "ended"
 
 
 def _launch(account: Account, wanted: LaunchRequest) -> bool:
@@ -107,3 +110,20 @@ def _live_to_the_end(account: Account, key: str, draw: random.Random) -> Any:
             pass
         account.patience.wait(0.005)
     pytest.fail(f"{key} was never seen to end")
+
+
+@pytest.mark.parametrize("tries", [1, 3])
+def test_a_failing_find_is_as_many_calls_as_the_pool_allows_and_no_more(account: Account, tries: int) -> None:
+    """Reads are repeated in one place: two of them, each with tries of its own, made nine calls of three."""
+    calls: list[str] = []
+
+    def fail(call: str) -> Fault:
+        calls.append(call)
+        return Fault.SERVER_ERROR
+
+    platform = wrap(account.adapter(tries=str(tries)), "kaggle", stopwatch=lambda: 0.0, note=lambda event, fields: None)
+    account.place.faults.draw = fail
+    with pytest.raises(Unreachable):
+        platform.find(["uff-ufm-0001"], account.now())
+    assert len(calls) == tries
+    assert len(set(calls)) == 1

@@ -11,6 +11,7 @@ import jobs
 from platforms.artifacts.base import BlobStore
 from platforms.base import Misconfigured, Refused, SessionState, Unreachable
 from platforms.registry import PlatformContext, load
+from tests.lab.patience import until
 
 Account = Any
 
@@ -32,13 +33,13 @@ def test_lists_are_read_to_their_end_whoever_decides_on_pages(
     """The oldest of many kernels and datasets is on the last page."""
     account = account_at(page_max=20, pages_by_token=by_token)
     client = account.adapter()._client
-    token = client.upload(Path(__file__), "file.bin", 5)
+    token = client.datasets.upload(Path(__file__), "file.bin", 5)
     for number in range(45):
         body = {"newTitle": f"kernel {number:04d}", "slug": "alice/x", "kernelExecutionType": "QUICK_SAVE"}
         account.place.push(body)
-        assert client.create_dataset(f"dataset-{number}", f"dataset {number}", [token]) == ""
+        assert client.datasets.create(f"dataset-{number}", f"dataset {number}", [token]) == ""
     assert sorted(slug for slug, _ in client.kernels()) == [f"kernel-{number:04d}" for number in range(45)]
-    assert len(set(client.own_datasets())) == 45
+    assert len(set(client.datasets.own())) == 45
 
 
 def test_a_kernel_that_is_not_shown_at_once_is_not_taken_for_deleted(account_at: Callable[..., Account]) -> None:
@@ -69,7 +70,7 @@ def test_the_name_of_a_deleted_dataset_is_not_used_again_though_nobody_tells(
             daemon.launch(account.request("uff-ufm-0002", "finish"), account.now())
         daemon = account.adapter("lost")
     daemon.launch(account.request("uff-ufm-0002", "finish"), account.now())
-    assert [name[-2:] for name in account.place.shelf.datasets] == ["-0", "-1"]
+    assert [name[-2:] for name in account.place.storage.datasets] == ["-0", "-1"]
 
 
 def test_what_the_place_says_of_itself_is_shown_as_one_short_line(account: Account) -> None:
@@ -120,12 +121,15 @@ def test_a_session_that_reaches_no_store_is_served_by_relay_from_any_store(
     with pytest.raises(Misconfigured, match="cannot be read from here"):
         opened("without", None).launch(request, account.now())
     platform = opened("with", lambda: account.store)
-    assert not platform.capabilities.heeds_stop_flag
+    assert not platform.capabilities.sees_stop_flag
     platform.launch(request, account.now())
     (source,) = [version.body["text"] for kernel in account.place.kernels.values() for version in kernel.versions]
     assert "canary" not in source
-    while platform.find([request.key], account.now())[request.key].state is not SessionState.ENDED:
-        account.patience.wait(0.05)
+    until(
+        lambda: platform.find([request.key], account.now())[request.key].state is SessionState.ENDED,
+        "the end",
+        every=0.01,
+    )
     platform.collect("uff-ufm-0001", account.store, account.now())
     assert account.result("uff-ufm-0001")["checkpoint_step"] == 100
     assert "data ['train.bin']\n" in b"".join(platform.logs("uff-ufm-0001", 0, 1 << 20)).decode()

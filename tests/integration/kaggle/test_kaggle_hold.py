@@ -12,52 +12,21 @@ import pytest
 import structlog
 
 from jobs.spec import JobSpec
-from scheduler.app import load_app
-from scheduler.core.plan import Placement, Plan, Seat
+from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.run import Running
-from scheduler.service import queue
-from scheduler.service.cycle import Cycle
+from scheduler.service.cycle.cycle import Cycle
+from scheduler.service.requests import queue
 from scheduler.store import lease, runs
-from scheduler.store.engine import open_database
+from tests.lab.patience import until
 
 Account = Any
-SETTINGS = """
-state_dir = "{state}"
-
-[artifacts]
-kind = "directory"
-root = "{store}"
-
-[clock]
-epoch = {epoch}
-origin = {origin}
-scale = {scale}
-
-[[pools]]
-name = "kaggle"
-platform = "kaggle"
-session_cap = "12h"
-stop_margin = "30s"
-options = {{ emulator = "{address}", credentials = "{key}", idle_milliseconds = "100" }}
-"""
 
 
 @pytest.fixture
 def held(account_at: Callable[..., Account], tmp_path: Path) -> Iterator[Callable[[int, int], str]]:
     """Runs a job for some scheduled seconds of its session, holds it, and returns what the person is told."""
     account = account_at(scale=60.0, lets_kernels_in=False)
-    clock = account.clock.payload_clock()
-    text = SETTINGS.format(
-        state=tmp_path / "state",
-        store=tmp_path / "store",
-        address=account.server.address,
-        key=account.folder / "kaggle.json",
-        **clock,
-    )
-    (tmp_path / "settings.toml").write_text(text)
-    app = load_app(tmp_path / "settings.toml", {})
-    app.settings.state_dir.mkdir()
-    open_database(app.database_url, create=True).close()
+    app = account.app(tmp_path)
 
     def run(session_seconds: int, trained_seconds: int) -> str:
         spec = JobSpec("ufm", "manager", ("{python}", "-c", "import signal; signal.pause()"), 100, 1_000.0)
@@ -65,23 +34,27 @@ def held(account_at: Callable[..., Account], tmp_path: Path) -> Iterator[Callabl
         taken = lease.acquire(app.database, "test", 600)
         assert taken is not None
         now = account.now()
-        seats = (Placement("kaggle", now, now + session_seconds, (Seat("ufm", 1, 1),)),)
-        plans = iter([Plan(now, seats, ())])
+        planned_lanes = (Placement("kaggle", now, now + session_seconds, (PlannedLane("ufm", 1, 1),)),)
+        plans = iter([Plan(now, planned_lanes, ())])
         ports = replace(
             app.ports(structlog.get_logger(), taken.epoch),
             plan=lambda snapshot, _: next(plans, Plan(now, (), ())),
             data_prefix=lambda _: "",
         )
         cycle = Cycle(ports)
-        for _ in range(500):
+
+        def runs_there() -> bool:
             cycle.run()
             with app.database.read() as tx:
                 (live,) = runs.live(tx)
-            if isinstance(live.state, Running) and account.place.sessions()[0].started_at is not None:
-                break
-            account.patience.wait(0.01)
-        while account.clock.now() < account.place.sessions()[0].started_at + trained_seconds:
-            account.patience.wait(0.05)
+            return isinstance(live.state, Running) and account.place.sessions()[0].started_at is not None
+
+        until(runs_there, "a session that runs")
+        until(
+            lambda: account.clock.now() >= account.place.sessions()[0].started_at + trained_seconds,
+            "the time to pass",
+            every=0.01,
+        )
         command = [
             sys.executable,
             "-m",

@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 
 from platforms.base import Refused, SessionState
-from platforms.emulators.kaggle.rules import Fault
-from platforms.kaggle import library, outputs, tail
-from platforms.kaggle.bootstrap import _PRINTED_BYTES_MAX
+from platforms.emulators.faults import Fault
+from platforms.kaggle.api import library
+from platforms.kaggle.kernel.bootstrap import _PRINTED_BYTES_MAX
+from platforms.kaggle.session import outputs, tail
+from tests.lab.patience import until
 
 Account = Any
 KEY = "uff-ufm-0001"
@@ -114,8 +116,7 @@ def test_a_log_larger_than_an_answer_may_be_ends_the_session_all_the_same(
 ) -> None:
     """A payload that goes around the bootstrap can hide its own result, and nothing else."""
     account.adapter().launch(account.request(KEY, "wait"), account.now())
-    while "resumed from" not in account.output(KEY):
-        account.patience.wait(0.01)
+    until(lambda: "resumed from" in account.output(KEY), "resumed from to be printed")
     monkeypatch.setattr(library, "_ANSWER_BYTES_MAX", 300)
     session = account.place.sessions()[0]
     session._say("stdout", "y" * 1_000)
@@ -132,8 +133,7 @@ def test_a_live_log_is_cut_like_a_finished_one(account: Account, monkeypatch: py
     monkeypatch.setattr(tail, "_KEPT_BYTES", 2_000)
     flood = "print(*range(2_000), sep='\\n', flush=True); import signal; signal.pause()"
     account.adapter().launch(account.request(KEY, "wait", command=["{python}", "-c", flood]), account.now())
-    while "is dropped" not in account.output(KEY):
-        account.patience.wait(0.01)
+    until(lambda: "is dropped" in account.output(KEY), "is dropped to be printed")
     live = account.output(KEY)
     assert len(live) < 2_100
     account.adapter().stop(KEY, account.now(), force=True)

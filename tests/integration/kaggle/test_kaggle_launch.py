@@ -9,9 +9,10 @@ from typing import Any
 import pytest
 
 from platforms.base import Misconfigured, Observed, PlatformError, Refused, SessionState, Unreachable
-from platforms.emulators.kaggle.rules import Fault
-from platforms.kaggle.records import Records
-from platforms.kaggle.wire import Wire
+from platforms.emulators.faults import Fault
+from platforms.kaggle.api.wire import Wire
+from platforms.kaggle.session.records import Records
+from tests.lab.patience import until_state
 
 Account = Any
 KEY = "uff-ufm-0001"
@@ -73,7 +74,7 @@ def test_a_session_without_its_inputs_is_ended_at_once_and_paid(
     account: Account, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Kaggle runs it all the same: it must not train from nothing."""
-    monkeypatch.setattr(account.place.shelf, "attach", lambda source, target: False)
+    monkeypatch.setattr(account.place.storage, "attach", lambda source, target: False)
     ended = account.adapter().launch(account.request(KEY, "finish"), account.now())
     assert (ended.state, ended.ended) == (SessionState.ENDED, ended.started)
     assert "inputs not attached: alice/uff-code-" in ended.detail
@@ -142,7 +143,7 @@ def test_a_launch_is_found_by_its_name_when_our_records_are_lost(account: Accoun
 def test_a_read_waits_as_long_as_it_is_asked_to(account: Account, monkeypatch: pytest.MonkeyPatch) -> None:
     waits: list[float] = []
     platform = account.adapter(pause_milliseconds="200")
-    monkeypatch.setattr(platform._client._patience, "wait", waits.append)
+    monkeypatch.setattr(platform._client._caller.patience, "wait", waits.append)
     account.place.faults.add("GetAcceleratorQuotaStatistics", Fault.THROTTLED_LATER, Fault.THROTTLED)
     assert platform.read_quota(account.now())
     assert waits == [1.0, 0.4]
@@ -200,14 +201,13 @@ def test_killed_at_any_step_a_launch_never_starts_twice(account: Account, monkey
 
 
 def _resolve(account: Account, key: str) -> Observed:
-    for _ in range(1000):
+    def find() -> Observed:
         found: Observed | None = account.adapter().find([key], account.now()).get(key)
         if found is None:
             found = account.adapter().find([key], account.now() + FAR)[key]
-        if found.state in {SessionState.ENDED, SessionState.ABSENT}:
-            return found
-        account.patience.wait(0.01)
-    raise AssertionError(f"{key} never ended")
+        return found
+
+    return until_state(find, SessionState.ENDED, SessionState.ABSENT)
 
 
 def _die_at(patch: pytest.MonkeyPatch, moment: int) -> None:

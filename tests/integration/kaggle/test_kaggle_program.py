@@ -1,18 +1,20 @@
 """The emulator as a program of its own."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from platforms.emulators.kaggle.leftovers import _kernels
-from platforms.kaggle.client import Client, Push
-from platforms.kaggle.credentials import Credentials
-from platforms.kaggle.wire import Endpoint, Wire
+from platforms.emulators.leftovers import _kernels
+from platforms.kaggle.api.client import Client, Push
+from platforms.kaggle.api.credentials import Credentials
+from platforms.kaggle.api.wire import Endpoint, Wire
+from tests.lab.patience import until
 
 Start = Callable[..., tuple["subprocess.Popen[str]", Client]]
 
@@ -40,21 +42,26 @@ def start(tmp_path: Path) -> Iterator[Start]:
     for process in started:
         with process:
             process.kill()
+    for pid in _kernels(
+        tmp_path / "place"
+    ):  # those of an emulator that was killed, where a test failed before their end
+        os.kill(pid, signal.SIGKILL)
 
 
 def push(client: Client, source: str = "import signal; print('up', flush=True); signal.pause()") -> None:
     pushed = client.push(Push("the-kernel", "the kernel", source, (), "NvidiaTeslaT4", 43_200, internet=False), 5)
     assert pushed.error == ""
-    until(client, ("RUNNING", ""))
+    becomes(client, ("RUNNING", ""))
 
 
-def until(client: Client, wanted: tuple[str, str]) -> None:
-    patience = threading.Event()
-    for _ in range(1000):
-        if client.status("the-kernel") == wanted:
-            return
-        patience.wait(0.01)
-    pytest.fail(f"the kernel never became {wanted}, but {client.status('the-kernel')}")
+def waiting_for(gate: Path) -> str:
+    """Return the source of a kernel that goes on when somebody has written into the pipe ``gate``, which is made."""
+    os.mkfifo(gate)
+    return LONG.replace("GO", str(gate))
+
+
+def becomes(client: Client, wanted: tuple[str, str]) -> None:
+    until(lambda: client.status("the-kernel") == wanted, f"the kernel to become {wanted}")
 
 
 def test_it_ends_with_its_input_and_takes_its_kernels_along(start: Start, tmp_path: Path) -> None:
@@ -68,10 +75,9 @@ def test_it_ends_with_its_input_and_takes_its_kernels_along(start: Start, tmp_pa
 
 CLOCK = ("--epoch", "2026-11-21T00:00:00Z", "--origin", "1795219200")
 LONG = """
-import pathlib, time
+import pathlib
 print("up", flush=True)
-while not pathlib.Path("GO").exists():
-    time.sleep(0.01)
+pathlib.Path("GO").read_text()  # a pipe: returns once somebody has opened and closed it
 pathlib.Path("result.txt").write_text("done")
 print("over", flush=True)
 """
@@ -80,11 +86,13 @@ print("over", flush=True)
 def test_killed_and_started_again_it_goes_on_with_account_sessions_and_bill(start: Start, tmp_path: Path) -> None:
     """As the real place would: the kernel never notices, what it prints meanwhile is there, and it is billed on."""
     process, client = start(*CLOCK)
-    push(client, LONG.replace("GO", str(tmp_path / "go")))
+    push(client, waiting_for(tmp_path / "go"))
     began, billed = client.last_run("the-kernel"), client.gpu_week().used_seconds
     (tmp_path / "file").write_bytes(b"content")
-    token = client.upload(tmp_path / "file", "file.bin", 5)
-    assert client.create_dataset("some-data", "some data", [token]) == ""
+    token = client.datasets.upload(tmp_path / "file", "file.bin", 5)
+    assert client.datasets.create("some-data", "some data", [token]) == ""
+    journals = (tmp_path / "place").rglob
+    until(lambda: any("up" in file.read_text() for file in journals("journal")), "the kernel's first line written down")
     process.kill()
     process.wait()
     (pid, *_) = _kernels(tmp_path / "place")
@@ -94,9 +102,9 @@ def test_killed_and_started_again_it_goes_on_with_account_sessions_and_bill(star
     assert client.status("the-kernel") == ("RUNNING", "")
     assert client.last_run("the-kernel") == began
     assert client.gpu_week().used_seconds >= billed
-    assert "already in use" in client.create_dataset("some-data", "some data", [token])
-    (tmp_path / "go").touch()
-    until(client, ("COMPLETE", ""))
+    assert "already in use" in client.datasets.create("some-data", "some data", [token])
+    (tmp_path / "go").write_text("")
+    becomes(client, ("COMPLETE", ""))
     output = client.output("the-kernel", "")
     assert output is not None
     assert [name for name, _ in output.files] == ["result.txt"]
@@ -106,17 +114,13 @@ def test_killed_and_started_again_it_goes_on_with_account_sessions_and_bill(star
 
 def test_what_ended_while_it_was_away_is_known_after(start: Start, tmp_path: Path) -> None:
     process, client = start(*CLOCK)
-    push(client, LONG.replace("GO", str(tmp_path / "go")))
+    push(client, waiting_for(tmp_path / "go"))
     process.kill()
     process.wait()
-    (tmp_path / "go").touch()
-    patience = threading.Event()
-    for _ in range(500):
-        if not _kernels(tmp_path / "place"):
-            break
-        patience.wait(0.01)
+    (tmp_path / "go").write_text("")
+    until(lambda: not _kernels(tmp_path / "place"), "the end of the kernels")
     _, client = start(*CLOCK)
-    until(client, ("COMPLETE", ""))
+    becomes(client, ("COMPLETE", ""))
     output = client.output("the-kernel", "")
     assert output is not None
     assert [name for name, _ in output.files] == ["result.txt"]
@@ -124,7 +128,7 @@ def test_what_ended_while_it_was_away_is_known_after(start: Start, tmp_path: Pat
 
 def test_a_session_that_went_on_is_cancelled_like_any_other(start: Start, tmp_path: Path) -> None:
     process, client = start(*CLOCK)
-    push(client, LONG.replace("GO", str(tmp_path / "go")))
+    push(client, waiting_for(tmp_path / "go"))
     process.kill()
     process.wait()
     _, client = start(*CLOCK)
@@ -135,7 +139,7 @@ def test_a_session_that_went_on_is_cancelled_like_any_other(start: Start, tmp_pa
 def test_on_another_clock_it_begins_anew_and_ends_the_kernels_that_went_on(start: Start, tmp_path: Path) -> None:
     """They would publish beside the sessions that take their place."""
     process, client = start(*CLOCK)
-    push(client, LONG.replace("GO", str(tmp_path / "go")))
+    push(client, waiting_for(tmp_path / "go"))
     process.kill()
     process.wait()
     assert _kernels(tmp_path / "place") != []

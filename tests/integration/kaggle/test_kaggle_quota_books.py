@@ -8,18 +8,18 @@ import pytest
 
 from jobs.spec import JobSpec
 from platforms.base import LaunchRequest, Observed, QuotaReading, SessionState, StopChannel
-from platforms.fake import FakeCloud, FakePlatform
 from scheduler.core.ledger import EntryKind, LedgerEntry, seconds_within
-from scheduler.core.plan import Placement, Seat
+from scheduler.core.plan import Placement, PlannedLane
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota
 from scheduler.core.run import Ended, Lane, Outcome, Run, Running, Stopping
 from scheduler.core.window import WEEK, Calendar, Window
-from scheduler.service.housekeeping import find_strays
-from scheduler.service.ports import Ports
-from scheduler.service.quota_books import SETTLED_SECONDS, audit, close_books, launchable, read_books
+from scheduler.service.outside.ports import Ports
+from scheduler.service.quota.audit import SETTLED_SECONDS, audit, close_books, launchable, read_books
+from scheduler.service.upkeep.housekeeping import find_orphans
 from scheduler.store import events, jobs, ledger, limits, runs
 from scheduler.store.engine import Database
+from tests.lab.fake import FakeCloud, FakePlatform
 
 START = 1_763_769_600 - 86_400 * 7  # a Saturday 00:00 UTC
 NOW = START + 100_000
@@ -102,7 +102,7 @@ def test_a_week_that_is_not_the_declared_one_still_leaves_what_it_leaves(ports: 
 
 
 @pytest.mark.parametrize(
-    ("reported", "deadline", "heeds", "stops"),
+    ("reported", "deadline", "stop_channel", "stops"),
     [
         (99_400, NOW + 20_000, StopChannel.STORE, True),
         (99_000, NOW + 20_000, StopChannel.STORE, False),  # there is time until the next look
@@ -116,7 +116,7 @@ def test_sessions_are_asked_to_save_before_others_have_used_the_quota_up(
     monkeypatch: pytest.MonkeyPatch,
     reported: int,
     deadline: int,
-    heeds: StopChannel,
+    stop_channel: StopChannel,
     stops: bool,
 ) -> None:
     """Kaggle may cut off what runs when the week is used up, and throws away what such a session would have left."""
@@ -125,7 +125,7 @@ def test_sessions_are_asked_to_save_before_others_have_used_the_quota_up(
     with ports.write() as tx:
         jobs.add(tx, JobSpec("ufm", "main", ("true",), 100, 10.0), NOW)
         runs.insert(tx, run, NOW)
-    seen = Observed(run.key, SessionState.RUNNING, "ufm/v1", NOW - 4_000, heeds=heeds)
+    seen = Observed(run.key, SessionState.RUNNING, "ufm/v1", NOW - 4_000, stop_channel=stop_channel)
     monkeypatch.setattr(ports.platforms["kaggle"], "find", lambda _keys, _now: {run.key: seen})
     cloud.quota = [reading(reported)]
     read_books(ports, ["kaggle"])
@@ -190,7 +190,7 @@ def test_use_that_no_run_explains_raises_the_alarm(ports: Ports, cloud: FakeClou
 def test_without_an_answer_nothing_is_launched_and_the_pool_is_closed_until_there_is_one(
     ports: Ports, cloud: FakeCloud
 ) -> None:
-    due = [Placement("kaggle", NOW, NOW + 3_600, (Seat("ufm", 1, 100),))]
+    due = [Placement("kaggle", NOW, NOW + 3_600, (PlannedLane("ufm", 1, 100),))]
     cloud.outage = {"read_quota"}
     assert launchable(ports, due) == []
     with ports.database.read() as tx:
@@ -229,17 +229,48 @@ def test_a_place_without_books_is_never_asked(database: Database, ports: Ports, 
     assert read_books(ports, ["kaggle", "gone"]) == {"kaggle", "gone"}
 
 
-def test_a_live_session_that_no_run_names_raises_the_alarm_until_it_has_ended(ports: Ports, cloud: FakeCloud) -> None:
+def test_a_live_session_that_no_run_names_raises_the_alarm_until_it_has_ended(
+    ports: Ports, cloud: FakeCloud, hand_clock: Any
+) -> None:
     """As after a restored backup: it is told, and left alone."""
     request = LaunchRequest("uff-ufm-0009", "kaggle", 1, NOW + 3_600, {}, "", {})
     FakePlatform(cloud).launch(request, NOW)
-    find_strays(ports, NOW + 60)
+    find_orphans(ports, NOW + 60)
     with ports.database.read() as tx:
-        (alarm,) = events.tail(tx, kinds=["session.stray"])
+        (alarm,) = events.tail(tx, kinds=["session.orphan"])
     assert (alarm.subject, alarm.data["pool"]) == ("uff-ufm-0009", "kaggle")
-    cloud.outage = {"strays"}
-    find_strays(ports, NOW + 120)  # no answer is no alarm, and no crash
+    cloud.outage = {"orphans"}
+    find_orphans(ports, NOW + 120)  # no answer is no alarm, and no crash
     cloud.outage = set()
-    find_strays(ports, NOW + 3_600)
+    hand_clock.present = NOW + 3_600
+    find_orphans(ports, NOW + 3_600)
     with ports.database.read() as tx:
-        assert len(events.tail(tx, kinds=["session.stray"])) == 1
+        assert len(events.tail(tx, kinds=["session.orphan"])) == 1
+
+
+@pytest.mark.parametrize(
+    ("scale", "extra", "said"),
+    [
+        (1.0, 900, "quota.adjusted"),
+        (1.0, 901, "quota.orphan_suspected"),
+        (600.0, 2_400, "quota.adjusted"),  # four real seconds
+        (600.0, 2_401, "quota.orphan_suspected"),
+    ],
+)
+def test_an_alarm_waits_for_more_than_answers_take_by_any_clock(
+    ports: Ports,
+    cloud: FakeCloud,
+    hand_clock: Any,
+    monkeypatch: pytest.MonkeyPatch,
+    scale: float,
+    extra: int,
+    said: str,
+) -> None:
+    """A rehearsal's clock may do a week in minutes: what a poll takes is hours by it, and nobody's use."""
+    monkeypatch.setattr(type(hand_clock), "wall_seconds", lambda _, scheduled: scheduled / scale)
+    charge(ports, NOW - 50_000, NOW - 46_400)
+    cloud.quota = [reading(3_600 + extra)]
+    read_books(ports, ["kaggle"])
+    with ports.database.read() as tx:
+        kinds = [each.kind for each in events.tail(tx, subject="kaggle") if each.kind.startswith("quota.")]
+    assert kinds == [said]

@@ -12,13 +12,14 @@ from typing import Any
 
 import pytest
 
-from scheduler.cli.stand_in_kaggle import stand_in
 from scheduler.clock import real_now
 from scheduler.core.ledger import seconds_within
 from scheduler.core.window import Window
-from scheduler.service.rehearsal import RehearsalError
+from scheduler.rehearsal.folder import RehearsalError
+from scheduler.rehearsal.stand_in_kaggle import stand_in
 from scheduler.store import ledger
 from scheduler.store.engine import open_database
+from tests.lab.patience import PATIENCE_SECONDS, slowness
 
 Account = Any
 
@@ -51,13 +52,14 @@ def test_a_rehearsal_runs_on_a_server_that_is_only_an_address(
     account_at: Callable[..., Account], tmp_path: Path
 ) -> None:
     """Sessions run there by relay, checkpoints come home, and the charge is what the server bills."""
-    account = account_at(scale=1800.0)
+    scale = round(1_800 / slowness())
+    account = account_at(scale=float(scale))
     (tmp_path / "text").mkdir()
     for number in range(40):
         words = f"The federation of node {number} shares its load and balances content formats. " * 20
         (tmp_path / "text" / f"{number}.txt").write_text(words)
     (tmp_path / "settings.toml").write_text(SETTINGS.format(text=tmp_path / "text"))
-    epoch = account.clock.payload_clock()["epoch"] + (real_now() - account.clock.payload_clock()["origin"]) * 1800
+    epoch = account.clock.payload_clock()["epoch"] + (real_now() - account.clock.payload_clock()["origin"]) * scale
     environment = {
         "PATH": os.environ["PATH"],
         "HOME": str(tmp_path),
@@ -65,13 +67,13 @@ def test_a_rehearsal_runs_on_a_server_that_is_only_an_address(
         "KAGGLE_KEY": account.place.key,
     }
     command = [sys.executable, "-m", "scheduler", "--config", str(tmp_path / "settings.toml"), "--json", "rehearse"]
-    figures = ["--out", str(tmp_path / "week"), "--hours", "8", "--scale", "1800", "--epoch", _instant(epoch)]
+    figures = ["--out", str(tmp_path / "week"), "--hours", "8", "--scale", str(scale), "--epoch", _instant(epoch)]
     done = subprocess.run(
         [*command, *figures, "--kaggle-proxy", account.server.address],
         env=environment,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=2 * PATIENCE_SECONDS,
         check=False,
     )
     assert done.returncode == 0, done.stderr

@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from platforms.base import Observed, SessionState, StopChannel
-from platforms.emulators.kaggle.rules import Fault
+from platforms.emulators.faults import Fault
+from tests.lab.patience import until, until_state
 
 Account = Any
 KEY = "uff-ufm-0001"
@@ -14,21 +15,16 @@ KEY = "uff-ufm-0001"
 
 def until_heeds(account: Account, channel: StopChannel) -> Observed:
     adapter = account.adapter()
-    seen: Observed | None = None
-    for _ in range(1000):
+
+    def heeding() -> Observed | None:
         seen = adapter.find([KEY], account.now()).get(KEY)
-        if seen is not None and seen.state is SessionState.RUNNING and seen.heeds is channel:
-            return seen
-        account.patience.wait(0.01)
-    raise AssertionError(f"{KEY} never heeded {channel}, but {seen}")
+        return seen if seen is not None and seen.stop_channel is channel else None
+
+    return until_state(heeding, SessionState.RUNNING)
 
 
 def until_trains(account: Account) -> None:
-    for _ in range(1000):
-        if "resumed from" in account.output(KEY):
-            return
-        account.patience.wait(0.01)
-    raise AssertionError("it never began to train")
+    account.until_said(KEY, "resumed from")
 
 
 def calls(account: Account) -> list[str]:
@@ -50,7 +46,7 @@ def test_a_relay_session_that_reaches_kaggle_saves_when_it_is_asked_to(account: 
     signs = [body for call, body in account.server.requests if call == "CreateDataset" and "-stop-" in body["slug"]]
     assert len(signs) == 1
     assert account.adapter().sweep([KEY], account.now() + 8 * 86_400) == [KEY]
-    assert all(dataset.deleted for dataset in account.place.shelf.datasets.values())
+    assert all(dataset.deleted for dataset in account.place.storage.datasets.values())
 
 
 @pytest.mark.parametrize(("rules", "settings"), [({"lets_kernels_in": False}, {}), ({}, {"internet": "off"})])
@@ -60,17 +56,17 @@ def test_a_relay_session_that_cannot_be_asked_says_so(
     account = account_at(**rules)
     account.adapter(**settings).launch(account.request(KEY, "wait"), account.now())
     until_trains(account)
-    assert until_heeds(account, StopChannel.NONE).heeds is StopChannel.NONE
+    assert until_heeds(account, StopChannel.NONE).stop_channel is StopChannel.NONE
     account.adapter().stop(KEY, account.now(), force=False)
-    assert not [slug for slug in account.place.shelf.datasets if "-stop-" in slug]
+    assert not [slug for slug in account.place.storage.datasets if "-stop-" in slug]
     assert account.place.sessions()[0].live
 
 
 def test_what_the_pool_cannot_ask_is_known_before_any_session_runs(account: Account) -> None:
-    assert not account.adapter(checkpoints="relay", store_kind="directory").capabilities.heeds_stop_flag
-    assert not account.adapter(store_kind="directory").capabilities.heeds_stop_flag
-    assert account.adapter(checkpoints="direct", store_kind="directory").capabilities.heeds_stop_flag
-    assert account.adapter(store_kind="s3").capabilities.heeds_stop_flag
+    assert not account.adapter(checkpoints="relay", store_kind="directory").capabilities.sees_stop_flag
+    assert not account.adapter(store_kind="directory").capabilities.sees_stop_flag
+    assert account.adapter(checkpoints="direct", store_kind="directory").capabilities.sees_stop_flag
+    assert account.adapter(store_kind="s3").capabilities.sees_stop_flag
 
 
 def test_what_a_trainer_prints_is_no_word_of_the_sessions(account: Account) -> None:
@@ -79,19 +75,20 @@ def test_what_a_trainer_prints_is_no_word_of_the_sessions(account: Account) -> N
     command = ["{python}", "-c", f"print({forged!r}, flush=True); import signal; signal.pause()"]
     account.adapter().launch(account.request(KEY, "wait", command=command), account.now())
     account.until(KEY, SessionState.RUNNING)
-    while "__uff-scheduler__" not in account.output(KEY):
-        account.patience.wait(0.01)
+    until(lambda: "__uff-scheduler__" in account.output(KEY), "__uff-scheduler__ to be printed")
     account.adapter().stop(KEY, account.now(), force=True)
     account.until(KEY, SessionState.ENDED)
     (cancelled,) = [body for call, body in account.server.requests if call == "CancelKernelSession"]
     assert cancelled == {"kernelSessionId": account.place.sessions()[0].terms.session_id}
 
 
-@pytest.mark.parametrize("fault", [Fault.SERVER_ERROR, Fault.ERROR_AFTER_COMMIT])
+@pytest.mark.parametrize(
+    ("fault", "refusals"), [(Fault.SERVER_ERROR, 1), (Fault.ERROR_AFTER_COMMIT, 1), (Fault.EMPTY, 0)]
+)
 def test_a_cancel_whose_answer_is_lost_is_made_again_and_then_the_kernel_is_deleted(
-    account: Account, fault: Fault
+    account: Account, fault: Fault, refusals: int
 ) -> None:
-    """The call is never believed: only the next look confirms it."""
+    """The call is never believed: only the next look confirms it. An empty object is what a good one answers, too."""
     account.adapter().launch(account.request(KEY, "wait"), account.now())
     until_trains(account)
     account.place.faults.always["CancelKernelSession"] = fault
@@ -106,8 +103,17 @@ def test_a_cancel_whose_answer_is_lost_is_made_again_and_then_the_kernel_is_dele
         found = account.adapter().find([KEY], now).get(KEY)
         if found is not None and found.state is SessionState.ENDED:
             break
-    assert refused == 1
+    assert refused == refusals
     assert not account.place.sessions()[0].live
+    assert account.until(KEY, SessionState.ENDED).state is SessionState.ENDED
+
+
+def test_a_session_is_ended_by_force_though_the_books_cannot_be_read(account: Account) -> None:
+    """What it costs goes on while nobody can tell what is used."""
+    account.adapter().launch(account.request(KEY, "wait"), account.now())
+    until_trains(account)
+    account.place.faults.always["GetAcceleratorQuotaStatistics"] = Fault.EMPTY
+    account.adapter(tries="1").stop(KEY, account.now(), force=True)
     assert account.until(KEY, SessionState.ENDED).state is SessionState.ENDED
 
 

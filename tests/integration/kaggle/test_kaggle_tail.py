@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from platforms.base import SessionState, Unreachable
-from platforms.emulators.kaggle.rules import Fault
+from platforms.emulators.faults import Fault
+from tests.lab.patience import until, until_state
 
 Account = Any
 KEY = "uff-ufm-0001"
@@ -55,13 +56,15 @@ def test_a_session_is_followed_line_by_line_whoever_reads(
     account = account_at(stream_idle_wall_seconds=cut_wall_seconds)
     counting(account)
     seen = bytearray()
-    for _ in range(3_000):
+
+    def look() -> bool:
+        nonlocal seen
         adapter = account.adapter()
         ended = adapter.find([KEY], account.now())[KEY].state is SessionState.ENDED
         seen += b"".join(adapter.logs(KEY, len(seen), 1 << 20))
-        if ended:
-            break
-        account.patience.wait(0.01)
+        return ended
+
+    until(look, "the end")
     assert lines_of(bytes(seen)) == WANTED
     assert lines_of(b"".join(account.adapter().logs(KEY, 0, 1 << 20))) == WANTED
 
@@ -71,8 +74,7 @@ def test_a_restarted_daemon_goes_on_where_the_file_ends(account: Account) -> Non
     counting(account)
     account.until(KEY, SessionState.RUNNING)
     live = account.folder / "state" / "launches" / f"{KEY}.live"
-    while b"line 5\n" not in b"".join(account.adapter().logs(KEY, 0, 1 << 20)):
-        account.patience.wait(0.01)
+    until(lambda: b"line 5\n" in b"".join(account.adapter().logs(KEY, 0, 1 << 20)), "line 5 to be printed")
     account.until(KEY, SessionState.ENDED)
     whole = b"".join(account.adapter().logs(KEY, 0, 1 << 20))
     for cut in (0, 1, len(whole) // 2, len(whole) - 3):
@@ -88,9 +90,7 @@ def test_a_stream_that_hangs_keeps_nobody_waiting_and_one_thread_busy(account: A
     account.place.faults.always["LogStream"] = Fault.HANG
     adapter = account.adapter()
     before, asked = readers(), streams(account)
-    for _ in range(1000):
-        if adapter.find([KEY], account.now())[KEY].state is SessionState.RUNNING:
-            break
+    until_state(lambda: adapter.find([KEY], account.now())[KEY], SessionState.RUNNING)
     for _ in range(50):
         assert adapter.find([KEY], account.now())[KEY].state is SessionState.RUNNING
     assert readers() - before <= 1
@@ -100,8 +100,7 @@ def test_a_stream_that_hangs_keeps_nobody_waiting_and_one_thread_busy(account: A
 
 def test_throttled_readers_rest_and_are_not_hurried(account: Account) -> None:
     account.adapter().launch(account.request(KEY, "wait"), account.now())
-    while account.place.sessions()[0].started_at is None:
-        account.patience.wait(0.01)
+    until(lambda: account.place.sessions()[0].started_at is not None, "a session that runs")
     adapter, asked = account.adapter(), []
 
     def draw(call: str) -> Fault | None:
@@ -133,8 +132,7 @@ def test_a_log_that_is_published_late_is_fetched_when_it_is_there(
 ) -> None:
     """Just after the end it may be empty; until then what was streamed is shown."""
     counting(account)
-    while not lines_of(b"".join(account.adapter().logs(KEY, 0, 1 << 20))):
-        account.patience.wait(0.01)
+    until(lambda: lines_of(b"".join(account.adapter().logs(KEY, 0, 1 << 20))), "a line")
     with monkeypatch.context() as patch:
         honest = account.server.calls.table["kernels.KernelsApiService/ListKernelSessionOutput"]
         late = {**account.server.calls.table}
@@ -147,8 +145,7 @@ def test_a_log_that_is_published_late_is_fetched_when_it_is_there(
 
 def test_without_an_answer_a_log_that_was_never_read_is_not_empty_but_unknown(account: Account) -> None:
     account.adapter().launch(account.request(KEY, "wait"), account.now())
-    while account.place.sessions()[0].started_at is None:
-        account.patience.wait(0.01)
+    until(lambda: account.place.sessions()[0].started_at is not None, "a session that runs")
     account.place.faults.always["*"] = Fault.SERVER_ERROR
     with pytest.raises(Unreachable):
         list(account.adapter().logs(KEY, 0, 100))

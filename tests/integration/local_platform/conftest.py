@@ -17,6 +17,7 @@ from platforms.local.processes import MARK, start_ticks
 from platforms.local.spawn import RUNNER_VARIABLE
 from platforms.registry import PlatformContext, load
 from scheduler.clock import ScaledClock, system_clock
+from tests.lab.patience import until
 
 # Does what the launch document says, in order.
 AGENT = """
@@ -100,12 +101,7 @@ class Machine:
     @staticmethod
     def until(condition: Callable[[], bool]) -> None:
         """Wait, within reason, for something that no descriptor announces."""
-        patience = threading.Event()
-        for _ in range(1000):
-            if condition():
-                return
-            patience.wait(0.01)
-        raise AssertionError("it never came to that")
+        until(condition, "what the test waits for", every=0.01)
 
     def processes(self, key: str = "one") -> set[int]:
         """Agents and their descendants, by their environment; keepers are not among them."""

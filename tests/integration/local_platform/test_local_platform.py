@@ -14,7 +14,7 @@ import pytest
 
 from platforms.base import Refused, SessionState
 from platforms.local.processes import MARK, start_ticks
-from scheduler.clock import starting_now
+from tests.lab.clocks import starting_now
 
 Machine = Any  # see conftest.py
 
@@ -146,7 +146,7 @@ def test_a_session_is_over_only_when_its_last_process_is_gone(machine: Machine) 
     assert machine.find().state == SessionState.RUNNING
     for pid in machine.processes():
         kill(pid)
-    assert machine.find().state == SessionState.ENDED
+    machine.until(lambda: machine.find().state == SessionState.ENDED)
 
 
 def test_an_end_nobody_saw_is_bounded_by_the_deadline_and_stays(machine: Machine) -> None:
@@ -247,7 +247,7 @@ def test_sessions_get_devices_of_their_own(machine: Machine) -> None:
     machine.launch("one", devices=2, lanes=lanes)
     launch = json.loads((machine.state / "one" / "launch.json").read_text())
     assert [lane["devices"] for lane in launch["lanes"]] == [[2], [5]]
-    with pytest.raises(Refused, match="1 devices are free"):
+    with pytest.raises(Refused, match="1 device free"):
         machine.launch("two", devices=2)
     machine.launch("three", devices=1, lanes=lanes[:1])
     launch = json.loads((machine.state / "three" / "launch.json").read_text())

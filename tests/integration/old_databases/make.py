@@ -17,7 +17,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.checkpoint import Component, Manifest, manifest_key
+from jobs.payload.store.manifest import Component, Manifest, manifest_key
 from jobs.spec import JobSpec
 from scheduler.core import job as job_arrows
 from scheduler.core import run as run_arrows
@@ -48,7 +48,7 @@ def fill(database: Database) -> None:
         running = run_arrows.accept(run_arrows.submit(run.state, NOW), "remote", NOW)
         runs.change_state(tx, run.key, run.state, running, "accept", NOW)
         runs.note_heartbeat(tx, run.key, 0, {"step": 40, "loss": 2.5})
-        manifest = Manifest(key, "ufm", 40, 1, run.key, 0, None, NOW, 60, (Component("model", "a" * 64, 3),))
+        manifest = Manifest("ufm", 40, 1, run.key, 0, None, NOW, 60, {}, (Component("model", "a" * 64, 3),))
         checkpoints.record(tx, manifest, NOW)
         jobs.note_progress(tx, "ufm", 40, key)
         runs.close_lane(tx, run.key, 0, Outcome.YIELDED, 40, None, "", NOW + 500)

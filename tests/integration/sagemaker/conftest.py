@@ -5,7 +5,7 @@ import json
 import random
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ from platforms.emulators.sagemaker.place import Place
 from platforms.emulators.sagemaker.rules import Rules
 from platforms.emulators.sagemaker.server import Server
 from platforms.registry import PlatformContext, load
-from scheduler.clock import ScaledClock, starting_now
+from scheduler.clock import ScaledClock
+from tests.lab.clocks import starting_now
+from tests.lab.patience import until_state
 
 EPOCH = 1_800_000_000
 BUNDLE = Path(jobs.__file__).parent
@@ -63,7 +65,14 @@ class World:
         return load("local", {}, context)
 
     def request(
-        self, key: str, command: list[str], *, attempt: int = 1, seconds: int = 7_200, **lane: Any
+        self,
+        key: str,
+        command: list[str],
+        *,
+        attempt: int = 1,
+        seconds: int = 7_200,
+        folders: Iterable[str] = (DATA,),
+        **lane: Any,
     ) -> LaunchRequest:
         """A session of one lane that trains the job ``lm`` from the newest checkpoint there is."""
         restore = sorted(self.store.keys("jobs/lm/manifests/"), reverse=True)
@@ -95,7 +104,7 @@ class World:
             "heartbeat_seconds": 60,
             "grace_seconds": 1_200,
             "mtbf_seconds": 108_000,
-            "store": self.store.payload_address(Grant(key, ("lm",), tuple(reads), (DATA,), 600)),
+            "store": self.store.payload_address(Grant(key, ("lm",), tuple(reads), tuple(folders), 600)),
             "expected_devices": None,
             "lanes": [usual | lane],
         }
@@ -103,13 +112,8 @@ class World:
 
     def until(self, key: str, *states: SessionState, platform: Platform | None = None) -> Observed:
         """Wait, within reason, until the platform reports one of ``states``."""
-        observed = None
-        for _ in range(1_000):
-            observed = (platform or self.adapter()).find([key], self.clock.now()).get(key)
-            if observed is not None and observed.state in states:
-                return observed
-            self.patience.wait(0.03)
-        raise AssertionError(f"{key} never became {states}, but {observed}\n{self.output(key)}")
+        asked = platform or self.adapter()  # one for all looks: a client of AWS takes longer to make than to ask
+        return until_state(lambda: asked.find([key], self.clock.now()).get(key), *states)
 
     def output(self, key: str) -> str:
         """What the session printed."""
@@ -151,8 +155,8 @@ def corpus(world: World) -> None:
 
 @pytest.fixture
 def waiting(world: World) -> Callable[[str], LaunchRequest]:
-    """Sessions that do nothing until they are told to leave."""
+    """Sessions that do nothing until they are told to leave; none ends by itself before a slow test does."""
     program = (
         "import signal; signal.signal(signal.SIGTERM, lambda *_: exit(0)); print('here', flush=True); signal.pause()"
     )
-    return lambda key: world.request(key, ["{python}", "-c", program])
+    return lambda key: world.request(key, ["{python}", "-c", program], seconds=400_000)

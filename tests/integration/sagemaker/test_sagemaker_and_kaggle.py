@@ -11,11 +11,16 @@ import pytest
 
 import jobs
 from jobs.payload.clock import Clock
+from jobs.payload.store.code import code_prefix
+from jobs.spec import Code
 from platforms.base import Platform, SessionState
 from platforms.emulators.kaggle.place import Place
 from platforms.emulators.kaggle.rules import Rules
 from platforms.emulators.kaggle.server import Server
 from platforms.registry import PlatformContext, load
+from scheduler.service.requests import code
+from scheduler.store.engine import Database
+from tests.lab.patience import until
 
 World = Any  # see conftest.py
 
@@ -48,12 +53,14 @@ def trained_until(world: World, platform: Platform, key: str, attempt: int, step
     """Train in a session that is asked to leave once it has passed ``step``; return the step of its checkpoint."""
     request = world.request(key, CHARLM, attempt=attempt, seconds=20_000, **OPTIONS)
     platform.launch(request, world.clock.now())
-    for _ in range(2_000):
-        if world.store.size(f"runs/{key}/lane-0/heartbeat.json") is not None:
-            beat = json.loads(world.store.read(f"runs/{key}/lane-0/heartbeat.json"))
-            if beat["phase"] == "ended" or (beat["step"] or 0) >= step:
-                break
-        world.patience.wait(0.02)
+
+    def has_passed() -> bool:
+        if world.store.size(f"runs/{key}/lane-0/heartbeat.json") is None:
+            return False
+        beat = json.loads(world.store.read(f"runs/{key}/lane-0/heartbeat.json"))
+        return beat["phase"] == "ended" or (beat["step"] or 0) >= step
+
+    until(has_passed, f"step {step}")
     world.store.put(f"runs/{key}/stop", json.dumps({"reason": "enough", "lane": None}).encode())
     world.until(key, SessionState.ENDED, platform=platform)
     result = world.result(key)
@@ -84,8 +91,69 @@ def what_was_trained(world: World) -> tuple[dict[str, str], dict[str, Any]]:
     return digests, {name: manifest["metrics"][name] for name in ("loss", "held_out_loss")}
 
 
-@pytest.mark.usefixtures("corpus")
+FOLDER_TRAINING = """
+import json, os, pathlib, signal
+listed = sorted(os.listdir("."))
+from helper import WORD
+folder, resumed = pathlib.Path(os.environ["SCHED_CHECKPOINT_DIR"]), os.environ["SCHED_RESUME_DIR"]
+done = int((pathlib.Path(resumed) / "step").read_text()) if resumed else 0
+def save(step):
+    made = folder / "making"
+    made.mkdir()
+    (made / "step").write_text(str(step))
+    (made / "meta.json").write_text(json.dumps({"step": step, "metrics": {}}))
+    made.rename(folder / f"step-{step:08d}")
+def stop(*_):
+    save(done + 40)
+    raise SystemExit(0)
+signal.signal(signal.SIGTERM, stop)
+print("runs", WORD, "from", done, listed, flush=True)
+if done < 40:
+    with open(os.environ["SCHED_PROGRESS"], "w") as progress:
+        progress.write('{"step": 1}\\n')
+    signal.pause()
+save(100)
+"""
+
+
 @pytest.mark.parametrize("first", ["kaggle", "sagemaker"])
+def test_a_users_folder_is_cut_on_one_cloud_and_goes_on_on_the_other(
+    world: World, kaggle: Platform, tmp_path: Path, database: Database, first: str
+) -> None:
+    """Nothing of the folder but what the store holds is there; it has changed and gone since."""
+    folder = tmp_path / "trainer"
+    folder.mkdir()
+    (folder / "train.py").write_text(FOLDER_TRAINING)
+    (folder / "helper.py").write_text("WORD = 'mine'")
+    kept = code.keep(database, world.store, Code(str(folder)), 0)
+    (folder / "train.py").unlink()
+    here, there = (kaggle, world.adapter()) if first == "kaggle" else (world.adapter(), kaggle)
+    lane = {"code": code_prefix(kept.digest), "target_step": 100}
+    words = ["{python}", "train.py"]
+    folders = (code_prefix(kept.digest),)
+    here.launch(world.request("uff-lm-1", words, seconds=20_000, folders=folders, **lane), world.clock.now())
+    for _ in range(2_000):
+        if world.store.size("runs/uff-lm-1/lane-0/heartbeat.json") is not None:
+            beat = json.loads(world.store.read("runs/uff-lm-1/lane-0/heartbeat.json"))
+            if beat["phase"] == "ended" or beat["step"] == 1:
+                break
+        world.patience.wait(0.02)
+    world.store.put("runs/uff-lm-1/stop", json.dumps({"reason": "enough", "lane": None}).encode())
+    world.until("uff-lm-1", SessionState.ENDED, platform=here)
+    said = b"".join(here.logs("uff-lm-1", 0, 1 << 20)).decode()
+    assert (world.result("uff-lm-1")["outcome"], world.result("uff-lm-1")["checkpoint_step"]) == ("yielded", 40), said
+    request = world.request("uff-lm-2", words, attempt=2, seconds=20_000, folders=folders, **lane)
+    there.launch(request, world.clock.now())
+    world.until("uff-lm-2", SessionState.ENDED, platform=there)
+    said = b"".join(there.logs("uff-lm-2", 0, 1 << 20)).decode()
+    assert "runs mine from 40 ['helper.py', 'train.py']" in said
+    result = world.result("uff-lm-2")
+    assert (result["outcome"], result["restored_step"], result["checkpoint_step"]) == ("finished", 40, 100), said
+
+
+@pytest.mark.usefixtures("corpus")
+# Either way there is a step from each cloud to the other: one way with every push, both in the night.
+@pytest.mark.parametrize("first", ["kaggle", pytest.param("sagemaker", marks=pytest.mark.nightly)])
 def test_a_checkpoint_of_one_cloud_is_resumed_on_the_other_and_back(world: World, kaggle: Platform, first: str) -> None:
     """There and back again, then all of it in one go on the other cloud: the same weights, the same losses."""
     here, there = (kaggle, world.adapter()) if first == "kaggle" else (world.adapter(), kaggle)

@@ -11,6 +11,7 @@ import pytest
 
 from platforms.artifacts.s3.client import connect
 from platforms.emulators.sagemaker.server import Server
+from tests.lab.patience import until
 
 World = Any  # see conftest.py
 
@@ -62,21 +63,16 @@ class Account:
 
     def until(self, name: str, *statuses: str) -> dict[str, Any]:
         """Wait, within reason, for one of some statuses, primary or secondary."""
-        seen: dict[str, Any] = {}
-        for _ in range(1_000):
-            seen = self.jobs.describe_training_job(TrainingJobName=name)
-            if {seen["TrainingJobStatus"], seen["SecondaryStatus"]} & set(statuses):
-                return seen
-            self.world.patience.wait(0.02)
-        raise AssertionError(f"{name} is {seen}")
+
+        def look() -> dict[str, Any] | None:
+            seen: dict[str, Any] = self.jobs.describe_training_job(TrainingJobName=name)
+            return seen if {seen["TrainingJobStatus"], seen["SecondaryStatus"]} & set(statuses) else None
+
+        return until(look, f"{name} to be one of {statuses}")
 
     def until_there(self, prefix: str, name: str) -> None:
         """Wait, within reason, for an object."""
-        for _ in range(1_000):
-            if name in self.keys(prefix):
-                return
-            self.world.patience.wait(0.02)
-        raise AssertionError(f"{prefix}{name} never came")
+        until(lambda: name in self.keys(prefix), f"{prefix}{name}")
 
 
 @pytest.fixture
@@ -130,11 +126,8 @@ def test_what_is_deleted_locally_is_deleted_in_s3_and_markers_appear(account: Ac
     )
     account.train("deleting", program, **checkpoints(account, "ckpt/d/"))
     account.until_there("ckpt/d/", "new")
-    for _ in range(500):
-        if set(account.keys("ckpt/d/")) == {"new"}:
-            break
-        account.world.patience.wait(0.02)
-    assert set(account.keys("ckpt/d/")) == {"new"}, "the old one went, the ignored one and the markers never came"
+    # The old one went, the ignored one and the markers never came.
+    until(lambda: set(account.keys("ckpt/d/")) == {"new"}, "the new one alone")
     account.jobs.stop_training_job(TrainingJobName="deleting")
     account.until("deleting", "Stopped")
 

@@ -13,32 +13,14 @@ import pytest
 
 import jobs
 from platforms.base import SessionState
+from tests.lab.patience import until
+from tests.lab.training import TRAINING
 
 if TYPE_CHECKING:
     from platforms.base import LaunchRequest
 
 World = Any  # see conftest.py
 
-# By the training contract: one checkpoint, then the target is reached, or the word to stop is waited for.
-TRAINING = """
-import json, os, pathlib, signal, sys
-folder = pathlib.Path(os.environ["SCHED_CHECKPOINT_DIR"])
-step = int(os.environ["SCHED_TARGET_STEP"])
-def save(step):
-    (folder / "making").mkdir()
-    (folder / "making" / "weights.bin").write_bytes(b"weights of step %d" % step)
-    (folder / "making" / "meta.json").write_text(json.dumps({"step": step, "metrics": {"loss": 1.5}}))
-    (folder / "making").rename(folder / f"step-{step:08d}")
-def stop(*_):
-    save(step // 2)
-    sys.exit(0)
-signal.signal(signal.SIGTERM, stop)
-print("training", flush=True)
-if sys.argv[1] == "wait":
-    while True:
-        signal.pause()
-save(step)
-"""
 STUBBORN = """
 import signal
 signal.signal(signal.SIGTERM, signal.SIG_IGN)
@@ -60,8 +42,7 @@ def test_a_job_trains_and_leaves_checkpoint_result_and_log(world: World) -> None
 
 def test_a_stopped_job_saves_before_it_leaves_and_is_no_success(world: World) -> None:
     world.adapter().launch(world.request("uff-lm-1", ["{python}", "-c", TRAINING, "wait"]), world.clock.now())
-    while "training" not in world.output("uff-lm-1"):
-        world.patience.wait(0.03)
+    until(lambda: "training" in world.output("uff-lm-1"), "training to be printed")
     world.adapter().stop("uff-lm-1", world.clock.now(), force=False)
     ended = world.until("uff-lm-1", SessionState.ENDED)
     assert ended.detail == "Stopped"
@@ -86,16 +67,15 @@ def test_a_checkpoint_of_another_platform_is_resumed_bit_for_bit(world: World) -
     """Begun on this machine, stopped, ended on SageMaker: the same weights as all of it in one go."""
     options: dict[str, Any] = {"data": "corpus/v1/mixtures/lm", "target_step": 4_000}
     local = world.local()
-    local.launch(world.request("uff-lm-1", CHARLM, **options), world.clock.now())
-    while b"step 500 " not in b"".join(local.logs("uff-lm-1", 0, 1 << 20)):
-        world.patience.wait(0.02)
+    local.launch(world.request("uff-lm-1", CHARLM, seconds=100_000, **options), world.clock.now())
+    until(lambda: b"step 500 " in b"".join(local.logs("uff-lm-1", 0, 1 << 20)), "step 500 to be printed")
     local.stop("uff-lm-1", world.clock.now(), force=False)
     world.until("uff-lm-1", SessionState.ENDED, platform=local)
     stopped = world.result("uff-lm-1")
     assert stopped["outcome"] == "preempted", stopped
     assert 500 <= stopped["checkpoint_step"] < 4_000
 
-    world.adapter().launch(world.request("uff-lm-2", CHARLM, attempt=2, **options), world.clock.now())
+    world.adapter().launch(world.request("uff-lm-2", CHARLM, attempt=2, seconds=100_000, **options), world.clock.now())
     world.until("uff-lm-2", SessionState.ENDED)
     assert world.result("uff-lm-2")["outcome"] == "finished", world.output("uff-lm-2")
     assert world.result("uff-lm-2")["restored_step"] == stopped["checkpoint_step"]
@@ -103,7 +83,7 @@ def test_a_checkpoint_of_another_platform_is_resumed_bit_for_bit(world: World) -
 
     for key in list(world.store.keys("jobs/")):
         world.store.delete(key)
-    world.adapter().launch(world.request("uff-lm-3", CHARLM, attempt=3, **options), world.clock.now())
+    world.adapter().launch(world.request("uff-lm-3", CHARLM, attempt=3, seconds=100_000, **options), world.clock.now())
     world.until("uff-lm-3", SessionState.ENDED)
     assert world.result("uff-lm-3")["restored_step"] is None
     assert world.newest() == resumed

@@ -3,7 +3,6 @@
 import json
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +16,7 @@ from platforms.artifacts.s3.client import connect
 from platforms.base import LaunchRequest, Observed, SessionState
 from platforms.registry import PlatformContext, load
 from scheduler.clock import real_now
+from tests.lab.patience import until_state
 
 AGENT = """
 import signal, sys
@@ -63,12 +63,7 @@ def adapter(folder: Path, address: str) -> Any:
 
 
 def until(folder: Path, platform: Any, key: str, state: SessionState) -> Observed:
-    for _ in range(1_000):
-        seen: Observed | None = platform.find([key], int(real_now())).get(key)
-        if seen is not None and seen.state is state:
-            return seen
-        threading.Event().wait(0.02)
-    raise AssertionError(f"{key} never became {state}")
+    return until_state(lambda: platform.find([key], int(real_now())).get(key), state)
 
 
 def test_an_emulator_that_was_killed_is_followed_by_one_that_knows_its_jobs_and_its_bucket(folder: Path) -> None:

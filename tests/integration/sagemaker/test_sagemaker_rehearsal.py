@@ -8,14 +8,15 @@ import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scheduler.clock import real_now
+from tests.lab.patience import PATIENCE_SECONDS, slowness
 
-SCALE = 1_200
 EPOCH = 1_795_219_200  # a Saturday, 00:00 UTC
 SETTINGS = """
 models = ["models.toml"]
@@ -75,12 +76,18 @@ needs = { devices = 1, vram_gib = 4, dtype = "fp32" }
 """
 
 
+@cache
+def scale() -> int:
+    """Return how fast clocks run: every one of this file alike."""
+    return round(1_200 / slowness())
+
+
 def typed(folder: Path, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Rehearse as a person would type it; the settings lie in ``folder``."""
     command = [sys.executable, "-m", "scheduler", "--config", str(folder / "settings.toml"), *words]
     known = {"PATH": os.environ["PATH"], "HOME": str(folder), "PYTHONPATH": os.environ.get("PYTHONPATH", "")}
     return subprocess.run(
-        command, env={**known, **environment}, capture_output=True, text=True, timeout=240, check=False
+        command, env={**known, **environment}, capture_output=True, text=True, timeout=2 * PATIENCE_SECONDS, check=False
     )
 
 
@@ -117,7 +124,7 @@ def bills(jobs: Path) -> dict[str, int]:
 
 def test_a_job_moves_between_kaggle_and_sagemaker_through_one_bucket(folder: Path) -> None:
     """The ledger is the bill; when all is over, the bucket is a folder that every command reads."""
-    done = rehearse(folder, "--hours", "9", "--scale", str(SCALE))
+    done = rehearse(folder, "--hours", "9", "--scale", str(scale()))
     assert done.returncode == 0, done.stderr
     week = json.loads(done.stdout)
     assert week["violations"] == []
@@ -138,7 +145,7 @@ def test_a_job_moves_between_kaggle_and_sagemaker_through_one_bucket(folder: Pat
 @contextmanager
 def server(folder: Path, *words: str) -> Iterator[str]:
     """The emulator as anybody else's program: an address, and a clock that runs."""
-    figures = ["--epoch", str(EPOCH), "--origin", str(real_now()), "--scale", str(SCALE), *words]
+    figures = ["--epoch", str(EPOCH), "--origin", str(real_now()), "--scale", str(scale()), *words]
     command = [sys.executable, "-m", "platforms.emulators.sagemaker", str(folder / "theirs"), *figures]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout
@@ -149,7 +156,7 @@ def server(folder: Path, *words: str) -> Iterator[str]:
 
 def their_time(begun: float) -> str:
     """What the server's clock shows now."""
-    return datetime.fromtimestamp(EPOCH + (real_now() - begun) * SCALE, UTC).isoformat()
+    return datetime.fromtimestamp(EPOCH + (real_now() - begun) * scale(), UTC).isoformat()
 
 
 def test_a_rehearsal_runs_on_a_server_that_is_only_an_address(folder: Path) -> None:
@@ -168,7 +175,7 @@ def test_a_rehearsal_runs_on_a_server_that_is_only_an_address(folder: Path) -> N
     (folder / "kept" / "somebody-elses").write_text("precious")
     begun = real_now()
     with server(folder, "--bucket", "team", "--objects", str(folder / "kept")) as address:
-        words = ("--hours", "7", "--scale", str(SCALE), "--epoch", their_time(begun), "--aws-endpoint", address)
+        words = ("--hours", "7", "--scale", str(scale()), "--epoch", their_time(begun), "--aws-endpoint", address)
         done = rehearse(folder, *words, **credentials)
     assert done.returncode == 0, done.stderr
     week = json.loads(done.stdout)

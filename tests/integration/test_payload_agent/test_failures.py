@@ -1,11 +1,14 @@
 """Whatever goes wrong has a result, and leaves nothing running."""
 
 import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+
+from jobs.payload.clock import Clock
 
 # Holds the write end of a FIFO as long as it lives, and starts a child that does too; neither obeys SIGTERM.
 STUBBORN = """
@@ -163,7 +166,7 @@ def test_the_devices_must_be_the_expected_ones(session: Any, tmp_path: Path, fou
     result = session.result()
     assert result["outcome"] == outcome
     if outcome == "failed":
-        assert result["error_class"] == "device"
+        assert result["error_class"] == "wrong_device"
         assert "P100" in result["message"]
     else:
         assert result["devices"] == ["Tesla T4", "Tesla T4"]
@@ -179,3 +182,48 @@ def test_a_lane_that_hangs_is_ended_at_the_deadline(session: Any, alive: tuple[P
     wait_for_all_gone()
     assert (result["outcome"], result["error_class"]) == ("failed", "killed")
     assert session.result(1)["outcome"] == "finished"
+
+
+# Obeys, and needs a second and a half to save.
+LATE_SAVER = """
+import select
+from trainer_kit import Training
+training = Training()
+def write(folder):
+    select.select([], [], [], 1.5)
+    (folder / "state.json").write_text("7")
+training.progress(7)
+while not training.should_stop:
+    select.select([], [], [], 0.002)
+training.checkpoint(7, write, {})
+"""
+
+
+def test_the_grace_of_the_orders_is_given_to_a_save(session: Any) -> None:
+    """Checkpoints are thought to take a tenth of a second: it is the grace that lets this one end."""
+    session.write(session.lane(LATE_SAVER), grace_seconds=20)
+    session.start()
+    session.until_training()
+    (session.store / "runs/run-0001/stop").write_text('{"reason": "enough", "lane": null}')
+    assert session.end() == 0
+    result = session.result()
+    assert (result["outcome"], result["checkpoint_step"]) == ("yielded", 7), result
+
+
+@pytest.mark.parametrize("how", ["flag", "sigterm"])
+def test_the_grace_of_the_orders_ends(session: Any, alive: tuple[Path, Callable[[], None]], how: str) -> None:
+    """A command that does not obey is killed after it: at once it would lose a save, and later its own result."""
+    path, wait_for_all_gone = alive
+    session.write(session.lane(STUBBORN, environment={"ALIVE": str(path)}), seconds=600, grace_seconds=3)
+    session.start()
+    session.until_training()
+    asked = Clock().now()
+    if how == "flag":
+        (session.store / "runs/run-0001/stop").write_text('{"reason": "enough", "lane": null}')
+    else:
+        session.process.send_signal(signal.SIGTERM)
+    wait_for_all_gone()
+    least = 3.0 if how == "flag" else 0.7 * 3.0
+    assert least <= Clock().now() - asked < 25
+    assert session.end() == 0
+    assert session.result()["outcome"] == ("failed" if how == "flag" else "preempted")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from jobs.checkpoint import parse_manifest
+from jobs.payload.store.manifest import parse_manifest
 
 
 def entry_script(payload: Path) -> tuple[str, ...]:
@@ -47,6 +47,7 @@ def test_a_job_is_trained_to_its_target(
     assert (manifest.step, manifest.parent, manifest.run, manifest.metrics["loss"]) == (20, None, "run-0001", 1 / 20)
     assert {component.name for component in manifest.components} == {"meta.json", "state.json"}
     assert session.heartbeat()["checkpoint_step"] == 20
+    assert session.heartbeat()["phase"] == "ended", "while the session goes on for another lane, only this tells of it"
 
 
 def test_training_goes_on_from_the_newest_checkpoint(session: Any) -> None:

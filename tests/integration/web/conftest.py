@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 import httpx
 import pytest
 
-from benchmarks.web.world import World, write_world
 from scheduler.clock import real_now
+from tests.lab.web.world import World, write_world
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

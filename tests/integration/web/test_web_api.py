@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from benchmarks.web.world import World
+    from tests.lab.web.world import World
 
 
 @pytest.mark.parametrize("mode", list(schemathesis.GenerationMode), ids=lambda mode: str(mode.value))

@@ -9,20 +9,27 @@ import pytest
 from config.load import load
 from scheduler.app import App
 from scheduler.core.run import Ended, Outcome
-from scheduler.service import queue
-from scheduler.service.letter import letter_of
-from scheduler.service.pictures import pictures_of
-from scheduler.service.reports import last_week, make_report, render
+from scheduler.notify.letter import letter_of
+from scheduler.service.requests import queue
 from scheduler.store import runs
+from scheduler.views.chart_facts import pictures_of
+from scheduler.views.weekly_report import last_week, make_report, render
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-    from benchmarks.web.world import World
+    from tests.lab.web.world import World
 
 PLACES = ["/", "/queue", "/runs", "/quota", "/plan", "/ledger", "/reports"]
 WIDE, PHONE = {"width": 1_200, "height": 800}, {"width": 375, "height": 720}
+# Each size and each scheme with every push, all four pairs in the night.
+LOOKS = [
+    pytest.param(WIDE, "light", id="wide-light"),
+    pytest.param(PHONE, "dark", id="phone-dark"),
+    pytest.param(WIDE, "dark", id="wide-dark", marks=pytest.mark.nightly),
+    pytest.param(PHONE, "light", id="phone-light", marks=pytest.mark.nightly),
+]
 
 # Contrast of every visible text with the nearest painted ground behind it (WCAG 2, relative luminance).
 CONTRAST = """() => {
@@ -52,6 +59,15 @@ CONTRAST = """() => {
   return poor;
 }"""
 
+# Words of a chart that lie on one another; a bar cuts its own label, which is left out here.
+OVERLAPS = """() => [...document.querySelectorAll("svg.chart")].flatMap((chart) => {
+  const said = [...chart.querySelectorAll("text:not(.bar-label)")]
+    .map((text) => [text.textContent, text.getBoundingClientRect()]).filter(([, box]) => box.width > 0);
+  return said.flatMap(([one, a], place) => said.slice(place + 1)
+    .filter(([, b]) => a.left < b.right && b.left < a.right && a.top < b.bottom && b.top < a.bottom)
+    .map(([other]) => `${one} | ${other}`));
+})"""
+
 
 @pytest.fixture
 def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
@@ -73,9 +89,8 @@ def open_page(browser: Any) -> Iterator[Callable[..., Any]]:
     assert complaints == []
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("viewport", [WIDE, PHONE], ids=["wide", "phone"])
-def test_every_page_fits_and_can_be_read(site: Any, open_page: Any, scheme: str, viewport: dict[str, int]) -> None:
+@pytest.mark.parametrize(("viewport", "scheme"), LOOKS)
+def test_every_page_fits_and_can_be_read(site: Any, open_page: Any, viewport: dict[str, int], scheme: str) -> None:
     page = open_page(viewport=viewport, color_scheme=scheme)
     job = site.json("/api/v1/queue")["jobs"][1]["name"]
     run = site.json("/api/v1/runs")["runs"][0]["key"]
@@ -90,10 +105,22 @@ def test_every_page_fits_and_can_be_read(site: Any, open_page: Any, scheme: str,
     assert grounds == {"rgb(251, 251, 250)" if scheme == "light" else "rgb(17, 20, 23)"}
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("viewport", [WIDE, PHONE], ids=["wide", "phone"])
+@pytest.mark.parametrize("width", [375, 768, 1_280])
+def test_no_word_of_a_chart_lies_on_another(site: Any, open_page: Any, width: int) -> None:
+    page = open_page(viewport={"width": width, "height": 800})
+    job = site.json("/api/v1/queue")["jobs"][1]["name"]
+    drawn = 0
+    for path in ["/", "/quota", "/plan", f"/jobs/{job}"]:
+        page.goto(site.address + path)
+        assert page.evaluate(OVERLAPS) == [], path
+        drawn += page.locator("svg.chart text:not(.bar-label)").count()
+    assert drawn > 20
+    page.context.close()
+
+
+@pytest.mark.parametrize(("viewport", "scheme"), LOOKS)
 def test_the_weekly_report_fits_and_can_be_read_as_a_file_and_as_a_letter(
-    year: World, tmp_path: Path, open_page: Any, scheme: str, viewport: dict[str, int]
+    year: World, tmp_path: Path, open_page: Any, viewport: dict[str, int], scheme: str
 ) -> None:
     """Its HTML has no page of ours around it; a letter's pictures come beside it and are put in place by the reader."""
     app = App(load(year.config, {}))

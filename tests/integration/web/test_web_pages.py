@@ -16,7 +16,7 @@ from scheduler.store import jobs, ledger, limits, outbox, runs
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from benchmarks.web.world import World
+    from tests.lab.web.world import World
 
 EVIL = '<script>alert("1")</script><img src=x onerror=alert(1)>\x1b[2J\u202e&amp;\'"'
 PLACES = ["/", "/queue", "/runs", "/quota", "/plan", "/ledger", "/reports"]
@@ -297,7 +297,7 @@ def test_closures_of_a_pool_are_drawn_from_when_to_when(make_world: Callable[...
         limits.close_pool(tx, "kaggle", None, "by hand", now - 1_000)
     from config.load import load
     from scheduler.app import App
-    from scheduler.service.pictures import closures
+    from scheduler.views.chart_facts import closures
     from scheduler.web.source import Source
 
     source = Source(App(load(world.config, {})))
@@ -355,3 +355,42 @@ def test_assets_may_be_kept_for_ever_and_change_their_address_with_their_content
     assert "immutable" in answer.headers["cache-control"]
     assert site.get("/assets/000000000000/style.css").status_code == 404
     assert site.get("/assets/x/..%2f..%2fserver.py").status_code == 404
+
+
+# Each damage in one column with every push, in both in the night.
+@pytest.mark.parametrize(
+    ("damage", "column"),
+    [
+        ("'{'", "spec"),
+        ("CAST(x'ff80fe' AS TEXT)", "state_detail"),
+        ("'[1]'", "spec"),
+        ("x'00ff'", "state_detail"),
+        pytest.param("'{'", "state_detail", marks=pytest.mark.nightly),
+        pytest.param("CAST(x'ff80fe' AS TEXT)", "spec", marks=pytest.mark.nightly),
+        pytest.param("'[1]'", "state_detail", marks=pytest.mark.nightly),
+        pytest.param("x'00ff'", "spec", marks=pytest.mark.nightly),
+    ],
+)
+def test_a_damaged_row_is_said_with_what_to_do_and_the_page_lives_on(
+    make_world: Callable[..., World], serve: Any, damage: str, column: str
+) -> None:
+    from sqlalchemy import literal_column, select, update
+
+    from scheduler.store.schema import jobs as table
+
+    world = make_world()
+    with serve(world) as site:
+        with world.database.write() as tx:
+            kept = list(tx.execute(select(table.c.name, table.c[column])))
+            tx.execute(update(table).values({column: literal_column(damage)}))
+        for path in ("/", "/queue", "/api/v1/queue"):
+            answer = site.get(path)
+            assert answer.status_code == 503, (path, answer.text)
+            assert "Traceback" not in answer.text
+            assert "schedctl db verify" in answer.text, path
+        assert site.get("/health/live").status_code == 200
+        assert site.get("/quota").status_code == 200
+        with world.database.write() as tx:
+            for row, value in kept:
+                tx.execute(update(table).where(table.c.name == row).values({column: value}))
+        assert site.get("/queue").status_code == 200

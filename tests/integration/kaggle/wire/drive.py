@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from platforms.base import PlatformError
-from platforms.kaggle.client import Client, Push
-from platforms.kaggle.credentials import Credentials
-from platforms.kaggle.library import import_library
-from platforms.kaggle.wire import Endpoint, Wire
+from platforms.kaggle.api.client import Client, Push
+from platforms.kaggle.api.credentials import Credentials
+from platforms.kaggle.api.library import import_library
+from platforms.kaggle.api.wire import Endpoint, Wire
 
 CONTENT = bytes(300_000)
 EVENTS = [{"stream_name": "stdout", "time": number / 2, "data": f"line {number}\n"} for number in range(3)]
@@ -87,7 +87,7 @@ def calls(client: Client, token_client: Client, folder: Path) -> dict[str, Calla
 
     def week() -> Any:
         found = client.gpu_week()
-        return found.end, found.allowed_seconds, found.used_seconds, found.reserved_seconds
+        return found.end, found.limit_seconds, found.used_seconds, found.reserved_seconds
 
     return {
         "IntrospectToken": token_client.owner,
@@ -99,11 +99,11 @@ def calls(client: Client, token_client: Client, folder: Path) -> dict[str, Calla
         "CancelKernelSession": lambda: client.cancel(355_193_088),
         "DeleteKernel": lambda: client.delete("job-0001"),
         "GetAcceleratorQuotaStatistics": week,
-        "StartBlobUpload": lambda: client.upload(blob, blob.name, 5),
-        "CreateDataset": lambda: client.create_dataset("uff-code-0", "uff-code-0", ["the-token"]),
-        "GetDatasetStatus": lambda: client.dataset_status("uff-code-0"),
-        "ListDatasets": lambda: list(client.own_datasets()),
-        "DeleteDataset": lambda: client.delete_dataset("uff-code-0"),
+        "StartBlobUpload": lambda: client.datasets.upload(blob, blob.name, 5),
+        "CreateDataset": lambda: client.datasets.create("uff-code-0", "uff-code-0", ["the-token"]),
+        "GetDatasetStatus": lambda: client.datasets.status("uff-code-0"),
+        "ListDatasets": lambda: list(client.datasets.own()),
+        "DeleteDataset": lambda: client.datasets.delete("uff-code-0"),
     }
 
 

@@ -1,0 +1,87 @@
+"""Database address: where in it secrets stand, in all the forms in which people and libraries write one.
+
+As a URL: ``scheme://user:password@host/name?sslpassword=...``, with a password that may hold what should have been
+encoded; or as libpq's list of ``name=value``. What is neither may be anything, and is a secret as a whole.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+from urllib.parse import unquote, unquote_plus
+
+from config.secret import MARK, is_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+# What may follow the "@" behind a password: hosts, the database's name, well-formed parameters.
+_PLACE = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[\w.,:%-]*)(/[^@?]*)?(\?([^=&?@]+=[^&@]*(&|$))*)?", re.ASCII)
+_PARAMETER = re.compile(r"(?=[?&;]([^=&?;]+)=([^&]*))")
+_WORD = re.compile(r"\s*(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)(?:[^\s\\]|\\.)*|)(?=\s|$)", re.DOTALL)
+_PIECES = re.compile(r"[@/:?#&=\s]")
+
+
+def shown_address(address: str) -> str:
+    """Return an address as people may see it."""
+    shown, end = "", 0
+    for first, last in _spans(address):
+        if first >= end:
+            shown += address[end:first] + MARK
+        end = max(end, last)
+    return shown + address[end:]
+
+
+def hidden(key: str, text: str) -> str:
+    """Return what may be shown of a secret setting: a database address without its secrets, else nothing."""
+    return shown_address(text) if key == "database_url" else MARK
+
+
+def address_secrets(address: str) -> set[str]:
+    """Return the secrets inside an address: as written, decoded, and the pieces that an error message may tell of."""
+    found: set[str] = set()
+    for first, last in _spans(address):
+        written = address[first:last]
+        bare = re.sub(r"\\(.)", r"\1", written.removeprefix("'").removesuffix("'"), flags=re.DOTALL)
+        found |= {written, bare, unquote(written), unquote_plus(written)}
+        # A library that takes an unencoded "@" for the end of the password names the rest as a host that it looks for.
+        found |= {piece for piece in _PIECES.split(written) if piece != written}
+    return found - {""}
+
+
+def password_file(address: str) -> str:
+    """Return the file of passwords that an address names; empty for none."""
+    named = re.search(r"(?:^|[?&;\s])passfile\s*=\s*('(?:[^'\\]|\\.)*'|[^&;\s]*)", address)
+    return unquote(named[1].strip("'")) if named else ""
+
+
+def _spans(address: str) -> list[tuple[int, int]]:
+    return sorted(_url_spans(address) if "://" in address else _list_spans(address))
+
+
+def _url_spans(address: str) -> Iterator[tuple[int, int]]:
+    begin = address.index("://") + 3
+    colon = address.find(":", begin)
+    ends = [found.start() for found in re.finditer("@", address) if found.start() > colon]
+    if colon >= 0 and ends and "/" not in address[begin:colon]:
+        # Where the rest is no place, the password holds an "@" of its own: it is everything up to the last one.
+        last = ends[0] if _PLACE.fullmatch(address, ends[0] + 1) else ends[-1]
+        yield colon + 1, last
+        begin = last
+    for found in _PARAMETER.finditer(address, begin):
+        if is_secret(unquote(found[1])):
+            yield found.span(2)
+
+
+def _list_spans(address: str) -> Iterator[tuple[int, int]]:
+    place, spans = 0, []
+    text = address.rstrip()
+    while place < len(text):
+        found = _WORD.match(text, place)
+        if found is None:
+            yield 0, len(address)
+            return
+        if is_secret(found[1]):
+            spans.append(found.span(2))
+        place = found.end()
+    yield from spans

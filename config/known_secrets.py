@@ -1,0 +1,163 @@
+"""Known secrets: the values that no line, error or page may show, gathered from settings, environment and files.
+
+Files of credentials are looked at again when they change, so that a token that replaces another is known at once.
+Standard library only, and nothing here raises: a file that cannot be read is told about by whoever needs it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from config.database_address import address_secrets, password_file
+from config.secret import Redactor, is_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+_FILE_MAX_BYTES = 64 << 10
+_VARIABLE = re.compile(
+    r"(TOKEN|PASSWORD|PASSWD|PASSPHRASE|PASS|SECRET|KEY|PAT|CREDENTIALS?|AUTH|WEBHOOK(_URL)?|ACCESS_KEY_ID)(_\d+)?$",
+    re.IGNORECASE,
+)
+# Where the tools that we use keep what they log in with, below the home folder.
+_HOMES = (".kaggle/access_token", ".kaggle/kaggle.json", ".aws/credentials", ".aws/config", ".pgpass")
+_LINE = re.compile(r"^\s*([\w.-]+)\s*=\s*(\S.*?)\s*$", re.MULTILINE)
+_PIECES = re.compile(r"[@/:?#&=,\s]")
+_TOKEN = re.compile(r"(?=.*\d)(?![\d.]+$)[^.]{8,}|[^.]{20,}")  # no host's name, and no word of a path
+_FILE_KEYS = {"credentials", "bearer_file"}  # settings that name a file
+
+
+class KnownSecrets(Redactor):
+    """Replaces what is secret in ``settings``, in the environment, and in the files that either names.
+
+    ``settings`` are plain tables or models; ``words`` are further texts that may hold an address with a password.
+    """
+
+    def __init__(self, settings: object, environ: Mapping[str, str], words: Iterable[str] = ()) -> None:
+        addresses = [text for text in (*words, *environ.values()) if "://" in text]
+        self._fixed = {
+            *_in_settings(settings, ""),
+            *(secret for address in addresses for secret in address_secrets(address)),
+            *(text for name, text in environ.items() if _VARIABLE.search(name) and not _is_path(text)),
+        }
+        self._files = sorted({*_files(settings, ""), *_usual_files(environ)})
+        self._states: list[object] = []
+        super().__init__(self._fixed)
+        self._look()
+
+    def __call__(self, text: str) -> str:
+        """Return ``text`` with every secret replaced by ``[secret]``."""
+        self._look()
+        return super().__call__(text)
+
+    def _look(self) -> None:
+        states = [_state(file) for file in self._files]
+        if states != self._states:
+            # What was replaced a moment ago may still be told of: old values stay known.
+            self._fixed |= {secret for file in self._files for secret in secrets_of_file(file)}
+            self._know(self._fixed)
+            self._states = states
+
+
+def secrets_of_file(file: Path) -> set[str]:
+    """Return what is secret in a file of credentials: JSON, INI, lines as PostgreSQL keeps them, or a bare token."""
+    try:
+        descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as stream:
+            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+                return set()
+            text = stream.read(_FILE_MAX_BYTES).decode("utf-8", "replace").strip()
+    except OSError:
+        return set()
+    if text.startswith("{"):
+        try:
+            return set(_in_settings(json.loads(text), ""))
+        except (ValueError, RecursionError):
+            return {text}
+    named = {value for name, value in _LINE.findall(text) if is_secret(name) or _VARIABLE.search(name)}
+    if text.startswith("["):
+        return named
+    lines = text.splitlines()
+    fields = (re.split(r"(?<!\\):", line) for line in lines)
+    passwords = {re.sub(r"\\(.)", r"\1", last) for *place, last in fields if len(place) == 4}
+    return {text, *lines, *named, *passwords, *(address_secrets(text) if "://" in text else ())}
+
+
+def _in_settings(value: object, name: str) -> Iterator[str]:
+    """Yield the secrets in tables, lists and models, at any depth."""
+    match value:
+        case str():
+            if name == "database_url" or "://" in value:
+                yield from address_secrets(value)
+            if name == "key" or (is_secret(name) and name not in {"database_url", *_FILE_KEYS}):
+                yield value
+                if "://" in value:
+                    # Of an address that is a secret as a whole, a library's error tells a piece: a token in its path.
+                    yield from (piece for piece in _PIECES.split(value.partition("://")[2]) if _TOKEN.fullmatch(piece))
+        case Mapping():
+            for key, inner in value.items():
+                yield from _in_settings(inner, str(key))
+        case list() | tuple():
+            for inner in value:
+                yield from _in_settings(inner, name)
+        case _ if hasattr(value, "get_secret_value"):
+            yield from _in_settings(value.get_secret_value(), name)
+        case _ if hasattr(type(value), "model_fields"):
+            yield from _in_settings(dict(_pairs(value)), name)
+
+
+def _files(value: object, name: str) -> Iterator[Path]:
+    match value:
+        case str() | Path():
+            if name in _FILE_KEYS and str(value):
+                yield Path(os.path.expanduser(value))  # noqa: PTH111 - pathlib's raises where there is no home
+            if name == "database_url" and (file := password_file(str(value))):
+                yield Path(file)
+        case Mapping():
+            for key, inner in value.items():
+                yield from _files(inner, str(key))
+        case list() | tuple():
+            for inner in value:
+                yield from _files(inner, name)
+        case _ if hasattr(type(value), "model_fields"):
+            yield from _files(dict(_pairs(value)), name)
+
+
+def _usual_files(environ: Mapping[str, str]) -> Iterator[Path]:
+    if home := environ.get("HOME"):
+        yield from (Path(home) / name for name in _HOMES)
+    if folder := environ.get("KAGGLE_CONFIG_DIR"):
+        yield Path(folder) / "kaggle.json"
+    # KAGGLE_API_TOKEN may be a token or a file of one; AWS_SHARED_CREDENTIALS_FILE and PGPASSFILE are files.
+    yield from (Path(text) for name, text in environ.items() if _is_path(text) and _names_secrets(name))
+    if folder := environ.get("CREDENTIALS_DIRECTORY"):
+        try:
+            yield from Path(folder).iterdir()
+        except OSError:
+            return
+
+
+def _names_secrets(name: str) -> bool:
+    return bool(_VARIABLE.search(re.sub(r"_(FILE|PATH)$", "", name))) or name in {"PGPASSFILE", "AWS_CONFIG_FILE"}
+
+
+def _is_path(text: str) -> bool:
+    return text.startswith(("/", "~", "./"))
+
+
+def _pairs(model: Any) -> Iterator[tuple[str, object]]:
+    yield from model
+
+
+def _state(file: Path) -> object:
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_ino, found.st_size, found.st_mtime_ns

@@ -1,0 +1,140 @@
+"""What git says of a folder. No program that a repository names is run, and nothing is checked out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING, NamedTuple
+
+from jobs.code.errors import CodeError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+_SECONDS = 120
+# What a repository's own settings could have git start, and what is asked of it here never needs.
+_QUIET = ("-c", "core.fsmonitor=false", "-c", "core.hooksPath=/dev/null", "-c", "core.untrackedCache=false")
+_ENVIRONMENT = {
+    "GIT_ALLOW_PROTOCOL": "none",  # else a missing object is fetched, by whatever the repository names for it
+    "GIT_NO_LAZY_FETCH": "1",
+    "GIT_OPTIONAL_LOCKS": "0",
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_LITERAL_PATHSPECS": "1",
+    "GIT_NO_REPLACE_OBJECTS": "1",
+    "LC_ALL": "C",
+}
+_SUBMODULE = b"160000"
+
+
+class Blob(NamedTuple):
+    """One entry of a commit: its mode as git writes it (``100644``, ``100755``, ``120000``) and its object."""
+
+    mode: bytes
+    object: bytes
+
+
+class Work(NamedTuple):
+    """A working folder: the names git tracks or does not ignore, the commit it stands on, and what that holds.
+
+    ``commit`` is empty before the first; ``moved``: a submodule is not at the commit that is recorded for it.
+    """
+
+    names: frozenset[bytes]
+    commit: str
+    tree: dict[bytes, Blob]
+    moved: bool
+
+
+def has_git(folder: Path) -> bool:
+    """Tell whether a folder lies in a repository."""
+    return any((place / ".git").exists() for place in (folder, *folder.parents))
+
+
+def work(folder: Path) -> Work:
+    """Look at a working folder and the repositories inside it. Raises CodeError."""
+    listed = git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split(b"\0")
+    commit = _head(folder)
+    whole = tree(folder, commit) if commit else {}
+    names = {name for name in listed if name and not name.endswith(b"/")}
+    inner = {name.rstrip(b"/") for name in listed if name.endswith(b"/")}
+    places = {name: folder / os.fsdecode(name) for name in names}
+    inner |= {name for name, place in places.items() if place.is_dir() and not place.is_symlink()}
+    names -= inner
+    own = {name: blob for name, blob in whole.items() if blob.mode != _SUBMODULE}
+    moved = False
+    for name in sorted(inner):
+        place = folder / os.fsdecode(name)
+        if place.resolve() != folder.resolve() / os.fsdecode(name) or not (place / ".git").exists():
+            continue  # behind a link, or nothing is checked out there
+        found = work(place)
+        names |= {name + b"/" + path for path in found.names}
+        own |= {name + b"/" + path: blob for path, blob in found.tree.items()}
+        recorded = whole.get(name)
+        moved = moved or found.moved or recorded is None or recorded.object.decode() != found.commit
+    return Work(frozenset(names), commit, own, moved)
+
+
+def resolve(folder: Path, revision: str) -> str:
+    """Return the full name of a commit. Raises CodeError."""
+    words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
+    try:
+        return git(folder, *words).decode().strip()
+    except CodeError:
+        why = f"it has no commit {revision}"
+        raise CodeError(str(folder), why, "Fetch it first, or name one of git log") from None
+
+
+def tree(folder: Path, commit: str) -> dict[bytes, Blob]:
+    """Return what a commit holds below the folder, by path. Raises CodeError."""
+    found = {}
+    for line in git(folder, "ls-tree", "-r", "-z", commit).split(b"\0"):
+        if line:
+            head, path = line.split(b"\t", 1)
+            mode, _, name = head.split(b" ")
+            found[path] = Blob(mode, name)
+    return found
+
+
+def contents(folder: Path, objects: list[bytes], bytes_max: int) -> list[bytes]:
+    """Return the bytes of objects as they are stored, unfiltered. Raises CodeError, also beyond ``bytes_max``."""
+    sizes = git(folder, "cat-file", "--batch-check=%(objectsize)", feed=b"\n".join([*objects, b""])).split(b"\n")
+    if sum(int(size) for size in sizes if size.isdigit()) > bytes_max:
+        raise CodeError(str(folder), f"that commit holds more than {bytes_max >> 20} MiB", "Leave data out of it")
+    answer = git(folder, "cat-file", "--batch", feed=b"\n".join([*objects, b""]))
+    found, place = [], 0
+    for name in objects:
+        end = answer.index(b"\n", place)
+        words = answer[place:end].split(b" ")
+        if len(words) != 3 or words[1] != b"blob":
+            raise CodeError(str(folder), f"its object {name.decode()} is missing", "Fetch it, or run git fsck")
+        size = int(words[2])
+        found.append(answer[end + 1 : end + 1 + size])
+        place = end + 2 + size
+    return found
+
+
+def _head(folder: Path) -> str:
+    try:
+        return git(folder, "rev-parse", "--verify", "--quiet", "HEAD^{commit}").decode().strip()
+    except CodeError:
+        return ""
+
+
+def git(folder: Path, *words: str, feed: bytes = b"") -> bytes:
+    """Ask git. Raises CodeError with its own words."""
+    environment = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")} | _ENVIRONMENT
+    try:
+        done = subprocess.run(
+            ("git", "-C", str(folder), *_QUIET, *words),
+            input=feed,
+            capture_output=True,
+            env=environment,
+            timeout=_SECONDS,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CodeError(str(folder), f"git cannot be asked: {error}", "Install git, or move .git away") from None
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines()
+        raise CodeError(str(folder), f"git says: {said[0] if said else done.returncode}", "Try git status there")
+    return done.stdout

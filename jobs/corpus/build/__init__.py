@@ -1,0 +1,1 @@
+"""Documents to a corpus: deduplicated, tagged, clustered, split."""

@@ -1,0 +1,158 @@
+"""Sources to a corpus: read, deduplicate, tag, cluster, split, write."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+from jobs.corpus.build.domains import DomainTagger
+from jobs.corpus.build.duplicates import METHOD, clusters
+from jobs.corpus.build.split import held_out_clusters
+from jobs.corpus.build.spool import Spool
+from jobs.corpus.errors import BadParameter, NothingToTrainOn
+from jobs.corpus.findings import Findings, Kind
+from jobs.corpus.manifest import (
+    FINDINGS_NAME,
+    MANIFEST_NAME,
+    CorpusManifest,
+    content_version,
+    corpus_fields,
+    open_corpus,
+    write_json,
+)
+from jobs.corpus.options import Options
+from jobs.corpus.read.sources import Loader, Source
+from jobs.corpus.shards import Shard, ShardFile
+from jobs.corpus.staging import publish, staging
+
+_REPORT_EVERY = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a build is: documents done in this phase, of `total` when that is known."""
+
+    phase: Literal["reading", "clustering", "writing"]
+    documents: int
+    total: int | None
+    bytes_read: int
+
+
+def build(
+    sources: Sequence[Source],
+    out_dir: Path,
+    domains: Mapping[str, Sequence[str]],
+    *,
+    held_out_fraction: float = 0.02,
+    shard_bytes: int = 8 << 20,
+    seed: int = 0,
+    options: Options = Options(),  # noqa: B008 - frozen
+    progress: Callable[[Progress], None] = lambda _progress: None,
+) -> CorpusManifest:
+    """Build the corpus of `sources` in `out_dir/<version>` and return its manifest.
+
+    The version names the content: the same documents and parameters give the same version whatever the order
+    of sources, files and records. Building what exists changes nothing. A kill leaves no half corpus.
+    `domains` holds the keywords of each manager; `held_out_fraction` is the share of text bytes kept from
+    training, in whole duplicate clusters; `shard_bytes` is the size at which a training file is closed.
+
+    Raises:
+        SourceMissing, NothingToTrainOn, BadParameter: nothing is written.
+        OSError: the disk is full or not writable; nothing is left behind.
+    """
+    if not 0 <= held_out_fraction <= 0.5:
+        raise BadParameter("held_out_fraction", held_out_fraction, "from 0 to 0.5")
+    if shard_bytes < 256:
+        raise BadParameter("shard_bytes", shard_bytes, "at least 256")
+    findings = Findings()
+    loader = Loader(findings, options, own_folder=out_dir)
+    with staging(out_dir) as scratch, (scratch / "spool").open("w+b") as spool_file:
+        spool = Spool(spool_file, findings, DomainTagger(domains, options.relevance))
+        # Sorted, so that findings are listed in the same order whatever the order of the arguments.
+        for source in sorted(sources, key=lambda source: (source.label, repr(source))):
+            for document in loader.load(source):
+                spool.add(document)
+                if spool.documents_read % _REPORT_EVERY == 0:
+                    progress(Progress("reading", spool.documents_read, None, loader.bytes_read))
+        if not spool.entries:
+            raise NothingToTrainOn(tuple(source.label for source in sources), dict(findings.counts))
+        ids = sorted(spool.entries)
+        entries = [spool.entries[name] for name in ids]
+        progress(Progress("clustering", 0, len(ids), loader.bytes_read))
+        cluster_of = [ids[root] for root in clusters([entry.signature for entry in entries])]
+        held_out = held_out_clusters(
+            cluster_of,
+            [entry.text_bytes for entry in entries],
+            [entry.domains for entry in entries],
+            held_out_fraction,
+            seed,
+        )
+        folder = scratch / "corpus"
+        folder.mkdir()
+        with closing(_Writer(folder, shard_bytes)) as writer:
+            for index, (entry, cluster) in enumerate(zip(entries, cluster_of, strict=True)):
+                row = spool.row(entry)[:-1] + b',"cluster":"%s"}' % cluster.encode()
+                writer.write(row, entry.text_bytes, held_out=cluster in held_out)
+                if index % _REPORT_EVERY == 0:
+                    progress(Progress("writing", index, len(ids), loader.bytes_read))
+            train, kept_out = writer.finish()
+        findings.write(folder / FINDINGS_NAME)
+        manifest = CorpusManifest(
+            folder=out_dir,
+            version="",
+            train=train,
+            held_out=kept_out,
+            parameters={
+                "domains": {name: sorted(set(words)) for name, words in domains.items()},
+                "held_out_fraction": held_out_fraction,
+                "shard_bytes": shard_bytes,
+                "seed": seed,
+                **asdict(options),
+                **METHOD,
+            },
+            documents_read=spool.documents_read,
+            duplicates=findings.counts[Kind.DUPLICATE],
+            clusters=len(set(cluster_of)),
+            near_duplicates=len(cluster_of) - len(set(cluster_of)),
+            stages=dict(Counter(entry.stage or "none" for entry in entries)),
+            domains={name: sum(name in entry.domains for entry in entries) for name in domains},
+            findings=dict(findings.counts),
+            encodings=dict(loader.encodings),
+        )
+        manifest = replace(manifest, version=content_version(corpus_fields(manifest)))
+        target = out_dir / manifest.version
+        if not target.exists():
+            write_json(folder / MANIFEST_NAME, corpus_fields(manifest))
+            publish(folder, target)
+    return open_corpus(target)
+
+
+class _Writer:
+    """Rows to `train-00000.jsonl` and so on, each about `shard_bytes` long, and to `heldout.jsonl`."""
+
+    def __init__(self, folder: Path, shard_bytes: int) -> None:
+        self._folder = folder
+        self._shard_bytes = shard_bytes
+        self._held_out = ShardFile(folder, "heldout.jsonl")
+        self._train = ShardFile(folder, "train-00000.jsonl")
+        self._finished: list[Shard] = []
+
+    def write(self, row: bytes, text_bytes: int, *, held_out: bool) -> None:
+        if held_out:
+            self._held_out.write(row, text_bytes)
+            return
+        if self._train.bytes and self._train.bytes + len(row) > self._shard_bytes:
+            self._finished.append(self._train.finish())
+            self._train = ShardFile(self._folder, f"train-{len(self._finished):05d}.jsonl")
+        self._train.write(row, text_bytes)
+
+    def finish(self) -> tuple[tuple[Shard, ...], Shard]:
+        return (*self._finished, self._train.finish()), self._held_out.finish()
+
+    def close(self) -> None:
+        self._train.close()
+        self._held_out.close()

@@ -1,0 +1,99 @@
+"""Documents on their way into a corpus: cleaned, tagged, deduplicated; only signatures stay in memory."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+from jobs.corpus.build.domains import DomainTagger
+from jobs.corpus.build.duplicates import identity, normalised, signature
+from jobs.corpus.findings import Findings, Kind
+from jobs.corpus.read.decode import clean
+from jobs.corpus.read.document import Document
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A kept document: where its row lies in the spool, and what clustering and the manifest need."""
+
+    offset: int
+    length: int
+    text_bytes: int
+    source: str
+    signature: bytes
+    stage: str | None
+    domains: tuple[str, ...]
+
+
+class Spool:
+    """Collects documents into `file`; `entries` maps the identity of each kept text to its entry."""
+
+    def __init__(self, file: BinaryIO, findings: Findings, tagger: DomainTagger) -> None:
+        self.entries: dict[str, Entry] = {}
+        self.documents_read = 0
+        self._file = file
+        self._end = 0
+        self._findings = findings
+        self._tagger = tagger
+
+    def add(self, document: Document) -> None:
+        """Take one document; empty texts and exact duplicates become findings."""
+        self.documents_read += 1
+        text, controls, surrogates = clean(document.text)
+        if controls:
+            self._note(Kind.CONTROL_CHARACTERS, document, f"{controls} removed")
+        if surrogates:
+            self._note(Kind.LONE_SURROGATE, document, f"{surrogates} replaced")
+        words = normalised(text)
+        if not words:
+            self._note(Kind.EMPTY_TEXT, document, "white space only; left out")
+            return
+        name = identity(words)
+        domains = self._tagger.tags(text, document.manager)
+        try:
+            row = _row(name, text, domains, document)
+        except RecursionError:
+            self._note(Kind.TOO_DEEP, document, "metadata nested too deeply to write; left out")
+            return
+        known = self.entries.get(name)
+        if known:
+            self._note(Kind.DUPLICATE, document, f"same text as in {known.source}; left out")
+            # Copies may differ in tags and metadata. Which one stays must not depend on who came first.
+            if self.row(known) <= row:
+                return
+        self._file.seek(self._end)
+        self._file.write(row)
+        self.entries[name] = Entry(
+            offset=self._end,
+            length=len(row),
+            text_bytes=len(text.encode()),
+            source=document.source,
+            signature=known.signature if known else signature(words),
+            stage=document.stage,
+            domains=domains,
+        )
+        self._end += len(row)
+
+    def row(self, entry: Entry) -> bytes:
+        """Read the row of an entry back."""
+        self._file.seek(entry.offset)
+        return self._file.read(entry.length)
+
+    def _note(self, kind: Kind, document: Document, detail: str) -> None:
+        self._findings.add(kind, document.source, document.line, detail)
+
+
+def _row(name: str, text: str, domains: tuple[str, ...], document: Document) -> bytes:
+    row: dict[str, Any] = {
+        "id": name,
+        "text": text,
+        "stage": document.stage,
+        "domains": domains,
+        "source": document.source,
+    }
+    if document.metadata:
+        row["metadata"] = document.metadata
+    # ASCII, because metadata may hold lone surrogates, which JSON can carry and UTF-8 cannot. Sorted,
+    # so that copies of a record are equal however their fields were ordered.
+    return json.dumps(row, sort_keys=True, separators=(",", ":")).encode("ascii")

@@ -1,0 +1,1 @@
+"""Sources to documents: files of many kinds and encodings, damage counted."""

@@ -1,0 +1,225 @@
+"""Where text comes from: files and folders, and the standard library of the running interpreter."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import re
+import sysconfig
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+from io import BufferedReader
+from pathlib import Path
+
+from jobs.corpus.errors import SourceMissing
+from jobs.corpus.findings import Findings, Kind
+from jobs.corpus.options import Options
+from jobs.corpus.read import episode
+from jobs.corpus.read.decode import UTF16_MARKS, Utf16AsUtf8, declared_encoding, decode, looks_binary
+from jobs.corpus.read.document import Document, split_text
+from jobs.corpus.read.records import RecordReader, read_block
+
+_BLOCK_BYTES = 1 << 20
+_HEAD_BYTES = 4096
+_RECORD_SUFFIXES = {".jsonl", ".ndjson"}
+_NOT_SOURCE_TEXT = {"__pycache__", "node_modules"}
+_STAGE_FOLDER = re.compile("stage_[1-4]")
+# Not library code: other people's packages, tests, tools with bundled data, tables of character codes.
+_STDLIB_LEFT_OUT = {
+    "__pycache__",
+    "site-packages",
+    "dist-packages",
+    "test",
+    "tests",
+    "idlelib",
+    "idle_test",
+    "lib2to3",
+    "ensurepip",
+    "encodings",
+    "pydoc_data",
+    "turtledemo",
+    "lib-dynload",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Files:
+    """A file, or every file below a folder. Names and content tell JSON records from plain text."""
+
+    path: Path
+
+    @property
+    def label(self) -> str:
+        """The name that rows and findings use; no folder of the machine shows in a corpus."""
+        return self.path.resolve().name
+
+
+@dataclass(frozen=True, slots=True)
+class Stdlib:
+    """The running interpreter's standard library: language reference, then modules, up to `max_bytes`."""
+
+    max_bytes: int = 8_000_000
+
+    @property
+    def label(self) -> str:
+        """The name that rows and findings use."""
+        return "stdlib"
+
+
+Source = Files | Stdlib
+
+
+def parse_source(text: str) -> Source:
+    """The source a user means by `stdlib` or a path.
+
+    Raises:
+        SourceMissing: no such file or folder.
+    """
+    if text == "stdlib":
+        return Stdlib()
+    path = Path(text).expanduser()
+    if not (path.is_file() or path.is_dir()):
+        raise SourceMissing(path)
+    return Files(path)
+
+
+class Loader:
+    """Reads sources into documents; counts bytes, encodings and findings on the way."""
+
+    def __init__(self, findings: Findings, options: Options, own_folder: Path) -> None:
+        self.encodings: Counter[str] = Counter()
+        self.bytes_read = 0
+        self._findings = findings
+        self._options = options
+        self._own_folder = own_folder.resolve()
+
+    def load(self, source: Source) -> Iterator[Document]:
+        """All documents of one source, in an order fixed by the names of its files."""
+        match source:
+            case Files(path):
+                for file, label in self._walk(path, source.label):
+                    yield from self._file(file, label)
+            case Stdlib(max_bytes):
+                yield from self._stdlib(Path(sysconfig.get_path("stdlib")), max_bytes)
+
+    def _walk(self, path: Path, label: str) -> Iterator[tuple[Path, str]]:
+        if path.is_file():
+            yield path, label
+            return
+        if not path.is_dir():
+            raise SourceMissing(path)
+        try:
+            children = sorted(path.iterdir(), key=lambda child: child.name)
+        except OSError as error:
+            self._findings.add(Kind.UNREADABLE, label, 0, error.strerror or str(error))
+            return
+        for child in children:
+            # Names that are not UTF-8 reach us as surrogates, which no JSON file should carry on.
+            name = f"{label}/{child.name}".encode("utf-8", "replace").decode()
+            if child.name.startswith(".") or child.name in _NOT_SOURCE_TEXT:
+                self._findings.add(Kind.SKIPPED, name, 0, "hidden or generated")
+            elif child.is_dir():
+                if child.is_symlink() or child.resolve() == self._own_folder:
+                    self._findings.add(Kind.SKIPPED, name, 0, "a link to a folder, or where corpora are built")
+                else:
+                    yield from self._walk(child, name)
+            elif child.is_file():
+                yield child, name
+            else:
+                self._findings.add(Kind.SKIPPED, name, 0, "neither a file nor a folder")
+
+    def _file(self, path: Path, label: str) -> Iterator[Document]:
+        try:
+            with path.open("rb") as file:
+                self.bytes_read += path.stat().st_size
+                if not file.peek(2).startswith(UTF16_MARKS):
+                    yield from self._content(path, file, label)
+                    return
+                self.encodings["utf-16"] += 1
+                self._findings.add(Kind.NOT_UTF8, label, 1, "read as utf-16")
+                wide = Utf16AsUtf8(file)
+                yield from self._content(path, BufferedReader(wide), label)
+                if wide.replaced:
+                    detail = f"{wide.replaced} broken characters replaced"
+                    self._findings.add(Kind.BROKEN_ENCODING, label, 1, detail)
+        except OSError as error:
+            self._findings.add(Kind.UNREADABLE, label, 0, error.strerror or str(error))
+
+    def _content(self, path: Path, file: BufferedReader, label: str) -> Iterator[Document]:
+        head = file.peek(_HEAD_BYTES)[:_HEAD_BYTES]
+        if _holds_records(path, head):
+            reader = RecordReader(label, self._findings, self.encodings, self._options.max_record_bytes)
+            for line, value in reader.read(file):
+                if found := episode.document(value, label, line, self._findings):
+                    yield found
+        elif looks_binary(head):
+            self._findings.add(Kind.BINARY, label, 0, "data, not text; left out")
+        else:
+            yield from self._text_file(file, head, label)
+
+    def _text_file(self, file: BufferedReader, head: bytes, label: str) -> Iterator[Document]:
+        stage = next((part for part in label.split("/") if _STAGE_FOLDER.fullmatch(part)), None)
+        for line, text in self._blocks(file, head, label):
+            for offset, part in split_text(text, self._options.document_characters):
+                yield Document(part, label, line + offset, stage)
+
+    def _blocks(self, file: BufferedReader, head: bytes, label: str) -> Iterator[tuple[int, str]]:
+        """The text of a file in pieces of about a megabyte, each with its first line's number."""
+        line = 1
+        declared = declared_encoding(head)
+        if not head:
+            self._findings.add(Kind.EMPTY_TEXT, label, 0, "the file is empty; left out")
+        while data := read_block(file, _BLOCK_BYTES):
+            decoded = decode(data, declared)
+            self.encodings[decoded.encoding] += 1
+            if odd := decoded.oddity:
+                self._findings.add(odd[0], label, line, odd[1])
+            yield line, decoded.text
+            line += data.count(b"\n")
+
+    def _stdlib(self, folder: Path, max_bytes: int) -> Iterator[Document]:
+        budget = max_bytes
+        for title, text in _reference_topics(folder / "pydoc_data" / "topics.py"):
+            budget -= len(text)
+            if budget < 0:
+                return
+            self.bytes_read += len(text)
+            yield Document(text, f"stdlib:topics/{title}", 1)
+        modules = [
+            (path, path.relative_to(folder).as_posix())
+            for path in folder.rglob("*.py")
+            if not _STDLIB_LEFT_OUT.intersection(path.relative_to(folder).parts)
+        ]
+        # The order of the names' digests: a cut at `max_bytes` then takes a fair sample, the same everywhere.
+        modules.sort(key=lambda module: hashlib.sha256(module[1].encode()).digest())
+        for path, name in modules:
+            budget -= path.stat().st_size
+            if budget < 0:
+                return
+            yield from self._file(path, f"stdlib:{name}")
+
+
+def _reference_topics(path: Path) -> list[tuple[str, str]]:
+    """The language reference that Python carries for `help()`: a module with one dictionary of texts."""
+    if not path.is_file():
+        return []
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Dict):
+            topics: dict[str, str] = ast.literal_eval(node.value)
+            return sorted(topics.items())
+    return []
+
+
+def _holds_records(path: Path, head: bytes) -> bool:
+    """JSON lines by name; `.json` when it is an array or has an object per line (not a settings file)."""
+    suffix = path.suffix.lower()
+    if suffix in _RECORD_SUFFIXES:
+        return True
+    if suffix != ".json":
+        return False
+    text = decode(head).text.lstrip("\ufeff \t\r\n")
+    if text.startswith("["):
+        return True
+    first_line, _, rest = text.partition("\n")
+    return first_line.startswith("{") and first_line.rstrip().endswith("}") and rest.lstrip().startswith("{")

@@ -1,0 +1,88 @@
+"""A job's definition as the table that people write, and as TOML: the way back from a JobSpec."""
+
+from __future__ import annotations
+
+import json
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+
+from jobs.duration import show_duration
+from jobs.spec import Stall
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jobs.spec import JobSpec
+
+
+def table_of(spec: JobSpec) -> dict[str, Any]:
+    """Return the table that :func:`jobs.catalogue.job_from_table` makes ``spec`` of; what is not set is left out."""
+    needs = spec.needs
+    alike = needs.devices_min == needs.devices_max
+    table: dict[str, Any] = {
+        "name": spec.name,
+        "role": spec.role,
+        "command": list(spec.command),
+        "target_step": spec.target_step,
+        "steps_per_hour": spec.steps_per_hour,
+        "weight": spec.weight,
+        "needs": {
+            "devices": needs.devices_min if alike else [needs.devices_min, needs.devices_max],
+            "vram_gib": needs.vram_gib,
+            "dtype": needs.dtype,
+        },
+        "device_speedup": list(spec.device_speedup),
+        "setup": show_duration(spec.setup_seconds),
+        "checkpoint": show_duration(spec.checkpoint_seconds),
+        "seed": spec.seed,
+    }
+    if spec.mixture.domain is not None:
+        table["mixture"] = {"domain": spec.mixture.domain, "extra_share": spec.mixture.extra_share}
+    if spec.gate is not None:
+        table["gate"] = {"parent": spec.gate.parent, "fraction": spec.gate.fraction}
+    if spec.pools:
+        table["pools"] = list(spec.pools)
+    if spec.environment:
+        table["environment"] = dict(spec.environment)
+    if stall := _stall(spec.stall):
+        table["stall"] = stall
+    if spec.code is not None:
+        code = spec.code
+        table["code"] = {"repository": code.source, "commit": code.revision} if code.revision else code.source
+    for key, instant in (("not_before", spec.not_before), ("deadline", spec.deadline)):
+        if instant is not None:
+            table[key] = datetime.fromtimestamp(instant, UTC).isoformat()
+    return table
+
+
+def _stall(stall: Stall) -> dict[str, Any]:
+    spans = ("first_progress", "no_progress", "checkpoint")
+    found: dict[str, Any] = {name: getattr(stall, f"{name}_seconds") for name in spans}
+    written = {name: show_duration(span) if span else "off" for name, span in found.items() if span is not None}
+    counts = {name: getattr(stall, name) for name in ("loss_nan", "same_error")}
+    return written | {name: n or "off" for name, n in counts.items() if n != getattr(Stall(), name)}
+
+
+def toml_of(table: Mapping[str, Any]) -> str:
+    """Return a table of a job as a TOML document."""
+    return "".join(f"{_key(key)} = {_value(value)}\n" for key, value in table.items())
+
+
+def _key(key: str) -> str:
+    plain = key.isascii() and key.replace("_", "").replace("-", "").isalnum()
+    return key if plain else _value(key)
+
+
+def _value(value: Any) -> str:
+    match value:
+        case bool():
+            return str(value).lower()
+        case str():
+            # TOML's basic strings are JSON's, but for the one control character that JSON leaves as it is.
+            return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+        case list():
+            return f"[{', '.join(map(_value, value))}]"
+        case dict():
+            return f"{{ {', '.join(f'{_key(key)} = {_value(inner)}' for key, inner in value.items())} }}"
+        case _:
+            return repr(value)

@@ -1,0 +1,208 @@
+"""Reports: what a lane says of itself, read from documents that may be mistaken or hostile.
+
+A heartbeat and a last word (``result.json``) are one kind of document; the last word alone has an outcome. What older
+payloads wrote is read too: a field that is missing was not said. docs/training-contract.md lists what is believed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, get_args
+
+from jobs.payload.bounds import (
+    BYTES_MAX,
+    INSTANT_MAX,
+    NAME_MAX,
+    SPAN_MAX,
+    STEP_MAX,
+    Reader,
+    Refusal,
+    Unfit,
+    clean,
+    measure,
+    number,
+    shown,
+    speed,
+    whole,
+    word,
+)
+from jobs.payload.lane.ending import FORMAT, Outcome, Phase
+from jobs.payload.lane.failure import ErrorClass
+from jobs.payload.store.manifest import split_key
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+PHASES = frozenset(get_args(Phase))
+OUTCOMES = frozenset(get_args(Outcome))
+ERROR_CLASSES = frozenset(get_args(ErrorClass))
+_DEVICES_MAX = 64
+_ACCUSED_MAX = 20
+_WHY_MAX = 500
+_LAST_WORD = ("outcome", "why", "error_class", "trained_seconds", "ended_at")
+
+
+@dataclass(frozen=True, slots=True)
+class Accusation:
+    """A checkpoint that a session found damaged when it restored; ``manifest`` is a key of its own job."""
+
+    manifest: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class LaneReport:
+    """What a lane said. Instants are UTC seconds, spans seconds, both of the scheduled clock; None was not said.
+
+    ``setup_seconds`` end with the first step, ``checkpoint_seconds`` are a save's mean; the command began at
+    ``command_at``, and ``longest_quiet_seconds`` lay between two new steps. ``outcome`` and what follows it stand in a
+    last word only.
+    """
+
+    run: str
+    lane: int
+    job: str
+    seq: int | None = None
+    started_at: int | None = None
+    at: int | None = None
+    phase: str = ""
+    step: int | None = None
+    loss: float | None = None
+    held_out_loss: float | None = None
+    steps_per_second: float | None = None
+    setup_seconds: float | None = None
+    checkpoint_seconds: float | None = None
+    checkpoint_step: int | None = None
+    restored_step: int | None = None
+    restored_from: str | None = None
+    bad_manifests: tuple[Accusation, ...] = ()
+    devices: tuple[str, ...] = ()
+    gpu_memory_bytes: int | None = None
+    message: str = ""
+    command_at: int | None = None
+    longest_quiet_seconds: float | None = None
+    outcome: str | None = None
+    why: str = ""
+    error_class: str | None = None
+    trained_seconds: int | None = None
+    ended_at: int | None = None
+
+    def document(self) -> dict[str, Any]:
+        """Return it as the payload writes it, in plain JSON types."""
+        said = {"format": FORMAT, **{name: getattr(self, name) for name in self.__slots__}}
+        said["bad_manifests"] = [{"manifest": one.manifest, "why": one.why} for one in self.bad_manifests]
+        said["devices"] = list(self.devices)
+        if self.outcome is None:
+            for name in _LAST_WORD:
+                del said[name]
+        return said
+
+
+def read_report(
+    document: Any, run: str, lane: int, job: str, *, last_word: bool = False
+) -> tuple[LaneReport, Sequence[Refusal]]:
+    """Return what the lane of ``job`` says in a document, and what of it is not believed.
+
+    A last word that names no outcome stands for a failure. Raises Unfit when the document as a whole is none of this
+    lane's: no object, of another format, or in another's name.
+    """
+    if not isinstance(document, dict):
+        raise Unfit("not an object")
+    for name, own in (("format", FORMAT), ("run", run), ("lane", lane), ("job", job)):
+        said = document.get(name)
+        if said is not None and (type(said) is not type(own) or said != own):
+            raise Unfit(f"{name} is {shown(said)} instead of {shown(own)}")
+    reader = Reader(document)
+    report = LaneReport(
+        run=run,
+        lane=lane,
+        job=job,
+        seq=reader.read("seq", whole),
+        started_at=reader.read("started_at", whole, 0, INSTANT_MAX),
+        at=reader.read("at", whole, 0, INSTANT_MAX),
+        phase=reader.read("phase", word, PHASES) or "",
+        step=reader.read("step", whole),
+        loss=reader.read("loss", measure),
+        held_out_loss=reader.read("held_out_loss", measure),
+        steps_per_second=reader.read("steps_per_second", speed),
+        setup_seconds=reader.read("setup_seconds", number, 0.0, SPAN_MAX),
+        checkpoint_seconds=reader.read("checkpoint_seconds", number, 0.0, SPAN_MAX),
+        checkpoint_step=reader.read("checkpoint_step", whole, 0, STEP_MAX),
+        restored_step=reader.read("restored_step", whole, 0, STEP_MAX),
+        restored_from=reader.read("restored_from", _own_manifest, job),
+        bad_manifests=_accusations(reader, document.get("bad_manifests"), job),
+        devices=_devices(reader, document.get("devices")),
+        gpu_memory_bytes=reader.read("gpu_memory_bytes", whole, 0, BYTES_MAX),
+        message=reader.text("message"),
+        command_at=reader.read("command_at", whole, 0, INSTANT_MAX),
+        longest_quiet_seconds=reader.read("longest_quiet_seconds", number, 0.0, SPAN_MAX),
+    )
+    if last_word:
+        report = _last_word(reader, report, document.get("outcome"))
+    return report, reader.refused
+
+
+def kept_report(document: Any, run: str, lane: int, job: str) -> LaneReport | None:
+    """Return a report from our own books, where older versions wrote what they were told; None when it is none."""
+    try:
+        last_word = isinstance(document, dict) and "outcome" in document
+        return read_report(document, run, lane, job, last_word=last_word)[0]
+    except Unfit:
+        return None
+
+
+def _last_word(reader: Reader, report: LaneReport, said: Any) -> LaneReport:
+    outcome = reader.read("outcome", word, OUTCOMES)
+    why = reader.text("why", _WHY_MAX)
+    if outcome is None:
+        # Lost, rejected and cancelled are the daemon's to say, never the payload's.
+        outcome, why = "failed", f"the payload of {report.run} reported {shown(said)}"
+    return replace(
+        report,
+        outcome=outcome,
+        why=why,
+        error_class=reader.read("error_class", word, ERROR_CLASSES),
+        trained_seconds=reader.read("trained_seconds", whole, 0, SPAN_MAX),
+        ended_at=reader.read("ended_at", whole, 0, INSTANT_MAX),
+    )
+
+
+def _own_manifest(value: Any, job: str) -> str:
+    named = split_key(value) if isinstance(value, str) else None
+    if named is None or named[0] != job:
+        raise Unfit(f"not a manifest of {job}")
+    return str(value)
+
+
+def _accusations(reader: Reader, said: Any, job: str) -> tuple[Accusation, ...]:
+    found: list[Accusation] = []
+    for entry in _entries(reader, "bad_manifests", said, _ACCUSED_MAX):
+        try:
+            if not isinstance(entry, dict):
+                raise Unfit("not an object")
+            why = entry.get("why")
+            found.append(
+                Accusation(
+                    _own_manifest(entry.get("manifest"), job), clean(why, _WHY_MAX) if isinstance(why, str) else ""
+                )
+            )
+        except Unfit as error:
+            reader.refuse("bad_manifests", str(error), entry)
+    return tuple(found)
+
+
+def _devices(reader: Reader, said: Any) -> tuple[str, ...]:
+    found = _entries(reader, "devices", said, _DEVICES_MAX)
+    if any(not isinstance(name, str) for name in found):
+        reader.refuse("devices", "not a list of names", said)
+        return ()
+    return tuple(clean(name, NAME_MAX) for name in found)
+
+
+def _entries(reader: Reader, name: str, said: Any, most: int) -> Sequence[Any]:
+    if said is None:
+        return ()
+    if not isinstance(said, list) or len(said) > most:
+        reader.refuse(name, f"not a list of at most {most}", said)
+        return ()
+    return said

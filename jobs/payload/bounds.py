@@ -1,0 +1,172 @@
+"""Bounds: how what comes from outside is read. A value passes with its type and within its range, or not at all.
+
+Whoever wrote it may be mistaken or hostile: booleans for numbers, infinities, four hundred digits, text that moves a
+cursor or that no database takes. One bad field costs that field, not the document it stands in.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import reprlib
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping
+
+STEP_MAX = 10**12 - 1  # as many digits as a manifest's name has
+ATTEMPT_MAX = 10**6 - 1  # likewise
+LANE_MAX = 999
+INSTANT_MAX = 253_402_300_799  # UTC seconds: the last instant that a calendar can show
+SPAN_MAX = 10**9  # seconds: thirty years
+BYTES_MAX = 2**50
+SPEED_MIN, SPEED_MAX = 1e-6, 1e6  # steps per second
+MEASURE_MAX = 1e18  # of a loss or a metric, either way
+TEXT_MAX = 4_000  # characters
+MEASURES_MAX = 100  # metrics of one checkpoint
+NAME_MAX = 200  # characters
+REFUSALS_MAX = 20  # kept of one document
+
+_SAID_MAX = 200
+_DIGITS_MAX = 20  # more than 64 bits need; Python itself refuses to read some thousands
+_Value = TypeVar("_Value")
+
+
+class Unfit(ValueError):
+    """A value of another type, or outside its range."""
+
+
+class Refusal(NamedTuple):
+    """One thing that was not believed: which field, why, and the beginning of what it said."""
+
+    field: str
+    why: str
+    said: str
+
+
+def read_json(data: bytes | str) -> Any:
+    """Read JSON of any content; raises ValueError for what is none. Numbers too long to hold become infinite."""
+    try:
+        return json.loads(data, parse_int=_integer)
+    except RecursionError:
+        raise ValueError("nested too deep") from None
+
+
+def whole(value: Any, low: int = 0, high: int = STEP_MAX) -> int:
+    """Return a whole number within ``low`` .. ``high``. Raises Unfit."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise Unfit("not a whole number")
+    if not low <= value <= high:
+        raise Unfit(f"not within {low} .. {high}")
+    return int(value)
+
+
+def number(value: Any, low: float = 0.0, high: float = MEASURE_MAX) -> float:
+    """Return a finite number within ``low`` .. ``high``. Raises Unfit."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise Unfit("not a number")
+    if not low <= value <= high:  # compares without conversion, so an integer of any length too; NaN is never within
+        raise Unfit(f"not within {low:g} .. {high:g}")
+    return float(value)
+
+
+def measure(value: Any) -> float:
+    """Return a loss or a metric: finite, of either sign. Raises Unfit."""
+    return number(value, -MEASURE_MAX, MEASURE_MAX)
+
+
+def speed(value: Any) -> float:
+    """Return steps per second: none at all, or a speed that something can have. Raises Unfit."""
+    return 0.0 if number(value, 0.0, SPEED_MAX) == 0 else number(value, SPEED_MIN, SPEED_MAX)
+
+
+def text(value: Any, limit: int = TEXT_MAX) -> str:
+    """Return text, cleaned and cut to ``limit`` characters. Raises Unfit for anything else."""
+    if not isinstance(value, str):
+        raise Unfit("not a text")
+    return clean(value, limit)
+
+
+def clean(value: str, limit: int = TEXT_MAX) -> str:
+    """Return text that every terminal, file and database takes: no control characters, no halves of a character."""
+    cut = value[:limit]
+    if cut.isprintable():
+        return cut
+    return "".join(map(_fit, cut))
+
+
+def word(value: Any, known: Collection[str]) -> str:
+    """Return one of the ``known`` words. Raises Unfit."""
+    if not isinstance(value, str) or value not in known:
+        raise Unfit(f"not one of {', '.join(sorted(known))}")
+    return value
+
+
+def measures(values: Any) -> dict[str, float]:
+    """Return the metrics that can be compared, shown and stored; whatever else is among them is left out."""
+    found: dict[str, float] = {}
+    for name, value in values.items() if isinstance(values, dict) else ():
+        if len(found) >= MEASURES_MAX:
+            break
+        if isinstance(name, str) and 0 < len(name) <= NAME_MAX and name.isprintable():
+            try:
+                found[name] = measure(value)
+            except Unfit:
+                continue
+    return found
+
+
+def shown(value: Any) -> str:
+    """Return the beginning of what was said, for a person to look at; of any value, however long or deep."""
+    try:
+        said = _SHORT.repr(value)
+    except Exception as error:  # noqa: BLE001 - a repr of somebody else's, or an integer that Python will not print
+        said = f"{type(value).__name__} that cannot be shown ({type(error).__name__})"
+    return clean(said, _SAID_MAX)
+
+
+class Reader:
+    """Reads the fields of one document. What does not pass is noted in ``refused``, and counts as not said."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self._document = document
+        self.refused: list[Refusal] = []
+
+    def read(self, name: str, reader: Callable[..., _Value], *bounds: Any) -> _Value | None:
+        """Return a field as ``reader`` reads it; None when it is missing, null, or does not pass."""
+        value = self._document.get(name)
+        if value is None:
+            return None
+        try:
+            return reader(value, *bounds)
+        except Unfit as error:
+            self.refuse(name, str(error), value)
+            return None
+
+    def text(self, name: str, limit: int = TEXT_MAX) -> str:
+        """Return a field's text; empty when there is none."""
+        return self.read(name, text, limit) or ""
+
+    def refuse(self, name: str, why: str, value: Any) -> None:
+        """Note that a field is not believed."""
+        if len(self.refused) < REFUSALS_MAX:
+            self.refused.append(Refusal(name, why, shown(value)))
+
+
+def _integer(digits: str) -> int | float:
+    return int(digits) if len(digits) <= _DIGITS_MAX else math.inf
+
+
+def _fit(character: str) -> str:
+    if character.isprintable() or character in "\n\t":
+        return character
+    return " " if character.isspace() else "\N{REPLACEMENT CHARACTER}"
+
+
+def _short() -> reprlib.Repr:
+    short = reprlib.Repr()
+    short.maxstring = short.maxother = short.maxlong = _SAID_MAX
+    return short
+
+
+_SHORT = _short()

@@ -1,0 +1,197 @@
+"""The training command: what it is told, a process group on a leash, its output, its progress lines.
+
+The environment that it is given is part of the training contract (docs/training-contract.md).
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..bounds import read_json
+from ..log import write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from .launch import LaneOrder, Launch
+
+_PAYLOAD = Path(__file__).resolve().parents[1]
+LOG_BYTES_MAX = 16 << 20
+TAIL_BYTES = 4000
+_PIECE_BYTES = 1 << 16
+_LINE_BYTES_MAX = 1 << 16
+# Ends with our end of its standard input, however we die, and takes its whole process group along.
+_LEASH = ("/bin/sh", "-c", "trap '' TERM INT HUP USR1; read _; kill -KILL 0")
+
+
+class Relay:
+    """Copies one stream of the command to one of ours, up to a cap, and remembers its end."""
+
+    def __init__(self, source: int, sink: int, prefix: str) -> None:
+        os.set_blocking(source, False)
+        self.source = source
+        self._sink = sink
+        self._prefix = prefix.encode()
+        self._room = LOG_BYTES_MAX
+        self._line = b""
+        self._tail = b""
+
+    @property
+    def tail(self) -> str:
+        """The last lines, as text."""
+        return (self._tail + self._line).decode(errors="replace").strip()
+
+    def pump(self) -> bool:
+        """Copy a piece of what is there; False at the stream's end."""
+        return self._copy() != 0
+
+    def _copy(self) -> int | None:
+        """Copy a piece; return its length, 0 at the stream's end, None when nothing is there."""
+        try:
+            piece = os.read(self.source, _PIECE_BYTES)
+        except BlockingIOError:
+            return None
+        *lines, self._line = (self._line + piece).split(b"\n")
+        for line in lines:
+            self._emit(line + b"\n")
+        if len(self._line) > _LINE_BYTES_MAX:
+            self._emit(self._line + b"\n")
+            self._line = b""
+        return len(piece)
+
+    def drain(self) -> None:
+        """Copy all that is there: the command is gone, though a helper of it may still hold the other end."""
+        while self._copy():
+            pass
+        self._emit(self._line)
+        self._line = b""
+
+    def _emit(self, line: bytes) -> None:
+        if not line:
+            return
+        self._tail = (self._tail + line)[-TAIL_BYTES:]
+        if self._room <= 0:
+            return
+        self._room -= len(line)
+        if self._room <= 0:
+            line = f"[log cap of {LOG_BYTES_MAX >> 20} MiB reached; the rest is dropped]\n".encode()
+        if not write(self._sink, self._prefix + line):
+            self._room = 0
+
+
+class Progress:
+    """The FIFO on which the command reports, as JSON lines."""
+
+    def __init__(self, path: Path) -> None:
+        os.mkfifo(path)
+        self.path = path
+        # Opened for writing too, so that it neither ends nor blocks while the command has it closed.
+        self.source = os.open(path, os.O_RDWR | os.O_NONBLOCK)
+        self._line = b""
+
+    def lines(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the objects that have arrived; anything else on the line is not for us."""
+        with suppress(BlockingIOError):
+            while piece := os.read(self.source, _PIECE_BYTES):
+                *lines, rest = (self._line + piece).split(b"\n")
+                self._line = rest if len(rest) <= _LINE_BYTES_MAX else b""
+                for line in lines:
+                    with suppress(ValueError):
+                        entry = read_json(line)
+                        if isinstance(entry, dict):
+                            yield entry
+
+
+class Spec(NamedTuple):
+    """How to start the command."""
+
+    words: Sequence[str]
+    environment: Mapping[str, str]
+    folder: Path
+    prefix: str
+
+
+class Command:
+    """A started command, leader of nothing: its group belongs to a guard that dies with the agent.
+
+    The group stays in the agent's session, so that a platform can find and end whatever is left by session id. Raises
+    OSError when the program cannot be started.
+    """
+
+    def __init__(self, spec: Spec) -> None:
+        leash, self._leash = os.pipe()
+        try:
+            self._guard = subprocess.Popen(
+                _LEASH, stdin=leash, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, process_group=0
+            )
+        finally:
+            os.close(leash)
+        try:
+            self._process = subprocess.Popen(
+                spec.words,
+                env=spec.environment,
+                cwd=spec.folder,
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+                process_group=self._guard.pid,
+            )
+        except OSError:
+            self.kill()
+            raise
+        assert self._process.stdout  # noqa: S101 - for the type checker: both are pipes
+        assert self._process.stderr  # noqa: S101
+        self.output = Relay(self._process.stdout.fileno(), sys.stdout.fileno(), spec.prefix)
+        self.errors = Relay(self._process.stderr.fileno(), sys.stderr.fileno(), spec.prefix)
+
+    def exit_code(self) -> int | None:
+        """Return the exit status, minus the signal when one ended it; None while it runs."""
+        return self._process.poll()
+
+    def ask_to_save(self) -> None:
+        """Send SIGUSR1 to the command itself: its helpers may not know the signal and would die of it."""
+        self._process.send_signal(signal.SIGUSR1)
+
+    def ask_to_stop(self) -> None:
+        """Send SIGTERM to the command itself; it tells its helpers."""
+        self._process.send_signal(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End whatever is left of the group, at once; returns when the guard is gone."""
+        with suppress(ProcessLookupError):
+            os.killpg(self._guard.pid, signal.SIGKILL)
+        if self._guard.returncode is None:
+            self._guard.wait()
+            os.close(self._leash)
+
+
+def training_command(launch: Launch, order: LaneOrder, data: str, *, resume: bool) -> Spec:
+    """Return how to start a lane's command: its words with {python} and {payload} filled in, its environment."""
+    folder = launch.lane_dir(order)
+    seconds_left = launch.clock.wall_seconds_until(launch.closing_at)
+    environment = {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": ",".join(str(device) for device in order.devices),
+        **order.environment,
+        "SCHED_RUN_ID": launch.run,
+        "SCHED_JOB": order.job,
+        "SCHED_SEED": str(order.seed),
+        "SCHED_RESUME_DIR": str(folder / "resume") if resume else "",
+        "SCHED_CHECKPOINT_DIR": str(folder / "checkpoints"),
+        "SCHED_DATA_DIR": data,
+        "SCHED_TARGET_STEP": str(order.target_step),
+        "SCHED_SECONDS_LEFT": str(max(0, int(seconds_left))),
+        "SCHED_PROGRESS": str(folder / "progress"),
+    }
+    # Makes `import trainer_kit` work in anybody's script, behind whatever it had on its path.
+    path = (environment.get("PYTHONPATH"), str(_PAYLOAD / "trainers"))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
+    words = [word.replace("{python}", sys.executable).replace("{payload}", str(_PAYLOAD)) for word in order.command]
+    prefix = f"{order.job}| " if len(launch.lanes) > 1 else ""
+    return Spec(words, environment, folder / "command", prefix)

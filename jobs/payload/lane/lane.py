@@ -1,0 +1,392 @@
+"""One lane: restore, run the command, publish its checkpoints, report, and end in time.
+
+One thread waits for whatever comes first: a progress line, output, a signal, the end of a background task, the next
+instant something is due. Slow work (restoring, publishing) is done by one background thread, so a store that hangs
+delays neither a heartbeat nor the deadline.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+import os
+import selectors
+import shutil
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..log import log
+from ..store.publish import BadCheckpoint, Published
+from ..store.restore import Restored, restore
+from .cadence import checkpoint_times
+from .command import Command, Progress, Relay, training_command
+from .devices import check_devices
+from .ending import DEADLINE, Ending, Facts, Phase, Stop, judge, read_stop
+from .failure import Failure
+from .inputs import find_data, unpack_code
+from .meter import Meter
+from .stall import StallWatch
+from .status import Status, encode, leave_result
+from .upload_queue import UploadQueue
+from .wakeup import Wakeup
+from .worker import Worker
+
+if TYPE_CHECKING:
+    from .failure import ErrorClass
+    from .launch import LaneOrder, Launch
+    from .upload_queue import PendingCheckpoint
+
+# However fast the scheduled clock runs: the store gets no more than ten heartbeats in a wall second.
+_BEAT_WALL_SECONDS = 0.1
+# Of the grace a platform gives after SIGTERM: until here the command may save, until there we publish and report.
+_GRACE_COMMAND, _GRACE_PUBLISH = 0.7, 0.9
+# Looks that lie further apart than two heartbeats and this mean that the machine stood still.
+_PAUSE_WALL_SECONDS = 10.0
+# Of the stop margin: what is kept for the result once the last checkpoint is late.
+_MARGIN_RESULT = 0.25
+
+
+class Prepared(NamedTuple):
+    """What stands when the command can start."""
+
+    devices: tuple[str, ...]
+    data: str
+    restored: Restored
+
+
+class Lane:
+    """A lane from its start to its result."""
+
+    def __init__(self, launch: Launch, order: LaneOrder, leash: int | None = None) -> None:
+        """``leash`` is a pipe whose other end the supervising agent holds: its end is ours."""
+        self._launch, self._order, self._clock = launch, order, launch.clock
+        self._transport = launch.transport()
+        self._folder = launch.lane_dir(order)
+        self._meter = Meter(order.checkpoint_seconds, order.closing_seconds)
+        self._uploads = UploadQueue(launch, order, self._transport, self._folder / "checkpoints")
+        self._status = Status(launch, order, self._uploads)
+        self._selector = selectors.DefaultSelector()
+        self._wakeup = Wakeup()
+        self._worker = Worker(self._wakeup.wake)
+        self._selector.register(self._wakeup.source, selectors.EVENT_READ, self._wakeup.drain)
+        if leash is not None:
+            self._selector.register(leash, selectors.EVENT_READ, self._orphaned)
+        self._command: Command | None = None
+        self._progress: Progress | None = None
+        self._exit_code: int | None = None
+        self._killed = False
+        self._store_fails = False  # the newest publication failed, and may yet succeed
+        self._stop: Stop | None = None
+        self._failure: Failure | None = None
+        self._asked_at: float | None = None  # the checkpoint asked for that is not published yet
+        self._beat_at = self._look_at = -math.inf
+        self._ask_at = self._kill_at = math.inf
+        self._give_up_at = launch.deadline - _MARGIN_RESULT * launch.stop_margin_seconds
+        self._beat_seconds = max(launch.heartbeat_seconds, _BEAT_WALL_SECONDS * self._clock.scale)
+        self._watch = StallWatch(order.limits, 2 * self._beat_seconds + _PAUSE_WALL_SECONDS * self._clock.scale)
+
+    def run(self) -> bool:
+        """Live; True when a result was left in the store or in the lane's folder."""
+        try:
+            self._prepare_folder()
+            self._worker.start(self._prepare, self._start)
+            while not self._settled(self._clock.now()):
+                self._wait()
+                self._tick(self._clock.now())
+            ending = self._ending()
+        except Exception as error:  # noqa: BLE001 - whatever happens, the daemon must learn of it
+            # What escapes as OSError is trouble with the disk under the working folder.
+            error_class: ErrorClass = "store" if isinstance(error, OSError) else "code"
+            ending = Ending("failed", "the agent itself failed", error_class, f"{type(error).__name__}: {error}")
+            log(self._order.lane, ending.message)
+        finally:
+            if self._command:
+                self._command.kill()
+        document = encode(self._status.result(self._meter, ending, self._clock.now()))
+        log(self._order.lane, f"{ending.outcome}: {ending.why}")
+        return leave_result(self._transport, self._status.prefix, self._folder, document, self._order.lane)
+
+    # -- start ------------------------------------------------------------------------------------------------------
+
+    def _prepare_folder(self) -> None:
+        """Begin with an empty folder: what an earlier start of this attempt left was published or is lost."""
+        shutil.rmtree(self._folder, ignore_errors=True)
+        for name in ("checkpoints", "command"):
+            (self._folder / name).mkdir(parents=True)
+        self._progress = Progress(self._folder / "progress")
+        self._selector.register(self._progress.source, selectors.EVENT_READ, self._read_progress)
+
+    def _prepare(self) -> Prepared:
+        """Check devices, find the data, unpack the code, restore (in the background)."""
+        order = self._order
+        devices = check_devices(self._launch.expected_devices)
+        data = find_data(self._transport, order)
+        unpack_code(self._transport, order, self._folder / "command")
+        self._status.phase = "restoring" if order.restore else "starting"
+        try:
+            restored = restore(self._transport, order.job, order.restore, self._folder / "resume")
+        except OSError as error:
+            raise Failure("store", f"the checkpoint cannot be put into {self._folder}: {error}") from None
+        return Prepared(devices, data, restored)
+
+    def _start(self, prepared: Prepared | Exception) -> None:
+        """Start the command once all is in place."""
+        if isinstance(prepared, Failure):
+            self._failure = prepared
+            return
+        if isinstance(prepared, Exception):
+            raise prepared
+        status = self._status
+        status.devices = prepared.devices
+        self._uploads.start_from(prepared.restored.manifest)
+        status.bad_manifests = prepared.restored.bad
+        for key, why in status.bad_manifests:
+            log(self._order.lane, f"{key} is damaged and was passed over: {why}")
+        if self._order.restore and self._uploads.restored is None:
+            self._failure = Failure("store", "none of the checkpoints to resume from verifies; will not start anew")
+            return
+        if self._stop:
+            return
+        status.phase = "starting"
+        try:
+            self._command = Command(
+                training_command(self._launch, self._order, prepared.data, resume=bool(self._uploads.restored))
+            )
+        except OSError as error:
+            self._failure = Failure("code", f"the command cannot be started: {error}")
+            return
+        self._watch.begin(self._clock.now())
+        status.command_at = int(self._clock.now())
+        for relay in (self._command.output, self._command.errors):
+            self._selector.register(relay.source, selectors.EVENT_READ, relay)
+
+    # -- the loop ---------------------------------------------------------------------------------------------------
+
+    def _wait(self) -> None:
+        due_at = min(self._beat_at, self._ask_at, self._kill_at, self._give_up_at, self._look_due_at())
+        if not self._stop and self._exit_code is None:
+            due_at = min(due_at, self._close_at(), self._watch.due_at(self._meter))
+        for key, _ in self._selector.select(max(0.0, self._clock.wall_seconds_until(due_at))):
+            if isinstance(key.data, Relay):
+                if not key.data.pump():
+                    self._selector.unregister(key.fileobj)
+            else:
+                key.data()
+
+    def _look_due_at(self) -> float:
+        """When to look for checkpoints again; a busy worker's end is an event of its own."""
+        return math.inf if self._worker.busy or self._command is None else self._look_at
+
+    def _tick(self, now: float) -> None:
+        """Do whatever is due."""
+        self._worker.collect()
+        self._reap()
+        if self._wakeup.terminated:
+            self._begin_stop(Stop("preempted", "SIGTERM", now))
+        if now >= self._close_at():
+            self._begin_stop(Stop("yielded", DEADLINE, now))
+        if not self._stop and self._exit_code is None and (stalled := self._watch.look(self._meter, now)):
+            self._begin_stop(stalled)
+        if now >= self._ask_at:
+            self._ask(now)
+        if now >= self._kill_at:
+            self._kill()
+        if now >= self._beat_at:
+            self._look_for_stop(now)
+            self._beat(now)
+        self._publish_next(now)
+
+    def _settled(self, now: float) -> bool:
+        """Whether nothing is left to be done, or no time to do it."""
+        if now >= self._give_up_at:
+            return True
+        if self._command is None:
+            return self._failure is not None or self._stop is not None
+        return self._exit_code is not None and not self._worker.busy and not self._uploads.pending()
+
+    def _close_at(self) -> float:
+        """When the last checkpoint must be asked for, to be published by the stop margin."""
+        return self._launch.closing_at - self._meter.closing_seconds
+
+    def _read_progress(self) -> None:
+        if not self._progress:
+            return
+        for line in self._progress.lines():
+            now = self._clock.now()
+            first = self._meter.began_at is None
+            saved = self._meter.feed(line, now)
+            self._watch.hear(self._meter, now)
+            self._uploads.held_back_from = self._meter.lost_since if self._order.limits.loss_nan else None
+            if first:
+                self._plan_next_ask(now)
+            if "save_failed" in line:
+                self._trouble(f"the command could not save: {self._meter.save_failed}")
+                self._asked_at, self._ask_at = None, now + self._beat_seconds
+            if saved is not None:
+                self._look_at = -math.inf
+                if self._uploads.newest and saved <= self._uploads.newest.step:  # nothing new since the last one
+                    self._plan_next_ask(now)
+
+    def _plan_next_ask(self, now: float) -> None:
+        """Plan the rest of the session anew; its last checkpoint is the final one, which is not asked for here."""
+        if self._stop:
+            return
+        self._asked_at = None
+        self._set_phase("training")
+        times = checkpoint_times(
+            self._launch.closing_at - now,
+            0.0,
+            self._meter.expected_checkpoint_seconds,
+            1 / self._launch.mtbf_seconds,
+        )
+        self._ask_at = now + times[0] if len(times) > 1 else math.inf
+
+    def _ask(self, now: float) -> None:
+        self._ask_at = math.inf
+        if self._command and self._exit_code is None:
+            self._asked_at = now
+            self._set_phase("saving")
+            self._command.ask_to_save()
+
+    # -- the end ----------------------------------------------------------------------------------------------------
+
+    def _begin_stop(self, stop: Stop) -> None:
+        """Ask the command to save and end. A platform's SIGTERM overrules a gentler stop; nothing else does.
+
+        A command that has ended by itself is not asked, so no stop that comes later explains its end.
+        """
+        if stop.outcome != "preempted" and self._exit_code is not None:
+            return
+        if self._stop and (self._stop.outcome == "preempted" or stop.outcome != "preempted"):
+            return
+        log(self._order.lane, f"stopping: {stop.why}")
+        self._stop, self._ask_at = stop, math.inf
+        grace = self._launch.grace_seconds
+        if stop.outcome == "preempted":
+            self._kill_at = min(self._kill_at, stop.at + _GRACE_COMMAND * grace)
+            self._give_up_at = min(self._give_up_at, stop.at + _GRACE_PUBLISH * grace)
+        elif stop.error_class == "diverged":
+            self._kill_at = stop.at  # there is nothing worth saving
+        else:
+            allowed = max(grace, self._meter.closing_seconds)
+            self._kill_at = min(stop.at + allowed, self._launch.deadline - 0.5 * self._launch.stop_margin_seconds)
+        self._set_phase("stopping")
+        if self._command and self._exit_code is None:
+            self._asked_at = stop.at if self._asked_at is None else self._asked_at
+            self._command.ask_to_stop()
+
+    def _look_for_stop(self, now: float) -> None:
+        if not self._stop:
+            try:
+                if (why := read_stop(self._transport, self._launch.run, self._order.lane)) is not None:
+                    self._begin_stop(Stop("yielded", f"stop flag: {why}", now))
+            except OSError as error:
+                self._trouble(f"the stop flag cannot be read: {error}")
+
+    def _kill(self) -> None:
+        self._kill_at = math.inf
+        if self._command and self._exit_code is None:
+            self._killed = True
+            log(self._order.lane, "the command did not end in its grace: SIGKILL to its group")
+            self._command.kill()
+
+    def _reap(self) -> None:
+        if self._command is None or self._exit_code is not None:
+            return
+        self._exit_code = self._command.exit_code()
+        if self._exit_code is not None:
+            self._command.kill()
+            self._read_progress()
+            self._meter.end(self._clock.now())
+            for relay in (self._command.output, self._command.errors):
+                relay.drain()
+                if relay.source in self._selector.get_map():
+                    self._selector.unregister(relay.source)
+            self._ask_at = self._kill_at = math.inf
+            self._look_at = -math.inf
+
+    def _orphaned(self) -> None:
+        """The supervising agent is gone: our run counts as lost, and may soon run elsewhere. Leave no trace."""
+        if self._command:
+            self._command.kill()
+        os._exit(1)
+
+    def _ending(self) -> Ending:
+        newest, stop = self._uploads.newest, self._stop
+        unstored = bool((self._command and self._uploads.pending()) or self._meter.save_failed)
+        if stop and (unstored or (self._killed and self._meter.saving)) and not self._store_fails:
+            self._meter.not_stored(self._clock.now() - stop.at)
+        made_here = newest is not None and newest is not self._uploads.restored
+        return judge(
+            Facts(
+                target_step=self._order.target_step,
+                reported_step=self._meter.step,
+                stored_step=newest.step if newest else None,
+                saved_since_stop=bool(newest and made_here and stop and newest.created_at >= int(stop.at)),
+                unstored=unstored,
+                diverged=stop.why if stop and stop.error_class == "diverged" else self._uploads.held_back(),
+                empty_handed=self._watch.empty_handed(stop),
+                began=self._meter.began_at is not None,
+                killed=self._killed,
+                exit_code=self._exit_code,
+                stop=stop,
+                failure=self._failure,
+                trouble=self._status.trouble,
+                errors=self._command.errors.tail if self._command else "",
+            )
+        )
+
+    # -- checkpoints ------------------------------------------------------------------------------------------------
+
+    def _publish_next(self, now: float) -> None:
+        if self._worker.busy or self._command is None or now < self._look_at:
+            return
+        self._look_at = math.inf
+        newest_first = self._stop is not None or self._store_fails
+        pending = self._uploads.next_checkpoint(self._meter, now, newest_first=newest_first)
+        if pending:
+            self._worker.start(pending.send, lambda result: self._published(pending, result))
+
+    def _published(self, pending: PendingCheckpoint, result: Any) -> None:
+        now = self._clock.now()
+        self._look_at = self._beat_at = -math.inf
+        match result:
+            case Published():
+                log(self._order.lane, f"published {result.manifest.key}")
+                self._uploads.accept(pending.folder, result)
+                self._watch.stored(now)
+                self._status.trouble, self._store_fails = "", False
+                self._meter.published(pending.step, self._asked_at, now)
+                self._plan_next_ask(now)
+            case BadCheckpoint() | FileNotFoundError():
+                self._uploads.reject(pending.folder)
+                self._trouble(f"a checkpoint cannot be published: {result}")
+            case OSError():
+                full = result.errno in (errno.ENOSPC, errno.EDQUOT)
+                what = "the store's disk is full" if full else "the store does not take it"
+                self._trouble(f"step {pending.step}: {what}; trying again while time is left: {result}")
+                self._look_at, self._store_fails = now + self._beat_seconds, True
+            case _:
+                raise result
+
+    # -- reports ----------------------------------------------------------------------------------------------------
+
+    def _set_phase(self, phase: Phase) -> None:
+        self._status.phase = phase
+        self._beat_at = -math.inf
+
+    def _trouble(self, message: str) -> None:
+        if message != self._status.trouble:
+            log(self._order.lane, message)
+        self._status.trouble = message
+        self._beat_at = -math.inf
+
+    def _beat(self, now: float) -> None:
+        self._beat_at = now + self._beat_seconds
+        self._status.longest_quiet = self._watch.longest_quiet
+        if not self._store_fails:  # a command need not announce its checkpoints
+            self._look_at = min(self._look_at, now)
+        try:
+            document = encode(self._status.heartbeat(self._meter, now))
+            self._transport.put(f"{self._status.prefix}/heartbeat.json", document, durable=False)
+        except OSError as error:
+            log(self._order.lane, f"no heartbeat: {error}")

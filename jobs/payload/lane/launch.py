@@ -1,0 +1,180 @@
+"""Read launch.json: what the daemon wants of this session."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..clock import Clock
+from ..store.transport import DirectoryTransport
+from .meter import CLOSING
+from .stall import Limits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from ..store.transport import Transport
+
+FORMAT = 1
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
+
+
+class BadLaunch(Exception):
+    """launch.json cannot be read or does not say what is needed."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(f"{path}: {why}; the daemon that wrote it and this payload must speak format {FORMAT}")
+
+
+class LaneOrder(NamedTuple):
+    """One job's lane in the session. Seconds are scheduled; ``restore`` names manifests, newest first.
+
+    ``checkpoint_seconds`` is what a checkpoint is expected to take, ``closing_seconds`` what the last one is given.
+    """
+
+    lane: int
+    job: str
+    attempt: int
+    devices: tuple[int, ...]
+    seed: int
+    target_step: int
+    command: tuple[str, ...]
+    environment: Mapping[str, str]
+    data: str
+    code: str  # the folder of the store in which its code is; empty: it has none
+    setup_seconds: float
+    checkpoint_seconds: float
+    closing_seconds: float
+    restore: tuple[str, ...]
+    limits: Limits
+
+
+class Devices(NamedTuple):
+    """The accelerators the session must have."""
+
+    number: int
+    name: str
+
+
+class Launch(NamedTuple):
+    """One session. Instants are scheduled seconds UTC, spans are scheduled seconds."""
+
+    run: str
+    clock: Clock
+    started_at: float
+    deadline: float
+    stop_margin_seconds: float
+    heartbeat_seconds: float
+    grace_seconds: float
+    mtbf_seconds: float
+    folder: Path  # of launch.json
+    work_dir: Path
+    store: Mapping[str, Any]
+    expected_devices: Devices | None
+    lanes: tuple[LaneOrder, ...]
+
+    @property
+    def closing_at(self) -> float:
+        """When the last checkpoint must have been published."""
+        return self.deadline - self.stop_margin_seconds
+
+    def lane_dir(self, lane: LaneOrder) -> Path:
+        """Return the lane's scratch folder."""
+        return self.work_dir / f"lane-{lane.lane}"
+
+    def transport(self) -> Transport:
+        """Open the store. Raises KeyError, TypeError and ValueError for an address that is none."""
+        match self.store["kind"]:
+            case "directory":
+                return DirectoryTransport(self.folder / self.store["root"])
+            case "presigned":
+                # Loads the library's web client, for which a session on a folder need not wait.
+                from ..store.presigned import PresignedTransport
+
+                return PresignedTransport(self.store, self.work_dir / "data")
+            case kind:
+                raise ValueError(f"store kind {kind!r} is unknown")
+
+
+def read_launch(path: Path) -> Launch:
+    """Parse launch.json; raises BadLaunch with the reason."""
+    try:
+        document = json.loads(path.read_bytes())
+        if document["format"] != FORMAT:
+            raise BadLaunch(path, f"format {document['format']!r}")
+        return _launch(document, path.resolve().parent)
+    except OSError as error:
+        raise BadLaunch(path, f"cannot be read: {error.strerror}") from None
+    except KeyError as error:
+        raise BadLaunch(path, f"field {error} is missing") from None
+    except (ValueError, TypeError, AttributeError) as error:
+        raise BadLaunch(path, f"not a launch document: {error}") from None
+
+
+def _launch(document: dict[str, Any], folder: Path) -> Launch:
+    clock = Clock(**{name: float(document["clock"][name]) for name in ("epoch", "origin", "scale")})
+    if clock.scale <= 0:
+        raise ValueError("clock.scale must be above 0")
+    devices, started_at = document.get("expected_devices"), document.get("started_at")
+    lanes = tuple(_lane(entry) for entry in document["lanes"])
+    if min(float(document[name]) for name in ("mtbf_seconds", "grace_seconds", "stop_margin_seconds")) <= 0:
+        raise ValueError("mtbf_seconds, grace_seconds and stop_margin_seconds must be above 0")
+    if not lanes or len({lane.lane for lane in lanes}) != len(lanes):
+        raise ValueError("lanes must be a list with distinct indexes")
+    launch = Launch(
+        run=_name(document["run"]),
+        clock=clock,
+        started_at=clock.now() if started_at is None else float(started_at),
+        deadline=float(document["deadline"]),
+        stop_margin_seconds=float(document["stop_margin_seconds"]),
+        heartbeat_seconds=float(document["heartbeat_seconds"]),
+        grace_seconds=float(document["grace_seconds"]),
+        mtbf_seconds=float(document["mtbf_seconds"]),
+        folder=folder,
+        work_dir=folder / document["work_dir"],
+        store=document["store"],
+        expected_devices=devices and Devices(int(devices["count"]), str(devices["name"])),
+        lanes=lanes,
+    )
+    launch.transport()  # a store that cannot be reached is better told now than by every lane
+    return launch
+
+
+def _lane(entry: dict[str, Any]) -> LaneOrder:
+    command = tuple(str(word) for word in entry["command"])
+    checkpoint_seconds = float(entry["checkpoint_seconds"])
+    if not command:
+        raise ValueError("command is empty")
+    return LaneOrder(
+        lane=int(entry["index"]),
+        job=_name(entry["job"]),
+        attempt=int(entry["attempt"]),
+        devices=tuple(int(device) for device in entry["devices"]),
+        seed=int(entry["seed"]),
+        target_step=int(entry["target_step"]),
+        command=command,
+        environment={str(name): str(value) for name, value in entry["environment"].items()},
+        data=str(entry["data"]),
+        code=str(entry.get("code") or ""),
+        setup_seconds=float(entry["setup_seconds"]),
+        checkpoint_seconds=checkpoint_seconds,
+        closing_seconds=float(entry.get("closing_seconds", CLOSING * checkpoint_seconds)),
+        restore=tuple(str(key) for key in entry["restore"]),
+        limits=_limits(entry.get("stall") or {}),
+    )
+
+
+def _limits(entry: Mapping[str, Any]) -> Limits:
+    seconds = {
+        name: None if entry.get(name) is None else float(entry[name])
+        for name in ("first_progress_seconds", "no_progress_seconds", "checkpoint_seconds")
+    }
+    return Limits(**seconds, loss_nan=None if entry.get("loss_nan") is None else int(entry["loss_nan"]))
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise ValueError(f"{value!r} is not a name")
+    return value

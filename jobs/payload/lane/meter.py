@@ -1,0 +1,138 @@
+"""What the command's progress lines tell: where it is, how fast, how long it trained."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from ..bounds import BYTES_MAX, Reader, Unfit, clean, measure, shown, whole
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_RECENT = 5
+_WHY_MAX = 500
+# The last checkpoint is given so many times what one takes.
+CLOSING = 1.25
+# Fewer checkpoints than this say less of the next one than all the sessions before.
+_TELLING = 3
+
+
+class Meter:
+    """Folds progress lines and publications. All instants and spans are scheduled seconds."""
+
+    def __init__(self, checkpoint_seconds: float, closing_seconds: float) -> None:
+        """Take what a checkpoint is expected to take, and what nine in ten take at most."""
+        self._prior_checkpoint_seconds, self._prior_closing_seconds = checkpoint_seconds, closing_seconds
+        self._durations: list[float] = []
+        self._trained = 0.0  # up to the last save that has ended
+        self._training_since: float | None = None  # None before training and during a save
+        self._marks: dict[int, float] = {}  # training time up to the save of a step
+        self._save_began: dict[int, float] = {}
+        self._first: tuple[int, float] | None = None  # (step, training time) of the first and the last report
+        self._last: tuple[int, float] | None = None
+        self.began_at: float | None = None  # when set-up was over: the first progress line
+        self.loss: float | None = None
+        self.losses_lost = 0  # so many of the last reports in a row had a loss that is no finite number
+        self.lost_since: int | None = None  # the step of the first of them
+        self.held_out_loss: float | None = None
+        self.gpu_memory_bytes: int | None = None
+        self.save_failed = ""  # why the newest save failed
+        self.saving = False  # a save was begun, and neither ended nor failed
+
+    @property
+    def step(self) -> int | None:
+        """The newest step reported."""
+        return self._last[0] if self._last else None
+
+    @property
+    def steps_per_second(self) -> float | None:
+        """Steps per scheduled second of training, saves excluded."""
+        if not self._first or not self._last or self._last[1] <= self._first[1]:
+            return None
+        return (self._last[0] - self._first[0]) / (self._last[1] - self._first[1])
+
+    @property
+    def checkpoint_seconds(self) -> float | None:
+        """Mean measured time from asking for a checkpoint to having it published."""
+        return sum(self._durations) / len(self._durations) if self._durations else None
+
+    @property
+    def expected_checkpoint_seconds(self) -> float:
+        """What a checkpoint is likely to take: the measured mean, or the prior."""
+        return self._prior_checkpoint_seconds if self.checkpoint_seconds is None else self.checkpoint_seconds
+
+    @property
+    def closing_seconds(self) -> float:
+        """What the last checkpoint is given: the slowest of the recent ones and a quarter more.
+
+        While there are few of them, at least what earlier sessions needed.
+        """
+        slowest = CLOSING * max(self._durations[-_RECENT:], default=0.0)
+        return slowest if len(self._durations) >= _TELLING else max(slowest, self._prior_closing_seconds)
+
+    def feed(self, line: Mapping[str, Any], now: float) -> int | None:
+        """Take one progress line; return the step of a checkpoint that it says is complete."""
+        if self.began_at is None:
+            self.began_at = self._training_since = now
+        reader = Reader(line)
+        step, saving, saved = (reader.read(name, whole) for name in ("step", "saving", "saved"))
+        if saving is not None:
+            self._trained = self._marks[saving] = self.trained_seconds(now)
+            self._training_since = None
+            self._save_began[saving] = now
+            self.saving = True
+        if (reached := max(filter(None, (step, saving)), default=step)) is not None:
+            self._last = (reached, self.trained_seconds(now))
+            self._first = self._first or self._last
+        if "loss" in line:
+            self._judge_loss(line["loss"])
+        for name in ("loss", "held_out_loss"):
+            if (value := reader.read(name, measure)) is not None:
+                setattr(self, name, value)
+        memory = reader.read("gpu_memory_bytes", whole, 0, BYTES_MAX)
+        self.gpu_memory_bytes = self.gpu_memory_bytes if memory is None else memory
+        if saved is not None or "save_failed" in line:
+            why = line.get("save_failed", "")
+            self.save_failed = clean(why, _WHY_MAX) if isinstance(why, str) else shown(why)
+            self.saving = False
+            if self._training_since is None:
+                self._training_since = now
+        if saved is not None:
+            self._marks.setdefault(saved, self.trained_seconds(now))
+        return saved
+
+    def _judge_loss(self, value: Any) -> None:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            return
+        try:
+            measure(value)
+        except Unfit:
+            self.losses_lost += 1
+            self.lost_since = self.step if self.lost_since is None else self.lost_since
+        else:
+            self.losses_lost, self.lost_since = 0, None
+
+    def not_stored(self, seconds: float) -> None:
+        """Note that a checkpoint was not in the store after so long: it would have taken longer still."""
+        if seconds > self.closing_seconds:
+            self._durations.append(seconds)
+
+    def end(self, now: float) -> None:
+        """Note that the command has ended."""
+        self._trained, self._training_since = self.trained_seconds(now), None
+
+    def trained_seconds(self, now: float) -> float:
+        """Return the training time since the command began, saves excluded."""
+        return self._trained + (now - self._training_since if self._training_since is not None else 0.0)
+
+    def trained_at_save(self, step: int, now: float) -> float:
+        """Return the training time that a checkpoint of ``step`` holds; ``now`` if its save was not announced."""
+        return self._marks.setdefault(step, self.trained_seconds(now))
+
+    def published(self, step: int, asked_at: float | None, now: float) -> None:
+        """Note that a checkpoint is in the store; if its save began after ``asked_at`` it counts from then."""
+        save_began_at = self._save_began.pop(step, None)
+        if asked_at is not None and (save_began_at is None or save_began_at >= asked_at):
+            self._durations.append(now - asked_at)
+        elif save_began_at is not None:
+            self._durations.append(now - save_began_at)

@@ -1,0 +1,129 @@
+"""Upload queue: checkpoints the command has finished, on their way into the store."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, NamedTuple
+
+from ..log import log
+from ..store.publish import BadCheckpoint, Origin, Published, discard, finished_steps, publish, same_content
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from ..store.manifest import Manifest
+    from ..store.transport import Transport
+    from .launch import LaneOrder, Launch
+    from .meter import Meter
+
+
+class PendingCheckpoint(NamedTuple):
+    """One checkpoint to be published, by calling ``send`` from any thread."""
+
+    transport: Transport
+    launch: Launch
+    folder: Path
+    step: int
+    origin: Origin
+    trained_seconds: int
+    known_good: frozenset[str]
+    target_step: int
+
+    def send(self) -> Published:
+        """Publish; see ``publish`` for what it raises."""
+        if self.step > self.target_step:
+            raise BadCheckpoint(f"step {self.step} is beyond the target, {self.target_step}: save there and end")
+        now = self.launch.clock.now
+        return publish(self.transport, self.folder, self.step, self.origin, self.trained_seconds, now, self.known_good)
+
+
+class UploadQueue:
+    """Chooses what is published next. Steps never go backwards: an old or repeated one is not published.
+
+    A folder is removed only when a newer checkpoint is in the store.
+    """
+
+    def __init__(self, launch: Launch, order: LaneOrder, transport: Transport, folder: Path) -> None:
+        self._launch, self._order, self._transport, self._folder = launch, order, transport, folder
+        self._done: set[Path] = set()  # published, or never to be
+        self._known_good: frozenset[str] = frozenset()
+        self.restored: Manifest | None = None
+        self.newest: Manifest | None = None  # newest in the store as far as this lane goes, the restored one included
+        self.held_back_from: int | None = None  # from this step on nothing is published: its loss is no number
+
+    def start_from(self, manifest: Manifest | None) -> None:
+        """Note what training goes on from; its components were all verified."""
+        self.restored = self.newest = manifest
+        if manifest:
+            self._known_good = frozenset(part.sha256 for part in manifest.components)
+
+    def pending(self) -> dict[int, Path]:
+        """Return the finished checkpoints that are newer than the newest in the store, oldest first."""
+        pending = {}
+        for step, folder in finished_steps(self._folder).items():
+            if folder in self._done:
+                if self.newest and step < self.newest.step:
+                    self._drop(folder)
+            elif self.newest is None or step > self.newest.step:
+                if self.held_back_from is None or step < self.held_back_from:
+                    pending[step] = folder
+            else:
+                self._refuse(folder, step, self.newest)
+        return pending
+
+    def held_back(self) -> str:
+        """Return why a finished checkpoint is not published, or nothing when none is held back."""
+        least = self.held_back_from
+        if least is None or all(step < least for step in finished_steps(self._folder)):
+            return ""
+        return f"the loss is no number since step {least}, and what was saved since is not kept"
+
+    def next_checkpoint(self, meter: Meter, now: float, *, newest_first: bool) -> PendingCheckpoint | None:
+        """Return what to publish next: in order, or the newest when time or space is short."""
+        pending = self.pending()
+        if not pending:
+            return None
+        step = max(pending) if newest_first else min(pending)
+        parent = self.newest
+        trained = meter.trained_at_save(step, now)
+        since = meter.trained_at_save(parent.step, now) if parent and parent is not self.restored else 0.0
+        return PendingCheckpoint(
+            self._transport,
+            self._launch,
+            pending[step],
+            step,
+            Origin(self._order.job, self._order.attempt, self._launch.run, self._order.lane, parent),
+            round(trained) - round(since),
+            self._known_good,
+            self._order.target_step,
+        )
+
+    def accept(self, folder: Path, published: Published) -> None:
+        """Note that a folder is in the store."""
+        self._done.add(folder)
+        self._known_good |= published.digests
+        self.newest = published.manifest
+
+    def reject(self, folder: Path) -> None:
+        """Note that a folder can never be published."""
+        self._done.add(folder)
+
+    def _refuse(self, folder: Path, step: int, newest: Manifest) -> None:
+        if step < newest.step:
+            log(
+                self._order.lane,
+                f"{folder.name} is older than {newest.key}: steps never go backwards; dropped",
+            )
+            self._drop(folder)
+            return
+        self._done.add(folder)
+        if not same_content(folder, newest):
+            log(
+                self._order.lane,
+                f"{folder.name} differs from {newest.key}, which stays: steps never go backwards",
+            )
+
+    def _drop(self, folder: Path) -> None:
+        self._done.discard(folder)
+        with suppress(FileNotFoundError):  # the command may remove its old checkpoints itself
+            discard(folder)

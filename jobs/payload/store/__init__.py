@@ -1,0 +1,1 @@
+"""The artifact store as sessions reach it: checkpoints brought back and published."""

@@ -1,0 +1,177 @@
+"""Manifests: what a checkpoint consists of. The one parser of them, for the agent as for the daemon.
+
+A manifest is the JSON document a payload writes last, create-only, named ``<step>-<attempt>``. Names sort by step,
+then by the attempt that made it; the attempt is a fencing number, because attempts of a job never repeat and never
+run twice. Nothing here reads a component's content as anything but bytes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..bounds import (
+    ATTEMPT_MAX,
+    BYTES_MAX,
+    INSTANT_MAX,
+    LANE_MAX,
+    SPAN_MAX,
+    STEP_MAX,
+    Unfit,
+    clean,
+    measures,
+    read_json,
+    shown,
+    whole,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+FORMAT = 1
+_NAME = re.compile(r"jobs/([A-Za-z0-9][A-Za-z0-9._-]*)/manifests/([0-9]{12})-([0-9]{6})\.json")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_COMPONENT = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*(/[A-Za-z0-9][A-Za-z0-9._-]*){0,4}")
+_RUN = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,119}")
+_COMPONENTS_MAX = 10_000
+_WHY_MAX = 500
+
+
+class BadManifest(ValueError):
+    """The document is not a manifest, or not the one its name promises."""
+
+    def __init__(self, key: str, why: str) -> None:
+        self.key = key
+        self.why = clean(why, _WHY_MAX)
+        super().__init__(f"{key}: {self.why}")
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """One file of a checkpoint; ``name`` is its ``/``-separated path in the checkpoint's folder."""
+
+    name: str
+    sha256: str
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """A published checkpoint. ``trained_seconds`` is training time since ``parent``, set-up and saving excluded."""
+
+    job: str
+    step: int
+    attempt: int
+    run: str
+    lane: int
+    parent: str | None
+    created_at: int
+    trained_seconds: int
+    metrics: Mapping[str, float]
+    components: tuple[Component, ...]
+
+    @property
+    def key(self) -> str:
+        """The name in the store."""
+        return manifest_key(self.job, self.step, self.attempt)
+
+    @property
+    def size(self) -> int:
+        """Bytes of all components."""
+        return sum(component.bytes for component in self.components)
+
+    def encode(self) -> bytes:
+        """Return the document's bytes."""
+        return json.dumps({"format": FORMAT, **asdict(self)}, indent=1).encode()
+
+
+def manifest_key(job: str, step: int, attempt: int) -> str:
+    """Return the store key of a manifest."""
+    return f"jobs/{job}/manifests/{step:012d}-{attempt:06d}.json"
+
+
+def blob_key(job: str, sha256: str) -> str:
+    """Return the store key of a component."""
+    return f"jobs/{job}/blobs/{sha256}"
+
+
+def split_key(key: str) -> tuple[str, int, int] | None:
+    """Return (job, step, attempt) of a manifest's key, or None when it is not one."""
+    match = _NAME.fullmatch(key)
+    return (match[1], int(match[2]), int(match[3])) if match else None
+
+
+def valid_component_name(name: str) -> bool:
+    """Tell whether a relative path may be a component's name."""
+    return bool(_COMPONENT.fullmatch(name))
+
+
+def parse_manifest(key: str, data: bytes) -> Manifest:
+    """Read a manifest from hostile bytes; raises BadManifest with what is wrong."""
+    named = split_key(key)
+    if named is None:
+        raise BadManifest(key, "this is not a manifest's name")
+    try:
+        document = read_json(data)
+    except ValueError as error:
+        raise BadManifest(key, f"not JSON: {error}") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise BadManifest(key, f"not a manifest of format {FORMAT}")
+    try:
+        manifest = _build(document)
+    except (KeyError, TypeError, ValueError) as error:
+        raise BadManifest(key, f"field missing or of a wrong type: {error}") from None
+    if (manifest.job, manifest.step, manifest.attempt) != named:
+        raise BadManifest(key, "job, step or attempt differ from its name")
+    return manifest
+
+
+def _build(document: dict[str, Any]) -> Manifest:
+    components = tuple(_component(entry) for entry in document["components"])
+    if not components or len(components) > _COMPONENTS_MAX:
+        raise ValueError(f"{len(components)} components")
+    if len({component.name for component in components}) != len(components):
+        raise ValueError("a component is named twice")
+    parent, run = document.get("parent"), document["run"]
+    if parent is not None and split_key(parent) is None:
+        raise ValueError("parent is not a manifest's name")
+    if not isinstance(run, str) or not _RUN.fullmatch(run):
+        raise ValueError(f"run {shown(run)} is no launch key")
+    return Manifest(
+        job=str(document["job"]),
+        step=_count(document, "step", STEP_MAX),
+        attempt=_count(document, "attempt", ATTEMPT_MAX),
+        run=run,
+        lane=_count(document, "lane", LANE_MAX),
+        parent=parent,
+        created_at=_count(document, "created_at", INSTANT_MAX),
+        trained_seconds=_count(document, "trained_seconds", SPAN_MAX),
+        metrics=measures(document.get("metrics")),
+        components=components,
+    )
+
+
+def _component(entry: Any) -> Component:
+    name, digest, size = str(entry["name"]), str(entry["sha256"]), _count(entry, "bytes", BYTES_MAX)
+    if not valid_component_name(name):
+        raise ValueError(f"component name {shown(name)}")
+    if not _SHA256.fullmatch(digest):
+        raise ValueError(f"digest of {shown(name)}")
+    return Component(name, digest, size)
+
+
+def _count(document: Mapping[str, Any], name: str, high: int) -> int:
+    try:
+        return whole(document[name], 0, high)
+    except Unfit as error:
+        raise ValueError(f"{name} {shown(document[name])} is {error}") from None
+
+
+def sha256_file(path: Path) -> str:
+    """Return the hex digest of a file, read in pieces."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -1,0 +1,175 @@
+"""Uploads and datasets: blobs by token, versions that replace each other, and their slow way to READY."""
+
+from __future__ import annotations
+
+import shutil
+import tarfile
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from platforms.emulators.kaggle.rules import Refusal, denied
+
+if TYPE_CHECKING:
+    from jobs.payload.clock import Clock
+    from platforms.emulators.kaggle.rules import Rules
+
+_FILES_MAX = 50
+# Shares of the time to READY at which a version changes its state.
+_STAGES = (
+    (0.0, "NOT_YET_PERSISTED"),
+    (0.2, "BLOBS_RECEIVED"),
+    (0.5, "BLOBS_DECOMPRESSED"),
+    (0.8, "BLOBS_COPIED_TO_SDS"),
+    (1.0, "READY"),
+)
+
+
+@dataclass(slots=True)
+class Blob:
+    """One upload: ``size`` bytes are announced, ``path`` holds what has come."""
+
+    name: str
+    size: int
+    path: Path
+    done: bool = False
+
+
+@dataclass(slots=True)
+class Version:
+    """One version of a dataset; ``folder`` holds its files as kernels see them."""
+
+    number: int
+    notes: str
+    folder: Path
+    created_at: float
+
+
+@dataclass(slots=True)
+class Dataset:
+    """A private dataset. A deleted one keeps its name for ever."""
+
+    slug: str
+    title: str
+    versions: list[Version] = field(default_factory=list)
+    deleted: bool = False
+
+
+class Storage:
+    """All uploads and datasets of the account ``owner``. The caller holds the place's lock."""
+
+    def __init__(self, owner: str, root: Path, clock: Clock, rules: Rules) -> None:
+        self._owner = owner
+        self._root = root
+        self._clock = clock
+        self._rules = rules
+        self.blobs: dict[str, Blob] = {}
+        self.datasets: dict[str, Dataset] = {}
+
+    def start_upload(self, name: str, size: int, token: str) -> Blob:
+        """Make room for a blob."""
+        (self._root / "blobs").mkdir(parents=True, exist_ok=True)
+        blob = self.blobs[token] = Blob(name, size, self._root / "blobs" / token)
+        blob.path.touch()
+        return blob
+
+    def create(self, body: dict[str, Any]) -> dict[str, Any]:
+        """CreateDataset: what is wrong comes back as HTTP 200, as it really does."""
+        slug, title = str(body.get("slug", "")), str(body.get("title", ""))
+        if not 6 <= len(slug) <= 50 or not 6 <= len(title) <= 50:
+            return {"status": "Error", "error": "The slug and the title must be between 6 and 50 characters"}
+        if slug in self.datasets:
+            return {"status": "Error", "error": f"The requested slug '{slug}' is already in use by a dataset"}
+        dataset = Dataset(slug, title)
+        wrong = self._add_version(dataset, body)
+        if wrong:
+            return {"status": "Error", "error": wrong}
+        self.datasets[slug] = dataset
+        return {"status": "Ok", "ref": f"{self._owner}/{slug}", "url": f"https://kaggle.invalid/{slug}", "error": ""}
+
+    def create_version(self, request: dict[str, Any]) -> dict[str, Any]:
+        """CreateDatasetVersion: refused while the newest version is being processed."""
+        dataset = self.find(request.get("ownerSlug", ""), request.get("datasetSlug", ""))
+        if dataset is None or self.status(dataset) != "READY":
+            raise denied("datasets.update")
+        wrong = self._add_version(dataset, request.get("body") or {})
+        return {"status": "Error", "error": wrong} if wrong else {"status": "Ok", "ref": dataset.slug, "error": ""}
+
+    def _add_version(self, dataset: Dataset, body: dict[str, Any]) -> str:
+        blobs = [self.blobs.get(entry.get("token", "")) for entry in body.get("files") or ()]
+        if not blobs or len(blobs) > _FILES_MAX:
+            return f"A dataset has between 1 and {_FILES_MAX} files"
+        number = len(dataset.versions) + 1
+        folder = self._root / "datasets" / dataset.slug / str(number)
+        folder.mkdir(parents=True)
+        for blob in blobs:
+            if blob is None or not blob.done:
+                shutil.rmtree(folder)
+                return "A file was not uploaded"
+            _place(blob, folder)
+        dataset.versions.append(Version(number, str(body.get("versionNotes") or ""), folder, self._clock.now()))
+        return ""
+
+    def find(self, owner: str, slug: str) -> Dataset | None:
+        """Return a dataset that is not deleted."""
+        dataset = self.datasets.get(slug) if owner == self._owner else None
+        return None if dataset is None or dataset.deleted else dataset
+
+    def status(self, dataset: Dataset) -> str:
+        """Return how far the newest version has come."""
+        if dataset.deleted:
+            return "DELETED"
+        age = self._clock.now() - dataset.versions[-1].created_at - self._rules.dataset_hidden_seconds
+        share = age / self._rules.dataset_seconds if self._rules.dataset_seconds > 0 else 1.0
+        return [name for begins, name in _STAGES if share >= begins or begins == 0.0][-1]
+
+    def visible(self, dataset: Dataset) -> bool:
+        """Tell whether the place admits that it knows the dataset: just after its creation it does not."""
+        age = self._clock.now() - dataset.versions[0].created_at
+        return age >= self._rules.dataset_hidden_seconds
+
+    def attach(self, source: str, target: Path) -> bool:
+        """Copy a READY dataset named ``owner/slug`` below ``target``; return False when it cannot be attached."""
+        owner, _, slug = source.partition("/")
+        dataset = self.find(owner, slug.partition("/")[0])
+        if dataset is None or self.status(dataset) != "READY":
+            return False
+        shutil.copytree(dataset.versions[-1].folder, target / "datasets" / owner / dataset.slug)
+        return True
+
+    def delete(self, owner: str, slug: str) -> None:
+        """DeleteDataset."""
+        dataset = self.find(owner, slug)
+        if dataset is None:
+            raise denied("datasets.delete")
+        dataset.deleted = True
+        shutil.rmtree(self._root / "datasets" / slug, ignore_errors=True)
+
+    def describe(self, owner: str, slug: str) -> dict[str, Any]:
+        """GetDataset."""
+        dataset = self.find(owner, slug)
+        if dataset is None:
+            raise Refusal(403, "Permission 'datasets.get' was denied")
+        return {
+            "ref": f"{self._owner}/{slug}",
+            "title": dataset.title,
+            "isPrivate": True,
+            "currentVersionNumber": len(dataset.versions),
+            "versions": [
+                {"versionNumber": version.number, "versionNotes": version.notes, "status": "Ready"}
+                for version in dataset.versions
+            ],
+        }
+
+
+def _place(blob: Blob, folder: Path) -> None:
+    """Put an uploaded file into a version; archives are unpacked, as they really are."""
+    if blob.name.endswith((".tar", ".tar.gz", ".tgz")):
+        with tarfile.open(blob.path) as archive:
+            archive.extractall(folder, filter="data")
+    elif blob.name.endswith(".zip"):
+        with zipfile.ZipFile(blob.path) as archive:
+            archive.extractall(folder)  # noqa: S202 - a folder of the emulator; zipfile drops '..' itself
+    else:
+        shutil.copyfile(blob.path, folder / Path(blob.name).name)

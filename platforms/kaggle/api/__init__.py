@@ -1,0 +1,1 @@
+"""Kaggle's calls, with plain values in and out."""

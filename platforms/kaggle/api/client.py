@@ -1,0 +1,272 @@
+"""The calls the adapter needs, with plain values in and out."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from platforms.base import QuotaReading, Unreachable
+from platforms.kaggle.api.answers import NoAnswer, nothing_wrong
+from platforms.kaggle.api.caller import Caller, require_missing
+from platforms.kaggle.api.datasets import Datasets
+from platforms.kaggle.api.wire import Denied, TooLarge, plain
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+    from platforms.kaggle.api.answers import Answer
+    from platforms.kaggle.api.wire import Wire
+
+_KERNELS = "kernels.KernelsApiService"
+_PAGE = 100
+_PAGE_MIN = 20  # fewer than Kaggle hands out unasked: there is nothing behind
+_LIST_PAGES = 25
+_WEEK_SECONDS = 604_800
+_STATES = frozenset({"QUEUED", "RUNNING", "COMPLETE", "ERROR", "CANCEL_REQUESTED", "CANCEL_ACKNOWLEDGED", "NEW_SCRIPT"})
+_SOURCES = ("Dataset", "Kernel", "Model", "Competition")
+_LANDED = ("ref", "url", "kernelId", "versionNumber")
+
+
+@dataclass(frozen=True, slots=True)
+class Push:
+    """A kernel to save and run. ``datasets`` are attached, as ``owner/slug``."""
+
+    slug: str
+    title: str
+    source: str
+    datasets: tuple[str, ...]
+    machine_shape: str
+    timeout_seconds: int
+    internet: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Pushed:
+    """What came of a push. ``error`` is a refusal; ``invalid`` are inputs the kernel runs WITHOUT.
+
+    ``slug`` and ``version`` are where it landed; empty and 0 when that was not told.
+    """
+
+    slug: str
+    version: int
+    error: str
+    invalid: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """One page of what an ended session left: names with signed addresses, and the log as JSON text."""
+
+    files: tuple[tuple[str, str], ...]
+    log: str
+    next_page: str
+
+
+class Client:
+    """Kaggle as one account sees it, with plain values in and out. The arguments are those of Caller."""
+
+    def __init__(self, wire: Wire, username: str, token: str, tries: int, pause_seconds: float) -> None:
+        self._wire = wire
+        self._caller = Caller(wire, username, token, tries, pause_seconds)
+        self.datasets = Datasets(self._caller)
+
+    def owner(self) -> str:
+        """See Caller.owner."""
+        return self._caller.owner()
+
+    def push(self, push: Push, seconds: int) -> Pushed:
+        """Save and run a kernel. Raises Denied when nothing was saved; after Unreachable it may run."""
+        from kagglesdk.kernels.types.kernels_api_service import ApiSaveKernelRequest
+
+        request = ApiSaveKernelRequest()
+        request.slug = f"{self.owner()}/{push.slug}"
+        request.new_title = push.title
+        request.text = push.source
+        request.language = "python"
+        request.kernel_type = "script"
+        request.dataset_data_sources = list(push.datasets)
+        request.is_private = True
+        request.enable_gpu = bool(push.machine_shape)
+        request.enable_tpu = False
+        request.enable_internet = push.internet
+        request.docker_image_pinning_type = "original"
+        request.session_timeout_seconds = push.timeout_seconds
+        if push.machine_shape:
+            request.machine_shape = push.machine_shape
+        try:
+            return self._wire.call(_KERNELS, "SaveKernel", request, self._pushed, seconds)
+        except TooLarge as error:
+            raise Unreachable("kaggle", "SaveKernel", str(error)) from None  # what was done it does not tell
+
+    def _pushed(self, answer: Answer) -> Pushed:
+        """Read the answer to a push, which refuses or names something of what it made."""
+        error, version = plain(answer.text("error")), answer.number("versionNumber")
+        if not error and not answer.has(*_LANDED):
+            raise NoAnswer("it tells neither a refusal nor what was saved")
+        answer.number("kernelId")
+        *_, owner, slug = ["", "", *(answer.text("ref") or answer.text("url")).rstrip("/").split("/")]
+        if owner and owner.lower() != self.owner().lower():
+            raise NoAnswer("what was saved is somebody else's")
+        invalid = [plain(source) for kind in _SOURCES for source in answer.texts(f"invalid{kind}Sources")]
+        return Pushed(slug, version, error, tuple(invalid))
+
+    def status(self, slug: str) -> tuple[str, str] | None:
+        """Return the state of version 1 and its failure message; None: missing, or not ours."""
+        from kagglesdk.kernels.types.kernels_api_service import ApiGetKernelSessionStatusRequest
+
+        request = ApiGetKernelSessionStatusRequest()
+        request.user_name, request.kernel_slug, request.version_label = self.owner(), slug, "v1"
+        try:
+            return self._caller.read(_KERNELS, "GetKernelSessionStatus", request, _status)
+        except Denied as error:
+            require_missing(error)
+            return None
+
+    def source(self, slug: str) -> str | None:
+        """Return the source of a kernel's version 1; None: missing, or not ours."""
+        from kagglesdk.kernels.types.kernels_api_service import ApiGetKernelRequest
+
+        request = ApiGetKernelRequest()
+        request.user_name, request.kernel_slug, request.version_label = self.owner(), slug, "v1"
+        try:
+            return self._caller.read(_KERNELS, "GetKernel", request, partial(self._source, slug))
+        except Denied as error:
+            require_missing(error)
+            return None
+
+    def _source(self, slug: str, answer: Answer) -> str:
+        """Read a kernel's source. It decides whose a kernel is, so it must be of the one that was asked for."""
+        if self._caller.own(answer.needed_part("metadata").needed_text("ref")) != slug:
+            raise NoAnswer("it is of another kernel")
+        return answer.needed_part("blob").needed_text("source")
+
+    def last_run(self, slug: str) -> float | None:
+        """Return when a kernel's newest session began (UTC seconds) by our own list; None: it is not on it.
+
+        The list is read from the newest run on, as far as a kernel of this week can be. Searching it by name is not
+        relied on: how names with hyphens are matched is not known.
+        """
+        return next((began for found, began in self.kernels() if found == slug), None)
+
+    def kernels(self) -> Iterator[tuple[str, float]]:
+        """Yield our kernels, the newest run first: the slug and when that began, UTC seconds (0 when not told)."""
+        from kagglesdk.kernels.types.kernels_api_service import ApiListKernelsRequest
+        from kagglesdk.kernels.types.kernels_enums import KernelsListSortType, KernelsListViewType
+
+        def newest_run_first() -> ApiListKernelsRequest:
+            request = ApiListKernelsRequest()
+            request.group = KernelsListViewType.PROFILE
+            request.sort_by = KernelsListSortType.DATE_RUN
+            request.page_size = _PAGE
+            return request
+
+        for kernels, token in self._caller.pages(_KERNELS, "ListKernels", "kernels", newest_run_first, _LIST_PAGES):
+            try:
+                for kernel in kernels:
+                    if (slug := self._caller.own(kernel.needed_text("ref"))) is not None:
+                        yield slug, kernel.instant("lastRunTime") or 0.0
+            except NoAnswer as error:
+                raise Unreachable("kaggle", "ListKernels", f"an entry is none: {error}") from None
+            if not kernels or (not token and len(kernels) < _PAGE_MIN):
+                break
+
+    def output(self, slug: str, page: str) -> Output | None:
+        """Return a page of the output of version 1; None: the kernel is missing.
+
+        Raises Denied when the log, which comes with every page, is larger than an answer may be; Unreachable.
+        """
+        from kagglesdk.kernels.types.kernels_api_service import ApiListKernelSessionOutputRequest
+
+        request = ApiListKernelSessionOutputRequest()
+        request.user_name, request.kernel_slug, request.version_label = self.owner(), slug, "v1"
+        request.page_size, request.page_token = 200, page
+        try:
+            return self._caller.read(_KERNELS, "ListKernelSessionOutput", request, _output)
+        except TooLarge:
+            raise
+        except Denied as error:
+            require_missing(error)
+            return None
+
+    def stream_log(self, slug: str, idle_seconds: float, limit_bytes: int) -> Iterator[tuple[str, bytes]]:
+        """Yield (content type, piece) of the log of version 1, from its beginning; nothing when it is missing."""
+        path = f"kernels/logs/stream/{self.owner()}/{slug}?versionLabel=v1"
+        try:
+            yield from self._wire.stream(path, idle_seconds, limit_bytes)
+        except Denied as error:
+            require_missing(error)
+
+    def cancel(self, session_id: int) -> bool:
+        """Cancel a session by its own id; False: there is no such session of ours."""
+        from kagglesdk.kernels.types.kernels_api_service import ApiCancelKernelSessionRequest
+
+        request = ApiCancelKernelSessionRequest()
+        request.kernel_session_id = session_id
+        try:
+            return self._wire.call(_KERNELS, "CancelKernelSession", request, nothing_wrong)
+        except Denied:
+            return False
+
+    def delete(self, slug: str) -> bool:
+        """Delete a kernel, which ends its session; False: it is missing, or Kaggle would not."""
+        from kagglesdk.kernels.types.kernels_api_service import ApiDeleteKernelRequest
+
+        request = ApiDeleteKernelRequest()
+        request.user_name, request.kernel_slug = self.owner(), slug
+        try:
+            return self._wire.call(_KERNELS, "DeleteKernel", request, nothing_wrong)
+        except Denied as error:
+            require_missing(error)
+            return False
+
+    def gpu_week(self) -> QuotaReading:
+        """Return Kaggle's books on GPU time of this week. Raises Unreachable, also when they are incomplete."""
+        from kagglesdk.kernels.types.kernels_api_service import ApiGetAcceleratorQuotaStatisticsRequest
+
+        name = "GetAcceleratorQuotaStatistics"
+        request = ApiGetAcceleratorQuotaStatisticsRequest()
+        try:
+            return self._caller.read(_KERNELS, name, request, _gpu_week)
+        except Denied as error:
+            raise Unreachable("kaggle", name, str(error), "Check that the credentials are still good") from None
+
+    def download(self, url: str, target: Path, limit_bytes: int, seconds: float) -> None:
+        """See Wire.download."""
+        self._wire.download(url, target, limit_bytes, seconds)
+
+
+def _status(answer: Answer) -> tuple[str, str]:
+    return answer.word("status", "KERNEL_WORKER_STATUS", _STATES), plain(answer.text("failureMessage"))
+
+
+def _output(answer: Answer) -> Output:
+    """Read a page of outputs; of a session that left nothing it must at least say that this is all."""
+    if not answer.has("files", "log", "nextPageToken"):
+        raise NoAnswer("it tells neither files nor a log")
+    files = tuple((file.needed_text("fileName"), file.text("url")) for file in answer.parts("files") or ())
+    log = answer.raw("log")
+    if log is not None and not isinstance(log, str | list):
+        raise NoAnswer("log is of another type")
+    return Output(files, log if isinstance(log, str) else json.dumps(log or []), answer.text("nextPageToken"))
+
+
+def _gpu_week(answer: Answer) -> QuotaReading:
+    gpu, refresh = answer.needed_part("gpuQuota"), answer.instant("quotaRefreshTime")
+    allowed, used, reserved = (gpu.duration(name) for name in ("totalTimeAllowed", "timeUsed", "timeReserved"))
+    if refresh is None or allowed is None:
+        raise NoAnswer("the books are incomplete")
+    if used is None and gpu.flag("hasEverRun"):
+        raise NoAnswer("the books do not tell what is used")
+    end = round(refresh)
+    return QuotaReading(
+        quota="week",
+        start=end - _WEEK_SECONDS,
+        end=end,
+        limit_seconds=int(allowed),
+        used_seconds=math.ceil(used or 0.0),
+        reserved_seconds=math.ceil(reserved or 0.0),
+    )

@@ -1,0 +1,228 @@
+"""The program that Kaggle runs: it finds its inputs, starts the agent, and always leaves in good order.
+
+This text is pushed as the kernel's source, so it stands alone: standard library, no file of its own, Python 3.10 or
+later. It exits 0 whatever happens, because Kaggle throws the output of a failed kernel away; how the session really
+ended is in the agent's result and in the last line that begins with the mark.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import os
+import subprocess
+import sys
+import tarfile
+import tempfile
+import threading
+import time
+import urllib.error
+import urllib.request
+import zlib
+from pathlib import Path
+from typing import Any
+
+_MARK = "##uff-scheduler##"
+# Every checkpoint that comes home counts its training time; above this size only the newest do.
+_BYTES_KEPT = 2 << 30
+_MANIFESTS_KEPT = 2
+_PIECE_BYTES = 1 << 20
+# Kaggle hands out a session's log inside one answer; what makes that too large would hide the result as well.
+_PRINTED_BYTES_MAX = 7 << 20  # a little less than is kept of it
+_LINE_BYTES_MAX = 1 << 16
+_ORDER_BYTES_MAX = 64 << 20
+_LISTEN_SECONDS = 60.0  # scheduled
+_LISTEN_WALL_SECONDS_MIN = 0.2
+_PROOF_TRIES = 3
+# Names the file that Kaggle's own library reads inside a notebook; its content stands for the session and ends with it.
+_KEY_FILE = "KAGGLE_API_V1_TOKEN"
+_CALL_SECONDS = 20
+
+
+def main(order: dict[str, Any]) -> None:
+    """Run one session.
+
+    ``order`` has ``launch`` (the agent's document), ``inputs`` (``name``, ``sha256`` and ``into``: ``code`` or
+    ``store``), ``relays``: whether the store is a folder of this session that is brought home after its end, and then
+    ``ask``: the ``dataset`` that appears when this session shall end early, and one that is there as ``proof``.
+    """
+    # When this is, by the run's clock: nothing of Kaggle's tells for certain when a session left the queue.
+    clock = {"epoch": 0.0, "origin": 0.0, "scale": 1.0, **(order["launch"].get("clock") or {})}
+    at = clock["epoch"] + (time.time() - clock["origin"]) * clock["scale"]  # noqa: TID251 - it is shipped
+    say({"begins": order["launch"]["run"], "container": os.environ.get("KAGGLE_CONTAINER_NAME", ""), "at": at})
+    code: int | str = "not started"
+    working = working_folder()
+    store = working / "store"
+    given: list[Path] = []
+    over = threading.Event()
+    try:
+        scratch = Path(tempfile.mkdtemp(prefix="uff-"))
+        for wanted in order["inputs"]:
+            into = scratch / "code" if wanted["into"] == "code" else store
+            given += unpack(find_input(working, wanted["name"], wanted["sha256"]), into)
+        if order["relays"] and order.get("ask"):
+            threading.Thread(target=listen, args=(order, store, over), daemon=True).start()
+        code = run_agent(order, scratch, store)
+    except BaseException as error:  # noqa: BLE001 - a traceback would cost everything that was trained
+        say({"trouble": f"{type(error).__name__}: {error}"[:2000]})
+    finally:
+        over.set()
+        if order["relays"]:
+            tidy(store, given)
+    say({"ends": order["launch"]["run"], "code": code})
+
+
+def say(document: dict[str, Any]) -> None:
+    """Print a line for the adapter."""
+    sys.stdout.write(f"{_MARK} {json.dumps(document)}\n")
+    sys.stdout.flush()
+
+
+def working_folder() -> Path:
+    """Return the folder whose content is kept: where a kernel is started."""
+    here = Path.cwd()
+    usual = Path("/kaggle/working")
+    return usual if here.name != "working" and usual.is_dir() else here
+
+
+def find_input(working: Path, name: str, sha256: str) -> Path:
+    """Return an attached file by name and digest, wherever this year's layout has put it."""
+    roots = [working.parent / "input", Path("/kaggle/input")]
+    for root in roots:
+        for path in sorted(root.rglob(name)):
+            if digest_of(path) == sha256:
+                return path
+    seen = [str(path) for root in roots for path in sorted(root.rglob("*"))[:20]]
+    raise FileNotFoundError(f"no input {name} with digest {sha256}; there are {seen}")
+
+
+def digest_of(path: Path) -> str:
+    """Return the sha256 (hex) of a file."""
+    digest = hashlib.sha256()
+    with path.open("rb") as stream:
+        while piece := stream.read(_PIECE_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def unpack(archive: Path, folder: Path) -> list[Path]:
+    """Unpack one of our own archives; return the files it gave."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(archive) as opened:
+        opened.extractall(folder, filter="data")
+        return [folder / member.name for member in opened.getmembers() if member.isfile()]
+
+
+def run_agent(order: dict[str, Any], scratch: Path, store: Path) -> int:
+    """Start the agent and pass on what it prints; a notebook keeps only what its own process prints."""
+    launch = {**order["launch"], "work_dir": "work"}
+    if order["relays"]:
+        store.mkdir(exist_ok=True)
+        launch["store"] = {"kind": "directory", "root": str(store)}
+    (scratch / "launch.json").write_text(json.dumps(launch))
+    (scratch / "work").mkdir()
+    agent = scratch / "code" / "payload" / "agent.py"
+    command = [sys.executable, "-u", str(agent), str(scratch / "launch.json")]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=scratch) as agent_process:
+        if agent_process.stdout is not None:
+            pass_on(agent_process.stdout)
+    return agent_process.returncode
+
+
+def pass_on(stream: Any) -> None:
+    """Print what a stream says, up to a limit; the rest is read and dropped, so that whoever talks never waits."""
+    left = _PRINTED_BYTES_MAX
+    while line := stream.readline(_LINE_BYTES_MAX):
+        if left > 0:
+            # A line of ours that is not from us would be believed.
+            text = line.decode(errors="replace").replace(_MARK, _MARK.replace("#", "_"))
+            sys.stdout.write(text)
+            sys.stdout.flush()
+            left -= len(line)
+            if left <= 0:
+                say({"trouble": f"output beyond {_PRINTED_BYTES_MAX} bytes is dropped"})
+
+
+def listen(order: dict[str, Any], store: Path, over: threading.Event) -> None:
+    """Put the stop flag into the session's own store when the dataset that asks for it appears; say if that works."""
+    run, ask = order["launch"]["run"], order["ask"]
+    scale = float((order["launch"].get("clock") or {}).get("scale", 1.0))
+    pause = max(_LISTEN_WALL_SECONDS_MIN, _LISTEN_SECONDS / scale)
+    obstacle = "not tried"
+    for _ in range(_PROOF_TRIES):  # one answer that went wrong must not leave it deaf for hours
+        obstacle = obstacle_to_hearing(ask["proof"])
+        if not obstacle or _KEY_FILE not in os.environ or over.wait(pause):
+            break
+    say({"hears": not obstacle, "why": obstacle})
+    while not obstacle and not over.wait(pause):
+        try:
+            asked = is_there(ask["dataset"])
+        except Exception:  # noqa: BLE001, S112 - no answer is no word to stop
+            continue
+        if asked:
+            flag = store / "runs" / run / "stop"
+            flag.parent.mkdir(parents=True, exist_ok=True)
+            flag.with_suffix(".new").write_text(json.dumps({"reason": "asked through Kaggle", "lane": None}))
+            flag.with_suffix(".new").replace(flag)
+            say({"asked": run})
+            return
+
+
+def obstacle_to_hearing(proof: str) -> str:
+    """Return why this session cannot see a dataset that is there; empty: it can."""
+    try:
+        return "" if is_there(proof) else "its own inputs are not shown to it"
+    except Exception as error:  # noqa: BLE001 - whatever it is, the training goes on without it
+        return type(error).__name__
+
+
+def is_there(dataset: str) -> bool:
+    """Tell whether Kaggle shows a dataset, named ``owner/slug``, to this session. Raises OSError, ValueError."""
+    token = Path(os.environ[_KEY_FILE]).read_text().strip()
+    at_home = os.environ.get("KAGGLE_API_ENVIRONMENT") == "LOCALHOST"
+    base = "http://localhost/api" if at_home else "https://api.kaggle.com"
+    owner, _, slug = dataset.partition("/")
+    request = urllib.request.Request(  # noqa: S310 - one of the two addresses above
+        f"{base}/v1/datasets.DatasetApiService/GetDatasetStatus",
+        data=json.dumps({"ownerSlug": owner, "datasetSlug": slug}).encode(),
+        headers={"Content-Type": "application/json", "Authorization": f"Bearer {token}"},
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=_CALL_SECONDS) as answer:  # noqa: S310 - see above
+            status = str(json.loads(answer.read(_PIECE_BYTES)).get("status") or "")
+            return bool(status) and not status.upper().endswith(("DELETED", "FAILED"))
+    except urllib.error.HTTPError as error:
+        error.close()
+        if error.code in (403, 404):
+            return False
+        raise
+
+
+def unpacked(text: str) -> dict[str, Any]:
+    """Return an order that was too large to be written in full."""
+    document: dict[str, Any] = json.loads(zlib.decompressobj().decompress(base64.b85decode(text), _ORDER_BYTES_MAX))
+    return document
+
+
+def tidy(store: Path, given: list[Path]) -> None:
+    """Leave only what is new: what was given is home already, and of many large checkpoints the newest are enough."""
+    for path in given:
+        if path.is_relative_to(store):
+            path.unlink(missing_ok=True)
+    for job in store.glob("jobs/*"):
+        manifests = sorted(job.glob("manifests/*.json"), reverse=True)
+        kept: dict[str, int] = {}
+        for number, path in enumerate(manifests):
+            components = json.loads(path.read_bytes())["components"]
+            wanted = {component["sha256"]: component["bytes"] for component in components}
+            if number < _MANIFESTS_KEPT or sum((kept | wanted).values()) <= _BYTES_KEPT:
+                kept |= wanted
+            else:
+                path.unlink()
+        for path in job.glob("blobs/*"):
+            if path.name not in kept:
+                path.unlink()
+    for folder in sorted((path for path in store.rglob("*") if path.is_dir()), reverse=True):
+        if not any(folder.iterdir()):
+            folder.rmdir()

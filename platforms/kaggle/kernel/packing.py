@@ -1,0 +1,89 @@
+"""Pack a launch: its code, data and checkpoints as datasets, and the source that knows them by name and digest."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from platforms.artifacts.directory import DirectoryStore
+from platforms.base import Misconfigured
+from platforms.bundle import build_bundle
+from platforms.kaggle.kernel.inputs import Input
+from platforms.kaggle.kernel.source import build_source
+from platforms.relay import checkpoint_keys, folder_keys, given_launch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from platforms.artifacts.base import BlobStore
+    from platforms.base import LaunchRequest
+    from platforms.kaggle.kernel.inputs import Inputs
+    from platforms.kaggle.settings import Settings
+    from platforms.registry import PlatformContext
+
+
+@dataclass(frozen=True, slots=True)
+class Packed:
+    """What to push: the source, and the slugs of the datasets to attach.
+
+    ``relays``: the session cannot reach the artifact store; what it needs goes with it, what it leaves is fetched.
+    """
+
+    source: str
+    datasets: tuple[str, ...]
+    relays: bool
+
+
+def pack(
+    request: LaunchRequest, context: PlatformContext, inputs: Inputs, settings: Settings, now: int, until: float
+) -> Packed:
+    """Make sure that everything the session needs is on Kaggle, waiting ``until`` (stopwatch), and write its source.
+
+    Raises Refused, Misconfigured, and what Inputs and the artifact store raise.
+    """
+    payload = Path(request.bundle or context.bundle).absolute() / "payload"
+    if not (payload / "agent.py").is_file():
+        raise Misconfigured("kaggle", "launch", f"there is no agent in {payload}", "Check the bundle folder")
+    with tempfile.TemporaryDirectory(prefix="uff-kaggle-") as folder:
+        bundle = build_bundle(payload, Path(folder))
+        given = [inputs.give_archive(bundle.path, "code", now, until)]
+    launch: dict[str, Any] = dict(request.launch)
+    store = launch.get("store") or {}
+    ask: dict[str, str] | None = None
+    relays = settings.relays(str(store.get("kind", "")))
+    if relays:
+        lanes = launch.get("lanes", [])
+        objects, attached = _give_store(_opened(store, context), lanes, inputs, now, until)
+        launch = given_launch(launch, attached)
+        launch.pop("store")  # its own folder is the session's store; addresses that were signed for it stay here
+        # The store is out of its reach, so the session looks for a dataset in place of the stop flag, if it can look
+        # for one at all: it tries with one that is there.
+        ask = {"dataset": inputs.full_name(inputs.sign(request.key)), "proof": inputs.full_name(given[0].dataset)}
+        given += objects
+    order = {"launch": launch, "inputs": [item.order() for item in given], "relays": relays, "ask": ask}
+    return Packed(build_source(request.key, order), tuple(sorted({item.dataset for item in given})), relays)
+
+
+def _give_store(
+    store: BlobStore, lanes: Sequence[dict[str, Any]], inputs: Inputs, now: int, until: float
+) -> tuple[list[Input], set[str]]:
+    """Hand over each lane's data, code and newest checkpoint; return the inputs and the manifests among them."""
+    attached: set[str] = set()
+    given = [inputs.give_objects(store, keys, "data", now, until) for keys in folder_keys(store, lanes).values()]
+    for lane in lanes:
+        keys = checkpoint_keys(store, [str(key) for key in lane.get("restore", ())])
+        if keys:
+            given.append(inputs.give_objects(store, keys, "ckpt", now, until))
+            attached.add(keys[0])
+    return given, attached
+
+
+def _opened(address: dict[str, str], context: PlatformContext) -> BlobStore:
+    if address.get("kind") == "directory":
+        return DirectoryStore(Path(address["root"]))
+    if context.open_store is None:
+        why = f"a store of the kind {address.get('kind')} cannot be read from here"
+        raise Misconfigured("kaggle", "launch", why, "Set checkpoints = direct: the session reaches it by itself")
+    return context.open_store()

@@ -1,0 +1,179 @@
+"""A session's output: streamed into a file of ours while it runs, replaced by the whole when it is over.
+
+A stream begins anew with every connection, so a reader skips as much output as the file holds already: where it was
+is never lost and nothing is told twice, whoever read before.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from platforms.base import PlatformError
+from platforms.kaggle.api.library import stopwatch
+from platforms.kaggle.api.wire import Denied, Throttled
+from platforms.kaggle.session.logs import SessionLog, entries_from, entries_of
+from platforms.kaggle.session.records import Said
+from platforms.plain_file import open_below
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from platforms.kaggle.api.client import Client
+    from platforms.kaggle.session.records import Record, Records
+
+_KEPT_BYTES = 8 << 20
+_STREAM_BYTES = 64 << 20  # of the log as Kaggle sends it, which is larger than its content
+_PIECE_BYTES = 1 << 16
+_NOTICE = b"\n[output beyond %d bytes is dropped]\n"
+# Real seconds. Kaggle's balancer cuts idle streams after about two minutes, so a longer silence is a dead connection.
+_SILENCE_SECONDS = 180.0
+_PAUSE_SECONDS, _PAUSE_SECONDS_MAX, _THROTTLED_SECONDS = 2.0, 60.0, 300.0
+
+
+@dataclass(slots=True)
+class _Reading:
+    """The reader of one session: its thread, and when to begin again after a failure (real, of the stopwatch)."""
+
+    thread: threading.Thread
+    pause_seconds: float = 0.0
+    again_at: float = 0.0
+
+
+class Tail:
+    """Reads output. A running session that says nothing for ``idle_seconds`` (real) is taken to have said all."""
+
+    def __init__(self, client: Client, records: Records, idle_seconds: float) -> None:
+        self._client = client
+        self._records = records
+        self._idle_seconds = idle_seconds
+        self._readings: dict[str, _Reading] = {}
+        self._turn = threading.Lock()
+
+    def follow(self, record: Record) -> None:
+        """See to it that a thread reads the stream of a running session; returns at once, and may be repeated.
+
+        After a failure it begins again with a later call, longer later each time.
+        """
+        with self._turn:
+            known = self._readings.get(record.key)
+            if known is not None and (known.thread.is_alive() or stopwatch() < known.again_at):
+                return
+            thread = threading.Thread(target=self._read, args=(record,), name=f"log {record.slug}", daemon=True)
+            self._readings[record.key] = _Reading(thread, known.pause_seconds if known else 0.0)
+            thread.start()
+
+    def read(self, record: Record, offset: int, limit_bytes: int) -> Iterator[bytes]:
+        """Yield at most ``limit_bytes`` of the payload's output from byte ``offset`` on."""
+        path = self._records.log_path(record.key)
+        if record.state != "ended":
+            self.catch_up(record)
+            self.follow(record)
+        elif not path.exists():
+            self.keep(record)  # it was not published yet when the end was seen
+        if not path.exists():
+            path = self._records.live_path(record.key)  # all there is, also of a session whose log was lost
+        yield from _part(path, max(0, offset), limit_bytes)
+
+    def keep(self, record: Record) -> SessionLog | None:
+        """Save the output of a session that is over; return what its log told, None when there is none any more."""
+        try:
+            output = self._client.output(record.slug, "")
+        except Denied:
+            return SessionLog()  # it does not fit into an answer: what was streamed must do
+        if output is None:
+            return None
+        log = SessionLog()
+        entries = entries_of(output.log)
+        if not entries:
+            return log  # nothing, or not published yet
+        fresh = self._records.log_path(record.key).with_suffix(".log.new")
+        with fresh.open("wb") as sink:
+            if _pour(log, [entries], sink, 0):
+                sink.writelines(log.rest())
+        live = self._records.live_path(record.key)
+        if live.exists() and live.stat().st_size > fresh.stat().st_size:  # the whole log was cut
+            fresh.unlink()
+            live.replace(self._records.log_path(record.key))
+        else:
+            fresh.replace(self._records.log_path(record.key))
+            live.unlink(missing_ok=True)
+        return log
+
+    def catch_up(self, record: Record) -> None:
+        """Read what there is of a running session's output, unless somebody reads it anyway. Raises Unreachable.
+
+        A reader that rests after a failure is not hurried: Kaggle answers eager ones with 429.
+        """
+        with self._turn:
+            known = self._readings.get(record.key)
+        if known is not None and stopwatch() < known.again_at:
+            return
+        with self._records.tail_held(record.key) as mine:
+            if mine:
+                self._pull(record, self._idle_seconds)
+
+    def _read(self, record: Record) -> None:
+        """Live as the reader of one session, until its stream ends, falls silent, or fails."""
+        with self._records.tail_held(record.key) as mine:
+            if not mine:
+                return
+            reading = self._readings[record.key]
+            try:
+                self._pull(record, _SILENCE_SECONDS)
+                reading.pause_seconds = 0.0
+            except (PlatformError, OSError, ValueError) as error:
+                reading.pause_seconds = min(max(_PAUSE_SECONDS, 2 * reading.pause_seconds), _PAUSE_SECONDS_MAX)
+                if isinstance(error, Throttled):
+                    reading.pause_seconds = _THROTTLED_SECONDS
+            reading.again_at = stopwatch() + max(_PAUSE_SECONDS, reading.pause_seconds)
+
+    def _pull(self, record: Record, silence_seconds: float) -> None:
+        log, said = SessionLog(), self._records.said(record.key)
+
+        def groups() -> Iterator[list[object]]:
+            nonlocal said
+            for entries in entries_from(self._client.stream_log(record.slug, silence_seconds, _STREAM_BYTES)):
+                yield entries
+                told = Said(
+                    log.session_id or said.session_id,
+                    said.hears if log.hears is None else log.hears,
+                    said.began if log.began is None else log.began,
+                )
+                if told != said:
+                    said = told
+                    self._records.note_said(record.key, said)
+
+        with self._records.live_path(record.key).open("ab") as sink:
+            _pour(log, groups(), sink, sink.tell())
+
+
+def _pour(log: SessionLog, groups: Iterable[Iterable[object]], sink: BinaryIO, skip: int) -> bool:
+    """Write output to ``sink``, without its first ``skip`` bytes, which are there; False: it was more than is kept."""
+    written = 0
+    for entries in groups:
+        for piece in log.feed(entries):
+            if written + len(piece) > _KEPT_BYTES:
+                if sink.tell() <= written:
+                    sink.write(_NOTICE % _KEPT_BYTES)
+                return False
+            written += len(piece)
+            sink.write(piece[max(0, len(piece) - max(0, written - skip)) :])
+        sink.flush()
+    return True
+
+
+def _part(path: Path, offset: int, limit_bytes: int) -> Iterator[bytes]:
+    try:
+        stream = open_below(path.parent, path.name)
+    except FileNotFoundError:
+        return
+    with stream:
+        stream.seek(offset)
+        left = limit_bytes
+        while left > 0 and (piece := stream.read(min(left, _PIECE_BYTES))):
+            left -= len(piece)
+            yield piece

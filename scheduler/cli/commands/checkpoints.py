@@ -1,0 +1,240 @@
+"""`schedctl checkpoints`: the saved states of the jobs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from jobs.plural import counted
+from scheduler.cli.commands.complete import job_names
+from scheduler.cli.shell.command import command, group
+from scheduler.cli.shell.context import Cli
+from scheduler.cli.shell.exits import NotFound, Violations
+from scheduler.cli.shell.names import meant
+from scheduler.cli.shell.output import size
+from scheduler.views.documents import checkpoint_json
+
+if TYPE_CHECKING:
+    from scheduler.store.checkpoints import CheckpointRecord
+
+app = group("Saved states: list, verify, copy, keep.")
+
+Key = Annotated[str, typer.Argument(metavar="KEY", help="Key of the checkpoint, as checkpoints list shows it.")]
+
+
+@command(app, "schedctl checkpoints list ufm", name="list")
+def list_(
+    ctx: typer.Context,
+    job: Annotated[
+        str | None, typer.Argument(metavar="JOB", help="Only of this job.", autocompletion=job_names)
+    ] = None,
+) -> None:
+    """List checkpoints, by job and then the highest step first."""
+    from scheduler.store import checkpoints, jobs
+
+    cli: Cli = ctx.obj
+    with cli.app.database.read() as tx:
+        if job is not None:
+            jobs.get(tx, job)
+        found = checkpoints.everything(tx, job)
+    if cli.options.json:
+        cli.out.data({"checkpoints": [checkpoint_json(record) for record in found]})
+        return
+    cli.out.table(
+        ("job", ">step", "state", ">size", ">loss", "made", "pinned", "~key", "~why"),
+        [_row(cli, record) for record in found],
+    )
+    if not found:
+        cli.out.say("No checkpoints yet. Sessions make them: schedctl runs list")
+
+
+@command(app, "schedctl checkpoints retention", "schedctl checkpoints retention ufm")
+def retention(
+    ctx: typer.Context,
+    job: Annotated[
+        str | None, typer.Argument(metavar="JOB", help="Only of this job.", autocompletion=job_names)
+    ] = None,
+) -> None:
+    """Show which checkpoints stay, which go, when, and why. Nothing is changed: the daemon deletes, after a grace.
+
+    The rules are the settings of [retention]. What should stay for good: schedctl checkpoints pin KEY
+    """
+    from scheduler.service.upkeep.retention import judge
+    from scheduler.store import jobs
+
+    cli: Cli = ctx.obj
+    with cli.app.database.read() as tx:
+        if job is not None:
+            jobs.get(tx, job)
+        judged = judge(tx, cli.app.policy.retention, cli.now, job)
+    if cli.options.json:
+        cli.out.data(
+            {
+                "checkpoints": [
+                    {
+                        "key": one.record.manifest.key,
+                        "bytes": one.record.manifest.size,
+                        "stays": one.verdict.stays,
+                        "why": one.verdict.why,
+                        "delete_at": one.delete_at,
+                    }
+                    for one in judged
+                ]
+            }
+        )
+        return
+    cli.out.table(
+        ("job", ">step", "", "goes", ">size", "~why"),
+        [
+            (
+                one.record.manifest.job,
+                str(one.record.manifest.step),
+                "stays" if one.verdict.stays else "goes",
+                "" if one.verdict.stays else _leaves(cli, one.delete_at),
+                size(one.record.manifest.size),
+                one.verdict.why,
+            )
+            for one in judged
+        ],
+    )
+    freed = sum(one.record.manifest.size for one in judged if not one.verdict.stays)
+    cli.out.say(f"Up to {size(freed)} will be freed; components that other checkpoints share stay.")
+
+
+@command(app, "schedctl checkpoints verify", "schedctl checkpoints verify ufm")
+def verify(
+    ctx: typer.Context,
+    subject: Annotated[str | None, typer.Argument(metavar="JOB|KEY", help="Default: all.", show_default=False)] = None,
+) -> None:
+    """Read every byte of checkpoints and compare sha256. Exits with 9 when one is damaged.
+
+    Nothing is changed: a session that would restore a damaged checkpoint finds that out and takes the one before.
+    """
+    from scheduler.service.requests import checkpoint_files
+
+    cli: Cli = ctx.obj
+    with cli.app.database.read() as tx:
+        try:
+            records = checkpoint_files.select(tx, subject)
+        except _unknown_checkpoint():
+            raise _no_such(tx, str(subject)) from None
+    verdicts = []
+    for verdict in checkpoint_files.verify(cli.app.artifacts, records):
+        verdicts.append(verdict)
+        words = "; ".join(verdict.findings)
+        if not cli.options.json:
+            cli.out.line(f"{verdict.record.manifest.key}  {'bad: ' + words if words else 'good'}")
+    bad = [verdict for verdict in verdicts if verdict.findings]
+    if cli.options.json:
+        checked: list[dict[str, Any]] = [
+            {"key": verdict.record.manifest.key, "good": not verdict.findings, "findings": list(verdict.findings)}
+            for verdict in verdicts
+        ]
+        cli.out.data({"checkpoints": checked})
+    if bad:
+        job = bad[0].record.manifest.job
+        raise Violations(
+            f"{len(bad)} of {len(verdicts)} checkpoints are damaged",
+            "the next session uses the newest one that is whole",
+            f"See: schedctl checkpoints list {job}",
+        )
+    cli.out.say(f"{counted(len(verdicts), 'checkpoint')} found whole.")
+
+
+@command(
+    app, "schedctl checkpoints pull ufm ./ufm-newest", "schedctl checkpoints pull ufm ./ufm-400 --step 400 --with-code"
+)
+def pull(
+    ctx: typer.Context,
+    job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", autocompletion=job_names)],
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
+    step: Annotated[int | None, typer.Option("--step", min=0, help="Default: the newest good one.")] = None,
+    with_code: Annotated[
+        bool, typer.Option("--with-code", help="Also the code that made it, into DIR-code beside it.")
+    ] = False,
+) -> None:
+    """Copy a checkpoint out of the store, every byte checked."""
+    from scheduler.service.requests import checkpoint_files, code
+
+    cli: Cli = ctx.obj
+    with cli.app.database.read() as tx:
+        manifest = checkpoint_files.choose(tx, job, step)
+    checkpoint_files.pull(cli.app.artifacts, manifest, folder)
+    beside = folder.absolute().with_name(f"{folder.absolute().name}-code")
+    digest = code.pull(cli.app.database, cli.app.artifacts, manifest, beside) if with_code else None
+    if cli.options.json:
+        names = [component.name for component in manifest.components]
+        document = {"key": manifest.key, "step": manifest.step, "folder": str(folder.absolute()), "files": names}
+        cli.out.data({**document, "code": digest})
+        return
+    cli.out.line(f"Step {manifest.step} of {job} is in {folder} ({size(manifest.size)}).")
+    if digest is not None:
+        cli.out.line(f"The code that made it ({digest[:12]}) is in {beside}.")
+    elif with_code:
+        cli.out.say("The session that made it ran no code of the job's own.")
+
+
+@command(app, "schedctl checkpoints pin jobs/ufm/manifests/000000000400-000006.json")
+def pin(ctx: typer.Context, key: Key) -> None:
+    """Keep a checkpoint for good: it never expires until it is unpinned."""
+    _pin(ctx.obj, key, pinned=True)
+
+
+@command(app, "schedctl checkpoints unpin jobs/ufm/manifests/000000000400-000006.json")
+def unpin(ctx: typer.Context, key: Key) -> None:
+    """Let a checkpoint expire like any other."""
+    _pin(ctx.obj, key, pinned=False)
+
+
+def _pin(cli: Cli, key: str, *, pinned: bool) -> None:
+    from scheduler.service.requests import checkpoint_files
+    from scheduler.store import checkpoints
+
+    change = checkpoint_files.pin if pinned else checkpoint_files.unpin
+    try:
+        change(cli.app.database, key, cli.now, cli.who)
+    except _unknown_checkpoint():
+        with cli.app.database.read() as tx:
+            raise _no_such(tx, key) from None
+    with cli.app.database.read() as tx:
+        record = checkpoints.get(tx, key)
+    if cli.options.json:
+        cli.out.data({"checkpoint": checkpoint_json(record)})
+    else:
+        cli.out.line(f"{key} is {'kept for good' if pinned else 'no longer kept for good'}.")
+    cli.wake_daemon()
+
+
+def _leaves(cli: Cli, delete_at: int | None) -> str:
+    return "to be marked" if delete_at is None else cli.out.instant(delete_at)
+
+
+def _row(cli: Cli, record: CheckpointRecord) -> tuple[str, ...]:
+    manifest = record.manifest
+    loss = manifest.metrics.get("held_out_loss", manifest.metrics.get("loss"))
+    return (
+        manifest.job,
+        str(manifest.step),
+        record.state,
+        size(manifest.size),
+        "" if loss is None else f"{loss:.4f}",
+        cli.out.instant(manifest.created_at),
+        "yes" if record.pinned else "",
+        manifest.key,
+        record.why,
+    )
+
+
+def _unknown_checkpoint() -> type[Exception]:
+    from scheduler.store.checkpoints import UnknownCheckpoint
+
+    return UnknownCheckpoint
+
+
+def _no_such(tx: Any, key: str) -> NotFound:
+    from scheduler.store import checkpoints
+
+    known = [record.manifest.key for record in checkpoints.everything(tx)]
+    return NotFound("unknown checkpoint", f"{key} is no key", meant(key, known, "schedctl checkpoints list"))

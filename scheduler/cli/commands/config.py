@@ -1,0 +1,53 @@
+"""`schedctl config`: what is set, where it was set, and whether it can be used."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from scheduler.cli.shell.command import command, group
+from scheduler.cli.shell.context import Cli
+
+app = group("The settings and where they come from.")
+
+
+@command(app, "schedctl config show", "schedctl config show daemon --json")
+def show(
+    ctx: typer.Context,
+    prefix: Annotated[str, typer.Argument(metavar="KEY", help="Only keys that begin so.", show_default=False)] = "",
+) -> None:
+    """Show every setting with its value and the file or variable that set it. Secrets are hidden."""
+    from config.describe import describe
+
+    cli: Cli = ctx.obj
+    found = [entry for entry in describe(cli.app.settings) if entry[0].startswith(prefix)]
+    if cli.options.json:
+        cli.out.data({"settings": [{"key": key, "value": value, "source": source} for key, value, source in found]})
+    else:
+        cli.out.table(("key", "~value", "~set by"), found)
+
+
+@command(app, "schedctl config check", "schedctl --config new.toml config check")
+def check(ctx: typer.Context) -> None:
+    """Check settings and model definitions without touching anything. Exits with 3 when they cannot be used.
+
+    What looks like a mistake is a warning: numbers without a unit, commands that no session finds.
+    """
+    from config.errors import ConfigError
+    from scheduler.service.requests import concerns
+
+    cli: Cli = ctx.obj
+    pools, models = sorted(cli.app.pools), [spec.name for spec in cli.app.catalogue.jobs]
+    settings = cli.app.settings
+    if wrong := concerns.of_platforms(settings):
+        raise ConfigError(wrong)
+    doubtful = concerns.of_units(cli.options.config, settings)
+    doubtful += concerns.of_jobs(settings, cli.app.catalogue.jobs, cli.app.bundle)
+    if cli.options.json:
+        warnings = [{"file": one.file, "key": one.key, "why": one.why, "remedy": one.remedy} for one in doubtful]
+        cli.out.data({"pools": pools, "models": models, "warnings": warnings})
+        return
+    cli.out.line(f"The settings can be used. Pools: {', '.join(pools)}. Models: {', '.join(models)}.")
+    for one in doubtful:
+        cli.out.warn(str(one))

@@ -1,0 +1,24 @@
+"""`schedctl daemon`."""
+
+from __future__ import annotations
+
+import typer
+
+from scheduler.cli.shell.command import command
+from scheduler.cli.shell.context import Cli
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@command(app, "schedctl daemon", "schedctl --config /etc/uff-scheduler/config.toml daemon")
+def daemon(ctx: typer.Context) -> None:
+    """Plan, launch and settle in the foreground until SIGTERM or Ctrl-C. Running sessions go on without it.
+
+    SIGHUP makes it read its settings anew; what cannot be used as a whole changes nothing. Logs go to standard error or
+    the file of the settings. Exits with 8 when another daemon of this state folder
+    runs, or another one takes over; where that one has another state folder but the same database, it stands by.
+    """
+    from scheduler.cli.run_daemon import run_daemon
+
+    cli: Cli = ctx.obj
+    run_daemon(cli)

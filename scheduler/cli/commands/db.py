@@ -1,0 +1,129 @@
+"""`schedctl db`: the database itself."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from jobs.plural import counted
+from scheduler.cli.shell.command import command, group
+from scheduler.cli.shell.context import Cli
+from scheduler.cli.shell.exits import Refusal, Violations
+from scheduler.cli.shell.output import size
+
+app = group("The database: make, upgrade, back up, move, verify.")
+
+
+@command(app, "schedctl db init")
+def init(ctx: typer.Context) -> None:
+    """Make the database, with its folder; one that is there is left as it is."""
+    _upgrade(ctx.obj)
+
+
+@command(app, "schedctl db upgrade")
+def upgrade(ctx: typer.Context) -> None:
+    """Bring the database to this version's schema; back it up first."""
+    _upgrade(ctx.obj)
+
+
+@command(app, "schedctl db backup /backups/scheduler-$(date +%F).db")
+def backup(
+    ctx: typer.Context, file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write the copy.")]
+) -> None:
+    """Write a consistent, checked copy while the daemon goes on."""
+    from scheduler.store import backup as backups
+
+    cli: Cli = ctx.obj
+    backups.backup(cli.app.database, file)
+    taken = file.stat().st_size
+    if cli.options.json:
+        cli.out.data({"file": str(file.absolute()), "bytes": taken})
+    else:
+        cli.out.line(f"Wrote {file} ({size(taken)}).")
+
+
+@command(app, "schedctl db restore /backups/scheduler-2026-11-21.db")
+def restore(
+    ctx: typer.Context, file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup of SQLite.")]
+) -> None:
+    """Put a backup in place of the database, once it is found whole. Stop the daemon first."""
+    from scheduler.store import backup as backups
+
+    cli: Cli = ctx.obj
+    url = cli.paths.database_url
+    if not url.startswith("sqlite:///"):
+        raise Refusal("not restored", "the database is not SQLite", "Use pg_restore (docs/store.md)")
+    backups.restore(file, Path(url.removeprefix("sqlite:///")))
+    if cli.options.json:
+        cli.out.data({"restored": str(file.absolute())})
+    else:
+        cli.out.line(f"Restored {file}. Check it with: schedctl db verify")
+
+
+@command(app, "schedctl db move postgresql+psycopg://scheduler@db.example.org/scheduler")
+def move(
+    ctx: typer.Context, url: Annotated[str, typer.Argument(metavar="URL", help="A new or empty database.")]
+) -> None:
+    """Copy everything into another database, checked row by row. Stop the daemon first; then set database_url."""
+    from scheduler.store.move import move as copy_all
+
+    cli: Cli = ctx.obj
+    copied = copy_all(cli.app.database, url)
+    if cli.options.json:
+        cli.out.data({"rows": copied})
+    else:
+        cli.out.line(
+            f"Copied {counted(sum(copied.values()), 'row')}. The old database stays as it is; now set database_url."
+        )
+
+
+@command(app, "schedctl db restored")
+def restored(ctx: typer.Context) -> None:
+    """Tell the daemon that a backup was restored by other means, as with pg_restore; db restore says so itself.
+
+    Before it launches anything, the daemon then finds what was launched and saved after the backup was made.
+    """
+    from scheduler.store import due
+
+    cli: Cli = ctx.obj
+    with cli.app.database.write() as tx:
+        due.set_due(tx, due.RESTORED, 0)
+    if cli.options.json:
+        cli.out.data({"restored": True})
+    else:
+        cli.out.line("The daemon will look back when it starts. If it runs, restart it.")
+
+
+@command(app, "schedctl db verify")
+def verify(ctx: typer.Context) -> None:
+    """Check every page and rule, replay the events and fold the ledger anew. Exits with 9 when something is off."""
+    from scheduler.store.verify import verify as problems_of
+
+    cli: Cli = ctx.obj
+    problems = problems_of(cli.app.database)
+    if cli.options.json:
+        cli.out.data({"problems": problems})
+    else:
+        for problem in problems:
+            cli.out.line(problem)
+    if problems:
+        raise Violations(
+            f"{counted(len(problems), 'problem')} in the database",
+            "rows, events and ledger do not agree",
+            "Keep a copy (schedctl db backup FILE), then restore the newest good backup: schedctl db restore FILE",
+        )
+    cli.out.say("The database is in order.")
+
+
+def _upgrade(cli: Cli) -> None:
+    from scheduler.store.engine import upgrade as to_newest
+
+    before, after = to_newest(cli.paths.database_url)
+    if cli.options.json:
+        cli.out.data({"from": before, "to": after})
+    elif before == after:
+        cli.out.line(f"The database is at {after} already.")
+    else:
+        cli.out.line(f"The database is at {after} now" + (f", it was at {before}." if before else ", and new."))

@@ -1,0 +1,159 @@
+"""`schedctl doctor`."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scheduler.cli.shell.command import command
+from scheduler.cli.shell.context import Cli
+from scheduler.cli.shell.exits import Violations
+from scheduler.clock import real_now
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from platforms.base import Checked
+    from scheduler.app import App
+    from scheduler.host.doctor import Diagnosis, Finding
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@command(app, "schedctl doctor", "schedctl doctor kaggle --probe", "schedctl doctor --json")
+def doctor(
+    ctx: typer.Context,
+    platform: Annotated[str, typer.Argument(help="Look closely at the pools of this platform instead.")] = "",
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Run something there for a moment, which costs little.")
+    ] = False,
+) -> None:
+    """Check all that the scheduler stands on, at once and within a minute, each with its remedy.
+
+    That is settings, models, database, daemon, disk, artifact store, clock, mail server, Slack, library versions,
+    platforms, service and package names.
+
+    With the name of a platform, check what that platform can tell of its account. Exits with 9 when something is bad;
+    warnings do not count.
+    """
+    from scheduler.host.doctor import examine
+
+    cli: Cli = ctx.obj
+    diagnoses = examine(_checkup(cli, platform, probe) if platform else _checks(cli))
+    if cli.options.json:
+        checks: list[dict[str, Any]] = [
+            {"check": d.check, "grade": d.finding.grade, "found": d.finding.found, "remedy": d.finding.remedy}
+            for d in diagnoses
+        ]
+        cli.plain.data({"checks": checks})
+    else:
+        cli.plain.table(("grade", "check", "~found", "~remedy"), [_row(diagnosis) for diagnosis in diagnoses])
+    bad = [diagnosis for diagnosis in diagnoses if diagnosis.finding.grade == "bad"]
+    if bad:
+        count = "1 check" if len(bad) == 1 else f"{len(bad)} checks"
+        raise Violations(f"{count} failed", ", ".join(d.check for d in bad), "Do what their remedies say")
+
+
+def _checks(cli: Cli) -> dict[str, Callable[[], Finding]]:
+    """Return the checks; when the settings cannot be used, those that need none."""
+    from scheduler.host import doctor as service
+    from scheduler.host import doctor_machine as machine
+    from scheduler.host.doctor_channels import channel_check, no_channel
+
+    always: dict[str, Callable[[], Finding]] = {
+        "service": machine.check_service,
+        "package names": service.check_names,
+    }
+    try:
+        app = cli.app
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with the settings is the finding
+        return {"settings": partial(_settings, None, error), **always}
+    checks: dict[str, Callable[[], Finding]] = {
+        "settings": partial(_settings, app, None),
+        "models": partial(_models, app),
+        "database": lambda: service.check_database(app.database),
+        "daemon": lambda: service.check_daemon(app.database),
+        "disk": lambda: service.check_disk(app.settings.state_dir),
+        "privacy": lambda: machine.check_privacy(app.settings.state_dir, app.database.path),
+        "artifact store": lambda: service.check_store(app.artifacts),
+        "clock": lambda: service.check_clock(_disk_clock(app.settings.state_dir), real_now()),
+    }
+    for name, channel in sorted(app.channels.items()):
+        checks[f"letters by {name}"] = channel_check(channel)
+    if not app.channels:
+        checks["letters"] = no_channel
+    checks["library versions"] = partial(machine.check_versions, _extras(app))
+    runner = os.environ.get("UFF_LOCAL_RUNNER")
+    if runner:
+        checks["local sessions"] = partial(machine.check_runner, runner)
+    for name in sorted(app.pools):
+        checks[f"platform of {name}"] = partial(service.check_platform, partial(cli.platform, name), app.clock.now())
+    return {**checks, **always}
+
+
+def _extras(app: App) -> set[str]:
+    """Return the extras that the settings need."""
+    platforms = {pool.platform for pool in app.pools.values()}
+    found = {extra for platform, extra in (("kaggle", "kaggle"), ("sagemaker", "aws")) if platform in platforms}
+    if app.settings.artifacts.kind == "s3":
+        found.add("aws")
+    if "slack" in app.channels:
+        found.add("report")
+    if any(name.startswith("apprise") for name in app.channels):
+        found.add("notify")
+    if app.database_url.startswith("postgresql"):
+        found.add("postgres")
+    return found
+
+
+def _checkup(cli: Cli, platform: str, probe: bool) -> dict[str, Callable[[], Finding]]:
+    """Return a platform's own checks of each of its pools; of the usual settings when no pool uses it."""
+    from platforms.registry import checkup
+    from scheduler.host.doctor import check_price
+
+    pools = {pool.name: dict(pool.options) for pool in cli.app.settings.pools if pool.platform == platform}
+    checks: dict[str, Callable[[], Finding]] = {
+        f"{name}: {check}" if name else check: partial(_told, call)
+        for name, options in (pools or {"": {}}).items()
+        for check, call in checkup(platform, options, os.environ, real_now(), probe=probe).items()
+    }
+    priced = [pool for pool in cli.app.pools.values() if pool.name in pools and pool.price_microdollars_per_hour]
+    return checks | {f"{pool.name}: price": partial(check_price, pool, real_now()) for pool in priced}
+
+
+def _told(call: Callable[[], Checked]) -> Finding:
+    from scheduler.host.doctor import Finding
+
+    checked = call()
+    return Finding(checked.grade, checked.found, checked.remedy)
+
+
+def _settings(app: App | None, error: Exception | None) -> Finding:
+    from scheduler.host.doctor import Finding
+
+    if app is None:
+        return Finding("bad", " ".join(str(error).split()), "Correct it, then: schedctl config check")
+    return Finding("ok", f"pools: {', '.join(sorted(app.pools))}")
+
+
+def _models(app: App) -> Finding:
+    from scheduler.host.doctor import Finding
+
+    return Finding("ok", f"models: {', '.join(spec.name for spec in app.catalogue.jobs)}")
+
+
+def _disk_clock(folder: Path) -> float:
+    """Return the time that the disk of the state folder stamps on a new file."""
+    there = next(place for place in (folder, *folder.parents) if place.is_dir())
+    with tempfile.NamedTemporaryFile(dir=there, prefix=".doctor-") as probe:
+        return Path(probe.name).stat().st_mtime
+
+
+def _row(diagnosis: Diagnosis) -> tuple[str, ...]:
+    finding = diagnosis.finding
+    return (finding.grade, diagnosis.check, finding.found, finding.remedy)

@@ -1,0 +1,157 @@
+"""`schedctl handover`: the person's side of pools whose sessions no program may start."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scheduler.cli.shell.command import command, group
+from scheduler.cli.shell.context import Cli
+from scheduler.cli.shell.exits import NotFound
+from scheduler.cli.shell.names import meant
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from platforms.base import Observed
+    from platforms.manual.adapter import ManualPlatform
+    from platforms.manual.handover import Offer
+
+app = group("Sessions that a person starts: take, give back, drop.")
+
+Key = Annotated[str, typer.Argument(metavar="KEY", help="Launch key of the session, as handover list shows it.")]
+
+
+@command(app, "schedctl handover list", name="list")
+def list_(ctx: typer.Context) -> None:
+    """List what waits for a person, what a person has, and what was handed in lately."""
+    cli: Cli = ctx.obj
+    found = [
+        (pool, key, *shown)
+        for pool, platform in _desks(cli)
+        for key in sorted(platform.keys())
+        if (shown := platform.show(key, cli.now)) is not None
+    ]
+    if cli.options.json:
+        cli.out.data({"handovers": [_json(*entry) for entry in found]})
+        return
+    rows = [
+        (
+            key,
+            pool,
+            " and ".join(offer.jobs),
+            observed.state,
+            cli.out.instant(offer.lapses_at if observed.state == "queued" else offer.deadline),
+            _next_step(key, observed, wanted_back),
+        )
+        for pool, key, offer, observed, wanted_back in found
+    ]
+    cli.out.table(("key", "pool", "jobs", "state", "until", "~next"), rows)
+    if not found:
+        cli.out.say("Nothing was offered. What is planned: schedctl plan show")
+
+
+@command(app, "schedctl handover take uff-ufm-0007", "schedctl handover take uff-ufm-0007 --out ~/studio-lab")
+def take(
+    ctx: typer.Context,
+    key: Key,
+    out: Annotated[Path, typer.Option("--out", help="Folder for the files to upload.", file_okay=False)] = Path(),
+) -> None:
+    """Take an offered session: writes its notebook, to be uploaded and run. Its quota counts from now on."""
+    from scheduler.store import events
+    from scheduler.views.needs import TAKEN
+
+    cli: Cli = ctx.obj
+    files = _desk_of(cli, key).take(key, cli.who, out, cli.now)
+    with cli.app.database.write() as tx:
+        events.append(tx, TAKEN, key, cli.now, cli.who)
+    if cli.options.json:
+        cli.out.data({"key": key, "files": [str(path) for path in files]})
+    else:
+        for path in files:
+            cli.out.line(str(path))
+        cli.out.say(f"Upload and run {files[0].name}; then: schedctl handover give {key} {key}-result.zip")
+    cli.wake_daemon()
+
+
+@command(app, "schedctl handover give uff-ufm-0007 uff-ufm-0007-result.zip")
+def give(
+    ctx: typer.Context,
+    key: Key,
+    result: Annotated[
+        Path, typer.Argument(metavar="FILE", help="What the notebook left.", exists=True, dir_okay=False)
+    ],
+) -> None:
+    """Hand in a session's result: its checkpoints and reports join the others."""
+    cli: Cli = ctx.obj
+    end = _desk_of(cli, key).give(key, result, cli.app.artifacts, cli.now)
+    if cli.options.json:
+        cli.out.data({"key": key, "started": end.started, "ended": end.ended})
+    else:
+        cli.out.line(f"{key} was handed in: {(end.ended - end.started) / 3600:.1f} h count.")
+    cli.wake_daemon()
+
+
+@command(app, "schedctl handover drop uff-ufm-0007 --why 'no GPU to be had'")
+def drop(
+    ctx: typer.Context,
+    key: Key,
+    why: Annotated[str, typer.Option("--why", help="For the session's record.")] = "dropped by hand",
+) -> None:
+    """Give a session up: an offer is withdrawn; of one that was taken nothing more is expected."""
+    cli: Cli = ctx.obj
+    _desk_of(cli, key).drop(key, f"{why} ({cli.who})", cli.now)
+    if cli.options.json:
+        cli.out.data({"key": key, "dropped": True})
+    else:
+        cli.out.line(f"{key} was dropped; its jobs go back to the queue.")
+    cli.wake_daemon()
+
+
+def _desks(cli: Cli) -> Iterator[tuple[str, ManualPlatform]]:
+    """Yield the pools that a person serves. Raises PlatformError."""
+    from platforms.manual.adapter import ManualPlatform
+
+    for name, pool in cli.app.pools.items():
+        if pool.platform == "manual" and isinstance(platform := cli.platform(name), ManualPlatform):
+            yield name, platform
+
+
+def _desk_of(cli: Cli, key: str) -> ManualPlatform:
+    known: set[str] = set()
+    for _, platform in _desks(cli):
+        keys = platform.keys()
+        if key in keys:
+            return platform
+        known |= keys
+    raise NotFound("unknown hand-over", f"{key} was not offered here", meant(key, known, "schedctl handover list"))
+
+
+def _next_step(key: str, observed: Observed, wanted_back: bool) -> str:
+    match observed.state.value:
+        case "queued":
+            return f"schedctl handover take {key}"
+        case "running" if wanted_back:
+            return "interrupt its cell, then hand its result in"
+        case "running":
+            return f"schedctl handover give {key} FILE"
+        case _:
+            return observed.detail
+
+
+def _json(pool: str, key: str, offer: Offer, observed: Observed, wanted_back: bool) -> dict[str, Any]:
+    return {
+        "key": key,
+        "pool": pool,
+        "jobs": list(offer.jobs),
+        "state": observed.state.value,
+        "offered": offer.offered_at,
+        "lapses": offer.lapses_at,
+        "deadline": offer.deadline,
+        "started": observed.started,
+        "ended": observed.ended,
+        "wanted_back": wanted_back,
+        "detail": observed.detail,
+    }

@@ -1,0 +1,245 @@
+"""`schedctl plan`: what the newest plan starts when and where, and why everything else waits."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scheduler.cli.commands.queue import Job
+from scheduler.cli.parts.gantt import gantt
+from scheduler.cli.shell.command import command, group
+from scheduler.cli.shell.context import Cli
+from scheduler.cli.shell.output import hours
+from scheduler.core.why import why
+from scheduler.views.documents import job_state_json, plan_json
+
+if TYPE_CHECKING:
+    from scheduler.core.plan import Placement, Plan
+    from scheduler.core.reasons import Reason
+    from scheduler.store.jobs import JobRecord
+
+app = group("What runs next, and why a job waits.")
+
+_NO_PLAN = "There is no plan yet. The daemon makes one: schedctl daemon. What it would be: schedctl plan preview"
+_GANTT_COLUMNS = 96
+
+
+@command(app, "schedctl plan show")
+def show(ctx: typer.Context) -> None:
+    """Show the newest plan: sessions with their jobs, a picture of the week, and what waits for what."""
+    from scheduler.store import plans
+
+    cli: Cli = ctx.obj
+    with cli.app.database.read() as tx:
+        plan = plans.newest(tx)
+    if cli.options.json:
+        cli.out.data({"plan": plan_json(plan) if plan else None})
+    elif plan is None:
+        cli.out.say(_NO_PLAN)
+    else:
+        _show(cli, plan)
+
+
+@command(app, "schedctl plan preview", "schedctl plan preview --json")
+def preview(ctx: typer.Context) -> None:
+    """Plan now, as the daemon would, and show it: before it runs, or after a change. Nothing is stored or launched."""
+    from scheduler.service.requests.questions import ask_plan
+
+    cli: Cli = ctx.obj
+    plan = ask_plan(cli.planning_context)
+    if cli.options.json:
+        cli.out.data({"plan": plan_json(plan)})
+    else:
+        _show(cli, plan)
+
+
+@command(app, "schedctl plan explain ufm")
+def explain(ctx: typer.Context, job: Job) -> None:
+    """Say why a job is not running, or where it is; there is always one answer.
+
+    For a job that is outbid the answer has the price of the hours and the weight that would start it now.
+    """
+    from scheduler.store import jobs, plans
+
+    cli: Cli = ctx.obj
+    with cli.app.database.read() as tx:
+        record = jobs.get(tx, job)
+        plan = plans.newest(tx)
+    planned = (
+        [found for found in plan.placements if any(planned_lane.job == job for planned_lane in found.lanes)]
+        if plan
+        else []
+    )
+    deferral = next((found for found in plan.deferrals if found.job == job), None) if plan else None
+    reason = _with_weight(cli, record, deferral.reason).to_json() if deferral else None
+    answer = _answer(cli, record, reason, planned, plan)
+    if cli.options.json:
+        document: dict[str, Any] = {
+            "job": job,
+            **job_state_json(record.state),
+            "answer": answer,
+            "reason": reason,
+            "planned": [
+                {"pool": found.pool, "start": found.start, "end": found.end, "steps": _steps(found, job)}
+                for found in planned
+            ],
+        }
+        cli.out.data(document)
+        return
+    cli.out.line(f"{job}: {answer}.")
+    if planned:
+        cli.out.line()
+        cli.out.table(
+            ("from", "to", ">length", "pool", ">steps"),
+            [
+                (
+                    cli.out.instant(found.start),
+                    cli.out.instant(found.end),
+                    hours(found.end - found.start),
+                    found.pool,
+                    str(_steps(found, job)),
+                )
+                for found in planned
+            ],
+        )
+
+
+@command(app, "schedctl plan diff", "schedctl plan diff --since 2026-11-21T08:00:00+01:00")
+def diff(
+    ctx: typer.Context,
+    since: Annotated[
+        str | None,
+        typer.Option("--since", metavar="INSTANT", help="Compare with the plan in force then, 2026-11-21T08:00:00Z."),
+    ] = None,
+) -> None:
+    """Compare the newest plan with the one before: sessions, finish times, hours and deadlines."""
+    from jobs.instant import parse_instant
+    from scheduler.cli.commands.plan_diff import show_diff
+
+    try:
+        instant = None if since is None else parse_instant(since)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), ctx=ctx, param_hint="--since") from None
+    show_diff(ctx.obj, instant)
+
+
+@command(
+    app,
+    "schedctl plan what-if --pool kaggle=20",
+    "schedctl plan what-if --add-job job.toml --weight ufm=3 --pool desk=down",
+    "schedctl plan what-if --policy static",
+    job_file="job.toml",
+    name="what-if",
+)
+def what_if(
+    ctx: typer.Context,
+    add_job: Annotated[
+        list[Path] | None,
+        typer.Option("--add-job", metavar="FILE", help="With the job of this file; may be repeated."),
+    ] = None,
+    pool: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--pool", metavar="NAME=HOURS|down", help="With so many hours a window, or without it; may be repeated."
+        ),
+    ] = None,
+    weight: Annotated[
+        list[str] | None,
+        typer.Option("--weight", metavar="JOB=W", help="With another weight; may be repeated."),
+    ] = None,
+    policy: Annotated[
+        str | None,
+        typer.Option(
+            "--policy",
+            metavar="NAME",
+            help="Planned by a simpler rule: static (the same sessions every week, jobs in fixed turns), fifo, "
+            "edf (next deadline first), priority (largest weight first), smith (largest weight per hour of work "
+            "left), density (what makes most of an hour).",
+        ),
+    ] = None,
+) -> None:
+    """Show what would change if things were otherwise: finish times, hours and deadlines. Nothing is stored.
+
+    Several edits are made together, new jobs first. Both plans carry on the plan in force as the daemon would.
+    """
+    from scheduler.cli.commands.plan_whatif import show_what_if
+
+    show_what_if(ctx.obj, add_job or [], pool or [], weight or [], policy)
+
+
+def _with_weight(cli: Cli, record: JobRecord, reason: Reason) -> Reason:
+    """Add to a stored reason the weight that would start an outbid job now; finding it takes planning again."""
+    from scheduler.core.job import Queued
+    from scheduler.core.reasons import Outbid
+
+    if not isinstance(record.state, Queued) or not isinstance(reason, Outbid) or reason.weight_to_start is not None:
+        return reason
+    from scheduler.planner import UnknownName
+    from scheduler.service.requests.questions import ask_why
+
+    try:
+        found = ask_why(cli.planning_context, record.spec.name)
+    except UnknownName:  # cancelled since its record was read
+        return reason
+    return replace(reason, weight_to_start=found.weight_to_start) if isinstance(found, Outbid) else reason
+
+
+def _answer(
+    cli: Cli, record: JobRecord, reason: dict[str, Any] | None, planned: list[Placement], plan: Plan | None
+) -> str:
+    from scheduler.core.job import Queued
+
+    state = type(record.state).__name__.lower()
+    if not isinstance(record.state, Queued):
+        words = why(record.state, None, cli.out.zone)
+        return f"{state}, {words}" if words else state
+    if plan is None:
+        return "queued, and there is no plan yet; the daemon makes one: schedctl daemon"
+    if reason is not None:
+        return why(record.state, reason, cli.out.zone)
+    if planned:
+        return f"starts on {planned[0].pool} at {cli.out.instant(planned[0].start)}"
+    return f"queued after the newest plan ({cli.out.instant(plan.made_at)}); the next one considers it"
+
+
+def _steps(placement: Placement, job: str) -> int:
+    return sum(planned_lane.steps for planned_lane in placement.lanes if planned_lane.job == job)
+
+
+def _show(cli: Cli, plan: Plan) -> None:
+    out = cli.out
+    bound = ""
+    if plan.bound is not None:
+        share = f" ({plan.value / plan.bound:.1%} of that)" if plan.bound > 0 else ""
+        bound = f", no plan can exceed {plan.bound:.2f}{share}"
+    out.line(f"Plan of {out.instant(plan.made_at)} by {plan.made_by}, worth {plan.value:.2f} weighted hours{bound}.")
+    for warning in plan.warnings:
+        out.warn(warning)
+    if plan.placements:
+        out.line()
+        out.table(
+            ("from", "to", ">length", "pool", "~jobs", ">steps"),
+            [
+                (
+                    out.instant(found.start),
+                    out.instant(found.end),
+                    hours(found.end - found.start),
+                    found.pool,
+                    ", ".join(planned_lane.job for planned_lane in found.lanes),
+                    ", ".join(str(planned_lane.steps) for planned_lane in found.lanes),
+                )
+                for found in sorted(plan.placements, key=lambda found: (found.start, found.pool))
+            ],
+        )
+        out.line()
+        for line in gantt(plan.placements, plan.made_at, _GANTT_COLUMNS, out.zone):
+            out.line(line)
+    if plan.deferrals:
+        out.line()
+        out.table(
+            ("job", "~waits because"),
+            [(deferral.job, deferral.reason.sentence(out.zone)) for deferral in plan.deferrals],
+        )

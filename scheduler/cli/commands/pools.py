@@ -1,0 +1,145 @@
+"""`schedctl pools`: the metered places, their limits, hours and closures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scheduler.cli.shell.command import command, group
+from scheduler.cli.shell.context import Cli
+from scheduler.cli.shell.names import find_pool
+from scheduler.cli.shell.output import hours
+
+if TYPE_CHECKING:
+    from scheduler.core.pool import Pool
+    from scheduler.core.window import DailyHours
+    from scheduler.views.pools_now import PoolNow
+
+app = group("The places where sessions run.", help_alone=False)
+
+Name = Annotated[str, typer.Argument(metavar="POOL", help="Name of the pool.")]
+_DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
+
+
+@app.callback(invoke_without_command=True, epilog="\b\nExamples:\n  schedctl pools\n  schedctl pools open kaggle")
+def pools(ctx: typer.Context) -> None:
+    """Show the pools, or change one: limits with their source and date, hours, closures, sessions that run."""
+    if ctx.invoked_subcommand is None:
+        _list(ctx.obj)
+
+
+@command(app, "schedctl pools list --json", name="list")
+def list_(ctx: typer.Context) -> None:
+    """List the pools; the same as schedctl pools."""
+    _list(ctx.obj)
+
+
+@command(app, "schedctl pools open kaggle", name="open")
+def open_(ctx: typer.Context, name: Name) -> None:
+    """Let a pool be used again that was closed, by a person or after refusals."""
+    from scheduler.store import limits
+
+    cli: Cli = ctx.obj
+    find_pool(cli.app.pools, name)
+    with cli.app.database.write() as tx:
+        limits.open_pool(tx, name, cli.now, cli.who)
+    _answer(cli, name, "is open")
+
+
+@command(app, "schedctl pools close kaggle --why 'account under review'", "schedctl pools close desk --for 12h")
+def close(
+    ctx: typer.Context,
+    name: Name,
+    length: Annotated[str | None, typer.Option("--for", metavar="DURATION", help="Such as 90m or 2d.")] = None,
+    why: Annotated[str, typer.Option("--why", help="For whoever asks.")] = "closed by hand",
+) -> None:
+    """Start nothing on a pool until it is opened, or for a while; what runs there goes on."""
+    from jobs.duration import parse_duration
+    from scheduler.store import limits
+
+    cli: Cli = ctx.obj
+    find_pool(cli.app.pools, name)
+    try:
+        until = None if length is None else cli.now + parse_duration(length)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), ctx=ctx, param_hint="--for") from None
+    with cli.app.database.write() as tx:
+        limits.close_pool(tx, name, until, why, cli.now, cli.who)
+    _answer(cli, name, f"is closed until {cli.out.instant(until)}" if until else "is closed until it is opened")
+
+
+def _answer(cli: Cli, name: str, done: str) -> None:
+    if cli.options.json:
+        cli.out.data({"pool": next(_json(pool, found) for pool, found in _pools(cli) if found.name == name)})
+    else:
+        cli.out.line(f"{name} {done}.")
+    cli.wake_daemon()
+
+
+def _list(cli: Cli) -> None:
+    found = _pools(cli)
+    if cli.options.json:
+        cli.out.data({"pools": [_json(*pool) for pool in found]})
+        return
+    cli.out.table(
+        ("pool", "state", "platform", "~accelerator", ">devices", ">sessions", ">cap", "~hours", "~source", "~why"),
+        [_row(cli, *pool) for pool in found],
+    )
+
+
+def _pools(cli: Cli) -> list[tuple[Pool, PoolNow]]:
+    from scheduler.store import runs
+    from scheduler.views.pools_now import pools_now
+
+    pools = cli.app.pools
+    with cli.app.database.read() as tx:
+        return [(pools[found.name], found) for found in pools_now(tx, pools, runs.live(tx), cli.now)]
+
+
+def _json(pool: Pool, found: PoolNow) -> dict[str, Any]:
+    return {
+        "name": pool.name,
+        "state": found.state,
+        "platform": pool.platform,
+        "accelerator": pool.accelerator,
+        "devices_per_session": pool.devices_per_session,
+        "sessions_max": pool.sessions_max,
+        "sessions_live": found.sessions_live,
+        "session_cap_seconds": pool.session_cap_seconds,
+        "session_seconds_min": pool.session_seconds_min,
+        "vram_gib": pool.vram_gib,
+        "dtypes": sorted(pool.dtypes),
+        "price_microdollars_per_hour": pool.price_microdollars_per_hour,
+        "hours": [_hours(opening) for opening in pool.hours],
+        "quotas": [quota.name for quota in pool.quotas],
+        "source": pool.source,
+        "as_of": pool.as_of,
+        "closed_until": found.closed_until,
+        "closed_why": found.closed_why,
+    }
+
+
+def _row(cli: Cli, pool: Pool, found: PoolNow) -> tuple[str, ...]:
+    until = f" (until {cli.out.instant(found.closed_until)})" if found.closed_until is not None else ""
+    return (
+        pool.name,
+        found.state,
+        pool.platform,
+        pool.accelerator,
+        str(pool.devices_per_session),
+        f"{found.sessions_live} of {pool.sessions_max}",
+        hours(pool.session_cap_seconds),
+        ", ".join(_hours(opening) for opening in pool.hours) or "always",
+        f"{pool.source} {pool.as_of}".strip(),
+        found.closed_why + until,
+    )
+
+
+def _hours(opening: DailyHours) -> str:
+    days = "" if len(opening.weekdays) == 7 else ",".join(_DAYS[day] for day in sorted(opening.weekdays)) + " "
+    return f"{days}{_clock(opening.start)}-{_clock(opening.end)} {opening.zone}"
+
+
+def _clock(seconds: int) -> str:
+    return f"{seconds // 3_600:02d}:{seconds % 3_600 // 60:02d}"

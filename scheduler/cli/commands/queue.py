@@ -1,0 +1,265 @@
+"""`schedctl queue`: what is to be trained, in which order, and whether it may run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from scheduler.cli.commands.complete import job_names, states
+from scheduler.cli.commands.queue_list import STATES, list_queue
+from scheduler.cli.parts.loss import warn_of_loss
+from scheduler.cli.shell.command import command, group
+from scheduler.cli.shell.context import Cli
+from scheduler.cli.shell.exits import UsageFault
+
+if TYPE_CHECKING:
+    from scheduler.store.jobs import JobRecord
+
+app = group("The jobs: add, list, edit, hold, cancel, remove, reorder.")
+
+Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", autocompletion=job_names)]
+
+
+@command(app, "schedctl queue list", "schedctl queue list --state held --json", name="list")
+def list_(
+    ctx: typer.Context,
+    state: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--state",
+            metavar="STATE",
+            help=f"Only jobs in this state: {', '.join(STATES)}; may be repeated.",
+            autocompletion=states,
+        ),
+    ] = None,
+) -> None:
+    """List the jobs in queue order, with what each waits for."""
+    list_queue(ctx.obj, state or [])
+
+
+@command(app, "schedctl queue show ufm")
+def show(ctx: typer.Context, job: Job) -> None:
+    """Show all there is to know about one job."""
+    from scheduler.cli.commands.queue_show import show_job
+
+    show_job(ctx.obj, job)
+
+
+@command(
+    app,
+    "schedctl queue add job.toml",
+    "schedctl queue add --models",
+    "schedctl queue add --name tiny --command 'python train.py' --target-step 500 --steps-per-hour 1000",
+    job_file="job.toml",
+)
+def add(  # noqa: PLR0913, PLR0917 - one parameter for each option
+    ctx: typer.Context,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="A job definition (TOML).", show_default=False)
+    ] = None,
+    models: Annotated[
+        bool, typer.Option("--models", help="Add every model of the settings that is not in the queue yet.")
+    ] = False,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the job.")] = None,
+    run: Annotated[
+        str | None, typer.Option("--command", help="Training command, as one would type it in a shell.")
+    ] = None,
+    target_step: Annotated[int | None, typer.Option("--target-step", help="Train up to this step.")] = None,
+    steps_per_hour: Annotated[
+        float | None, typer.Option("--steps-per-hour", help="A guess of its speed; measured soon.")
+    ] = None,
+    role: Annotated[str | None, typer.Option("--role", help="main or manager.")] = None,
+    weight: Annotated[float | None, typer.Option("--weight", help="Worth of one hour, others have 1.")] = None,
+    pool: Annotated[
+        list[str] | None, typer.Option("--pool", help="A pool it may use; may be repeated. Default: any.")
+    ] = None,
+    vram_gib: Annotated[float | None, typer.Option("--vram-gib", help="Memory it needs on a device.")] = None,
+    deadline: Annotated[str | None, typer.Option("--deadline", help="Finish before, 2026-12-01T09:00:00Z.")] = None,
+    not_before: Annotated[str | None, typer.Option("--not-before", help="Start no earlier than this.")] = None,
+    code: Annotated[
+        str | None, typer.Option("--code", metavar="DIR", help="The folder its command runs in, kept as it is now.")
+    ] = None,
+    go_on: Annotated[
+        bool, typer.Option("--continue", help="Go on from what a removed job of this name saved, instead of anew.")
+    ] = False,
+) -> None:
+    """Add a job from a file or from options, or all models of the settings.
+
+    Options change what a file says. A job that no pool can ever run is added with a warning.
+    """
+    from scheduler.cli.commands.queue_add import add_jobs, table_of
+
+    table = table_of(
+        name=name,
+        command=run,
+        target_step=target_step,
+        steps_per_hour=steps_per_hour,
+        role=role,
+        weight=weight,
+        pools=pool,
+        vram_gib=vram_gib,
+        deadline=deadline,
+        not_before=not_before,
+        code=code,
+    )
+    if models and (file or table or go_on):
+        raise UsageFault("--models stands alone", "it takes its jobs from the settings", "Leave the rest out")
+    if not (models or file or table):
+        raise UsageFault("nothing to add", "no job was named", "Give a FILE, --models, or --name and its options")
+    add_jobs(ctx.obj, file, table, from_models=models, go_on=go_on)
+
+
+@command(
+    app,
+    "schedctl queue edit ufm",
+    "schedctl queue edit ufm --set target_step=8000 --set needs.vram_gib=15",
+    "schedctl queue edit ufm --set deadline=",
+)
+def edit(
+    ctx: typer.Context,
+    job: Job,
+    file: Annotated[
+        Path | None, typer.Argument(metavar="FILE", help="The whole new definition (TOML).", show_default=False)
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Change one key; empty: its default. May be repeated."),
+    ] = None,
+) -> None:
+    """Change the definition of a job: by --set, from a file, or in $EDITOR.
+
+    What a running session or the checkpoint contradicts is refused with the reason.
+    """
+    from scheduler.cli.commands.queue_edit import edit_job
+
+    edit_job(ctx.obj, job, file, settings or [])
+
+
+@command(
+    app, "schedctl queue update ufm --code .", "schedctl queue update ufm --code ~/trainer --commit v2", name="update"
+)
+def update(
+    ctx: typer.Context,
+    job: Job,
+    code: Annotated[
+        Path | None, typer.Option("--code", metavar="DIR", help="Default: where it was taken from.", show_default=False)
+    ] = None,
+    commit: Annotated[str, typer.Option("--commit", help="That commit of it, not the files as they are now.")] = "",
+) -> None:
+    """Take a job's code anew: its next session runs the folder as it is now, from the checkpoint on."""
+    from jobs.spec import Code
+    from scheduler.cli.commands.queue_update import update_job
+    from scheduler.store import jobs
+
+    cli: Cli = ctx.obj
+    with cli.app.database.read() as tx:
+        known = jobs.get(tx, job).spec.code
+    if code is not None:
+        update_job(cli, job, Code(str(code.expanduser().resolve()), commit))
+    elif known is not None:
+        update_job(cli, job, Code(known.source, commit))
+    else:
+        raise UsageFault(f"{job} has no code", "it was added without any", "Give it with --code DIR")
+
+
+@command(app, "schedctl queue remove ufm")
+def remove(ctx: typer.Context, job: Job) -> None:
+    """Take a job out of the queue, which frees its name. Its runs, hours and checkpoints stay."""
+    from scheduler.service.requests import queue
+    from scheduler.views.documents import job_json
+
+    cli: Cli = ctx.obj
+    record = queue.remove(cli.app.database, job, cli.now, cli.who)
+    if cli.options.json:
+        cli.out.data({"job": job_json(record)})
+    else:
+        kept = f" Its checkpoint at step {record.done_step} stays: schedctl queue add --continue goes on from it."
+        cli.out.line(f"{job} is out of the queue.{kept if record.checkpoint else ''}")
+    cli.wake_daemon()
+
+
+@command(app, "schedctl queue retry ufm")
+def retry(ctx: typer.Context, job: Job) -> None:
+    """Let a job that failed try again at once, with a fresh count of failures."""
+    from scheduler.service.requests import queue
+
+    cli: Cli = ctx.obj
+    _changed(cli, queue.retry(cli.app.database, job, cli.now, cli.who), "is tried again")
+
+
+@command(app, "schedctl queue cancel ufm")
+def cancel(ctx: typer.Context, job: Job) -> None:
+    """Cancel a job; a running session saves and ends first. Its checkpoints stay: queue release undoes it."""
+    from scheduler.service.requests import queue
+
+    cli: Cli = ctx.obj
+    _changed(cli, queue.cancel(cli.app.database, job, cli.now, cli.who), "is cancelled")
+
+
+@command(app, "schedctl queue hold ufm --why 'data are being cleaned'")
+def hold(
+    ctx: typer.Context, job: Job, why: Annotated[str, typer.Option("--why", help="For whoever asks.")] = ""
+) -> None:
+    """Keep a job from starting until it is released; a running session saves and ends first."""
+    from scheduler.service.requests import queue
+
+    cli: Cli = ctx.obj
+    _changed(cli, queue.hold(cli.app.database, job, why, cli.now, cli.who), "is held")
+
+
+@command(app, "schedctl queue release ufm")
+def release(ctx: typer.Context, job: Job) -> None:
+    """Let a held, failed or cancelled job run again."""
+    from scheduler.service.requests import queue
+
+    cli: Cli = ctx.obj
+    _changed(cli, queue.release(cli.app.database, job, cli.now, cli.who), "may run again")
+
+
+@command(app, "schedctl queue priority ufm 4")
+def priority(
+    ctx: typer.Context,
+    job: Job,
+    weight: Annotated[float, typer.Argument(metavar="WEIGHT", help="Worth of one hour; new jobs have 1.")],
+) -> None:
+    """Change what an hour of a job is worth; the planner gives hours to where they are worth most."""
+    from jobs.ranges import RANGES
+    from scheduler.service.requests import queue
+
+    if not RANGES["weight"].holds(weight):
+        remedy = "Hold the job to keep it from running" if weight <= 0 else "Write one in the range"
+        raise UsageFault("no such weight", f"{weight:g} is not in the range {RANGES['weight']}", remedy)
+    cli: Cli = ctx.obj
+    record = queue.change(cli.app.database, job, cli.now, cli.who, weight=weight)
+    _changed(cli, record, f"has weight {weight:g}")
+
+
+@command(app, "schedctl queue move ufm 1")
+def move(
+    ctx: typer.Context,
+    job: Job,
+    place: Annotated[int, typer.Argument(metavar="PLACE", min=1, help="1 is the front.")],
+) -> None:
+    """Move a job to another place; jobs of equal worth are served in this order."""
+    from scheduler.service.requests import queue
+
+    cli: Cli = ctx.obj
+    record = queue.move(cli.app.database, job, place, cli.now, cli.who)
+    _changed(cli, record, f"is at place {record.position}")
+
+
+def _changed(cli: Cli, record: JobRecord, done: str) -> None:
+    from scheduler.core.job import Active
+    from scheduler.views.documents import job_json
+
+    if cli.options.json:
+        document: dict[str, Any] = {"job": job_json(record)}
+        cli.out.data(document)
+    elif isinstance(record.state, Active) and record.state.wish is not None:
+        cli.out.line(f"{record.spec.name} {done} as soon as {record.state.run} has saved and ended.")
+        warn_of_loss(cli, record.state.run, record.spec.name)
+    else:
+        cli.out.line(f"{record.spec.name} {done}.")
+    cli.wake_daemon()

@@ -1,0 +1,126 @@
+"""`schedctl queue add`: job definitions from a file, from options or from the settings."""
+
+from __future__ import annotations
+
+import shlex
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from jobs.duration import show_duration
+from jobs.toml_file import read_toml
+from scheduler.cli.shell.exits import UsageFault
+from scheduler.cli.shell.names import listed
+from scheduler.core.reasons import DeadlineUnreachable
+from scheduler.planner.model.urgency import with_urgency
+from scheduler.service.facts.snapshot import load_snapshot, view_of_new
+from scheduler.service.requests import code, concerns, queue
+from scheduler.service.requests.feasibility import late, obstacles
+from scheduler.store import jobs
+from scheduler.views.documents import job_json
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from jobs.spec import JobSpec
+    from scheduler.cli.shell.context import Cli
+    from scheduler.core.reasons import Reason
+
+_STEPS_PER_HOUR = 1_000  # when the user has no idea; the first session measures it
+
+
+def table_of(**given: Any) -> dict[str, Any]:
+    """Return options as the table of a job file; what was not given is left out. Raises UsageFault."""
+    table = {key: value for key, value in given.items() if value is not None}
+    if "command" in table:
+        try:
+            table["command"] = shlex.split(table["command"])
+        except ValueError as error:
+            words = str(error).lower()
+            raise UsageFault("--command cannot be read", words, "Quote it as in a shell") from None
+    if "vram_gib" in table:
+        table["needs"] = {"vram_gib": table.pop("vram_gib")}
+    return table
+
+
+def add_jobs(cli: Cli, file: Path | None, table: dict[str, Any], *, from_models: bool, go_on: bool = False) -> None:
+    """Add jobs, all or none, and warn about those that nothing here can run or finish in time.
+
+    ``go_on`` lets one with the name of a removed job go on from its checkpoints. Raises CatalogueError, QueueError.
+    """
+    if from_models:
+        with cli.app.database.read() as tx:
+            known = {record.spec.name for record in jobs.everything(tx)}
+        specs = [spec for spec in cli.app.catalogue.jobs if spec.name not in known]
+    else:
+        specs = [with_code(_read_spec(file, table), file, table)]
+    found = _foreseen(cli, specs)  # before they are added: what cannot be planned at all is not
+    keep_until = cli.now + cli.app.policy.retention.grace_seconds
+    specs = [code.kept(cli.app.database, cli.app.artifacts, spec, keep_until) if spec.code else spec for spec in specs]
+    added = queue.add(cli.app.database, specs, cli.now, cli.who, go_on=go_on)
+    if cli.options.json:
+        cli.out.data({"jobs": [job_json(record, found.get(record.spec.name)) for record in added]})
+    elif added:
+        cli.out.line(f"Added {listed([record.spec.name for record in added])}.")
+    else:
+        cli.out.line("All models are in the queue already.")
+    _warn(cli, found)
+    file_said = "" if from_models else str(file or "command line")
+    for doubt in (
+        *concerns.of_platforms(cli.app.settings),
+        *concerns.of_units(cli.options.config, cli.app.settings),
+        *concerns.of_jobs(cli.app.settings, specs, cli.app.bundle, file_said),
+    ):
+        cli.out.warn(str(doubt))
+    for record in added:
+        if record.attempts and not go_on:
+            cli.out.say(
+                f"{record.spec.name} begins anew. What the removed job of this name saved is of no use to it and goes "
+                f"after {show_duration(cli.app.policy.retention.grace_seconds)}, but for what is pinned. "
+                f"See: schedctl checkpoints list {record.spec.name}"
+            )
+    if added:
+        cli.wake_daemon()
+
+
+def with_code(spec: JobSpec, file: Path | None, table: dict[str, Any]) -> JobSpec:
+    """Return the job with the folder that its command needs, unless it names one, or none."""
+    named = "code" in table or (file is not None and "code" in read_toml(file))
+    return spec if named else replace(spec, code=code.default(spec.command, file))
+
+
+def warn_of_job(cli: Cli, name: str) -> None:
+    """Say what keeps a job of the queue from ever starting, or from being finished by its deadline."""
+    with cli.app.database.read() as tx:
+        snapshot = load_snapshot(tx, cli.app.pools, cli.now, cli.app.policy.horizon_seconds)
+    _warn(cli, late(snapshot, {name}) | obstacles(snapshot, {name}))
+
+
+def _warn(cli: Cli, found: dict[str, Reason]) -> None:
+    for name, reason in found.items():
+        said = reason.sentence(cli.out.zone)
+        if isinstance(reason, DeadlineUnreachable):
+            cli.out.warn(f"{name}: its {said}. No plan can keep it. See: schedctl quota; schedctl queue edit {name}")
+        else:
+            cli.out.warn(f"{name} can never start here: {said}. See: schedctl pools; schedctl queue edit {name}")
+
+
+def _read_spec(file: Path | None, table: dict[str, Any]) -> JobSpec:
+    """Return the job that a file and the keys of ``table``, which come first, define. Raises CatalogueError."""
+    from jobs.catalogue import job_from_table, job_from_toml
+
+    if file is not None:
+        return job_from_toml(file, table)
+    return job_from_table({"role": "manager", "steps_per_hour": _STEPS_PER_HOUR, **table}, "command line")
+
+
+def _foreseen(cli: Cli, specs: list[JobSpec]) -> dict[str, Reason]:
+    """Return what keeps jobs that are to be added from ever starting, or from being finished by their deadline."""
+    if not specs:
+        return {}
+    app, names = cli.app, {spec.name for spec in specs}
+    with app.database.read() as tx:
+        snapshot = load_snapshot(tx, app.pools, cli.now, app.policy.horizon_seconds)
+    known = [view for view in snapshot.jobs if view.name not in names]
+    new = [view_of_new(spec, app.pools, cli.now, len(known) + place) for place, spec in enumerate(specs, start=1)]
+    snapshot = with_urgency(replace(snapshot, jobs=(*known, *new)))
+    return late(snapshot, names) | obstacles(snapshot, names)

@@ -1,0 +1,112 @@
+"""`schedctl queue edit`: another definition for a job, from options, from a file, or from an editor."""
+
+from __future__ import annotations
+
+import os
+import shlex
+import subprocess
+import sys
+import tempfile
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobs.catalogue import job_from_table, job_from_toml
+from jobs.job_table import table_of, toml_of
+from scheduler.cli.commands.queue_add import warn_of_job, with_code
+from scheduler.cli.shell.exits import UsageFault
+from scheduler.cli.shell.names import listed
+from scheduler.core.job import Failed
+from scheduler.service.requests import code, queue
+from scheduler.store import jobs
+from scheduler.views.documents import job_json
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jobs.spec import JobSpec
+    from scheduler.cli.shell.context import Cli
+
+_HEADING = """# The definition of {name}. Save it and leave the editor to change the job.
+# docs/configuration.md tells every key, its range, and its default where it is left out.
+"""
+
+
+def edit_job(cli: Cli, name: str, file: Path | None, settings: Sequence[str]) -> None:
+    """Change a job. Raises CatalogueError, QueueError, UnknownJob, UsageFault."""
+    if file and settings:
+        raise UsageFault("--set stands alone", "a FILE holds the whole definition", "Give one of them")
+    with cli.app.database.read() as tx:
+        old = jobs.get(tx, name).spec
+    if file is not None:
+        spec = with_code(job_from_toml(file), file, {})
+    elif settings:
+        spec = job_from_table(changed_table(table_of(old), settings), f"queue edit {name}")
+    else:
+        spec = _from_editor(old)
+    keep_until = cli.now + cli.app.policy.retention.grace_seconds
+    if spec.code is not None:  # only then is the artifact store opened
+        spec = code.kept(cli.app.database, cli.app.artifacts, spec, keep_until, old.code)
+    record, changed = queue.edit(cli.app.database, name, spec, cli.now, cli.who)
+    if cli.options.json:
+        cli.out.data({"job": job_json(record), "changed": changed})
+    elif changed:
+        cli.out.line(f"{name} has another {listed(changed)}.")
+    else:
+        cli.out.line(f"{name} is as it was.")
+    if changed:
+        warn_of_job(cli, name)
+        if isinstance(record.state, Failed):
+            cli.out.say(f"It failed before. To try again: schedctl queue retry {name}")
+        cli.wake_daemon()
+
+
+def changed_table(table: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:
+    """Return a job's table with ``KEY=VALUE`` settings made; an empty value removes the key. Raises UsageFault."""
+    for words in settings:
+        key, equals, text = words.partition("=")
+        if not (key and equals):
+            raise UsageFault(f"--set {words} cannot be read", "it has two parts", "Write it as KEY=VALUE")
+        outer, dot, inner = key.strip().partition(".")
+        place = table.setdefault(outer, {}) if dot else table
+        if not isinstance(place, dict):
+            raise UsageFault(f"--set {words} cannot be used", f"{outer} is no table", f"Write {outer}=VALUE")
+        name = inner if dot else outer
+        if text.strip():
+            place[name] = _value(text.strip())
+        else:
+            place.pop(name, None)
+            if dot and not place:
+                del table[outer]
+    return table
+
+
+def _value(text: str) -> Any:
+    """Return a value as TOML reads it; words that are none are a text."""
+    try:
+        return tomllib.loads(f"value = {text}")["value"]
+    except (ValueError, RecursionError):
+        return text
+
+
+def _from_editor(old: JobSpec) -> JobSpec:
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        remedy = f"Say what changes: schedctl queue edit {old.name} --set target_step=8000, or give a FILE"
+        raise UsageFault("nothing to change", "no --set was given, and here is no terminal for an editor", remedy)
+    handle, written = tempfile.mkstemp(prefix=f"{old.name}-", suffix=".toml")
+    path = Path(written)
+    with os.fdopen(handle, "w", encoding="utf-8") as stream:
+        stream.write(_HEADING.format(name=old.name) + toml_of(table_of(old)))
+    editor = os.environ.get("VISUAL") or os.environ.get("EDITOR") or "vi"
+    try:
+        code = subprocess.run([*shlex.split(editor), written], check=False).returncode
+    except OSError as error:
+        path.unlink()
+        why = error.strerror or str(error)
+        raise UsageFault(f"no editor {editor}", why.lower(), "Set EDITOR, or use --set KEY=VALUE") from None
+    if code:
+        path.unlink()
+        raise UsageFault("nothing changed", f"{editor} ended with {code}", "Try again, or use --set KEY=VALUE")
+    spec = job_from_toml(path)  # what is wrong is told with the file's name, which stays to be corrected
+    path.unlink()
+    return spec

@@ -1,0 +1,87 @@
+"""`schedctl queue show`: one job with its definition, progress, speeds and newest sessions."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from jobs.plural import counted
+from scheduler.cli.shell.output import hours, share, size
+from scheduler.core.why import why
+from scheduler.store import jobs, plans, rates, runs
+from scheduler.views.documents import job_json, run_json
+
+if TYPE_CHECKING:
+    from jobs.spec import Code
+    from scheduler.cli.shell.context import Cli
+    from scheduler.core.reasons import Reason
+    from scheduler.store.jobs import JobRecord
+    from scheduler.store.rates import RateRecord
+
+_RUNS_SHOWN = 5
+
+
+def show_job(cli: Cli, name: str) -> None:
+    """Write one job. Raises UnknownJob."""
+    with cli.app.database.read() as tx:
+        record = jobs.get(tx, name)
+        waits = plans.reason(tx, name)
+        speeds = [rate for (job, _), rate in sorted(rates.everything(tx).items()) if job == name]
+        sessions = runs.recent(tx, _RUNS_SHOWN, job=name)
+    if cli.options.json:
+        document = job_json(record, waits)
+        document["rates"] = [asdict(rate) for rate in speeds]
+        document["runs"] = [run_json(run) for run in sessions]
+        cli.out.data({"job": document})
+        return
+    cli.out.facts(_facts(cli, record, waits))
+    if speeds:
+        cli.out.line()
+        cli.out.table((">steps/h", "pool", ">measured", ">set-up", ">save"), [_speed(rate) for rate in speeds])
+    if sessions:
+        from scheduler.cli.parts.runs_table import RUN_COLUMNS, run_row
+
+        cli.out.line()
+        cli.out.table(RUN_COLUMNS, [run_row(run, cli.out) for run in sessions])
+
+
+def code_line(code: Code) -> str:
+    """Return what is known of a job's code in a line."""
+    git = f", commit {code.commit[:12]}, {'dirty' if code.dirty else 'clean'}" if code.commit else ", without a commit"
+    return f"{code.digest[:12]}{git}, {counted(code.files, 'file')}, {size(code.bytes)}, of {code.source}"
+
+
+def _facts(cli: Cli, record: JobRecord, waits: Reason | None) -> list[tuple[str, str]]:
+    spec, needs, out = record.spec, record.spec.needs, cli.out
+    devices = f"{needs.devices_min}-{needs.devices_max}" if needs.devices_max > needs.devices_min else needs.devices_min
+    mixture = f"{spec.mixture.extra_share:.0%} more of {spec.mixture.domain}" if spec.mixture.domain else "full corpus"
+    return [
+        ("job", spec.name),
+        ("role", spec.role),
+        ("state", type(record.state).__name__.lower()),
+        ("why", why(record.state, waits.to_json() if waits else None, out.zone)),
+        ("progress", f"{record.done_step} of {spec.target_step} steps, {share(record.done_step, spec.target_step)}"),
+        ("checkpoint", record.checkpoint or "none yet"),
+        ("weight", f"{spec.weight:g}"),
+        ("place", str(record.position)),
+        ("pools", ", ".join(spec.pools) or "any"),
+        ("needs", f"{devices} x {needs.vram_gib:g} GiB, {needs.dtype}"),
+        ("data", mixture),
+        ("gate", f"{spec.gate.parent} at {spec.gate.fraction:.0%}" if spec.gate else ""),
+        ("not before", out.instant(spec.not_before)),
+        ("deadline", out.instant(spec.deadline)),
+        ("command", " ".join(spec.command)),
+        ("code", code_line(spec.code) if spec.code else ""),
+        ("launches", f"{record.attempts}, {record.failures} failed in a row" if record.attempts else "none yet"),
+        ("added", out.instant(record.created_at)),
+    ]
+
+
+def _speed(rate: RateRecord) -> tuple[str, ...]:
+    return (
+        f"{rate.steps_per_second * 3_600:.0f}" if rate.samples else "-",
+        rate.pool,
+        counted(rate.samples, "time"),
+        hours(round(rate.setup_seconds)),
+        f"{rate.checkpoint_seconds:.0f} s",
+    )

@@ -1,0 +1,44 @@
+"""`schedctl quota`: each pool's metered hours and money."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+
+import typer
+
+from scheduler.cli.shell.command import command
+from scheduler.cli.shell.context import Cli
+from scheduler.cli.shell.output import amount
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@command(app, "schedctl quota", "schedctl quota --json")
+def quota(ctx: typer.Context) -> None:
+    """Show for each pool and quota the limit, what is used, held and free, and when it resets."""
+    from scheduler.service.quota.usage import meters
+
+    cli: Cli = ctx.obj
+    with cli.app.database.read() as tx:
+        found = meters(tx, cli.app.pools, cli.now)
+    if cli.options.json:
+        cli.out.data({"quotas": [asdict(meter) for meter in found]})
+        return
+    cli.out.table(
+        ("pool", "~quota", ">limit", ">used", ">held", ">free", "resets", "~source"),
+        [
+            (
+                meter.pool,
+                meter.quota,
+                amount(meter.limit, meter.unit),
+                amount(meter.used, meter.unit),
+                amount(meter.held, meter.unit),
+                amount(meter.free, meter.unit),
+                cli.out.instant(meter.resets_at),
+                f"{meter.source} {meter.as_of}".strip(),
+            )
+            for meter in found
+        ],
+    )
+    if not found:
+        cli.out.say("No pool has a quota. See: schedctl pools")

@@ -1,0 +1,105 @@
+"""schedctl rehearse: a whole week on this machine, with the real daemon on a scaled clock."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scheduler import clock
+from scheduler.cli.parts.week_summary import show_week
+from scheduler.cli.shell.command import command
+from scheduler.cli.shell.context import Cli
+from scheduler.cli.shell.exits import Exit
+from scheduler.cli.shell.output import Output
+from scheduler.rehearsal import stand_in_aws, stand_in_kaggle
+from scheduler.rehearsal.folder import (
+    Rehearsal,
+    clear,
+    reopen,
+    stop_clock,
+)
+from scheduler.rehearsal.run import (
+    DEFAULT_EPOCH,
+    instant_of,
+    open_app,
+    prepare,
+    read_base,
+    refuse_while_running,
+    run_daemon,
+    standing_in,
+    week_figures,
+    write_week,
+)
+from scheduler.report.week import to_json
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@command(
+    app,
+    "schedctl rehearse --out out/week                        # a week in about three minutes",
+    "schedctl rehearse --out out/week --resume               # go on after a crash or Ctrl-C",
+    "schedctl rehearse --hours 24 --scale 1800               # one day, at half the speed",
+    "schedctl --config out/week/rehearsal.toml runs list     # look at it with any command",
+)
+def rehearse(  # noqa: PLR0913, PLR0917 - one parameter per option
+    ctx: typer.Context,
+    out: Annotated[Path, typer.Option(help="Folder of the rehearsal; an earlier rehearsal there is replaced.")] = Path(
+        "out/week"
+    ),
+    hours: Annotated[float, typer.Option(min=0.01, max=24 * 366, help="Scheduled hours to run.")] = 168.0,
+    scale: Annotated[float, typer.Option(min=1.0, max=36_000, help="Scheduled seconds in a real second.")] = 3_600.0,
+    epoch: Annotated[str, typer.Option(help="Scheduled instant at the start, ISO 8601 with zone.")] = DEFAULT_EPOCH,
+    seed: Annotated[int, typer.Option(min=0, help="Added to every model's seed.")] = 0,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the rehearsal that is in the folder.")] = False,
+    kaggle_proxy: Annotated[
+        str,
+        typer.Option(
+            help="Address of a server that speaks Kaggle's protocol, runs at --scale and shows --epoch right now; "
+            "credentials come from the environment."
+        ),
+    ] = "",
+    aws_endpoint: Annotated[
+        str,
+        typer.Option(
+            help="Address of a server that speaks AWS's protocols, runs at --scale and shows --epoch right now; "
+            "bucket, role and region come from --config, credentials from AWS's usual places."
+        ),
+    ] = "",
+) -> None:
+    """Run a whole week on this machine: real daemon, real database, real training, scaled clock.
+
+    With --config the pools and models of that file are rehearsed instead of the shipped ones. Leaves week.json,
+    week.svg, rehearsal.toml and daemon.log in the folder. Exits with 9 when a quota was exceeded, a checkpoint
+    went backwards, or a pool was kept from all that was meant for it: its launches were refused, or it was closed.
+    """
+    cli: Cli = ctx.obj
+    out = out.expanduser().absolute()
+    asked_at = clock.process_began()  # what --epoch tells was true before a second went by in starting
+    if resume:
+        app = open_app(reopen(out))
+    else:
+        # The clock starts when all is prepared, unless it is somebody else's, which runs already.
+        rehearsal = Rehearsal(out, instant_of(epoch), hours, scale, asked_at if kaggle_proxy or aws_endpoint else 0.0)
+        base = read_base(cli.options.config)
+        stand_in_kaggle.stand_in(base, out, kaggle_proxy)
+        stand_in_aws.stand_in(base, out, aws_endpoint)
+        refuse_while_running(rehearsal)
+        clear(out)
+        app = prepare(rehearsal, base, seed)
+    begun = reopen(out)
+    with standing_in(begun, app):
+        run_daemon(begun, app)
+    stop_clock(begun, app.clock.now())
+    app = open_app(begun)
+    week = week_figures(begun, app)
+    write_week(out, week, app)
+    output = Output(cli.options.json, cli.colour, app.settings.zone)
+    if output.as_json:
+        output.data(to_json(week))
+    else:
+        show_week(output, week, out)
+    if week.violations or week.barred:
+        raise typer.Exit(Exit.VIOLATIONS)

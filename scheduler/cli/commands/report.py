@@ -1,0 +1,93 @@
+"""`schedctl report`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from scheduler.cli.shell.command import command, group
+from scheduler.cli.shell.context import Cli
+from scheduler.cli.shell.exits import Refusal, UsageFault
+
+if TYPE_CHECKING:
+    from scheduler.report.report import Report
+
+_ENDINGS: dict[str, Literal["html", "markdown", "json"]] = {".html": "html", ".md": "markdown", ".json": "json"}
+
+app = group("The week in figures: made, shown, sent.")
+
+
+@app.callback()
+def report() -> None:
+    """Keep ``weekly`` a word of its own, for reports to come."""
+
+
+@command(app, "schedctl report weekly", "schedctl report weekly --week 2026-W47 --out week.html")
+def weekly(
+    ctx: typer.Context,
+    week: Annotated[
+        str | None, typer.Option("--week", help="ISO week, like 2026-W47; the last one that is over.")
+    ] = None,
+    form: Annotated[
+        Literal["text", "html", "markdown", "json", "slack"] | None,
+        typer.Option("--format", help="What to write; what the file's ending says, else text."),
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", help="Write to this file; .html, .md and .json say the format as well.")
+    ] = None,
+    send: Annotated[bool, typer.Option("--send", help="Have the daemon send it; once a week and channel.")] = False,
+) -> None:
+    """Show what a week's hours became: pools, jobs, losses, money, forecasts, and what needs a person."""
+    from scheduler.views.weekly_report import last_week, make_report, render, week_named
+
+    cli: Cli = ctx.obj
+    zone = cli.app.settings.zone
+    try:
+        span = last_week(cli.now, zone) if week is None else week_named(week, zone)
+    except ValueError:
+        raise UsageFault(f"--week {week}", "there is no such week", "Write it like 2026-W47") from None
+    made = make_report(cli.app.database, cli.app.pools, span, zone, cli.now)
+    if send:
+        _send(cli, made)
+        return
+    from scheduler.views.chart_facts import pictures_of
+
+    by_name = _ENDINGS.get(out.suffix.lower()) if out else None
+    wanted = "json" if cli.options.json else form or by_name or "text"
+    pictures = pictures_of(cli.app.database, cli.app.pools, made) if wanted == "html" else ()
+    text = cli.redact(render(made, wanted, pictures))
+    if out is None:
+        sys.stdout.write(text)
+        return
+    if not out.parent.is_dir():
+        raise UsageFault(f"--out {out}", f"there is no folder {out.parent}", f"Make it: mkdir -p {out.parent}")
+    fresh = out.with_name(f"{out.name}.new")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(out)
+    cli.out.say(f"written: {out}")
+
+
+def _send(cli: Cli, made: Report) -> None:
+    from scheduler.notify.letter import letter_of, redacted
+    from scheduler.notify.mail import WEEKLY
+    from scheduler.store import outbox
+    from scheduler.views.chart_facts import pictures_of
+
+    channels = list(cli.app.channels)
+    if not channels:
+        raise Refusal(
+            "report not sent", "neither a mail server nor Slack is configured", "Set report.smtp or report.slack"
+        )
+    body = redacted(letter_of(made, pictures_of(cli.app.database, cli.app.pools, made)), cli.redact)
+    with cli.app.database.write() as tx:
+        added = [name for name in channels if outbox.add(tx, WEEKLY, made.label, name, body, cli.now)]
+    if cli.options.json:
+        cli.out.data({"week": made.label, "queued": added, "known": sorted(set(channels) - set(added))})
+        return
+    for name in channels:
+        cli.out.say(f"{name}: {'the daemon sends it' if name in added else 'was sent before, or waits to be sent'}")
+    if added:
+        cli.wake_daemon()

@@ -1,0 +1,182 @@
+"""`schedctl runs`: the sessions, live and past."""
+
+from __future__ import annotations
+
+import json
+import sys
+from threading import Event
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scheduler.cli.commands.complete import job_names
+from scheduler.cli.parts.loss import warn_of_loss
+from scheduler.cli.parts.runs_table import RUN_COLUMNS, run_row
+from scheduler.cli.shell.command import command, group
+from scheduler.cli.shell.context import Cli
+from scheduler.cli.shell.exits import NotFound
+from scheduler.cli.shell.names import find_pool, find_run
+from scheduler.cli.shell.output import clean
+from scheduler.views.documents import run_json
+
+if TYPE_CHECKING:
+    from jobs.lane_report import LaneReport
+    from platforms.base import Platform
+    from scheduler.core.run import Lane, Run
+
+app = group("Sessions: list, logs, stop.")
+
+Key = Annotated[str, typer.Argument(metavar="KEY", help="Launch key of the run, as runs list shows it.")]
+_LOOK_AGAIN_SECONDS = 1.0
+
+
+@command(app, "schedctl runs list --live", "schedctl runs list --job ufm --limit 5", name="list")
+def list_(
+    ctx: typer.Context,
+    live: Annotated[bool, typer.Option("--live", help="Only runs that have not ended.")] = False,
+    pool: Annotated[str | None, typer.Option("--pool", help="Only runs on this pool.")] = None,
+    job: Annotated[str | None, typer.Option("--job", help="Only runs with this job.", autocompletion=job_names)] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many, the newest.")] = 50,
+) -> None:
+    """List runs, the newest first."""
+    from scheduler.core.run import Ended
+    from scheduler.store import jobs, runs
+
+    cli: Cli = ctx.obj
+    with cli.app.database.read() as tx:
+        if job is not None:
+            jobs.get(tx, job)
+        found = runs.recent(tx, limit, pool, job)
+    if pool is not None and not found:
+        find_pool(cli.app.pools, pool)
+    if live:
+        found = [run for run in found if not isinstance(run.state, Ended)]
+    if cli.options.json:
+        cli.out.data({"runs": [run_json(run) for run in found]})
+        return
+    cli.out.table(RUN_COLUMNS, [run_row(run, cli.out) for run in found])
+    if not found:
+        cli.out.say("No such runs. What is planned: schedctl plan show")
+
+
+@command(app, "schedctl runs show uff-ufm-0007")
+def show(ctx: typer.Context, key: Key) -> None:
+    """Show one run: its lanes, their last words, and what happened to it."""
+    from jobs.lane_report import LaneReport
+    from scheduler.store import events, runs
+
+    cli: Cli = ctx.obj
+    with cli.app.database.read() as tx:
+        run = find_run(tx, key)
+        heartbeats = runs.heartbeats(tx, [key])
+        history = events.tail(tx, subject=key)
+    if cli.options.json:
+        document = run_json(run, heartbeats)
+        document["events"] = [
+            {"id": event.id, "at": event.at, "kind": event.kind, "by": event.by, "data": event.data}
+            for event in history
+        ]
+        cli.out.data({"run": document})
+        return
+    cli.out.table(RUN_COLUMNS, [run_row(run, cli.out)])
+    cli.out.line()
+    cli.out.table(
+        (">lane", "job", "code", ">from step", ">step", ">loss", ">steps/h", "phase", "outcome", "~message"),
+        [
+            _lane_row(lane, heartbeats.get((key, lane.index)) or LaneReport(key, lane.index, lane.job))
+            for lane in run.lanes
+        ],
+    )
+    cli.out.line()
+    cli.out.table(
+        ("at", "event", "by", "~why"),
+        [(cli.out.instant(e.at), e.kind, e.by, str(e.data.get("why", ""))) for e in history],
+    )
+
+
+@command(app, "schedctl runs logs uff-ufm-0007 -f", "schedctl runs logs uff-ufm-0007 --lane 1")
+def logs(
+    ctx: typer.Context,
+    key: Key,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
+    lane: Annotated[int | None, typer.Option("--lane", min=0, help="Only this lane's lines.")] = None,
+    raw: Annotated[
+        bool, typer.Option("--raw", help="With what moves the cursor and colours a terminal; secrets stay hidden.")
+    ] = False,
+) -> None:
+    """Write what a session printed, without what steers a terminal. With --json, one object a line."""
+    from scheduler.core.run import Ended
+    from scheduler.service.requests.sessions import followed_log, lane_lines, lines, log_pieces
+
+    cli: Cli = ctx.obj
+    with cli.app.database.read() as tx:
+        run = find_run(tx, key)
+    platform = _platform(cli, run)
+    pieces = (
+        followed_log(cli.app.database, platform, key, lambda: Event().wait(_LOOK_AGAIN_SECONDS))
+        if follow
+        else log_pieces(platform, key)
+    )
+    written = False
+    for line in lines(pieces) if lane is None else lane_lines(pieces, run, lane):
+        written = True
+        _write_line(cli, line, raw=raw)
+    if not written and not platform.capabilities.tails_logs and not isinstance(run.state, Ended):
+        cli.out.say(f"{key} is not over, and {run.pool} shows what a session printed only afterwards.")
+    elif not written:
+        cli.out.say(f"{key} has printed nothing that is kept.")
+
+
+@command(app, "schedctl runs stop uff-ufm-0007 --why 'wrong data'")
+def stop(
+    ctx: typer.Context,
+    key: Key,
+    why: Annotated[str, typer.Option("--why", help="For the session's log and whoever asks.")] = "stopped by hand",
+) -> None:
+    """Ask a running session to save and end. Its jobs go back to the queue: hold them to keep them from it."""
+    from scheduler.service.requests import sessions
+
+    cli: Cli = ctx.obj
+    with cli.app.database.read() as tx:
+        find_run(tx, key)
+    asked = sessions.stop(cli.app.database, cli.app.artifacts, key, why, cli.now, cli.who)
+    if not asked.told:
+        cli.out.warn("the artifact store cannot be written; the daemon tells the session when it can")
+    if cli.options.json:
+        cli.out.data({"run": run_json(asked.run), "told": asked.told})
+    else:
+        cli.out.line(f"{key} saves and ends. Follow it with: schedctl runs logs {key} -f")
+    warn_of_loss(cli, key)
+    cli.wake_daemon()
+
+
+def _platform(cli: Cli, run: Run) -> Platform:
+    if run.pool not in cli.app.pools:
+        remedy = "Put the pool back into the settings to read its logs"
+        raise NotFound("no logs", f"{run.key} ran on {run.pool}, which is no longer configured", remedy)
+    return cli.platform(run.pool)
+
+
+def _write_line(cli: Cli, line: bytes, *, raw: bool) -> None:
+    text = line.decode("utf-8", "replace").removesuffix("\n")
+    # Also into a file or a pipe: what stands there is shown on a terminal sooner or later.
+    shown = cli.redact(text if raw else clean(text))
+    sys.stdout.write((json.dumps({"line": shown}) if cli.options.json else shown) + "\n")
+    sys.stdout.flush()
+
+
+def _lane_row(lane: Lane, said: LaneReport) -> tuple[str, ...]:
+    speed, loss = said.steps_per_second, said.loss
+    step = said.step if lane.end_step is None else lane.end_step
+    return (
+        str(lane.index),
+        lane.job,
+        (lane.code or "")[:12],
+        str(lane.restore_step or 0),
+        "" if step is None else str(step),
+        "" if loss is None else f"{loss:.4f}",
+        "" if speed is None else f"{speed * 3_600:.0f}",
+        said.phase,
+        lane.outcome or "",
+        f"{lane.error_class}: {lane.message}" if lane.error_class else lane.message,
+    )

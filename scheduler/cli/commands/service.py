@@ -1,0 +1,178 @@
+"""`schedctl service`: the daemon as a service of systemd."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, assert_never
+
+import typer
+
+from scheduler.cli.shell.command import command, group
+from scheduler.cli.shell.context import Cli
+from scheduler.cli.shell.exits import Violations
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.host.installation import Place, Step
+
+app = group("The daemon as a service of systemd: install, remove, look.")
+
+OwnOption = Annotated[bool, typer.Option("--user", help="Your own service manager instead of the system's.")]
+DryOption = Annotated[bool, typer.Option("--dry-run", help="Show what would be done, and do nothing.")]
+RootOption = Annotated[
+    Path, typer.Option("--root", metavar="DIR", help="Write below DIR, an image's root, and start nothing.")
+]
+
+
+@command(app, "schedctl service install", "schedctl service install --user", "schedctl service install --dry-run")
+def install(
+    ctx: typer.Context,
+    user: OwnOption = False,
+    web: Annotated[bool, typer.Option("--web", help="The status page as well.")] = False,
+    no_start: Annotated[bool, typer.Option("--no-start", help="Start with the next boot only.")] = False,
+    dry_run: DryOption = False,
+    root: RootOption = Path("/"),
+) -> None:
+    """Install the service, or bring it up to date after an upgrade or a change of credentials, and (re)start it.
+
+    Settings and drop-ins that are there stay as they are. Sessions that run are not touched.
+    """
+    from scheduler.host.installation import install_steps, obstacles
+
+    cli: Cli = ctx.obj
+    place = _place(cli, user=user, web=web, root=root)
+    found = obstacles(place)
+    if found and not dry_run:
+        raise found[0]
+    for obstacle in found:
+        cli.plain.warn(str(obstacle))
+    _do(cli, install_steps(place, start=not no_start), place, dry_run)
+    if not dry_run:
+        cli.plain.say(f"Installed. Settings: {place.config}. See: schedctl service status{' --user' if user else ''}")
+
+
+@command(app, "schedctl service uninstall", "schedctl service uninstall --dry-run")
+def uninstall(
+    ctx: typer.Context, user: OwnOption = False, dry_run: DryOption = False, root: RootOption = Path("/")
+) -> None:
+    """Stop the service and remove its units. Settings, state and user stay; local sessions go on to their end."""
+    from scheduler.host.installation import obstacles, uninstall_steps
+
+    cli: Cli = ctx.obj
+    place = _place(cli, user=user, web=True, root=root, strict=False)
+    rights = [found for found in obstacles(place) if "root" in found.why]
+    if rights and not dry_run:
+        raise rights[0]
+    _do(cli, uninstall_steps(place), place, dry_run)
+    if not dry_run:
+        cli.plain.say(f"Removed. What is left, for you to keep or delete: {place.folder}, {place.state}")
+
+
+@command(app, "schedctl service status", "schedctl service status --json")
+def status(ctx: typer.Context, user: OwnOption = False) -> None:
+    """Show what systemd says of the daemon, the local sessions and the status page. Exits with 9 when one failed."""
+    from scheduler.host.systemd_status import running_sessions, unit_statuses
+
+    cli: Cli = ctx.obj
+    systemctl = ("systemctl", "--user") if user else ("systemctl",)
+    units = unit_statuses(systemctl)
+    sessions = running_sessions(systemctl)
+    if cli.options.json:
+        cli.plain.data({"units": [asdict(unit) for unit in units], "sessions": sessions})
+    else:
+        rows = [
+            (
+                unit.unit,
+                unit.state,
+                "yes" if unit.enabled else "no",
+                str(unit.pid or ""),
+                str(unit.restarts),
+                unit.status,
+            )
+            for unit in units
+        ]
+        cli.plain.table(("unit", "state", "at boot", ">pid", ">restarts", "~says"), rows)
+        cli.plain.line(f"Local sessions in units of their own: {', '.join(sessions) or 'none'}")
+    ill = [unit for unit in units if unit.enabled and unit.installed and not unit.well]
+    if ill:
+        why = ", ".join(f"{unit.unit} is {unit.state}" for unit in ill)
+        raise Violations("the service does not run", why, f"Look at: journalctl -e -u {ill[0].unit}")
+
+
+def _place(cli: Cli, *, user: bool, web: bool, root: Path, strict: bool = True) -> Place:
+    """Return what is particular of this machine; settings that are there must be usable. Raises ConfigError."""
+    from scheduler.app import load_app
+    from scheduler.host.installation import FOLDER, STATE, Place
+
+    root = root.absolute()
+    home = Path("~").expanduser()
+    folder = home / ".config" / "uff-scheduler" if user else FOLDER
+    config = (cli.options.config or folder / "config.toml").absolute()
+    state = home / ".local" / "state" / "uff-scheduler" if user else STATE
+    writable: tuple[Path, ...] = ()
+    there = root / config.relative_to("/")
+    if strict and there.exists():
+        settings = load_app(there, {}).settings
+        state = settings.state_dir
+        named = [state, settings.logging.file.parent if settings.logging.file else state]
+        if settings.artifacts.kind == "directory":
+            named.append(settings.artifacts.root)
+        if settings.database_url.startswith("sqlite:///"):
+            named.append(Path(settings.database_url.removeprefix("sqlite:///")).parent)
+        writable = tuple(dict.fromkeys(path for path in named if not path.is_relative_to(STATE)))
+    return Place(
+        # The environment's interpreter, not the one it was made from: that would not find our packages.
+        python=Path(sys.executable),
+        schedctl=Path(sys.executable).with_name("schedctl"),
+        config=config,
+        folder=folder,
+        units=home / ".config/systemd/user" if user else Path("/etc/systemd/system"),
+        state=state,
+        writable=writable,
+        user=user,
+        web=web,
+        root=root,
+    )
+
+
+def _do(cli: Cli, steps: Sequence[Step], place: Place, dry_run: bool) -> None:
+    from scheduler.host.installation import carry_out
+
+    if not dry_run:
+        carry_out(steps, place)
+    if cli.options.json:
+        cli.plain.data({"steps": [_step_json(step, place) for step in steps], "done": not dry_run})
+    elif dry_run:
+        for step in steps:
+            cli.plain.line(_step_line(step, place))
+
+
+def _step_line(step: Step, place: Place) -> str:
+    from scheduler.host.installation import Remove, Run, Write
+
+    match step:
+        case Write(path=path, keep=keep):
+            return f"write   {place.at(path)}{' (unless it is there)' if keep else ''}"
+        case Remove(path=path):
+            return f"remove  {place.at(path)}"
+        case Run(words=words):
+            return f"run     {' '.join(words)}"
+        case _:
+            assert_never(step)
+
+
+def _step_json(step: Step, place: Place) -> dict[str, Any]:
+    from scheduler.host.installation import Remove, Run, Write
+
+    match step:
+        case Write(path=path, text=text, keep=keep):
+            return {"step": "write", "path": str(place.at(path)), "text": text, "keep": keep}
+        case Remove(path=path):
+            return {"step": "remove", "path": str(place.at(path))}
+        case Run(words=words):
+            return {"step": "run", "command": list(words)}
+        case _:
+            assert_never(step)

@@ -1,0 +1,41 @@
+"""`schedctl status`: the state of things on one screen."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from scheduler.cli.shell.command import command
+from scheduler.cli.shell.context import Cli
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+_ROWS = {"Needs a person": 5, "Under way": 4, "Sessions": 5, "Pools": 6, "Jobs": 8}
+
+
+@command(app, "schedctl status", "schedctl status --json")
+def status(
+    ctx: typer.Context,
+    everything: Annotated[bool, typer.Option("--all", help="Every row, however many there are.")] = False,
+) -> None:
+    """Show on one screen what needs a person, what runs, what is left of the quotas, and what waits for what."""
+    from scheduler.cli.parts.screen import cut, headline, look, overview_json, sections
+
+    cli: Cli = ctx.obj
+    found = look(cli)
+    if cli.options.json:
+        cli.out.data(overview_json(found))
+        return
+    cli.out.line(headline(found, cli.out))
+    for warning in found.plan_warnings:
+        cli.out.warn(f"the newest plan: {warning}")
+    for section in sections(found, cli.out):
+        rows, hidden = cut(section, len(section.rows) if everything else _ROWS[section.title])
+        cli.out.line()
+        cli.out.line(section.title)
+        cli.out.table(section.columns, rows)
+        if hidden:
+            cli.out.line(f"and {hidden} more: {section.more}")
+    if not found.jobs:
+        cli.out.say("The queue is empty. Add jobs with: schedctl queue add --models")

@@ -1,0 +1,24 @@
+"""`schedctl version`."""
+
+from __future__ import annotations
+
+from importlib.metadata import version as version_of
+from platform import python_version
+
+import typer
+
+from scheduler.cli.shell.command import command
+from scheduler.cli.shell.context import Cli
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@command(app, "schedctl version --json")
+def version(ctx: typer.Context) -> None:
+    """Show the version of this program and of its Python."""
+    cli: Cli = ctx.obj
+    versions = {"version": version_of("uff-scheduler"), "python": python_version()}
+    if cli.options.json:
+        cli.plain.data(versions)
+    else:
+        cli.plain.line(f"schedctl {versions['version']} (Python {versions['python']})")

@@ -1,0 +1,91 @@
+"""`schedctl web`: the status page."""
+
+from __future__ import annotations
+
+import os
+from contextlib import closing
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scheduler.cli.shell.command import command, group
+from scheduler.cli.shell.context import Cli
+from scheduler.cli.shell.exits import CommandError, Exit, Refusal
+
+if TYPE_CHECKING:
+    from config.web_settings import WebSettings
+
+app = group("The status page in a browser, its JSON API and metrics.")
+
+
+@app.callback()
+def web() -> None:
+    """Keep ``serve`` a word of its own."""
+
+
+class Unserved(CommandError):
+    """This machine does not let the page be served."""
+
+    code = Exit.PLATFORM
+
+
+@command(app, "schedctl web serve", "schedctl web serve --port 8080")
+def serve(
+    ctx: typer.Context,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=0, max=65_535, help="Instead of that of the settings; 0 is any free one."),
+    ] = None,
+) -> None:
+    """Serve the status page until SIGTERM or Ctrl-C. It reads the database only; the daemon need not run.
+
+    Other machines reach it only at an address of the settings (web.host), and only with a token (web.bearer_file).
+    """
+    import structlog
+
+    from config.logging import configure
+
+    cli: Cli = ctx.obj
+    settings = cli.app.settings
+    if port is not None:
+        settings = settings.model_copy(update={"web": settings.web.model_copy(update={"port": port})})
+    try:
+        from scheduler.web.bearer import BearerError, read_bearer
+        from scheduler.web.server import serve as serve_site
+    except ModuleNotFoundError as error:
+        why = f"{error.name} is not installed"
+        raise Refusal("no status page", why, "Install the extra: pip install 'uff-scheduler[web]'") from None
+    try:
+        bearer = read_bearer(settings.web.bearer_file, os.environ, exposed=settings.web.exposed)
+    except BearerError as error:
+        what, _, remedy = str(error).rpartition(". ")
+        raise BearerRefused("no status page", what, remedy) from None
+    served = type(cli.app)(settings)
+    configure(settings.logging, served.redact)
+    with closing(served.reading):
+        try:
+            serve_site(served, bearer, structlog.get_logger("web"), lambda address: _tell(cli, address))
+        except OSError as error:
+            raise Unserved(
+                "no status page", f"{_place(settings.web)}: {error.strerror}", "Choose another --port"
+            ) from None
+
+
+class BearerRefused(CommandError):
+    """The token that readers are to show cannot be used."""
+
+    code = Exit.CONFIG
+
+
+def _tell(cli: Cli, address: str) -> None:
+    if cli.options.json:
+        cli.out.data({"address": address})
+    else:
+        cli.out.line(f"The status page: {address} (Ctrl-C ends it)")
+    import sys
+
+    sys.stdout.flush()
+
+
+def _place(settings: WebSettings) -> str:
+    return f"{settings.host} port {settings.port}"

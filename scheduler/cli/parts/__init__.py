@@ -1,0 +1,1 @@
+"""Pieces that several commands show: tables, pictures in text, warnings."""

@@ -1,0 +1,31 @@
+"""Runs as rows of a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scheduler.cli.shell.output import hours
+from scheduler.core.run import Ended, Running, Stopping
+
+if TYPE_CHECKING:
+    from scheduler.cli.shell.output import Output
+    from scheduler.core.run import Run
+
+RUN_COLUMNS = ("key", "pool", "~jobs", "state", "started", "ends", ">length", "~outcome")
+
+
+def run_row(run: Run, out: Output) -> tuple[str, ...]:
+    """Return one run as a row under ``RUN_COLUMNS``; ``ends`` is the deadline while it is live."""
+    state = run.state
+    started = state.started if isinstance(state, Running | Stopping | Ended) else None
+    ends = state.at if isinstance(state, Ended) else run.deadline
+    return (
+        run.key,
+        run.pool,
+        ", ".join(lane.job for lane in run.lanes),
+        type(state).__name__.lower(),
+        out.instant(started),
+        out.instant(ends),
+        hours(ends - started) if started is not None else "",
+        ", ".join(lane.outcome or "" for lane in run.lanes) if isinstance(state, Ended) else "",
+    )

@@ -1,0 +1,199 @@
+"""Screen: the overview in words, as sections that `status` prints and `top` draws."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo
+
+from scheduler.cli.shell.output import amount, hours, share
+from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
+from scheduler.core.run import Running, Stopping
+from scheduler.core.why import why
+from scheduler.views.daemon_health import daemon_health
+from scheduler.views.documents import job_state_json, run_json
+from scheduler.views.overview import Overview, overview
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.cli.shell.context import Cli
+    from scheduler.cli.shell.output import Output
+    from scheduler.core.run import Run
+    from scheduler.store.jobs import JobRecord
+
+ORDERS = ("place", "progress", "state", "name")
+_CLEAR_SECONDS = 6 * 86_400
+# What is going on comes before what is over.
+_STATES = (Active, Queued, Held, Failed, Done, Cancelled)
+
+
+@dataclass(frozen=True, slots=True)
+class Section:
+    """One table under a title. ``columns`` are marked as in Output.table; ``more`` names the command that lists all."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    more: str
+
+
+def look(cli: Cli) -> Overview:
+    """Read the state of things. Raises StoreFailure."""
+    app, now = cli.app, cli.now
+    daemon, clock = app.settings.daemon, app.settings.clock
+    with app.database.read() as tx:
+        told = daemon_health(tx, now, daemon.cycle_seconds, app.clock.wall_seconds, over=clock.stopped_at is not None)
+        return overview(tx, app.pools, told, now)
+
+
+def headline(found: Overview, out: Output) -> str:
+    """Return in one line whether the daemon does its work."""
+    daemon = found.daemon
+    if daemon.problem:
+        return daemon.problem
+    if daemon.leader is None:
+        return "This rehearsal is over."
+    anew = f"; settings read anew {out.instant(found.read_anew_at)}" if found.read_anew_at is not None else ""
+    return f"{daemon.leader} holds the lease; last cycle {out.instant(daemon.cycled_at)}{anew}."
+
+
+def sections(found: Overview, out: Output, order: str = "place") -> list[Section]:
+    """Return what there is to see; what needs a person first, no empty sections. ``order`` is that of the jobs."""
+    jobs = sorted((job for job in found.jobs if not isinstance(job.state, Done | Cancelled)), key=_KEYS[order])
+    made = [
+        Section(
+            "Needs a person",
+            ("what", "whom", "since", "~why", "~remedy"),
+            tuple(
+                (need.what, need.subject, _when(need.since, found.at, out), need.why, need.remedy)
+                for need in found.needs
+            ),
+            "schedctl status --all",
+        ),
+        Section(
+            "Under way",
+            ("what", "state", "since", "~how far, or why"),
+            tuple((one.what, one.state, _when(one.since, found.at, out), one.told) for one in found.work),
+            "schedctl status --all",
+        ),
+        Section(
+            "Sessions",
+            ("session", "pool", "~jobs", "state", ">left", "ends"),
+            tuple(_run(run, found.at, out) for run in found.live),
+            "schedctl runs list --live",
+        ),
+        Section(
+            "Pools",
+            ("pool", "state", ">live", "~quota", ">free", ">of", "resets"),
+            tuple(_pools(found, out)),
+            "schedctl quota",
+        ),
+        Section(
+            "Jobs",
+            (">#", "job", "state", ">done", "~why, or when"),
+            tuple(_job(job, found, out) for job in jobs),
+            "schedctl queue list",
+        ),
+    ]
+    return [section for section in made if section.rows]
+
+
+def overview_json(found: Overview) -> dict[str, Any]:
+    """Return the overview as it stands in ``status --json``."""
+    return {
+        "at": found.at,
+        "daemon": {**asdict(found.daemon), "read_anew_at": found.read_anew_at},
+        "needs": [asdict(need) for need in found.needs],
+        "work": [asdict(one) for one in found.work],
+        "plan_warnings": list(found.plan_warnings),
+        "runs": [run_json(run) for run in found.live],
+        "pools": [
+            {
+                "name": pool.name,
+                "state": pool.state,
+                "live": pool.sessions_live,
+                "sessions_max": pool.sessions_max,
+                "until": pool.closed_until,
+                "why": pool.closed_why,
+            }
+            for pool in found.pools
+        ],
+        "quotas": [asdict(meter) for meter in found.meters],
+        "jobs": [
+            {
+                "name": job.spec.name,
+                "position": job.position,
+                **job_state_json(job.state),
+                "done_step": job.done_step,
+                "target_step": job.spec.target_step,
+                "waits": reason.to_json() if (reason := found.waits.get(job.spec.name)) else None,
+                "next": asdict(placement) if (placement := found.next.get(job.spec.name)) else None,
+            }
+            for job in found.jobs
+        ],
+    }
+
+
+def _run(run: Run, now: int, out: Output) -> tuple[str, ...]:
+    known = isinstance(run.state, Running | Stopping)
+    left = hours(max(0, run.deadline - now)) if known else ""
+    jobs = ", ".join(lane.job for lane in run.lanes)
+    return (run.key, run.pool, jobs, type(run.state).__name__.lower(), left, _when(run.deadline, now, out))
+
+
+def _pools(found: Overview, out: Output) -> list[tuple[str, ...]]:
+    rows: list[tuple[str, ...]] = []
+    for pool in found.pools:
+        first = (pool.name, pool.state, f"{pool.sessions_live}/{pool.sessions_max}")
+        own = [meter for meter in found.meters if meter.pool == pool.name]
+        told = [
+            (m.quota, amount(m.free, m.unit), amount(m.limit, m.unit), _when(m.resets_at, found.at, out)) for m in own
+        ]
+        for index, cells in enumerate(told or [(pool.closed_why, "", "", _when(pool.closed_until, found.at, out))]):
+            rows.append((*(first if index == 0 else ("", "", "")), *cells))
+    return rows
+
+
+def _job(job: JobRecord, found: Overview, out: Output) -> tuple[str, ...]:
+    name = job.spec.name
+    reason, placement = found.waits.get(name), found.next.get(name)
+    told = why(job.state, reason.to_json() if reason else None, out.zone)
+    if isinstance(job.state, Queued) and placement is not None:
+        planned = f"{placement.pool} from {_when(placement.start, found.at, out)}"
+        told = f"{planned}; now {told}" if told else planned
+    state = type(job.state).__name__.lower()
+    return (str(job.position), name, state, share(job.done_step, job.spec.target_step), told)
+
+
+def _when(at: int | None, now: int, out: Output) -> str:
+    """Return an instant as short as it is clear: the weekday tells the day within six days, the date beyond."""
+    if at is None:
+        return ""
+    local = datetime.fromtimestamp(at, UTC).astimezone(ZoneInfo(out.zone))
+    return local.strftime("%a %H:%M" if abs(at - now) < _CLEAR_SECONDS else "%d %b %H:%M")
+
+
+def _progress(job: JobRecord) -> tuple[float, int]:
+    return (-job.done_step / max(1, job.spec.target_step), job.position)
+
+
+def _state(job: JobRecord) -> tuple[int, int]:
+    return (_STATES.index(type(job.state)), job.position)
+
+
+_KEYS: dict[str, Any] = {
+    "place": lambda job: (job.position, job.spec.name),
+    "progress": _progress,
+    "state": _state,
+    "name": lambda job: job.spec.name,
+}
+
+
+def cut(section: Section, most: int) -> tuple[Sequence[tuple[str, ...]], int]:
+    """Return the rows that fit and how many do not."""
+    if len(section.rows) <= most:
+        return section.rows, 0
+    kept = max(0, most - 1)  # the line that tells of the others takes one
+    return section.rows[:kept], len(section.rows) - kept

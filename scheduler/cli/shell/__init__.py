@@ -1,0 +1,1 @@
+"""What every command shares: context, exit codes, names, output and its shapes."""

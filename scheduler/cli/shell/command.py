@@ -1,0 +1,96 @@
+"""Command and group: what all of ``schedctl``'s commands share. Help has an example, options may stand anywhere."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+from typer.main import get_command
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_JOB_FILE = (
+    'name = "tiny"',
+    'role = "manager"',
+    'command = ["{python}", "train.py"]',
+    "target_step = 500",
+    "steps_per_hour = 1000",
+)
+
+
+class Command(TyperCommand):
+    """A command that also takes the options of ``schedctl`` itself."""
+
+    def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
+        super().__init__(*args, params=[*(params or ()), *_shared_options()], **options)
+
+
+class Group(TyperGroup):
+    """A group of commands; it takes the shared options as well."""
+
+    def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
+        super().__init__(*args, params=[*(params or ()), *_shared_options()], **options)
+
+
+def group(summary: str, *, help_alone: bool = True) -> typer.Typer:
+    """Return a new, empty group; alone it shows its help, or what its callback shows."""
+    return typer.Typer(help=summary, cls=Group, no_args_is_help=help_alone, add_completion=False, rich_markup_mode=None)
+
+
+def command(
+    app: typer.Typer, *examples: str, name: str | None = None, job_file: str = ""
+) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Register a function as a command; ``examples`` are what a user would type.
+
+    ``job_file`` is the name by which they call a job's definition: what it holds is shown below them.
+    """
+    lines = ["Example:" if len(examples) == 1 else "Examples:", *(f"  {e}" for e in examples)]
+    if job_file:
+        lines += [f"where {job_file} holds:", *(f"    {line}" for line in _JOB_FILE)]
+    # A line with \b alone keeps the lines of a paragraph apart in the help.
+    return app.command(name, cls=Command, epilog="\b\n" + "\n".join(lines))
+
+
+def _remember(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
+    if value:
+        setattr(ctx.obj.options, str(param.name), value)
+    return value
+
+
+@lru_cache(maxsize=1)
+def _shared_options() -> tuple[Any, ...]:
+    """Return the options as the parser wants them, made by typer from a signature like any other."""
+    app = typer.Typer(add_completion=False)
+
+    @app.command()
+    def declare(
+        config: Annotated[
+            Path | None,
+            typer.Option(
+                "--config",
+                metavar="FILE",
+                help="Read settings from FILE (or set SCHEDCTL_CONFIG).",
+                callback=_remember,
+                expose_value=False,
+            ),
+        ] = None,
+        json: Annotated[
+            bool,
+            typer.Option("--json", help="Write JSON to standard output.", callback=_remember, expose_value=False),
+        ] = False,
+        no_color: Annotated[
+            bool,
+            typer.Option("--no-color", help="Use no colours.", callback=_remember, expose_value=False),
+        ] = False,
+        debug: Annotated[
+            bool,
+            typer.Option("--debug", help="Show where an error happened.", callback=_remember, expose_value=False),
+        ] = False,
+    ) -> None:
+        del config, json, no_color, debug
+
+    return tuple(get_command(app).params)

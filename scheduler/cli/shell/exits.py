@@ -1,0 +1,227 @@
+"""Exit codes, listed once, and what a person sees of an error: what failed, why, and the next command."""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+import sys
+from enum import IntEnum
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from config.secret import Redact
+    from scheduler.cli.shell.context import Options
+
+
+class Exit(IntEnum):
+    """What the exit code of ``schedctl`` tells a script."""
+
+    OK = 0
+    BUG = 1
+    USAGE = 2
+    CONFIG = 3
+    DATABASE = 4
+    NOT_FOUND = 5
+    REFUSED = 6
+    PLATFORM = 7
+    LEADERSHIP = 8
+    VIOLATIONS = 9
+    INTERRUPTED = 130
+    BROKEN_PIPE = 141
+
+
+MEANINGS: dict[Exit, str] = {
+    Exit.OK: "done",
+    Exit.BUG: "an unexpected error, which is a bug; `--debug` shows where it happened",
+    Exit.USAGE: "the command line cannot be understood",
+    Exit.CONFIG: "the settings, the model definitions, a job file or the training data cannot be used",
+    Exit.DATABASE: "the database is missing, of another version, damaged, full, locked or cannot be reached",
+    Exit.NOT_FOUND: "there is no job, run, pool, checkpoint or plan of this name",
+    Exit.REFUSED: "refused: what was asked for is not possible in the present state",
+    Exit.PLATFORM: "a platform, the artifact store or this machine's disk did not do its part",
+    Exit.LEADERSHIP: "another daemon runs, or this one lost its lease",
+    Exit.VIOLATIONS: "the check itself worked and found something wrong: doctor, verify, rehearse",
+    Exit.INTERRUPTED: "stopped with Ctrl-C",
+    Exit.BROKEN_PIPE: "the reader of the output went away",
+}
+
+# By name, so that telling errors apart imports nothing; the nearest base class decides.
+CODES: dict[str, Exit] = {
+    "config.errors.ConfigError": Exit.CONFIG,
+    "jobs.problem.ProblemsFound": Exit.CONFIG,
+    "jobs.corpus.errors.CorpusError": Exit.CONFIG,
+    "jobs.code.errors.CodeError": Exit.CONFIG,
+    "platforms.base.PlatformError": Exit.PLATFORM,
+    "platforms.bundle.BadArchive": Exit.REFUSED,
+    "platforms.record_file.DamagedRecord": Exit.PLATFORM,
+    "platforms.manual.handover.HandOverRefused": Exit.REFUSED,
+    "platforms.artifacts.base.StoreError": Exit.PLATFORM,
+    "scheduler.core.job.IllegalArrow": Exit.REFUSED,
+    "scheduler.daemon.LostLeadership": Exit.LEADERSHIP,
+    "scheduler.service.requests.checkpoint_files.PullRefused": Exit.REFUSED,
+    "scheduler.notify.deliver.DeliveryFailed": Exit.PLATFORM,
+    "scheduler.host.installation.ServiceRefused": Exit.REFUSED,
+    "scheduler.views.plan_history.NoPlanToCompare": Exit.NOT_FOUND,
+    "scheduler.service.requests.queue.QueueError": Exit.REFUSED,
+    "scheduler.rehearsal.folder.RehearsalError": Exit.REFUSED,
+    "scheduler.service.requests.sessions.SessionRefused": Exit.REFUSED,
+    "scheduler.service.requests.questions.WhatIfRefused": Exit.REFUSED,
+    "scheduler.store.checkpoints.UnknownCheckpoint": Exit.NOT_FOUND,
+    "scheduler.store.errors.Fenced": Exit.LEADERSHIP,
+    "scheduler.store.errors.Refused": Exit.REFUSED,
+    "scheduler.store.errors.Stale": Exit.REFUSED,
+    "scheduler.store.errors.StoreFailure": Exit.DATABASE,
+    "scheduler.store.jobs.Backwards": Exit.REFUSED,
+    "scheduler.store.jobs.DuplicateJob": Exit.REFUSED,
+    "scheduler.store.jobs.UnknownJob": Exit.NOT_FOUND,
+    "scheduler.store.lease.AlreadyRunning": Exit.LEADERSHIP,
+    "scheduler.store.runs.UnknownRun": Exit.NOT_FOUND,
+    "typer.exceptions.TyperException": Exit.USAGE,
+    "scheduler.web.bearer.BearerError": Exit.CONFIG,
+    "builtins.BrokenPipeError": Exit.BROKEN_PIPE,
+    "builtins.KeyboardInterrupt": Exit.INTERRUPTED,
+    "builtins.OSError": Exit.PLATFORM,
+}
+
+
+class CommandError(Exception):
+    """A command cannot go on: ``what`` failed, ``why``, and the ``remedy``, none with a final full stop."""
+
+    code = Exit.REFUSED
+
+    def __init__(self, what: str, why: str, remedy: str) -> None:
+        # A command to copy is not followed by a full stop.
+        end = "" if remedy.endswith("?") or remedy.startswith("See: ") else "."
+        super().__init__(f"{what}: {why}. {remedy}{end}")
+        self.what = what
+        self.why = why
+        self.remedy = remedy
+
+
+class UsageFault(CommandError):
+    """The words of the command line do not go together."""
+
+    code = Exit.USAGE
+
+
+class NotFound(CommandError):
+    """There is nothing of this name."""
+
+    code = Exit.NOT_FOUND
+
+
+class Refusal(CommandError):
+    """Not possible in the present state."""
+
+    code = Exit.REFUSED
+
+
+class Violations(CommandError):
+    """A check found something wrong."""
+
+    code = Exit.VIOLATIONS
+
+
+def code_of(error: BaseException) -> Exit:
+    """Return the exit code of an error."""
+    if isinstance(error, CommandError):
+        return error.code
+    for kind in type(error).__mro__:
+        found = CODES.get(f"{kind.__module__}.{kind.__qualname__}")
+        if found is not None:
+            return found
+    return Exit.BUG
+
+
+def report(error: BaseException, options: Options, words: Sequence[str] = ()) -> int:
+    """Tell the user about an error on standard error, and return the exit code.
+
+    ``words`` are those of the command line: an address among them may hold a password.
+    """
+    error = _explained(error, options)
+    code = code_of(error)
+    if code is Exit.INTERRUPTED:
+        return code
+    if code is Exit.BROKEN_PIPE:
+        # The interpreter flushes once more at its end; that must not fail, and must not be seen.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return code
+    redact = known_to(options, words)
+    if options.debug:
+        import traceback
+
+        sys.stderr.write(redact("".join(traceback.format_exception(error))))
+    if options.json:
+        sys.stderr.write(redact(json.dumps({"error": _document(error, code)})) + "\n")
+    else:
+        from scheduler.cli.shell.output import clean
+
+        for line in _lines(error, code, options):
+            sys.stderr.write(redact(clean(line)) + "\n")
+    return code
+
+
+def known_to(options: Options, words: Sequence[str] = ()) -> Redact:
+    """Return what replaces every secret that settings, environment and ``words`` hold, whatever is wrong with them."""
+    from config.errors import ConfigError
+    from config.known_secrets import KnownSecrets
+    from config.layers import read_layers
+
+    try:
+        values = read_layers(options.config).values
+    except (ConfigError, OSError):
+        values = {}  # the settings themselves are what cannot be read; their error shows none of them
+    return KnownSecrets(values, os.environ, words)
+
+
+def _explained(error: BaseException, options: Options) -> BaseException:
+    """Return what is behind an error that nobody expected: damaged rows of the database, if there are any."""
+    # A time that no calendar knows is told as an error of the system.
+    if code_of(error) is not Exit.BUG and getattr(error, "errno", None) != errno.EOVERFLOW:
+        return error
+    from config.paths import load_paths
+    from scheduler.store.engine import open_database
+
+    try:
+        found = open_database(load_paths(options.config).database_url, read_only=True).explain(error)
+    except Exception:  # noqa: BLE001 - the settings or the database cannot be used: the first error is the one to tell
+        return error
+    return error if found is None else found
+
+
+def _lines(error: BaseException, code: Exit, options: Options) -> list[str]:
+    if code is Exit.BUG:
+        hint = "" if options.debug else " Please report it with the output of the same command with --debug."
+        return [f"schedctl: unexpected {type(error).__name__}: {_message(error)}.{hint}"]
+    lines = _message(error).splitlines() or [type(error).__name__]
+    if len(lines) > 1 and code is Exit.USAGE:
+        return lines  # a group without a command: its help
+    return [f"schedctl: {line}" for line in lines]
+
+
+def _document(error: BaseException, code: Exit) -> dict[str, Any]:
+    problems = getattr(error, "problems", ())
+    fields = ("file", "key", "value", "why", "remedy")
+    return {
+        "exit_code": int(code),
+        "kind": type(error).__name__,
+        "message": _message(error),
+        "remedy": getattr(error, "remedy", None) or None,
+        "problems": [{name: getattr(problem, name) for name in fields} for problem in problems],
+    }
+
+
+def _message(error: BaseException) -> str:
+    """Return the error's words; those of the command-line parser also name the command to ask for help."""
+    say = getattr(error, "format_message", None)
+    if say is None:
+        words = str(error)
+        return words[:-1] if words.endswith("?.") else words
+    context = getattr(error, "ctx", None)
+    words = str(say()).rstrip()
+    if context is None or type(error).__name__ == "NoArgsIsHelpError":
+        return words
+    return f"{words}{'' if words.endswith(('.', '?')) else '.'} See: {context.command_path} --help"

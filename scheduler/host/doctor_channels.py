@@ -1,0 +1,89 @@
+"""Doctor: whether letters would reach people. Servers are greeted and logged in to; nothing is sent."""
+
+from __future__ import annotations
+
+import smtplib
+import ssl
+from typing import TYPE_CHECKING
+
+from config.secret import Redactor
+from jobs.plural import counted
+from scheduler.host.doctor import Finding
+from scheduler.notify.deliver import EmailChannel, SlackChannel
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from scheduler.notify.deliver import Channel
+
+_REMEDY = "Look at the settings: schedctl config show report"
+
+
+def channel_check(channel: Channel) -> Callable[[], Finding]:
+    """Return the check of a configured channel."""
+    match channel:
+        case EmailChannel():
+            return lambda: check_mail(channel)
+        case SlackChannel():
+            return lambda: check_slack(channel)
+        case _:
+            return lambda: Finding("ok", "set; only a letter can test it: schedctl report weekly --send")
+
+
+def no_channel() -> Finding:
+    """Return what it means that no channel is configured: no fault, but nobody is told anything."""
+    return Finding("ok", "no mail server or Slack is set; reports and alerts are only seen by who looks for them")
+
+
+def check_mail(channel: EmailChannel) -> Finding:
+    """Greet the mail server, encrypt and log in as a letter would."""
+    where = f"{channel.host}:{channel.port}"
+    try:
+        with smtplib.SMTP(channel.host, channel.port, timeout=channel.timeout_seconds) as server:
+            if channel.starttls:
+                server.starttls(context=ssl.create_default_context(cafile=channel.authority))
+            if channel.user:
+                server.login(channel.user, channel.password)
+            server.noop()
+    except smtplib.SMTPAuthenticationError as error:
+        return Finding("bad", f"{where} does not take our login (code {error.smtp_code})", "Correct user and password")
+    except (OSError, smtplib.SMTPException) as error:
+        why = Redactor([channel.password])(f"{type(error).__name__}: {error}")
+        return Finding("bad", f"{where}: {why}", _REMEDY)
+    login = f", takes the login of {channel.user}" if channel.user else ""
+    if not channel.starttls and channel.user:
+        return Finding("warning", f"{where} answers, but the password goes there in the clear", "Set starttls = true")
+    return Finding("ok", f"{where} answers{login}; {counted(len(channel.recipients), 'recipient')}")
+
+
+def check_slack(channel: SlackChannel) -> Finding:
+    """Ask Slack whose token it is; of a webhook only the form can be checked without a message."""
+    from http.client import HTTPException
+
+    try:
+        from slack_sdk import WebClient
+        from slack_sdk.errors import SlackApiError
+    except ImportError:
+        return Finding("bad", "slack_sdk is missing", "Install the extra: uff-scheduler[report]")
+    if channel.webhook:
+        if not channel.webhook.startswith("https://"):
+            return Finding("bad", "the webhook's address does not begin with https://", _REMEDY)
+        return Finding("ok", "a webhook is set; only a message can test it: schedctl report weekly --send")
+    try:
+        client = WebClient(channel.token, base_url=channel.base_url, timeout=channel.timeout_seconds)
+        answer = client.auth_test()
+    except SlackApiError as error:
+        why = str(error.response.get("error", "no reason"))
+        return Finding("bad", f"Slack does not take our token: {why}", "Set report.slack.bot_token anew")
+    except (OSError, ValueError, HTTPException) as error:
+        why = Redactor([channel.token])(f"{type(error).__name__}: {error}")
+        return Finding("bad", f"Slack: {why}", "Look at the network of this machine")
+    found = f"token of {answer.get('team', '')}, writes to {channel.channel}"
+    told = {name.lower(): value for name, value in answer.headers.items()}.get("x-oauth-scopes")
+    if told is not None:
+        scopes = {scope.strip() for scope in str(told).split(",")}
+        if "chat:write" not in scopes:
+            return Finding("bad", f"{found}, but its scopes do not let it", "Give the bot the scope chat:write")
+        if "files:write" not in scopes:
+            return Finding("warning", f"{found}, without pictures", "Give the bot the scope files:write")
+    return Finding("ok", found)

@@ -1,0 +1,117 @@
+"""Doctor: what of this machine the scheduler needs: libraries of the right versions, and the service manager."""
+
+from __future__ import annotations
+
+import re
+import socket
+import stat
+from importlib.metadata import PackageNotFoundError, requires
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.plural import counted
+from scheduler.host.doctor import OUR_DISTRIBUTION, Finding
+from scheduler.host.installation import MAIN, ServiceRefused
+from scheduler.host.systemd_status import unit_statuses
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_REQUIREMENT = re.compile(
+    r"(?P<name>[A-Za-z0-9._-]+)(\[[^]]*\])?(?P<bounds>[^;]*)(;.*extra\s*==\s*['\"](?P<extra>\w+)['\"])?"
+)
+_BOUND = re.compile(r"(>=|<)\s*([\d.]+)")
+_BOOTED = Path("/run/systemd/system")
+
+
+def check_versions(extras: Collection[str]) -> Finding:
+    """Compare the installed libraries of the core and of ``extras`` with the versions this release was tested with."""
+    found, wrong, missing = [], [], set()
+    for line in requires(OUR_DISTRIBUTION) or ():
+        match = _REQUIREMENT.match(line)
+        if match is None or (match["extra"] and match["extra"] not in extras):
+            continue
+        try:
+            installed = version_of(match["name"])
+        except PackageNotFoundError:
+            wrong.append(f"{match['name']} is missing")
+            missing.add(match["extra"] or "")
+            continue
+        bounds = match["bounds"].strip()
+        if not _within(installed, bounds):
+            wrong.append(f"{match['name']} {installed} is not {bounds}")
+        elif match["extra"]:
+            found.append(f"{match['name']} {installed}")
+    if wrong:
+        names = ",".join(sorted(filter(None, missing)) or sorted(extras))
+        wanted = f"{OUR_DISTRIBUTION}[{names}]" if names else OUR_DISTRIBUTION
+        return Finding("bad", "; ".join(wrong), f"Install what this release was tested with: {wanted}")
+    return Finding("ok", ", ".join(sorted(found)) or "those of the core")
+
+
+def check_service() -> Finding:
+    """Ask systemd about the daemon's unit, where there is a systemd."""
+    if not _BOOTED.is_dir():
+        return Finding("ok", "this machine has no systemd; the daemon runs in the foreground")
+    try:
+        unit = unit_statuses(("systemctl",))[0]
+    except ServiceRefused as error:
+        return Finding("warning", error.why, error.remedy)
+    if not unit.installed:
+        return Finding("ok", "not installed as a service: schedctl service install")
+    told = f"{MAIN} is {unit.state}" + (f", restarted {counted(unit.restarts, 'time')}" if unit.restarts else "")
+    if unit.well:
+        return Finding("ok" if unit.enabled else "warning", told, "" if unit.enabled else f"systemctl enable {MAIN}")
+    return Finding("bad" if unit.enabled else "warning", told, f"Look at: journalctl -e -u {MAIN}")
+
+
+def check_privacy(state_dir: Path, database: Path | None) -> Finding:
+    """See that nobody else can read the books, the lock and what sessions left, whatever made them."""
+    names = [f"{database}{ending}" for ending in ("", "-wal", "-shm")] if database else []
+    places = [state_dir, *map(Path, names), *(state_dir / name for name in ("daemon.lock", "wake", "sessions"))]
+    closed = _others(state_dir) == 0
+    open_to_all = [
+        str(place) for place in places if _others(place) and not (closed and place.is_relative_to(state_dir))
+    ]
+    if open_to_all:
+        remedy = f"Close them: chmod go= {' '.join(open_to_all)}"
+        return Finding("warning", f"others on this machine may read {', '.join(open_to_all)}", remedy)
+    return Finding("ok", f"only this user reads {state_dir}")
+
+
+def _others(place: Path) -> int:
+    """Return the rights that others have; none where there is nothing."""
+    try:
+        return place.stat().st_mode & (stat.S_IRWXO | stat.S_IRWXG)
+    except OSError:
+        return 0
+
+
+def check_runner(address: str) -> Finding:
+    """See that the service manager waits where local sessions are started; connecting starts nothing."""
+    try:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
+            caller.settimeout(5)
+            caller.connect(address)
+    except OSError as error:
+        why = f"nobody starts local sessions at {address}: {error.strerror or error}"
+        return Finding("bad", why, "systemctl start uff-local.socket")
+    return Finding("ok", f"answers at {address}")
+
+
+def _within(installed: str, bounds: str) -> bool:
+    """Return whether a version keeps lower and upper bounds; of pre-releases only the numbers count."""
+    version = _numbers(installed)
+    return all(
+        version >= _numbers(limit) if sign == ">=" else version < _numbers(limit)
+        for sign, limit in _BOUND.findall(bounds)
+    )
+
+
+def _numbers(version: str) -> tuple[int, ...]:
+    """Return the leading numbers of a version, so that 1.10 is above 1.9; 2.0 equals 2."""
+    found = [int(part) for part in re.findall(r"\d+", re.split(r"[^\d.]", version)[0])]
+    while found and found[-1] == 0:
+        found.pop()
+    return tuple(found)

@@ -1,0 +1,271 @@
+"""Installation: what makes this program a service of systemd, as a list of steps that can be shown before it is done.
+
+The units lie in systemd/, in a wheel below scheduler/, with @NAMES@ where machines differ. What a person changes goes
+into drop-ins, so that installing again after an upgrade replaces the units and keeps the changes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, assert_never
+
+import scheduler
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+MAIN, WEB, SOCKET, SESSION = "uff-scheduler.service", "uff-web.service", "uff-local.socket", "uff-local@.service"
+STATE = Path("/var/lib/uff-scheduler")
+FOLDER = Path("/etc/uff-scheduler")
+_PACKAGE = Path(scheduler.__file__).parent
+# In a work tree the units have a folder of their own, beside the package.
+_TEMPLATES = (_PACKAGE if (_PACKAGE / "systemd").is_dir() else _PACKAGE.parent) / "systemd"
+_CREDENTIAL = re.compile(r"[A-Za-z0-9._-]{1,100}")
+_ENCRYPTED = ".cred"
+_FOR_WEB = ("database_url", "web")
+_HIDDEN_FOLDERS = ("/home", "/root", "/run/user")  # from ProtectHome
+
+
+class ServiceRefused(Exception):
+    """The service cannot be had as things are; ``why``, and the ``remedy``, neither with a final full stop."""
+
+    def __init__(self, why: str, remedy: str) -> None:
+        super().__init__(f"no service: {why}. {remedy}.")
+        self.why = why
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """Write a file; one that is there stays as it is when ``keep`` is set."""
+
+    path: Path
+    text: str
+    keep: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """Remove a file, if it is there."""
+
+    path: Path
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """Run a command."""
+
+    words: tuple[str, ...]
+
+
+Step = Write | Remove | Run
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What differs between machines.
+
+    ``folder`` holds settings and credentials, ``units`` the units. ``writable`` are folders besides the state folder
+    that the settings name. ``root`` is another root folder to write to, for images.
+    """
+
+    python: Path
+    schedctl: Path
+    config: Path
+    folder: Path
+    units: Path
+    state: Path
+    writable: tuple[Path, ...] = ()
+    user: bool = False
+    web: bool = False
+    root: Path = Path("/")
+
+    def at(self, path: Path) -> Path:
+        """Return where ``path`` lies below ``root``."""
+        return self.root / path.relative_to("/")
+
+    @property
+    def systemctl(self) -> tuple[str, ...]:
+        """The command that talks to the right manager."""
+        return ("systemctl", "--user") if self.user else ("systemctl",)
+
+
+def install_steps(place: Place, *, start: bool) -> list[Step]:
+    """Return what installs, or brings up to date, and with ``start`` (re)starts. Raises ServiceRefused."""
+    names = [MAIN, SOCKET, SESSION, *([WEB] if place.web else [])]
+    steps: list[Step] = [Write(place.config, _filled(place, "config.toml"), keep=True)]
+    steps += [Write(place.units / name, _filled(place, f"user/{name}" if place.user else name)) for name in names]
+    steps += _credentials(place)
+    sysusers, tmpfiles = _system_files()
+    if not place.user:
+        steps += [Write(sysusers, _filled(place, "sysusers.conf")), Write(tmpfiles, _tmpfiles(place))]
+    if place.root != Path("/"):
+        return steps  # an image has no manager to talk to: its own enables and starts the units
+    if not place.user:
+        steps += [Run(("systemd-sysusers", str(sysusers))), Run(("systemd-tmpfiles", "--create", str(tmpfiles)))]
+    services = (MAIN, WEB) if place.web else (MAIN,)
+    steps += [Run((*place.systemctl, "daemon-reload")), Run((*place.systemctl, "enable", *services))]
+    if start:
+        # The socket may keep on waiting; sessions that run are not touched by a restart of the daemon.
+        steps += [Run((*place.systemctl, "start", SOCKET)), Run((*place.systemctl, "restart", *services))]
+    return steps
+
+
+def uninstall_steps(place: Place) -> list[Step]:
+    """Return what stops the service and removes its units; settings, state and the user stay, sessions go on."""
+    there = [name for name in (MAIN, WEB, SOCKET) if place.at(place.units / name).exists()]
+    steps: list[Step] = []
+    if there and place.root == Path("/"):
+        steps.append(Run((*place.systemctl, "disable", "--now", *there)))
+    steps += [Remove(place.units / name) for name in (MAIN, WEB, SOCKET, SESSION)]
+    steps += [Remove(_drop_in(place, name)) for name in (MAIN, WEB)]
+    if not place.user:
+        steps += [Remove(path) for path in _system_files()]
+    if place.root == Path("/"):
+        steps.append(Run((*place.systemctl, "daemon-reload")))
+    return steps
+
+
+def carry_out(steps: Iterable[Step], place: Place) -> None:
+    """Do the steps. Raises ServiceRefused with what a command said, and OSError."""
+    for step in steps:
+        match step:
+            case Write(path=path, text=text, keep=keep):
+                found = place.at(path)
+                if not (keep and found.exists()):
+                    _write(found, text)
+            case Remove(path=path):
+                place.at(path).unlink(missing_ok=True)
+                if path.parent.name.endswith(".service.d"):
+                    with suppress(OSError):  # holds a person's drop-ins, or was never there
+                        place.at(path.parent).rmdir()
+            case Run(words=words):
+                _run(words)
+            case _:
+                assert_never(step)
+
+
+def obstacles(place: Place) -> list[ServiceRefused]:
+    """Return what would keep the service from working here, all of it."""
+    found = []
+    if place.root == Path("/"):
+        if not Path("/run/systemd/system").is_dir():
+            found.append(
+                ServiceRefused("this machine was not booted with systemd", "Run in the foreground: schedctl daemon")
+            )
+        if not place.user and os.geteuid() != 0:
+            found.append(ServiceRefused("only root may write there", "Use sudo, or install your own with --user"))
+    if not place.user and place.root == Path("/"):
+        for path in dict.fromkeys((place.schedctl, place.python, Path(os.path.realpath(place.python)))):
+            why = _out_of_reach(path)
+            if why:
+                remedy = "Install into a folder such as /opt/uff-scheduler, with a Python of the system"
+                found.append(ServiceRefused(f"the service's user cannot run {path}: {why}", remedy))
+        found += [
+            ServiceRefused(f"the service cannot see {path}, it lies in a home", "Choose another folder in the settings")
+            for path in (place.state, *place.writable, place.config)
+            if _in_home(path)
+        ]
+    return found
+
+
+def _credentials(place: Place) -> list[Step]:
+    """Return the drop-ins that hand over what lies in the folder of credentials; encrypted ones end in .cred."""
+    folder = place.folder / "credentials"
+    lines: dict[str, list[str]] = {MAIN: [], WEB: []}
+    there = sorted(place.at(folder).iterdir()) if place.at(folder).is_dir() else []
+    for file in there:
+        name = file.name.removesuffix(_ENCRYPTED)
+        if not file.is_file() or not _CREDENTIAL.fullmatch(name):
+            raise ServiceRefused(f"{file} is no credential", "Keep plain files there, named A-Z a-z 0-9 . _ -")
+        if file.stat().st_mode & 0o077:
+            raise ServiceRefused(f"others may read {file}", f"Run: chmod 600 {file}")
+        kind = "LoadCredentialEncrypted" if file.name.endswith(_ENCRYPTED) else "LoadCredential"
+        line = f"{kind}={name}:{folder / file.name}"
+        if name != "web":
+            lines[MAIN].append(line)
+        if name in _FOR_WEB:
+            lines[WEB].append(line)
+    steps: list[Step] = []
+    for unit, loads in lines.items():
+        text = "\n".join(
+            ["# Written by `schedctl service install` from the folder of credentials", "[Service]", *loads]
+        )
+        path = _drop_in(place, unit)
+        steps.append(Write(path, text + "\n") if loads else Remove(path))
+    return steps
+
+
+def _drop_in(place: Place, unit: str) -> Path:
+    return place.units / f"{unit}.d" / "credentials.conf"
+
+
+def _system_files() -> tuple[Path, Path]:
+    return Path("/etc/sysusers.d/uff-scheduler.conf"), Path("/etc/tmpfiles.d/uff-scheduler.conf")
+
+
+def _tmpfiles(place: Place) -> str:
+    """Return the shipped lines, and one for each folder of the settings that is not there yet."""
+    missing = [path for path in place.writable if not place.at(path).exists()]
+    lines = [f"d {path} 0700 uff-scheduler uff-scheduler\n" for path in missing]
+    return _filled(place, "tmpfiles.conf") + "".join(lines)
+
+
+def _filled(place: Place, name: str) -> str:
+    """Return a shipped file with the names of this machine in it."""
+    values = {
+        "SCHEDCTL": str(place.schedctl),
+        "PYTHON": str(place.python),
+        "CONFIG": str(place.config),
+        "FOLDER": str(place.folder),
+        "STATE": str(place.state),
+        "WRITABLE": " ".join(map(str, place.writable)),
+    }
+    for value in values.values():
+        # systemd would take them for separators and specifiers.
+        if set(value) & set("%\"'\\$\n") or (" " in value and value != values["WRITABLE"]):
+            raise ServiceRefused(f"{value!r} cannot stand in a unit", "Use paths without spaces and special characters")
+    return re.sub("@([A-Z]+)@", lambda match: values[match[1]], (_TEMPLATES / name).read_text(encoding="utf-8"))
+
+
+def _out_of_reach(path: Path) -> str:
+    """Return why other users cannot run a program, nothing when they can."""
+    if _in_home(path):
+        return "it lies in a home"
+    try:
+        closed = [folder for folder in path.parents if not folder.stat().st_mode & 0o001]
+        if closed:
+            return f"{closed[-1]} is closed to others"
+        return "" if path.stat().st_mode & 0o001 else "others may not execute it"
+    except OSError as error:
+        return error.strerror or str(error)
+
+
+def _in_home(path: Path) -> bool:
+    return any(path.is_relative_to(folder) for folder in _HIDDEN_FOLDERS)
+
+
+def _write(path: Path, text: str) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o755)
+    making = path.with_name(f".{path.name}.new")
+    making.write_text(text, encoding="utf-8")
+    making.chmod(0o644)
+    making.replace(path)
+
+
+def _run(words: Sequence[str]) -> None:
+    command = " ".join(words)
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL)
+    except OSError as error:
+        raise ServiceRefused(f"{command}: {error.strerror}", "Install systemd, or run: schedctl daemon") from error
+    if done.returncode != 0:
+        said = " ".join((done.stderr or done.stdout).split())
+        raise ServiceRefused(
+            f"{command}: {said or f'exit code {done.returncode}'}", f"Look at: journalctl -e -u {MAIN}"
+        )

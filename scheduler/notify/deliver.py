@@ -1,0 +1,224 @@
+"""Delivery: letters of the outbox to people, by e-mail, Slack and whatever Apprise reaches.
+
+A letter is marked after its channel took it. A crash between the two sends it once more: that window cannot be closed,
+but an e-mail keeps its Message-ID, so mail programs show it once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import smtplib
+import ssl
+from base64 import b64decode
+from dataclasses import dataclass, field
+from email.message import EmailMessage
+from http.client import HTTPException
+from typing import TYPE_CHECKING, Any, Protocol
+
+from config.secret import Redactor
+from scheduler.notify.letter import redacted
+from scheduler.store import events, lease, outbox
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from scheduler.service.outside.ports import Ports
+    from scheduler.store.outbox import Letter
+
+_RETRY_BASE_SECONDS = 60
+_RETRY_CAP_SECONDS = 3_600
+_PICTURES_MAX = 10  # of a message in Slack
+
+
+class DeliveryFailed(Exception):
+    """A channel did not take a letter; ``retry_seconds`` is how long the service asked us to wait."""
+
+    def __init__(self, why: str, retry_seconds: int = 0) -> None:
+        super().__init__(why)
+        self.retry_seconds = retry_seconds
+
+
+class Channel(Protocol):
+    """Carries one letter; ``body`` is made by scheduler.notify.letter, or has ``subject`` and ``text`` alone."""
+
+    def send(self, key: str, body: Mapping[str, Any]) -> str | None:
+        """Deliver, naming the letter by ``key``; return what of it was left out, and why. Raises DeliveryFailed."""
+
+
+@dataclass(frozen=True, slots=True)
+class EmailChannel:
+    """A mail server. ``authority`` is trusted for its certificate; None trusts what this machine trusts."""
+
+    host: str
+    port: int
+    starttls: bool
+    user: str
+    password: str = field(repr=False)
+    sender: str
+    recipients: tuple[str, ...]
+    timeout_seconds: int
+    authority: str | None = None
+
+    def send(self, key: str, body: Mapping[str, Any]) -> None:
+        """Deliver as plain text with an HTML alternative; Message-ID is made of the key."""
+        letter = EmailMessage()
+        letter["Message-ID"] = f"<{key}@uff-scheduler>"
+        letter["Subject"] = " ".join(str(body["subject"]).split())
+        letter["From"] = self.sender
+        letter["To"] = ", ".join(self.recipients)
+        letter.set_content(body["text"])
+        if "html" in body:
+            letter.add_alternative(body["html"], subtype="html")
+            page = letter.get_body(("html",))
+            if page is not None:
+                for name, picture in body.get("pictures", {}).items():
+                    page.add_related(b64decode(picture), "image", "png", cid=f"<{name}>", filename=f"{name}.png")
+        try:
+            with smtplib.SMTP(self.host, self.port, timeout=self.timeout_seconds) as server:
+                if self.starttls:
+                    server.starttls(context=ssl.create_default_context(cafile=self.authority))
+                if self.user:
+                    server.login(self.user, self.password)
+                refused = server.send_message(letter)
+        except (OSError, smtplib.SMTPException) as error:
+            raise DeliveryFailed(Redactor([self.password])(f"{type(error).__name__}: {error}")) from None
+        if refused:
+            raise DeliveryFailed(f"refused for {', '.join(sorted(refused))}")
+
+
+@dataclass(frozen=True, slots=True)
+class SlackChannel:
+    """A webhook, or a bot's token and channel. ``base_url`` is another server's address, for tests."""
+
+    webhook: str = field(repr=False)
+    token: str = field(repr=False)
+    channel: str
+    timeout_seconds: int
+    base_url: str = "https://slack.com/api/"
+
+    def send(self, key: str, body: Mapping[str, Any]) -> str | None:
+        """Deliver as blocks; a bot puts the pictures into a thread below them."""
+        del key
+        try:
+            from slack_sdk import WebClient, WebhookClient
+            from slack_sdk.errors import SlackApiError
+        except ImportError:
+            raise DeliveryFailed("slack_sdk is missing; install the extra `report`") from None
+        blocks = body.get("blocks")
+        # Beside blocks the text is what a notification shows; without them it is the message.
+        text = body["subject"] if blocks else body["text"]
+        try:
+            if self.webhook:
+                answer = WebhookClient(self.webhook, timeout=self.timeout_seconds).send(text=text, blocks=blocks)
+                if answer.status_code != 200:
+                    raise DeliveryFailed(f"Slack answered {answer.status_code}", _asked(answer.headers))
+                return None
+            client = WebClient(self.token, base_url=self.base_url, timeout=self.timeout_seconds)
+            posted = client.chat_postMessage(channel=self.channel, text=text, blocks=blocks)
+        except SlackApiError as error:
+            asked = _asked(getattr(error.response, "headers", {}))
+            status = getattr(error.response, "status_code", "no status")
+            raise DeliveryFailed(f"Slack answered {status}", asked) from None
+        except (OSError, ValueError, HTTPException) as error:
+            hidden = Redactor([self.token, self.webhook])
+            raise DeliveryFailed(hidden(f"{type(error).__name__}: {error}")) from None
+        return self._add_pictures(client, posted.get("channel"), posted.get("ts"), body)
+
+    def _add_pictures(
+        self, client: Any, channel: str | None, thread: str | None, body: Mapping[str, Any]
+    ) -> str | None:
+        """The message stands already and must not be sent again: pictures that Slack does not take are left out."""
+        from slack_sdk.errors import SlackClientError
+
+        names = list(body.get("pictures", {}))[:_PICTURES_MAX]
+        if not names or not channel:
+            return None
+        captions = body.get("captions", {})
+        files = [
+            {"file": b64decode(body["pictures"][name]), "filename": f"{name}.png", "title": captions.get(name, name)}
+            for name in names
+        ]
+        try:
+            client.files_upload_v2(file_uploads=files, channel=channel, thread_ts=thread)
+        except (SlackClientError, OSError, ValueError, HTTPException) as error:
+            told = getattr(error, "response", None)
+            why = str(told.get("error")) if told is not None else f"{type(error).__name__}: {error}"
+            hint = "; the bot needs the scope files:write" if why == "missing_scope" else ""
+            return Redactor([self.token])(f"without its pictures: {why}{hint}")
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class AppriseChannel:
+    """One address of the form that Apprise documents."""
+
+    address: str = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """A name that stays when other addresses come and go, and tells nothing of this one."""
+        return f"apprise-{hashlib.sha256(self.address.encode()).hexdigest()[:8]}"
+
+    def send(self, key: str, body: Mapping[str, Any]) -> None:
+        """Deliver as plain text."""
+        del key
+        try:
+            from apprise import Apprise
+        except ImportError:
+            raise DeliveryFailed("apprise is missing; install the extra `notify`") from None
+        post = Apprise()
+        if not post.add(self.address):
+            raise DeliveryFailed("Apprise does not know this kind of address; see report.apprise.token_urls")
+        if not post.notify(body=str(body["text"]), title=str(body["subject"]), body_format="text"):
+            raise DeliveryFailed("Apprise could not deliver; its log says more")
+
+
+def _asked(headers: Mapping[str, Any]) -> int:
+    found = {name.lower(): value for name, value in headers.items()}.get("retry-after", 0)
+    found = found[0] if isinstance(found, list) else found
+    return int(found) if str(found).isdigit() else 0
+
+
+def deliver(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:
+    """Send what waits. What fails is tried again, ever later up to an hour; the first failure is an event.
+
+    Raises Fenced where another daemon leads: it could not write down what it sent, and the other sends it.
+    """
+    with ports.database.read() as tx:
+        lease.fence(tx, ports.epoch)
+        waiting = outbox.pending(tx, now)
+    for letter in waiting:
+        channel = channels.get(letter.channel)
+        if channel is None:
+            continue  # of a channel no longer configured: it waits until it is again
+        if letter is not waiting[0] and not _still_waits(ports, letter):
+            continue
+        try:
+            # What was written before a value became a secret, or by an older version, is looked at once more.
+            left_out = channel.send(f"{letter.kind}-{letter.period}", redacted(letter.body, ports.redact))
+        except DeliveryFailed as error:
+            _failed(ports, letter, error, now)
+            continue
+        with ports.write() as tx:
+            outbox.sent(tx, letter.id, now)
+        ports.log.info("letter.sent", kind=letter.kind, period=letter.period, channel=letter.channel)
+        if left_out:
+            ports.log.warning("letter.incomplete", kind=letter.kind, channel=letter.channel, why=left_out)
+
+
+def _still_waits(ports: Ports, letter: Letter) -> bool:
+    """Whether nobody has sent it while the letters before it took their time. Raises Fenced."""
+    with ports.database.read() as tx:
+        lease.fence(tx, ports.epoch)
+        return outbox.waits(tx, letter.id)
+
+
+def _failed(ports: Ports, letter: Letter, error: DeliveryFailed, now: int) -> None:
+    pause = min(_RETRY_CAP_SECONDS, _RETRY_BASE_SECONDS << min(letter.attempts, 10))
+    retry_at = now + max(pause, error.retry_seconds)
+    why = ports.redact(str(error))
+    ports.log.warning("letter.failed", kind=letter.kind, channel=letter.channel, why=why, retry_at=retry_at)
+    with ports.write() as tx:
+        outbox.failed(tx, letter.id, retry_at, why)
+        if not letter.attempts:
+            events.append(tx, "letter.failed", f"{letter.kind}-{letter.period}", now, why=why)

@@ -1,0 +1,1 @@
+"""The list dispatcher, and the one reason why a job waits."""

@@ -1,0 +1,43 @@
+"""Agenda: what an earlier plan still wants, as pins for the dispatcher."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scheduler.planner.model.policy import PinnedSession
+
+if TYPE_CHECKING:
+    from scheduler.core.plan import Plan
+    from scheduler.planner.model.case import Case
+
+
+def pinned_sessions(case: Case, incumbent: Plan) -> dict[int, tuple[PinnedSession, ...]]:
+    """Return, by pool index, the sessions of ``incumbent`` that have not begun, in order.
+
+    Sessions that are over, or whose jobs are closed or already sit in the live run they were meant for, are left out.
+    """
+    jobs = {job.view.name: job for job in case.jobs}
+    pools = {capacity.pool.name: number for number, capacity in enumerate(case.capacities)}
+    found: dict[int, list[PinnedSession]] = {}
+    for placement in incumbent.placements:
+        pool = pools.get(placement.pool)
+        if pool is None or placement.end <= case.now:
+            continue
+        seated = [
+            jobs[planned_lane.job].index
+            for planned_lane in placement.lanes
+            if planned_lane.job in jobs
+            and jobs[planned_lane.job].startable
+            and case.classes[case.class_of[pool]].offers[jobs[planned_lane.job].index] is not None
+            and not _already_runs(case, jobs[planned_lane.job].view.name, placement.start)
+        ]
+        if seated:
+            start = max(placement.start, case.now)
+            found.setdefault(pool, []).append(PinnedSession(start, tuple(seated), placement.end - start))
+    return {pool: tuple(pins) for pool, pins in found.items()}
+
+
+def _already_runs(case: Case, job: str, start: int) -> bool:
+    """Tell whether the session planned for ``start`` is the live run of the job."""
+    live = (run for capacity in case.capacities for run in capacity.view.live if job in run.jobs)
+    return any(start < run.deadline for run in live)

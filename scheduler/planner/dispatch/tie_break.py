@@ -1,0 +1,63 @@
+"""Equals: jobs that nothing but their place in the queue tells apart get their sessions in the order of the queue."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from scheduler.planner.model.pool_capacity import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.core.plan import Placement
+    from scheduler.planner.model.case import Case, Job
+
+
+def in_queue_order(case: Case, placements: Sequence[Placement]) -> tuple[Placement, ...]:
+    """Return the same sessions, equal jobs exchanged so that whoever is ahead in the queue starts first.
+
+    Optima are full of such ties, and a solver breaks them as it likes; people who queue a hundred equal jobs expect
+    the first one first. No rule and no value changes, because equal jobs may stand for each other.
+    """
+    groups: dict[object, list[int]] = {}
+    for job in case.jobs:
+        if job.startable and job.view.running is None and job.index not in case.children:
+            groups.setdefault(_likeness(case, job), []).append(job.index)
+    first: dict[str, tuple[int, str]] = {}
+    for placement in sorted(placements, key=lambda found: (found.start, found.pool)):
+        for planned_lane in placement.lanes:
+            first.setdefault(planned_lane.job, (placement.start, placement.pool))
+    names: dict[str, str] = {}
+    for group in groups.values():
+        queued = [case.jobs[index].view.name for index in group]
+        by_start = sorted(queued, key=lambda name: first.get(name, (NEVER, "")))
+        names.update(zip(by_start, queued, strict=True))
+    renamed = (
+        replace(
+            placement,
+            lanes=tuple(
+                replace(planned_lane, job=names.get(planned_lane.job, planned_lane.job))
+                for planned_lane in placement.lanes
+            ),
+        )
+        for placement in placements
+    )
+    return tuple(sorted(renamed, key=lambda found: (found.start, found.pool, found.lanes[0].job)))
+
+
+def _likeness(case: Case, job: Job) -> object:
+    """Return what equal jobs have in common: everything that any layer or rule looks at but name and place."""
+    view = job.view
+    return (
+        view.remaining_steps,
+        view.done_step,
+        view.needs,
+        view.device_speedup,
+        view.allowed_pools,
+        view.last_pool,
+        job.release,
+        job.deadline,
+        view.gate,
+        tuple(group.offers[job.index] for group in case.classes),
+    )

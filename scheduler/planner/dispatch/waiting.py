@@ -1,0 +1,219 @@
+"""Waiting: the one reason why a job does not start now, the first that applies in the order of core.reasons."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scheduler.core.plan import Deferral
+from scheduler.core.reasons import (
+    ConcurrencyFull,
+    DeadlineUnreachable,
+    DoesNotFit,
+    GateClosed,
+    LeftoverTooShort,
+    NoAllowedPool,
+    NotReleased,
+    Outbid,
+    PoolClosed,
+    QuotaEmpty,
+)
+from scheduler.planner.model.pool_capacity import NEVER
+from scheduler.planner.model.session_yield import fits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from scheduler.core.admission import Room
+    from scheduler.core.plan import Placement
+    from scheduler.core.pool import Pool
+    from scheduler.core.reasons import Reason
+    from scheduler.core.snapshot import JobView
+    from scheduler.planner.lp.prices import Prices
+    from scheduler.planner.model.case import Case, Job, Offer
+    from scheduler.planner.model.pool_capacity import PoolCapacity
+
+# What is shown as 0.00 is no price.
+CHEAPEST = 0.005
+
+
+def deferrals(
+    case: Case,
+    placements: Sequence[Placement],
+    gate_passes: Mapping[int, int],
+    prices: Prices | None = None,
+) -> tuple[Deferral, ...]:
+    """Return why each job that neither runs nor starts now is waiting, in the order of the queue."""
+    started = {planned_lane.job for found in placements if found.start <= case.now for planned_lane in found.lanes}
+    explain = _Waiting(case, placements, gate_passes, prices)
+    return tuple(
+        Deferral(job.view.name, explain.reason(job))
+        for job in case.jobs
+        if job.view.running is None and job.free_at == case.now and job.view.name not in started
+    )
+
+
+class _Waiting:
+    def __init__(
+        self,
+        case: Case,
+        placements: Sequence[Placement],
+        gate_passes: Mapping[int, int],
+        prices: Prices | None,
+    ) -> None:
+        self.case = case
+        self.prices = prices
+        self.gate_passes = gate_passes
+        self.planned_start: dict[str, int] = {}
+        self.placements = placements
+        self.beside: dict[int, int] = {}  # the seconds that a pool has left beside all that is planned, once asked
+        self.now_by_pool: dict[str, Placement] = {}
+        for placement in placements:
+            if placement.start <= case.now:
+                self.now_by_pool.setdefault(placement.pool, placement)
+            for planned_lane in placement.lanes:
+                self.planned_start.setdefault(planned_lane.job, placement.start)
+        self.rooms: dict[int, Room] = {}  # of the pools that were asked about
+
+    def reason(self, job: Job) -> Reason:
+        """Return the first reason that applies."""
+        view = job.view
+        if view.blocked is not None:
+            return view.blocked
+        if job.release > self.case.now:
+            why = "waits after a failure" if view.retry_at == job.release else "not to start"
+            return NotReleased(job.release, why)
+        if job.gate_shut or job.gate_parent is not None:
+            return self._gate(job)
+        pools = [capacity.pool for capacity in self.case.capacities]
+        permitted = [pool for pool in pools if not view.allowed_pools or pool.name in view.allowed_pools]
+        if not permitted:
+            return NoAllowedPool(view.allowed_pools)
+        usable = [
+            (number, offer)
+            for number in range(len(pools))
+            if (offer := self.case.classes[self.case.class_of[number]].offers[job.index]) is not None
+        ]
+        if not usable:
+            return _does_not_fit(view, permitted)
+        return self._too_late(job, usable) or self._room(job, usable)
+
+    def _gate(self, job: Job) -> Reason:
+        gate = job.view.gate
+        if gate is None:
+            raise ValueError(f"{job.view.name} waits for a gate it does not have")
+        reached = self.case.snapshot.progress(gate.parent) or 0.0
+        return GateClosed(gate.parent, reached, gate.fraction, self.gate_passes.get(job.index))
+
+    def _too_late(self, job: Job, usable: list[tuple[int, Offer]]) -> Reason | None:
+        """Compare with a single session on the fastest pool that runs from now to the deadline."""
+        if job.deadline is None:
+            return None
+        possible = max(0, job.deadline - self.case.now)
+        needed = min(offer.terms.length_for(job.view.remaining_steps / offer.speeds[-1]) for _, offer in usable)
+        if needed <= possible:
+            return None
+        return DeadlineUnreachable(job.deadline, needed / 3_600, possible / 3_600)
+
+    def _room(self, job: Job, usable: list[tuple[int, Offer]]) -> Reason:
+        """Say who took the best pool that had room, or what the best pool lacks."""
+        ranked = sorted(usable, key=lambda found: (-found[1].worth * found[1].speeds[-1], found[0]))
+        for number, offer in ranked:
+            taken = self.now_by_pool.get(self.case.capacities[number].pool.name)
+            if taken is not None and self._room_now(number).seconds >= offer.shortest(job.view.remaining_steps):
+                return self._outbid(job, number, taken.lanes[0].job)
+        reasons = [
+            (_RANK[type(reason)], rank, reason)
+            for rank, (number, offer) in enumerate(ranked)
+            if (reason := self._lacks(job, number, offer)) is not None
+        ]
+        if reasons:
+            return min(reasons, key=lambda found: found[:2])[2]
+        return self._later(job, *ranked[0])
+
+    def _later(self, job: Job, number: int, offer: Offer) -> Reason:
+        """Say for which session of the plan the best pool, which has room and stays unused now, is kept."""
+        capacity, now = self.case.capacities[number], self.case.now
+        if number not in self.beside:
+            booked = capacity.copy()
+            for placement in self.placements:
+                if placement.pool == capacity.pool.name:
+                    booked.book(placement.start, placement.end)
+            self.beside[number] = booked.room(now).seconds
+        free = min(self.beside[number], self.planned_start.get(job.view.name, self.case.until) - now)
+        needed = offer.shortest(job.view.remaining_steps)
+        if 0 < free < needed:
+            return LeftoverTooShort(capacity.pool.name, free, needed)
+        following = (found for found in self.placements if found.pool == capacity.pool.name and found.start > now)
+        first = next(
+            (
+                planned_lane.job
+                for found in following
+                for planned_lane in found.lanes
+                if planned_lane.job != job.view.name
+            ),
+            None,
+        )
+        return self._outbid(job, number, first or "work that is worth more later")
+
+    def _outbid(self, job: Job, number: int, by: str) -> Reason:
+        price = None
+        if self.prices is not None:
+            # A solver that starts from another basis differs in the last digits, and a plan's digest holds its reasons.
+            asked = float(f"{self.prices.per_second(self.case.class_of[number], self.case.now) * 3_600:.6g}")
+            price = asked if asked >= CHEAPEST else None  # hours that cost nothing have no price to be outbid by
+        return Outbid(
+            pool=self.case.capacities[number].pool.name,
+            by=by,
+            price=price,
+            weight_to_start=None,
+            planned_start=self.planned_start.get(job.view.name),
+        )
+
+    def _lacks(self, job: Job, number: int, offer: Offer) -> Reason | None:
+        capacity = self.case.capacities[number]
+        room = self._room_now(number)
+        name = capacity.pool.name
+        needed = offer.shortest(job.view.remaining_steps)
+        if room.seconds >= needed:
+            return None
+        if room.limited_by == "concurrency":
+            return ConcurrencyFull(name, capacity.pool.sessions_max, self._more_room(capacity, needed))
+        if room.seconds > 0:
+            return LeftoverTooShort(name, room.seconds, needed)
+        if room.limited_by == "opening hours":
+            why = self._closed_why(number)
+            return PoolClosed(name, why, self._more_room(capacity, needed))
+        return QuotaEmpty(name, room.limited_by, self._more_room(capacity, needed))
+
+    def _room_now(self, number: int) -> Room:
+        """Return what the pool has room for before anything is planned."""
+        if number not in self.rooms:
+            self.rooms[number] = self.case.capacities[number].room(self.case.now)
+        return self.rooms[number]
+
+    def _closed_why(self, number: int) -> str:
+        view = self.case.capacities[number].view
+        if view.closed_until is not None and view.closed_until > self.case.now:
+            return view.closed_why or "switched off"
+        return "outside its hours"
+
+    def _more_room(self, capacity: PoolCapacity, needed: int) -> int | None:
+        """Return the first instant within the horizon at which ``needed`` seconds are free, nothing else planned."""
+        instant = capacity.next_change(self.case.now)
+        while instant < min(self.case.until, NEVER):
+            if capacity.room(instant).seconds >= needed:
+                return instant
+            instant = capacity.next_change(instant)
+        return None
+
+
+_RANK: dict[type[Reason], int] = {QuotaEmpty: 0, PoolClosed: 1, ConcurrencyFull: 2, LeftoverTooShort: 3}
+
+
+def _does_not_fit(view: JobView, permitted: Sequence[Pool]) -> Reason:
+    """Name what the job needs and the permitted pool that comes nearest."""
+    needs = view.needs
+    asked = f"{needs.devices_min} x {needs.vram_gib:g} GiB, {needs.dtype}"
+    best = max(permitted, key=lambda pool: (fits(view, pool), pool.vram_gib, pool.devices_per_session, pool.name))
+    numbers = ", ".join(sorted(best.dtypes))
+    return DoesNotFit(asked, f"{best.devices_per_session} x {best.vram_gib:g} GiB, {numbers} ({best.name})")

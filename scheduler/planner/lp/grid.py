@@ -1,0 +1,136 @@
+"""Grid: time cut into spans, pools summed into markets, and what each market can give in which spans."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota, limit_at
+from scheduler.core.window import DAY, WEEK
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.core.quota import Quota
+    from scheduler.planner.model.case import Case
+
+
+@dataclass(frozen=True, slots=True)
+class Market:
+    """Pools of one class whose quotas have the same shape; their seconds are summed."""
+
+    group: int  # index of the pool class in the case
+    pools: tuple[int, ...]
+    devices: int
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """At most ``lane_seconds`` of a market in the spans first <= span < last."""
+
+    market: int
+    first: int
+    last: int
+    lane_seconds: float
+
+
+@dataclass(slots=True)
+class Grid:
+    """Time cut at every UTC day and every edge of a calendar quota; markets and their limits on it."""
+
+    edges: list[int]
+    markets: list[Market]
+    limits: list[Limit]
+
+    def span_at(self, instant: int) -> int:
+        """Return the index of the span that holds ``instant``."""
+        return min(len(self.edges) - 2, max(0, bisect_right(self.edges, instant) - 1))
+
+
+def make_grid(case: Case, detail_until: int | None = None) -> Grid:
+    """Cut the horizon of ``case`` and sum up what each market offers; past ``detail_until`` into weeks at most."""
+    detail = case.until if detail_until is None else min(detail_until, case.until)
+    shapes: dict[tuple[Any, ...], list[int]] = {}
+    for number, capacity in enumerate(case.capacities):
+        shape = tuple(_shape(quota) for quota in capacity.pool.quotas)
+        shapes.setdefault((case.class_of[number], capacity.pool.price_microdollars_per_hour, shape), []).append(number)
+    markets = [
+        Market(key[0], tuple(members), case.classes[key[0]].pool.devices_per_session) for key, members in shapes.items()
+    ]
+    cuts = {case.now, detail, case.until, *range((case.now // DAY + 1) * DAY, detail, DAY)}
+    cuts.update(range(detail, case.until, WEEK))
+    for market in markets:
+        for quota in case.capacities[market.pools[0]].pool.quotas:
+            if isinstance(quota, CalendarQuota | MoneyQuota):
+                windows = [w for w in quota.calendar.windows(case.now, case.until) if w.start > case.now]
+                cuts.update(w.start for w in windows if w.start < detail or w.end - w.start >= WEEK)
+    edges = sorted(cuts)
+    limits: list[Limit] = []
+    for number, market in enumerate(markets):
+        limits += _capacity(case, market, number, edges)
+        for index in range(len(case.capacities[market.pools[0]].pool.quotas)):
+            limits += _quota_limits(case, market, number, index, edges)
+    return Grid(edges, markets, limits)
+
+
+def _shape(quota: Quota) -> tuple[Any, ...]:
+    match quota:
+        case CalendarQuota(calendar=calendar) | MoneyQuota(calendar=calendar):
+            return type(quota).__name__, calendar
+        case RollingQuota(span_seconds=span) | FirstUseQuota(span_seconds=span):
+            return type(quota).__name__, span
+
+
+def _capacity(case: Case, market: Market, number: int, edges: Sequence[int]) -> list[Limit]:
+    """Sessions times open seconds of every span, live runs taken off."""
+    found = []
+    for span, (start, end) in enumerate(pairwise(edges)):
+        seconds = 0
+        for pool in market.pools:
+            view = case.capacities[pool].view
+            opens = max(start, min(end, view.closed_until or start))
+            if opens >= end:
+                continue
+            live = sum(max(0, min(run.held_until, end) - opens) for run in view.live)
+            open_seconds = sum(opening.seconds for opening in view.pool.open_windows(opens, end))
+            seconds += max(0, view.pool.sessions_max * open_seconds - live)
+        found.append(Limit(number, span, span + 1, float(seconds * market.devices)))
+    return found
+
+
+def _quota_limits(case: Case, market: Market, number: int, index: int, edges: Sequence[int]) -> list[Limit]:
+    quota = case.capacities[market.pools[0]].pool.quotas[index]
+    spans = len(edges) - 1
+    match quota:
+        case CalendarQuota() | MoneyQuota():
+            sums: dict[tuple[int, int], int] = {}
+            for window in quota.calendar.windows(case.now, case.until):
+                first = bisect_right(edges, max(window.start, case.now)) - 1
+                last = max(first + 1, bisect_right(edges, min(window.end, case.until)) - 1)
+                free = sum(
+                    count.free_in(window.start)
+                    for pool in market.pools
+                    for count in case.capacities[pool].counts
+                    if count.name == case.capacities[pool].pool.quotas[index].name
+                )
+                sums[first, last] = sums.get((first, last), 0) + free  # short windows of a long span add up
+            return [Limit(number, *span, float(free * market.devices)) for span, free in sums.items()]
+        case RollingQuota(span_seconds=length) | FirstUseQuota(span_seconds=length):
+            # Any stretch of up to n spans of the quota's length holds at most n times the limit (one more if the
+            # span opens with its first use, for one may be open already).
+            extra = 1 if isinstance(quota, FirstUseQuota) else 0
+            found = []
+            for first in range(spans if extra == 0 else 1):
+                for last in range(first + 1, spans + 1):
+                    turns = -(-(edges[last] - edges[first]) // length) + extra
+                    if extra == 0 and last > first + 1 and turns > 1:
+                        break
+                    seconds = 0
+                    for pool in market.pools:
+                        view = case.capacities[pool].view
+                        own = view.pool.quotas[index]
+                        seconds += turns * max(limit_at(own, edge, view.observed) for edge in edges[first:last])
+                    found.append(Limit(number, first, last, float(seconds * market.devices)))
+            return found

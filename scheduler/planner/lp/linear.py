@@ -1,0 +1,307 @@
+"""The linear programme: charged lane-seconds per (job, market, span) that make most of the quotas.
+
+Its optimum bounds every plan: shorten each session l to useful(l) / eff, with eff = useful(L) / L at the longest
+session L the job can have there, and move it to the session's beginning. Work is then never behind the plan's and
+the discount never rises, so the plan maps to a feasible point of at least its value. Its duals are prices.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from scheduler.planner.model.value import LATE_FACTOR
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from scheduler.planner.lp.grid import Grid
+    from scheduler.planner.model.case import Case, Offer
+
+    Floats = NDArray[np.float64]
+    Ints = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Programme:
+    """Maximise cost x seconds, matrix x seconds <= upper, seconds >= 0; the matrix is stored by columns.
+
+    A column is (job, market, span, devices); ``steps`` are per charged second. The first rows are the grid's limits.
+    """
+
+    job: Ints
+    market: Ints
+    span: Ints
+    devices: Ints
+    steps: Floats
+    cost: Floats
+    starts: Ints
+    rows: Ints
+    values: Floats
+    upper: Floats
+
+    def same_shape(self, other: Programme) -> bool:
+        """Tell whether only figures differ, so that the other's basis is a good start."""
+        import numpy as np
+
+        return (
+            len(self.upper) == len(other.upper)
+            and np.array_equal(self.job, other.job)
+            and np.array_equal(self.market, other.market)
+            and np.array_equal(self.span, other.span)
+            and np.array_equal(self.starts, other.starts)
+            and np.array_equal(self.rows, other.rows)
+        )
+
+
+NO_DEADLINE = 1 << 60
+# Up to this many jobs the set-up of a job's last, shorter session is counted too: a quarter of a percent tighter.
+FINE_JOBS_MAX = 300
+
+
+def build(case: Case, grid: Grid, jobs: Sequence[int]) -> Programme:
+    """Return the programme of ``jobs`` (case indices); the others take no part.
+
+    Rows, in order: the grid's limits; work left by job; one session at a time by job and span; what a job can do in
+    a span that its deadline divides; gates; whole sessions.
+    """
+    builder = _Builder(case, grid, jobs)
+    builder.limit_markets()
+    builder.limit_work()
+    builder.limit_time()
+    builder.order_gates()
+    builder.limit_whole_sessions()
+    return builder.programme()
+
+
+class _Builder:
+    """The columns of a programme, and its rows as they are added."""
+
+    def __init__(self, case: Case, grid: Grid, jobs: Sequence[int]) -> None:
+        import numpy as np
+
+        self.np: Any = np
+        self.case, self.grid, self.jobs = case, grid, jobs
+        self.edges = np.asarray(grid.edges, dtype=np.int64)
+        self.spans = len(self.edges) - 1
+        self.remaining = np.asarray([remaining_steps(case, job) for job in jobs], dtype=np.float64)
+        starts = earliest_starts(case)
+        self.release = np.asarray([starts[job] for job in jobs], dtype=np.int64)
+        self.upper: list[Any] = []
+        self.row = 0
+        self._entries: list[tuple[Any, Any, Any]] = []
+        self._whole: dict[tuple[int, int, int, int], int] = {}
+        self._whole_steps: list[float] = []
+        self._make_columns(np.asarray(list(self._ways()), dtype=np.float64).reshape(-1, 6))
+
+    def _ways(self) -> Iterator[tuple[float, ...]]:
+        """Yield (local job, market, lanes, steps per second, worth of a step, row among whole sessions or -1)."""
+        local = {job: number for number, job in enumerate(self.jobs)}
+        for number, market in enumerate(self.grid.markets):
+            for job, lanes, devices, rate, most, worth in _modes(self.case, market.group, market.devices, self.jobs):
+                row = -1
+                if most is not None:
+                    row = self._whole.setdefault((market.group, job, lanes, devices), len(self._whole))
+                    if row == len(self._whole_steps):
+                        self._whole_steps.append(most)
+                yield local[job], number, lanes, rate, worth, row
+
+    def _make_columns(self, ways: Any) -> None:
+        """Multiply the ways with the spans; a span that holds the job's deadline counts once before, once after."""
+        np, edges = self.np, self.edges
+        job, market = ways[:, 0].astype(np.int64), ways[:, 1].astype(np.int64)
+        capacity = np.zeros((len(self.grid.markets), self.spans))
+        for limit in self.grid.limits:
+            if limit.last == limit.first + 1:
+                capacity[limit.market, limit.first] = max(capacity[limit.market, limit.first], limit.lane_seconds)
+        usable = (edges[1:][None, :] > self.release[job][:, None]) & (capacity[market] > 0)
+        way, span = np.nonzero(usable)
+        deadlines = [NO_DEADLINE if (d := self.case.jobs[j].deadline) is None else d for j in self.jobs]
+        due = np.asarray(deadlines, dtype=np.int64)[job[way]]
+        split = (edges[:-1][span] < due) & (due < edges[1:][span])
+        late = np.concatenate([due <= edges[:-1][span], np.ones(int(split.sum()), dtype=bool)])
+        way, span = np.concatenate([way, way[split]]), np.concatenate([span, span[split]])
+        self.before_deadline = np.nonzero(split)[0]
+        self.due = due
+        self.span = span
+        self.job, self.market = job[way], market[way]
+        self.devices, self.steps = ways[way, 2].astype(np.int64), ways[way, 3]
+        self.whole = ways[way, 5].astype(np.int64)
+        discount = self.case.discount
+        worth_at = np.asarray([discount.at(start) for start in self.grid.edges[:-1]])
+        self.cost = ways[way, 4] * self.steps * worth_at[span] * np.where(late, LATE_FACTOR, 1.0)
+
+    def _add(self, rows: Any, columns: Any, values: Any, upper: Any) -> None:
+        self._entries.append((rows + self.row, columns, values))
+        self.upper.append(upper)
+        self.row += len(upper)
+
+    def limit_markets(self) -> None:
+        """Capacities and quotas."""
+        np = self.np
+        by_market = [np.nonzero(self.market == market)[0] for market in range(len(self.grid.markets))]
+        for limit in self.grid.limits:
+            mine = by_market[limit.market]
+            mine = mine[(self.span[mine] >= limit.first) & (self.span[mine] < limit.last)]
+            self._add(np.zeros(len(mine), dtype=np.int64), mine, self.devices[mine], [limit.lane_seconds])
+
+    def limit_work(self) -> None:
+        """No job does more than it has left."""
+        self._add(self.job, self.np.arange(len(self.job)), self.steps, self.remaining)
+
+    def limit_time(self) -> None:
+        """A job's seconds in a span fit into what follows its release; those before its deadline, before that."""
+        np, edges = self.np, self.edges
+        begins = np.maximum(self.release[:, None], edges[:-1][None, :])
+        left = np.clip(edges[1:][None, :] - begins, 0, None).astype(np.float64)
+        # A job whose work takes no more seconds than that needs no such row. Rows of the first span, whose end comes
+        # nearer, always stay: the next programme shall have the shape of this one.
+        slowest = np.full(len(self.jobs), np.inf)
+        np.minimum.at(slowest, self.job, self.steps)
+        tight = (self.remaining / slowest)[:, None] > left
+        tight[:, 0] = True
+        row_of = np.where(tight.ravel(), np.cumsum(tight.ravel()) - 1, -1)[self.job * self.spans + self.span]
+        kept = np.nonzero(row_of >= 0)[0]
+        self._add(row_of[kept], kept, np.ones(len(kept)), left[tight])
+        early = self.before_deadline
+        begins = np.maximum(edges[self.span[early]], self.release[self.job[early]])
+        room = np.clip(self.due[early] - begins, 0, None).astype(np.float64)
+        self._add(np.arange(len(early)), early, np.ones(len(early)), room)
+
+    def order_gates(self) -> None:
+        """Up to every span: the child's share of its work <= the parent's share of the way to the gate."""
+        np = self.np
+        local = {job: number for number, job in enumerate(self.jobs)}
+        order = np.argsort(self.job, kind="stable")
+        starts = np.searchsorted(self.job[order], np.arange(len(self.jobs) + 1))
+        for child, index in enumerate(self.jobs):
+            missing = missing_for_gate(self.case, index)
+            parent = local.get(self.case.jobs[index].gate_parent or 0) if missing > 0 else None
+            if parent is None:
+                continue
+            mine = order[starts[child] : starts[child + 1]]
+            theirs = order[starts[parent] : starts[parent + 1]]
+            columns = np.concatenate([mine, theirs])
+            shares = np.concatenate([self.steps[mine] / self.remaining[child], -self.steps[theirs] / missing])
+            first = int(self.span[mine].min()) if len(mine) else self.spans
+            lasts = np.arange(first, self.spans)
+            rows, which = np.nonzero(self.span[columns][None, :] <= lasts[:, None])
+            self._add(rows, columns[which], shares[which], np.zeros(len(lasts)))
+
+    def limit_whole_sessions(self) -> None:
+        """No more than whole sessions of the cap at the rate of a whole session."""
+        mine = self.np.nonzero(self.whole >= 0)[0]
+        self._add(self.whole[mine], mine, self.steps[mine], self._whole_steps)
+
+    def programme(self) -> Programme:
+        """Put the columns together."""
+        np = self.np
+        rows, columns, values = (np.concatenate(parts) for parts in zip(*self._entries, strict=True))
+        order = np.lexsort((rows, columns))
+        return Programme(
+            job=np.asarray(self.jobs, dtype=np.int64)[self.job],
+            market=self.market,
+            span=self.span,
+            devices=self.devices,
+            steps=self.steps,
+            cost=self.cost,
+            starts=np.searchsorted(columns[order], np.arange(len(self.job) + 1)),
+            rows=rows[order],
+            values=values[order].astype(np.float64),
+            upper=np.concatenate([np.asarray(part, dtype=np.float64) for part in self.upper]),
+        )
+
+
+def remaining_steps(case: Case, job: int) -> int:
+    """Return what is left once the job's live run has ended."""
+    found = case.jobs[job]
+    return max(0, found.view.remaining_steps - found.expected_steps)
+
+
+def _modes(
+    case: Case, group: int, lanes: int, jobs: Sequence[int]
+) -> Iterator[tuple[int, int, int, float, float | None, float]]:
+    """Yield (job, lanes taken, devices, steps per charged second, at most so many steps or None, worth of a step)."""
+    pool_class = case.classes[group]
+    sharing = pool_class.pool.sharing
+    fine = len(jobs) <= FINE_JOBS_MAX
+    for job in jobs:
+        offer = pool_class.offers[job]
+        if offer is None:
+            continue
+        remaining = remaining_steps(case, job)
+        best = 0.0
+        for devices in range(1, lanes + 1):
+            speed = offer.speeds[devices - 1]
+            if speed <= best:
+                continue
+            best = speed
+            ways = [(devices, sharing), (lanes, 1.0)] if devices < lanes and sharing < 1.0 else [(devices, 1.0)]
+            for taken, factor in ways:
+                for rate, most in _rates(offer, remaining, devices, factor, fine=fine):
+                    yield job, taken, devices, rate, most, offer.worth
+
+
+def _rates(
+    offer: Offer, remaining: int, devices: int, sharing: float, *, fine: bool
+) -> list[tuple[float, float | None]]:
+    """Return (steps per charged second, for at most so many steps): whole sessions first, then the rest.
+
+    A job that needs more than k whole sessions pays a further set-up for whatever it does beyond them; the line from
+    k whole sessions to the cheapest k + 1 that finish the job is never above what any plan pays.
+    """
+    speed = offer.speeds[devices - 1] * sharing
+    whole = speed * offer.terms.useful(offer.cap)
+    count = int(remaining / whole) if whole > 0 else 0
+    if count > 0 and not fine:
+        return [(whole / offer.cap, None)]
+    if count == 0:
+        return [(remaining / offer.terms.length_for(remaining / speed), None)]
+    rest = remaining - count * whole
+    if rest < 1:
+        return [(whole / offer.cap, None)]
+    more = (count + 1) * offer.terms.length_for(remaining / speed / (count + 1)) - count * offer.cap
+    return [(whole / offer.cap, count * whole), (min(rest / more, whole / offer.cap), None)]
+
+
+def hopeful(case: Case) -> list[int]:
+    """Return the jobs that some plan could start before the horizon."""
+    starts = earliest_starts(case)
+    return [job.index for job in case.jobs if starts[job.index] < case.until and remaining_steps(case, job.index) > 0]
+
+
+def earliest_starts(case: Case) -> list[int]:
+    """Return by job the first second at which any plan could start it; past the horizon for never."""
+    found = [case.until] * len(case.jobs)  # also of those that wait for each other in a circle
+    left = [job.index for job in case.jobs if job.gate_parent is None]
+    while left:
+        index = left.pop()
+        job = case.jobs[index]
+        if job.startable and job.free_at is not None:
+            found[index] = max(job.release, job.free_at)
+            if job.gate_parent is not None:
+                found[index] = max(found[index], _opens(case, index, job.gate_parent, found[job.gate_parent]))
+        left += case.children.get(index, ())
+    return found
+
+
+def missing_for_gate(case: Case, child: int) -> int:
+    """Return the steps the parent of ``child`` still has to plan for before the gate passes."""
+    job = case.jobs[child]
+    if job.gate_parent is None:
+        return 0
+    parent = case.jobs[job.gate_parent]
+    return max(0, job.gate_step - parent.view.done_step - parent.expected_steps)
+
+
+def _opens(case: Case, child: int, parent: int, start: int) -> int:
+    """Return the first second at which the parent's progress can pass the child's gate."""
+    missing = missing_for_gate(case, child)
+    if missing <= 0:
+        free_at = case.jobs[parent].free_at
+        return case.now if free_at is None else free_at
+    offers = [found for group in case.classes if (found := group.offers[parent]) is not None]
+    return min((start + offer.terms.setup + int(missing / offer.speeds[-1]) for offer in offers), default=case.until)

@@ -1,0 +1,168 @@
+"""Prices: what a second of each pool class and a step of each job are worth.
+
+They are the duals of the linear programme or, without a solver, come from filling the quotas densest work first.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scheduler.planner.model.session_yield import TOLERANCE
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.planner.lp.grid import Grid
+    from scheduler.planner.lp.solver import Solution
+    from scheduler.planner.lp.targets import Phased
+    from scheduler.planner.model.case import Case
+    from scheduler.planner.model.lanes import CandidateSession
+
+
+class Prices:
+    """What hours cost and what work could bring elsewhere.
+
+    ``table`` is the undiscounted value per second of a whole session by pool class and span, ``work`` the discounted
+    value of a step by job.
+    """
+
+    def __init__(
+        self, case: Case, grid: Grid, table: list[list[float]], work: list[float], targets: Phased | None = None
+    ) -> None:
+        self.table = table
+        self.targets = targets or {}
+        self.work = work
+        self.span_at = grid.span_at
+        self._edges = grid.edges
+        self.worth = [case.discount.at(start) for start in grid.edges[:-1]]
+        self.steps_worth = [step_worth(case, job) for job in range(len(case.jobs))]
+
+    def per_second(self, group: int, instant: int) -> float:
+        """Return the price of one second of a session of pool class ``group`` at ``instant``."""
+        return self.table[group][self.span_at(instant)]
+
+    def cost(self, group: int, start: int, end: int) -> float:
+        """Return the discounted price of a whole session of pool class ``group`` over [start, end)."""
+        total, span = 0.0, self.span_at(start)
+        while start < end:
+            until = min(end, self._edges[span + 1]) if span + 2 < len(self._edges) else end
+            total += (until - start) * self.table[group][span] * self.worth[span]
+            start, span = until, span + 1
+        return total
+
+    def admits(self, factors: Sequence[float], patience: float) -> Admitted:
+        """Return the dispatcher's rule: a session must bring its price, scaled by one factor per pool class.
+
+        What a job could make of the same steps elsewhere or later is taken off what it brings, times ``patience``.
+        """
+        return Admitted(self, factors, patience)
+
+
+class Admitted:
+    """A session pays the price of its hours; as ``Policy.admits`` wants it."""
+
+    def __init__(self, prices: Prices, factors: Sequence[float], patience: float) -> None:
+        self._span_at = prices.span_at
+        self._worth = prices.worth
+        self._work = [patience * work for work in prices.work]
+        self._steps_worth = prices.steps_worth
+        self._asked = [[factor * price for price in row] for factor, row in zip(factors, prices.table, strict=True)]
+
+    def __call__(self, group: int, instant: int, session: CandidateSession) -> bool:
+        """Tell whether ``session`` brings its price, and what its work could bring elsewhere."""
+        span = self._span_at(instant)
+        elsewhere = sum(self._work[lane.job] * lane.steps for lane in session.lanes) / self._worth[span]
+        return session.rate - elsewhere / session.length >= self._asked[group][span]
+
+    def refuses(self, group: int, instant: int, job: int, density: float) -> bool:
+        """Tell whether not even the longest session of ``job`` does; a shorter one brings less per second."""
+        span = self._span_at(instant)
+        worth = self._steps_worth[job]
+        net = density * (1.0 - self._work[job] / self._worth[span] / worth) if worth > 0 else density
+        return net < self._asked[group][span] * (1.0 - TOLERANCE)
+
+
+def dual_prices(
+    case: Case, grid: Grid, jobs: Sequence[int], solution: Solution, targets: Phased | None = None
+) -> Prices:
+    """Return the prices of a solved programme over ``jobs``, and where it would have them work."""
+    spans = range(len(grid.edges) - 1)
+    lane_second = [[0.0] * len(spans) for _ in grid.markets]
+    for limit, price in zip(grid.limits, solution.prices.tolist(), strict=False):
+        for span in range(limit.first, limit.last):
+            lane_second[limit.market][span] += price
+    worth = [case.discount.at(start) for start in grid.edges[:-1]]
+    table = [
+        [
+            min((lane_second[m][span] * grid.markets[m].devices for m in markets), default=0.0) / worth[span]
+            for span in spans
+        ]
+        for markets in _markets_of(case, grid)
+    ]
+    work = [0.0] * len(case.jobs)
+    for job, price in zip(jobs, solution.prices[len(grid.limits) :].tolist(), strict=False):
+        work[job] = price
+    return Prices(case, grid, table, work, targets)
+
+
+def scarcity_prices(case: Case, grid: Grid) -> Prices:
+    """Return, without a solver, the density of the last work that still fits when the densest goes first.
+
+    Time within the horizon is ignored but for its length: a price per pool class, zero where hours are left over.
+    """
+    free = [0.0] * len(case.classes)
+    for group, markets in enumerate(_markets_of(case, grid)):
+        free[group] = sum(_offered(grid, market) for market in markets)
+    steps = [max(0, job.view.remaining_steps - job.expected_steps) if job.startable else 0 for job in case.jobs]
+    seconds = [max(0, case.until - max(case.now, job.release)) for job in case.jobs]
+    pairs = sorted(
+        (-offer.worth * rate * group.pool.devices_per_session / lanes, job, number, rate, lanes)
+        for number, group in enumerate(case.classes)
+        for job, offer in enumerate(group.offers)
+        if offer is not None and steps[job] > 0
+        for rate, lanes in [offer.best_rate(steps[job])]
+    )
+    table = [0.0] * len(case.classes)
+    for density, job, group, rate, lanes in pairs:
+        wanted = min(steps[job] / rate, seconds[job])
+        if wanted < 1:
+            continue
+        if free[group] <= 0:
+            table[group] = max(table[group], -density)
+            continue
+        taken = min(wanted, free[group] / lanes)
+        free[group] -= taken * lanes
+        seconds[job] -= int(taken)
+        steps[job] -= round(taken * rate)
+        if free[group] <= 1:
+            free[group], table[group] = 0.0, -density
+    spans = len(grid.edges) - 1
+    return Prices(case, grid, [[price] * spans for price in table], [0.0] * len(case.jobs))
+
+
+def step_worth(case: Case, job: int) -> float:
+    """Return the value of one step of ``job``, the same on every pool; zero for a job that no pool takes."""
+    return next((offer.worth for group in case.classes if (offer := group.offers[job]) is not None), 0.0)
+
+
+def _markets_of(case: Case, grid: Grid) -> list[list[int]]:
+    return [
+        [number for number, market in enumerate(grid.markets) if market.group == group]
+        for group in range(len(case.classes))
+    ]
+
+
+def _offered(grid: Grid, market: int) -> float:
+    """Return the lane-seconds of the horizon: the least of what capacity and every quota's windows add up to."""
+    capacity = sum(
+        min(limit.lane_seconds for limit in grid.limits if limit.market == market and limit.first <= span < limit.last)
+        for span in range(len(grid.edges) - 1)
+    )
+    windows = [limit for limit in grid.limits if limit.market == market and limit.last > limit.first + 1]
+    for window in windows:
+        covered = sum(
+            min(o.lane_seconds for o in grid.limits if o.market == market and o.first <= span < o.last)
+            for span in range(window.first, window.last)
+        )
+        capacity -= max(0.0, min(capacity, covered - window.lane_seconds))
+    return capacity

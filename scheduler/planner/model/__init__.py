@@ -1,0 +1,1 @@
+"""What plans are made of: jobs, pools and what these have left, sessions and what they are worth."""

@@ -1,0 +1,322 @@
+"""Case: a snapshot made ready for planning. Jobs by place in the queue, pools by name, equal pools in one class."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from math import ceil
+from typing import TYPE_CHECKING
+
+from scheduler.core.throughput import SURENESS
+from scheduler.planner.model.pool_capacity import PoolCapacity
+from scheduler.planner.model.session_yield import TOLERANCE, Terms, allowed, fits, longest, terms
+from scheduler.planner.model.value import Discount, reference_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from scheduler.core.pool import Pool
+    from scheduler.core.snapshot import JobView, LiveRun, Snapshot
+    from scheduler.planner.model.capacity_state import CapacityState
+
+
+# Answers that a pool class keeps.
+SHAPES_MAX = 50_000
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """What one pool class means to one job.
+
+    ``speeds`` are steps per second by device count (index n - 1; zero for counts the job does not take); ``worth``
+    is the value of one step. ``least`` is the shortest session worth a launch while much work is left; ``sigma`` is the
+    relative error of speeds, ``setup_risk`` and ``saving_risk`` are the seconds beyond the expected that nine in ten
+    set-ups and checkpoints need at most.
+    """
+
+    terms: Terms
+    speeds: tuple[float, ...]
+    worth: float
+    cap: int
+    least: int
+    sigma: float = 0.0
+    setup_risk: float = 0.0
+    saving_risk: float = 0.0
+
+    @property
+    def risk(self) -> int:
+        """Seconds that a session is longer than it should have to be, so that it is not useless for a slow start."""
+        return ceil(self.setup_risk + self.saving_risk)
+
+    def session_for(self, steps: int, devices: int, sharing: float) -> int:
+        """Return the seconds of a session that trains ``steps``, at most the cap."""
+        return min(self.cap, self.terms.length_for(steps / (self.speeds[devices - 1] * sharing)))
+
+    def spare(self, steps: int, devices: int) -> int:
+        """Return the seconds beyond the expected that nine in ten sessions need at most to finish ``steps``."""
+        late = SURENESS * self.sigma * steps / self.speeds[devices - 1] + self.setup_risk
+        return ceil(late + max(self.terms.checkpoint, self.saving_risk)) if late > 0 else 0
+
+    def time_for(self, steps: int) -> int:
+        """Return the seconds of all sessions that ``steps`` take on the widest share of the devices."""
+        whole = self.terms.useful(self.cap) * self.speeds[-1]
+        if steps <= whole or whole <= 0:
+            return self.terms.length_for(steps / self.speeds[-1])
+        count, rest = divmod(steps, whole)
+        return int(count) * self.cap + (self.terms.length_for(rest / self.speeds[-1]) if rest >= 1 else 0)
+
+    def steps_in(self, length: int, devices: int, sharing: float, remaining: int) -> int:
+        """Return the whole steps a session of ``length`` seconds checkpoints, at most ``remaining``."""
+        done = int(self.terms.useful(length) * self.speeds[devices - 1] * sharing + TOLERANCE)
+        return min(done, remaining)
+
+    def density(self, steps: int) -> float:
+        """Return the value per second of the longest session ``steps`` can have on all devices."""
+        length = self.session_for(steps, len(self.speeds), 1.0)
+        return self.worth * self.speeds[-1] * self.terms.useful(length) / length
+
+    def best_rate(self, steps: int) -> tuple[float, int]:
+        """Return steps per second of a session as long as ``steps`` and the cap allow, and the devices it takes."""
+        devices = next(count for count, speed in enumerate(self.speeds, 1) if speed > 0)
+        length = self.session_for(steps, devices, 1.0)
+        return self.terms.useful(length) * self.speeds[devices - 1] / length, devices
+
+    def shortest(self, remaining: int) -> int:
+        """Return the shortest useful session: the pool's minimum, or less if the job ends in it."""
+        if self.terms.minimum * self.speeds[-1] < remaining:
+            return self.least
+        return min(self.least, self.cap, self.session_for(remaining, len(self.speeds), 1.0) + self.risk)
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A job as the dispatcher sees it; ``free_at`` is when its live run ends, None when nobody can tell."""
+
+    view: JobView
+    index: int
+    release: int
+    deadline: int | None
+    free_at: int | None
+    expected_steps: int  # what its live run is expected to checkpoint
+    gate_parent: int | None
+    gate_step: int
+    gate_shut: bool  # the parent is not open and did not reach the gate
+    startable: bool
+
+
+@dataclass(slots=True)
+class PoolClass:
+    """Pools that are the same to every job; ``offers`` is indexed by job, None where the job must not run."""
+
+    pool: Pool
+    pools: list[int]
+    offers: list[Offer | None]
+    _shapes: dict[tuple[int, int], tuple[int, float, int]] = field(default_factory=dict)
+
+    def shape(self, job: int, remaining: int) -> tuple[int, float, int]:
+        """Return, of a job with so many steps left, what its offer says of ``shortest``, ``density`` and ``time_for``.
+
+        Every walk asks the same of every job; what was answered is kept.
+        """
+        found = self._shapes.get((job, remaining))
+        if found is None:
+            offer = self.offers[job]
+            if offer is None:
+                raise ValueError(f"job {job} may not use {self.pool.name}")
+            if len(self._shapes) >= SHAPES_MAX:
+                self._shapes.clear()
+            found = offer.shortest(remaining), offer.density(remaining), offer.time_for(remaining)
+            self._shapes[job, remaining] = found
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Afterwards:
+    """What follows the horizon: the same case up to a farther one, and what a step of each job would bring there."""
+
+    snapshot: Snapshot
+    step_worth: list[float]
+
+
+@dataclass(slots=True)
+class Case:
+    """Everything one planning round needs, computed once and shared by all candidate plans."""
+
+    snapshot: Snapshot
+    jobs: list[Job]
+    capacities: list[PoolCapacity]
+    classes: list[PoolClass]
+    class_of: list[int]
+    firm_deadlines: bool = True  # False: lateness only costs value
+    children: dict[int, list[int]] = field(default_factory=dict)
+    afterwards: Afterwards | None = None  # None: what is left at the horizon is worth nothing
+
+    @property
+    def now(self) -> int:
+        """The instant the plan is made for."""
+        return self.snapshot.now
+
+    @property
+    def until(self) -> int:
+        """The end of the horizon."""
+        return self.snapshot.now + self.snapshot.horizon_seconds
+
+    @property
+    def discount(self) -> Discount:
+        """The discount of this horizon."""
+        return Discount(self.snapshot.now, self.snapshot.horizon_seconds)
+
+
+def make_case(snapshot: Snapshot, *, firm_deadlines: bool = True) -> Case:
+    """Index ``snapshot``; the order of its jobs and pools does not matter."""
+    views = sorted(snapshot.jobs, key=lambda view: (view.position, view.name))
+    pool_views = sorted(snapshot.pools, key=lambda view: view.pool.name)
+    classes, class_of = _classes(views, [view.pool for view in pool_views])
+    index = {view.name: number for number, view in enumerate(views)}
+    pool_index = {view.pool.name: number for number, view in enumerate(pool_views)}
+    runs = {name: (pool_index[view.pool.name], run) for view in pool_views for run in view.live for name in run.jobs}
+    states: dict[Hashable, CapacityState] = {}
+    case = Case(
+        snapshot=snapshot,
+        jobs=[],
+        capacities=[
+            PoolCapacity(view, snapshot.now, snapshot.now + snapshot.horizon_seconds, states) for view in pool_views
+        ],
+        classes=classes,
+        class_of=class_of,
+        firm_deadlines=firm_deadlines and any(view.deadline is not None for view in views),
+    )
+    for number, view in enumerate(views):
+        live = runs.get(view.name)
+        free_at: int | None = snapshot.now
+        expected = 0
+        if live is not None:
+            pool, run = live
+            free_at = max(run.deadline, snapshot.now + 1)
+            offer = classes[class_of[pool]].offers[number]
+            expected = _expected_steps(view, offer, run.start, run.deadline, len(run.jobs), snapshot.now)
+        elif view.running is not None:
+            free_at = None
+        parent, step, shut = _gate(view, index, views, snapshot)
+        if parent is not None:
+            case.children.setdefault(parent, []).append(number)
+        usable = any(found.offers[number] is not None for found in classes)
+        case.jobs.append(
+            Job(
+                view=view,
+                index=number,
+                release=max(snapshot.now, view.not_before or 0, view.retry_at or 0),
+                deadline=view.deadline,
+                free_at=free_at,
+                expected_steps=expected,
+                gate_parent=parent,
+                gate_step=step,
+                gate_shut=shut,
+                startable=usable and view.blocked is None and not shut,
+            )
+        )
+    return case
+
+
+def _gate(
+    view: JobView, index: dict[str, int], views: list[JobView], snapshot: Snapshot
+) -> tuple[int | None, int, bool]:
+    """Return the open parent still to be waited for, the step it must reach, and whether it never will."""
+    if view.gate is None:
+        return None, 0, False
+    number = index.get(view.gate.parent)
+    if number is None:
+        reached = snapshot.finished.get(view.gate.parent, 0.0)
+        return None, 0, reached + TOLERANCE < view.gate.fraction
+    parent = views[number]
+    step = ceil(view.gate.fraction * parent.target_step - TOLERANCE)
+    return (number, step, False) if parent.done_step < step else (None, 0, False)
+
+
+def _expected_steps(view: JobView, offer: Offer | None, start: int, deadline: int, lanes: int, now: int) -> int:
+    """Return what the rest of a live run will checkpoint; work since its last checkpoint is not counted."""
+    if offer is None:
+        return 0
+    devices = max(1, min(view.needs.devices_max, len(offer.speeds) // lanes, len(offer.speeds)))
+    devices = max(devices, min(view.needs.devices_min, len(offer.speeds)))
+    setup_left = max(0, start + offer.terms.setup - now)
+    length = deadline - now - setup_left + offer.terms.setup
+    return offer.steps_in(max(0, length), devices, 1.0, view.remaining_steps)
+
+
+def expected_of_live_runs(snapshot: Snapshot) -> dict[str, tuple[LiveRun, int]]:
+    """Return, for each open job that sits in a live run, the run and the steps the rest of it will checkpoint."""
+    jobs = {view.name: view for view in snapshot.jobs}
+    return {
+        name: (
+            run,
+            _expected_steps(
+                jobs[name], _offer(jobs[name], seen.pool), run.start, run.deadline, len(run.jobs), snapshot.now
+            ),
+        )
+        for seen in snapshot.pools
+        for run in seen.live
+        for name in run.jobs
+        if name in jobs
+    }
+
+
+def _offer(view: JobView, pool: Pool) -> Offer | None:
+    if not allowed(view, pool) or not fits(view, pool) or view.remaining_steps <= 0:
+        return None
+    found = terms(view, pool)
+    least = found.length_for(found.minimum)
+    setup_risk = SURENESS * view.setup_sigma.get(pool.name, 0.0) * found.setup
+    saving_risk = SURENESS * view.checkpoint_sigma.get(pool.name, 0.0) * found.checkpoint
+    if setup_risk + saving_risk > 0:
+        # But the longest session there is, is always tried: nothing could be learned on the pool again.
+        least = max(least, min(least + ceil(setup_risk + saving_risk), longest(pool)))
+    needs = view.needs
+    speeds = tuple(
+        view.speed(pool.name, min(devices, needs.devices_max)) if devices >= needs.devices_min else 0.0
+        for devices in range(1, pool.devices_per_session + 1)
+    )
+    return Offer(
+        terms=found,
+        speeds=speeds,
+        worth=view.importance / reference_rate(view) / 3_600,
+        cap=pool.session_cap_seconds,
+        least=least,
+        sigma=view.rates[pool.name].sigma,
+        setup_risk=setup_risk,
+        saving_risk=saving_risk,
+    )
+
+
+def _classes(views: list[JobView], pools: list[Pool]) -> tuple[list[PoolClass], list[int]]:
+    """Put pools into one class when they have the same rules and every job sees them alike."""
+    groups: dict[tuple[object, ...], list[int]] = {}
+    for number, pool in enumerate(pools):
+        key: tuple[object, ...] = (
+            pool.devices_per_session,
+            pool.session_cap_seconds,
+            pool.session_seconds_min,
+            pool.vram_gib,
+            tuple(sorted(pool.dtypes)),
+            pool.stop_margin_seconds,
+            pool.mtbf_seconds,
+            pool.sharing,
+            *(_terms_on(view, pool.name) for view in views),
+        )
+        groups.setdefault(key, []).append(number)
+    classes = [
+        PoolClass(pools[members[0]], members, [_offer(view, pools[members[0]]) for view in views])
+        for members in groups.values()
+    ]
+    class_of = [0] * len(pools)
+    for number, members in enumerate(groups.values()):
+        for member in members:
+            class_of[member] = number
+    return classes, class_of
+
+
+def _terms_on(view: JobView, pool: str) -> tuple[float, ...] | None:
+    rate = view.rates.get(pool)
+    if rate is None or (view.allowed_pools and pool not in view.allowed_pools):
+        return None
+    spreads = view.setup_sigma.get(pool, 0.0), view.checkpoint_sigma.get(pool, 0.0)
+    return rate.steps_per_second, view.setup_seconds[pool], view.checkpoint_seconds[pool], *spreads

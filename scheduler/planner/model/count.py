@@ -1,0 +1,108 @@
+"""Count: one calendar quota of a pool while a plan grows; its windows are cut once and counted down."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import TYPE_CHECKING
+
+from scheduler.core.ledger import cost_within, seconds_within
+from scheduler.core.quota import MoneyQuota, declared_limit, limit_at
+
+if TYPE_CHECKING:
+    from scheduler.core.quota import CalendarQuota
+    from scheduler.core.snapshot import PoolView
+    from scheduler.core.window import Window
+
+NEVER = 1 << 62
+
+
+class Count:
+    """One calendar quota: its windows, and the seconds or micro-dollars still free in each."""
+
+    __slots__ = ("_free", "_money", "_price", "_starts", "_windows", "name")
+
+    def __init__(self, quota: CalendarQuota | MoneyQuota, view: PoolView, start: int, until: int) -> None:
+        self.name = quota.name
+        self._money = isinstance(quota, MoneyQuota)
+        self._price = view.pool.price_microdollars_per_hour
+        self._windows = list(quota.calendar.windows(start, until))
+        self._starts = [window.start for window in self._windows]
+        used = cost_within if self._money else seconds_within
+        charged_until = max((charge.end for charge in view.charges), default=start)
+        self._free = [
+            lowest_limit(quota, view, window, start)
+            - (used(view.charges, window) if window.start < charged_until else 0)
+            for window in self._windows
+        ]
+
+    def copy(self) -> Count:
+        """Return a copy whose counts change on their own."""
+        twin = object.__new__(Count)
+        twin.name, twin._money, twin._price = self.name, self._money, self._price
+        twin._windows, twin._starts = self._windows, self._starts
+        twin._free = self._free.copy()
+        return twin
+
+    def longest(self, start: int, cap: int) -> int:
+        """Return the longest session from ``start``, at most ``cap``."""
+        if self._money and self._price <= 0:
+            return cap
+        index = bisect_right(self._starts, start) - 1
+        end = start + cap
+        while index < len(self._windows):
+            window = self._windows[index]
+            begins = max(window.start, start)
+            if begins >= end:
+                break
+            free = self._seconds(index)
+            if free < min(window.end, end) - begins:
+                return begins + free - start
+            index += 1
+        return cap
+
+    def left_alone(self, start: int) -> int:
+        """Return what is free in the window at ``start`` if all of it can be used before the window ends."""
+        index = bisect_right(self._starts, start) - 1
+        free = self._seconds(index)
+        return free if start + free <= self._windows[index].end else NEVER
+
+    def take(self, start: int, end: int) -> None:
+        """Count a session against every window it touches."""
+        index = bisect_right(self._starts, start) - 1
+        while index < len(self._windows) and self._windows[index].start < end:
+            seconds = self._windows[index].overlap(start, end)
+            self._free[index] -= -(-seconds * self._price // 3_600) if self._money else seconds
+            index += 1
+
+    def free_in(self, start: int) -> int:
+        """Return the seconds free in the window that begins at ``start``, or that holds it."""
+        return self._seconds(bisect_right(self._starts, max(start, self._starts[0])) - 1)
+
+    def unspent_from(self, instant: int) -> int:
+        """Return the first instant from ``instant`` on in whose window something is free."""
+        index = bisect_right(self._starts, instant) - 1
+        while index < len(self._windows) and self._seconds(index) == 0:
+            index += 1
+            instant = self._starts[index] if index < len(self._starts) else NEVER
+        return instant
+
+    def next_start(self, after: int) -> int:
+        """Return when the next window begins."""
+        index = bisect_right(self._starts, after)
+        return self._starts[index] if index < len(self._starts) else NEVER
+
+    def _seconds(self, index: int) -> int:
+        free = max(0, self._free[index])
+        if self._money:
+            return free * 3_600 // self._price if self._price > 0 else NEVER
+        return free
+
+
+def lowest_limit(quota: CalendarQuota | MoneyQuota, view: PoolView, window: Window, start: int) -> int:
+    """Return the lowest limit any instant of ``window`` from ``start`` on is known to have."""
+    if not view.observed:
+        return declared_limit(quota)
+    instants = {max(window.start, start)}
+    for seen in view.observed:
+        instants.update(edge for edge in (seen.start, seen.end) if edge in window and edge > start)
+    return min(limit_at(quota, instant, view.observed) for instant in instants)

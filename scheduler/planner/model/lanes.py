@@ -1,0 +1,147 @@
+"""Lanes: who shares a session, on how many devices, and for how long."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scheduler.planner.model.session_yield import TOLERANCE
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from scheduler.planner.model.case import Offer, PoolClass
+
+# Partners are sought among this many of the densest waiting jobs.
+PARTNERS_LOOKED_AT = 16
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateLane:
+    """One job's part of a session that is being composed."""
+
+    job: int
+    devices: int
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class CandidateSession:
+    """A session that could start: ``rate`` is its undiscounted value per second of length."""
+
+    length: int
+    lanes: tuple[CandidateLane, ...]
+    rate: float
+
+
+def compose(
+    group: PoolClass, room: int, job: int, waiting: Iterable[int], remaining: Sequence[int]
+) -> CandidateSession | None:
+    """Return the best session of at most ``room`` seconds led by ``job``, or None when none is worth a launch.
+
+    ``waiting`` are the jobs that could take the other devices, densest first.
+    """
+    offer = group.offers[job]
+    if offer is None or room < offer.shortest(remaining[job]):
+        return None
+    devices_max = len(offer.speeds)
+    if devices_max == 1:
+        return _cut(group, room, [(job, 1)], remaining)
+    others = _candidates(group, job, waiting)
+    best: CandidateSession | None = None
+    widest = max(1, _widest(offer))
+    for devices in range(1, widest + 1):
+        if offer.speeds[devices - 1] <= 0:
+            continue
+        for found in _with_partners(group, room, (job, devices), others, remaining):
+            if best is None or found.rate > best.rate * (1 + TOLERANCE):
+                best = found
+    return best
+
+
+def _widest(offer: Offer) -> int:
+    """Return the device count beyond which the job gains nothing."""
+    top = offer.speeds[-1]
+    return next(count for count, speed in enumerate(offer.speeds, 1) if speed >= top)
+
+
+def _candidates(group: PoolClass, job: int, waiting: Iterable[int]) -> list[int]:
+    found: list[int] = []
+    for other in waiting:
+        if other != job and group.offers[other] is not None:
+            found.append(other)
+            if len(found) == PARTNERS_LOOKED_AT:
+                break
+    return found
+
+
+def _with_partners(
+    group: PoolClass, room: int, lead: tuple[int, int], others: list[int], remaining: Sequence[int]
+) -> Iterable[CandidateSession]:
+    """Yield the lead alone, then with the partners that bring most in the lead's own time."""
+    alone = _cut(group, room, [lead], remaining)
+    if alone is None:
+        return
+    yield alone
+    sharing = group.pool.sharing
+    free = group.pool.devices_per_session - lead[1]
+    ranked: list[tuple[float, int, int]] = []
+    for rank, other in enumerate(others):
+        offer = group.offers[other]
+        devices = _narrowest(offer) if offer is not None else 0
+        if offer is None or devices > free:
+            continue
+        gain = offer.worth * offer.steps_in(alone.length, devices, sharing, remaining[other])
+        ranked.append((-gain / devices, rank, devices))
+    ranked.sort()
+    taken = [lead]
+    for _, rank, devices in ranked:
+        if devices <= free:
+            taken.append((others[rank], devices))
+            free -= devices
+    if len(taken) == 1:
+        return
+    may_refill = len(others) >= len(taken)
+    lengths = sorted({_need(group, share, remaining[share[0]], room) for share in taken}, reverse=True)
+    for length in lengths if may_refill else lengths[:1]:
+        shared = _cut(group, length, taken, remaining)
+        if shared is not None:
+            yield shared
+
+
+def _narrowest(offer: Offer) -> int:
+    return next(count for count, speed in enumerate(offer.speeds, 1) if speed > 0)
+
+
+def _need(group: PoolClass, share: tuple[int, int], remaining: int, room: int) -> int:
+    offer = group.offers[share[0]]
+    return min(room, offer.session_for(remaining, share[1], group.pool.sharing)) if offer is not None else 0
+
+
+def _cut(
+    group: PoolClass, room: int, shares: list[tuple[int, int]], remaining: Sequence[int]
+) -> CandidateSession | None:
+    """Return the session of ``lanes`` that ends when the last of them is done or the room is; None if useless."""
+    sharing = group.pool.sharing if len(shares) > 1 else 1.0
+    length = 0
+    for job, devices in shares:
+        offer = group.offers[job]
+        if offer is not None:
+            length = max(length, offer.session_for(remaining[job], devices, sharing))
+    length = min(length, room)
+    lanes: list[CandidateLane] = []
+    total = 0.0
+    for job, devices in shares:
+        offer = group.offers[job]
+        if offer is None:
+            continue
+        steps = offer.steps_in(length, devices, sharing, remaining[job])
+        worthwhile = offer.terms.minimum * offer.speeds[devices - 1] * sharing - TOLERANCE
+        too_short = offer.risk > 0 and length < offer.least
+        if steps < remaining[job] and (steps < worthwhile - 1 or steps < 1 or too_short):
+            if not lanes:
+                return None
+            continue
+        lanes.append(CandidateLane(job, devices, steps))
+        total += offer.worth * steps
+    return CandidateSession(length, tuple(lanes), total / length)

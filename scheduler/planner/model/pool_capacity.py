@@ -1,0 +1,88 @@
+"""Pool capacity: what one pool has left while a plan grows; every planned session brings it to its next state."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scheduler.planner.model.capacity_state import CapacityState, first_state
+from scheduler.planner.model.count import NEVER, Count
+
+if TYPE_CHECKING:
+    from collections.abc import Hashable
+
+    from scheduler.core.admission import Room
+    from scheduler.core.snapshot import PoolView
+
+__all__ = ["NEVER", "PoolCapacity"]
+
+
+class PoolCapacity:
+    """The room of one pool from ``start`` on; with ``shared``, pools that are alike have their states in common."""
+
+    __slots__ = ("_state", "pool", "view")
+
+    def __init__(
+        self, view: PoolView, start: int, until: int, shared: dict[Hashable, CapacityState] | None = None
+    ) -> None:
+        self.view, self.pool = view, view.pool
+        states = {} if shared is None else shared
+        alike = _what_counts(view, start)
+        self._state = states[alike].share() if alike in states else first_state(view, start, until)
+        states[alike] = self._state
+
+    def copy(self) -> PoolCapacity:
+        """Return a copy that takes sessions without touching this one."""
+        twin = object.__new__(PoolCapacity)
+        twin.view, twin.pool, twin._state = self.view, self.pool, self._state.opened()
+        return twin
+
+    @property
+    def counts(self) -> list[Count]:
+        """What calendar quotas have left."""
+        return self._state.planned.counts
+
+    def room(self, start: int) -> Room:
+        """Return the longest session that may be planned from ``start``, the pool's overrun already set aside."""
+        return self._state.room(start)
+
+    def until_booked(self, start: int) -> int:
+        """Return how long a session from ``start`` leaves all booked ones their place."""
+        return self._state.until_booked(start)
+
+    def next_change(self, after: int) -> int:
+        """Return the first instant after ``after`` at which there may be more room."""
+        return self._state.next_change(after)
+
+    def book(self, start: int, end: int) -> None:
+        """Write down a session yet to come, which later ones must leave its place and its quota."""
+        self._state = self._state.after(start, end + self.pool.overrun_seconds, ahead=True)
+
+    def take(self, start: int, end: int) -> None:
+        """Write a session down; it holds the pool's overrun as well."""
+        self._state = self._state.after(start, end + self.pool.overrun_seconds, ahead=False)
+
+    def even(self, start: int, seconds: int, least: int) -> int:
+        """Return ``seconds``, or half of what its window has left when the rest would be too short to use."""
+        overrun = self.pool.overrun_seconds
+        left = min((count.left_alone(start) for count in self.counts), default=NEVER)
+        if left == NEVER or not 0 < left - seconds - overrun < least + overrun:
+            return seconds
+        half = -(-left // 2) - overrun
+        return half if least <= half < seconds else seconds
+
+
+def _what_counts(view: PoolView, start: int) -> Hashable:
+    """Return all that a pool's states stand on."""
+    pool = view.pool
+    return (
+        pool.quotas,
+        pool.hours,
+        pool.sessions_max,
+        pool.session_cap_seconds,
+        pool.overrun_seconds,
+        pool.price_microdollars_per_hour,
+        view.charges,
+        tuple(run.held_until for run in view.live if run.held_until > start),
+        view.observed,
+        view.closed_until,
+    )

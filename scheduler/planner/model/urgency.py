@@ -1,0 +1,99 @@
+"""Urgency: what an hour of a job is worth because it brings a finished model nearer.
+
+An hour is worth the job's weight over its hours left (Smith's index), so that work that is nearly done is finished
+before more is begun, and no remainder is too small to be worth a session. A job that others wait for at a gate counts
+for the best of what comes behind the gate as well. Urgencies are scaled such that all the work left is worth together
+what its weights alone would make it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import ceil
+from typing import TYPE_CHECKING
+
+from scheduler.planner.model.value import reference_rate
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from scheduler.core.snapshot import JobView, Snapshot
+
+
+def with_urgency(snapshot: Snapshot) -> Snapshot:
+    """Return ``snapshot`` with the urgency of every job."""
+    found = urgencies(snapshot)
+    return replace(snapshot, jobs=tuple(replace(job, urgency=found[job.name]) for job in snapshot.jobs))
+
+
+def urgencies(snapshot: Snapshot) -> dict[str, float]:
+    """Return the urgency of every job by name; 1.0 is an ordinary hour's."""
+    open_jobs = {job.name: job for job in snapshot.jobs if job.remaining_steps > 0 and job.weight > 0}
+    waiting: dict[str, list[JobView]] = {}
+    for job in open_jobs.values():
+        parent = open_jobs.get(job.gate.parent) if job.gate is not None else None
+        if parent is not None and _steps_to_gate(parent, job) > 0:
+            waiting.setdefault(parent.name, []).append(job)
+    chains: dict[str, tuple[float, float]] = {}
+    children = {parent: [child.name for child in found] for parent, found in waiting.items()}
+    for name in children_first(open_jobs, children):
+        chains[name] = _chain(open_jobs[name], waiting, chains)
+    weights = sum(job.weight for job in open_jobs.values())
+    mean_hours = sum(job.weight * _hours(job, job.remaining_steps) for job in open_jobs.values()) / max(weights, 1e-9)
+    return {
+        job.name: chains[job.name][0] / chains[job.name][1] * mean_hours / job.weight if job.name in chains else 1.0
+        for job in snapshot.jobs
+    }
+
+
+def _chain(
+    job: JobView, waiting: dict[str, list[JobView]], chains: dict[str, tuple[float, float]]
+) -> tuple[float, float]:
+    """Return (weight, hours) of the job alone, or of its way to a gate and what is behind it, if that is denser.
+
+    ``chains`` has its children's; one that waits for itself in a circle counts alone.
+    """
+    best = (job.weight, _hours(job, job.remaining_steps))
+    children = [
+        (
+            chains.get(child.name, (child.weight, _hours(child, child.remaining_steps))),
+            _steps_to_gate(job, child),
+            child.name,
+        )
+        for child in waiting.get(job.name, ())
+    ]
+    weight, hours, to_gate = 0.0, 0.0, 0
+    for (more, longer), steps, _ in sorted(children, key=lambda found: (-found[0][0] / found[0][1], found[2])):
+        weight, hours, to_gate = weight + more, hours + longer, max(to_gate, steps)
+        whole = hours + _hours(job, to_gate)
+        if weight / whole > best[0] / best[1]:
+            best = (weight, whole)
+    return best
+
+
+def children_first(names: Iterable[str], children: Mapping[str, Sequence[str]]) -> list[str]:
+    """Return all names, each after its children, however long their chains; circles are cut where they are met."""
+    found: dict[str, None] = {}
+    met: set[str] = set()
+    for root in names:
+        left = [root]
+        while left:
+            name = left[-1]
+            if name not in met:
+                met.add(name)
+                left += [child for child in reversed(children.get(name, ())) if child not in met]
+                continue
+            left.pop()
+            found.setdefault(name)
+    return list(found)
+
+
+def _hours(job: JobView, steps: int) -> float:
+    """Return the hours of ``steps`` on the reference device."""
+    return max(1, steps) / reference_rate(job) / 3_600
+
+
+def _steps_to_gate(parent: JobView, child: JobView) -> int:
+    if child.gate is None:
+        return 0
+    return ceil(child.gate.fraction * parent.target_step) - parent.done_step

@@ -1,0 +1,88 @@
+"""Value: what planned work is worth. V = sum of weight * urgency * speed * g(day) * late over all useful hours.
+
+Speed is relative to the job's reference device. g falls from 1 today to one half at the horizon in steps of UTC
+days; work after a job's deadline counts 0.3; work after the horizon counts nothing.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from scheduler.core.window import DAY
+from scheduler.planner.model.session_yield import terms
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from scheduler.core.plan import Placement
+    from scheduler.core.pool import Pool
+    from scheduler.core.snapshot import JobView, Snapshot
+
+LATE_FACTOR = 0.3
+HORIZON_FACTOR = 0.5
+
+
+class Discount:
+    """g(t): a step function of the UTC day."""
+
+    def __init__(self, now: int, horizon_seconds: int) -> None:
+        self._first_day = now // DAY
+        self.until = now + horizon_seconds
+        self._days = max(1.0, horizon_seconds / DAY)
+
+    def at(self, instant: int) -> float:
+        """Return the worth of an hour worked at ``instant``."""
+        if instant >= self.until:
+            return 0.0
+        passed = min(1.0, (instant // DAY - self._first_day) / self._days)
+        return 1.0 - (1.0 - HORIZON_FACTOR) * passed
+
+    def mean(self, start: float, end: float, deadline: int | None = None) -> float:
+        """Return the mean of g, lateness included, over [start, end)."""
+        if end <= start:
+            return 0.0
+        if int(start) // DAY == int(end) // DAY and end <= self.until and (deadline is None or end <= deadline):
+            return self.at(int(start))
+        inner = [float(day * DAY) for day in range(int(start) // DAY + 1, int(end) // DAY + 1)]
+        inner += [float(edge) for edge in (deadline, self.until) if edge is not None]
+        edges = sorted({start, end, *(edge for edge in inner if start < edge < end)})
+        total = 0.0
+        for left, right in pairwise(edges):
+            late = LATE_FACTOR if deadline is not None and left >= deadline else 1.0
+            total += (right - left) * late * self.at(int(left))
+        return total / (end - start)
+
+
+def reference_rate(job: JobView) -> float:
+    """Return the steps per second that count as one; where nobody said, the fastest pool's."""
+    if job.reference_rate > 0:
+        return job.reference_rate
+    return max((rate.steps_per_second for rate in job.rates.values()), default=0.0) or 1.0
+
+
+def value(snapshot: Snapshot, placements: Iterable[Placement]) -> float:
+    """Return V of ``placements`` in weighted, discounted useful hours of the reference device."""
+    jobs = {job.name: job for job in snapshot.jobs}
+    pools = {view.pool.name: view.pool for view in snapshot.pools}
+    discount = Discount(snapshot.now, snapshot.horizon_seconds)
+    return sum(
+        lane_value(
+            jobs[planned_lane.job], pools[placement.pool], placement, planned_lane.devices, planned_lane.steps, discount
+        )
+        for placement in placements
+        for planned_lane in placement.lanes
+    )
+
+
+def lane_value(job: JobView, pool: Pool, placement: Placement, devices: int, steps: int, discount: Discount) -> float:
+    """Return the value of one lane: its steps spread evenly from the end of set-up to where its session could end.
+
+    The last checkpoint and the margin belong to the stretch, so that work is nowhere ahead of the bound's.
+    """
+    speed = job.speed(pool.name, devices) * (pool.sharing if len(placement.lanes) > 1 else 1.0)
+    found = terms(job, pool)
+    begin = placement.start + found.setup
+    end = placement.start + found.length_for(steps / speed)
+    hours = steps / reference_rate(job) / 3_600
+    return job.importance * hours * discount.mean(begin, max(end, begin + 1), job.deadline)

@@ -1,0 +1,281 @@
+"""Planner: the one entry of the daemon. Each layer works without those above it, and nothing unverified gets out.
+
+dispatch -> deadlines -> prices by linear programme -> local search -> incumbent kept unless clearly beaten -> verify
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from scheduler.core.plan import Plan
+from scheduler.core.window import WEEK
+from scheduler.planner.dispatch.dispatcher import fill
+from scheduler.planner.dispatch.incumbent import pinned_sessions
+from scheduler.planner.dispatch.tie_break import in_queue_order
+from scheduler.planner.dispatch.waiting import deferrals
+from scheduler.planner.lp.grid import make_grid
+from scheduler.planner.lp.job_matrix import kind_of
+from scheduler.planner.lp.prices import Prices, dual_prices, scarcity_prices
+from scheduler.planner.lp.scale import Solved, below_the_core, bound_of, divide
+from scheduler.planner.lp.solver import Solver, SolverFailed
+from scheduler.planner.lp.targets import targets
+from scheduler.planner.model.case import Afterwards, Case, make_case
+from scheduler.planner.model.policy import Schedule
+from scheduler.planner.model.value import value
+from scheduler.planner.search.conserve import conserve
+from scheduler.planner.search.deadlines import committed
+from scheduler.planner.search.policies import Candidate, attempt, first_candidates, improve, steps_for
+from scheduler.planner.search.score import choose, score
+from scheduler.planner.verify import verify
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from scheduler.core.plan import Deferral, Placement
+    from scheduler.core.snapshot import Snapshot
+    from scheduler.planner.lp.grid import Grid
+    from scheduler.planner.lp.scale import Parts
+    from scheduler.planner.lp.solver import LinearSolver, Solution
+
+# A new plan must be worth this much more than the one in force, or meet more deadlines.
+EPSILON = 0.01
+# By luck alone one search finds so much more than another; no plan is changed for that.
+SEARCHED_EPSILON = 0.02
+# How far beyond the horizon the daemon looks for what work would bring there.
+FORESIGHT_SECONDS = 3 * WEEK
+# Beyond this many jobs pools and jobs are planned in parts.
+WHOLE_JOBS_MAX = 1_500
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What a caller may turn off: benchmarks, tests, and an installation without a solver."""
+
+    firm_deadlines: bool = True
+    linear: bool = True
+    search_steps: int | None = None  # None: by the size of the case
+    time_limit_seconds: float = 120.0  # of a solver that hangs; what it may do is bounded by its steps
+    # Work left at the horizon keeps what it would bring in so much time after it; zero: it is worth nothing.
+    foresight_seconds: int = 0
+    solver: Callable[[float], LinearSolver] = Solver  # makes one from its time limit
+
+
+ALL_LAYERS = Options()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What all layers together found for one case."""
+
+    candidate: Candidate
+    prices: Prices
+    bound: float | None
+    made_by: str
+    solved: tuple[Grid, Solution] | None
+
+
+class Planner:
+    """Plans again and again: remembers the solver's last basis, nothing else."""
+
+    def __init__(self, options: Options = ALL_LAYERS) -> None:
+        self._options = options
+        self._solver: LinearSolver | None = None
+        self._far_solver: LinearSolver | None = None
+
+    def plan(self, snapshot: Snapshot, incumbent: Plan | None = None) -> Plan:
+        """Return the plan from ``snapshot.now`` to the horizon; see :func:`plan_week`."""
+        if len(snapshot.jobs) > WHOLE_JOBS_MAX:
+            return self._plan_in_parts(snapshot, incumbent)
+        case = make_case(snapshot, firm_deadlines=self._options.firm_deadlines)
+        warnings: list[str] = []
+        found = self.choose(case, incumbent, warnings)
+        plan = _as_plan(case, found.candidate, found.bound, found.made_by, found.prices)
+        plan = replace(plan, warnings=tuple(warnings))
+        violations = verify(snapshot, plan)
+        return _fall_back(case, plan, found.candidate.schedule.gate_passes, violations) if violations else plan
+
+    def choose(self, case: Case, incumbent: Plan | None, warnings: list[str]) -> Choice:
+        """Return the best schedule that all layers together find."""
+        prices, bound, solved = self._prices(case, warnings)
+        if solved is not None and self._options.foresight_seconds > 0:
+            prices = self._look_ahead(case, prices, warnings)
+        candidates = first_candidates(case, prices, committed(case))
+        best = candidates[choose([found.score for found in candidates])]
+        steps = steps_for(case) if self._options.search_steps is None else self._options.search_steps
+        found = improve(case, best, prices, steps)
+        # What work is worth after the horizon is told by prices, at which many jobs are alike: a walk that follows them
+        # alone may let the densest work wait, so the horizon's own value must not fall.
+        if _within(case, found) >= _within(case, best):
+            best = found
+        kept = self._keep(case, incumbent, best, prices, SEARCHED_EPSILON if steps > 0 else EPSILON)
+        made_by = "incumbent" if kept else "prices" if bound is not None else "dispatch"
+        chosen = kept or best
+        schedule = conserve(case, chosen.schedule, chosen.policy)
+        if schedule is not chosen.schedule:
+            chosen = replace(chosen, schedule=schedule, score=score(case, schedule))
+        return Choice(chosen, prices, bound, made_by, solved)
+
+    def _prices(self, case: Case, warnings: list[str]) -> tuple[Prices, float | None, tuple[Grid, Solution] | None]:
+        """Return the prices and the bound; without a solver rough prices, no bound, and a warning that says why."""
+        from scheduler.planner.lp.linear import build, hopeful
+
+        grid = make_grid(case)
+        if self._options.linear:
+            try:
+                jobs = hopeful(case)
+                if not jobs:
+                    return scarcity_prices(case, grid), 0.0, None
+                if self._solver is None:
+                    self._solver = self._options.solver(self._options.time_limit_seconds)
+                programme = build(case, grid, jobs)
+                solution = self._solver.solve(programme)
+                prices = dual_prices(case, grid, jobs, solution, targets(case, grid, programme, solution))
+                return prices, solution.bound, (grid, solution)
+            except (SolverFailed, ImportError) as error:
+                why = error if isinstance(error, SolverFailed) else f"no linear plan: {error}"
+                warnings.append(f"{why}; planned with rough prices and without a bound")
+        return scarcity_prices(case, grid), None, None
+
+    def _look_ahead(self, case: Case, prices: Prices, warnings: list[str]) -> Prices:
+        """Let ``case`` know what work is worth after the horizon; return the prices that follow from it."""
+        from scheduler.planner.lp.linear import build, hopeful
+
+        horizon = case.snapshot.horizon_seconds + self._options.foresight_seconds
+        far = make_case(replace(case.snapshot, horizon_seconds=horizon), firm_deadlines=case.firm_deadlines)
+        grid = make_grid(far, detail_until=case.until)
+        jobs = hopeful(far)
+        try:
+            if self._far_solver is None:
+                self._far_solver = self._options.solver(self._options.time_limit_seconds)
+            programme = build(far, grid, jobs)
+            solution = self._far_solver.solve(programme)
+        except SolverFailed as error:
+            warnings.append(f"{error}; planned as if work left at the horizon were worth nothing")
+            return prices
+        found = dual_prices(far, grid, jobs, solution, targets(case, grid, programme, solution))
+        case.afterwards = Afterwards(far.snapshot, found.work)
+        return found
+
+    def _plan_in_parts(self, snapshot: Snapshot, incumbent: Plan | None) -> Plan:
+        """Plan each group of pools with its core of jobs, and join."""
+        parts = divide(snapshot)
+        options = replace(self._options, foresight_seconds=0)  # so many jobs outlast any horizon
+        found = [_plan_part(options, parts, part, incumbent) for part in parts.snapshots]
+        placements = [placement for one in found for placement in one.placements]
+        waiting = [deferral for one in found for deferral in one.deferrals]
+        warnings = [warning for one in found for warning in one.warnings]
+        solved = [one.solved for one in found if one.solved is not None]
+        placements.sort(key=lambda placed: (placed.start, placed.pool, placed.lanes[0].job))
+        plan = Plan(
+            made_at=snapshot.now,
+            placements=tuple(placements),
+            deferrals=(*waiting, *below_the_core(snapshot, parts)),
+            value=sum(one.value for one in found),
+            bound=bound_of(snapshot, parts, solved) if len(solved) == len(parts.snapshots) else None,
+            made_by="parts",
+            warnings=tuple(sorted(set(warnings))),
+        )
+        violations = verify(snapshot, plan)
+        if not violations:
+            return plan
+        return _fall_back(make_case(snapshot), plan, {}, violations)
+
+    def _keep(
+        self, case: Case, incumbent: Plan | None, best: Candidate, prices: Prices | None, epsilon: float
+    ) -> Candidate | None:
+        """Return the incumbent carried on, unless the new plan is clearly better, by ``epsilon``."""
+        if incumbent is None or not incumbent.placements:
+            return None
+        policy = replace(best.policy, pinned=pinned_sessions(case, incumbent))
+        kept = attempt(case, policy, best.bids, prices)
+        better = best.score.on_time > kept.score.on_time or best.score.value > kept.score.value * (1 + epsilon)
+        # What a step would bring elsewhere counts today as well: by that alone a dear job waits as gladly as not.
+        dearer = best.score.value >= kept.score.value and _within(case, best) > _within(case, kept) * (1 + epsilon)
+        return None if better or dearer else kept
+
+
+@dataclass(frozen=True, slots=True)
+class PartPlan:
+    """What one group adds to the whole plan."""
+
+    placements: tuple[Placement, ...]
+    deferrals: tuple[Deferral, ...]
+    warnings: tuple[str, ...]
+    value: float
+    solved: Solved | None
+
+
+def _plan_part(options: Options, parts: Parts, part: Snapshot, incumbent: Plan | None) -> PartPlan:
+    case = make_case(part, firm_deadlines=options.firm_deadlines)
+    warnings: list[str] = []
+    found = Planner(options).choose(case, incumbent, warnings)
+    schedule = found.candidate.schedule
+    solved = None
+    if found.solved is not None:
+        grid, solution = found.solved
+        kinds = [parts.kinds[kind_of(case.capacities[market.pools[0]].pool)] for market in grid.markets]
+        solved = Solved(grid, kinds, solution.prices[: len(grid.limits)].copy())
+    waiting = deferrals(case, schedule.placements, schedule.gate_passes, found.prices)
+    return PartPlan(schedule.placements, waiting, tuple(warnings), found.candidate.score.value, solved)
+
+
+def plan_week(snapshot: Snapshot, incumbent: Plan | None = None) -> Plan:
+    """Return the plan from ``snapshot.now`` to the horizon.
+
+    ``incumbent`` is the plan in force, which is carried on where nothing clearly better is found. A plan that the
+    verifier refuses never leaves: the plain dispatcher's takes its place, or what of it the verifier accepts, and a
+    warning says so. Without a solver the plan has no bound and a warning.
+    """
+    return Planner().plan(snapshot, incumbent)
+
+
+def _as_plan(case: Case, candidate: Candidate, bound: float | None, made_by: str, prices: Prices | None = None) -> Plan:
+    placements = in_queue_order(case, candidate.schedule.placements)
+    return Plan(
+        made_at=case.now,
+        placements=placements,
+        deferrals=deferrals(case, placements, candidate.schedule.gate_passes, prices),
+        value=value(case.snapshot, placements),
+        bound=bound,
+        made_by=made_by,
+    )
+
+
+def _within(case: Case, candidate: Candidate) -> float:
+    """Return what a candidate is worth within the horizon."""
+    return value(case.snapshot, candidate.schedule.placements)
+
+
+def _fall_back(case: Case, refused: Plan, passes: Mapping[int, int], violations: list[str]) -> Plan:
+    """Return what the verifier accepts of a refused plan, and what the dispatcher adds to it if that is accepted."""
+    warning = f"the verifier refused the plan made by {refused.made_by}: {violations[0]}"
+    kept = _accepted(case.snapshot, replace(refused, placements=()), refused.placements).placements
+    still = {planned_lane.job for placed in kept for planned_lane in placed.lanes}
+    left = {child: at for child, at in passes.items() if case.jobs[child].view.name in still}
+    schedule = fill(case, Schedule(kept, left))
+    if verify(case.snapshot, replace(refused, placements=schedule.placements)):
+        schedule = Schedule(kept, left)
+    return Plan(
+        made_at=case.now,
+        placements=schedule.placements,
+        deferrals=deferrals(case, schedule.placements, schedule.gate_passes),
+        value=value(case.snapshot, schedule.placements),
+        bound=refused.bound,
+        made_by="fallback",
+        warnings=(*refused.warnings, warning),
+    )
+
+
+def _accepted(snapshot: Snapshot, kept: Plan, more: tuple[Placement, ...]) -> Plan:
+    """Return ``kept`` with as much of ``more`` as the verifier accepts, in order of time; halving finds the rest.
+
+    What a session needs comes before it, so that a plan is as legal without its later part as it was with it.
+    """
+    longer = replace(kept, placements=(*kept.placements, *more))
+    if not more or not verify(snapshot, longer):
+        return longer
+    if len(more) == 1:
+        return kept
+    middle = len(more) // 2
+    return _accepted(snapshot, _accepted(snapshot, kept, more[:middle]), more[middle:])

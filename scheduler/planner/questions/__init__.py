@@ -1,0 +1,1 @@
+"""Questions to a planner: why, what if, what changed, and how simpler orders would do."""

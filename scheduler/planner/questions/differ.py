@@ -1,0 +1,123 @@
+"""Differ: what changes from one plan to another, per job and per pool."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from scheduler.planner.model.case import expected_of_live_runs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.core.plan import Placement, Plan, PlannedLane
+    from scheduler.core.snapshot import JobView, LiveRun, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutlook:
+    """What a plan means to one job: when it starts and finishes (None: not within the horizon), seconds, steps.
+
+    A job that sits in a live run started with that run, and what the run is expected to save counts as steps.
+    """
+
+    start: int | None
+    finish: int | None
+    session_seconds: int
+    steps: int
+    on_time: bool | None  # None: it has no deadline
+
+
+@dataclass(frozen=True, slots=True)
+class JobChange:
+    """A job whose outlook differs; ``before`` is None for a job only the second plan knows."""
+
+    job: str
+    before: JobOutlook | None
+    after: JobOutlook | None
+
+
+@dataclass(frozen=True, slots=True)
+class PoolChange:
+    """A pool whose planned seconds differ."""
+
+    pool: str
+    seconds_before: int
+    seconds_after: int
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Everything that differs; value in weighted discounted useful hours."""
+
+    jobs: tuple[JobChange, ...]
+    pools: tuple[PoolChange, ...]
+    value_before: float
+    value_after: float
+
+    @property
+    def nothing(self) -> bool:
+        """Whether both plans do the same."""
+        return not self.jobs and not self.pools
+
+
+def differences(snapshot: Snapshot, before: Plan, after: Plan) -> Difference:
+    """Return what changes from ``before`` to ``after``; ``snapshot`` tells remaining work and deadlines."""
+    old, new = outlooks(snapshot, before), outlooks(snapshot, after)
+    jobs = tuple(
+        JobChange(name, old.get(name), new.get(name)) for name in sorted({*old, *new}) if old.get(name) != new.get(name)
+    )
+    seconds_old, seconds_new = _seconds_by_pool(before.placements), _seconds_by_pool(after.placements)
+    pools = tuple(
+        PoolChange(name, seconds_old.get(name, 0), seconds_new.get(name, 0))
+        for name in sorted({*seconds_old, *seconds_new})
+        if seconds_old.get(name, 0) != seconds_new.get(name, 0)
+    )
+    return Difference(jobs, pools, before.value, after.value)
+
+
+def outlook(snapshot: Snapshot, plan: Plan, job: str) -> JobOutlook:
+    """Return what ``plan`` means to ``job``; raises KeyError for a job the snapshot does not hold."""
+    view = next((found for found in snapshot.jobs if found.name == job), None)
+    if view is None:
+        raise KeyError(job)
+    return outlooks(replace(snapshot, jobs=(view,)), plan).get(job) or _outlook(view, (), None)
+
+
+def outlooks(snapshot: Snapshot, plan: Plan) -> dict[str, JobOutlook]:
+    """Return what ``plan`` means to each open job that it plans or that runs now."""
+    planned_lanes: dict[str, list[tuple[Placement, PlannedLane]]] = {}
+    for placement in sorted(plan.placements, key=lambda found: found.start):
+        for planned_lane in placement.lanes:
+            planned_lanes.setdefault(planned_lane.job, []).append((placement, planned_lane))
+    live = expected_of_live_runs(snapshot)
+    return {
+        job.name: _outlook(job, planned_lanes.get(job.name, ()), live.get(job.name))
+        for job in snapshot.jobs
+        if job.name in planned_lanes or job.name in live
+    }
+
+
+def _outlook(
+    view: JobView, planned_lanes: Sequence[tuple[Placement, PlannedLane]], live: tuple[LiveRun, int] | None
+) -> JobOutlook:
+    start = finish = None
+    seconds = steps = 0
+    if live is not None:
+        run, steps = live
+        start, finish = run.start, run.deadline if steps >= view.remaining_steps else None
+    for placement, planned_lane in planned_lanes:
+        start = placement.start if start is None else start
+        seconds += placement.end - placement.start
+        steps += planned_lane.steps
+        if steps >= view.remaining_steps and finish is None:
+            finish = placement.end
+    on_time = None if view.deadline is None else finish is not None and finish <= view.deadline
+    return JobOutlook(start, finish, seconds, steps, on_time)
+
+
+def _seconds_by_pool(placements: tuple[Placement, ...]) -> dict[str, int]:
+    seconds: dict[str, int] = {}
+    for placement in placements:
+        seconds[placement.pool] = seconds.get(placement.pool, 0) + placement.end - placement.start
+    return seconds

@@ -1,0 +1,135 @@
+"""What if: edits of a snapshot, and what they change in the plan. Pure: nothing is written anywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, assert_never
+
+from scheduler.core.plan import Plan
+from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota
+from scheduler.core.window import HOUR
+from scheduler.planner.model.urgency import with_urgency
+from scheduler.planner.planner import ALL_LAYERS, Options, Planner
+from scheduler.planner.questions.differ import Difference, differences
+from scheduler.planner.questions.orders import POLICIES, plan_by
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.core.quota import Quota
+    from scheduler.core.snapshot import JobView, Snapshot
+
+
+@dataclass(frozen=True, slots=True)
+class AddJob:
+    """One more job."""
+
+    job: JobView
+
+
+@dataclass(frozen=True, slots=True)
+class SetHours:
+    """Every quota of the pool that counts time allows ``hours`` per window."""
+
+    pool: str
+    hours: float
+
+
+@dataclass(frozen=True, slots=True)
+class TakeDown:
+    """The pool cannot be used within the horizon."""
+
+    pool: str
+
+
+@dataclass(frozen=True, slots=True)
+class SetWeight:
+    """The job has another weight."""
+
+    job: str
+    weight: float
+
+
+Edit = AddJob | SetHours | TakeDown | SetWeight
+
+
+class UnknownName(LookupError):
+    """An edit names a job, pool or policy that does not exist; ``known`` are those that do."""
+
+    def __init__(self, kind: str, name: str, known: Sequence[str]) -> None:
+        super().__init__(f"no {kind} is called {name!r}; known: {', '.join(sorted(known)) or 'none'}")
+        self.kind = kind
+        self.name = name
+        self.known = tuple(sorted(known))
+
+
+def what_if(
+    snapshot: Snapshot,
+    edits: Sequence[Edit],
+    policy: str | None = None,
+    options: Options = ALL_LAYERS,
+    incumbent: Plan | None = None,
+) -> tuple[Plan, Difference]:
+    """Return the plan of the edited snapshot and how it differs from the plan of ``snapshot`` itself.
+
+    Both carry on ``incumbent``, the plan in force, where nothing clearly better is found: what the daemon would do.
+    ``policy`` plans the edited one by a simpler order (see ``orders.POLICIES``). Raises UnknownName.
+    """
+    if policy is not None and policy not in POLICIES:
+        raise UnknownName("policy", policy, list(POLICIES))
+    edited = snapshot
+    for edit in edits:
+        edited = apply(edited, edit)
+    before = Planner(options).plan(snapshot, incumbent)
+    after = Planner(options).plan(edited, incumbent) if policy is None else plan_by(edited, policy)
+    return after, differences(edited, before, after)
+
+
+def apply(snapshot: Snapshot, edit: Edit) -> Snapshot:
+    """Return ``snapshot`` with one edit made; raises UnknownName."""
+    match edit:
+        case AddJob(job):
+            return with_urgency(replace(snapshot, jobs=(*snapshot.jobs, job)))
+        case SetWeight(name, weight):
+            _known("job", name, [job.name for job in snapshot.jobs])
+            jobs = tuple(replace(job, weight=weight) if job.name == name else job for job in snapshot.jobs)
+            return replace(snapshot, jobs=jobs)
+        case SetHours(name, hours):
+            _known("pool", name, [view.pool.name for view in snapshot.pools])
+            limit = round(hours * HOUR)
+            pools = tuple(
+                replace(
+                    view,
+                    observed=(),
+                    pool=replace(view.pool, quotas=tuple(_limited(q, limit) for q in view.pool.quotas)),
+                )
+                if view.pool.name == name
+                else view
+                for view in snapshot.pools
+            )
+            return replace(snapshot, pools=pools)
+        case TakeDown(name):
+            _known("pool", name, [view.pool.name for view in snapshot.pools])
+            until = snapshot.now + snapshot.horizon_seconds
+            pools = tuple(
+                replace(view, closed_until=until, closed_why="down") if view.pool.name == name else view
+                for view in snapshot.pools
+            )
+            return replace(snapshot, pools=pools)
+        case _:
+            assert_never(edit)
+
+
+def _limited(quota: Quota, limit_seconds: int) -> Quota:
+    match quota:
+        case CalendarQuota() | RollingQuota() | FirstUseQuota():
+            return replace(quota, limit_seconds=limit_seconds)
+        case MoneyQuota():
+            return quota
+        case _:
+            assert_never(quota)
+
+
+def _known(kind: str, name: str, known: list[str]) -> None:
+    if name not in known:
+        raise UnknownName(kind, name, known)

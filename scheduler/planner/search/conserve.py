@@ -1,0 +1,191 @@
+"""Conserve: no pool stands still that a waiting job could use, when its hours are lost otherwise or cost nothing.
+
+Prices, targets and a plan in force each may leave a gap before what they want next: a session that was to run until
+then has ended early, its successor waits for a retry or still runs elsewhere. Whoever can use the gap starts now: with
+all that is planned for it from now on if no work is worth less for that, or else in what is free before its next
+session and the pool's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from scheduler.core.plan import Placement, PlannedLane
+from scheduler.core.quota import CalendarQuota, MoneyQuota
+from scheduler.planner.dispatch.dispatcher import fill
+from scheduler.planner.model.lanes import compose
+from scheduler.planner.model.policy import PLAIN, Schedule
+from scheduler.planner.search.rebuild import without
+from scheduler.planner.search.score import score
+
+if TYPE_CHECKING:
+    from scheduler.planner.model.case import Case, Job, Offer
+    from scheduler.planner.model.policy import Policy
+    from scheduler.planner.model.pool_capacity import PoolCapacity
+
+# Goes before every other job.
+FIRST = 1e12
+# Of the jobs that could use an idle pool so many are tried in place of what is planned there.
+TRIED_MAX = 4
+TOLERANCE = 1e-9
+
+
+def conserve(case: Case, schedule: Schedule, policy: Policy = PLAIN) -> Schedule:
+    """Return ``schedule`` with sessions that start now on all pools that would stand still though somebody waits."""
+    found = schedule
+    for pool in range(len(case.capacities)):
+        for _ in range(case.capacities[pool].pool.sessions_max):
+            changed = _used(case, found, policy, pool)
+            if changed is None:
+                break
+            found = changed
+    return found
+
+
+def _used(case: Case, schedule: Schedule, policy: Policy, pool: int) -> Schedule | None:
+    """Return ``schedule`` with one more session on ``pool`` now, or None when there is none to be had."""
+    capacity, now = case.capacities[pool], case.now
+    if capacity.room(now).seconds <= 0 or not lost_otherwise(case, capacity):
+        return None
+    mine = [placed for placed in schedule.placements if placed.pool == capacity.pool.name]
+    booked = capacity.copy()
+    for placed in mine:
+        booked.book(placed.start, placed.end)
+    room = booked.room(now).seconds
+    begun = capacity.copy()
+    for placed in mine:
+        if placed.start <= now:
+            begun.book(placed.start, placed.end)
+    widest = begun.room(now).seconds
+    if widest <= 0:
+        return None
+    nexts = first_starts(schedule)
+    group = case.classes[case.class_of[pool]]
+    tried = 0
+    for _, index, offer in _ready(case, pool, nexts):
+        job = case.jobs[index]
+        remaining = job.view.remaining_steps - job.expected_steps
+        shortest = offer.shortest(remaining)
+        if widest < shortest:
+            continue
+        starts, where = nexts.get(job.view.name, (case.until, ""))
+        session = compose(group, min(room, starts - now), index, (), [0] * index + [remaining]) if room else None
+        if (session is None or where == capacity.pool.name) and tried < TRIED_MAX:
+            tried += 1
+            moved = _instead(case, schedule, policy, pool, job, offer)
+            if moved is not None:
+                return moved
+        if session is not None:
+            (lane,) = session.lanes
+            spare = offer.spare(lane.steps, lane.devices) if lane.steps == remaining else 0
+            end = now + session.length + max(0, min(spare, room - session.length, starts - now - session.length))
+            added = Placement(capacity.pool.name, now, end, (PlannedLane(job.view.name, lane.devices, lane.steps),))
+            rest = _trimmed(case, schedule, job, lane.steps)
+            return fill(case, Schedule((*rest, added), schedule.gate_passes), policy)
+    return None
+
+
+def lost_otherwise(case: Case, capacity: PoolCapacity) -> bool:
+    """Tell whether hours of the pool that nobody takes now are gone before the horizon, and cost nothing."""
+    for quota in capacity.pool.quotas:
+        if isinstance(quota, MoneyQuota):
+            if capacity.pool.price_microdollars_per_hour > 0:
+                return False
+        elif isinstance(quota, CalendarQuota):
+            if next(iter(quota.calendar.windows(case.now, case.now + 1))).end > case.until:
+                return False
+        elif quota.span_seconds > case.snapshot.horizon_seconds:
+            return False
+    return True
+
+
+def first_starts(schedule: Schedule) -> dict[str, tuple[int, str]]:
+    """Return when and where each job starts first."""
+    found: dict[str, tuple[int, str]] = {}
+    for placed in schedule.placements:
+        for planned_lane in placed.lanes:
+            found[planned_lane.job] = min(
+                found.get(planned_lane.job, (placed.start, placed.pool)), (placed.start, placed.pool)
+            )
+    return found
+
+
+def _ready(case: Case, pool: int, nexts: dict[str, tuple[int, str]]) -> list[tuple[float, int, Offer]]:
+    """Return the jobs that could start on ``pool`` now and do not, densest first."""
+    offers = case.classes[case.class_of[pool]].offers
+    found = []
+    for job in case.jobs:
+        offer = offers[job.index]
+        if offer is None or not job.startable or job.gate_parent is not None:
+            continue
+        if job.free_at != case.now or job.release > case.now or job.view.running is not None:
+            continue
+        remaining = job.view.remaining_steps - job.expected_steps
+        if remaining > 0 and nexts.get(job.view.name, (case.until, ""))[0] > case.now:
+            found.append((-offer.density(remaining), job.index, offer))
+    return sorted(found, key=lambda one: one[:2])
+
+
+def _instead(case: Case, schedule: Schedule, policy: Policy, pool: int, job: Job, offer: Offer) -> Schedule | None:
+    """Return ``schedule`` with ``job`` put in first and what is planned on ``pool`` meanwhile after it.
+
+    None when that costs a deadline, or more than the job makes of the hours that would stand empty.
+    """
+    name, now = case.capacities[pool].pool.name, case.now
+    remaining = job.view.remaining_steps - job.expected_steps
+    length = offer.session_for(remaining, len(offer.speeds), 1.0)
+    index = {view.view.name: view.index for view in case.jobs}
+    taken = {job.index: now}
+    following = [placed for placed in schedule.placements if placed.pool == name and now < placed.start < now + length]
+    for placed in following:
+        for planned_lane in placed.lanes:
+            taken[index[planned_lane.job]] = min(taken.get(index[planned_lane.job], placed.start), placed.start)
+    factors = dict(policy.factors)
+    factors[case.class_of[pool], job.index] = FIRST
+    found = fill(case, without(case, schedule, taken), replace(policy, factors=factors, pinned={}))
+    if sum(placed.start <= now and placed.pool == name for placed in found.placements) <= sum(
+        placed.start <= now and placed.pool == name for placed in schedule.placements
+    ):
+        return None
+    gap = min((placed.start for placed in following), default=now + length) - now
+    brings = offer.worth * offer.speeds[-1] * min(gap, length)
+    before, after = score(case, schedule), score(case, found)
+    if after.on_time < before.on_time or after.value + brings < before.value * (1 - TOLERANCE):
+        return None
+    return found
+
+
+def _trimmed(case: Case, schedule: Schedule, job: Job, steps: int) -> tuple[Placement, ...]:
+    """Return the sessions less the last steps of ``job``, so that ``steps`` more can be done before."""
+    name, pools = job.view.name, {capacity.pool.name: number for number, capacity in enumerate(case.capacities)}
+    planned = sum(
+        planned_lane.steps
+        for placed in schedule.placements
+        for planned_lane in placed.lanes
+        if planned_lane.job == name
+    )
+    over = planned + steps - (job.view.remaining_steps - job.expected_steps)
+    kept: list[Placement] = []
+    for placed in sorted(schedule.placements, key=lambda one: -one.start):
+        mine = next((planned_lane for planned_lane in placed.lanes if planned_lane.job == name), None)
+        if mine is None or over <= 0:
+            kept.append(placed)
+            continue
+        less = min(mine.steps, over)
+        over -= less
+        left = replace(mine, steps=mine.steps - less)
+        planned_lanes = tuple(
+            left if planned_lane is mine else planned_lane
+            for planned_lane in placed.lanes
+            if planned_lane is not mine or left.steps > 0
+        )
+        if len(placed.lanes) == 1 and planned_lanes:
+            offer = case.classes[case.class_of[pools[placed.pool]]].offers[job.index]
+            needed = (
+                offer.session_for(left.steps, left.devices, 1.0) if offer is not None else placed.end - placed.start
+            )
+            kept.append(replace(placed, lanes=planned_lanes, end=min(placed.end, placed.start + needed)))
+        elif planned_lanes:
+            kept.append(replace(placed, lanes=planned_lanes))
+    return tuple(sorted(kept, key=lambda one: (one.start, one.pool, one.lanes[0].job)))

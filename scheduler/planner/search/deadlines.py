@@ -1,0 +1,52 @@
+"""Deadlines: which jobs the plan commits to finish in time, a tier above value."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from scheduler.core.window import DAY
+from scheduler.planner.dispatch.dispatcher import place
+from scheduler.planner.model.policy import PLAIN, Policy
+from scheduler.planner.model.pool_capacity import NEVER
+from scheduler.planner.search.score import met
+
+if TYPE_CHECKING:
+    from scheduler.planner.model.case import Case
+
+ROUNDS_MAX = 6
+# Jobs that need not start for so long compete by worth until then; planning them first costs value and wins little.
+FORESIGHTS_SECONDS = (NEVER, 5 * DAY // 2)
+
+
+def committed(case: Case) -> list[Policy]:
+    """Return policies that put first the jobs they bring in on time, one per foresight."""
+    if not case.firm_deadlines:
+        return [PLAIN]
+    found = []
+    for foresight in FORESIGHTS_SECONDS:
+        policy = Policy(foresight_seconds=foresight)
+        found.append(replace(policy, urgent=commit(case, policy)))
+    return found
+
+
+def commit(case: Case, policy: Policy) -> frozenset[int]:
+    """Return the jobs that, put first by latest start, all finish before their deadlines.
+
+    Starts with everybody who has a deadline. Those who miss it only take hours from those who make it, so they are
+    dropped and the rest is planned again, until nobody misses or the rounds are over.
+    """
+    urgent = frozenset(
+        job.index for job in case.jobs if job.deadline is not None and job.startable and job.deadline > case.now
+    )
+    best: frozenset[int] = frozenset()
+    for _ in range(ROUNDS_MAX):
+        if not urgent:
+            break
+        made = met(case, place(case, replace(policy, urgent=urgent)))
+        if len(made) > len(best):
+            best = made
+        if made >= urgent:
+            break
+        urgent &= made
+    return best

@@ -1,0 +1,292 @@
+"""Running a rehearsal: settings, corpus and queue are made, the real daemon is started and watched, the week told."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from contextlib import contextmanager, suppress
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from config.errors import ConfigError
+from config.layers import PREFIX
+from scheduler import clock
+from scheduler.rehearsal import stand_in_aws, stand_in_kaggle
+from scheduler.rehearsal.folder import (
+    Rehearsal,
+    RehearsalError,
+    settings_for,
+    write_settings,
+)
+from scheduler.report.week import to_json, week_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from scheduler.app import App
+    from scheduler.report.week import Week
+
+# A Saturday 00:00 UTC: Kaggle's week begins with the rehearsal's.
+DEFAULT_EPOCH = "2026-11-21T00:00:00Z"
+# What is set for the real scheduler must not reach into a rehearsal: its database above all.
+_NO_ENVIRONMENT: dict[str, str] = {}
+_PROGRESS_WALL_SECONDS = 0.5
+_LEAD_WALL_SECONDS = 1.5  # what the emulators take to start, which is nobody's scheduled time
+_LINE_EVERY_WALL_SECONDS = 15.0
+_PICTURE_WIDTH = 1_400
+
+
+@contextmanager
+def standing_in(rehearsal: Rehearsal, app: App) -> Iterator[None]:
+    """See to it that the shipped emulators run while the rehearsal does, if pools were pointed to them.
+
+    Like the places they stand for, they outlive a crash of ours: the sessions on them go on, and a resumed rehearsal
+    finds them again. They are ended with the rehearsal, or end by themselves when nothing happens on them any more.
+    """
+    emulators = [one for module in (stand_in_aws, stand_in_kaggle) if (one := module.emulator_of(rehearsal, app))]
+    try:
+        for emulator in emulators:
+            emulator.start()
+        clock.pause(max(0.0, rehearsal.origin - clock.real_now()))
+        yield
+    except BaseException:
+        for emulator in emulators:
+            emulator.leave()
+        raise
+    for emulator in emulators:
+        emulator.end()
+
+
+def instant_of(text: str) -> int:
+    """Return what --epoch says in UTC seconds. Raises RehearsalError."""
+    try:
+        found = datetime.fromisoformat(text)
+    except ValueError:
+        raise RehearsalError(f"--epoch {text!r} is not an instant. Write it like {DEFAULT_EPOCH}") from None
+    if found.tzinfo is None:
+        raise RehearsalError(f"--epoch {text!r} has no zone. Write it like {DEFAULT_EPOCH}")
+    return int(found.timestamp())
+
+
+def open_app(rehearsal: Rehearsal) -> App:
+    """Return the app that the rehearsal's settings make; nothing of the environment reaches into it."""
+    from scheduler.app import load_app
+
+    return load_app(rehearsal.config, _NO_ENVIRONMENT)
+
+
+def _daemon_pid(rehearsal: Rehearsal) -> int | None:
+    """Return the process that holds the rehearsal's lock, or None; 0 when it cannot be told."""
+    from scheduler.daemon import LOCK_FILE
+    from scheduler.store.lease import AlreadyRunning, file_lock
+
+    if not rehearsal.state.exists():
+        return None
+    try:
+        file_lock(rehearsal.state / LOCK_FILE).close()
+    except AlreadyRunning as error:
+        return error.pid or 0
+    return None
+
+
+def refuse_while_running(rehearsal: Rehearsal) -> None:
+    """Raise RehearsalError while a daemon of this folder runs."""
+    pid = _daemon_pid(rehearsal)
+    if pid is not None:
+        raise RehearsalError(
+            f"{rehearsal.folder} holds a rehearsal whose daemon still runs (process {pid}). "
+            f"Go on with it by --resume, or end it: kill {pid}"
+        )
+
+
+def read_base(path: Path | None) -> dict[str, Any]:
+    """Return the settings to rehearse, with absolute paths, once they and their models are found usable.
+
+    An earlier rehearsal must not be lost to a typing error, and a message must name the file that people wrote.
+    Raises ConfigError, CatalogueError.
+    """
+    from config.shipped import shipped
+    from jobs.toml_file import read_toml
+    from scheduler.app import load_app
+
+    path = path or shipped("rehearsal.toml")
+    app = load_app(path, _NO_ENVIRONMENT)
+    if not app.catalogue.jobs:
+        raise RehearsalError(f"the model definitions of {path} name no job. Add one: [[jobs]]")
+    base = read_toml(path)
+    base["pools"] = base.get("pools") or read_toml(shipped("pools.toml"))["pools"]
+    _refuse_unknown_platforms(path, base["pools"])
+    base["models"] = [str(file) for file in app.settings.models]
+    base["corpus"] = {**base.get("corpus", {}), "sources": list(app.settings.corpus.sources)}
+    return base
+
+
+def _refuse_unknown_platforms(path: Path, pools: Sequence[Mapping[str, Any]]) -> None:
+    from jobs.problem import Problem, did_you_mean
+    from platforms.registry import known
+
+    problems = [
+        Problem(
+            str(path),
+            f"pools[{number}].platform",
+            pool["platform"],
+            "there is no such platform",
+            did_you_mean(pool["platform"], known()),
+        )
+        for number, pool in enumerate(pools)
+        if pool["platform"] not in known()
+    ]
+    if problems:
+        raise ConfigError(problems)
+
+
+def prepare(rehearsal: Rehearsal, base: dict[str, Any], seed: int) -> App:
+    """Make settings, corpus, database and queue; the clock starts last, so that none of it takes scheduled time."""
+    from dataclasses import replace
+
+    from scheduler.service.requests import code, queue
+    from scheduler.store.engine import open_database
+
+    # A bucket that the shipped emulator keeps is filled as the folder that it is, before the emulator runs.
+    keeps_bucket = stand_in_aws.keeps_bucket(rehearsal, base)
+    first = {**base, "artifacts": {}} if keeps_bucket else base
+    write_settings(rehearsal, settings_for(rehearsal, first))
+    app = open_app(rehearsal)
+    app.settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
+    open_database(app.database_url, create=True).close()
+    _say("building the corpus ...")
+    made = app.training_data.build()
+    _say(f"corpus {made.version}: {made.rows:,} texts, {made.train_text_bytes / 1e6:.1f} MB")
+    keep_until = rehearsal.epoch + app.policy.retention.grace_seconds
+    specs = [
+        code.kept(app.database, app.artifacts, replace(spec, seed=spec.seed + seed), keep_until)
+        for spec in app.catalogue.jobs
+    ]
+    queue.add(app.database, specs, rehearsal.epoch, "rehearse")
+    _warn_of_obstacles(app, rehearsal.epoch)
+    for spec in specs:
+        app.training_data.prefix(spec.name)
+    app.database.close()
+    lead = _LEAD_WALL_SECONDS if keeps_bucket else 0.0
+    started = replace(rehearsal, origin=rehearsal.origin or clock.real_now() + lead)
+    write_settings(started, settings_for(started, base))
+    return open_app(started)
+
+
+def _warn_of_obstacles(app: App, now: int) -> None:
+    from scheduler.service.facts.snapshot import load_snapshot
+    from scheduler.service.requests.feasibility import obstacles
+    from scheduler.store import jobs
+
+    with app.database.read() as tx:
+        names = {record.spec.name for record in jobs.everything(tx)}
+        snapshot = load_snapshot(tx, app.pools, now, app.policy.horizon_seconds)
+    for name, reason in obstacles(snapshot, names).items():
+        _say(f"{name} can never start here: {reason.sentence(app.settings.zone)}")
+
+
+def run_daemon(rehearsal: Rehearsal, app: App) -> None:
+    """Start the daemon, or join one that still runs, and show progress until it has ended."""
+    pid = _daemon_pid(rehearsal)
+    if pid is not None:
+        _say(f"joining the daemon that still runs (process {pid})")
+        _watch(rehearsal, app, lambda: _daemon_pid(rehearsal) is None)
+        if not _is_over(rehearsal, app):
+            raise _ended_early(rehearsal, "the daemon ended")
+        return
+    command = [sys.executable, "-m", "scheduler", "--config", str(rehearsal.config), "daemon"]
+    ours = {name: text for name, text in os.environ.items() if not name.startswith(PREFIX)}
+    environment = {**ours, "PYTHONSAFEPATH": "1"}
+    with rehearsal.log.open("ab") as log:
+        daemon = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True, env=environment
+        )
+    _say(f"daemon started (process {daemon.pid}), log: {rehearsal.log}")
+    try:
+        _watch(rehearsal, app, lambda: daemon.poll() is not None)
+    except KeyboardInterrupt:
+        daemon.send_signal(signal.SIGTERM)
+        daemon.wait()
+        raise RehearsalError(
+            f"interrupted; running sessions save and end by themselves. Go on with: {_resume_command(rehearsal)}"
+        ) from None
+    if daemon.returncode != 0:
+        raise _ended_early(rehearsal, f"the daemon ended with {_how(daemon.returncode)}")
+    if not _is_over(rehearsal, app):
+        raise _ended_early(rehearsal, "the daemon was stopped")
+
+
+def _is_over(rehearsal: Rehearsal, app: App) -> bool:
+    """Whether the time is over and every session settled. A daemon that was asked to stop ends well, but early."""
+    from scheduler.store import runs
+
+    with app.database.read() as tx:
+        return app.clock.now() >= rehearsal.end and not runs.live(tx)
+
+
+def _ended_early(rehearsal: Rehearsal, what: str) -> RehearsalError:
+    return RehearsalError(
+        f"{what} before the week was over; nothing is lost. Its last words are in {rehearsal.log}. "
+        f"Go on with: {_resume_command(rehearsal)}"
+    )
+
+
+def _resume_command(rehearsal: Rehearsal) -> str:
+    return f"schedctl rehearse --out {rehearsal.folder} --resume"
+
+
+def _how(code: int) -> str:
+    return f"signal {signal.strsignal(-code) or -code}" if code < 0 else f"exit code {code}"
+
+
+def _watch(rehearsal: Rehearsal, app: App, ended: Any) -> None:
+    """Show a line of progress until ``ended``; on a terminal it is drawn over and over."""
+    from scheduler.rehearsal.progress import line_of
+    from scheduler.store.errors import StoreFailure
+
+    live = sys.stderr.isatty()
+    next_line = 0.0
+    while not ended():
+        clock.pause(_PROGRESS_WALL_SECONDS)
+        if not live and clock.stopwatch() < next_line:
+            continue
+        next_line = clock.stopwatch() + _LINE_EVERY_WALL_SECONDS
+        with suppress(StoreFailure):
+            line = line_of(app, rehearsal.epoch, rehearsal.end)
+            sys.stderr.write(f"\r\x1b[K{line}" if live else f"{line}\n")
+            sys.stderr.flush()
+    if live:
+        sys.stderr.write("\r\x1b[K")
+
+
+def week_figures(rehearsal: Rehearsal, app: App) -> Week:
+    """Return the figures of the rehearsed week, from its books."""
+    from scheduler.views.week_facts import week_facts
+
+    return week_of(week_facts(app.database, app.pools, rehearsal.epoch, rehearsal.end, rehearsal.scale))
+
+
+def write_week(out: Path, week: Week, app: App) -> None:
+    """Write week.json and week.svg into the folder ``out``, each whole or not at all."""
+    from scheduler.core.window import Window
+    from scheduler.report.timeline import timeline_svg
+    from scheduler.views.chart_facts import timeline
+
+    with app.database.read() as tx:
+        sessions = timeline(tx, app.pools, None, Window(week.start, week.end), week.end)
+    for name, text in {
+        "week.json": json.dumps(to_json(week), indent=2) + "\n",
+        "week.svg": timeline_svg(sessions, app.settings.zone, _PICTURE_WIDTH) + "\n",
+    }.items():
+        fresh = out / f"{name}.new"
+        fresh.write_text(text)
+        fresh.replace(out / name)
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(text + "\n")
+    sys.stderr.flush()

@@ -1,0 +1,110 @@
+"""Useful time: what part of the metered seconds lives on in checkpoints that were kept. Pure.
+
+A bill may be shorter than the session it is for (spot is billed at a discount), and the same steps may be trained
+twice. So training is held against the session on the session's own clock, each step of a job counts once, and only the
+resulting share is taken of what was billed: it can never be more than all of it.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from jobs.payload.store.manifest import split_key
+from scheduler.core.ledger import seconds_within
+from scheduler.core.run import Ended
+from scheduler.core.window import Window
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
+
+    from jobs.payload.store.manifest import Manifest
+    from scheduler.core.ledger import Charge
+    from scheduler.core.pool import Pool
+    from scheduler.core.run import Run
+    from scheduler.report.week import WeekFacts
+
+
+def metered(run: Run) -> tuple[int, int] | None:
+    """When a run was metered, or None when it never ran or has not ended."""
+    if isinstance(run.state, Ended) and run.state.started is not None:
+        return run.state.started, run.state.at
+    return None
+
+
+def useful_by_run(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> dict[str, float]:
+    """Return the useful seconds of each ended run of a pool; ``charges`` are the pool's.
+
+    Time that the platform gave back without naming a session is taken off all of them alike.
+    """
+    week = Window(facts.start, facts.end)
+    of_run: dict[str | None, list[Charge]] = defaultdict(list)
+    for charge in charges:
+        of_run[charge.run].append(charge)
+    published: dict[str, list[Manifest]] = defaultdict(list)
+    for manifest in facts.manifests:
+        published[manifest.run].append(manifest)
+    survivors = {manifest.key for manifest in surviving(facts.manifests)}
+    billed: dict[str, int] = {}
+    useful: dict[str, float] = {}
+    for run in facts.runs:
+        if run.pool != pool.name or metered(run) is None:
+            continue
+        billed[run.key] = max(0, seconds_within(of_run[run.key], week))
+        share = _share(run, pool, published[run.key], survivors, facts.last_signs.get(run.key))
+        useful[run.key] = billed[run.key] * share
+    given_back = -seconds_within((charge for charge in of_run[None] if charge.sign < 0), week)
+    whole = sum(billed.values())
+    left = max(0, whole - given_back) / whole if whole else 0.0
+    return {key: seconds * left for key, seconds in useful.items()}
+
+
+def surviving(manifests: Iterable[Manifest]) -> list[Manifest]:
+    """Return the checkpoints that the newest of each job grew out of, itself included: each step is in one of them.
+
+    Where a parent is not among the good ones, the highest checkpoint below it takes its place.
+    """
+    by_job: dict[str, list[Manifest]] = defaultdict(list)
+    for manifest in manifests:
+        by_job[manifest.job].append(manifest)
+    found = []
+    for mine in by_job.values():
+        known = {manifest.key: manifest for manifest in mine}
+        ordered = sorted(mine, key=lambda manifest: (manifest.step, manifest.attempt), reverse=True)
+        newest: Manifest | None = ordered[0]
+        while newest is not None:
+            found.append(newest)
+            newest = _grew_out_of(newest, known, ordered)
+    return found
+
+
+def _grew_out_of(manifest: Manifest, known: Mapping[str, Manifest], ordered: Sequence[Manifest]) -> Manifest | None:
+    """Return the checkpoint that ``manifest`` continued; ``ordered`` are the job's, highest step first."""
+    named = split_key(manifest.parent) if manifest.parent else None
+    if named is None or named[1] >= manifest.step:
+        return None
+    return known.get(str(manifest.parent)) or next((one for one in ordered if one.step <= named[1]), None)
+
+
+def _share(run: Run, pool: Pool, published: Sequence[Manifest], survivors: set[str], last_sign: int | None) -> float:
+    """Return which part of a session, all its devices over its whole length, became training that survives."""
+    interval = metered(run)
+    if interval is None or not published:
+        return 0.0
+    began, ended = interval
+    last = max(ended, last_sign or ended, *(manifest.created_at for manifest in published))
+    if last <= began:
+        return 0.0
+    trained = 0.0
+    for lane in run.lanes:
+        since = began
+        mine = [manifest for manifest in published if manifest.lane == lane.index]
+        for manifest in sorted(mine, key=lambda manifest: (manifest.created_at, manifest.step)):
+            # Whatever it says of itself, it was made between the one before it and its own time.
+            seconds = min(manifest.trained_seconds, max(0, manifest.created_at - since))
+            since = max(since, manifest.created_at)
+            if manifest.key in survivors:
+                trained += seconds * len(lane.devices)
+    # A pool may have had more devices when the session ran than it is declared to have now.
+    devices = max(pool.devices_per_session, sum(len(lane.devices) for lane in run.lanes))
+    return trained / (devices * (last - began))

@@ -1,0 +1,198 @@
+"""After a restore: when an old backup was restored, find what was launched and saved since, and take it into the books.
+
+Launch keys are a job and an attempt, so those that the restored database would use next can be looked for by name. Each
+one that a platform knows becomes a run with its hold; the ordinary cycle then adopts it or charges it. Nothing is
+planned before every platform and the artifact store have answered: a job might have its lane where nobody looked.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from functools import partial
+from typing import TYPE_CHECKING
+
+from platforms.artifacts.base import StoreError, StoreUnreachable
+from platforms.base import PlatformError, SessionState
+from scheduler.core import job as job_arrows
+from scheduler.core import run as run_arrows
+from scheduler.core.job import Queued
+from scheduler.core.ledger import EntryKind, LedgerEntry
+from scheduler.core.run import Lane, Reserved, Run, launch_key
+from scheduler.service.facts.late_checkpoints import record_late
+from scheduler.service.launch.lanes import noted_lanes
+from scheduler.service.outside import border
+from scheduler.store import checkpoints, due, events, jobs, ledger, runs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from jobs.payload.store.manifest import Manifest
+    from platforms.base import Observed
+    from scheduler.service.outside.ports import Ports
+    from scheduler.store.jobs import JobRecord
+
+AHEAD = 50  # launches of one job that may have been made since the backup, beyond the newest found
+_Found = tuple[str, "Observed"]  # pool and session
+_Seats = dict[int, tuple[str, int]]  # job and attempt by lane
+
+
+def is_wanted(ports: Ports) -> bool:
+    """Tell whether the database was restored and nobody has looked back yet."""
+    with ports.database.read() as tx:
+        return due.RESTORED in due.next_due(tx)
+
+
+def catch_up(ports: Ports, now: int) -> bool:
+    """Enter what is found; return whether nothing is left to be found.
+
+    False when something did not answer, or was entered and must be settled before the next look: of each job one
+    session at a time, the oldest first. Raises Fenced and other StoreFailures.
+    """
+    with ports.database.read() as tx:
+        records = {record.spec.name: record for record in jobs.everything(tx)}
+        busy = {lane.job for run in runs.live(tx) for lane in run.lanes if lane.outcome is None}
+    told = record_late(ports, records, now, AHEAD)
+    found = _sessions(ports, records)
+    if not told or found is None:
+        ports.log.warning("restore.waits", next="nothing is launched until everything has answered")
+        return False
+    noted = _noted(ports, [session for _, session in found.values()])
+    if noted is None:
+        ports.log.warning("restore.waits", next="nothing is launched until it is known who has a lane where")
+        return False
+    with ports.database.read() as tx:
+        manifests = [record.manifest for record in checkpoints.unexpired(tx)] if found else []
+    lanes = {named: _lanes(named, session.key, noted, manifests, records) for named, (_, session) in found.items()}
+    for named in _next(lanes, busy):
+        pool, session = found[named]
+        with ports.write() as tx:
+            _enter(ports, tx, pool, session, lanes[named], now)
+        ports.log.warning("restore.session_found", run=session.key, pool=pool, state=str(session.state))
+    if found:
+        return False
+    with ports.write() as tx:
+        due.forget(tx, due.RESTORED)
+        events.append(tx, "restore.looked_back", "daemon", now)
+    ports.log.info("restore.looked_back")
+    return True
+
+
+def _sessions(ports: Ports, records: Mapping[str, JobRecord]) -> dict[tuple[str, int], _Found] | None:
+    """Return the sessions under the next keys of each job, by job and attempt; None when a platform gave no answer."""
+    wanted = {
+        launch_key(ports.policy.launch_prefix, name, attempt): (name, attempt)
+        for name, record in records.items()
+        for attempt in range(record.attempts + 1, record.attempts + AHEAD + 1)
+    }
+
+    def ask(pool: str) -> Mapping[str, Observed] | None:
+        try:
+            answer, refused = border.find(ports, pool, dict.fromkeys(sorted(wanted)))
+        except PlatformError as error:
+            ports.log.warning("platform.unknown", pool=pool, why=str(error))
+            return None
+        if refused:
+            ports.log.warning("platform.unclear", pool=pool, runs=[one.subject for one in refused])
+            return None
+        return answer
+
+    # An answer that comes late is one to just this question, or of no use.
+    question = hashlib.sha256("\n".join(sorted(wanted)).encode()).hexdigest()[:16]
+    names = {pool: f"{pool} {question}" for pool in sorted(ports.platforms)}
+    answers = ports.calls.gather("catch up", {name: partial(ask, pool) for pool, name in names.items()})
+    found: dict[tuple[str, int], _Found] = {}
+    for pool, name in names.items():
+        answer = answers.get(name)
+        if answer is None:
+            return None
+        for key, session in answer.items():
+            if session.state is not SessionState.ABSENT:
+                found[wanted[key]] = (pool, session)
+    return found
+
+
+def _noted(ports: Ports, sessions: Sequence[Observed]) -> dict[str, _Seats] | None:
+    """Return by launch key who was to share the session; None when that cannot be told of one that may still run."""
+    noted: dict[str, _Seats] = {}
+    for session in sessions:
+        try:
+            noted[session.key] = noted_lanes(ports.artifacts, session.key)
+        except StoreUnreachable as error:
+            ports.log.warning("lanes.unknown", run=session.key, why=str(error))
+            return None
+        except (StoreError, ValueError) as error:
+            ports.log.warning("lanes.unreadable", run=session.key, why=str(error))
+            if session.state is not SessionState.ENDED:
+                return None
+            noted[session.key] = {}
+    return noted
+
+
+def _lanes(
+    named: tuple[str, int],
+    key: str,
+    noted: Mapping[str, _Seats],
+    manifests: Sequence[Manifest],
+    records: Mapping[str, JobRecord],
+) -> list[Lane]:
+    """Return the lanes of a session: the one it is named by, those that were noted, and those that published.
+
+    A lane that the books know already, or whose job they do not know, is somebody else's.
+    """
+    published = {manifest.lane: (manifest.job, manifest.attempt) for manifest in manifests if manifest.run == key}
+    planned_lanes = {0: named}
+    for index, (job, attempt) in sorted({**published, **noted[key]}.items()):
+        taken = index in planned_lanes or any(job == other for other, _ in planned_lanes.values())
+        if not taken and job in records and 0 < attempt - records[job].attempts <= AHEAD:
+            planned_lanes[index] = (job, attempt)
+    return [Lane(index, job, attempt, (index,), None) for index, (job, attempt) in sorted(planned_lanes.items())]
+
+
+def _next(lanes: Mapping[tuple[str, int], Sequence[Lane]], busy: set[str]) -> list[tuple[str, int]]:
+    """Return which sessions can be entered now: of each job the lowest attempt, once no other has the job.
+
+    Entering a later one first would count its job's attempts beyond the earlier ones, which nobody would look for then.
+    """
+    lowest: dict[str, int] = {}
+    for lane in (lane for planned_lanes in lanes.values() for lane in planned_lanes):
+        lowest[lane.job] = min(lane.attempt, lowest.get(lane.job, lane.attempt))
+    ready: list[tuple[str, int]] = []
+    free = [named for named, planned_lanes in sorted(lanes.items()) if not busy & {lane.job for lane in planned_lanes}]
+    taken = set[str]()
+    for named in free:
+        if all(lane.attempt == lowest[lane.job] and lane.job not in taken for lane in lanes[named]):
+            ready.append(named)
+            taken |= {lane.job for lane in lanes[named]}
+    # Notes that contradict each other (each session after the other) must not keep the daemon waiting for ever.
+    return ready if ready or busy else free[:1]
+
+
+def _enter(ports: Ports, tx: Connection, pool: str, session: Observed, lanes: Sequence[Lane], now: int) -> None:
+    """Write the run as it was before the backup forgot it: its hold, its lanes, and that its platform was called."""
+    place = ports.pools[pool]
+    start = session.started if session.started is not None else now
+    deadline = start + place.session_cap_seconds
+    for lane in lanes:
+        while jobs.get(tx, lane.job).attempts < lane.attempt:
+            jobs.note_launch(tx, lane.job, pool)
+    run = Run(session.key, pool, tuple(lanes), start, deadline, deadline + place.overrun_seconds, Reserved(now))
+    runs.insert(tx, run, now)
+    hold = LedgerEntry(
+        kind=EntryKind.HOLD,
+        pool=pool,
+        run=run.key,
+        start=start,
+        end=run.held_until,
+        at=now,
+        price_microdollars_per_hour=place.price_microdollars_per_hour,
+        evidence="found after a backup was restored",
+    )
+    ledger.append(tx, [hold])
+    runs.change_state(tx, run.key, run.state, run_arrows.submit(run.state, now), "submit", now, found="after a restore")
+    for lane in lanes:
+        state = jobs.get(tx, lane.job).state
+        if isinstance(state, Queued):
+            active = job_arrows.activate(state, run.key, now)
+            jobs.change_state(tx, lane.job, state, active, "activate", now, run=run.key)

@@ -1,0 +1,311 @@
+"""One cycle of the daemon: load, observe, reconcile, apply, plan, reserve, launch, settle.
+
+The order is the safety argument. Nothing is launched without a committed intent, no transaction is open while a
+platform is called, and every write checks the lease. A crash between any two lines loses nothing: the next cycle
+starts from the database and the platforms alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from scheduler.core.job import Active
+from scheduler.core.reconcile import Facts, Finish, Step, reconcile
+from scheduler.core.run import Run, Running, stop
+from scheduler.core.window import HOUR
+from scheduler.service.cycle.after_restore import catch_up, is_wanted
+from scheduler.service.cycle.late_sessions import observe_late
+from scheduler.service.cycle.stops import Stops
+from scheduler.service.cycle.stuck import Stuck
+from scheduler.service.facts.apply import apply
+from scheduler.service.facts.homecoming import Homecoming
+from scheduler.service.facts.observation import Known
+from scheduler.service.facts.observe import observe
+from scheduler.service.facts.snapshot import gather
+from scheduler.service.faults.isolation import (
+    LeftOut,
+    Poisoned,
+    each_alone,
+    isolated,
+    plan_around,
+    told_before,
+    wait_for_person,
+    without,
+)
+from scheduler.service.faults.places import Places
+from scheduler.service.launch.launch import launch_all, reserve
+from scheduler.service.outside import border
+from scheduler.service.quota.audit import close_books
+from scheduler.service.upkeep.retention import sweep_ended
+from scheduler.store import checkpoints, events, jobs, plans, runs, watched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from jobs.lane_report import LaneReport
+    from scheduler.core.job import Wish
+    from scheduler.core.plan import Plan
+    from scheduler.service.facts.observation import Observation
+    from scheduler.service.outside.ports import Ports
+    from scheduler.store.watched import Watched
+
+_PLAN_AT_LEAST_EVERY_SECONDS = 6 * HOUR  # nothing happened, and nothing planned is due
+_PLAN_AGAIN_SECONDS = 600  # something due could not be launched
+# What a launch that goes to plan leaves in the event log: the plan said so, hence it is no reason to plan anew.
+_AS_PLANNED = frozenset({"run.reserved", "job.activate", "run.submit", "run.accept"})
+_AWAITED = ("data", "quota", "components")  # what launches wait for: when it has come, a plan is made at once
+_EVENTS_MAX = 200
+_WATCH_EVERY_SECONDS = 600  # runs that were settled without the platform's word are looked for
+
+
+@dataclass(frozen=True, slots=True)
+class _Made:
+    """A plan, what was left out of it, and the newest event that it knows; perhaps of a question some cycles ago."""
+
+    plan: Plan
+    left_out: LeftOut
+    knows: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Loaded:
+    live: list[Run]
+    wishes: Mapping[str, tuple[Wish, str]]
+    known: Known
+    watched: list[Watched]
+
+    @property
+    def subjects(self) -> set[str]:
+        """The runs and jobs that sessions may speak of."""
+        return {run.key for run in self.live} | set(self.known.targets)
+
+
+class Cycle:
+    """Runs cycles. Keeps only what may be lost: when to plan next, the plan in force, what it has heard and flagged."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._plan_at = 0
+        self._planned_event = -1
+        self._planning = False  # a plan is under way that nobody has taken yet
+        self._incumbent: Plan | None = None
+        self._heard: dict[tuple[str, int], LaneReport] = {}
+        self._complaints = border.Complaints(ports)
+        self._poisoned = Poisoned(ports)
+        self._untold: dict[str, str] = {}
+        self._stuck = Stuck(ports)
+        self._left_out = LeftOut()
+        self._ran_at: dict[str, int] = {}
+        self._stops = Stops(ports)
+        self._home = Homecoming(ports)
+        self._watch_at = 0
+        self._places = Places(ports)
+        self._unopened: set[str] = set()  # pools whose platforms were not made yet when the newest plan was
+        self._looks_back: bool | None = None  # not asked yet
+
+    def run(self) -> int:
+        """Run one cycle and return the scheduled second it was run for. Raises what the database raises."""
+        self._ports.calls.begin()
+        now = self._settle()
+        if self._may_plan(now):
+            self._plan_and_launch(now)
+        return now
+
+    def _may_plan(self, now: int) -> bool:
+        """Whether the books know all that was launched: after a restore not before what the backup forgot is found."""
+        if self._looks_back is None:
+            self._looks_back = is_wanted(self._ports)
+        if self._looks_back:
+            done = self._ports.calls.gather("catch up", {"": partial(catch_up, self._ports, now)})
+            self._looks_back = not done.get("", False)
+        return not self._looks_back
+
+    def drain(self, why: str) -> bool:
+        """Launch nothing, ask every live session to save and leave; return whether all have ended and are billed."""
+        self._ports.calls.begin()
+        now = self._settle()
+        with self._ports.database.read() as tx:
+            running = [run for run in runs.live(tx) if isinstance(run.state, Running)]
+        for run in running:
+            with self._ports.write() as tx:
+                runs.change_state(tx, run.key, run.state, stop(run.state, why, now), "stop", now)
+        with self._ports.database.read() as tx:
+            if runs.live(tx):
+                return False
+        return close_books(self._ports, now)
+
+    def _settle(self) -> int:
+        """Everything but new launches: observe, reconcile, apply, stop."""
+        ports = self._ports
+        now = ports.clock.now()
+        self._places.open(now)
+        loaded = self._load()
+        if loaded.watched and now >= self._watch_at:
+            observe_late(ports, loaded.watched, now)
+            self._watch_at = now + _WATCH_EVERY_SECONDS
+        if not loaded.live:
+            return now
+        seen = observe(ports, loaded.live, loaded.known, self._home, now)
+        now = ports.clock.now()
+        self._places.note(seen.reachable, seen.troubles, now)
+        self._note_running(loaded.live, seen)
+        faults = dict(seen.poisoned)
+        # What a platform could not tell stands until it can: silence in between is no news.
+        self._untold = {key: why for key, why in self._untold.items() if key not in seen.asked} | seen.untold
+        seen.results = self._stuck.judged(seen.results)
+        steps = self._stops.fenced(self._decided(loaded, seen, faults, now))
+        # What is asked for and has not come yet is as it was.
+        heard = {lane: said for lane, said in self._heard.items() if lane[0] in seen.late} | seen.heartbeats
+        steps.extend(self._stuck.look(loaded.live, heard, now))
+        # A heartbeat that says what it said before is no news, unless it accuses a checkpoint that we may not know yet.
+        seen.heartbeats = {
+            lane: said for lane, said in seen.heartbeats.items() if self._heard.get(lane) != said or said.bad_manifests
+        }
+        if steps or seen.heartbeats or seen.results or seen.manifests or seen.bad:
+            faults |= self._write_down(loaded.live, seen, steps, now)
+        self._complaints.tell(seen.refused, loaded.subjects, now)
+        self._poisoned.note([run.key for run in loaded.live], {**self._untold, **faults}, now)
+        self._heard = {lane: said for lane, said in heard.items() if lane[0] not in faults}
+        steps = [step for step in steps if step.run.key not in faults]
+        self._stops.send(loaded.live, seen, steps, now)
+        if ended := {lane.job for step in steps if isinstance(step, Finish) for lane in step.run.lanes}:
+            sweep_ended(ports, ended, now)
+        return now
+
+    def _note_running(self, live: Sequence[Run], seen: Observation) -> None:
+        """Keep when each session was last seen running."""
+        shown = {key: seen.asked[key] for key, found in seen.sightings.items() if found.state == "running"}
+        known = self._ran_at | shown
+        self._ran_at = {run.key: known[run.key] for run in live if run.key in known}
+
+    def _decided(self, loaded: _Loaded, seen: Observation, faults: dict[str, str], now: int) -> list[Step]:
+        """Return the steps for all runs, but for those of which deciding fails: into ``faults`` goes why."""
+        steps: list[Step] = []
+        for fact in self._facts(loaded, seen):
+            with isolated(faults, fact.run.key):
+                steps.extend(reconcile([fact], now))
+        return steps
+
+    def _write_down(self, live: Sequence[Run], seen: Observation, steps: Sequence[Step], now: int) -> dict[str, str]:
+        """Write what was seen and decided; return the runs for which that fails, and why."""
+
+        def write(tx: Connection, runs: Sequence[Run], *, regarded: bool) -> None:
+            keys = {run.key for run in runs}
+            mine = [step for step in steps if step.run.key in keys]
+            apply(self._ports, tx, runs, seen.part(runs, regarded=regarded), mine, now)
+
+        return each_alone(self._ports, live, self._poisoned.known(), write)
+
+    def _load(self) -> _Loaded:
+        with self._ports.database.read() as tx:
+            live, late = runs.live(tx), watched.everything(tx)
+            if not live:
+                return _Loaded([], {}, Known({}, {}, ()), late)
+            names = sorted({lane.job for run in live for lane in run.lanes})
+            records = [record for name in names if (record := jobs.find(tx, name))]
+            return _Loaded(
+                live=live,
+                wishes={
+                    record.spec.name: (record.state.wish, record.state.by)
+                    for record in records
+                    if isinstance(record.state, Active) and record.state.wish
+                },
+                known=Known(
+                    targets={record.spec.name: record.spec.target_step for record in records},
+                    steps={record.spec.name: record.done_step for record in records},
+                    keys=checkpoints.keys(tx, names),
+                ),
+                watched=late,
+            )
+
+    def _facts(self, loaded: _Loaded, seen: Observation) -> list[Facts]:
+        ports = self._ports
+        facts = []
+        for run in loaded.live:
+            platform = ports.platforms.get(run.pool)
+            pool = ports.pools.get(run.pool)
+            visibility = max(
+                platform.capabilities.visibility_seconds if platform else 0,
+                pool.visibility_seconds if pool else 0,
+            )
+            facts.append(
+                Facts(
+                    run=run,
+                    sighting=seen.sightings.get(run.key),
+                    reachable=seen.is_reached(run),
+                    asked_at=seen.asked.get(run.key),
+                    ran_at=self._ran_at.get(run.key),
+                    results={
+                        lane.index: seen.results[run.key, lane.index]
+                        for lane in run.lanes
+                        if (run.key, lane.index) in seen.results
+                    },
+                    wishes=loaded.wishes,
+                    visibility_seconds=visibility,
+                    overdue_seconds=ports.policy.overdue_seconds,
+                    complete=seen.is_complete(run),
+                    heard=seen.heard(run),
+                    lost=seen.lost.get(run.key, ""),
+                )
+            )
+        return facts
+
+    def _plan_and_launch(self, now: int) -> None:
+        ports = self._ports
+        work = self._wanted_plan(now)
+        made = ports.calls.gather("plan", {"": work}).get("") if work else None
+        self._planning = work is not None and made is None
+        if made is None:
+            return
+        plan, newest = made.plan, made.knows
+        self._left_out.add(made.left_out)
+        wait_for_person(ports, made.left_out, now)
+        for warning in plan.warnings:
+            ports.log.warning("plan.warning", why=warning)
+        with ports.write() as tx:
+            plans.save(tx, plan, now)
+        self._incumbent = plan
+        self._unopened = set(self._places.unopened)
+        reserved = reserve(ports, plan, now, self._unopened)
+        launch_all(ports, reserved)
+        as_planned = len(reserved) == len(plan.due_now)
+        later = [placement.start for placement in plan.placements if placement.start > now]
+        patience = _PLAN_AT_LEAST_EVERY_SECONDS if as_planned else _PLAN_AGAIN_SECONDS
+        self._plan_at = min([*later, now + patience])
+        self._planned_event = self._after_launch(newest) if reserved and as_planned else newest
+
+    def _wanted_plan(self, now: int) -> Callable[[], _Made] | None:
+        """Return how a plan is made, without what no plan can be made with; None when the one in force still holds."""
+        from scheduler.planner.model.urgency import with_urgency  # as in the snapshot
+
+        ports = self._ports
+        with ports.database.read() as tx:
+            newest = events.newest_id(tx)
+            came = ports.calls.news(_AWAITED) or self._places.unopened != self._unopened
+            if newest == self._planned_event and now < self._plan_at and not came and not self._planning:
+                return None
+            left_out = LeftOut()
+            snapshot = gather(tx, ports.pools, now, ports.policy.horizon_seconds, left_out.jobs)
+            if self._incumbent is None:  # a daemon that starts again carries on the plan in force
+                self._incumbent = plans.newest(tx)
+        told, incumbent = told_before(snapshot), self._incumbent
+        trains = {view.name for view in snapshot.jobs if view.running}
+        known = without(snapshot, {*told.jobs, *(name for name in self._left_out.jobs if name in trains)}, told.pools)
+
+        def make() -> _Made:
+            plan, found = plan_around(lambda some: ports.plan(with_urgency(some), incumbent), known)
+            left_out.add(found)
+            return _Made(plan, left_out, newest)
+
+        return make
+
+    def _after_launch(self, newest: int) -> int:
+        """Return up to which event the plan knows what happened: past a launch that went as planned, but no further."""
+        with self._ports.database.read() as tx:
+            found = events.kinds_after(tx, newest, _EVENTS_MAX)
+        as_planned = found and all(kind in _AS_PLANNED for _, kind in found)
+        return found[-1][0] if as_planned else newest

@@ -1,0 +1,113 @@
+"""Stops: sessions are asked to save and leave, again and again until they have; and ended by force when they do not."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from platforms.artifacts.base import StoreError
+from platforms.base import PlatformError
+from scheduler.core.reconcile import AskStop, Finish, ForceStop, Step
+from scheduler.core.run import Run, Stopping, Submitting
+from scheduler.service.outside import border
+from scheduler.service.outside.stop_flag import put_stop_flag, stop_flag_key
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from scheduler.service.facts.observation import Observation
+    from scheduler.service.outside.ports import Ports
+
+
+class Stops:
+    """Sends the stops of one daemon. What it remembers may be lost."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._flagged: dict[str, int] = {}  # intents about to be given up: since when their stop flags lie in the store
+
+    def fenced(self, steps: Sequence[Step]) -> list[Step]:
+        """Return the steps that may be taken; an intent is given up only some time after its stop flag was put.
+
+        A session that the platform started without showing it follows the flag and leaves within that time; one that it
+        starts later finds the flag and leaves at once. So neither trains beside the next session of the job.
+        """
+        taken: list[Step] = []
+        for step in steps:
+            if isinstance(step, Finish) and not step.proven and isinstance(step.run.state, Submitting):
+                key = step.run.key
+                if key not in self._flagged and self._flag([step]).get(key):
+                    self._flagged[key] = self._ports.clock.now()
+                flagged = self._flagged.get(key)
+                if flagged is None or self._ports.clock.now() < flagged + self._ports.policy.overdue_seconds:
+                    continue
+                del self._flagged[key]
+            taken.append(step)
+        return taken
+
+    def send(self, live: Sequence[Run], seen: Observation, steps: Sequence[Step], now: int) -> None:
+        """Put stop flags where payloads look, and end sessions that overstay. Repeated until the session has ended."""
+        ended: dict[str, Callable[[], None]] = {}
+        for step in steps:
+            if isinstance(step, ForceStop):
+                ended[step.run.key] = partial(self._stop_session, step.run, now, force=True)
+        asks = [step for step in steps if isinstance(step, AskStop)]
+        asked = {step.run.key for step in asks}
+        stopping = [run for run in live if isinstance(run.state, Stopping)]
+        self._flag(asks, [run for run in stopping if run.key not in asked])
+        for run in stopping:
+            sighting = seen.sightings.get(run.key)
+            if sighting is not None and sighting.stop_channel == "platform" and sighting.state != "ended":
+                ended.setdefault(run.key, partial(self._stop_session, run, now, force=False))
+        self._ports.calls.gather("stop", ended)
+
+    def _stop_session(self, run: Run, now: int, *, force: bool) -> None:
+        try:
+            border.asked(run.pool, "stop", lambda: self._ports.platforms[run.pool].stop(run.key, now, force=force))
+        except PlatformError as error:
+            self._ports.log.error("stop.failed", run=run.key, why=str(error))
+
+    def _flag(self, asks: Sequence[AskStop | Finish], stopping: Sequence[Run] = ()) -> dict[str, bool]:
+        """Put stop flags: those that are asked for, and those of runs that are stopping where they are missing.
+
+        Returns by run whether what is wanted now is there. Of one run nothing is put while something else is being put:
+        the flag of a lane that comes late must not replace that of the whole run.
+        """
+        wanted: dict[str, tuple[Run, list[tuple[int | None, str]]]] = {}
+        for ask in asks:
+            lane = ask.lane if isinstance(ask, AskStop) else None
+            wanted.setdefault(ask.run.key, (ask.run, []))[1].append((lane, ask.why))
+        for run in stopping:
+            wanted[run.key] = run, [(None, run.state.why if isinstance(run.state, Stopping) else "")]
+        kept = {run.key for run in stopping}
+        work = {key: partial(self._put_all, *order, keep=key in kept) for key, order in wanted.items()}
+        put = self._ports.calls.gather("flag", work)
+        other = {key: wanted[key] for key, (lanes, _) in put.items() if lanes != [lane for lane, _ in wanted[key][1]]}
+        if other:  # what came late is not what is wanted now
+            anew = {key: partial(self._put_all, *order, keep=False) for key, order in other.items()}
+            put = {key: put[key] for key in put.keys() - other.keys()} | self._ports.calls.gather("flag", anew)
+        return {key: there for key, (_, there) in put.items()}
+
+    def _put_all(
+        self, run: Run, flags: Sequence[tuple[int | None, str]], *, keep: bool
+    ) -> tuple[list[int | None], bool]:
+        """Put flags one after the other, none if there is one that may be kept; return their lanes, and success."""
+        there = keep and not self._is_missing(run)
+        if not there:
+            there = False not in [self._put(run, lane, why) for lane, why in flags]
+        return [lane for lane, _ in flags], there
+
+    def _is_missing(self, run: Run) -> bool:
+        try:
+            return self._ports.artifacts.size(stop_flag_key(run.key)) is None
+        except StoreError:
+            return True
+
+    def _put(self, run: Run, lane: int | None, why: str) -> bool:
+        """Put the flag; return whether it is there."""
+        try:
+            put_stop_flag(self._ports.artifacts, run.key, why, lane)
+        except StoreError as error:
+            self._ports.log.warning("stop.flag_failed", run=run.key, why=str(error))
+            return False
+        return True

@@ -1,0 +1,312 @@
+"""Apply: write down what was observed and decided, in one transaction guarded by old state and epoch."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, assert_never
+
+from jobs.payload.store.manifest import split_key
+from scheduler.core import job as arrows
+from scheduler.core import run as run_arrows
+from scheduler.core.backoff import retry_delay
+from scheduler.core.blame import BURNT, again
+from scheduler.core.job import Active, Queued
+from scheduler.core.ledger import EntryKind, LedgerEntry
+from scheduler.core.reconcile import Accept, AskStop, CloseLane, Finish, ForceStop, LaneEnd, Step
+from scheduler.core.run import CONSEQUENCES, WRONG_DEVICE, Outcome, Running, Stopping
+from scheduler.core.throughput import Sample, alone, learn
+from scheduler.core.window import DAY
+from scheduler.service.facts.overheads import Overheads
+from scheduler.service.faults.rests import WRONG_DEVICE as POOL_WRONG_DEVICE
+from scheduler.service.faults.rests import WRONG_DEVICE_WHY, rest
+from scheduler.store import checkpoints, events, jobs, ledger, rates, runs, watched
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from jobs.lane_report import LaneReport
+    from jobs.payload.store.manifest import Manifest
+    from scheduler.core.pool import Pool
+    from scheduler.core.run import Lane, Run
+    from scheduler.service.facts.observation import Observation
+    from scheduler.service.outside.ports import Ports
+    from scheduler.store.jobs import JobRecord
+    from scheduler.store.rates import RateRecord
+
+WATCHED_SECONDS = DAY  # after its hold: how long a run is looked for that was settled without the platform's word
+
+
+def apply(
+    ports: Ports,
+    tx: Connection,
+    live: Sequence[Run],
+    seen: Observation,
+    steps: Sequence[Step],
+    now: int,
+) -> None:
+    """Record checkpoints, heartbeats and what they teach, then carry out ``steps`` in the database.
+
+    Checkpoints come first: whether a lane finished is judged by what was recorded, not by what it says.
+    """
+    reports = seen.heartbeats | seen.results
+    for (key, index), report in reports.items():
+        runs.note_heartbeat(tx, key, index, report.document())
+        if report.bad_manifests:
+            _condemn(ports, tx, report, now)
+    for key, why in seen.bad:
+        _quarantine(ports, tx, key, why, now)
+    for manifest in sorted(seen.manifests, key=lambda found: found.key):
+        _record_checkpoint(ports, tx, manifest, now)
+    for run in live:
+        for lane in run.lanes:
+            if (run.key, lane.index) in reports:
+                _learn(ports, tx, run, lane, reports[run.key, lane.index], now)
+    for step in steps:
+        _carry_out(ports, tx, step, now)
+
+
+def _carry_out(ports: Ports, tx: Connection, step: Step, now: int) -> None:
+    match step:
+        case Accept(run=run, remote_id=remote_id, started=started):
+            accepted = run_arrows.accept(run.state, remote_id, started)
+            runs.change_state(tx, run.key, run.state, accepted, "accept", now, found_by_key=True)
+        case CloseLane(run=run, end=end):
+            _close_lane(ports, tx, run, end, now)
+        case Finish():
+            _finish(ports, tx, step, now)
+        case AskStop(lane=int()):
+            pass  # the job's own wish is the record; the run goes on for its other lane
+        case AskStop(run=run, why=why) | ForceStop(run=run, why=why):
+            if isinstance(run.state, Running):
+                runs.change_state(tx, run.key, run.state, run_arrows.stop(run.state, why, now), "stop", now)
+        case _:
+            assert_never(step)
+
+
+def _finish(ports: Ports, tx: Connection, step: Finish, now: int) -> None:
+    run = step.run
+    state = run.state
+    if step.started is not None and not isinstance(state, Running | Stopping):
+        # The whole session passed between the launch and the first time it was seen.
+        accepted = run_arrows.accept(state, run.key, step.started)
+        runs.change_state(tx, run.key, state, accepted, "accept", now, found_by_key=True)
+        state = accepted
+    for lane_end in step.lanes:
+        _close_lane(ports, tx, run, lane_end, now)
+    ended = run_arrows.end(state, step.outcome, step.ended, step.started)
+    runs.change_state(tx, run.key, state, ended, f"end_{step.outcome}", now, why=step.why)
+    pool = ports.pools.get(run.pool)
+    ledger.append(
+        tx,
+        [
+            LedgerEntry(
+                kind=EntryKind.RELEASE if step.started is None else EntryKind.SPEND,
+                pool=run.pool,
+                run=run.key,
+                start=run.planned_start if step.started is None else step.started,
+                end=run.held_until if step.started is None else step.ended,
+                at=now,
+                price_microdollars_per_hour=pool.price_microdollars_per_hour if pool else 0,
+                evidence=step.why,
+            )
+        ],
+    )
+    if not step.proven:
+        booked = None if step.started is None else (step.started, step.ended)
+        watched.add(tx, run.key, max(now, run.held_until) + WATCHED_SECONDS, booked)
+
+
+def _close_lane(ports: Ports, tx: Connection, run: Run, end: LaneEnd, now: int) -> None:
+    lane = next(lane for lane in run.lanes if lane.index == end.index)
+    runs.close_lane(tx, run.key, end.index, end.outcome, end.step, end.error_class, end.message, now)
+    blamed = _blames_pool(ports, run, end)
+    if blamed:
+        why = f"{WRONG_DEVICE_WHY} in {run.key}: {end.message}"[:500]
+        until = rest(tx, run.pool, POOL_WRONG_DEVICE, why, now)
+        ports.log.error(POOL_WRONG_DEVICE, pool=run.pool, run=run.key, why=end.message, tried_again_at=until)
+    record = jobs.get(tx, end.job)
+    state = record.state
+    if not isinstance(state, Active) or state.run != run.key:
+        return
+    consequence = CONSEQUENCES[Outcome.REJECTED if blamed else end.outcome]
+    progressed = record.done_step > (lane.restore_step or 0)
+    failures = 0 if progressed or end.outcome is Outcome.FINISHED else record.failures
+    if consequence.counts_as_failure:
+        failures += 1
+    if failures != record.failures:
+        jobs.note_failures(tx, end.job, failures)
+    if record.done_step >= record.spec.target_step:
+        jobs.change_state(tx, end.job, state, arrows.finish(state, now), "finish", now, run=run.key)
+    elif why := _needs_person(ports, tx, record, run, end, failures, now):
+        parked = arrows.park(state, "the scheduler", why[:500], now)
+        jobs.change_state(tx, end.job, state, parked, "park", now, run=run.key)
+    elif consequence.job == "retry" and failures >= ports.policy.failures_max:
+        why = f"{failures} failed runs in a row, the last in {run.key}: {end.message}"
+        failed = arrows.fail(state, end.error_class or end.outcome, why[:500], now)
+        jobs.change_state(tx, end.job, state, failed, "fail", now, run=run.key)
+    else:
+        retry_at = None
+        if consequence.job == "retry":
+            policy = ports.policy
+            retry_at = now + retry_delay(end.job, failures, policy.retry_base_seconds, policy.retry_cap_seconds)
+        requeued = arrows.requeue(state, now, retry_at)
+        jobs.change_state(tx, end.job, state, requeued, "requeue", now, run=run.key, outcome=end.outcome)
+
+
+def _blames_pool(ports: Ports, run: Run, end: LaneEnd) -> bool:
+    """Tell whether the pool gave another accelerator than it is declared to have, which is no fault of the job."""
+    pool = ports.pools.get(run.pool)
+    promised = pool is not None and bool(pool.options.get("expected_device"))
+    return promised and end.outcome is Outcome.FAILED and end.error_class == WRONG_DEVICE
+
+
+def _needs_person(
+    ports: Ports, tx: Connection, record: JobRecord, run: Run, end: LaneEnd, failures: int, now: int
+) -> str:
+    """Return why the job must wait for a person; a session that burnt hours for nothing is told the first time too."""
+    if end.error_class in BURNT and end.outcome is Outcome.FAILED:
+        ports.log.warning("job.stalled", job=end.job, run=run.key, rule=end.error_class, why=end.message)
+        events.append(tx, "job.stalled", end.job, now, run=run.key, rule=end.error_class, why=end.message[:500])
+    attempt = next(lane.attempt for lane in run.lanes if lane.index == end.index)
+    earlier = [lane for lane in runs.ended_lanes(tx, end.job) if lane.attempt < attempt]
+    return again(end, failures, earlier, record.spec.stall.same_error)
+
+
+def _record_checkpoint(ports: Ports, tx: Connection, manifest: Manifest, now: int) -> None:
+    record = jobs.find(tx, manifest.job)
+    if record is None:
+        return
+    if manifest.step <= record.done_step or manifest.attempt <= record.fenced_attempt:
+        # Of a removed job of this name. Or read late, after a newer one: progress never goes backwards, but if the
+        # newer one turns out to be damaged, this is what is left to resume from.
+        checkpoints.record(tx, manifest, now)
+        return
+    if checkpoints.record(tx, manifest, now):
+        jobs.note_progress(tx, manifest.job, manifest.step, manifest.key)
+        _open_gates(tx, record, manifest.step, now)
+        # As one field: names that scripts choose must not become names of arguments.
+        metrics = dict(manifest.metrics)
+        ports.log.info("checkpoint.seen", job=manifest.job, step=manifest.step, run=manifest.run, metrics=metrics)
+
+
+def _open_gates(tx: Connection, parent: JobRecord, step: int, now: int) -> None:
+    """Write an event for each job that has waited for ``parent`` to come so far; it is also what has it planned."""
+    for waiting in jobs.everything(tx):
+        gate = waiting.spec.gate
+        if gate is not None and gate.parent == parent.spec.name and isinstance(waiting.state, Queued):
+            needed = gate.fraction * parent.spec.target_step
+            if parent.done_step < needed <= step:
+                events.append(tx, "gate.opened", waiting.spec.name, now, parent=gate.parent, step=step)
+
+
+def _condemn(ports: Ports, tx: Connection, report: LaneReport, now: int) -> None:
+    """Believe what a session says of the checkpoints that it was given to start from, and of no others."""
+    given = runs.given(tx, report.run, report.job)
+    if given is None:  # launched by an older version, or before the backup that was restored
+        given = [record.manifest.key for record in checkpoints.newest(tx, report.job)]
+    for accused in report.bad_manifests:
+        if accused.manifest in given:
+            _quarantine(ports, tx, accused.manifest, accused.why, now)
+
+
+def _quarantine(ports: Ports, tx: Connection, key: str, why: str, now: int) -> None:
+    named = split_key(key)
+    known = checkpoints.find(tx, key) if named is not None else None
+    if named is None or known is None or known.state != "good":
+        return
+    checkpoints.quarantine(tx, key, why, now)
+    job = named[0]
+    ports.log.warning("checkpoint.quarantined", job=job, manifest=key, why=why)
+    record = jobs.find(tx, job)
+    if record is not None and record.checkpoint == key:
+        good = checkpoints.newest(tx, job, 1)
+        step, newest = (good[0].manifest.step, good[0].manifest.key) if good else (0, None)
+        jobs.note_progress(tx, job, step, newest, fork=True)
+
+
+def _learn(ports: Ports, tx: Connection, run: Run, lane: Lane, report: LaneReport, now: int) -> None:
+    """Learn from a lane's last word; from a heartbeat, once it has saved, when nothing better is known yet.
+
+    What a heartbeat taught is a first impression, which the last word of the same session replaces.
+    """
+    pool = ports.pools.get(run.pool)
+    if pool is None or lane.outcome is not None:
+        return
+    still_runs = report.outcome is None
+    has_saved = report.checkpoint_seconds is not None
+    if still_runs and not (has_saved and report.steps_per_second):
+        return
+    known = rates.get(tx, lane.job, run.pool)
+    if still_runs and known is not None and known.samples:
+        return  # as most heartbeats find: nothing else is read for them
+    record = jobs.find(tx, lane.job)
+    if record is None:
+        return
+    sample = _sample(ports, pool, run, lane, record, report, known)
+    if all(seen is None for seen in (sample.steps_per_second, sample.setup_seconds, sample.setup_at_least)):
+        return
+    first_impression = known is not None and known.samples == 1 and known.at > run.planned_start
+    if known is None or first_impression:
+        before = Overheads(rates.everything(tx)).prior(record.spec, pool)
+    else:
+        before = known.estimate
+    learned = learn(before, sample)
+    rates.put(tx, rates.RateRecord(job=lane.job, pool=run.pool, at=now, **asdict(learned)))
+
+
+def _sample(
+    ports: Ports,
+    pool: Pool,
+    run: Run,
+    lane: Lane,
+    record: JobRecord,
+    report: LaneReport,
+    known: RateRecord | None,
+) -> Sample:
+    """Return what a report shows."""
+    speed, setup = report.steps_per_second, report.setup_seconds
+    started, ended = report.started_at, report.ended_at
+    platform = ports.platforms.get(run.pool)
+    # How long a person lets an offered session lie says nothing of the next one.
+    waits_for_person = platform is not None and platform.capabilities.needs_person
+    return Sample(
+        steps_per_second=_alone(speed, run, lane, record, pool) if speed else None,
+        setup_seconds=setup,
+        checkpoint_seconds=report.checkpoint_seconds,
+        delay_seconds=None if started is None or waits_for_person else float(max(0, started - run.planned_start)),
+        setup_at_least=float(max(0, ended - started))
+        if setup is None and started is not None and ended is not None and _was_cut_off(report, known)
+        else None,
+    )
+
+
+def _was_cut_off(report: LaneReport, known: RateRecord | None) -> bool:
+    """Whether a session that never reported was cut off in its set-up: all that tells how long that takes.
+
+    A command that failed, was stopped or saved without a word shows no set-up. One that was started and never reported
+    may need more time: that is believed of a job that has never trained here, and no other learns from it (overheads).
+    """
+    if report.command_at is not None and known is not None and known.samples:
+        return False
+    cut_off = report.outcome in {Outcome.YIELDED, Outcome.PREEMPTED} or report.error_class == "no_checkpoint"
+    return cut_off and report.checkpoint_step == report.restored_step
+
+
+def _alone(speed: float, run: Run, lane: Lane, record: JobRecord, pool: Pool) -> float:
+    sharing = pool.sharing if len(run.lanes) > 1 else 1.0
+    return alone(speed, len(lane.devices), record.spec.device_speedup, sharing)
+
+
+def reject(ports: Ports, tx: Connection, run: Run, why: str, now: int, *, park: str = "") -> None:
+    """End a run that was never started: release its hold and free its jobs; ``park`` names who holds them instead."""
+    for lane in run.lanes:
+        end = LaneEnd(lane.index, lane.job, Outcome.REJECTED, None, None, why)
+        if park:
+            record = jobs.get(tx, lane.job)
+            if isinstance(record.state, Active) and record.state.run == run.key:
+                parked = arrows.park(record.state, park, why[:500], now)
+                jobs.change_state(tx, lane.job, record.state, parked, "park", now, run=run.key)
+        _close_lane(ports, tx, run, end, now)
+    _finish(ports, tx, Finish(run, Outcome.REJECTED, None, now, (), why), now)

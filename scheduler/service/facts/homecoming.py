@@ -1,0 +1,98 @@
+"""Homecoming: whether all is here that an ended session says it left; how long to ask for it, and when it is lost.
+
+A download may be damaged, a place may answer half, a store may be late. So an end is believed only when what the
+session claims has come home. It is fetched again, less often each time; what has not come after PATIENCE_SECONDS is
+lost, and that is said.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jobs.payload.store.manifest import manifest_key
+from scheduler.core.window import HOUR
+from scheduler.store import events
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from scheduler.core.run import Run
+    from scheduler.service.facts.observation import Known, Observation
+    from scheduler.service.outside.ports import Ports
+
+PATIENCE_SECONDS = 6 * HOUR
+_AGAIN_SECONDS, _AGAIN_SECONDS_MAX = 60, HOUR // 2
+AWAITED, LOST = "session.awaited", "session.lost"
+
+
+class Homecoming:
+    """Remembers when to fetch again; it may be forgotten. Since when something is awaited stands in the event log."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._next: dict[str, tuple[int, int, str]] = {}  # by run: pause, when it is over, why
+        self.read: set[str] = set()  # runs that are home, about which the store has not told all yet
+        self.told: dict[str, Observation] = {}  # by question: what it has told of them
+        self.fresh: dict[str, Observation] = {}  # the same of the look that is going on
+
+    def is_due(self, run: Run, seen: Observation, now: int) -> bool:
+        """Whether to fetch what the run left; if not, what was wrong the last time is so still."""
+        if run.key in self.read:
+            return False
+        _, at, why = self._next.get(run.key, (0, 0, ""))
+        if now < at and why:
+            seen.awaited[run.key] = why
+        return now >= at
+
+    def judge(self, over: Sequence[Run], known: Known, seen: Observation, now: int) -> None:
+        """Move runs from ``seen.awaited`` to ``seen.lost`` for which there was patience enough.
+
+        Those are added first whose lanes claim what is not here. ``over`` are runs that ended or had a last word.
+        """
+        self.read = {run.key for run in over} & seen.home & seen.late
+        self.told, self.fresh = self.fresh, {}
+        for run in over:
+            if run.key in self.read:
+                continue
+            fetched = run.key not in seen.awaited
+            if fetched and (missing := "; ".join(_missing(run, known, seen))):
+                seen.awaited[run.key] = missing
+            why = seen.awaited.get(run.key)
+            if why is None:
+                self._next.pop(run.key, None)
+                continue
+            pause, at, _ = self._next.get(run.key, (_AGAIN_SECONDS // 2, 0, ""))
+            if now >= at and seen.is_reached(run):
+                pause = min(2 * pause, _AGAIN_SECONDS_MAX)
+                self._next[run.key] = pause, now + pause, "" if fetched else why
+            # Time in which nobody could ask, as while the place or we were away, is no patience: both must be long.
+            if now - self._tell(AWAITED, run, why, now) >= PATIENCE_SECONDS and pause >= _AGAIN_SECONDS_MAX:
+                seen.lost[run.key] = seen.awaited.pop(run.key)
+                self._tell(LOST, run, why, now)
+        for key in self._next.keys() - {run.key for run in over}:
+            del self._next[key]
+
+    def _tell(self, kind: str, run: Run, why: str, now: int) -> int:
+        """Tell something of a run once; return when it was told."""
+        with self._ports.database.read() as tx:
+            told = events.tail(tx, limit=1, kinds=[kind], subject=run.key)
+        if told:
+            return told[0].at
+        with self._ports.write() as tx:
+            events.append(tx, kind, run.key, now, why=why[:500])
+        self._ports.log.warning(kind, run=run.key, jobs=[lane.job for lane in run.lanes], why=why)
+        return now
+
+
+def _missing(run: Run, known: Known, seen: Observation) -> Iterator[str]:
+    """Yield what lanes have said that they saved, and that is not here."""
+    here = {manifest.key for manifest in seen.manifests} | set(known.keys)
+    for lane in run.lanes:
+        said = seen.results.get((run.key, lane.index)) or seen.heartbeats.get((run.key, lane.index))
+        if lane.outcome is not None or said is None or lane.job not in seen.listed:
+            continue  # what the store does not tell now is not missing
+        step = said.checkpoint_step
+        began = lane.restore_step if said.restored_step is None else said.restored_step
+        # By its own name: an earlier attempt may have saved the same step, damaged.
+        if step is not None and step != began and manifest_key(lane.job, step, lane.attempt) not in here:
+            yield f"step {step} of {lane.job} is not here, or damaged"

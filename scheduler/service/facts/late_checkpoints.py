@@ -1,0 +1,50 @@
+"""Late checkpoints: found when a run is over for the books, after a restore or when a session was given up too early.
+
+No run is left that would close its jobs with what is found, so a job whose target is among it is finished here.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scheduler.core import job as arrows
+from scheduler.core.job import Failed, Held, Queued
+from scheduler.service.facts.apply import apply
+from scheduler.service.facts.observation import Observation
+from scheduler.service.facts.observe import read_manifests
+from scheduler.service.outside.border import Complaints
+from scheduler.store import checkpoints, jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from sqlalchemy import Connection
+
+    from scheduler.service.outside.ports import Ports
+
+
+def record_late(ports: Ports, names: Collection[str], now: int, ahead: int = 0) -> bool:
+    """Record the checkpoints of these jobs that are not known yet; False when the store did not tell them all.
+
+    ``ahead`` is how many attempts of each there may have been that our books forgot.
+
+    Raises Fenced and other StoreFailures.
+    """
+    with ports.database.read() as tx:
+        known = checkpoints.keys(tx, names)
+    seen = Observation()
+    read_manifests(ports, sorted(names), known, seen, ahead)
+    Complaints(ports).tell(seen.refused, names, now)
+    if seen.manifests or seen.bad:
+        with ports.write() as tx:
+            apply(ports, tx, [], seen, [], now)
+            for name in sorted({manifest.job for manifest in seen.manifests}):
+                _finish(tx, name, now)
+    return seen.listed == set(names)
+
+
+def _finish(tx: Connection, name: str, now: int) -> None:
+    """Finish a job that reached its target; one that has a lane is finished with its lane."""
+    job = jobs.find(tx, name)
+    if job is not None and job.done_step >= job.spec.target_step and isinstance(job.state, Queued | Held | Failed):
+        jobs.change_state(tx, name, job.state, arrows.finish(job.state, now), "finish", now)

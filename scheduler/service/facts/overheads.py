@@ -1,0 +1,106 @@
+"""Overheads: what a session of a job on a pool is believed to lose before, between and after its training."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import ceil
+from typing import TYPE_CHECKING
+
+from jobs.payload.lane.meter import CLOSING
+from scheduler.core.throughput import PRIOR_SIGMA, Estimate, within
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jobs.spec import JobSpec
+    from scheduler.core.pool import Pool
+    from scheduler.store.rates import RateRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Overhead:
+    """``setup_seconds`` lie between the launch and the first step; the sigmas are relative spreads between sessions."""
+
+    setup_seconds: int
+    setup_sigma: float
+    checkpoint_seconds: int
+    checkpoint_sigma: float
+
+    @property
+    def closing_seconds(self) -> int:
+        """What a session's last checkpoint is given: what nine in ten take, and a quarter over the mean at least."""
+        sure = within(self.checkpoint_seconds, self.checkpoint_sigma)
+        return max(sure, ceil(CLOSING * self.checkpoint_seconds))
+
+
+class Overheads:
+    """Beliefs by job and pool, from what was measured and, until then, from what was declared.
+
+    A job that has not run on a pool is believed to lose there what is declared, or what the others that have trained
+    there usually lose if that is more. What a job never reached is no measurement for others.
+    """
+
+    def __init__(self, measured: Mapping[tuple[str, str], RateRecord]) -> None:
+        self.measured = measured
+
+    @cached_property
+    def _usual(self) -> dict[str, tuple[int, ...]]:
+        """What jobs that have trained on a pool usually lose there: delay, set-up, checkpoint."""
+        by_pool: dict[str, list[RateRecord]] = {}
+        for (_, pool), rate in self.measured.items():
+            if rate.samples:
+                by_pool.setdefault(pool, []).append(rate)
+        return {
+            pool: tuple(
+                sorted(getattr(rate, name) for rate in rates)[len(rates) // 2]
+                for name in ("delay_seconds", "setup_seconds", "checkpoint_seconds")
+            )
+            for pool, rates in by_pool.items()
+        }
+
+    def of(self, spec: JobSpec, pool: Pool) -> Overhead:
+        """Return what is believed of a job on a pool: what was seen, as long as the pool's longest session is worth it.
+
+        One session that hung must not shut the pool to its job: nothing could be seen there again that teaches better.
+        """
+        from scheduler.planner.model.session_yield import (
+            longest,  # here, as in the snapshot: a daemon starts without the planner
+        )
+
+        rate = self.measured.get((spec.name, pool.name))
+        known = self.prior(spec, pool) if rate is None else rate.estimate
+        declared, room = _declared_setup(spec, pool), longest(pool) - _shortest(0, known.checkpoint_seconds, pool)
+        checkpoint = known.checkpoint_seconds
+        if room < declared:
+            checkpoint = min(checkpoint, spec.checkpoint_seconds)
+            room = longest(pool) - _shortest(0, checkpoint, pool)
+        return Overhead(
+            setup_seconds=min(known.delay_seconds + known.setup_seconds, max(room, declared)),
+            setup_sigma=known.setup_sigma,
+            checkpoint_seconds=checkpoint if rate is None else max(1, checkpoint),
+            checkpoint_sigma=known.checkpoint_sigma,
+        )
+
+    def prior(self, spec: JobSpec, pool: Pool) -> Estimate:
+        """Return what is believed of a job that has not run on a pool."""
+        delay, setup, checkpoint = self._usual.get(pool.name, (0, 0, 0))
+        return Estimate(
+            steps_per_second=0.0,
+            sigma=PRIOR_SIGMA,
+            samples=0,
+            setup_seconds=max(setup, pool.setup_seconds + spec.setup_seconds),
+            checkpoint_seconds=max(checkpoint, spec.checkpoint_seconds),
+            delay_seconds=max(delay, pool.start_delay_seconds),
+        )
+
+
+def _shortest(setup: int, checkpoint: int, pool: Pool) -> int:
+    """Return the shortest session that is worth a launch."""
+    from scheduler.planner.model.session_yield import terms_of
+
+    return terms_of(setup, max(1, checkpoint), pool).length_for(pool.session_seconds_min)
+
+
+def _declared_setup(spec: JobSpec, pool: Pool) -> int:
+    return pool.start_delay_seconds + pool.setup_seconds + spec.setup_seconds

@@ -1,0 +1,175 @@
+"""Snapshot: one read transaction turned into the frozen input of the planner."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
+from scheduler.core.reasons import BadDefinition, HeldByPerson
+from scheduler.core.run import Ended, Running, Stopping
+from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
+from scheduler.core.throughput import PRIOR_SIGMA
+from scheduler.core.window import DAY
+from scheduler.service.facts.overheads import Overheads
+from scheduler.service.faults.isolation import isolated
+from scheduler.store import jobs, ledger, limits, rates, runs, watched
+from scheduler.store.jobs import JobRecord
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from jobs.spec import JobSpec
+    from scheduler.core.pool import Pool
+    from scheduler.core.reasons import Reason
+    from scheduler.core.run import Run
+    from scheduler.store.rates import RateRecord
+
+# Charges older than every window we know (a month of 31 days, and a day of slack) cannot matter to a decision.
+LOOK_BACK_SECONDS = 33 * DAY
+
+
+def load_snapshot(tx: Connection, pools: Mapping[str, Pool], now: int, horizon_seconds: int) -> Snapshot:
+    """Build the planner's input from the database alone."""
+    # Here, because sessions wait to be adopted while a daemon starts, which is not planned for.
+    from scheduler.planner.model.urgency import with_urgency
+
+    return with_urgency(gather(tx, pools, now, horizon_seconds, {}))
+
+
+def gather(
+    tx: Connection, pools: Mapping[str, Pool], now: int, horizon_seconds: int, faults: dict[str, str]
+) -> Snapshot:
+    """Return the input without urgencies; a job that cannot be seen as one is left out, and ``faults`` say why."""
+    records = jobs.everything(tx)
+    live = runs.live(tx)
+    overheads = Overheads(rates.everything(tx))
+    charges = ledger.charges(tx, now - LOOK_BACK_SECONDS)
+    possible = watched.possible_charges(tx)
+    observed = limits.observed(tx)
+    closures = limits.closures(tx)
+    planned_lanes = {lane.job: run.key for run in live for lane in run.lanes if lane.outcome is None}
+    views = []
+    finished: dict[str, float] = {}
+    for record in records:
+        match record.state:
+            case Queued() | Active() | Held():
+                name = record.spec.name
+                with isolated(faults, name):
+                    views.append(job_view(record, pools, overheads, planned_lanes.get(name)))
+                if name in faults:
+                    finished[name] = record.done_step / max(1, record.spec.target_step)
+            case Done():
+                finished[record.spec.name] = 1.0
+            case Failed() | Cancelled():
+                finished[record.spec.name] = record.done_step / max(1, record.spec.target_step)
+    return Snapshot(
+        now=now,
+        jobs=tuple(views),
+        pools=tuple(
+            PoolView(
+                pool=pool,
+                charges=(*charges.get(name, ()), *possible.get(name, ())),
+                live=tuple(_live_run(run) for run in live if run.pool == name),
+                observed=observed.get(name, ()),
+                closed_until=_closed_until(closures, name, now),
+                closed_why=closures[name][1] if name in closures else "",
+            )
+            for name, pool in sorted(pools.items())
+        ),
+        horizon_seconds=horizon_seconds,
+        finished=finished,
+    )
+
+
+def _closed_until(closures: Mapping[str, tuple[int | None, str]], pool: str, now: int) -> int | None:
+    """Return until when a pool is closed; a closure without an end is asked again a day from now."""
+    if pool not in closures:
+        return None
+    until = closures[pool][0]
+    return now + DAY if until is None else until if until > now else None
+
+
+def _live_run(run: Run) -> LiveRun:
+    started = run.state.started if isinstance(run.state, Running | Stopping | Ended) else None
+    return LiveRun(
+        key=run.key,
+        start=run.planned_start if started is None else started,
+        deadline=run.deadline,
+        held_until=run.held_until,
+        jobs=tuple(lane.job for lane in run.lanes if lane.outcome is None),
+    )
+
+
+def job_view(
+    record: JobRecord,
+    pools: Mapping[str, Pool],
+    overheads: Overheads,
+    running: str | None,
+) -> JobView:
+    """Return an open job as the planner sees it; ``running`` is the launch key of its live run."""
+    spec, state = record.spec, record.state
+    blocked: Reason | None = None
+    match state:
+        case Held(by=by, why=why):
+            blocked = HeldByPerson(by, why)
+        case Active(wish="hold" | "cancel" as wish, by=by):
+            blocked = HeldByPerson(by, f"{wish} asked for while running")
+        case _ if record.faults:
+            blocked = BadDefinition(spec.name, "; ".join(record.faults))
+        case _:
+            pass
+    allowed = [name for name in pools if not spec.pools or name in spec.pools]
+    reference_rate, rates_by_pool = _rates(spec, [pools[name] for name in allowed], overheads.measured)
+    lost = {name: overheads.of(spec, pools[name]) for name in allowed}
+    return JobView(
+        name=spec.name,
+        weight=spec.weight,
+        target_step=spec.target_step,
+        done_step=record.done_step,
+        needs=spec.needs,
+        rates=rates_by_pool,
+        reference_rate=reference_rate,
+        setup_seconds={name: found.setup_seconds for name, found in lost.items()},
+        checkpoint_seconds={name: found.checkpoint_seconds for name, found in lost.items()},
+        setup_sigma={name: found.setup_sigma for name, found in lost.items()},
+        checkpoint_sigma={name: found.checkpoint_sigma for name, found in lost.items()},
+        device_speedup=spec.device_speedup,
+        allowed_pools=spec.pools,
+        gate=spec.gate,
+        not_before=spec.not_before,
+        retry_at=state.retry_at if isinstance(state, Queued) else None,
+        deadline=spec.deadline,
+        blocked=blocked,
+        running=running,
+        last_pool=record.last_pool,
+        position=record.position,
+    )
+
+
+def view_of_new(spec: JobSpec, pools: Mapping[str, Pool], now: int, place: int) -> JobView:
+    """Return a job that is not in the queue as the planner would see it at ``place``."""
+    return job_view(JobRecord(spec, Queued(now), 0, 0, 0, None, None, now, place), pools, Overheads({}), running=None)
+
+
+def _rates(
+    spec: JobSpec, pools: Sequence[Pool], measured: Mapping[tuple[str, str], RateRecord]
+) -> tuple[float, dict[str, Rate]]:
+    """Return the job's speed on the reference device and on each pool.
+
+    What was measured on a pool is used there; elsewhere the prior is scaled by how wrong it was where we measured.
+    """
+    found = [
+        (pool, rate)
+        for pool in pools
+        if (rate := measured.get((spec.name, pool.name))) and rate.samples > 0 and rate.steps_per_second > 0
+    ]
+    prior = spec.steps_per_hour / 3_600
+    correction = 1.0
+    if found:
+        ratios = sorted(rate.steps_per_second / (prior * pool.speed) for pool, rate in found)
+        correction = ratios[len(ratios) // 2]
+    answer = {pool.name: Rate(prior * pool.speed * correction, PRIOR_SIGMA, 0) for pool in pools}
+    answer.update({pool.name: Rate(rate.steps_per_second, rate.sigma, rate.samples) for pool, rate in found})
+    return prior * correction, answer

@@ -1,0 +1,264 @@
+"""Isolation: a fault that shows with one run, job or pool stays with it; everything else goes on, and a person is told.
+
+What the database raises is nobody's fault here: it passes. So does what no single run, job or pool can be blamed for.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Protocol
+
+from jobs.payload.bounds import clean
+from scheduler.core import job as arrows
+from scheduler.core.job import Active, Queued
+from scheduler.core.reasons import HeldByPerson
+from scheduler.store import events, jobs, limits, runs
+from scheduler.store.errors import Refused, Stale, StoreFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from scheduler.core.plan import Plan
+    from scheduler.core.run import Run
+    from scheduler.core.snapshot import Snapshot
+    from scheduler.service.outside.ports import Ports
+
+POISONED, MENDED = "run.poisoned", "run.mended"
+JOB_POISONED = "job.poisoned"
+BY = "the scheduler"
+UNPLANNABLE = "planning fails with it"
+_WHY_MAX = 300
+_CULPRITS_MAX = 20  # left out of one plan; with more of them the fault is ours
+
+
+class Write(Protocol):
+    """Writes down what was seen and decided of some runs."""
+
+    def __call__(self, tx: Connection, runs: Sequence[Run], *, regarded: bool) -> None:
+        """Write; what their sessions said only if it is ``regarded``."""
+        ...
+
+
+def why(error: BaseException) -> str:
+    """Return an error in words that can be stored and shown."""
+    return clean(f"{type(error).__name__}: {error}", _WHY_MAX)
+
+
+@contextmanager
+def isolated(faults: dict[str, str], name: str) -> Iterator[None]:
+    """Note under ``name`` what the body raises, and go on. Raises StoreFailure and OSError: not its fault."""
+    try:
+        yield
+    except (StoreFailure, OSError):
+        raise
+    except Exception as error:  # noqa: BLE001 - that is what isolation is
+        faults[name] = why(error)
+
+
+def each_alone(
+    ports: Ports,
+    found: Sequence[Run],
+    suspects: Collection[str],
+    write: Write,
+) -> dict[str, str]:
+    """Write for all runs in one transaction, but for ``suspects``; if that fails, for each in one of its own.
+
+    ``write`` is told whether to regard what sessions said: where that cannot be written, a run is settled without it.
+    Each transaction is whole for its runs, so a crash between two of them is like one between two cycles. Returns why
+    some could not be written for. Raises Fenced and other StoreFailures that are about no single run.
+    """
+    together = [run for run in found if run.key not in suspects]
+    faults: dict[str, str] = {}
+    alone = [run for run in found if run.key in suspects]
+    if together:
+        try:
+            with ports.write() as tx:
+                write(tx, together, regarded=True)
+        except (Stale, Refused) as error:
+            ports.log.warning("cycle.divided", why=str(error))
+            alone = list(found)
+        except (StoreFailure, OSError):
+            raise
+        except Exception as error:  # noqa: BLE001 - whose fault it is will show
+            ports.log.warning("cycle.divided", why=why(error))
+            alone = list(found)
+    for run in alone:
+        for regarded in (True, False):
+            wrong: dict[str, str] = {}
+            try:
+                with isolated(wrong, run.key), ports.write() as tx:
+                    write(tx, [run], regarded=regarded)
+            except Stale as error:
+                ports.log.warning("run.changed", run=run.key, why=str(error))  # by somebody else: decided anew
+            except Refused as error:
+                wrong[run.key] = why(error)
+            faults = wrong | faults
+            if not wrong:
+                break
+    return faults
+
+
+class Poisoned:
+    """The runs that cannot be handled now. Each is told once, and once more when it can be handled again."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self.runs: dict[str, str] | None = None  # not read yet
+
+    def known(self) -> Collection[str]:
+        """Return the runs that could not be handled before, by this daemon or by the one before it."""
+        if self.runs is None:
+            with self._ports.database.read() as tx:
+                self.runs = poisoned_runs(tx)
+        return self.runs
+
+    def note(self, handled: Collection[str], faults: Mapping[str, str], now: int) -> None:
+        """Tell which of the runs that were ``handled`` have become a fault, and which are none any more."""
+        known = dict.fromkeys(self.known(), "")
+        fresh = sorted(set(faults) - set(known))
+        over = sorted(set(known) - set(faults))
+        if fresh or over:
+            with self._ports.write() as tx:
+                for key in fresh:
+                    events.append(tx, POISONED, key, now, why=faults[key])
+                for key in set(over) & set(handled):
+                    events.append(tx, MENDED, key, now)
+        for key in fresh:
+            next_ = f"schedctl runs show {key}; all others go on"
+            self._ports.log.error(POISONED, run=key, why=faults[key], next=next_)
+        self.runs = dict(faults)
+
+
+def poisoned_runs(tx: Connection) -> dict[str, str]:
+    """Return the live runs that could not be handled when they were last tried, and why."""
+    found = {}
+    for run in runs.live(tx):
+        told = events.tail(tx, limit=1, kinds=(POISONED, MENDED), subject=run.key)
+        if told and told[0].kind == POISONED:
+            found[run.key] = str(told[0].data.get("why", ""))
+    return found
+
+
+# -- planning ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class LeftOut:
+    """Jobs and pools that no plan can be made with, and why."""
+
+    jobs: dict[str, str] = field(default_factory=dict)
+    pools: dict[str, str] = field(default_factory=dict)
+
+    def add(self, other: LeftOut) -> None:
+        """Take in what else is left out."""
+        self.jobs |= other.jobs
+        self.pools |= other.pools
+
+
+def without(snapshot: Snapshot, names: Collection[str], pools: Collection[str]) -> Snapshot:
+    """Return a snapshot without some jobs and pools; gates that wait for such a job see its progress."""
+    if not names and not pools:
+        return snapshot
+    gone = {view.name: view.done_step / max(1, view.target_step) for view in snapshot.jobs if view.name in names}
+    return replace(
+        snapshot,
+        jobs=tuple(view for view in snapshot.jobs if view.name not in names),
+        pools=tuple(view for view in snapshot.pools if view.pool.name not in pools),
+        finished={**snapshot.finished, **gone},
+    )
+
+
+def told_before(snapshot: Snapshot) -> LeftOut:
+    """Return what waits for a person because no plan could be made with it: held jobs and closed pools that say so."""
+    return LeftOut(
+        {
+            view.name: view.blocked.why
+            for view in snapshot.jobs
+            if isinstance(view.blocked, HeldByPerson) and view.blocked.why.startswith(UNPLANNABLE)
+        },
+        {view.pool.name: view.closed_why for view in snapshot.pools if view.closed_why.startswith(UNPLANNABLE)},
+    )
+
+
+def plan_around(make: Callable[[Snapshot], Plan], snapshot: Snapshot) -> tuple[Plan, LeftOut]:
+    """Return a plan, without those jobs and pools with which ``make`` fails; they are found by halving.
+
+    Raises what ``make`` raised when nobody can be blamed.
+    """
+    left_out = LeftOut()
+    plan, error = _tried(make, snapshot)
+    while plan is None:
+        if error is None or len(left_out.jobs) + len(left_out.pools) >= _CULPRITS_MAX:
+            raise error or AssertionError("neither a plan nor an error")
+        culprit = _culprit(make, snapshot)
+        if culprit is None:
+            raise error
+        left_out.add(culprit)
+        snapshot = without(snapshot, culprit.jobs, culprit.pools)
+        plan, error = _tried(make, snapshot)
+    return plan, left_out
+
+
+def _culprit(make: Callable[[Snapshot], Plan], snapshot: Snapshot) -> LeftOut | None:
+    """Return one job, or else one pool, with which planning fails: a job costs the others less."""
+    names = [view.name for view in snapshot.jobs]
+    pools = [view.pool.name for view in snapshot.pools]
+    job = _first(make, names, lambda rest: without(snapshot, rest, ()))
+    if job is not None and _tried(make, without(snapshot, [job[0]], ()))[0] is not None:
+        return LeftOut(jobs=dict([job]))
+    pool = _first(make, pools, lambda rest: without(snapshot, () if job else names, rest))
+    if pool is not None and (job is None or _tried(make, without(snapshot, (), [pool[0]]))[0] is not None):
+        return LeftOut(pools=dict([pool]))
+    return None if job is None else LeftOut(jobs=dict([job]))
+
+
+def _first(
+    make: Callable[[Snapshot], Plan], names: Sequence[str], but: Callable[[Sequence[str]], Snapshot]
+) -> tuple[str, str] | None:
+    """Return the name with which planning begins to fail as one after the other is added, and why."""
+    if _tried(make, but(names))[0] is not None:
+        good, bad, said = 0, len(names), _tried(make, but(()))[1]
+        while bad - good > 1:
+            middle = (good + bad) // 2
+            error = _tried(make, but(names[middle:]))[1]
+            if error is None:
+                good = middle
+            else:
+                bad, said = middle, error
+        if said is not None and names:
+            return names[bad - 1], f"{UNPLANNABLE}: {why(said)}"
+    return None
+
+
+def _tried(make: Callable[[Snapshot], Plan], snapshot: Snapshot) -> tuple[Plan | None, Exception | None]:
+    try:
+        return make(snapshot), None
+    except (StoreFailure, OSError):
+        raise
+    except Exception as error:  # noqa: BLE001 - what it is about is found by leaving out
+        return None, error
+
+
+def wait_for_person(ports: Ports, left_out: LeftOut, now: int) -> None:
+    """Hold jobs and close pools until a person lets them go. A job that trains goes on, and is held afterwards.
+
+    Raises Fenced and other StoreFailures.
+    """
+    for name, reason in sorted(left_out.jobs.items()):
+        with ports.write() as tx:
+            state = jobs.get(tx, name).state
+            if isinstance(state, Queued):
+                held = arrows.ask_hold(state, BY, reason, now)
+                jobs.change_state(tx, name, state, held, "hold", now, BY, why=reason)
+            elif events.tail(tx, limit=1, kinds=[JOB_POISONED], subject=name):
+                continue
+            else:
+                events.append(tx, JOB_POISONED, name, now, why=reason, trains=isinstance(state, Active))
+        ports.log.error(JOB_POISONED, job=name, why=reason, next=f"schedctl queue show {name}; all others go on")
+    for name, reason in sorted(left_out.pools.items()):
+        with ports.write() as tx:
+            limits.close_pool(tx, name, None, reason, now, BY)
+        ports.log.error("pool.poisoned", pool=name, why=reason, next=f"schedctl pools open {name}, once it is mended")

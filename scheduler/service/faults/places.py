@@ -1,0 +1,160 @@
+"""Places: pools that cannot be used before a person acts wait for that, and platforms that do not answer are told.
+
+Such a pool is closed with the reason, while all others go on. It is opened again by itself when its platform can be
+made and lets us in; what a platform refused before is tried again when its credentials change, when a person opens the
+pool, and after a while.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from platforms.base import Misconfigured, PlatformError
+from scheduler.service.outside.border import Stumbled
+from scheduler.store import events, limits
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from sqlalchemy import Connection
+
+    from scheduler.service.outside.ports import Opening, Ports
+
+WAITS = "waits for a person"
+SILENT, ANSWERS = "pool.silent", "pool.answers"
+SILENT_SECONDS = 1_800  # a maintenance window of minutes is nobody's business
+_SILENT_WALL_SECONDS = 60.0  # in a rehearsal half an hour is over at once
+_AGAIN_SECONDS = 3_600  # what was refused is tried again: it may have been mended where we cannot see it
+_WHY_CHARACTERS = 500
+
+
+def wait_for_person(tx: Connection, pool: str, error: PlatformError, now: int, until: int | None) -> None:
+    """Close a pool that a person must mend; unless it is mended before, it is tried again at ``until``."""
+    limits.close_pool(tx, pool, until, f"{WAITS}: {error}"[:_WHY_CHARACTERS], now)
+
+
+def refused_by(tx: Connection, pool: str, error: Misconfigured, now: int) -> None:
+    """Close a pool whose platform refused a launch in a way that only a person can change."""
+    wait_for_person(tx, pool, error, now, now + _AGAIN_SECONDS)
+
+
+def let_in(tx: Connection, pool: str, now: int) -> None:
+    """Open a pool that waited for a person: its platform took a launch."""
+    if WAITS in limits.closures(tx).get(pool, (None, ""))[1]:
+        limits.open_pool(tx, pool, now)
+
+
+def _opened(opening: Opening, *, anew: bool) -> str | PlatformError:
+    try:
+        return opening(anew=anew)
+    except PlatformError as error:
+        return error
+
+
+class Places:
+    """Watches the pools of one daemon. What it keeps may be lost: a new one tries all pools anew."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self.unopened = set(ports.openings)  # of which it is not known yet whether they can be used
+        self._made_of: dict[str, str] = {}
+        self._seen_event: int | None = None
+        self._silent_since: dict[str, int] = {}
+        self._told_silent: set[str] | None = None
+
+    def open(self, now: int) -> None:
+        """Make every platform that is not made, or was made of credentials that changed; close and open pools by it."""
+        openings = self._ports.openings
+        if not openings:
+            return
+        asked = self._opened_by_people()
+        broken: dict[str, PlatformError] = {}
+        fresh = set()
+        names = {pool: f"{pool} anew" if pool in asked else pool for pool in sorted(openings)}
+        work = {name: partial(_opened, openings[pool], anew=pool in asked) for pool, name in names.items()}
+        answers = self._ports.calls.gather("open", work)
+        for pool, name in names.items():
+            made_of = answers.get(name)
+            if made_of is None:
+                continue
+            self.unopened.discard(pool)
+            if isinstance(made_of, PlatformError):
+                self._made_of.pop(pool, None)
+                broken[pool] = made_of
+            else:
+                if self._made_of.get(pool) != made_of:
+                    fresh.add(pool)
+                self._made_of[pool] = made_of
+        if broken or fresh:
+            self._write(broken, fresh, now)
+
+    def note(self, answered: Collection[str], troubles: Mapping[str, PlatformError], now: int) -> None:
+        """Take in which platforms answered when they were asked for sessions, and which did not."""
+        if self._told_silent is None:
+            self._told_silent = self._silent_by_events()
+        refused = {pool: error for pool, error in troubles.items() if isinstance(error, Misconfigured | Stumbled)}
+        back = [
+            pool for pool in answered if self._silent_since.pop(pool, None) is not None or pool in self._told_silent
+        ]
+        if refused or back:
+            self._write(refused, set(), now, back)
+        for pool, error in troubles.items():
+            since = self._silent_since.setdefault(pool, now)
+            silent = self._ports.clock.wall_seconds(now - since) >= _SILENT_WALL_SECONDS
+            if pool not in self._told_silent | set(refused) and silent and now - since >= SILENT_SECONDS:
+                self._told_silent.add(pool)
+                self._ports.log.error(SILENT, pool=pool, since=since, why=str(error), next="schedctl doctor")
+                with self._ports.write() as tx:
+                    events.append(tx, SILENT, pool, now, since=since, why=str(error)[:_WHY_CHARACTERS])
+
+    def _write(
+        self, broken: Mapping[str, PlatformError], fresh: Collection[str], now: int, back: Collection[str] = ()
+    ) -> None:
+        """Close the pools that are ``broken``, and open those that waited and are ``fresh``, or have come ``back``."""
+        with self._ports.database.read() as tx:
+            closures = limits.closures(tx)
+
+        def stands(pool: str) -> bool:
+            until, why = closures.get(pool, (0, ""))
+            return (until is None or until > now) and (WAITS not in why or until is None)
+
+        def waited(pool: str) -> bool:
+            until, why = closures.get(pool, (0, ""))
+            # What a launch was refused for says nothing else: that other calls are answered does not mend it.
+            return WAITS in why and (pool in fresh or until is None)
+
+        closing = [pool for pool in broken if not stands(pool)]
+        opening = [pool for pool in (*fresh, *back) if waited(pool)]
+        told = self._told_silent or set()
+        answering = [pool for pool in back if pool in told]
+        if not (closing or opening or answering):
+            return
+        with self._ports.write() as tx:
+            for pool in closing:
+                wait_for_person(tx, pool, broken[pool], now, None)
+            for pool in opening:
+                limits.open_pool(tx, pool, now)
+            for pool in answering:
+                events.append(tx, ANSWERS, pool, now)
+        told.difference_update(answering)
+        for pool in closing:
+            next_ = "it is used as soon as that is mended; to try at once: schedctl pools open " + pool
+            self._ports.log.error("pool.waits", pool=pool, why=str(broken[pool]), next=next_)
+        for pool in opening:
+            self._ports.log.info("pool.opened", pool=pool, why="what it waited for may be mended")
+
+    def _opened_by_people(self) -> set[str]:
+        """Return the pools that people opened since the last look."""
+        with self._ports.database.read() as tx:
+            newest = events.newest_id(tx)
+            seen, self._seen_event = self._seen_event, newest
+            if seen is None or seen == newest:
+                return set()
+            opened = events.tail(tx, seen, kinds=("pool.opened",))
+        return {event.subject for event in opened if event.by != "daemon"}
+
+    def _silent_by_events(self) -> set[str]:
+        with self._ports.database.read() as tx:
+            told = {event.subject: event.kind for event in events.tail(tx, limit=500, kinds=(SILENT, ANSWERS))}
+        return {pool for pool, kind in told.items() if kind == SILENT}

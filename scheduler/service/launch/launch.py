@@ -1,0 +1,390 @@
+"""Launch: reserve quota and lanes, then call platforms by launch key with no transaction open."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from jobs.payload.store.code import code_prefix
+from platforms.artifacts.base import StoreError
+from platforms.base import LaunchRequest, Misconfigured, Observed, PlatformError, Refused, SessionState
+from scheduler.core import job as job_arrows
+from scheduler.core import run as run_arrows
+from scheduler.core.admission import room
+from scheduler.core.job import Queued
+from scheduler.core.ledger import Charge, EntryKind, LedgerEntry
+from scheduler.core.run import Lane, Reserved, Run, launch_key
+from scheduler.core.throughput import PRIOR_SIGMA
+from scheduler.service.facts.apply import reject
+from scheduler.service.facts.overheads import Overheads
+from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
+from scheduler.service.faults.isolation import BY, LeftOut, isolated, wait_for_person, why
+from scheduler.service.faults.places import let_in, refused_by
+from scheduler.service.faults.rests import QUOTA_DENIED, rest
+from scheduler.service.launch.grant import grant
+from scheduler.service.launch.lanes import note_lanes
+from scheduler.service.launch.launch_document import launch_document
+from scheduler.service.launch.patience import patience, quiet_seconds
+from scheduler.service.launch.training_data import with_data
+from scheduler.service.outside import border
+from scheduler.service.quota.audit import launchable
+from scheduler.store import checkpoints, events, jobs, ledger, limits, rates, runs, watched
+from scheduler.store.errors import Stale, StoreFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from jobs.payload.store.manifest import Manifest
+    from scheduler.core.plan import Placement, Plan
+    from scheduler.service.outside.ports import Ports
+    from scheduler.store.jobs import JobRecord
+
+_REFUSED_SECONDS = 600  # how long a pool rests after a refusal that names no time
+
+
+def reserve(ports: Ports, plan: Plan, now: int, unopened: Collection[str] = ()) -> list[Run]:
+    """Reserve what the plan wants to start now: one transaction, admission checked again against the ledger.
+
+    A placement that no longer fits, or whose job is no longer queued, is skipped: the next plan sees the new facts. So
+    is one on a pool that is ``unopened``, whose platform is being made, and one whose data or books are not there yet.
+    """
+    wanted = [placement for placement in plan.due_now if placement.pool not in unopened]
+    prepared = launchable(ports, with_data(ports, wanted))
+    if not prepared:
+        return []
+    try:
+        with ports.write() as tx:
+            waiting = list(prepared)
+            reserved = []
+            for placement in prepared:
+                waiting.remove(placement)
+                others = [other for other in waiting if other.pool == placement.pool]
+                run = _reserve_one(ports, tx, placement, others, now)
+                if run is not None:
+                    reserved.append(run)
+            return reserved
+    except (StoreFailure, OSError):
+        raise
+    except Exception as error:  # noqa: BLE001 - whose fault it is shows when each is tried alone
+        ports.log.warning("reserve.divided", why=why(error))
+    return [run for placement in prepared if (run := _reserve_alone(ports, placement, now)) is not None]
+
+
+def _reserve_alone(ports: Ports, placement: Placement, now: int) -> Run | None:
+    """Reserve one placement; if that fails as it must not, its jobs wait for a person."""
+    faults: dict[str, str] = {}
+    reserved: Run | None = None
+    with isolated(faults, placement.pool), ports.write() as tx:
+        reserved = _reserve_one(ports, tx, placement, (), now)
+    if placement.pool in faults:
+        reason = f"no session can be reserved for it: {faults[placement.pool]}"
+        wait_for_person(ports, LeftOut({planned_lane.job: reason for planned_lane in placement.lanes}), now)
+        return None
+    return reserved
+
+
+def _reserve_one(
+    ports: Ports, tx: Connection, placement: Placement, others: Sequence[Placement], now: int
+) -> Run | None:
+    """Reserve one placement, leaving what ``others`` on the same pool still need; None when it no longer fits."""
+    pool = ports.pools[placement.pool]
+    until, _ = limits.closures(tx).get(pool.name, (now, ""))
+    if until is None or until > now or 2 * (placement.end - now) < placement.end - placement.start:
+        return None  # the plan came late: the pool was closed since, or less than half of the session is left
+    booked = ledger.charges(tx, now - LOOK_BACK_SECONDS).get(pool.name, ())
+    charges = (*booked, *watched.possible_charges(tx).get(pool.name, ()))
+    live_ends = [run.held_until for run in runs.live(tx) if run.pool == pool.name]
+    observed = limits.observed(tx).get(pool.name, ())
+    planned = [Charge(now, other.end + pool.overrun_seconds, held=True) for other in others]
+    wanted = placement.end + pool.overrun_seconds - now
+    admitted = room(pool, charges, live_ends, now, observed)
+    if admitted.seconds < wanted:
+        ports.log.warning(
+            "reserve.refused",
+            pool=pool.name,
+            wanted_seconds=wanted,
+            admitted_seconds=admitted.seconds,
+            limited_by=admitted.limited_by,
+        )
+        return None
+    if {planned_lane.job for planned_lane in placement.lanes} & set(ports.calls.under_way("components")):
+        return None  # what nobody needs is being deleted, and a new session might be about to name some of it
+    records = [jobs.get(tx, planned_lane.job) for planned_lane in placement.lanes]
+    if not all(isinstance(record.state, Queued) for record in records):
+        return None
+    spare = room(pool, (*charges, *planned), live_ends, now, observed).seconds - wanted
+    deadline = placement.end + max(0, min(spare, _slack(tx, placement, records, now)))
+    lanes: list[Lane] = []
+    device = 0
+    for index, (planned_lane, record) in enumerate(zip(placement.lanes, records, strict=True)):
+        lanes.append(
+            Lane(
+                index=index,
+                job=planned_lane.job,
+                attempt=jobs.note_launch(tx, planned_lane.job, pool.name),
+                devices=tuple(range(device, device + planned_lane.devices)),
+                restore_step=record.done_step if record.checkpoint else None,
+                code=record.spec.code.digest if record.spec.code else None,
+            )
+        )
+        device += planned_lane.devices
+    key = launch_key(ports.policy.launch_prefix, lanes[0].job, lanes[0].attempt)
+    run = Run(
+        key=key,
+        pool=pool.name,
+        lanes=tuple(lanes),
+        planned_start=now,
+        deadline=deadline,
+        held_until=deadline + pool.overrun_seconds,
+        state=Reserved(now),
+    )
+    runs.insert(tx, run, now)
+    ledger.append(
+        tx,
+        [
+            LedgerEntry(
+                kind=EntryKind.HOLD,
+                pool=pool.name,
+                run=key,
+                start=now,
+                end=run.held_until,
+                at=now,
+                price_microdollars_per_hour=pool.price_microdollars_per_hour,
+                evidence="planned session",
+            )
+        ],
+    )
+    for record in records:
+        active = job_arrows.activate(record.state, key, now)
+        jobs.change_state(tx, record.spec.name, record.state, active, "activate", now, run=key)
+    return run
+
+
+def _slack(tx: Connection, placement: Placement, records: Sequence[JobRecord], now: int) -> int:
+    """Return how much longer than planned a session that should finish its jobs may hold its pool.
+
+    A session whose jobs reach their targets ends by itself and gives the rest back, so it is cheap to allow for a
+    speed below the estimate; cutting it off just before the end costs a whole further session.
+    """
+    slack = 0
+    for planned_lane, record in zip(placement.lanes, records, strict=True):
+        if record.done_step + planned_lane.steps >= record.spec.target_step:
+            rate = rates.get(tx, planned_lane.job, placement.pool)
+            sigma = rate.sigma if rate else PRIOR_SIGMA
+            setup = rate.setup_seconds if rate else 0
+            slack = max(slack, round(2 * sigma * (placement.end - now)) + setup)
+    return slack
+
+
+def launch_all(ports: Ports, reserved: Sequence[Run]) -> None:
+    """Submit each run: commit Submitting, call the platform, record the answer. An unknown answer changes nothing."""
+    submitted = [order for run in reserved if (order := _submit_alone(ports, run)) is not None]
+    ports.calls.gather("launch", {run.key: partial(_launch_one, ports, run, order) for run, order in submitted})
+
+
+def _submit_alone(ports: Ports, run: Run) -> tuple[Run, _Order] | None:
+    """Submit one run; if that fails as it must not, nothing was sent anywhere, and its jobs wait for a person."""
+    faults: dict[str, str] = {}
+    submitted: tuple[Run, _Order] | None = None
+    with isolated(faults, run.key):
+        submitted = _submit(ports, run)
+    if run.key in faults:
+        _cannot_be_launched(ports, run, faults[run.key])
+    return submitted
+
+
+def _cannot_be_launched(ports: Ports, run: Run, reason: str) -> None:
+    """End a run of which nothing was sent anywhere; its jobs wait for a person."""
+    ports.log.error("launch.failed", run=run.key, pool=run.pool, why=reason)
+    with ports.write() as tx:
+        reject(ports, tx, run, f"it cannot be launched: {reason}", ports.clock.now(), park=BY)
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """What a launch is told of its jobs, by name, as it stood when it was submitted."""
+
+    records: Mapping[str, JobRecord]
+    overheads: Overheads
+    quiet: Mapping[str, float]
+    restore: Mapping[str, Sequence[Manifest]]
+
+
+def _submit(ports: Ports, reserved: Run) -> tuple[Run, _Order]:
+    now = ports.clock.now()
+    submitting = run_arrows.submit(reserved.state, now)
+    with ports.write() as tx:
+        names = [lane.job for lane in reserved.lanes]
+        order = _Order(
+            records={name: jobs.get(tx, name) for name in names},
+            overheads=Overheads(rates.everything(tx)),
+            quiet={name: quiet_seconds(runs.reports_of_good_sessions(tx, name)) for name in names},
+            restore={name: [record.manifest for record in checkpoints.newest(tx, name)] for name in names},
+        )
+        given = {name: [manifest.key for manifest in found] for name, found in order.restore.items()}
+        code = {lane.job: lane.code for lane in reserved.lanes if lane.code}
+        runs.change_state(tx, reserved.key, reserved.state, submitting, "submit", now, restore=given, code=code)
+    return replace(reserved, state=submitting), order
+
+
+def _launch_one(ports: Ports, run: Run, order: _Order) -> None:
+    """Launch what was submitted. It may take long, and cycles that come meanwhile may settle the run before it."""
+    faults: dict[str, str] = {}
+    try:
+        with isolated(faults, run.key):
+            _call_platform(ports, run, order)
+    except Stale as error:
+        ports.log.info("launch.overtaken", run=run.key, pool=run.pool, why=str(error))
+    if faults:  # perhaps it started: the next cycle looks for its key
+        ports.log.error("launch.failed", run=run.key, pool=run.pool, why=faults[run.key])
+
+
+def _call_platform(ports: Ports, run: Run, order: _Order) -> None:
+    try:
+        note_lanes(ports.artifacts, run)
+        request = _request(ports, run, order)
+    except StoreError as error:
+        # The platform has not been called yet, so this is as good as a refusal.
+        ports.log.warning("launch.store", run=run.key, pool=run.pool, why=str(error))
+        _end_rejected(ports, run, str(error), ports.clock.now() + _REFUSED_SECONDS)
+        return
+    except (StoreFailure, OSError):
+        raise
+    except Exception as error:  # noqa: BLE001 - nothing was sent anywhere, and trying again would find the same
+        _cannot_be_launched(ports, run, why(error))
+        return
+    try:
+        answer = border.launch(ports, run, request)
+    except Refused as error:
+        _refused(ports, run, error)
+    except Misconfigured as error:
+        ports.log.error("launch.misconfigured", run=run.key, pool=run.pool, why=str(error))
+        now = ports.clock.now()
+        with ports.write() as tx:
+            reject(ports, tx, run, str(error), now)
+            refused_by(tx, run.pool, error, now)
+    except PlatformError as error:
+        ports.log.warning("launch.unknown", run=run.key, pool=run.pool, why=str(error))
+    else:
+        _accepted(ports, run, answer)
+
+
+def _request(ports: Ports, run: Run, order: _Order) -> LaunchRequest:
+    """Describe the session to its platform. Raises StoreError."""
+    pool, restore = ports.pools[run.pool], order.restore
+    specs = {name: record.spec for name, record in order.records.items()}
+    lost = {name: order.overheads.of(spec, pool) for name, spec in specs.items()}
+    clock = ports.clock.payload_clock()
+    data = {name: ports.data_prefix(name) for name in specs}
+    folders = [*data.values(), *(code_prefix(lane.code) for lane in run.lanes if lane.code)]
+    manifests = [manifest for found in restore.values() for manifest in found]
+    wall_seconds = ports.clock.wall_seconds(run.held_until - ports.clock.now())
+    document = launch_document(
+        run=run,
+        pool=pool,
+        specs=specs,
+        overheads=lost,
+        stalls={
+            name: patience(
+                record.spec,
+                pool,
+                lost[name],
+                order.overheads.measured,
+                done_step=record.done_step,
+                quiet_seconds=order.quiet[name],
+                scale=clock["scale"],
+            )
+            for name, record in order.records.items()
+        },
+        restore={name: [manifest.key for manifest in found] for name, found in restore.items()},
+        data=data,
+        store=ports.artifacts.payload_address(grant(run, manifests, folders, wall_seconds)),
+        clock=clock,
+        policy=ports.policy,
+    )
+    return LaunchRequest(
+        key=run.key,
+        pool=run.pool,
+        devices=pool.devices_per_session,
+        deadline=run.deadline,
+        launch=document,
+        bundle=ports.bundle,
+        options=pool.options,
+    )
+
+
+def _accepted(ports: Ports, run: Run, answer: Observed) -> None:
+    now = ports.clock.now()
+    if answer.state in {SessionState.ENDED, SessionState.ABSENT}:
+        return  # the next look settles it, with the lanes' results at hand
+    running = run_arrows.accept(run.state, answer.remote_id, answer.started or run.planned_start)
+    with ports.write() as tx:
+        runs.change_state(tx, run.key, run.state, running, "accept", now)
+        let_in(tx, run.pool, now)
+        if ports.platforms[run.pool].capabilities.needs_person:
+            events.append(tx, "session.offered", run.key, now, why=f"schedctl handover take {run.key}")
+    ports.log.info(
+        "run.started",
+        run=run.key,
+        pool=run.pool,
+        jobs=[lane.job for lane in run.lanes],
+        session_seconds=run.deadline - run.planned_start,
+    )
+
+
+def _refused(ports: Ports, run: Run, error: Refused) -> None:
+    now = ports.clock.now()
+    ports.log.warning("launch.refused", run=run.key, pool=run.pool, why=str(error), permanent=error.permanent)
+    if error.permanent:
+        with ports.write() as tx:
+            reject(ports, tx, run, str(error), now, park="the platform")
+        return
+    if now >= run.deadline:  # no place could have taken it: the calls before it took all of its time
+        with ports.write() as tx:
+            reject(ports, tx, run, str(error), now)
+        return
+    until = border.until(error.wait_until, now)
+    if error.used_up:
+        _quota_denied(ports, run, error, until)
+    else:
+        _end_rejected(ports, run, str(error), until or now + _REFUSED_SECONDS)
+
+
+def _quota_denied(ports: Ports, run: Run, error: Refused, until: int | None) -> None:
+    """Close the pool: until the quota's window ends if the books agree that it is used up, else only for a while.
+
+    One such answer may be a mistake of the platform, and days of quota are a high price for it.
+    """
+    pool, platform = ports.pools[run.pool], ports.platforms[run.pool]
+    ends: int | None = None
+    told = platform.capabilities.reports_quota
+    if told:
+        try:
+            readings = border.quota(ports, pool.name)
+        except PlatformError as failure:
+            ports.log.warning("quota.unreadable", pool=pool.name, why=str(failure))
+            readings = []
+        for reading in readings:
+            if reading.left_seconds < pool.session_seconds_min:
+                ends = max(ends or 0, reading.end)
+    now = ports.clock.now()
+    with ports.write() as tx:
+        reject(ports, tx, run, str(error), now)
+        if not told:
+            charges = ledger.charges(tx, now - LOOK_BACK_SECONDS).get(pool.name, ())
+            if room(pool, charges, (), now, limits.observed(tx).get(pool.name, ())).seconds < pool.session_seconds_min:
+                ends = until
+        if ends is not None:
+            limits.close_pool(tx, pool.name, ends, str(error), now)
+        else:
+            rest(tx, pool.name, QUOTA_DENIED, f"{error}; the books know of hours that are left", now, until)
+
+
+def _end_rejected(ports: Ports, run: Run, why: str, closed_until: int) -> None:
+    now = ports.clock.now()
+    with ports.write() as tx:
+        reject(ports, tx, run, why, now)
+        limits.close_pool(tx, run.pool, closed_until, why, now)

@@ -1,0 +1,84 @@
+"""The launch document: what a payload is told. Pure; its shape is the launch contract in docs/training-contract.md."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import TYPE_CHECKING, Any
+
+from jobs.payload.store.code import code_prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from jobs.spec import JobSpec
+    from scheduler.core.pool import Pool
+    from scheduler.core.run import Lane, Run
+    from scheduler.service.facts.overheads import Overhead
+    from scheduler.service.outside.ports import Policy
+
+FORMAT = 1
+
+
+def launch_document(  # noqa: PLR0913 - one keyword per part of the document
+    *,
+    run: Run,
+    pool: Pool,
+    specs: Mapping[str, JobSpec],
+    overheads: Mapping[str, Overhead],
+    stalls: Mapping[str, Mapping[str, Any]],
+    restore: Mapping[str, Sequence[str]],
+    data: Mapping[str, str],
+    store: Mapping[str, str],
+    clock: Mapping[str, float],
+    policy: Policy,
+) -> dict[str, Any]:
+    """Return the launch document of a run as plain JSON types; mappings are keyed by job name."""
+    return {
+        "format": FORMAT,
+        "run": run.key,
+        "clock": dict(clock),
+        "deadline": run.deadline,
+        "stop_margin_seconds": pool.stop_margin_seconds,
+        "heartbeat_seconds": policy.heartbeat_seconds,
+        "grace_seconds": policy.grace_seconds,
+        "mtbf_seconds": pool.mtbf_seconds,
+        "store": dict(store),
+        "expected_devices": _expected_devices(pool),
+        "lanes": [
+            {
+                **_lane(lane, specs[lane.job], overheads[lane.job], restore[lane.job], data[lane.job]),
+                "stall": dict(stalls[lane.job]),
+            }
+            for lane in run.lanes
+        ],
+    }
+
+
+def _expected_devices(pool: Pool) -> dict[str, Any] | None:
+    """Only pools that name a device to insist on are checked: CPU rehearsals have none."""
+    name = pool.options.get("expected_device")
+    return {"count": pool.devices_per_session, "name": name} if name else None
+
+
+def _lane(lane: Lane, spec: JobSpec, overhead: Overhead, restore: Sequence[str], data: str) -> dict[str, Any]:
+    return {
+        "index": lane.index,
+        "job": spec.name,
+        "attempt": lane.attempt,
+        "devices": list(lane.devices),
+        "seed": spec.seed or _seed(spec.name),
+        "target_step": spec.target_step,
+        "command": list(spec.command),
+        "environment": dict(spec.environment),
+        "data": data,
+        "code": code_prefix(lane.code) if lane.code else "",
+        "setup_seconds": overhead.setup_seconds,
+        "checkpoint_seconds": overhead.checkpoint_seconds,
+        "closing_seconds": overhead.closing_seconds,
+        "restore": list(restore),
+    }
+
+
+def _seed(name: str) -> int:
+    """A job's seed is fixed by its name, so that every run of it continues the same random stream."""
+    return int.from_bytes(hashlib.sha256(name.encode()).digest()[:4], "big")

@@ -1,0 +1,336 @@
+"""The border: everything that sessions and platforms say passes here before anything else sees it.
+
+What passes is typed, bounded, and possible for the run it is about: nothing began before its launch, nothing ends after
+now, no step lies beyond the target, no manifest is another session's. What does not pass counts as not said. It is kept
+for a look, told once as an event for each run and kind of document, and counted.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from jobs.lane_report import LaneReport, read_report
+from jobs.payload.bounds import (
+    NAME_MAX,
+    TEXT_MAX,
+    Reader,
+    Refusal,
+    Unfit,
+    clean,
+    read_json,
+    shown,
+    text,
+    whole,
+)
+from platforms.base import Observed, PlatformError, QuotaReading, SessionState, StopChannel, Unreachable
+from scheduler.core.run import CLOCKS_SECONDS
+from scheduler.core.window import DAY
+from scheduler.store import events, jobs, runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from jobs.payload.store.manifest import Manifest
+    from platforms.base import LaunchRequest
+    from scheduler.core.run import Lane, Run
+    from scheduler.service.outside.ports import Ports
+    from scheduler.store.runs import Attempt
+
+Found = tuple[dict[str, Observed], list["NotBelieved"]]
+REFUSED, REFUSED_IN_ALL = "report.refused", "report.refused_in_all"
+UNCLEAR = "platform's own record"  # what its platform cannot tell of one session, while it tells of the others
+_PAST_SECONDS = 60 * DAY  # nothing that a platform says of a session we still ask about is older
+_WINDOW_SECONDS = 400 * DAY  # no quota renews less often than once a year
+_SESSIONS = 1_000  # that may use one quota at a time
+_KINDS_MAX = 20  # of refusals, told about one run
+_SAID_MAX = 5  # kept in one event
+_Answer = TypeVar("_Answer")
+
+
+@dataclass(frozen=True, slots=True)
+class NotBelieved:
+    """What was not believed of one document or answer; ``subject`` is a run's launch key, or a pool's or job's name."""
+
+    subject: str
+    what: str
+    refusals: tuple[Refusal, ...]
+
+
+# -- what sessions say -------------------------------------------------------------------------------------------------
+
+
+def report(
+    data: bytes, run: Run, lane: Lane, target_step: int, now: int, *, last_word: bool
+) -> tuple[LaneReport | None, list[Refusal]]:
+    """Return what a lane's document says that can be believed, if anything, and what cannot."""
+    try:
+        said, refusals = read_report(read_json(data), run.key, lane.index, lane.job, last_word=last_word)
+    except ValueError as error:
+        return None, [Refusal("document", clean(str(error), NAME_MAX), shown(data[:NAME_MAX]))]
+    refused = list(refusals)
+    began, latest = run.planned_start - CLOCKS_SECONDS, now + CLOCKS_SECONDS
+    ranges = {
+        "started_at": (began, latest),
+        "ended_at": (began, latest),
+        "at": (began, latest),
+        "setup_seconds": (0, latest - run.planned_start),
+        "checkpoint_seconds": (0, latest - run.planned_start),
+        "trained_seconds": (0, latest - run.planned_start),
+        "step": (0, target_step),
+        "checkpoint_step": (0, target_step),
+        "restored_step": (0, target_step),
+    }
+    unfit: dict[str, Any] = {}
+    for name, (low, high) in ranges.items():
+        value = getattr(said, name)
+        if value is not None and not low <= value <= high:
+            unfit[name] = None
+            refused.append(Refusal(name, f"not within {low} .. {high} for this run", shown(value)))
+    return (replace(said, **unfit) if unfit else said), refused
+
+
+def quiet(said: LaneReport, redact: Callable[[str], str]) -> LaneReport:
+    """Return a report without secrets in its words: a session may tell what it was given, and rows keep it."""
+    accused = tuple(replace(one, why=redact(one.why)) for one in said.bad_manifests)
+    devices = tuple(map(redact, said.devices))
+    return replace(said, message=redact(said.message), why=redact(said.why), bad_manifests=accused, devices=devices)
+
+
+@dataclass(frozen=True, slots=True)
+class Makers:
+    """Who may have made a job's manifests: ``attempts`` of our books, or others up to ``last``, which they lost."""
+
+    target_step: int
+    attempts: Mapping[int, Attempt]
+    last: int
+    now: int
+
+    def of(self, step: int, attempt: int) -> Attempt | None:
+        """Return who made a manifest of this name, None when our books have forgotten. Raises Unfit if nobody can."""
+        if step > self.target_step:
+            raise Unfit(f"step {step} is beyond the target, {self.target_step}")
+        if not 1 <= attempt <= self.last:
+            raise Unfit(f"no launch of ours was attempt {attempt}")
+        return self.attempts.get(attempt)
+
+    def believed(self, found: Manifest) -> tuple[Manifest, list[Refusal]]:
+        """Return a manifest with instants that are possible, and what was not. Raises Unfit for another session's.
+
+        A clock that is wrong costs no checkpoint.
+        """
+        made = self.of(found.step, found.attempt)
+        if made is not None and (found.run, found.lane) != (made.run, made.lane):
+            own = f"attempt {found.attempt} was lane {made.lane} of {made.run}"
+            raise Unfit(f"says it is of lane {found.lane} of {found.run}; {own}")
+        began = found.created_at if made is None else made.planned_start
+        created = max(min(found.created_at, self.now), min(began, self.now))
+        trained = min(found.trained_seconds, max(0, self.now - began)) if made else found.trained_seconds
+        refused = [
+            Refusal(name, f"not possible for this run: taken as {taken}", shown(told))
+            for name, told, taken in (
+                ("created_at", found.created_at, created),
+                ("trained_seconds", found.trained_seconds, trained),
+            )
+            if abs(told - taken) > CLOCKS_SECONDS
+        ]
+        return replace(found, created_at=created, trained_seconds=trained), refused
+
+
+def makers(tx: Connection, job: str, ahead: int, now: int) -> Makers:
+    """Return who may have made the manifests of a job, of which our books may lack the newest ``ahead`` attempts."""
+    record = jobs.get(tx, job)
+    return Makers(record.spec.target_step, runs.attempts(tx, job), record.attempts + ahead, now)
+
+
+# -- what platforms say ------------------------------------------------------------------------------------------------
+
+
+def find(ports: Ports, pool: str, launched: Mapping[str, int | None]) -> Found:
+    """Ask a platform about sessions; ``launched`` tells by key since when each may have run, None for long.
+
+    A key whose answer has no meaning is not among what is returned, and among the refused: that is no answer, which is
+    not the same as a key that the platform does not know. Raises PlatformError.
+    """
+    platform = _platform(ports, pool, "find")
+    answer = asked(pool, "find", lambda: dict(platform.find(list(launched), ports.clock.now())))
+    now = ports.clock.now()
+    found: dict[str, Observed] = {}
+    refused: list[NotBelieved] = []
+    for key, since in launched.items():
+        if key in answer:
+            wrong: list[Refusal] = []
+            if isinstance(answer[key], Observed) and answer[key].state is SessionState.UNCLEAR:
+                why = Reader({"detail": answer[key].detail}).text("detail")
+                refused.append(NotBelieved(key, UNCLEAR, (Refusal("answer", why, ""),)))
+                continue
+            try:
+                found[key], wrong = observed(answer[key], key, now - _PAST_SECONDS if since is None else since, now)
+            except Unfit as error:
+                wrong.append(Refusal("answer", str(error), shown(answer[key])))
+            if wrong:
+                refused.append(NotBelieved(key, "platform answer", tuple(wrong)))
+    return found, refused
+
+
+def observed(said: Any, key: str, launched: int, now: int) -> tuple[Observed, list[Refusal]]:
+    """Return a platform's answer about one session; an instant that is not possible was not told. Raises Unfit."""
+    if not isinstance(said, Observed) or said.key != key:
+        raise Unfit(f"no answer about {key}")
+    state: Any = said.state
+    if not isinstance(state, SessionState) or state is SessionState.UNCLEAR:
+        raise Unfit(f"{shown(said.state)} is no state of a session")
+    stop_channel: Any = said.stop_channel
+    reader = Reader({"started": said.started, "ended": said.ended, "remote_id": said.remote_id, "detail": said.detail})
+    latest = now + CLOCKS_SECONDS
+    started = reader.read("started", whole, launched - CLOCKS_SECONDS, latest)
+    began = launched - CLOCKS_SECONDS if started is None else started
+    ended = reader.read("ended", whole, began, latest)
+    if started is not None and ended is None:
+        started = min(started, now)  # what runs by now has begun
+    # An end is never cut to our time: it is we who may be behind, and the platform knows its own bill.
+    return (
+        Observed(
+            key,
+            said.state,
+            reader.text("remote_id", NAME_MAX),
+            started,
+            ended,
+            reader.text("detail"),
+            stop_channel if isinstance(stop_channel, StopChannel) else StopChannel.STORE,
+            said.told is True,
+        ),
+        reader.refused,
+    )
+
+
+def launch(ports: Ports, run: Run, request: LaunchRequest) -> Observed:
+    """Have a session launched. Raises PlatformError; an answer without meaning is none, so perhaps it started."""
+    platform = _platform(ports, run.pool, "launch")
+    answer = asked(run.pool, "launch", lambda: platform.launch(request, ports.clock.now()))
+    try:
+        return observed(answer, run.key, run.planned_start, ports.clock.now())[0]
+    except Unfit as error:
+        raise Unreachable(run.pool, "launch", f"its answer has no meaning: {error}", "it is looked for") from None
+
+
+def until(told: Any, now: int) -> int | None:
+    """Return until when a platform says that it refuses, if that can be."""
+    try:
+        return whole(told, now, now + _WINDOW_SECONDS)
+    except Unfit:
+        return None
+
+
+def quota(ports: Ports, pool: str) -> list[QuotaReading]:
+    """Read a platform's own books. Raises PlatformError, also when one figure in them cannot be: hours hang on it."""
+    platform = _platform(ports, pool, "read_quota")
+    readings = asked(pool, "read_quota", lambda: list(platform.read_quota(ports.clock.now())))
+    now = ports.clock.now()
+    try:
+        return [reading(said, now) for said in readings]
+    except Unfit as error:
+        raise Unreachable(pool, "read_quota", f"what it says cannot be: {error}", "it is asked again") from None
+
+
+def reading(said: Any, now: int) -> QuotaReading:
+    """Return one reading, of a window about now. Raises Unfit."""
+    if not isinstance(said, QuotaReading):
+        raise Unfit(f"{shown(said)} is no reading")
+    try:
+        start = whole(said.start, now - _WINDOW_SECONDS, now + _WINDOW_SECONDS)
+        end = whole(said.end, start + 1, start + _WINDOW_SECONDS)
+        most = _SESSIONS * (end - start)
+        figures = [whole(each, 0, most) for each in (said.limit_seconds, said.used_seconds, said.reserved_seconds)]
+        return QuotaReading(text(said.quota, NAME_MAX), start, end, *figures)
+    except Unfit as error:
+        raise Unfit(f"{error} in {shown(said)}") from None
+
+
+def orphans(ports: Ports, pool: str, known: Collection[str]) -> list[Observed]:
+    """Ask for live sessions of ours that nobody knows of; what has no meaning is left out. Raises PlatformError."""
+    platform = _platform(ports, pool, "orphans")
+    answer = asked(pool, "orphans", lambda: list(platform.orphans(known, ports.clock.now())))
+    now, found = ports.clock.now(), []
+    for said in answer:
+        try:
+            key = text(said.key, NAME_MAX) if isinstance(said, Observed) else ""
+            found.append(observed(said, key, now - _PAST_SECONDS, now)[0])
+        except Unfit as error:
+            ports.log.warning("orphan.refused", pool=pool, why=str(error), said=shown(said))
+    return found
+
+
+def asked(pool: str, action: str, call: Callable[[], _Answer]) -> _Answer:
+    """Return what a platform's method returns. Raises PlatformError, whatever the method raised.
+
+    An adapter that stumbles over an answer has told nothing; its error says where.
+    """
+    try:
+        return call()
+    except PlatformError as error:
+        # What platforms say goes into columns and terminals.
+        error.args = (clean(str(error), TEXT_MAX),)
+        raise
+    except Exception as error:
+        why = f"its adapter stumbled: {type(error).__name__}: {clean(str(error), NAME_MAX)}"
+        raise Stumbled(pool, action, why, "report it; the pool is asked again") from error
+
+
+class Stumbled(Unreachable):
+    """An adapter raised what it must not: no answer that can be trusted, and a fault that a person should see."""
+
+
+def _platform(ports: Ports, pool: str, action: str) -> Any:
+    try:
+        return ports.platforms[pool]
+    except KeyError:
+        why = "the pool is no longer configured"
+        raise PlatformError(pool, action, why, "put it back until its runs end") from None
+
+
+# -- what was refused --------------------------------------------------------------------------------------------------
+
+
+class Complaints:
+    """Tells what was refused: once for each subject and kind, and how much in all when a run is over."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._counts: Counter[tuple[str, str]] = Counter()
+
+    def tell(self, refused: Sequence[NotBelieved], live: Collection[str], now: int) -> None:
+        """Write an event for what is refused for the first time, and one for each run that is ``live`` no more.
+
+        Raises Fenced and other StoreFailures.
+        """
+        news = {
+            (one.subject, one.what): one for one in reversed(refused) if (one.subject, one.what) not in self._counts
+        }
+        for one in refused:
+            self._counts[one.subject, one.what] += len(one.refusals)
+        kept = {*live, *(one.subject for one in refused)}
+        over = sorted({subject for subject, _ in self._counts} - kept)
+        if news or over:
+            with self._ports.write() as tx:
+                for one in news.values():
+                    self._tell(tx, one, now)
+                for subject in over:
+                    counts = {what: count for (named, what), count in self._counts.items() if named == subject}
+                    events.append(tx, REFUSED_IN_ALL, subject, now, counts=counts)
+        for subject in over:
+            for named in [named for named in self._counts if named[0] == subject]:
+                del self._counts[named]
+
+    def _tell(self, tx: Connection, one: NotBelieved, now: int) -> None:
+        told = events.tail(tx, limit=_KINDS_MAX, kinds=[REFUSED], subject=one.subject)
+        if len(told) >= _KINDS_MAX or any(event.data.get("what") == one.what for event in told):
+            return  # by the daemon before this one
+        redact = self._ports.redact
+        said = [{"field": each.field, "why": each.why, "said": redact(each.said)} for each in one.refusals[:_SAID_MAX]]
+        why = f"{one.what} is not believed: {one.refusals[0].field}: {redact(one.refusals[0].why)}"
+        events.append(tx, REFUSED, one.subject, now, what=one.what, why=why, said=said)
+        self._ports.log.warning(REFUSED, subject=one.subject, what=one.what, why=why)

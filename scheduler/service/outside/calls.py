@@ -1,0 +1,222 @@
+"""Calls: everything that may take longer than a moment, each in a thread of its own, so that it keeps nothing waiting.
+
+Who asks waits a bounded time, and a whole cycle no longer than one such time. An answer that comes later is kept and
+given to whoever asks the same thing next; until then nothing is begun twice.
+"""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+
+from scheduler.clock import stopwatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Mapping, Sequence
+
+_Answer = TypeVar("_Answer")
+PATIENCE_WALL_SECONDS = 1.0  # of one cycle in all
+_AT_LEAST_WALL_SECONDS = 0.05  # of each question, so that what answers at once is heard also when patience is used up
+_PASSED_OVER_MAX = 10  # how often an answer may lie here while others of its kind are asked for
+_here = threading.local()
+
+
+class Calls(Protocol):
+    """How slow work is done: all at once, and no longer waited for than is bearable.
+
+    What else it tells is for those who do not wait; where all is done while it is waited for, there is nothing to tell.
+    """
+
+    def begin(self) -> None:
+        """Begin a turn of this thread: all that it gathers from now on shares one patience."""
+        del self  # where nobody waits there is none to share
+
+    def gather(self, kind: str, work: Mapping[str, Callable[[], _Answer]]) -> dict[str, _Answer]:
+        """Do work by name and return the answers that are there in time, perhaps of work that began earlier.
+
+        Raises what the work raises, when its answer would have been given.
+        """
+        ...
+
+    def under_way(self, kind: str) -> Collection[str]:
+        """Return the names of the work of a kind that is not over."""
+        del kind
+        return ()
+
+    def news(self, kinds: Collection[str]) -> bool:
+        """Tell whether answers of these kinds have come late that nobody has been given; of each once."""
+        del kinds
+        return False
+
+    def failures(self) -> Mapping[tuple[str, str], str]:
+        """Return by kind and name why work failed, as it said itself, that has not succeeded since."""
+        return {}
+
+    def slow(self, wall_seconds: float) -> Sequence[UnderWay]:
+        """Return the work of all kinds that has gone on for so long, oldest first."""
+        del wall_seconds
+        return ()
+
+
+@dataclass(frozen=True, slots=True)
+class UnderWay:
+    """Work that is not over: for how long it has gone on in real time, and how far it has come, where it tells."""
+
+    kind: str
+    name: str
+    wall_seconds: float
+    told: str
+
+
+class _Call:
+    """One piece of work in a thread that nobody has to wait for."""
+
+    def __init__(self, name: str, work: Callable[[], Any], on_late: Callable[[], None]) -> None:
+        self._work = work
+        self._on_late = on_late
+        self.done = threading.Event()
+        self.answer: Any = None
+        self.error: BaseException | None = None
+        self.since = stopwatch()
+        self.told = ""
+        self.failed = ""
+        self.passed_over = 0
+        self.told_of = False
+        self.given_up = False  # whoever began it waits no more
+        threading.Thread(target=self._run, name=name, daemon=True).start()
+
+    def _run(self) -> None:
+        _here.call = self
+        try:
+            self.answer = self._work()
+        except BaseException as error:  # noqa: BLE001 - it is raised again where the answer is asked for
+            self.error = error
+        finally:
+            self.done.set()
+        if self.given_up:
+            self._on_late()
+
+
+def tell(how_far: str) -> None:
+    """Say how far the work has come that runs in this thread; nobody hears it outside of such work."""
+    call = getattr(_here, "call", None)
+    if call is not None:
+        call.told = how_far
+
+
+def fail(why: str) -> None:
+    """Say that the work that runs in this thread failed, for people to see: it is tried again."""
+    call = getattr(_here, "call", None)
+    if call is not None:
+        call.failed = why
+
+
+class ThreadedCalls(Calls):
+    """Calls in threads. ``patience_seconds`` (real time) is how long one turn waits for what it began.
+
+    ``on_late`` is called, in the work's thread, when an answer comes that nobody waited for any more.
+    """
+
+    def __init__(
+        self, patience_seconds: float = PATIENCE_WALL_SECONDS, on_late: Callable[[], None] = lambda: None
+    ) -> None:
+        self._patience = patience_seconds
+        self.on_late = on_late
+        self._calls: dict[tuple[str, str], _Call] = {}
+        self._failures: dict[tuple[str, str], str] = {}
+        self._lock = threading.Lock()  # work may ask for further work
+        self._turn = threading.local()
+
+    def begin(self) -> None:
+        """See Calls.begin."""
+        self._turn.left = self._patience
+
+    def gather(self, kind: str, work: Mapping[str, Callable[[], _Answer]]) -> dict[str, _Answer]:
+        """See Calls.gather. What hung before is not waited for again."""
+        with self._lock:
+            begun = {
+                name: _Call(f"{kind} {name}", work[name], self._tell_late)
+                for name in work
+                if (kind, name) not in self._calls
+            }
+            self._calls |= {(kind, name): call for name, call in begun.items()}
+        self._wait(list(begun.values()))
+        with self._lock:
+            over = self._over(kind, work)
+        for call in over.values():
+            if call.error is not None:
+                raise call.error
+        return {name: call.answer for (of, name), call in over.items() if of == kind and name in work}
+
+    def _over(self, kind: str, asked: Collection[str]) -> dict[tuple[str, str], _Call]:
+        """Take out what is over and asked for, or failed, or has lain here for long enough."""
+        over = {}
+        for key, call in list(self._calls.items()):
+            if not call.done.is_set() or not (key[0] == kind or call.error):
+                continue
+            call.passed_over += 1
+            if call.error or key[1] in asked or call.passed_over >= _PASSED_OVER_MAX:
+                over[key] = self._calls.pop(key)
+                self._failures.pop(key, None)
+                if call.failed:
+                    self._failures[key] = call.failed
+        return over
+
+    def forget(self, kinds: Collection[str]) -> None:
+        """Leave what is under way of these kinds to itself: it was asked of what is no longer in use."""
+        with self._lock:
+            for key in [key for key in self._calls if key[0] in kinds]:
+                del self._calls[key]
+
+    def settle(self, kinds: Collection[str], wall_seconds: float) -> None:
+        """Wait so long at most for what is under way of these kinds."""
+        with self._lock:
+            left = [call for key, call in self._calls.items() if key[0] in kinds]
+        until = stopwatch() + wall_seconds
+        for call in left:
+            call.done.wait(max(0.0, until - stopwatch()))
+
+    def _tell_late(self) -> None:
+        self.on_late()
+
+    def _wait(self, begun: list[_Call]) -> None:
+        began = stopwatch()
+        left = getattr(self._turn, "left", self._patience)
+        until = began + min(self._patience, max(left, _AT_LEAST_WALL_SECONDS))
+        for call in begun:
+            if not call.done.wait(max(0.0, until - stopwatch())):
+                call.given_up = True
+        if hasattr(self._turn, "left"):
+            self._turn.left = left - (stopwatch() - began)
+
+    def under_way(self, kind: str) -> Collection[str]:
+        """See Calls.under_way."""
+        with self._lock:
+            return {name for (of, name), call in self._calls.items() if of == kind and not call.done.is_set()}
+
+    def news(self, kinds: Collection[str]) -> bool:
+        """See Calls.news."""
+        with self._lock:
+            fresh = [
+                call for (of, _), call in self._calls.items() if of in kinds and call.done.is_set() and not call.told_of
+            ]
+        for call in fresh:
+            call.told_of = True
+        return bool(fresh)
+
+    def failures(self) -> Mapping[tuple[str, str], str]:
+        """See Calls.failures."""
+        with self._lock:
+            return dict(self._failures)
+
+    def slow(self, wall_seconds: float) -> list[UnderWay]:
+        """See Calls.slow."""
+        present = stopwatch()
+        with self._lock:
+            found = [
+                UnderWay(kind, name, present - call.since, call.told)
+                for (kind, name), call in self._calls.items()
+                if not call.done.is_set() and present - call.since >= wall_seconds
+            ]
+        return sorted(found, key=lambda one: -one.wall_seconds)

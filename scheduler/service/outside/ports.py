@@ -1,0 +1,94 @@
+"""Ports: everything a use case needs from outside, handed in by the composition root."""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+from scheduler.core.retention import Retention
+from scheduler.service.outside.calls import ThreadedCalls
+from scheduler.store import lease as leases
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+
+    from sqlalchemy import Connection
+
+    from platforms.artifacts.base import BlobStore
+    from platforms.base import Platform
+    from scheduler.clock import Clock
+    from scheduler.core.plan import Plan
+    from scheduler.core.pool import Pool
+    from scheduler.core.snapshot import Snapshot
+    from scheduler.service.outside.calls import Calls
+    from scheduler.store.engine import Database
+
+
+class Log(Protocol):
+    """The part of a structlog logger that use cases call: an event name plus fields."""
+
+    def debug(self, event: str, **fields: Any) -> Any:
+        """Something happened that matters to whoever looks for a fault."""
+
+    def info(self, event: str, **fields: Any) -> Any:
+        """Something happened."""
+
+    def warning(self, event: str, **fields: Any) -> Any:
+        """Something is not as it should be and is being dealt with."""
+
+    def error(self, event: str, **fields: Any) -> Any:
+        """Something failed."""
+
+    def exception(self, event: str, **fields: Any) -> Any:
+        """Something failed that should not be able to; the traceback is added."""
+
+
+class Opening(Protocol):
+    """Makes sure that a pool's platform can be used; see LatePlatform.open."""
+
+    def __call__(self, *, anew: bool = False) -> str:
+        """Return a word that changes when the platform was made of something else. Raises PlatformError."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """Plain values from the settings that decisions depend on. All times are scheduled seconds."""
+
+    launch_prefix: str = "uff"
+    heartbeat_seconds: int = 30
+    grace_seconds: int = 60
+    overdue_seconds: int = 300
+    failures_max: int = 5
+    retry_base_seconds: int = 60
+    retry_cap_seconds: int = 3_600
+    horizon_seconds: int = 604_800
+    retention: Retention = field(default_factory=Retention)
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """What the daemon's use cases run on. ``platforms``, ``pools`` and ``openings`` are keyed by pool name."""
+
+    database: Database
+    artifacts: BlobStore
+    platforms: Mapping[str, Platform]
+    pools: Mapping[str, Pool]
+    clock: Clock
+    policy: Policy
+    plan: Callable[[Snapshot, Plan | None], Plan]
+    data_prefix: Callable[[str], str]  # job name -> store prefix of its training data
+    bundle: str
+    log: Log
+    epoch: int = 0  # of the lease this daemon holds
+    calls: Calls = field(default_factory=ThreadedCalls)
+    openings: Mapping[str, Opening] = field(default_factory=dict)  # of pools whose platform may not be there yet
+    redact: Callable[[str], str] = str  # takes known secrets out of what is kept of others' words
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """Open a write transaction that only the holder of the lease can commit."""
+        with self.database.write() as tx:
+            leases.fence(tx, self.epoch)
+            yield tx

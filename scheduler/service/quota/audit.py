@@ -1,0 +1,236 @@
+"""Quota audit: what a platform says about its quotas, held against our ledger. The platform is right about the past.
+
+Time that it bills and no run of ours explains is written down as an ``adjust`` without a run, so that admission counts
+it like any other; so is time that we charged and it did not, once everything has settled. Without its answer a pool is
+closed: launching blind could spend hours that are not there.
+
+Sessions run on while books are read, and what was done before may have taken long. So what our books explain is
+reckoned up to the instant after each answer, by the clock: by an earlier one, our own sessions would count twice.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from platforms.base import Misconfigured, PlatformError, StopChannel
+from scheduler.clock import at_least
+from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, seconds_within
+from scheduler.core.quota import CalendarQuota, ObservedLimit
+from scheduler.core.run import Ended, Running, Stopping, stop
+from scheduler.core.window import Window
+from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
+from scheduler.service.faults.places import WAITS
+from scheduler.service.outside import border
+from scheduler.store import events, ledger, limits, runs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from sqlalchemy import Connection
+
+    from platforms.base import QuotaReading
+    from scheduler.clock import Clock
+    from scheduler.core.plan import Placement
+    from scheduler.core.pool import Pool
+    from scheduler.core.run import Run
+    from scheduler.service.outside.ports import Ports
+
+READ_EVERY_SECONDS = 600
+_LOOK_WALL_SECONDS = 2.0  # books are not read more often than this, whatever the clock says
+_FRESH_WALL_SECONDS = 60.0  # an answer that came late is as good as one that is asked for again
+SETTLED_SECONDS = 600  # how long after a run's end its bill may still grow
+_SETTLED_WALL_SECONDS = 2.0
+# While sessions run, their beginnings are known to the poll only, which takes real time.
+_LIVE_TOLERANCE_SECONDS, _LIVE_TOLERANCE_WALL_SECONDS = 120, 2.0
+# More than polls and queues explain: somebody or something uses the account.
+_ORPHAN_SECONDS, _ORPHAN_WALL_SECONDS = 900, 4.0
+UNREADABLE = "quota unreadable"
+
+
+def settled_seconds(clock: Clock) -> int:
+    """Return how long after a run's end its bill may still grow."""
+    return at_least(clock, SETTLED_SECONDS, _SETTLED_WALL_SECONDS)
+
+
+def audit(ports: Ports, now: int) -> None:
+    """Read the books of every pool that has some, and write down where they differ from ours."""
+    del now  # when this duty fell due; duties before it may have taken long
+    read_books(ports, sorted(ports.pools))
+
+
+def close_books(ports: Ports, now: int) -> bool:
+    """Read the books for the last time, when nothing runs any more; False, without a look, while a bill may grow."""
+    kept = {name for name, platform in ports.platforms.items() if platform.capabilities.reports_quota}
+    with ports.database.read() as tx:
+        if any(run.pool in kept for run in runs.since(tx, now - settled_seconds(ports.clock) - 1)):
+            return False
+    audit(ports, now)
+    return True
+
+
+def launchable(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
+    """Read the books of the pools that ``due`` would launch on; return what may be launched with the answer."""
+    readable = read_books(ports, sorted({placement.pool for placement in due}))
+    return [placement for placement in due if placement.pool in readable]
+
+
+def read_books(ports: Ports, pools: Iterable[str]) -> set[str]:
+    """Read the books of ``pools``; return those whose books were read or that have none.
+
+    The others are closed, or have not answered yet: their books are entered when they do.
+    """
+    wanted = list(pools)
+    kept = {name: ports.platforms[name] for name in wanted if _keeps_books(ports, name)}
+    read_at = ports.calls.gather("quota", {name: partial(_read_one, ports, name) for name in sorted(kept)})
+    fresh = ports.clock.now() - at_least(ports.clock, READ_EVERY_SECONDS, _FRESH_WALL_SECONDS)
+    readable = {name for name, at in read_at.items() if at is not None and at >= fresh}
+    return readable | (set(wanted) - kept.keys())
+
+
+def _keeps_books(ports: Ports, pool: str) -> bool:
+    platform = ports.platforms.get(pool)
+    return platform is not None and platform.capabilities.reports_quota
+
+
+def _read_one(ports: Ports, name: str) -> int | None:
+    """Read and enter the books of one pool; return when they were entered, None for books that cannot be read."""
+    try:
+        readings = border.quota(ports, name)
+    except PlatformError as error:
+        now = ports.clock.now()
+        ports.log.warning("quota.unreadable", pool=name, why=str(error))
+        with ports.write() as tx:
+            waits = f", {WAITS}" if isinstance(error, Misconfigured) else ""
+            limits.close_pool(tx, name, now + READ_EVERY_SECONDS, f"{UNREADABLE}{waits}: {error}"[:500], now)
+        return None
+    now = ports.clock.now()
+    with ports.write() as tx:
+        if limits.closures(tx).get(name, (None, ""))[1].startswith(UNREADABLE):
+            limits.open_pool(tx, name, now)
+        for reading in readings:
+            _enter(ports, tx, ports.pools[name], reading, now)
+    for reading in readings:
+        _ask_to_leave(ports, ports.pools[name], reading, now)
+    return now
+
+
+def _ask_to_leave(ports: Ports, pool: Pool, reading: QuotaReading, now: int) -> None:
+    """Ask sessions to save while there is still time to, when others used what they were to have.
+
+    At the quota's end the platform may cut them off. Those that cannot be asked are left to it.
+    """
+    window = Window(reading.start, reading.end)
+    with ports.database.read() as tx:
+        running = [run for run in runs.live(tx) if run.pool == pool.name and isinstance(run.state, Running)]
+    left = max(0, reading.limit_seconds - reading.used_seconds)
+    wanted = sum(window.overlap(now, run.deadline) for run in running)
+    until_next_look = at_least(ports.clock, READ_EVERY_SECONDS, _LOOK_WALL_SECONDS)
+    if left >= wanted or left > len(running) * (until_next_look + pool.stop_margin_seconds):
+        return
+    try:
+        seen, _ = border.find(ports, pool.name, {run.key: run.planned_start for run in running})
+    except PlatformError as error:
+        ports.log.warning("quota.sessions_unknown", pool=pool.name, why=str(error))
+        return
+    why = f"the quota is nearly used up: {left} s of it are left, the sessions that run were to have {wanted} s"
+    for run in running:
+        if run.key in seen and seen[run.key].stop_channel is not StopChannel.NONE:
+            with ports.write() as tx:
+                runs.change_state(tx, run.key, run.state, stop(run.state, why, now), "stop", now)
+
+
+def _enter(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now: int) -> None:
+    """Write down one reading: the limit it leaves us, and the difference between its use and ours."""
+    window = Window(reading.start, reading.end)
+    recent = [run for run in runs.since(tx, reading.start) if run.pool == pool.name]
+    live = [run for run in recent if not isinstance(run.state, Ended)]
+    charges = ledger.charges(tx, now - LOOK_BACK_SECONDS).get(pool.name, ())
+    looked_at = max((one.at for one in limits.observed(tx).get(pool.name, ())), default=window.start)
+    found = _counted_by(pool, reading, now)
+    if found is not None:
+        quota, ours = found
+        foreign = max(0, reading.reserved_seconds - sum(window.overlap(now, run.held_until) for run in live))
+        limit = reading.limit_seconds - foreign
+        if ours != window:
+            # Its week is not the one that was declared: what it leaves us now still rules.
+            limit += explained_seconds(charges, live, ours, now) - reading.used_seconds
+        limits.observe(tx, pool.name, ObservedLimit(quota, ours.start, ours.end, max(0, limit), now, pool.platform))
+    difference = reading.used_seconds - explained_seconds(charges, live, window, now)
+    quiet_since = now - settled_seconds(ports.clock)
+    settled = not live and all(run.state.at < quiet_since for run in recent if isinstance(run.state, Ended))
+    tolerated = at_least(ports.clock, _LIVE_TOLERANCE_SECONDS, _LIVE_TOLERANCE_WALL_SECONDS)
+    if difference == 0 or (not settled and difference <= tolerated):
+        return
+    # A platform may bill the time in which a session of ours waited for its machine. That is nobody else's use.
+    foreign_use = difference - _waited(tx, pool, recent, window, min(looked_at, now - 2 * READ_EVERY_SECONDS))
+    alarming = foreign_use > at_least(ports.clock, _ORPHAN_SECONDS, _ORPHAN_WALL_SECONDS)
+    # Only how much counts, not when: all of it inside the window. What corrects sessions of ours goes where the last of
+    # them ended, so that a report over their time has it; somebody else's use was until now.
+    ours_until = max((charge.end for charge in charges if not charge.held and charge.end <= now), default=now)
+    seconds = min(abs(difference), window.seconds)
+    begins = max(window.start, min(now if alarming else ours_until, window.end) - seconds)
+    ledger.append(
+        tx,
+        [
+            LedgerEntry(
+                kind=EntryKind.ADJUST,
+                pool=pool.name,
+                run=None,
+                start=begins,
+                end=begins + seconds,
+                at=now,
+                credit=difference < 0,
+                price_microdollars_per_hour=pool.price_microdollars_per_hour,
+                evidence=f"unattributed: {pool.platform} reports {reading.used_seconds} s used, "
+                f"{reading.used_seconds - difference} s are explained",
+            )
+        ],
+    )
+    kind = "quota.orphan_suspected" if alarming else "quota.adjusted"
+    events.append(tx, kind, pool.name, now, seconds=difference, quota=reading.quota)
+    if alarming:
+        ports.log.error(
+            kind, pool=pool.name, seconds=difference, next="look for sessions on the account that are not ours"
+        )
+    else:
+        ports.log.info(kind, pool=pool.name, seconds=difference)
+
+
+def explained_seconds(charges: Iterable[Charge], live: Iterable[Run], window: Window, now: int) -> int:
+    """Return the seconds in ``window`` that our books explain: what is settled, and what live sessions ran so far."""
+    settled = seconds_within((charge for charge in charges if not charge.held), window)
+    return settled + sum(window.overlap(_began(run), min(now, run.held_until)) for run in live)
+
+
+def _waited(tx: Connection, pool: Pool, recent: Iterable[Run], window: Window, since: int) -> int:
+    """Return the seconds from launch to start of the sessions that run, or were charged ``since`` the last look."""
+    charged = {
+        entry.run
+        for entry in ledger.entries(tx, since=window.start, pool=pool.name)
+        if entry.kind is EntryKind.SPEND and entry.at >= since
+    }
+    return sum(
+        window.overlap(run.planned_start, began)
+        for run in recent
+        if (began := run.state.started if isinstance(run.state, Ended) else _began(run)) is not None
+        and (run.key in charged or not isinstance(run.state, Ended))
+    )
+
+
+def _began(run: Run) -> int:
+    return run.state.started if isinstance(run.state, Running | Stopping) else run.planned_start
+
+
+def _counted_by(pool: Pool, reading: QuotaReading, now: int) -> tuple[str, Window] | None:
+    """Return the quota that a reading is about, and its window: of that name, of that very window, or as long."""
+    quotas = [quota for quota in pool.quotas if isinstance(quota, CalendarQuota)]
+    told = Window(reading.start, reading.end)
+    for quota in quotas:
+        if quota.name == reading.quota or list(quota.calendar.windows(told.start, told.end)) == [told]:
+            return quota.name, told
+    for quota in quotas:
+        window = quota.calendar.window_at(now)
+        if window.seconds == told.seconds:
+            return quota.name, window
+    return None

@@ -1,0 +1,78 @@
+"""Usage: every quota of every pool, with what is used, held and left of it now."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from scheduler.core.quota import FirstUseQuota, Meter, MoneyQuota, RollingQuota, usage
+from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
+from scheduler.store import ledger, limits
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from scheduler.core.ledger import Charge
+    from scheduler.core.pool import Pool
+    from scheduler.core.quota import ObservedLimit, Quota
+
+
+def meters(tx: Connection, pools: Mapping[str, Pool], now: int) -> list[Meter]:
+    """Return the meters of all pools, by pool name, quotas in the order of the settings."""
+    return meters_of(pools, ledger.charges(tx, now - LOOK_BACK_SECONDS), limits.observed(tx), now)
+
+
+def meters_of(
+    pools: Mapping[str, Pool],
+    charges: Mapping[str, Sequence[Charge]],
+    observed: Mapping[str, Sequence[ObservedLimit]],
+    now: int,
+) -> list[Meter]:
+    """As :func:`meters`, from what was read already; ``charges`` must reach back over every window."""
+    return [
+        _meter(name, quota, charges.get(name, ()), now, observed.get(name, ()))
+        for name, pool in sorted(pools.items())
+        for quota in pool.quotas
+    ]
+
+
+def _meter(pool: str, quota: Quota, charges: Sequence[Charge], now: int, observed: Sequence[ObservedLimit]) -> Meter:
+    found = usage(quota, charges, now, observed)
+    source, as_of = _provenance(quota, now, observed)
+    return Meter(
+        pool=pool,
+        quota=quota.name,
+        unit="microdollars" if isinstance(quota, MoneyQuota) else "seconds",
+        limit=found.limit,
+        used=found.used - found.held,
+        held=found.held,
+        free=found.free,
+        start=found.window.start,
+        end=found.window.end,
+        resets_at=_resets_at(quota, charges, found.window.end, now),
+        source=source,
+        as_of=as_of,
+    )
+
+
+def _resets_at(quota: Quota, charges: Sequence[Charge], end: int, now: int) -> int | None:
+    match quota:
+        case RollingQuota(span_seconds=span):
+            leaving = [max(now, charge.start + span) for charge in charges if charge.end + span > now]
+            return min(leaving, default=None)
+        case FirstUseQuota():
+            # A span that no use has opened yet begins now, whenever now is.
+            opened = any(charge.start < end and charge.end > end - quota.span_seconds for charge in charges)
+            return end if opened else None
+        case _:
+            return end
+
+
+def _provenance(quota: Quota, now: int, observed: Sequence[ObservedLimit]) -> tuple[str, str]:
+    covering = [seen for seen in observed if seen.quota == quota.name and seen.start <= now < seen.end]
+    if not covering:
+        return quota.source, quota.as_of
+    newest = max(covering, key=lambda seen: seen.at)
+    return newest.source, datetime.fromtimestamp(newest.at, UTC).date().isoformat()

@@ -1,0 +1,107 @@
+"""Code: a job's own files, taken when it is added, kept in the artifact store, and given back with what they made."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.code.pack import pack
+from jobs.payload.store.code import CONTENT, LISTING, BadCode, code_prefix, unpack
+from jobs.spec import Code
+from scheduler.service.requests.checkpoint_files import PullRefused
+from scheduler.store import codes, jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jobs.payload.store.manifest import Manifest
+    from jobs.spec import JobSpec
+    from platforms.artifacts.base import BlobStore
+    from scheduler.store.engine import Database
+    from scheduler.store.jobs import JobRecord
+
+_PIECE_BYTES = 1 << 20
+
+
+def keep(database: Database, artifacts: BlobStore, code: Code, delete_at: int) -> Code:
+    """Take a folder or commit as it is now and store it, unless the same is there; return it with its digest.
+
+    It goes after ``delete_at`` if no job names it by then. Whoever sees the listing may rely on the content: it is sent
+    first. Raises CodeError, CodeGoes, StoreError, OSError.
+    """
+    with tempfile.TemporaryDirectory(prefix="schedctl-code-") as folder:
+        plain, packed = Path(folder) / "plain", Path(folder) / CONTENT
+        with plain.open("wb") as sink:
+            taken, listing = pack(code, sink)
+        with database.write() as tx:
+            codes.note(tx, taken.digest, delete_at)
+        prefix = code_prefix(taken.digest)
+        if artifacts.size(f"{prefix}/{LISTING}") is None:
+            with plain.open("rb") as source, gzip.GzipFile(packed, "wb", compresslevel=6, mtime=0) as target:
+                shutil.copyfileobj(source, target, _PIECE_BYTES)
+            artifacts.create(f"{prefix}/{CONTENT}", packed)
+            artifacts.create(f"{prefix}/{LISTING}", listing)
+    return taken
+
+
+def kept(
+    database: Database, artifacts: BlobStore, spec: JobSpec, delete_at: int, before: Code | None = None
+) -> JobSpec:
+    """Return a job with its code taken and stored; that of ``before`` stays when it is of the same place.
+
+    Raises what :func:`keep` raises.
+    """
+    code = spec.code
+    if code is None:
+        return spec
+    same = before is not None and (before.source, before.revision) == (code.source, code.revision)
+    return replace(spec, code=before if same else keep(database, artifacts, code, delete_at))
+
+
+def default(command: Sequence[str], file: Path | None) -> Code | None:
+    """Return the code of a job that names none: the folder of its file, or the current one, if its command needs it.
+
+    That is so when one of its words is a file there; an empty folder, in which it would start else, has no such file.
+    """
+    folder = (Path() if file is None else file.parent).resolve()
+    words = [word for word in command if word and "{" not in word and not Path(word).is_absolute()]
+    return Code(str(folder)) if any((folder / word).is_file() for word in words) else None
+
+
+def change(database: Database, name: str, code: Code | None, now: int, by: str) -> JobRecord:
+    """Let the next sessions of a job run another code, which is stored; event ``job.code``.
+
+    Raises UnknownJob, CodeGoes.
+    """
+    with database.write() as tx:
+        if code is not None:
+            codes.note(tx, code.digest, None)
+        return jobs.change_spec(tx, name, now, by, code=code)
+
+
+def pull(database: Database, artifacts: BlobStore, manifest: Manifest, target: Path) -> str | None:
+    """Put the code that made a checkpoint into the new folder ``target``; return its digest, None when it had none.
+
+    Raises PullRefused, StoreError, OSError.
+    """
+    with database.read() as tx:
+        digest = codes.of_attempt(tx, manifest.job, manifest.attempt)
+    if digest is None:
+        return None
+    if target.exists():
+        raise PullRefused(f"{target} is there already. Name another folder, or move it away")
+    with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as folder:
+        fetched, fresh = Path(folder) / "fetched", Path(folder) / "fresh"
+        for name in (LISTING, CONTENT):
+            artifacts.fetch(f"{code_prefix(digest)}/{name}", fetched / name)
+        fresh.mkdir()
+        try:
+            unpack(fetched, digest, fresh)
+        except BadCode as error:
+            raise PullRefused(f"the code {digest[:12]} is damaged in the store: {error}. Take it from git") from None
+        fresh.rename(target)
+    return digest

@@ -1,0 +1,176 @@
+"""Concerns: what settings and jobs can be read with, and still cannot work as their author meant it.
+
+Found before anything is launched: a platform that does not exist, a number without its unit, a pool that nobody
+declared, a command that no session will find. Each is told with its place in the file, and with what would be right.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from config.layers import read_layers
+from config.pool_settings import PoolSettings, QuotaSettings
+from config.settings import DaemonSettings
+from jobs.code.errors import CodeError
+from jobs.code.pack import names
+from jobs.duration import show_duration
+from jobs.problem import Problem, did_you_mean, shown
+from jobs.toml_file import read_toml
+from platforms.registry import known
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping
+
+    from config.settings import Settings
+    from jobs.spec import JobSpec
+
+_SCRIPT = re.compile(r".*\.(py|sh|pl|R|jl)")
+_RUNNERS = re.compile(r"(\{python\}|.*/)?(python[0-9.]*|bash|sh|torchrun|accelerate)?")
+_FILE_BYTES_MAX = 1 << 20
+
+
+def of_platforms(settings: Settings) -> list[Problem]:
+    """Return the enabled pools of platforms that do not exist: nothing can ever be started there."""
+    return [
+        _placed(
+            _origin(settings, "pools"),
+            f"pools.{pool.name}.platform",
+            pool.platform,
+            "there is no such platform",
+            did_you_mean(pool.platform, known()),
+        )
+        for pool in settings.pools
+        if pool.enabled and pool.platform not in known()
+    ]
+
+
+def of_units(config: Path | None, settings: Settings) -> list[Problem]:
+    """Return the durations and limits that were written as bare numbers, which are read as seconds."""
+    values = read_layers(config).values
+    file = _origin(settings, "pools")
+    found: list[Problem] = []
+    for pool in _tables(values.get("pools")):
+        name = pool.get("name")
+        found += _bare(file, f"pools.{name}", pool, _spans(PoolSettings))
+        for quota in _tables(pool.get("quotas")):
+            spans = {*_spans(QuotaSettings), "limit"}
+            found += _bare(file, f"pools.{name}.quotas.{quota.get('name')}", quota, spans)
+    daemon = values.get("daemon")
+    if isinstance(daemon, dict):
+        for key in _spans(DaemonSettings):
+            found += _bare(_origin(settings, f"daemon.{key}"), "daemon", daemon, {key})
+    return found
+
+
+def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: str = "") -> list[Problem]:
+    """Return what no session of these jobs will find; without ``file``, the catalogues tell where they stand."""
+    pools = {pool.name: pool for pool in settings.pools if pool.enabled}
+    found: list[Problem] = []
+    for spec in specs:
+        where, label = (file, "") if file else (_catalogue_of(settings, spec.name), f"jobs.{spec.name}.")
+        found += [
+            _placed(where, f"{label}pools", name, "no such pool is enabled", did_you_mean(name, pools))
+            for name in spec.pools
+            if name not in pools
+        ]
+        here = any(pool.platform == "local" for pool in pools.values() if not spec.pools or pool.name in spec.pools)
+        try:
+            inside = names(spec.code) if spec.code is not None else None
+        except CodeError as error:
+            assert spec.code is not None  # noqa: S101 - for the type checker: only a code raises it
+            found.append(_placed(where, f"{label}code", spec.code.source, error.why, error.remedy))
+            continue
+        for word, why, remedy in _lost_words(spec, bundle, inside, here=here):
+            found.append(_placed(where, f"{label}command", word, why, remedy, searched=list(spec.command)))
+    return found
+
+
+def _lost_words(
+    spec: JobSpec, bundle: Path, inside: frozenset[str] | None, *, here: bool
+) -> Iterator[tuple[str, str, str]]:
+    first, *rest = spec.command
+    for word in spec.command:
+        if word.startswith("{payload}/") and not (bundle / "payload" / word.removeprefix("{payload}/")).exists():
+            yield word, "the shipped payload has no such file", "see docs/configuration.md for what it has"
+    if "{" not in first:
+        if "/" in first and not first.startswith("/"):
+            yield from _lost_file(first, inside)
+        elif first.startswith("/"):
+            if here and not os.access(first, os.X_OK):
+                yield first, "this machine has no such program", "check the path and its mode"
+        elif here and shutil.which(first) is None:
+            yield first, "this machine has no such command", "install it, write its whole path, or use {python}"
+    if rest and _RUNNERS.fullmatch(first) and _SCRIPT.fullmatch(rest[0]) and "{" not in rest[0]:
+        if not rest[0].startswith("/"):
+            yield from _lost_file(rest[0], inside)
+        elif here and not Path(rest[0]).exists():
+            yield rest[0], "this machine has no such file", "check the path"
+
+
+def _lost_file(word: str, inside: frozenset[str] | None) -> Iterator[tuple[str, str, str]]:
+    """Look for a file in the folder that a session starts in: that of the job's code, or an empty one."""
+    if inside is None:
+        remedy = 'write the whole path, or name its folder: code = "."'
+        yield word, "a session starts in an empty folder, where it is not", remedy
+    elif os.path.normpath(word) not in inside:
+        yield word, "the job's code has no such file", "check the path; git or .schedignore may leave it out"
+
+
+def _bare(file: str, label: str, table: Mapping[str, Any], keys: Iterable[str]) -> Iterator[Problem]:
+    for key in sorted(keys):
+        value = table.get(key)
+        bare = isinstance(value, int) or (isinstance(value, str) and value.strip().isdecimal())
+        if bare and not isinstance(value, bool) and int(value or 0) > 0:
+            meant = f"it has no unit and means {show_duration(int(value or 0))}"
+            yield _placed(file, f"{label}.{key}", value, meant, f'write "{value}h", "{value}m" or "{value}s"')
+
+
+def _spans(model: Any) -> set[str]:
+    return {name.removesuffix("_seconds") for name in model.model_fields if name.endswith("_seconds")} | {
+        field.alias for name, field in model.model_fields.items() if name.endswith("_seconds") and field.alias
+    }
+
+
+def _tables(found: object) -> list[dict[str, Any]]:
+    return [entry for entry in found if isinstance(entry, dict)] if isinstance(found, list | tuple) else []
+
+
+def _origin(settings: Settings, key: str) -> str:
+    return settings.origin(key)
+
+
+def _catalogue_of(settings: Settings, name: str) -> str:
+    """Return the file that defines a model."""
+    for path in settings.models:
+        if any(entry.get("name") == name for entry in _tables(read_toml(path).get("jobs"))):
+            return str(path)
+    return ", ".join(map(str, settings.models))
+
+
+def _placed(file: str, key: str, value: object, why: str, remedy: str, searched: object = None) -> Problem:
+    """Return a problem with the line in its file, where that can be told."""
+    line = _line_of(file, key.rpartition(".")[2], value if searched is None else searched)
+    return Problem(f"{file}:{line}" if line else file, key, shown(value), why, remedy)
+
+
+def _line_of(file: str, key: str, value: object) -> int | None:
+    """Return the first line of a file that sets ``key`` to ``value``; None for none, and for what is no file."""
+    try:
+        with Path(file).open(encoding="utf-8") as stream:
+            text = stream.read(_FILE_BYTES_MAX)
+    except (OSError, ValueError):
+        return None
+    for number, line in enumerate(text.splitlines(), start=1):
+        if line.strip().startswith(key):
+            try:
+                found = tomllib.loads(line).get(key)
+            except ValueError:
+                continue
+            if found == value or (isinstance(found, list) and value in found):
+                return number
+    return None

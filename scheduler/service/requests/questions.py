@@ -1,0 +1,99 @@
+"""What if: the questions that people put to the planner. The database is read once, and never written."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scheduler.core.quota import MoneyQuota
+from scheduler.planner import AddJob, Planner, SetHours, UnknownName, explain, what_if
+from scheduler.service.facts.snapshot import load_snapshot, view_of_new
+from scheduler.store import jobs, plans
+from scheduler.store.jobs import DuplicateJob
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from jobs.spec import JobSpec
+    from scheduler.core.plan import Plan
+    from scheduler.core.pool import Pool
+    from scheduler.core.reasons import Reason
+    from scheduler.planner import Difference, Edit, Options
+    from scheduler.store.engine import Database
+    from scheduler.store.jobs import JobRecord
+
+
+class WhatIfRefused(Exception):
+    """A question that has no meaning in the present state; the message says why and what to do next."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlanningContext:
+    """What questions are answered with: the database, the pools by name, the instant, and how the daemon plans."""
+
+    database: Database
+    pools: Mapping[str, Pool]
+    now: int
+    horizon_seconds: int
+    options: Options
+
+
+def ask_what_if(
+    context: PlanningContext, specs: Sequence[JobSpec], edits: Sequence[Edit], policy: str | None
+) -> tuple[Plan, Difference]:
+    """Return the plan with ``specs`` added, then ``edits`` made, and how it differs from the plan without either.
+
+    Both carry on the plan in force, as the daemon would. ``policy`` makes the first by a simpler rule. Raises
+    UnknownName, DuplicateJob, WhatIfRefused.
+    """
+    with context.database.read() as tx:
+        snapshot = load_snapshot(tx, context.pools, context.now, context.horizon_seconds)
+        records = {record.spec.name: record for record in jobs.everything(tx)}
+        incumbent = plans.newest(tx)
+    added = _added(context, specs, records)
+    for edit in edits:
+        if isinstance(edit, SetHours):
+            _must_count_hours(context.pools, edit.pool)
+    return what_if(snapshot, [*added, *edits], policy, context.options, incumbent)
+
+
+def ask_plan(context: PlanningContext) -> Plan:
+    """Return the plan that the daemon would make now."""
+    with context.database.read() as tx:
+        snapshot = load_snapshot(tx, context.pools, context.now, context.horizon_seconds)
+        incumbent = plans.newest(tx)
+    return Planner(context.options).plan(snapshot, incumbent)
+
+
+def ask_why(context: PlanningContext, job: str) -> Reason | None:
+    """Return why ``job`` does not start now; for one that is outbid, with the weight that would start it.
+
+    None: it runs, or a plan made now would start it. Raises UnknownName for a job that is not open.
+    """
+    with context.database.read() as tx:
+        snapshot = load_snapshot(tx, context.pools, context.now, context.horizon_seconds)
+        incumbent = plans.newest(tx)
+    return explain(snapshot, job, context.options, incumbent)
+
+
+def _added(context: PlanningContext, specs: Sequence[JobSpec], records: Mapping[str, JobRecord]) -> list[AddJob]:
+    names = {spec.name for spec in specs}
+    if len(names) < len(specs):
+        raise WhatIfRefused("two of the jobs to add have one name. Give each its own")
+    added = []
+    for place, spec in enumerate(specs, start=len(records) + 1):
+        if spec.name in records:
+            raise DuplicateJob(spec.name)
+        if spec.gate is not None and spec.gate.parent not in names | records.keys():
+            raise WhatIfRefused(
+                f"{spec.name} waits for {spec.gate.parent}, which is not in the queue. Add {spec.gate.parent} as well"
+            )
+        added.append(AddJob(view_of_new(spec, context.pools, context.now, place)))
+    return added
+
+
+def _must_count_hours(pools: Mapping[str, Pool], name: str) -> None:
+    if name not in pools:
+        raise UnknownName("pool", name, list(pools))
+    if all(isinstance(quota, MoneyQuota) for quota in pools[name].quotas):
+        raise WhatIfRefused(f"{name} has no quota of hours that could change. See: schedctl quota")

@@ -1,0 +1,201 @@
+"""Queue: what people ask of jobs. Used by the CLI, with or without a running daemon.
+
+These writes are not fenced by the lease: they are guarded by the job's old state, and the daemon reads them as facts.
+"""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any
+
+from scheduler.core import job as arrows
+from scheduler.core.job import Active, Cancelled, Done, IllegalArrow, JobState
+from scheduler.store import checkpoints, codes, jobs
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from jobs.spec import JobSpec
+    from scheduler.store.engine import Database
+    from scheduler.store.jobs import JobRecord
+
+
+class QueueError(Exception):
+    """A wish that cannot be granted; the message says why and what to do next."""
+
+
+def add(database: Database, specs: Sequence[JobSpec], now: int, by: str, *, go_on: bool = False) -> list[JobRecord]:
+    """Add jobs, whose code is stored, to the end of the queue, all or none. Raises DuplicateJob, QueueError, CodeGoes.
+
+    ``go_on`` lets one with the name of a removed job go on from what that one saved.
+    """
+    with database.write() as tx:
+        for spec in specs:
+            if spec.code is not None:
+                codes.note(tx, spec.code.digest, None)
+        known = {record.spec.name for record in jobs.everything(tx)} | {spec.name for spec in specs}
+        for spec in specs:
+            if spec.gate is not None and spec.gate.parent not in known:
+                raise QueueError(
+                    f"{spec.name} waits for {spec.gate.parent}, which is not in the queue. Add {spec.gate.parent} first"
+                )
+            before = jobs.find(tx, spec.name) if go_on else None
+            if go_on and before is None:
+                raise QueueError(f"there never was a job {spec.name} to go on from. Add it without --continue")
+            if before is not None and before.done_step >= spec.target_step:
+                raise QueueError(
+                    f"{spec.name} is at step {before.done_step} already, its target is {spec.target_step}. "
+                    "Raise target_step, or add it without --continue"
+                )
+        return [jobs.add(tx, spec, now, by, go_on=go_on) for spec in specs]
+
+
+def hold(database: Database, name: str, why: str, now: int, by: str) -> JobRecord:
+    """Hold a job; a running one saves, leaves and is then held."""
+    return _change(database, name, "hold", lambda state: arrows.ask_hold(state, by, why, now), now, by)
+
+
+def release(database: Database, name: str, now: int, by: str) -> JobRecord:
+    """Let a held, failed or cancelled job run again, with a fresh count of failures; withdraw what was only wished for.
+
+    Raises UnknownJob, and QueueError also when what a cancelled job saved is gone.
+    """
+    with database.write() as tx:
+        record = jobs.get(tx, name)
+        if isinstance(record.state, Cancelled) and record.checkpoint is not None:
+            saved = checkpoints.find(tx, record.checkpoint)
+            if saved is None or saved.state != "good":
+                raise QueueError(
+                    f"what {name} saved is gone, it cannot go on. To begin anew: schedctl queue remove {name}, then "
+                    "schedctl queue add"
+                )
+        return _changed(tx, record, "release", lambda state: arrows.release(state, now), now, by, fresh=True)
+
+
+def retry(database: Database, name: str, now: int, by: str) -> JobRecord:
+    """Let a failed job, or one that waits after a failure, try again at once, with a fresh count of failures."""
+    with database.write() as tx:
+        record = jobs.get(tx, name)
+        return _changed(tx, record, "retry", lambda state: arrows.retry(state, now), now, by, fresh=True)
+
+
+def remove(database: Database, name: str, now: int, by: str) -> JobRecord:
+    """Take a job out of the queue, which frees its name; runs, hours and checkpoints stay. Returns it as it was.
+
+    Raises UnknownJob, and QueueError while it has a session or another job waits for it.
+    """
+    with database.write() as tx:
+        record = jobs.get(tx, name)
+        if isinstance(record.state, Active):
+            raise QueueError(
+                f"{name} has a lane in {record.state.run}. Cancel it first, and remove it when that has ended: "
+                f"schedctl queue cancel {name}"
+            )
+        waiting = [
+            other.spec.name
+            for other in jobs.everything(tx, {"queued", "active", "held", "failed"})
+            if other.spec.gate is not None and other.spec.gate.parent == name
+        ]
+        if waiting:
+            raise QueueError(
+                f"{', '.join(waiting)} would wait for it for ever. Remove those first, or free them: "
+                f"schedctl queue edit {waiting[0]} --set gate="
+            )
+        jobs.remove(tx, name, now, by)
+    return record
+
+
+def cancel(database: Database, name: str, now: int, by: str) -> JobRecord:
+    """Cancel a job; a running one saves and leaves first. Its checkpoints stay."""
+    return _change(database, name, "cancel", lambda state: arrows.ask_cancel(state, by, now), now, by)
+
+
+def change(database: Database, name: str, now: int, by: str, **fields: Any) -> JobRecord:
+    """Change what people may change of a job: weight, pools, not_before, deadline, target_step."""
+    with database.write() as tx:
+        return jobs.change_spec(tx, name, now, by, **fields)
+
+
+# What a session was told at its launch; the plan alone uses the rest.
+_OF_SESSION = {"command", "environment", "mixture", "needs", "role", "seed", "target_step"}
+
+
+def edit(database: Database, name: str, spec: JobSpec, now: int, by: str) -> tuple[JobRecord, list[str]]:
+    """Give a job another definition; return it with the names of the fields that changed.
+
+    Raises UnknownJob, and QueueError for what its running session or its checkpoint contradicts.
+    """
+    with database.write() as tx:
+        record = jobs.get(tx, name)
+        # A field whose stored number is out of its range is written anew even when it reads the same.
+        old = record.spec
+        changed = [field.name for field in fields(spec) if getattr(spec, field.name) != getattr(old, field.name)]
+        if why := _contradiction(tx, record, spec, set(changed)):
+            raise QueueError(f"cannot edit {name}: {why}")
+        written = [field.name for field in fields(spec) if field.name != "name"] if record.faults else changed
+        if not written:
+            return record, []
+        if "code" in changed and spec.code is not None:
+            codes.note(tx, spec.code.digest, None)
+        return jobs.change_spec(tx, name, now, by, **{field: getattr(spec, field) for field in written}), changed
+
+
+def _contradiction(tx: Connection, record: JobRecord, spec: JobSpec, changed: set[str]) -> str:
+    name, state = record.spec.name, record.state
+    if "name" in changed:
+        return f"its name stays {name}, because its sessions and checkpoints carry it. Remove it and add another"
+    if isinstance(state, Done) and changed:
+        return (
+            f"it is done. To train on from step {record.done_step}: schedctl queue remove {name}, then "
+            "schedctl queue add FILE --continue"
+        )
+    if isinstance(state, Active) and (told := sorted(changed & _OF_SESSION)):
+        return (
+            f"its session {state.run} was launched with {', '.join(told)} as it is. "
+            f"First let it end: schedctl queue hold {name}"
+        )
+    if "target_step" in changed and spec.target_step <= record.done_step:
+        return f"its checkpoint is at step {record.done_step}. Give a target_step above that"
+    if "seed" in changed and record.done_step:
+        return f"its checkpoint at step {record.done_step} was trained with seed {record.spec.seed}. Keep it"
+    if "gate" in changed and spec.gate is not None:
+        gates = {other.spec.name: other.spec.gate for other in jobs.everything(tx)} | {name: spec.gate}
+        parent: str | None = spec.gate.parent
+        chain = [name]
+        while parent is not None and parent not in chain:
+            if parent not in gates:
+                return f"it would wait for {parent}, which is not in the queue. Add {parent} first"
+            chain.append(parent)
+            gate = gates[parent]
+            parent = gate.parent if gate is not None else None
+        if parent is not None:
+            return f"the gates would wait for each other: {' -> '.join([*chain, parent])}. Remove one of them"
+    return ""
+
+
+def move(database: Database, name: str, place: int, now: int, by: str) -> JobRecord:
+    """Move a job to ``place`` (1 is the front). Equal weights are served in this order."""
+    with database.write() as tx:
+        return jobs.change_spec(tx, name, now, by, position=place)
+
+
+def _change(database: Database, name: str, verb: str, arrow: Any, now: int, by: str) -> JobRecord:
+    with database.write() as tx:
+        return _changed(tx, jobs.get(tx, name), verb, arrow, now, by)
+
+
+def _changed(
+    tx: Connection, record: JobRecord, verb: str, arrow: Any, now: int, by: str, *, fresh: bool = False
+) -> JobRecord:
+    name = record.spec.name
+    try:
+        new: JobState = arrow(record.state)
+    except IllegalArrow:
+        state = type(record.state).__name__.lower()
+        raise QueueError(f"cannot {verb} {name}: it is {state}. See: schedctl queue show {name}") from None
+    jobs.change_state(tx, name, record.state, new, verb, now, by)
+    if fresh:
+        jobs.note_failures(tx, name, 0)
+    return jobs.get(tx, name)

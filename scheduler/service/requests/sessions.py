@@ -1,0 +1,131 @@
+"""Sessions: what people ask of one run, with or without a running daemon: stop it, read what it printed."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, assert_never
+
+from platforms.artifacts.base import StoreError
+from scheduler.core import run as arrows
+from scheduler.core.run import Ended, Reserved, Running, Stopping, Submitting
+from scheduler.service.outside.stop_flag import put_stop_flag
+from scheduler.store import runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from platforms.artifacts.base import BlobStore
+    from platforms.base import Platform
+    from scheduler.core.run import Run
+    from scheduler.store.engine import Database
+
+_PIECE_BYTES = 1 << 20
+_LINE_MAX_BYTES = 1 << 20
+
+
+class SessionRefused(Exception):
+    """A wish that this run cannot grant; the message says why and what to do next."""
+
+
+@dataclass(frozen=True, slots=True)
+class StopAsked:
+    """The run as it is now, and whether the session has been told; if not, the daemon tells it."""
+
+    run: Run
+    told: bool
+
+
+def stop(database: Database, artifacts: BlobStore, key: str, why: str, now: int, by: str) -> StopAsked:
+    """Ask a run to save and leave; asking twice is as good as once. Raises UnknownRun, SessionRefused, Stale.
+
+    The wish is committed first. The flag that payloads look for is written here too, so that it also works while no
+    daemon runs.
+    """
+    with database.write() as tx:
+        run = runs.get(tx, key)
+        match run.state:
+            case Running():
+                stopping = arrows.stop(run.state, why, now)
+                runs.change_state(tx, key, run.state, stopping, "stop", now, by)
+                run = replace(run, state=stopping)
+            case Stopping():
+                pass
+            case Reserved() | Submitting():
+                raise SessionRefused(
+                    f"cannot stop {key}: it is being launched and no session is known yet. Try again in a minute, or "
+                    f"hold its job: schedctl queue hold {run.lanes[0].job}"
+                )
+            case Ended(outcome=outcome):
+                raise SessionRefused(f"cannot stop {key}: it has ended, {outcome}. See: schedctl runs show {key}")
+            case _:
+                assert_never(run.state)
+    try:
+        put_stop_flag(artifacts, key, why)
+    except StoreError:
+        return StopAsked(run, told=False)
+    return StopAsked(run, told=True)
+
+
+def log_pieces(platform: Platform, key: str) -> Iterator[bytes]:
+    """Yield everything the session has printed so far. Raises PlatformError."""
+    yield from _from(platform, key, 0)
+
+
+def followed_log(database: Database, platform: Platform, key: str, pause: Callable[[], object]) -> Iterator[bytes]:
+    """Yield what the session prints until it has ended; ``pause`` waits between two looks."""
+    offset = 0
+    while True:
+        with database.read() as tx:
+            ended = isinstance(runs.get(tx, key).state, Ended)
+        # The state was read first: what is printed before a session ends is never missed.
+        for piece in _from(platform, key, offset):
+            offset += len(piece)
+            yield piece
+        if ended:
+            return
+        pause()
+
+
+def lines(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """Yield the pieces' lines, each with its end but perhaps the last.
+
+    A line longer than any that is meant for people comes in pieces, parted where a blank is, so that no word is torn.
+    """
+    rest = b""
+    for piece in pieces:
+        *whole, rest = (rest + piece).split(b"\n")
+        yield from (line + b"\n" for line in whole)
+        if len(rest) > _LINE_MAX_BYTES:
+            at = rest.rfind(b" ") + 1 or len(rest)
+            yield rest[:at]
+            rest = rest[at:]
+    if rest:
+        yield rest
+
+
+def lane_lines(pieces: Iterable[bytes], run: Run, index: int) -> Iterator[bytes]:
+    """Yield the lines of one lane; where lanes share a session, the agent marks whose line is whose."""
+    lane = next((lane for lane in run.lanes if lane.index == index), None)
+    if lane is None:
+        known = ", ".join(str(lane.index) for lane in run.lanes)
+        raise SessionRefused(f"{run.key} has no lane {index}, only {known}. See: schedctl runs show {run.key}")
+    if len(run.lanes) == 1:
+        yield from lines(pieces)
+        return
+    printed, agent = f"{lane.job}| ".encode(), f"[agent lane {index}] ".encode()
+    for line in lines(pieces):
+        if line.startswith(printed):
+            yield line.removeprefix(printed)
+        elif line.startswith(agent):
+            yield line
+
+
+def _from(platform: Platform, key: str, offset: int) -> Iterator[bytes]:
+    while True:
+        read = 0
+        for piece in platform.logs(key, offset, _PIECE_BYTES):
+            read += len(piece)
+            yield piece
+        offset += read
+        if read < _PIECE_BYTES:
+            return

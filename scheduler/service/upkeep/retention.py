@@ -1,0 +1,220 @@
+"""Retention: saved states that nobody needs any more leave the artifact store, in two phases.
+
+What may go is marked with its reason and a time; when the time has come it is judged again, and only then deleted. The
+order makes every crash harmless: first the database says that a checkpoint has expired, so that no session is told of
+it; then its manifest goes; its components go last, when no manifest names them and no session of their job runs that
+might be about to name them. Each pass does a bounded amount of work, and repeating it does no harm.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+from jobs.payload.bounds import Refusal
+from jobs.payload.store.manifest import BadManifest, blob_key, parse_manifest
+from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
+from scheduler.core.retention import SavedState, may_be_read, verdicts
+from scheduler.service.outside import border
+from scheduler.store import checkpoints, discards, jobs, runs
+from scheduler.store.discards import Discard
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from sqlalchemy import Connection
+
+    from scheduler.core.retention import Retention, Verdict
+    from scheduler.core.run import Run
+    from scheduler.service.outside.ports import Ports
+    from scheduler.store.checkpoints import CheckpointRecord
+
+PORTION = 200  # objects marked, and objects deleted, in one pass
+_MANIFEST_BYTES = 1 << 20
+_UNNAMED = "no checkpoint names it"
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """One unexpired checkpoint, what retention says of it, and when it goes if it is marked already."""
+
+    record: CheckpointRecord
+    verdict: Verdict
+    delete_at: int | None
+
+
+def judge(tx: Connection, rule: Retention, now: int, job: str | None = None) -> list[Judged]:
+    """Judge all unexpired checkpoints, of one job if asked; by job, highest step first. Raises UnknownJob."""
+    live = runs.live(tx)
+    marked = {mark.key: mark.delete_at for mark in discards.everything(tx, job)}
+    by_job: dict[str, list[CheckpointRecord]] = {}
+    for record in checkpoints.unexpired(tx, job):
+        by_job.setdefault(record.manifest.job, []).append(record)
+    found = []
+    for name, records in by_job.items():
+        said = _verdicts(tx, name, records, live, rule, now)
+        found += [Judged(record, said[record.manifest.key], marked.get(record.manifest.key)) for record in records]
+    return found
+
+
+def retain(ports: Ports, now: int) -> None:
+    """Mark what may go, unmark what is needed after all, and delete what has waited out its grace."""
+    _mark(ports, now)
+    _expire(ports, now)
+    with ports.database.read() as tx:
+        names = checkpoints.unexpired_jobs(tx) | {mark.job for mark in discards.everything(tx)}
+    for job in sorted(names):
+        _sweep(ports, [job], now)
+
+
+def sweep_ended(ports: Ports, names: Collection[str], now: int) -> None:
+    """Delete what waits of these jobs, whose sessions have just ended: before the next ones begin there is time."""
+    with ports.database.read() as tx:
+        due = {mark.job for mark in discards.everything(tx) if mark.delete_at <= now}
+    _sweep(ports, due & set(names), now)
+
+
+def _sweep(ports: Ports, names: Collection[str], now: int) -> None:
+    """Sweep each job once at a time, wherever it is asked for; one whose store takes long holds up nobody else."""
+    ports.calls.gather("components", {job: partial(sweep_components, ports, job, now) for job in sorted(names)})
+
+
+def sweep_components(ports: Ports, job: str, now: int) -> None:
+    """Mark the components of ``job`` that no manifest names, and delete those that have been so for the grace.
+
+    Nothing while a session of the job runs: it may be about to name one of them. A store that gives no answer, or a
+    manifest that cannot be understood, changes nothing.
+    """
+    with ports.database.read() as tx:
+        if _trains(tx, job):
+            return
+        records = checkpoints.unexpired(tx, job)
+        marked = {mark.key: mark for mark in discards.everything(tx, job) if mark.key.startswith(blob_key(job, ""))}
+    try:
+        stored = set(ports.artifacts.keys(blob_key(job, "")))
+        named = _named(ports, job, records)
+    except (StoreError, BadManifest) as error:
+        ports.log.warning("retention.waits", job=job, why=str(error), next="tried again with the next pass")
+        if not isinstance(error, StoreUnreachable):
+            refused = border.NotBelieved(job, "manifest", (Refusal(f"jobs/{job}/manifests", str(error), ""),))
+            border.Complaints(ports).tell([refused], {job}, now)
+        return
+    unnamed = stored - named
+    gone = [key for key, mark in marked.items() if key in unnamed and mark.delete_at <= now][:PORTION]
+    kept = [key for key in marked if key not in unnamed]
+    grace = ports.policy.retention.grace_seconds
+    fresh = [Discard(key, job, _UNNAMED, now, now + grace) for key in sorted(unnamed - marked.keys())[:PORTION]]
+    if not (gone or kept or fresh):
+        return
+    with ports.write() as tx:  # fenced: a daemon that has lost its lease deletes nothing
+        if _trains(tx, job):  # since the store was asked; from now on none is launched before this is over
+            return
+        discards.forget(tx, kept)
+        discards.mark(tx, fresh)
+    _delete(ports, job, gone)
+
+
+def _trains(tx: Connection, job: str) -> bool:
+    return any(lane.job == job for run in runs.live(tx) for lane in run.lanes)
+
+
+def _verdicts(
+    tx: Connection, job: str, records: Sequence[CheckpointRecord], live: Sequence[Run], rule: Retention, now: int
+) -> dict[str, Verdict]:
+    found = jobs.find(tx, job)
+    if found is None:
+        raise jobs.UnknownJob(job, ())
+    saved = [_saved(record, found.fenced_attempt) for record in records]
+    mine = [run for run in live if any(lane.job == job for lane in run.lanes)]
+    readers = [may_be_read(saved, run.key, run.planned_start, checkpoints.RESTORABLE) for run in mine]
+    return verdicts(saved, found.checkpoint, set().union(*readers), found.spec.target_step, rule, now)
+
+
+def _saved(record: CheckpointRecord, fenced_attempt: int) -> SavedState:
+    manifest = record.manifest
+    return SavedState(
+        manifest.key,
+        manifest.step,
+        manifest.attempt,
+        record.state == "good",
+        record.pinned,
+        record.seen_at,
+        manifest.run,
+        record.why,
+        manifest.attempt <= fenced_attempt,
+    )
+
+
+def _mark(ports: Ports, now: int) -> None:
+    rule = ports.policy.retention
+    with ports.database.read() as tx:
+        judged = judge(tx, rule, now)
+    kept = [one.record.manifest.key for one in judged if one.verdict.stays and one.delete_at is not None]
+    fresh = [
+        Discard(one.record.manifest.key, one.record.manifest.job, one.verdict.why, now, now + rule.grace_seconds)
+        for one in judged
+        if not one.verdict.stays and one.delete_at is None
+    ]
+    if kept or fresh:
+        with ports.write() as tx:
+            discards.forget(tx, kept)
+            discards.mark(tx, fresh[:PORTION])
+
+
+def _expire(ports: Ports, now: int) -> None:
+    """Delete the manifests whose grace is over. Judged once more, in the transaction that lets them expire."""
+    with ports.write() as tx:
+        due = [
+            mark
+            for mark in discards.everything(tx)
+            if mark.delete_at <= now and not mark.key.startswith(blob_key(mark.job, ""))
+        ][:PORTION]
+        said = {
+            one.record.manifest.key: one.verdict
+            for job in sorted({mark.job for mark in due})
+            for one in judge(tx, ports.policy.retention, now, job)
+        }
+        needed = [mark.key for mark in due if mark.key in said and said[mark.key].stays]
+        discards.forget(tx, needed)
+        for mark in due:
+            if mark.key in said and not said[mark.key].stays:  # what is not judged has expired in an earlier pass
+                checkpoints.expire(tx, mark.key, said[mark.key].why, now)
+    by_job: dict[str, list[str]] = {}
+    for mark in due:
+        if mark.key not in needed:
+            by_job.setdefault(mark.job, []).append(mark.key)
+    for job, keys in by_job.items():
+        _delete(ports, job, keys)
+
+
+def _delete(ports: Ports, job: str, keys: Sequence[str]) -> None:
+    """Delete objects, then their marks; what cannot be deleted stays marked."""
+    gone = []
+    for key in keys:
+        try:
+            ports.artifacts.delete(key)
+        except StoreError as error:
+            ports.log.warning("retention.failed", job=job, why=str(error), next="tried again with the next pass")
+            break
+        gone.append(key)
+    if gone:
+        with ports.write() as tx:
+            discards.forget(tx, gone)
+        ports.log.info("retention.deleted", job=job, objects=len(gone))
+
+
+def _named(ports: Ports, job: str, records: Sequence[CheckpointRecord]) -> set[str]:
+    """Return the keys of all components that a manifest of ``job`` names, in the store or in our ``records``.
+
+    Raises StoreError, and BadManifest for one that only the store knows and nobody can read.
+    """
+    known = {record.manifest.key for record in records}
+    manifests = [record.manifest for record in records]
+    for key in ports.artifacts.keys(f"jobs/{job}/manifests/"):
+        if key not in known:
+            try:
+                manifests.append(parse_manifest(key, ports.artifacts.read(key, _MANIFEST_BYTES)))
+            except Missing:
+                continue
+    return {blob_key(job, component.sha256) for manifest in manifests for component in manifest.components}

@@ -1,0 +1,119 @@
+"""How the scheduler's values stand in JSON: the same keys in the commands' ``--json`` and in the API.
+
+docs/cli.md lists the keys.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from config.secret import MARK, is_secret
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jobs.lane_report import LaneReport
+    from scheduler.core.job import JobState
+    from scheduler.core.plan import Plan
+    from scheduler.core.reasons import Reason
+    from scheduler.core.run import Run
+    from scheduler.store.checkpoints import CheckpointRecord
+    from scheduler.store.jobs import JobRecord
+
+
+def job_state_json(state: JobState) -> dict[str, Any]:
+    """Return the name of a job's state and its own fields."""
+    # The fields of a slotted dataclass; asdict would copy each deeply, a thousand times for a long queue.
+    detail = {name: getattr(state, name) for name in state.__slots__}
+    return {"state": type(state).__name__.lower(), "state_detail": detail}
+
+
+def job_json(record: JobRecord, waits: Reason | None = None) -> dict[str, Any]:
+    """Return a job with its whole definition; what its environment calls a secret is hidden."""
+    spec = record.spec
+    environment = {name: MARK if is_secret(name) else text for name, text in spec.environment.items()}
+    definition = {**asdict(spec), "environment": environment}
+    return {**listed_job_json(record, waits), "checkpoint": record.checkpoint, "spec": definition}
+
+
+def listed_job_json(record: JobRecord, waits: Reason | None) -> dict[str, Any]:
+    """Return a job as it stands in a list; ``waits`` is why it waits."""
+    return {
+        "name": record.spec.name,
+        "role": record.spec.role,
+        "position": record.position,
+        **job_state_json(record.state),
+        "weight": record.spec.weight,
+        "target_step": record.spec.target_step,
+        "done_step": record.done_step,
+        "attempts": record.attempts,
+        "failures": record.failures,
+        "last_pool": record.last_pool,
+        "not_before": record.spec.not_before,
+        "deadline": record.spec.deadline,
+        "created_at": record.created_at,
+        "waits": waits.to_json() if waits else None,
+    }
+
+
+def run_json(run: Run, heartbeats: Mapping[tuple[str, int], LaneReport] | None = None) -> dict[str, Any]:
+    """Return a run with its lanes, and with the newest heartbeat of each where ``heartbeats`` are given."""
+    from scheduler.core.run import Ended, Running, Stopping
+
+    state = run.state
+    ended = state if isinstance(state, Ended) else None
+    lanes = [asdict(lane) for lane in run.lanes]
+    if heartbeats is not None:
+        for lane in lanes:
+            said = heartbeats.get((run.key, lane["index"]))
+            lane["heartbeat"] = said.document() if said else None
+    return {
+        "key": run.key,
+        "pool": run.pool,
+        "state": type(state).__name__.lower(),
+        "state_detail": {name: getattr(state, name) for name in state.__slots__},
+        "planned_start": run.planned_start,
+        "deadline": run.deadline,
+        "held_until": run.held_until,
+        "started": state.started if isinstance(state, Running | Stopping | Ended) else None,
+        "ended": ended.at if ended else None,
+        "outcome": ended.outcome if ended else None,
+        "lanes": lanes,
+    }
+
+
+def checkpoint_json(record: CheckpointRecord) -> dict[str, Any]:
+    """Return a checkpoint with its components."""
+    manifest = record.manifest
+    return {
+        "key": manifest.key,
+        "job": manifest.job,
+        "step": manifest.step,
+        "attempt": manifest.attempt,
+        "run": manifest.run,
+        "parent": manifest.parent,
+        "created_at": manifest.created_at,
+        "trained_seconds": manifest.trained_seconds,
+        "bytes": manifest.size,
+        "metrics": dict(manifest.metrics),
+        "components": [asdict(component) for component in manifest.components],
+        "state": record.state,
+        "why": record.why,
+        "pinned": record.pinned,
+        "seen_at": record.seen_at,
+    }
+
+
+def plan_json(plan: Plan) -> dict[str, Any]:
+    """Return a plan with its placements and reasons."""
+    return {
+        "made_at": plan.made_at,
+        "made_by": plan.made_by,
+        "digest": plan.digest,
+        "value": plan.value,
+        "bound": plan.bound,
+        "warnings": list(plan.warnings),
+        "placements": [asdict(placement) for placement in plan.placements],
+        "deferrals": [{"job": deferral.job, "reason": deferral.reason.to_json()} for deferral in plan.deferrals],
+    }

@@ -1,0 +1,118 @@
+"""Long work: what the daemon does beside its cycles for longer than a moment, and what of it failed, for people to see.
+
+All of it is one event each time it changes, so that status, page and needs read one row. What a daemon that is gone
+was doing is over: its successor begins it anew.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING
+
+from scheduler.store import events
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from scheduler.service.outside.ports import Ports
+
+WORK = "daemon.work"
+_SHOWN_WALL_SECONDS, _DATA_SHOWN_WALL_SECONDS = 60.0, 5.0
+_KEPT_WALL_SECONDS = 120.0  # what ends and is begun anew, again and again, is one piece of work
+_STANDS_WALL_SECONDS = 1_800.0
+_WHY_CHARACTERS = 300
+# Questions that find no platform are told as that. What is one matter to people has one name.
+_WORDS = {
+    "data": "training data of {}",
+    "plan": "planning",
+    "launch": "launch of {}",
+    "collect": "what {} left",
+    "open": "access to {}",
+    "mail": "letters",
+    "duty": "housekeeping: {}",
+    "reports": "artifact store",
+    "manifests": "artifact store",
+    "flag": "artifact store",
+    "components": "artifact store",
+    "catch up": "look back after a restore",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Work:
+    """One piece of work: ``state`` is under way, standing still (nothing new for half an hour) or failed.
+
+    ``since`` is the scheduled second in which it began; ``told`` says how far it has come, or why it failed.
+    """
+
+    what: str
+    state: str
+    since: int
+    told: str
+
+
+@dataclass(slots=True)
+class _Seen:
+    since: int
+    told: str
+    changed_at: int
+    seen_at: int
+
+
+class LongWork:
+    """Watches the long work of one daemon. What it keeps may be lost."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _Seen] = {}
+        self._failed_since: dict[str, int] = {}
+        self._written: list[Work] = []
+
+    def note(self, ports: Ports, now: int) -> None:
+        """Write down what is under way and what failed, if that has changed."""
+        second = ports.clock.wall_seconds(1.0)
+        for one in ports.calls.slow(_DATA_SHOWN_WALL_SECONDS):
+            if one.kind not in _WORDS or (one.kind != "data" and one.wall_seconds < _SHOWN_WALL_SECONDS):
+                continue
+            began = now - round(one.wall_seconds / second)
+            seen = self._seen.setdefault(_named(one.kind, one.name), _Seen(began, one.told, now, now))
+            seen.seen_at = now
+            if seen.told != one.told:
+                seen.told, seen.changed_at = one.told, now
+        going = {(_named(kind, name)) for kind in _WORDS for name in ports.calls.under_way(kind)}
+        for what, seen in list(self._seen.items()):
+            kept = what == _WORDS["reports"] and (now - seen.seen_at) * second < _KEPT_WALL_SECONDS
+            if what not in going and not kept:
+                del self._seen[what]
+        failures = {_named(kind, name): why for (kind, name), why in ports.calls.failures().items() if kind in _WORDS}
+        self._failed_since = {what: self._failed_since.get(what, now) for what in failures}
+        found = [
+            Work(
+                what,
+                "standing still" if (now - seen.changed_at) * second >= _STANDS_WALL_SECONDS else "under way",
+                seen.since,
+                seen.told,
+            )
+            for what, seen in sorted(self._seen.items())
+        ]
+        found += [
+            Work(what, "failed", self._failed_since[what], ports.redact(why)[:_WHY_CHARACTERS])
+            for what, why in sorted(failures.items())
+            if what not in self._seen
+        ]
+        if found != self._written:
+            with ports.write() as tx:
+                events.append(tx, WORK, "daemon", now, work=[asdict(one) for one in found])
+            ports.log.info(WORK, work=[f"{one.what}: {one.state} {one.told}".strip() for one in found])
+            self._written = found
+
+
+def long_work(tx: Connection) -> Sequence[Work]:
+    """Return what the daemon that runs, or ran last, said of its long work."""
+    said = events.tail(tx, limit=1, kinds=(WORK, "daemon.started"), subject="daemon")
+    return [Work(**one) for one in said[0].data.get("work", ())] if said else []
+
+
+def _named(kind: str, name: str) -> str:
+    return _WORDS[kind].format(name)

@@ -1,0 +1,258 @@
+"""Needs: the one list of what only a person can settle, each with the command that mends it or begins to.
+
+Status, top, the page, its API and metrics, reports, alerts and the line of prompts all show this list. What comes to
+stand on it, and what leaves it, is an event.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jobs.plural import counted
+from scheduler.core.job import Active, Cancelled, Failed, Held, Queued
+from scheduler.core.reasons import BadDefinition, DeadlineUnreachable, DoesNotFit, NoAllowedPool
+from scheduler.core.run import Ended, Outcome, Reserved, Submitting
+from scheduler.core.window import DAY, HOUR
+from scheduler.report.forecast import forecast
+from scheduler.report.report import Need
+from scheduler.service.faults.isolation import JOB_POISONED, POISONED, poisoned_runs
+from scheduler.service.faults.places import ANSWERS, SILENT, SILENT_SECONDS, WAITS
+from scheduler.service.faults.rests import WRONG_DEVICE_WHY
+from scheduler.service.quota.audit import UNREADABLE
+from scheduler.store import due, events, jobs, limits, outbox, plans, rates, runs
+from scheduler.views.long_work import long_work
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+    from sqlalchemy import Connection
+
+    from scheduler.core.plan import Plan
+    from scheduler.service.outside.ports import Ports
+    from scheduler.store.events import Event
+    from scheduler.store.jobs import JobRecord
+
+RAISED, SETTLED = "need.raised", "need.settled"
+OFFERED, TAKEN = "session.offered", "session.taken"
+ALARMS = ("quota.orphan_suspected", "checkpoint.quarantined", "session.orphan")
+REPORT_AGAIN = "weekly-report-again"  # the duty that is there while a report could not be made
+_LIFE = ("daemon.started", "daemon.reloaded", "daemon.reload_refused")
+_TRIES_SHOWN = 3  # a letter that failed so often is told
+_REFUSALS = 5  # launches of a pool in a row, without one that was taken
+_STRAY_SECONDS = 2 * HOUR  # a session that runs on is found again every hour
+_EVENTS = 500
+
+
+def needs(
+    tx: Connection, pools: Collection[str], since: int, now: int, alarms: Sequence[Event] | None = None
+) -> list[Need]:
+    """Return what only a person can settle: what stands so now, and what happened after ``since``.
+
+    ``pools`` are the configured ones: of others nothing can be mended. ``alarms`` are the events of the kinds
+    :data:`ALARMS`, where they were read already.
+    """
+    queue, plan = jobs.everything(tx), plans.newest(tx)
+    return [
+        *_jobs(queue),
+        *_waiting(queue, plan),
+        *_deadlines(tx, queue, plan, now),
+        *_pools(tx, pools, now),
+        *_poisoned(tx, queue),
+        *_offers(tx),
+        *_letters(tx),
+        *_settings(tx),
+        *_long_work(tx),
+        *_alarms(events.tail(tx, kinds=ALARMS) if alarms is None else alarms, since, now),
+    ]
+
+
+def watch_needs(ports: Ports, now: int, since: int) -> int:
+    """Write an event for each need that came up or was settled since the last look; return how many there are."""
+    with ports.database.read() as tx:
+        found = {(need.what, need.subject): need for need in needs(tx, ports.pools, since, now)}
+        told: dict[tuple[str, str], bool] = {}
+        for event in events.tail(tx, limit=_EVENTS, kinds=(RAISED, SETTLED)):
+            told[str(event.data.get("what")), event.subject] = event.kind == RAISED
+    new = [need for at, need in found.items() if not told.get(at)]
+    gone = [at for at, stands in told.items() if stands and at not in found]
+    if new or gone:
+        with ports.write() as tx:
+            for need in new:
+                facts = {"what": need.what, "why": need.why, "next": need.remedy}
+                events.append(tx, RAISED, need.subject, now, **facts)
+            for what, subject in gone:
+                events.append(tx, SETTLED, subject, now, what=what)
+    for need in new:
+        ports.log.warning(RAISED, what=need.what, about=need.subject, why=need.why, next=need.remedy)
+    for what, subject in gone:
+        ports.log.info(SETTLED, what=what, about=subject)
+    return len(found)
+
+
+def _jobs(queue: Sequence[JobRecord]) -> Iterator[Need]:
+    """Jobs that wait for a person, and those that wait for what will not come without one."""
+    stopped = {job.spec.name: job for job in queue if isinstance(job.state, Failed | Cancelled)}
+    for job in queue:
+        name = job.spec.name
+        match job.state:
+            case Held(by=by, why=why, since=at):
+                yield Need("job held", name, f"by {by}: {why}", f"schedctl queue release {name}", at)
+            case Failed(why=why, message=message, at=at):
+                yield Need("job failed", name, f"{why}: {message}", f"schedctl queue release {name}", at)
+            case Queued() if job.faults:
+                told = BadDefinition(name, "; ".join(job.faults)).sentence()
+                yield Need("job can never start", name, told, f"schedctl queue edit {name}")
+            case Queued() if job.spec.gate is not None and job.spec.gate.parent in stopped:
+                parent = stopped[job.spec.gate.parent]
+                if parent.done_step < job.spec.gate.fraction * parent.spec.target_step:
+                    state = parent.state
+                    failed = isinstance(state, Failed)
+                    told = f"waits for {parent.spec.name}, which {'failed' if failed else 'was cancelled'}"
+                    remedy = f"queue release {parent.spec.name}" if failed else f"queue cancel {name}"
+                    since = state.at if isinstance(state, Failed | Cancelled) else None
+                    yield Need("gate cannot open", name, told, f"schedctl {remedy}", since)
+            case _:
+                pass
+
+
+def _waiting(queue: Sequence[JobRecord], plan: Plan | None) -> Iterator[Need]:
+    waiting = {job.spec.name for job in queue if isinstance(job.state, Queued)}
+    for deferral in plan.deferrals if plan else ():
+        if deferral.job in waiting and isinstance(deferral.reason, NoAllowedPool | DoesNotFit):
+            explain = f"schedctl plan explain {deferral.job}"
+            yield Need("job can never start", deferral.job, deferral.reason.sentence(), explain)
+
+
+def _deadlines(tx: Connection, queue: Sequence[JobRecord], plan: Plan | None, now: int) -> Iterator[Need]:
+    """Deadlines that lie ahead of the late end of the forecast by the newest plan, or have none."""
+    dated = [job for job in queue if job.spec.deadline is not None and not isinstance(job.state, Cancelled | Failed)]
+    left = {job.spec.name: job.spec.target_step - job.done_step for job in dated}
+    if not any(steps > 0 for steps in left.values()):
+        return
+    speeds = rates.everything(tx)
+    unreachable = {
+        deferral.job: deferral.reason.sentence()
+        for deferral in (plan.deferrals if plan else ())
+        if isinstance(deferral.reason, DeadlineUnreachable)
+    }
+    for job in dated:
+        name = job.spec.name
+        if left[name] <= 0:
+            continue
+        sigma = max((rate.sigma for (of, _), rate in speeds.items() if of == name and rate.samples), default=None)
+        found = forecast(name, left[name], plan, 0.0, sigma, now)
+        if found is None or found.latest > (job.spec.deadline or 0):
+            end = "no session is planned for it" if found is None else "the forecast ends after its deadline"
+            yield Need("deadline at risk", name, unreachable.get(name, end), f"schedctl plan explain {name}")
+
+
+def _pools(tx: Connection, pools: Collection[str], now: int) -> Iterator[Need]:
+    told: set[str] = set()
+    for closure in limits.standing(tx):
+        pool, open_ = closure.pool, f"schedctl pools open {closure.pool}"
+        unread = closure.why.startswith(UNREADABLE) and now - closure.at >= SILENT_SECONDS
+        wrong = closure.why.startswith(WRONG_DEVICE_WHY) and (closure.until is None or closure.until > now)
+        if pool not in pools or not (WAITS in closure.why or closure.until is None or unread or wrong):
+            continue
+        told.add(pool)
+        if wrong:
+            why = closure.why.removeprefix(WRONG_DEVICE_WHY).lstrip(": ")
+            yield Need("wrong accelerator", pool, why, open_, closure.at)
+        elif WAITS in closure.why:
+            yield Need("pool cannot be used", pool, closure.why, open_, closure.at)
+        elif closure.until is None:
+            yield Need("pool closed", pool, closure.why, open_, closure.at)
+        else:
+            yield Need("place does not answer", pool, closure.why, "schedctl doctor", closure.at)
+    newest = {event.subject: event for event in events.tail(tx, limit=_EVENTS, kinds=(SILENT, ANSWERS))}
+    for pool, event in sorted(newest.items()):
+        if event.kind == SILENT and pool in set(pools) - told:
+            told.add(pool)
+            since = event.data.get("since", event.at)
+            yield Need("place does not answer", pool, str(event.data.get("why")), "schedctl doctor", since)
+    for pool, refused in sorted(refusals(tx, now - DAY).items()):
+        if pool in set(pools) - told and len(refused) >= _REFUSALS:
+            why = f"{counted(len(refused), 'launch', 'launches')} in a row were refused, the last: {refused[-1][1]}"
+            yield Need("launches refused", pool, why, f"schedctl runs list --pool {pool}", refused[0][0])
+
+
+def _poisoned(tx: Connection, queue: Sequence[JobRecord]) -> Iterator[Need]:
+    """Live sessions that cannot be handled, and jobs that train though no plan can be made with them."""
+    for key, why in sorted(poisoned_runs(tx).items()):
+        told = events.tail(tx, limit=1, kinds=(POISONED,), subject=key)
+        yield Need("session cannot be handled", key, why, f"schedctl runs show {key}", told[0].at if told else None)
+    training = {job.spec.name for job in queue if isinstance(job.state, Active)}
+    newest = {event.subject: event for event in events.tail(tx, limit=_EVENTS, kinds=(JOB_POISONED,))}
+    for name, event in sorted(newest.items()):
+        if name in training:
+            why = str(event.data.get("why"))
+            yield Need("job cannot be planned", name, why, f"schedctl queue show {name}", event.at)
+
+
+def _offers(tx: Connection) -> Iterator[Need]:
+    """Live sessions that nobody has taken: nothing runs before a person does."""
+    live = {run.key for run in runs.live(tx)}
+    newest = {event.subject: event for event in events.tail(tx, limit=_EVENTS, kinds=(OFFERED, TAKEN))} if live else {}
+    for key, event in newest.items():
+        if event.kind == OFFERED and key in live:
+            yield Need(
+                "session offered", key, "it waits for a person to take it", f"schedctl handover take {key}", event.at
+            )
+
+
+def refusals(tx: Connection, since: int) -> dict[str, list[tuple[int, str]]]:
+    """Return by pool when and why its newest launches were refused, oldest first, up to the last that was taken."""
+    found: dict[str, list[tuple[int, str]]] = {}
+    for run in runs.since(tx, since):
+        refused = found.setdefault(run.pool, [])
+        if isinstance(run.state, Ended) and run.state.outcome is Outcome.REJECTED:
+            refused.append((run.state.at, next((lane.message for lane in run.lanes if lane.message), "")))
+        elif not isinstance(run.state, Reserved | Submitting):
+            refused.clear()
+    return {pool: refused for pool, refused in found.items() if refused}
+
+
+def _letters(tx: Connection) -> Iterator[Need]:
+    for kind, period, channel, tries, why in outbox.stuck(tx, _TRIES_SHOWN):
+        yield Need("letter not delivered", f"{kind} {period} by {channel}", f"{tries} tries: {why}", "schedctl doctor")
+    if REPORT_AGAIN in due.next_due(tx):
+        failed = events.tail(tx, limit=1, kinds=("report.failed",))
+        week, why = (failed[0].subject, str(failed[0].data.get("why"))) if failed else ("weekly", "")
+        yield Need("report not made", week, why, "schedctl report weekly", failed[0].at if failed else None)
+
+
+def _settings(tx: Connection) -> Iterator[Need]:
+    life = events.tail(tx, limit=1, kinds=_LIFE, subject="daemon")
+    if life and life[0].kind == "daemon.reload_refused":
+        why = str(life[0].data.get("why"))
+        yield Need("settings not taken over", "daemon", why, "schedctl config check", life[0].at)
+
+
+def _long_work(tx: Connection) -> Iterator[Need]:
+    for one in long_work(tx):
+        if one.state == "failed":
+            yield Need("work failed", one.what, one.told, "schedctl doctor", one.since)
+        elif one.state == "standing still":
+            why = f"nothing new for half an hour{': ' * bool(one.told)}{one.told}"
+            yield Need("work stands still", one.what, why, "schedctl doctor", one.since)
+
+
+def _alarms(alarms: Sequence[Event], since: int, now: int) -> Iterator[Need]:
+    for event in alarms:
+        if not since <= event.at < now:
+            continue
+        match event.kind:
+            case "quota.orphan_suspected":
+                unexplained = event.data.get("seconds", 0) / 3_600
+                why = f"{unexplained:.2f} h that no run of ours explains"
+                remedy = f"schedctl runs list --pool {event.subject}"
+                yield Need("use by others suspected", event.subject, why, remedy, event.at)
+            case "session.orphan" if now - event.at < _STRAY_SECONDS:
+                pool = str(event.data.get("pool"))
+                why = f"runs on {pool} as {event.data.get('remote_id')}, and no run of ours names it"
+                yield Need("session without a run", event.subject, why, f"schedctl runs list --pool {pool}", event.at)
+            case "checkpoint.quarantined":
+                why = str(event.data.get("why"))
+                yield Need("checkpoint damaged", event.subject, why, "schedctl checkpoints verify", event.at)
+            case _:
+                pass

@@ -1,0 +1,72 @@
+"""Overview: everything that one screen tells of now, read in one transaction."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from scheduler.core.window import WEEK
+from scheduler.service.quota.usage import meters
+from scheduler.store import events, jobs, plans, runs
+from scheduler.views.long_work import long_work
+from scheduler.views.needs import needs
+from scheduler.views.pools_now import pools_now
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy import Connection
+
+    from scheduler.core.plan import Placement
+    from scheduler.core.pool import Pool
+    from scheduler.core.quota import Meter
+    from scheduler.core.reasons import Reason
+    from scheduler.core.run import Run
+    from scheduler.report.report import Need
+    from scheduler.store.jobs import JobRecord
+    from scheduler.views.daemon_health import DaemonHealth
+    from scheduler.views.long_work import Work
+    from scheduler.views.pools_now import PoolNow
+
+
+@dataclass(frozen=True, slots=True)
+class Overview:
+    """The state of things at ``at``. ``waits`` is why jobs wait; ``next`` is the next session of each job."""
+
+    at: int
+    daemon: DaemonHealth
+    read_anew_at: int | None  # when the daemon took new settings over while it ran
+    live: tuple[Run, ...]
+    jobs: tuple[JobRecord, ...]
+    waits: Mapping[str, Reason]
+    next: Mapping[str, Placement]
+    pools: tuple[PoolNow, ...]
+    meters: tuple[Meter, ...]
+    needs: tuple[Need, ...]
+    work: tuple[Work, ...]  # what the daemon does beside its cycles
+    plan_warnings: tuple[str, ...]  # layers that the newest plan was made without
+
+
+def overview(tx: Connection, pools: Mapping[str, Pool], daemon: DaemonHealth, now: int) -> Overview:
+    """Read it, for the configured ``pools``. Raises StoreFailure."""
+    plan = plans.newest(tx)
+    live = runs.live(tx)
+    life = events.tail(tx, limit=1, kinds=("daemon.started", "daemon.reloaded"), subject="daemon")
+    coming: dict[str, Placement] = {}
+    for placement in sorted(plan.placements, key=lambda each: each.start) if plan else ():
+        for planned_lane in placement.lanes:
+            coming.setdefault(planned_lane.job, placement)
+    return Overview(
+        at=now,
+        daemon=daemon,
+        read_anew_at=life[0].at if life and life[0].kind == "daemon.reloaded" else None,
+        live=tuple(live),
+        jobs=tuple(jobs.everything(tx)),
+        waits={deferral.job: deferral.reason for deferral in plan.deferrals} if plan else {},
+        next=coming,
+        pools=tuple(pools_now(tx, pools, live, now)),
+        meters=tuple(meters(tx, pools, now)),
+        needs=tuple(needs(tx, pools, now - WEEK, now)),
+        work=tuple(long_work(tx)),
+        plan_warnings=plan.warnings if plan else (),
+    )

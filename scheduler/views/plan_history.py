@@ -1,0 +1,131 @@
+"""Plan diff: what changed from one stored plan to the newest, sessions that started in between told apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from scheduler.planner import differences
+from scheduler.service.facts.snapshot import load_snapshot
+from scheduler.store import plans, runs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from scheduler.core.plan import Placement, Plan
+    from scheduler.core.pool import Pool
+    from scheduler.core.run import Run
+    from scheduler.core.snapshot import Snapshot
+    from scheduler.planner import Difference
+    from scheduler.store.engine import Database
+
+
+class NoPlanToCompare(LookupError):
+    """Fewer plans are stored than the comparison needs; the message says what to do next."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionChange:
+    """A planned session that is not as it was. ``after`` is None for one that started or vanished."""
+
+    change: Literal["started", "appeared", "vanished", "moved"]
+    before: Placement | None
+    after: Placement | None
+
+
+@dataclass(frozen=True, slots=True)
+class PlanDiff:
+    """Two plans and all that differs. Sessions that started in between count for both."""
+
+    before: Plan
+    after: Plan
+    sessions: tuple[SessionChange, ...]
+    difference: Difference
+
+
+def compare(
+    database: Database, pools: Mapping[str, Pool], now: int, horizon_seconds: int, since: int | None = None
+) -> PlanDiff:
+    """Compare the newest plan with the one before it, or with the one in force at ``since``. Raises NoPlanToCompare."""
+    with database.read() as tx:
+        after = plans.newest(tx)
+        if after is None:
+            raise NoPlanToCompare("there is no plan yet. The daemon makes one: schedctl daemon")
+        before = plans.previous(tx, after.made_at if since is None else since + 1)
+        if before is None:
+            if since is None:
+                raise NoPlanToCompare("there is only one plan so far. See: schedctl plan show")
+            raise NoPlanToCompare("no plan as old as --since is kept. Give a later instant, or leave --since out")
+        launched = [
+            run for run in runs.since(tx, before.made_at) if before.made_at <= run.planned_start < after.made_at
+        ]
+        snapshot = load_snapshot(tx, pools, now, horizon_seconds)
+    changes = session_changes(before, after, launched)
+    started = tuple(found.before for found in changes if found.change == "started" and found.before is not None)
+    carried = replace(after, placements=(*started, *after.placements))
+    return PlanDiff(before, after, changes, differences(_as_then(snapshot, launched), before, carried))
+
+
+def session_changes(before: Plan, after: Plan, launched: Sequence[Run]) -> tuple[SessionChange, ...]:
+    """Return the sessions that differ, by start; ``launched`` are the runs reserved between the two plans."""
+    changes: list[SessionChange] = []
+    runs: dict[tuple[str, frozenset[str]], list[Run]] = {}
+    for run in launched:
+        runs.setdefault((run.pool, frozenset(lane.job for lane in run.lanes)), []).append(run)
+    new = dict(enumerate(sorted(after.placements, key=_by_start)))
+    same: dict[object, list[int]] = {}
+    alike: dict[frozenset[str], list[int]] = {}
+    for number, placement in new.items():
+        same.setdefault(_key(placement), []).append(number)
+        alike.setdefault(_jobs(placement), []).append(number)
+    old: list[Placement] = []
+    for placement in sorted(before.placements, key=_by_start):
+        candidates = runs.get((placement.pool, _jobs(placement)), [])
+        started = next((run for run in candidates if _overlap(placement, run)), None)
+        if started is not None:
+            candidates.remove(started)
+            changes.append(SessionChange("started", placement, None))
+        elif twins := same.get(_key(placement)):
+            del new[twins.pop(0)]
+        else:
+            old.append(placement)
+    for placement in old:
+        moved = [number for number in alike.get(_jobs(placement), ()) if number in new]
+        if moved:
+            target = min(moved, key=lambda number: (new[number].pool != placement.pool, new[number].start))
+            changes.append(SessionChange("moved", placement, new.pop(target)))
+        else:
+            changes.append(SessionChange("vanished", placement, None))
+    changes += [SessionChange("appeared", None, placement) for placement in new.values()]
+    return tuple(sorted(changes, key=lambda found: min(_by_start(p) for p in (found.before, found.after) if p)))
+
+
+def _as_then(snapshot: Snapshot, launched: Sequence[Run]) -> Snapshot:
+    """Return the jobs with the steps they had before the runs in between, so that both plans count from there.
+
+    Those runs count as planned sessions, so what they will still save is not counted a second time.
+    """
+    steps: dict[str, int] = {}
+    for run in launched:
+        for lane in run.lanes:
+            steps.setdefault(lane.job, lane.restore_step or 0)
+    keys = {run.key for run in launched}
+    jobs = tuple(replace(job, done_step=steps.get(job.name, job.done_step)) for job in snapshot.jobs)
+    pools = tuple(replace(view, live=tuple(run for run in view.live if run.key not in keys)) for view in snapshot.pools)
+    return replace(snapshot, jobs=jobs, pools=pools)
+
+
+def _overlap(placement: Placement, run: Run) -> bool:
+    return placement.start < run.deadline and run.planned_start < placement.end
+
+
+def _jobs(placement: Placement) -> frozenset[str]:
+    return frozenset(planned_lane.job for planned_lane in placement.lanes)
+
+
+def _key(placement: Placement) -> tuple[str, int, int, frozenset[str]]:
+    return placement.pool, placement.start, placement.end, _jobs(placement)
+
+
+def _by_start(placement: Placement) -> tuple[int, str]:
+    return placement.start, placement.pool

@@ -1,0 +1,54 @@
+"""Pools as they are now: open or closed, and how many sessions run there."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+from scheduler.store import limits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from sqlalchemy import Connection
+
+    from scheduler.core.pool import Pool
+    from scheduler.core.run import Run
+
+
+@dataclass(frozen=True, slots=True)
+class PoolNow:
+    """A pool now; ``closed_until`` is null for an open one, and for a closure without an end."""
+
+    name: str
+    state: Literal["open", "closed", "outside hours"]
+    platform: str
+    accelerator: str
+    sessions_live: int
+    sessions_max: int
+    closed_until: int | None
+    closed_why: str
+
+
+def pools_now(tx: Connection, pools: Mapping[str, Pool], live: Iterable[Run], now: int) -> list[PoolNow]:
+    """Return the pools, by name; ``live`` are the runs that go on."""
+    closures = limits.closures(tx)
+    running = Counter(run.pool for run in live)
+    found = []
+    for name, pool in sorted(pools.items()):
+        until, why = closures.get(name, (0, ""))
+        closed = until is None or until > now
+        found.append(
+            PoolNow(
+                name=name,
+                state="closed" if closed else "open" if pool.open_windows(now, now + 1) else "outside hours",
+                platform=pool.platform,
+                accelerator=pool.accelerator,
+                sessions_live=running[name],
+                sessions_max=pool.sessions_max,
+                closed_until=until if closed else None,
+                closed_why=why if closed else "",
+            )
+        )
+    return found

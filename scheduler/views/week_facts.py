@@ -1,0 +1,70 @@
+"""Gather the facts of a week from the database, for the reports."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scheduler.core.job import Failed, Held
+from scheduler.core.why import why
+from scheduler.report.week import JobFacts, WeekFacts
+from scheduler.store import checkpoints, jobs, ledger, limits, runs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from jobs.payload.store.manifest import Manifest
+    from scheduler.core.ledger import LedgerEntry
+    from scheduler.core.pool import Pool
+    from scheduler.store.engine import Database
+    from scheduler.store.jobs import JobRecord
+
+
+def week_facts(database: Database, pools: Mapping[str, Pool], start: int, end: int, scale: float) -> WeekFacts:
+    """Read everything that touched [start, end) in one read transaction."""
+    with database.read() as tx:
+        # Retention deletes files, not history: an expired checkpoint was useful all the same.
+        good = [record.manifest for record in checkpoints.everything(tx) if record.state != "quarantined"]
+        return facts_within(tx, pools, start, end, scale, ledger.entries(tx, since=start), good, jobs.everything(tx))
+
+
+def facts_within(
+    tx: Connection,
+    pools: Mapping[str, Pool],
+    start: int,
+    end: int,
+    scale: float,
+    entries: Sequence[LedgerEntry],
+    manifests: Sequence[Manifest],
+    queue: Sequence[JobRecord],
+) -> WeekFacts:
+    """Return the facts of [start, end) from what was read already, and the runs that touched it."""
+    touched = [run for run in runs.between(tx, start, end) if run.planned_start < end]
+    signs: dict[str, int] = {}
+    for (key, _), said in runs.heartbeats(tx, [run.key for run in touched]).items():
+        if said.at is not None:
+            signs[key] = max(said.at, signs.get(key, 0))
+    return WeekFacts(
+        start=start,
+        end=end,
+        scale=scale,
+        pools=pools,
+        observed=limits.observed(tx),
+        entries=entries,
+        runs=touched,
+        last_signs=signs,
+        closed={found.pool: found.why for found in limits.standing(tx) if found.until is None or found.until > end},
+        manifests=manifests,
+        jobs=[
+            JobFacts(
+                name=record.spec.name,
+                role=record.spec.role,
+                target_step=record.spec.target_step,
+                step=record.done_step,
+                state=type(record.state).__name__.lower(),
+                why=why(record.state, None, "UTC") if isinstance(record.state, Held | Failed) else "",
+            )
+            for record in queue
+        ],
+    )

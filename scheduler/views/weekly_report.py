@@ -1,0 +1,119 @@
+"""The weekly report: gather the facts of a week from the database, make the report, and write it in a form."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from datetime import UTC, date, datetime, timedelta
+from typing import TYPE_CHECKING, Literal, assert_never
+from zoneinfo import ZoneInfo
+
+from scheduler.core.window import WEEK, Calendar, Window
+from scheduler.report.document import document_of
+from scheduler.report.html import html_of, inline
+from scheduler.report.report import Report, ReportFacts, Speed, report_of
+from scheduler.report.slack import slack_of
+from scheduler.report.text import markdown_of, text_of
+from scheduler.service.quota.usage import meters
+from scheduler.store import checkpoints, jobs, ledger, plans, rates
+from scheduler.views.needs import needs
+from scheduler.views.week_facts import facts_within
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from scheduler.core.pool import Pool
+    from scheduler.report.picture import Picture
+    from scheduler.store.engine import Database
+
+Format = Literal["text", "html", "markdown", "json", "slack"]
+_LOOK_BACK_SECONDS = 32 * 86_400  # the longest quota window
+
+
+@dataclass(frozen=True, slots=True)
+class WeekOf:
+    """A named span of time: ISO week ``2026-W47`` from Monday midnight to Monday midnight in a zone."""
+
+    label: str
+    start: int
+    end: int
+
+
+def last_week(now: int, zone: str) -> WeekOf:
+    """Return the newest ISO week of ``zone`` that is over."""
+    window = Calendar("week", zone).window_at(Calendar("week", zone).window_at(now).start - 1)
+    return _named(window, zone)
+
+
+def week_named(label: str, zone: str) -> WeekOf:
+    """Return the week that ``2026-W47`` names. Raises ValueError."""
+    year, mark, number = label.partition("-W")
+    if not (mark and year.isdigit() and number.isdigit()):
+        raise ValueError(f"{label!r} is no week")
+    monday = date.fromisocalendar(int(year), int(number), 1)
+    noon = datetime.combine(monday + timedelta(days=1), datetime.min.time(), ZoneInfo(zone))
+    return _named(Calendar("week", zone).window_at(int(noon.timestamp())), zone)
+
+
+def _named(window: Window, zone: str) -> WeekOf:
+    year, number, _ = datetime.fromtimestamp(window.start, UTC).astimezone(ZoneInfo(zone)).isocalendar()
+    return WeekOf(f"{year}-W{number:02d}", window.start, window.end)
+
+
+def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zone: str, now: int) -> Report:
+    """Return the report of a week. Raises StoreFailure."""
+    with database.read() as tx:
+        records = [record for record in checkpoints.everything(tx) if record.state != "quarantined"]
+        entries = ledger.entries(tx, since=week.start - WEEK - _LOOK_BACK_SECONDS)
+        queue = jobs.everything(tx)
+        speeds = {
+            at: Speed(rate.steps_per_second, rate.sigma, rate.setup_seconds)
+            for at, rate in rates.everything(tx).items()
+            if rate.samples
+        }
+        plan = plans.newest(tx)
+        quotas = meters(tx, pools, now)
+        found = needs(tx, pools, week.start, now)
+        since = jobs.first_added(tx)
+        # Retention deletes files, not history: an expired checkpoint was useful all the same.
+        manifests = [record.manifest for record in records if record.seen_at < week.end]
+        this, before = (
+            facts_within(tx, pools, start, start + length, 1.0, entries, manifests, queue)
+            for start, length in ((week.start, week.end - week.start), (week.start - WEEK, WEEK))
+        )
+    return report_of(
+        ReportFacts(
+            label=week.label,
+            zone=zone,
+            now=now,
+            week=this,
+            before=before,
+            seen_at={record.manifest.key: record.seen_at for record in records},
+            deadlines={job.spec.name: job.spec.deadline for job in queue if job.spec.deadline is not None},
+            speeds=speeds,
+            plan=plan,
+            quotas=quotas,
+            needs=found,
+            since=since,
+        )
+    )
+
+
+def render(report: Report, form: Format, pictures: Sequence[Picture] = ()) -> str:
+    """Return the report in one of its forms; all are made of the same words, JSON of the same data.
+
+    ``pictures`` go into HTML.
+    """
+    match form:
+        case "text":
+            return text_of(document_of(report))
+        case "markdown":
+            return markdown_of(document_of(report))
+        case "html":
+            return html_of(document_of(report), inline(pictures))
+        case "slack":
+            return json.dumps({"blocks": slack_of(document_of(report))}, indent=2) + "\n"
+        case "json":
+            return json.dumps(asdict(report), indent=2) + "\n"
+        case _:
+            assert_never(form)

@@ -1,0 +1,110 @@
+"""Settings and jobs that can be read and still cannot work as meant: told with line and remedy, before a launch."""
+
+from pathlib import Path
+
+import pytest
+
+from scheduler.store import jobs
+from scheduler.store.engine import Database
+from tests.e2e.cli.conftest import MODELS, SETTINGS, Schedctl
+
+
+def line_of(path: Path, text: str) -> int:
+    """Return the first line of a file that holds ``text``."""
+    return next(number for number, line in enumerate(path.read_text().splitlines(), 1) if text in line)
+
+
+def test_a_platform_that_does_not_exist_is_an_error_of_the_check(
+    schedctl: Schedctl, database: Database, home: Path
+) -> None:
+    path = home / "config.toml"
+    path.write_text(SETTINGS.replace('name = "desk"\nplatform = "local"', 'name = "desk"\nplatform = "kagle"'))
+    found = schedctl("config", "check")
+    where = f"{path}:{line_of(path, 'kagle')}"
+    told = f'{where}: pools.desk.platform = "kagle": there is no such platform; did you mean kaggle?'
+    assert (found.code, found.out) == (3, "")
+    assert told in found.err
+    added = schedctl("queue", "add", "--name", "a", "--command", "{python} -m a", "--target-step", "5")
+    assert added.code == 0
+    assert told in added.err
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "key", "means"),
+    [
+        ('limit = "30h"', "limit = 30", "pools.kaggle.quotas.GPU hours of the week.limit", "30s"),
+        ('limit = "30h"', 'limit = "90"', "pools.kaggle.quotas.GPU hours of the week.limit", "1m 30s"),
+        ('session_cap = "12h"', "session_cap = 12000", "pools.kaggle.session_cap", "3h 20m"),
+        ("[clock]", "[daemon]\ncycle = 30\n\n[clock]", "daemon.cycle", "30s"),
+    ],
+)
+def test_a_number_without_its_unit_is_told(
+    schedctl: Schedctl, database: Database, home: Path, before: str, after: str, key: str, means: str
+) -> None:
+    path = home / "config.toml"
+    assert schedctl("config", "check").err.count("has no unit") == 0
+    path.write_text(SETTINGS.replace(before, after, 1))
+    value = after.splitlines()[1 if "daemon" in after else 0]
+    for words in (("config", "check"), ("queue", "add", "--name", "a", "--command", "true", "--target-step", "5")):
+        found = schedctl(*words)
+        assert found.code == 0, found.err
+        where = f"{path}:{line_of(path, value)}: {key} = "
+        assert where in found.err, found.err
+        assert f"it has no unit and means {means}" in found.err
+    (one,) = [entry for entry in schedctl("--json", "config", "check").document["warnings"] if entry["key"] == key]
+    assert one["remedy"].startswith("write ")
+
+
+COMMANDS = {
+    '["no-such-command-here"]': "this machine has no such command; install it",
+    '["/no/such/program"]': "this machine has no such program; check the path",
+    '["./train.sh"]': "a session starts in an empty folder, where it is not; write the whole path",
+    '["{python}", "train.py"]': "a session starts in an empty folder, where it is not; write the whole path",
+    '["{python}", "/no/such/train.py"]': "this machine has no such file",
+    '["{python}", "{payload}/trainers/charlmm.py"]': "the shipped payload has no such file",
+}
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_command_that_no_session_finds_is_told(
+    schedctl: Schedctl, database: Database, home: Path, command: str
+) -> None:
+    models = home / "models.toml"
+    models.write_text(
+        MODELS.replace('["{python}", "train.py"]', '["true"]', 1).replace('["{python}", "train.py"]', command)
+    )
+    found = schedctl("config", "check")
+    assert found.code == 0
+    assert f"{models}:{line_of(models, command)}: jobs.ufm.command = " in found.err, found.err
+    assert COMMANDS[command] in found.err
+    assert found.err.count("warning") == 1
+    path = home / "job.toml"
+    path.write_text(f'name = "a"\nrole = "main"\ncommand = {command}\ntarget_step = 5\nsteps_per_hour = 1\n')
+    added = schedctl("queue", "add", str(path))
+    assert added.code == 0
+    assert f"{path}:3: command = " in added.err
+    assert COMMANDS[command] in added.err
+    with database.read() as tx:
+        assert jobs.find(tx, "a") is not None
+
+
+def test_what_is_in_order_gives_no_warning(schedctl: Schedctl, database: Database, home: Path) -> None:
+    good = (
+        '["{python}", "{payload}/trainers/charlm.py"]',
+        '["true"]',
+        '["{python}", "-m", "train.py"]',
+        '["/bin/sh", "-c", "x.py"]',
+    )
+    for command in good:
+        (home / "models.toml").write_text(MODELS.replace('["{python}", "train.py"]', command))
+        found = schedctl("config", "check")
+        assert (found.code, found.err) == (0, ""), command
+
+
+def test_a_pool_that_nobody_declared_is_told_with_the_one_that_was_meant(
+    schedctl: Schedctl, database: Database
+) -> None:
+    words = ("--name", "a", "--command", "true", "--target-step", "5", "--pool", "kagle", "--pool", "desk")
+    found = schedctl("queue", "add", *words)
+    assert found.code == 0
+    assert 'pools = "kagle": no such pool is enabled; did you mean kaggle?' in found.err

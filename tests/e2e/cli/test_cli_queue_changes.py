@@ -1,0 +1,227 @@
+"""A mistyped job: edited, removed, tried again, and a cancel that is undone."""
+
+import stat
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.catalogue import job_from_table
+from jobs.job_table import table_of, toml_of
+from jobs.ranges import RANGES
+from jobs.spec import Gate, JobSpec, Mixture, Needs, Stall
+from platforms.artifacts.directory import DirectoryStore
+from scheduler.core import job as arrows
+from scheduler.core.job import Cancelled, Failed, Queued
+from scheduler.core.retention import Retention
+from scheduler.service.upkeep.retention import judge
+from scheduler.store import checkpoints, events, jobs, rates, runs
+from scheduler.store.engine import Database
+from scheduler.store.verify import verify
+from tests.e2e.cli.conftest import NOW, Schedctl, spec, stored_checkpoint
+
+words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=8)
+plain = words.filter(lambda text: "{" not in text and bool(text.strip()))
+spans = st.none() | st.just(0) | st.integers(60, 2_592_000)
+specs = st.builds(
+    JobSpec,
+    name=st.just("a"),
+    role=st.sampled_from(["main", "manager"]),
+    command=st.lists(plain, min_size=1, max_size=3).map(tuple),
+    target_step=st.integers(1, 10**12 - 1),
+    steps_per_hour=st.floats(RANGES["steps_per_hour"].least, RANGES["steps_per_hour"].most),
+    weight=st.floats(RANGES["weight"].least, RANGES["weight"].most),
+    needs=st.builds(Needs, st.just(1), st.integers(1, 8), st.floats(0, 1e5), st.sampled_from(["fp16", "bf16"])),
+    mixture=st.just(Mixture()) | st.builds(Mixture, plain, st.floats(0, 1)),
+    gate=st.none() | st.builds(Gate, plain.filter(lambda text: text != "a"), st.floats(0, 1)),
+    pools=st.lists(words, max_size=2).map(tuple),
+    seed=st.integers(0, 2**63 - 1),
+    setup_seconds=st.integers(0, 604_800),
+    checkpoint_seconds=st.integers(0, 604_800),
+    device_speedup=st.lists(st.floats(0.01, 1_024), max_size=2).map(lambda gains: (1.0, *gains)),
+    environment=st.dictionaries(st.from_regex(r"\AV[a-z]{1,5}\Z"), words, max_size=2),
+    not_before=st.none() | st.integers(0, 10**9),
+    deadline=st.none() | st.integers(10**9 + 1, 32_503_679_999),
+    stall=st.builds(Stall, spans, spans, spans, st.just(0) | st.integers(1, 9), st.just(0) | st.integers(2, 9)),
+)
+
+
+@given(specs)
+def test_a_definition_survives_the_way_through_its_file(found: JobSpec) -> None:
+    import tomllib
+
+    assert job_from_table(tomllib.loads(toml_of(table_of(found))), "f") == found
+
+
+def test_one_key_is_changed_and_the_rest_stays(schedctl: Schedctl, world: Database) -> None:
+    told = schedctl("--json", "queue", "edit", "ucm", "--set", "target_step=800", "--set", "needs.vram_gib=9.5")
+    assert told.code == 0, told.err
+    assert told.document["changed"] == ["target_step", "needs"]
+    with world.read() as tx:
+        found = jobs.get(tx, "ucm").spec
+        last = events.tail(tx, limit=1)[0]
+    assert found == replace(spec("ucm"), target_step=800, needs=Needs(1, 1, 9.5, "fp32"))
+    assert (last.kind, last.subject, last.by, last.data["new"]["target_step"]) == ("job.changed", "ucm", "tester", 800)
+    assert schedctl("queue", "edit", "ucm", "--set", "target_step=800").out == "ucm is as it was.\n"
+    schedctl("queue", "edit", "ucm", "--set", "deadline=2026-12-01T09:00:00Z", "--set", "environment.MODE=fast")
+    cleared = schedctl("--json", "queue", "edit", "ucm", "--set", "deadline=", "--set", "environment.MODE=")
+    assert cleared.document["job"]["deadline"] is None
+    assert cleared.document["job"]["spec"]["environment"] == {}
+    assert verify(world) == []
+
+
+@pytest.mark.parametrize(
+    ("job", "change", "code", "told"),
+    [
+        ("ucm", "target_step=0", 3, "queue edit ucm: target_step = 0: this number is out of range"),
+        ("ucm", "wieght=3", 3, "did you mean weight?"),
+        ("ucm", "weight", 2, "Write it as KEY=VALUE"),
+        ("ucm", "seed.x=3", 2, "seed is no table"),
+        ("ucm", "name=ucn", 6, "its name stays ucm"),
+        ("ucm", "gate.parent=ucm", 3, "gate.fraction: is missing"),
+        ("uff-main", "target_step=2000", 6, "its session uff-uff-main-0001 was launched with target_step as it is"),
+        ("uff-main", "weight=9", 0, "weight"),
+        ("ulm", "target_step=900", 6, "it is done. To train on from step 500"),
+        ("nobody", "weight=1", 5, "no job has this name"),
+    ],
+)
+def test_what_contradicts_is_refused_with_the_reason(
+    schedctl: Schedctl, world: Database, job: str, change: str, code: int, told: str
+) -> None:
+    with world.read() as tx:
+        before = jobs.everything(tx)
+    found = schedctl("queue", "edit", job, "--set", change)
+    assert found.code == code, found.err
+    assert told in found.out + found.err
+    with world.read() as tx:
+        assert (jobs.everything(tx) == before) == (code != 0)
+
+
+def test_a_checkpoint_holds_what_it_was_made_with(schedctl: Schedctl, world: Database) -> None:
+    with world.write() as tx:
+        jobs.note_progress(tx, "ucm", 300, None)
+    assert "its checkpoint is at step 300" in schedctl("queue", "edit", "ucm", "--set", "target_step=300").err
+    assert "was trained with seed 0" in schedctl("queue", "edit", "ucm", "--set", "seed=3").err
+    gates = schedctl("queue", "edit", "uff-main", "--set", "gate={ parent = 'ufm', fraction = 0.5 }")
+    assert "wait for each other: uff-main -> ufm -> uff-main" in gates.err
+    unknown = schedctl("queue", "edit", "ucm", "--set", "gate={ parent = 'nobody', fraction = 0.5 }")
+    assert "nobody, which is not in the queue" in unknown.err
+
+
+def test_an_editor_changes_a_job_on_a_terminal_only(
+    schedctl: Schedctl, world: Database, home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert "here is no terminal" in schedctl("queue", "edit", "ucm").err
+    editor = home / "editor"
+    editor.write_text("#!/bin/sh\nsed -i 's/^target_step = .*/target_step = 900/' \"$1\"\n")
+    editor.chmod(editor.stat().st_mode | stat.S_IXUSR)
+    monkeypatch.setenv("EDITOR", str(editor))
+    monkeypatch.delenv("VISUAL", raising=False)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True, raising=False)
+    monkeypatch.setattr("sys.stdout.isatty", lambda: True, raising=False)
+    told = schedctl("queue", "edit", "ucm")
+    assert (told.code, told.out) == (0, "ucm has another target_step.\n"), told.err
+    with world.read() as tx:
+        assert jobs.get(tx, "ucm").spec == replace(spec("ucm"), target_step=900)
+
+
+def test_a_removed_job_frees_its_name_and_keeps_its_history(
+    schedctl: Schedctl, world: Database, artifacts: DirectoryStore
+) -> None:
+    with world.write() as tx:
+        rates.put(tx, rates.RateRecord("ulm", "desk", 0.5, 0.1, 3, 240, 30, NOW))
+    assert schedctl("queue", "remove", "ulm").code == 0
+    assert schedctl("queue", "show", "ulm").code == 5
+    assert "ulm" not in schedctl("queue", "list").out
+    assert "uff-ulm-0001" in schedctl("runs", "list").out
+    assert schedctl("runs", "show", "uff-ulm-0001").code == 0
+    assert schedctl("report", "weekly", "--week", "2026-W39").code == 0
+    assert verify(world) == []
+
+    add = ("queue", "add", "--name", "ulm", "--command", "x", "--target-step", "700")
+    told = schedctl(*add)
+    assert told.code == 0, told.err
+    assert "begins anew" in told.err
+    found = schedctl("--json", "queue", "show", "ulm").document["job"]
+    # Attempts count on: launch keys and manifests are named after them. Nothing else is inherited.
+    assert (found["attempts"], found["done_step"], found["failures"], found["checkpoint"]) == (1, 0, 0, None)
+    with world.write() as tx:
+        assert checkpoints.newest(tx, "ulm") == []
+        assert rates.of_job(tx, "ulm") == []
+        assert runs.recent(tx, job="ulm")[0].key == "uff-ulm-0001"
+        assert jobs.note_launch(tx, "ulm", "desk") == 2
+        # What its own session saves is its own, although the removed one had come farther.
+        mine = stored_checkpoint(artifacts, "ulm", 100, 2, "uff-ulm-0002")
+        checkpoints.record(tx, mine, NOW)
+        jobs.note_progress(tx, "ulm", 100, mine.key)
+        assert [one.manifest.step for one in checkpoints.newest(tx, "ulm")] == [100]
+        verdicts = {one.record.manifest.step: one.verdict for one in judge(tx, Retention(), NOW, "ulm")}
+    assert verdicts[100].stays
+    assert verdicts[500].why == "of a removed job of this name"
+    assert verify(world) == []
+    assert schedctl(*add).code == 6
+
+
+def test_a_removed_job_may_be_gone_on_from(schedctl: Schedctl, world: Database) -> None:
+    schedctl("queue", "remove", "ulm")
+    add = ("queue", "add", "--name", "ulm", "--command", "x", "--continue", "--target-step")
+    assert "its target is 400" in schedctl(*add, "400").err
+    (found,) = schedctl("--json", *add, "700").document["jobs"]
+    assert (found["attempts"], found["done_step"]) == (1, 500)
+    with world.read() as tx:
+        assert [one.manifest.step for one in checkpoints.newest(tx, "ulm")] == [500]
+    assert verify(world) == []
+    never = schedctl("queue", "add", "--name", "new", "--command", "x", "--continue", "--target-step", "5")
+    assert (never.code, "there never was a job new" in never.err) == (6, True)
+
+
+def test_what_is_needed_is_not_removed(schedctl: Schedctl, world: Database) -> None:
+    planned_lane = schedctl("queue", "remove", "uff-main")
+    assert (planned_lane.code, "has a lane in uff-uff-main-0001" in planned_lane.err) == (6, True)
+    with world.write() as tx:
+        jobs.add(tx, spec("waits", gate=Gate("ucm", 0.5)), NOW)
+    parent = schedctl("queue", "remove", "ucm")
+    assert (parent.code, "waits would wait for it for ever" in parent.err) == (6, True)
+    assert schedctl("queue", "edit", "waits", "--set", "gate=").code == 0
+    assert schedctl("queue", "remove", "ucm").code == 0
+    with world.read() as tx:
+        assert [job.position for job in jobs.everything(tx)] == [1, 2, 3, 4, 5]
+        assert [job.spec.name for job in jobs.everything(tx)][-1] == "waits"
+
+
+def test_a_failed_job_is_tried_again(schedctl: Schedctl, world: Database) -> None:
+    with world.write() as tx:
+        jobs.note_failures(tx, "ucm", 5)
+        jobs.change_state(tx, "ucm", jobs.get(tx, "ucm").state, Failed("oom", "out of memory", NOW), "fail", NOW)
+    assert schedctl("queue", "retry", "ucm").out == "ucm is tried again.\n"
+    with world.read() as tx:
+        found = jobs.get(tx, "ucm")
+        assert (type(found.state), found.failures) == (Queued, 0)
+        assert events.tail(tx, limit=1)[0].kind == "job.retry"
+    again = schedctl("queue", "retry", "ucm")
+    assert (again.code, "cannot retry ucm: it is queued" in again.err) == (6, True)
+    with world.write() as tx:
+        jobs.change_state(tx, "ucm", jobs.get(tx, "ucm").state, Queued(NOW, NOW + 900), "requeue", NOW)
+    assert schedctl("queue", "retry", "ucm").code == 0
+
+
+def test_a_cancel_can_be_undone_until_the_work_is_gone(schedctl: Schedctl, world: Database) -> None:
+    with world.read() as tx:
+        before = jobs.get(tx, "uff-main").state
+    schedctl("queue", "cancel", "uff-main")
+    assert schedctl("queue", "release", "uff-main").code == 0
+    schedctl("queue", "cancel", "ucm")
+    assert schedctl("queue", "release", "ucm").code == 0
+    with world.write() as tx:
+        assert jobs.get(tx, "uff-main").state == before
+        assert isinstance(jobs.get(tx, "ucm").state, Queued)
+        # One that has saved, and whose checkpoint went since.
+        record = jobs.get(tx, "ulm")
+        jobs.change_state(tx, "ulm", record.state, Cancelled("ann", NOW), "cancel", NOW)
+        assert record.checkpoint is not None
+        checkpoints.expire(tx, record.checkpoint, "gone", NOW)
+    told = schedctl("queue", "release", "ulm")
+    assert (told.code, "what ulm saved is gone" in told.err) == (6, True)
+    assert isinstance(arrows.remove(Cancelled("ann", NOW), "ann", NOW), Cancelled)

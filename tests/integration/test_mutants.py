@@ -1,0 +1,33 @@
+"""The program behind `make mutants` tells bugs that tests notice from those that none does."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+pytestmark = pytest.mark.nightly  # it copies the work tree and runs tests of its own
+
+
+def tried(repository: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(repository / "benchmarks/mutants.py"), "scheduler/core/backoff.py", *words]
+    return subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
+
+
+def test_what_tests_notice_is_killed_and_what_none_reaches_is_listed(repository: Path) -> None:
+    if not (repository / ".git").exists():
+        pytest.skip("no work tree of git")
+    seen = tried(repository, "--sample", "5", "--tests", "tests/unit/test_core_waits.py")
+    assert (seen.returncode, seen.stdout.splitlines()[-1][:16]) == (0, "5 of 5 killed: {"), seen.stdout + seen.stderr
+    blind = tried(repository, "--sample", "3", "--tests", "tests/unit/test_plural.py")
+    assert blind.returncode == 1
+    *listed, last = blind.stdout.splitlines()
+    assert [line.split(":")[0] for line in listed] == ["unreached (0 tests)"] * 3
+    assert last.startswith("0 of 3 killed")
+    assert "line " in listed[0]
+    assert "scheduler/core/backoff.py" in listed[0]

@@ -1,0 +1,64 @@
+"""Nobody else reads the books: what the daemon and the commands make is closed, whatever the mask."""
+
+import os
+import stat
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from scheduler.host.doctor_machine import check_privacy
+from scheduler.store.backup import backup, restore
+from scheduler.store.engine import Database, upgrade
+from scheduler.store.errors import DatabaseCorrupt
+from scheduler.store.lease import file_lock
+
+
+@pytest.fixture(autouse=True)
+def _open_mask() -> Iterator[None]:
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+def rights(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_database_log_lock_and_backup_are_the_owners_alone(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    file = state / "scheduler.db"
+    upgrade(f"sqlite:///{file}")
+    database = Database(f"sqlite:///{file}")
+    with file_lock(state / "daemon.lock"), database.write() as tx:
+        tx.exec_driver_sql("INSERT OR REPLACE INTO due (name, at) VALUES ('probe', 0)")
+        made = {path.name: rights(path) for path in state.iterdir()}
+    assert set(made) == {"scheduler.db", "scheduler.db-wal", "scheduler.db-shm", "daemon.lock"}
+    assert set(made.values()) == {0o600}
+    assert rights(state) == 0o700
+    backup(database, tmp_path / "copy.db")
+    assert rights(tmp_path / "copy.db") == 0o600
+    database.close()
+    (tmp_path / "copy.db").chmod(0o644)
+    restore(tmp_path / "copy.db", file)
+    assert rights(file) == 0o600
+
+
+def test_what_was_open_before_is_told_with_the_command_that_closes_it(tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    upgrade(f"sqlite:///{state / 'scheduler.db'}")
+    assert check_privacy(state, state / "scheduler.db").grade == "ok"
+    state.chmod(0o755)
+    assert check_privacy(state, state / "scheduler.db").remedy == f"Close them: chmod go= {state}"
+    (state / "scheduler.db").chmod(0o644)
+    assert str(state / "scheduler.db") in check_privacy(state, state / "scheduler.db").found
+    state.chmod(0o700)
+    assert check_privacy(state, state / "scheduler.db").grade == "ok"
+
+
+def test_a_wrong_file_to_restore_is_blamed_and_not_the_database(tmp_path: Path) -> None:
+    (tmp_path / "letter.txt").write_text("Dear reader, this is no database. " * 100)
+    with pytest.raises(DatabaseCorrupt, match="no backup of ours") as refused:
+        restore(tmp_path / "letter.txt", tmp_path / "scheduler.db")
+    assert "db restore" not in str(refused.value)
+    assert "db verify" not in str(refused.value)

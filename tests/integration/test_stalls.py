@@ -1,0 +1,373 @@
+"""A job that burns hours for nothing is told of at once, tried once more, and then waits for a person."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from jobs.payload.store.manifest import Component, Manifest, manifest_key
+from jobs.spec import JobSpec, Stall
+from scheduler.core.job import Active, Failed, Held, JobState, Queued
+from scheduler.core.pool import Pool
+from scheduler.core.window import HOUR
+from scheduler.notify.alerts import alerts_in, letter_about
+from scheduler.planner import Options, Planner
+from scheduler.service.cycle.cycle import Cycle
+from scheduler.service.facts.overheads import Overheads
+from scheduler.service.outside.ports import Policy, Ports
+from scheduler.service.requests import queue
+from scheduler.store import checkpoints, events, jobs, rates, runs
+from scheduler.store.engine import Database
+from tests.lab.fake import FakeCloud, FakePlatform, Script
+
+NOW = 1_795_000_000
+DESK = Pool("desk", "fake", "CPU", session_cap_seconds=4 * HOUR, setup_seconds=600, start_delay_seconds=180)
+UFM = JobSpec("ufm", "manager", ("train",), 1_000, steps_per_hour=100.0, setup_seconds=60, checkpoint_seconds=10)
+
+
+class World:
+    """One desk, one job, and a daemon whose sessions end as a test says."""
+
+    def __init__(self, make_ports: Callable[..., Ports], database: Database, spec: JobSpec) -> None:
+        self.cloud, planner = FakeCloud(usual=Script(runs_seconds=None)), Planner(Options(search_steps=0))
+        pools = {"desk": replace(DESK, sessions_max=4)}
+        platforms = {"desk": FakePlatform(self.cloud)}
+        self.ports = make_ports(
+            platforms=platforms, pools=pools, plan=planner.plan, policy=Policy(retry_base_seconds=60, failures_max=5)
+        )
+        self.database = database
+        with database.write() as tx:
+            jobs.add(tx, spec, NOW)
+        self.cycle = Cycle(self.ports)
+        self.cycle.run()
+
+    @property
+    def now(self) -> int:
+        """Scheduled seconds."""
+        return self.ports.clock.now()
+
+    def launches(self) -> int:
+        """How many sessions there were."""
+        return len(self.cloud.sessions)
+
+    def end(self, after: int = HOUR, step: int | None = None, **result: Any) -> JobState:
+        """Let the newest session end, with a checkpoint if ``step`` says so; then the daemon goes on."""
+        key = list(self.cloud.sessions)[-1]
+        at = self.now + after
+        self.cloud.cut(key, at - 1, "exit code 0")
+        if step is not None:
+            with self.database.write() as tx:
+                part = Component("model.bin", "0" * 64, 1)
+                attempt = jobs.get(tx, "ufm").attempts
+                name = manifest_key("ufm", step, attempt)
+                checkpoints.record(tx, Manifest("ufm", step, attempt, key, 0, None, 1, 1, {}, (part,)), at)
+                jobs.note_progress(tx, "ufm", step, name)
+        document = {"started_at": self.now, "ended_at": at, "setup_seconds": None, **result}
+        self.ports.artifacts.put(f"runs/{key}/lane-0/result.json", json.dumps(document).encode())
+        self.ports.clock.present = at  # type: ignore[attr-defined]
+        self.cycle.run()
+        state = self.state()
+        for _ in range(12):
+            self.ports.clock.present += HOUR  # type: ignore[attr-defined]
+            self.cycle.run()
+            if not isinstance(self.state(), Queued):
+                break
+        return state
+
+    def stalls(self, rule: str = "stalled", why: str = "no progress: no new step in 30 min", **more: Any) -> JobState:
+        """Let the newest session burn its hours."""
+        return self.end(outcome="failed", error_class=rule, why=why, **more)
+
+    def state(self) -> JobState:
+        """How the job is."""
+        with self.database.read() as tx:
+            return jobs.get(tx, "ufm").state
+
+    def told(self, kind: str) -> list[Any]:
+        """Return the events of a kind."""
+        with self.database.read() as tx:
+            return events.tail(tx, limit=1_000, kinds=[kind])
+
+
+@pytest.fixture
+def make_world(make_ports: Callable[..., Ports], database: Database) -> Callable[..., World]:
+    return lambda **stall: World(make_ports, database, replace(UFM, stall=Stall(**stall)))
+
+
+@pytest.mark.parametrize("rule", ["stalled", "no_checkpoint", "diverged"])
+def test_the_first_time_is_told_at_once_and_tried_again_the_second_waits_for_a_person(
+    make_world: Callable[..., World], journal: Any, rule: str
+) -> None:
+    world = make_world()
+    first = world.stalls(rule)
+    assert isinstance(first, Queued)
+    assert first.retry_at is not None
+    [event] = world.told("job.stalled")
+    assert (event.subject, event.data["rule"], event.data["run"]) == ("ufm", rule, "uff-ufm-0001")
+    assert any(line.startswith("warning job.stalled") for line in journal.lines)
+    assert "burnt hours for nothing" in letter_about(alerts_in([event], 0, event.at + 1))["text"]
+    assert world.launches() == 2
+    second = world.stalls(rule)
+    assert isinstance(second, Held)
+    assert second.by == "the scheduler"
+    assert "2 sessions burnt hours for nothing" in second.why
+    assert "no new step in 30 min" in second.why
+    assert "stall." in second.why or "setup" in second.why, "it says what to do"
+    assert world.launches() == 2, "nothing is launched until a person says so"
+    assert isinstance(world.state(), Held)
+
+
+def test_one_rule_after_another_is_no_excuse(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    world.stalls("no_checkpoint")
+    assert isinstance(world.stalls("stalled"), Held)
+
+
+def test_another_error_between_two_stalls_is_no_excuse(make_world: Callable[..., World]) -> None:
+    """A job that fails now this way, now that way, and gets nowhere, burnt hours without end (seed 1000323)."""
+    world = make_world()
+    world.stalls("no_checkpoint")
+    assert isinstance(world.end(60, outcome="failed", error_class="data", message="shard 7 is short"), Queued)
+    assert isinstance(world.stalls("no_checkpoint"), Held)
+
+
+def test_progress_between_two_stalls_forgives_the_first(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    world.stalls()
+    assert isinstance(world.stalls(step=40), Queued)
+    assert isinstance(world.stalls(), Held)
+
+
+def test_a_person_who_releases_it_gives_it_two_more_sessions(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    world.stalls()
+    world.stalls()
+    queue.release(world.database, "ufm", world.now, "ann")
+    world.cycle.run()
+    assert isinstance(world.stalls(), Queued)
+    assert isinstance(world.stalls(), Held)
+
+
+def test_the_same_error_twice_waits_for_a_person_instead_of_five_sessions(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    crash: dict[str, Any] = {"outcome": "failed", "error_class": "code", "why": "the command failed with exit status 1"}
+    assert isinstance(world.end(60, **crash, message="step 17\nKeyError: 'text' at 0x7f31"), Queued)
+    held = world.end(60, **crash, message="step 912\nKeyError: 'text' at 0x7e90")
+    assert isinstance(held, Held)
+    assert "2 sessions in a row ended in the same error (code)" in held.why
+    assert "KeyError: 'text'" in held.why
+
+
+def test_errors_that_differ_are_tried_until_there_are_too_many(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    for message in ("KeyError: a", "ValueError: b", "KeyError: c", "IndexError: d"):
+        assert isinstance(world.end(60, outcome="failed", error_class="code", message=message), Queued)
+    last = world.end(60, outcome="failed", error_class="code", message="TypeError: e")
+    assert isinstance(last, Failed)
+
+
+@pytest.mark.parametrize("allowed", [0, 4])
+def test_how_often_the_same_error_may_come_is_the_jobs_to_say(make_world: Callable[..., World], allowed: int) -> None:
+    world = make_world(same_error=allowed)
+    ends = [world.end(60, outcome="failed", error_class="code", message="KeyError: a") for _ in range(allowed or 5)]
+    assert all(isinstance(state, Queued) for state in ends[:-1])
+    assert isinstance(ends[-1], Held if allowed else Failed)
+
+
+@pytest.mark.parametrize("error_class", ["device", "wrong_device", "store", "network"])
+def test_what_a_place_does_to_sessions_is_not_held_against_the_job(
+    make_world: Callable[..., World], error_class: str
+) -> None:
+    world = make_world()
+    for _ in range(3):
+        state = world.end(60, outcome="failed", error_class=error_class, message="no such host")
+        assert isinstance(state, Queued)
+
+
+@pytest.mark.parametrize("between", ["preempted", "yielded"])
+def test_a_session_that_shows_nothing_between_two_equal_errors_neither_counts_nor_forgives(
+    make_world: Callable[..., World], between: str
+) -> None:
+    """A session too short for its set-up once broke every row: hours burnt for nothing for ever (seed 1000064)."""
+    world = make_world()
+    crash: dict[str, Any] = {"outcome": "failed", "error_class": "code", "message": "KeyError: a"}
+    world.end(60, **crash)
+    assert not isinstance(world.end(60, outcome=between, why="deadline, before training began"), Held)
+    assert isinstance(world.end(60, **crash), Held)
+
+
+def test_progress_between_two_equal_errors_forgives_the_first(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    crash: dict[str, Any] = {"outcome": "failed", "error_class": "code", "message": "KeyError: a"}
+    world.end(60, **crash)
+    world.end(60, step=50, outcome="yielded", why="deadline")
+    assert isinstance(world.end(60, **crash), Queued)
+
+
+def _setup(world: World, job: JobSpec) -> int:
+    with world.database.read() as tx:
+        return Overheads(rates.everything(tx)).of(job, DESK).setup_seconds
+
+
+@pytest.mark.parametrize(
+    "result",
+    [
+        {"outcome": "yielded", "why": "deadline, before training began"},
+        {"outcome": "failed", "error_class": "no_checkpoint"},
+        {"outcome": "failed", "error_class": "stalled"},
+        {"outcome": "failed", "error_class": "code"},
+    ],
+)
+def test_what_a_job_never_reached_is_no_measurement_for_others(
+    make_world: Callable[..., World], result: dict[str, Any]
+) -> None:
+    """Two thousand seconds without a word once made every other job's set-up two thousand seconds long."""
+    world = make_world()
+    other = replace(UFM, name="ucm")
+    before = _setup(world, other)
+    world.end(2_000, **result)
+    assert _setup(world, other) == before
+
+
+@pytest.mark.parametrize(
+    ("result", "learns"),
+    [
+        ({"outcome": "yielded", "why": "deadline, before training began"}, True),
+        ({"outcome": "failed", "error_class": "no_checkpoint"}, True),
+        ({"outcome": "preempted"}, True),
+        ({"outcome": "failed", "error_class": "stalled"}, False),
+        ({"outcome": "failed", "error_class": "code"}, False),
+        ({"outcome": "yielded", "checkpoint_step": 40, "restored_step": None}, False),
+    ],
+)
+def test_a_job_believes_of_itself_that_it_may_need_longer_only_when_it_was_cut_off(
+    make_world: Callable[..., World], result: dict[str, Any], learns: bool
+) -> None:
+    """A set-up that a deadline cut off took so long at least; a command that was stopped, or saved, shows none."""
+    world = make_world()
+    before = _setup(world, UFM)
+    world.end(2_000, **result)
+    assert (_setup(world, UFM) > before) is learns
+
+
+def test_a_job_that_has_trained_here_learns_no_set_up_from_a_session_that_left_nothing(
+    make_world: Callable[..., World],
+) -> None:
+    world = make_world()
+    well: dict[str, Any] = {"setup_seconds": 300, "steps_per_second": 0.03, "checkpoint_seconds": 20.0}
+    world.end(HOUR, step=40, outcome="yielded", checkpoint_step=40, **well)
+    before = _setup(world, UFM)
+    left_nothing: dict[str, Any] = {"checkpoint_step": 40, "restored_step": 40}
+    world.end(3_000, outcome="failed", error_class="no_checkpoint", command_at=world.now, **left_nothing)
+    assert _setup(world, UFM) == before
+    world.end(3_000, outcome="yielded", why="deadline, before training began", **left_nothing)
+    assert _setup(world, UFM) > before, "it was cut off while the checkpoint was brought"
+
+
+def _orders(world: World) -> dict[str, Any]:
+    """What the newest session was told of its patience."""
+    session = world.cloud.sessions[list(world.cloud.sessions)[-1]]
+    return dict(session.request.launch["lanes"][0]["stall"])
+
+
+def test_bounds_grow_from_what_is_known(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    first = _orders(world)
+    assert first["first_progress_seconds"] == 2 * HOUR, "it may be a command that works without a word"
+    assert first["no_progress_seconds"] == 1_800
+    assert first["loss_nan"] == 3
+    assert 840 < first["checkpoint_seconds"] < 1_800
+    well: dict[str, Any] = {
+        "setup_seconds": 300,
+        "steps_per_second": 0.03,
+        "checkpoint_seconds": 20.0,
+        "longest_quiet_seconds": 1_000,
+    }
+    world.end(HOUR, step=40, outcome="yielded", checkpoint_step=40, **well)
+    second = _orders(world)
+    assert 900 <= second["first_progress_seconds"] < 2_400, "it reports: four set-ups"
+    assert second["no_progress_seconds"] == 4_000
+    with world.database.read() as tx:
+        assert runs.reports_of_good_sessions(tx, "ufm")[0].longest_quiet_seconds == 1_000
+
+
+def test_sessions_that_were_cut_off_make_no_bound_longer_than_a_session(make_world: Callable[..., World]) -> None:
+    """A silent job's sessions each seemed too short to tell, and no two of them were ever one too many."""
+    world = make_world()
+    for _ in range(3):
+        world.end(DESK.session_cap_seconds, outcome="yielded", why="deadline, before training began")
+    assert _orders(world)["checkpoint_seconds"] < 0.8 * DESK.session_cap_seconds
+
+
+def test_a_job_that_saves_without_a_word_is_not_asked_for_one(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    world.end(HOUR, step=40, outcome="yielded", checkpoint_step=40, restored_step=None)
+    assert _orders(world)["first_progress_seconds"] is None
+    assert _orders(world)["checkpoint_seconds"] is not None
+
+
+def test_every_bound_is_the_jobs_to_say(make_world: Callable[..., World]) -> None:
+    world = make_world(first_progress_seconds=300, no_progress_seconds=0, checkpoint_seconds=7_200, loss_nan=0)
+    assert _orders(world) == {
+        "first_progress_seconds": 300,
+        "no_progress_seconds": None,
+        "checkpoint_seconds": 7_200,
+        "loss_nan": None,
+    }
+    assert isinstance(world.state(), Active)
+
+
+def _beat(world: World, after: int, **said: Any) -> bool:
+    """Let the newest session report after a while and the daemon look; return whether it was asked to leave."""
+    key = list(world.cloud.sessions)[-1]
+    world.ports.clock.present += after  # type: ignore[attr-defined]
+    report = {"started_at": NOW, "at": world.now - 5, "phase": "training", "step": 7, "setup_seconds": 300, **said}
+    world.ports.artifacts.put(f"runs/{key}/lane-0/heartbeat.json", json.dumps(report).encode())
+    world.cycle.run()
+    return world.ports.artifacts.size(f"runs/{key}/stop") is not None
+
+
+def test_a_step_that_stands_still_while_heartbeats_go_on_is_seen_by_the_daemon_too(
+    make_world: Callable[..., World],
+) -> None:
+    """Its payload had half an hour to see it; after twice that it is asked to leave, and that counts as a stall."""
+    world = make_world()
+    assert [_beat(world, 600) for _ in range(7)] == [False] * 7
+    assert _beat(world, 600)
+    why = "stop flag: no new step for too long, the daemon says: the newest is 7, for 70 min"
+    assert isinstance(world.end(60, outcome="yielded", why=why), Queued)
+    [event] = world.told("job.stalled")
+    assert event.data["rule"] == "stalled"
+    assert isinstance(world.stalls(), Held)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda beat: {"step": beat},
+        lambda beat: {"checkpoint_step": beat},
+        lambda beat: {"phase": "restoring", "seq": beat},
+        lambda beat: {"phase": "starting", "step": None, "seq": beat},
+        lambda beat: {"at": NOW, "seq": beat},
+    ],
+    ids=["steps", "saves", "restores", "prepares", "is silent"],
+)
+def test_what_moves_prepares_or_says_nothing_new_is_not_stuck(
+    make_world: Callable[..., World], change: Callable[[int], dict[str, Any]]
+) -> None:
+    world = make_world()
+    assert not any(_beat(world, 600, **change(beat)) for beat in range(12))
+
+
+def test_a_command_that_was_started_and_never_reports_is_seen_by_the_daemon(make_world: Callable[..., World]) -> None:
+    world = make_world(first_progress_seconds=900)
+    silent = {"phase": "starting", "step": None, "setup_seconds": None, "command_at": NOW + 60}
+    assert [_beat(world, 600, **silent) for _ in range(4)] == [False] * 4
+    assert _beat(world, 600, **silent)
+
+
+def test_the_daemon_asks_nobody_whose_rule_is_off(make_world: Callable[..., World]) -> None:
+    world = make_world(no_progress_seconds=0)
+    assert not any(_beat(world, 600) for _ in range(12))

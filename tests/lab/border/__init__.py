@@ -1,0 +1,1 @@
+"""Sessions and platforms that say odd things to the real daemon's cycle."""

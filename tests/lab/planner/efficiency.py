@@ -1,0 +1,24 @@
+"""Efficiency: the share of charged time that one kind of session is expected to keep."""
+
+from __future__ import annotations
+
+import math
+
+from jobs.payload.lane.cadence import expected_useful_seconds
+
+
+def expected_charged_seconds(length_seconds: float, failures_per_second: float) -> float:
+    """Return how long a session of that length is expected to live, and so to be charged: (1 - exp(-rate L)) / rate."""
+    if failures_per_second == 0:
+        return length_seconds
+    return -math.expm1(-failures_per_second * length_seconds) / failures_per_second
+
+
+def efficiency(
+    length_seconds: float, setup_seconds: float, checkpoint_seconds: float, failures_per_second: float
+) -> float:
+    """Return expected useful over expected charged time (eta*, 0 to 1): the limit of one kind of session."""
+    if length_seconds <= 0:
+        return 0.0
+    useful = expected_useful_seconds(length_seconds, setup_seconds, checkpoint_seconds, failures_per_second)
+    return useful / expected_charged_seconds(length_seconds, failures_per_second)

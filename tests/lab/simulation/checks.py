@@ -1,0 +1,258 @@
+"""The promises, checked against the world's truth while a simulation runs and when it has come to rest."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from sqlalchemy import select
+
+from scheduler.core.job import Active, Held, Queued
+from scheduler.core.ledger import EntryKind
+from scheduler.core.reasons import Outbid
+from scheduler.core.run import Ended
+from scheduler.service.facts.overheads import Overheads
+from scheduler.store import events, jobs, ledger, plans, rates, runs, schema, watched
+from scheduler.store.codec import run_state
+from tests.lab.planner.idle import idle
+from tests.lab.simulation.bills import check_bills
+from tests.lab.simulation.blame import check_blame
+from tests.lab.simulation.faults import Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from sqlalchemy import Connection
+
+    from scheduler.core.ledger import Charge
+    from scheduler.core.plan import Plan
+    from scheduler.core.snapshot import Snapshot
+    from scheduler.store.engine import Database
+    from tests.lab.simulation.bills import Bill
+    from tests.lab.simulation.session import Session
+    from tests.lab.simulation.world import World
+
+# A clock that is wrong by so much at the start and again at the end moves a hold against the bill.
+_SKEW_SECONDS = 90
+_READ_WITHIN_SECONDS = 600  # from reading what sessions write to a decision, with every delay on the way
+_LEAVES_WITHIN_SECONDS = 120  # from the moment a session is given up: it finds its stop flag
+_SAID_OF_RUNS = select(schema.ledger.c.kind, schema.ledger.c.run)
+_ENDED = select(schema.runs.c.key, schema.runs.c.state_detail).where(schema.runs.c.state == "ended")
+
+
+def check_database(database: Database) -> None:
+    """Raise Violation when the tables contradict each other. Holds at every instant between two transactions."""
+    with database.read() as tx:
+        live = {run.key: run for run in runs.live(tx)}
+        for record in jobs.everything(tx):
+            match record.state:
+                case Active(run=key):
+                    run = live.get(key)
+                    if run is None or not any(
+                        lane.job == record.spec.name and lane.outcome is None for lane in run.lanes
+                    ):
+                        raise Violation("every job reachable", f"{record.spec.name} is active in {key}, which is over")
+                case Held(why=why) if not why:
+                    raise Violation("every job explained", f"{record.spec.name} is held without a reason")
+                case _:
+                    pass
+        _check_holds(tx, set(live))
+
+
+def _check_holds(tx: Connection, live: set[str]) -> None:
+    held, settled = set(), set()
+    for kind, run in tx.execute(_SAID_OF_RUNS):
+        if kind == EntryKind.HOLD:
+            held.add(run)
+        elif kind in {EntryKind.SPEND, EntryKind.RELEASE}:
+            settled.add(run)
+    orphans = held - settled - live
+    if orphans:
+        raise Violation("no orphan reservation", f"{sorted(map(str, orphans))} hold quota and are over")
+    if missing := live - held:
+        raise Violation("no launch without a hold", f"{sorted(missing)} hold nothing")
+
+
+def check_refused(world: World, database: Database) -> None:
+    """Raise Violation when a run goes on whose launch was refused. Holds after a cycle that went through."""
+    if not any(place.refused for place in world.places.values()):
+        return
+    with database.read() as tx:
+        live = runs.live(tx)
+    for run in live:
+        if run.key in world.places[run.pool].refused:
+            raise Violation("a refusal frees at once", f"{run.key} was refused and holds its quota and its jobs")
+
+
+def check_busy(world: World, snapshot: Snapshot, plan: Plan) -> None:
+    """Raise Violation when a plan leaves a pool idle now that a waiting job could use, or says a price of nothing."""
+    if plan.made_by == "incumbent":
+        world.sometimes("plan in force carried on")
+    if found := idle(snapshot, plan):
+        raise Violation("no pool stands still that somebody could use", found[0])
+    for deferral in plan.deferrals:
+        if isinstance(deferral.reason, Outbid) and deferral.reason.price == 0.0:
+            raise Violation("every job explained", f"{deferral.job} is outbid at a price of nothing")
+
+
+def check_explained(database: Database) -> None:
+    """Raise Violation when a job waits without a reason in the newest plan. Holds after a cycle that went through."""
+    with database.read() as tx:
+        plan = plans.newest(tx)
+        if plan is None:
+            return
+        known = {deferral.job for deferral in plan.deferrals}
+        known.update(planned_lane.job for placement in plan.placements for planned_lane in placement.lanes)
+        for record in jobs.everything(tx):
+            if isinstance(record.state, Queued) and record.spec.name not in known:
+                raise Violation("every job explained", f"{record.spec.name} waits and the newest plan does not say why")
+
+
+def check_learned(world: World, database: Database) -> None:
+    """Raise Violation when a job expects a longer set-up than any has, from what another never reached."""
+    with database.read() as tx:
+        overheads = Overheads(rates.everything(tx))
+    for place in world.places.values():
+        real = [world.setup_seconds(name, place.name) for name in world.specs]
+        declared = [spec.setup_seconds + place.pool.setup_seconds for spec in world.specs.values()]
+        longest = max(*real, *declared)
+        for spec in world.specs.values():
+            expected = overheads.prior(spec, place.pool).setup_seconds
+            if expected > longest + 1:
+                raise Violation(
+                    "what was never reached is no measure",
+                    f"{spec.name} expects a set-up of {expected} s on {place.name}, where none takes {longest} s",
+                )
+
+
+def check_truth(world: World, database: Database) -> None:
+    """Raise Violation when a session runs that the daemon does not know of, or a pool was billed too much."""
+    mood = world.scenario.mood
+    tolerance = 0
+    with database.read() as tx:
+        known = {run.key for run in runs.live(tx)} | {one.run.key for one in watched.everything(tx)}
+        given_up = {} if mood.honest and not mood.rates.stall else _given_up(tx)
+    for place in world.places.values():
+        if mood.clock_jumps_per_week:
+            tolerance = 2 * _SKEW_SECONDS * (1 + len(place.sessions))
+        expected = [bill for key, session in place.sessions.items() if key not in given_up and (bill := session.bill())]
+        hidden = [bill for key, session in place.sessions.items() if key in given_up and (bill := session.bill())]
+        check_bills(place.pool, expected, tolerance, hidden)
+        for key in place.sessions.keys() & given_up.keys():
+            _check_late(world, place.sessions[key], given_up[key])
+    for session in world.live_sessions():
+        if session.key not in known:
+            raise Violation("no orphan session", f"{session.key} runs and the daemon does not know")
+
+
+def _given_up(tx: Connection) -> dict[str, int]:
+    """Return when each run was given up that was thought never to have started."""
+    ended = ((key, run_state("ended", detail)) for key, detail in tx.execute(_ENDED))
+    return {key: state.at for key, state in ended if isinstance(state, Ended) and state.started is None}
+
+
+def _check_late(world: World, session: Session, given_up_at: int) -> None:
+    """Raise Violation when a session goes on that was given up, or had given a sign of life before it was."""
+    bill = session.bill()
+    if bill is None:
+        return
+    world.sometimes("given up and billed")
+    for lane in session.lanes:
+        said = world.shelves.objects.get(f"runs/{session.key}/lane-{lane.index}/heartbeat.json")
+        if said is not None and json.loads(said)["at"] < given_up_at - _READ_WITHIN_SECONDS:
+            raise Violation("what writes is not given up", f"{session.key} wrote at {json.loads(said)['at']}")
+    beyond = bill[1] - max(bill[0], given_up_at)
+    if beyond > _LEAVES_WITHIN_SECONDS + _SKEW_SECONDS * bool(world.scenario.mood.clock_jumps_per_week):
+        raise Violation("what is given up leaves", f"{session.key} was billed for {beyond} s after it was given up")
+
+
+def check_at_rest(world: World, database: Database) -> None:
+    """Raise Violation unless, with everything over, the books equal the bills exactly."""
+    check_database(database)
+    check_truth(world, database)
+    with database.read() as tx:
+        charges = ledger.charges(tx, 0)
+        live = runs.live(tx)
+        ended = {run.key: run.state for run in runs.since(tx, 0)}
+        late = [one.run.key for one in watched.everything(tx)]
+        check_blame(world, tx)
+    if late:
+        raise Violation("every watch ends", f"{late} are still watched")
+    if live:
+        raise Violation("no orphan reservation", f"{[run.key for run in live]} are live, and nothing is left to do")
+    mood = world.scenario.mood
+    for place in world.places.values():
+        by_run: dict[str, list[Charge]] = {}
+        for charge in charges.get(place.name, ()):
+            # What was billed of waits is written down by no run's name; how much of it counts, not when.
+            if charge.run is not None or not place.bills_wait:
+                by_run.setdefault(str(charge.run), []).append(charge)
+        booked = {key: net for key, mine in by_run.items() if (net := net_of(mine))}
+        for key, session in place.sessions.items():
+            bill = session.bill()
+            billed = [bill] if bill is not None and bill[1] > bill[0] else []
+            skew = None if place.tells_times else _SKEW_SECONDS * bool(world.scenario.mood.clock_jumps_per_week)
+            mine = booked.pop(key, [])
+            _compare(f"{place.name}: {key}", skew, billed, mine)
+            if skew is not None and mood.honest and not mood.rates.stall:
+                _check_last_word(world, session, mine, skew)
+        if booked:
+            raise Violation("ledger equals the bill", f"{place.name}: {booked} was never billed")
+    for key, state in ended.items():
+        if not isinstance(state, Ended):
+            raise Violation("every run ends", f"{key} is {state}")
+    with database.read() as tx:
+        _check_told(world, tx)  # at last: books that are wrong raise alarms, and the books themselves say more
+
+
+def _check_last_word(world: World, session: Session, booked: list[Bill], skew: int) -> None:
+    """Raise Violation when more is booked than a session's last words leave open, however late somebody looked."""
+    said = [f"runs/{session.key}/lane-{lane.index}/result.json" in world.shelves.objects for lane in session.lanes]
+    bill = session.bill()
+    if not booked or bill is None or not said or not all(said):
+        return
+    latest = bill[1] + session.place.pool.overrun_seconds + 2 * skew
+    if booked[-1][1] > latest:
+        raise Violation(
+            "nothing is booked past the last word",
+            f"{session.key} ended by {latest} and is booked until {booked[-1][1]}",
+        )
+
+
+def _check_told(world: World, tx: Connection) -> None:
+    """Raise Violation when something went wrong of which nobody was told, or when strangers were blamed for our use."""
+    for place in world.places.values():
+        alarms = events.tail(tx, kinds=["quota.orphan_suspected"], subject=place.name)
+        if alarms and place.counted is not None:
+            raise Violation("no false alarm", f"{place.name} is used by nobody else, and {alarms[0].data} was told")
+    for key in sorted(world.shelves.met):
+        job = key.split("/")[1]
+        if not events.tail(tx, limit=1, kinds=["report.refused"], subject=job):
+            raise Violation("what cannot be read is told", f"{key} could not be read, and nobody heard of it")
+
+
+def net_of(charges: Sequence[Charge]) -> list[Bill]:
+    """Return where charges are left once credits are taken off. Raises Violation when a second counts otherwise."""
+    edges = sorted({edge for charge in charges for edge in (charge.start, charge.end)})
+    found: list[Bill] = []
+    for start, end in pairwise(edges):
+        density = sum(charge.sign for charge in charges if charge.start <= start and end <= charge.end)
+        if density not in {0, 1}:
+            raise Violation("ledger equals the bill", f"{charges[0].run} counts {density} times from {start} to {end}")
+        if density and found and found[-1][1] == start:
+            found[-1] = (found[-1][0], end)
+        elif density:
+            found.append((start, end))
+    return found
+
+
+def _compare(what: str, skew: int | None, billed: list[Bill], booked: list[Bill]) -> None:
+    """Booked must equal billed; where the platform tells no times (``skew`` is not None) it must cover it."""
+    if billed == booked:
+        return
+    if skew is not None and booked:
+        covers = not billed or (booked[0][0] - skew <= billed[0][0] and booked[0][1] + skew >= billed[0][1])
+        if covers:
+            return
+    raise Violation("ledger equals the bill", f"{what} was billed {billed} and is booked {booked}")

@@ -1,0 +1,165 @@
+"""A session as it truly is on its platform: when it starts, what it is billed, how it ends."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from platforms.base import Observed, SessionState
+from tests.lab.simulation.faults import Violation
+from tests.lab.simulation.lane import LEAVE_SECONDS, Lane, LaneFate
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from platforms.base import LaunchRequest
+    from tests.lab.simulation.place import Place
+
+
+@dataclass(slots=True)
+class SessionFate:
+    """What the platform will do to this session. All in seconds."""
+
+    queue_seconds: int = 0
+    hidden_seconds: int = 0
+    dies_after: int | None = None  # of running: taken away
+    warned: bool = False  # a death announces itself, so that the payload saves
+    overrun_seconds: int = 0  # how late the platform ends it after its deadline
+    wrong_device: bool = False
+    checkpoint_every: int = 3_600
+    lanes: Mapping[int, LaneFate] = field(default_factory=dict)
+
+
+class Session:
+    """One launch key on one place."""
+
+    def __init__(self, place: Place, request: LaunchRequest, fate: SessionFate, asked_at: int) -> None:
+        world = place.world
+        self.place = place
+        self.world = world
+        self.key = request.key
+        self.deadline = request.deadline
+        self.orders: list[dict[str, Any]] = request.launch["lanes"]
+        self.closes_at: int = request.deadline - request.launch["stop_margin_seconds"]
+        self.checkpoint_every = fate.checkpoint_every
+        self.wrong_device = fate.wrong_device
+        self.fate = fate
+        self.visible_at = world.now + fate.hidden_seconds
+        # An honest platform shows a key in time, however stale its lists are.
+        self.shown_from = asked_at + place.pool.visibility_seconds if world.mood.honest else None
+        self.asked_at = asked_at
+        self.starts_at = world.now + fate.queue_seconds
+        self.began = False
+        self.never = False  # cancelled while it waited: it can never start
+        self.ended_at: int | None = None
+        self.detail = ""
+        self.swept = False
+        self.bad_downloads = Random(f"downloads of {self.key} in {world.scenario.seed}").choice((0, 0, 1, 3))
+        self.kept: dict[str, bytes] = {}  # what the platform has of it and the store does not
+        self.lanes: list[Lane] = []
+        world.agenda.add(self.starts_at, self._begin)
+
+    @property
+    def live(self) -> bool:
+        """Whether it waits or runs."""
+        return self.ended_at is None and not self.never
+
+    def bill(self) -> tuple[int, int] | None:
+        """Return the billed interval so far, None while nothing is billed."""
+        if not self.began:
+            return None
+        return self.starts_at, self.world.now if self.ended_at is None else self.ended_at
+
+    def wait(self) -> tuple[int, int] | None:
+        """Return for how long it waited before it began."""
+        return (self.asked_at, self.starts_at) if self.began else None
+
+    def observe(self, as_of: int) -> Observed | None:
+        """Return what the platform tells about ``as_of``; None when it does not show the key yet."""
+        promised = self.shown_from is not None and self.world.now >= self.shown_from
+        if self.swept or (as_of < self.visible_at and not promised):
+            return None
+        remote, tells = f"remote-{self.key}", self.place.tells_times
+        if self.never and self.ended_at is not None and as_of >= self.ended_at:
+            return Observed(self.key, SessionState.ABSENT, remote, detail="cancelled while it waited")
+        if as_of < self.starts_at or not self.began:
+            return Observed(self.key, SessionState.QUEUED, remote, detail="queued")
+        started = self.starts_at if tells else None
+        if self.ended_at is None or as_of < self.ended_at:
+            return Observed(self.key, SessionState.RUNNING, remote, started, detail="running")
+        return Observed(self.key, SessionState.ENDED, remote, started, self.ended_at if tells else None, self.detail)
+
+    def _begin(self) -> None:
+        world = self.world
+        if self.never:
+            return
+        if self.starts_at >= self.deadline:
+            self.cancel("its deadline passed while it waited")
+            return
+        self.began = True
+        self.lanes = [
+            Lane(world, self, order, self.fate.lanes.get(order["index"], LaneFate())) for order in self.orders
+        ]
+        world.agenda.add(self.deadline + self.fate.overrun_seconds, lambda: self.end("killed at its deadline"))
+        if self.fate.dies_after is not None:
+            world.agenda.add(self.starts_at + self.fate.dies_after, self._die)
+        for lane in self.lanes:
+            lane.begin()
+            if lane.open:
+                self._claim_seat(lane.job)
+
+    def _claim_seat(self, job: str) -> None:
+        for other in self.world.live_sessions():
+            if other is not self and other.began and any(lane.job == job and lane.open for lane in other.lanes):
+                self.world.two_seats(job, other, self)
+
+    def _die(self) -> None:
+        if self.ended_at is None:
+            self.world.sometimes("preempted" if self.fate.warned else "killed without a word")
+            for lane in self.lanes:
+                lane.preempt(warned=self.fate.warned)
+            self.end("preempted" if self.fate.warned else "lost its machine")
+
+    def write(self, key: str, data: bytes) -> None:
+        """Publish an object: into the store, or to the platform where it waits to be asked for."""
+        if self.place.relays:
+            self.kept[key] = data
+        else:
+            self.world.shelves.put(key, data)
+
+    @property
+    def can_write(self) -> bool:
+        """Whether what a lane publishes is taken."""
+        return self.place.relays or not self.world.shelves.down
+
+    def lane_left(self) -> None:
+        """A lane has said its last word; the session ends after the last one."""
+        if not any(lane.open for lane in self.lanes):
+            self.world.agenda.add(self.world.now + LEAVE_SECONDS, lambda: self.end("complete"))
+
+    def end(self, detail: str) -> None:
+        """End the session now, if it has not ended."""
+        if self.ended_at is not None:
+            return
+        self.ended_at = self.world.now
+        self.detail = detail
+        for lane in self.lanes:
+            lane.open = False
+        limit = self.deadline + self.fate.overrun_seconds
+        if self.ended_at > limit:
+            raise Violation("harness", f"{self.key} was billed until {self.ended_at}, after {limit}")
+        self.world.noticed()
+
+    def cancel(self, detail: str) -> None:
+        """Take a waiting session out of the queue: it can never start."""
+        self.never = True
+        self.ended_at = self.world.now
+        self.detail = detail
+        self.world.sometimes("never started")
+        self.world.noticed()
+
+    def notice_stop(self) -> None:
+        """Let the lanes look at the stop flag."""
+        for lane in self.lanes:
+            lane.notice_stop()

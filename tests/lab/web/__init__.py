@@ -1,0 +1,1 @@
+"""A year of sessions to look at, for the status page's tests and benchmark."""

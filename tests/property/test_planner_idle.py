@@ -1,0 +1,70 @@
+"""No pool stands still that somebody could use: neither in a new plan nor in one that is carried on."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from scheduler.core.plan import Plan
+from scheduler.core.snapshot import JobView, Snapshot
+from scheduler.core.window import HOUR
+from scheduler.planner import Options, Planner, dispatch, verify
+from tests.lab.night import share
+from tests.lab.planner.idle import idle
+from tests.lab.planner.strategies import snapshots
+
+QUICK = Options(search_steps=0)
+
+
+def told(plan: Plan) -> None:
+    """No reason says that hours which cost nothing are worth more to others."""
+    for deferral in plan.deferrals:
+        assert getattr(deferral.reason, "price", None) != 0.0
+
+
+@given(snapshots())
+@settings(max_examples=share(60))
+def test_no_plan_leaves_a_pool_idle_that_a_waiting_job_could_use(snapshot: Snapshot) -> None:
+    for plan in (dispatch(snapshot), Planner(QUICK).plan(snapshot)):
+        assert idle(snapshot, plan) == []
+        told(plan)
+
+
+@st.composite
+def later(draw: st.DrawFn) -> tuple[Snapshot, Snapshot]:
+    """A snapshot and the same some hours later: sessions ended early, jobs are done, wait, or are slower."""
+    snapshot = draw(snapshots())
+    now = snapshot.now + draw(st.integers(60, 8 * HOUR))
+    jobs = tuple(_moved_on(draw, job, now) for job in snapshot.jobs)
+    pools = tuple(
+        replace(view, live=(), charges=tuple(c for c in view.charges if not c.held)) for view in snapshot.pools
+    )
+    return snapshot, replace(snapshot, now=now, jobs=tuple(job for job in jobs if job.remaining_steps > 0), pools=pools)
+
+
+def _moved_on(draw: st.DrawFn, job: JobView, now: int) -> JobView:
+    done = draw(st.sampled_from((0.0, 0.0, 0.3, 1.0)))
+    factor = draw(st.sampled_from((0.5, 1.0, 1.0, 3.0)))
+    return replace(
+        job,
+        running=None,
+        done_step=min(job.target_step, job.done_step + int(done * job.remaining_steps)),
+        retry_at=draw(st.sampled_from((None, None, now + 18 * 60, now + 38 * 60))),
+        rates={
+            name: replace(rate, steps_per_second=rate.steps_per_second * factor) for name, rate in job.rates.items()
+        },
+    )
+
+
+@given(later())
+@settings(max_examples=share(100))
+def test_a_plan_that_is_carried_on_leaves_no_pool_idle_either(found: tuple[Snapshot, Snapshot]) -> None:
+    """What ended early, failed or turned out slower makes room, and the plan in force must not keep it empty."""
+    before, after = found
+    plan = Planner(QUICK).plan(after, Planner(QUICK).plan(before))
+    assert verify(after, plan) == []
+    assert plan.warnings == ()
+    assert idle(after, plan) == []
+    told(plan)
