@@ -50,7 +50,7 @@ _ELSEWHERE = r"\.(payload|migrations|emulators|planner|__main__)\b|^platforms\.(
 INNER = {
     "config.values.BadValue",
     "jobs.payload.store.manifest.BadManifest",
-    "jobs.definition._Wrong",
+    "jobs.readers.Wrong",
     "platforms.bundle.BadArchive",
     "platforms.relay._NotSmall",
     "scheduler.service.outside.child_process.ChildFailed",

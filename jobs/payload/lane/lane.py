@@ -12,18 +12,16 @@ import math
 import os
 import selectors
 import shutil
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from ..log import log
 from ..store.publish import BadCheckpoint, Published
-from ..store.restore import Restored, restore
 from .cadence import checkpoint_times
 from .command import Command, Progress, Relay, training_command
-from .devices import check_devices
 from .ending import DEADLINE, Ending, Facts, Phase, Stop, judge, read_stop
 from .failure import Failure
-from .inputs import find_data, unpack_code
 from .meter import Meter
+from .prepare import Prepared, prepare
 from .stall import StallWatch
 from .status import Status, encode, leave_result
 from .upload_queue import UploadQueue
@@ -43,14 +41,6 @@ _GRACE_COMMAND, _GRACE_PUBLISH = 0.7, 0.9
 _PAUSE_WALL_SECONDS = 10.0
 # Of the stop margin: what is kept for the result once the last checkpoint is late.
 _MARGIN_RESULT = 0.25
-
-
-class Prepared(NamedTuple):
-    """What stands when the command can start."""
-
-    devices: tuple[str, ...]
-    data: str
-    restored: Restored
 
 
 class Lane:
@@ -116,17 +106,8 @@ class Lane:
         self._selector.register(self._progress.source, selectors.EVENT_READ, self._read_progress)
 
     def _prepare(self) -> Prepared:
-        """Check devices, find the data, unpack the code, restore (in the background)."""
-        order = self._order
-        devices = check_devices(self._launch.expected_devices)
-        data = find_data(self._transport, order)
-        unpack_code(self._transport, order, self._folder / "command")
-        self._status.phase = "restoring" if order.restore else "starting"
-        try:
-            restored = restore(self._transport, order.job, order.restore, self._folder / "resume")
-        except OSError as error:
-            raise Failure("store", f"the checkpoint cannot be put into {self._folder}: {error}") from None
-        return Prepared(devices, data, restored)
+        """Put everything in place that the command starts from (in the background)."""
+        return prepare(self._launch, self._order, self._transport, self._folder, self._status)
 
     def _start(self, prepared: Prepared | Exception) -> None:
         """Start the command once all is in place."""

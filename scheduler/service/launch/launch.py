@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from jobs.payload.store.code import code_prefix
 from platforms.artifacts.base import StoreError
-from platforms.base import LaunchRequest, Misconfigured, Observed, PlatformError, Refused, SessionState
+from platforms.base import Misconfigured, Observed, PlatformError, Refused, SessionState
 from scheduler.core import job as job_arrows
 from scheduler.core import run as run_arrows
 from scheduler.core.admission import room
@@ -22,10 +21,9 @@ from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
 from scheduler.service.faults.isolation import BY, LeftOut, isolated, wait_for_person, why
 from scheduler.service.faults.places import let_in, refused_by
 from scheduler.service.faults.rests import QUOTA_DENIED, rest
-from scheduler.service.launch.grant import grant
 from scheduler.service.launch.lanes import note_lanes
-from scheduler.service.launch.launch_document import launch_document
-from scheduler.service.launch.patience import patience, quiet_seconds
+from scheduler.service.launch.patience import quiet_seconds
+from scheduler.service.launch.request import Order, launch_request
 from scheduler.service.launch.training_data import with_data
 from scheduler.service.outside import border
 from scheduler.service.quota.audit import launchable
@@ -33,11 +31,10 @@ from scheduler.store import checkpoints, events, jobs, ledger, limits, rates, ru
 from scheduler.store.errors import Stale, StoreFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Sequence
 
     from sqlalchemy import Connection
 
-    from jobs.payload.store.manifest import Manifest
     from scheduler.core.plan import Placement, Plan
     from scheduler.service.outside.ports import Ports
     from scheduler.store.jobs import JobRecord
@@ -185,10 +182,10 @@ def launch_all(ports: Ports, reserved: Sequence[Run]) -> None:
     ports.calls.gather("launch", {run.key: partial(_launch_one, ports, run, order) for run, order in submitted})
 
 
-def _submit_alone(ports: Ports, run: Run) -> tuple[Run, _Order] | None:
+def _submit_alone(ports: Ports, run: Run) -> tuple[Run, Order] | None:
     """Submit one run; if that fails as it must not, nothing was sent anywhere, and its jobs wait for a person."""
     faults: dict[str, str] = {}
-    submitted: tuple[Run, _Order] | None = None
+    submitted: tuple[Run, Order] | None = None
     with isolated(faults, run.key):
         submitted = _submit(ports, run)
     if run.key in faults:
@@ -203,22 +200,12 @@ def _cannot_be_launched(ports: Ports, run: Run, reason: str) -> None:
         reject(ports, tx, run, f"it cannot be launched: {reason}", ports.clock.now(), park=BY)
 
 
-@dataclass(frozen=True, slots=True)
-class _Order:
-    """What a launch is told of its jobs, by name, as it stood when it was submitted."""
-
-    records: Mapping[str, JobRecord]
-    overheads: Overheads
-    quiet: Mapping[str, float]
-    restore: Mapping[str, Sequence[Manifest]]
-
-
-def _submit(ports: Ports, reserved: Run) -> tuple[Run, _Order]:
+def _submit(ports: Ports, reserved: Run) -> tuple[Run, Order]:
     now = ports.clock.now()
     submitting = run_arrows.submit(reserved.state, now)
     with ports.write() as tx:
         names = [lane.job for lane in reserved.lanes]
-        order = _Order(
+        order = Order(
             records={name: jobs.get(tx, name) for name in names},
             overheads=Overheads(rates.everything(tx)),
             quiet={name: quiet_seconds(runs.reports_of_good_sessions(tx, name)) for name in names},
@@ -230,7 +217,7 @@ def _submit(ports: Ports, reserved: Run) -> tuple[Run, _Order]:
     return replace(reserved, state=submitting), order
 
 
-def _launch_one(ports: Ports, run: Run, order: _Order) -> None:
+def _launch_one(ports: Ports, run: Run, order: Order) -> None:
     """Launch what was submitted. It may take long, and cycles that come meanwhile may settle the run before it."""
     faults: dict[str, str] = {}
     try:
@@ -242,10 +229,10 @@ def _launch_one(ports: Ports, run: Run, order: _Order) -> None:
         ports.log.error("launch.failed", run=run.key, pool=run.pool, why=faults[run.key])
 
 
-def _call_platform(ports: Ports, run: Run, order: _Order) -> None:
+def _call_platform(ports: Ports, run: Run, order: Order) -> None:
     try:
         note_lanes(ports.artifacts, run)
-        request = _request(ports, run, order)
+        request = launch_request(ports, run, order)
     except StoreError as error:
         # The platform has not been called yet, so this is as good as a refusal.
         ports.log.warning("launch.store", run=run.key, pool=run.pool, why=str(error))
@@ -270,50 +257,6 @@ def _call_platform(ports: Ports, run: Run, order: _Order) -> None:
         ports.log.warning("launch.unknown", run=run.key, pool=run.pool, why=str(error))
     else:
         _accepted(ports, run, answer)
-
-
-def _request(ports: Ports, run: Run, order: _Order) -> LaunchRequest:
-    """Describe the session to its platform. Raises StoreError."""
-    pool, restore = ports.pools[run.pool], order.restore
-    specs = {name: record.spec for name, record in order.records.items()}
-    lost = {name: order.overheads.of(spec, pool) for name, spec in specs.items()}
-    clock = ports.clock.payload_clock()
-    data = {name: ports.data_prefix(name) for name in specs}
-    folders = [*data.values(), *(code_prefix(lane.code) for lane in run.lanes if lane.code)]
-    manifests = [manifest for found in restore.values() for manifest in found]
-    wall_seconds = ports.clock.wall_seconds(run.held_until - ports.clock.now())
-    document = launch_document(
-        run=run,
-        pool=pool,
-        specs=specs,
-        overheads=lost,
-        stalls={
-            name: patience(
-                record.spec,
-                pool,
-                lost[name],
-                order.overheads.measured,
-                done_step=record.done_step,
-                quiet_seconds=order.quiet[name],
-                scale=clock["scale"],
-            )
-            for name, record in order.records.items()
-        },
-        restore={name: [manifest.key for manifest in found] for name, found in restore.items()},
-        data=data,
-        store=ports.artifacts.payload_address(grant(run, manifests, folders, wall_seconds)),
-        clock=clock,
-        policy=ports.policy,
-    )
-    return LaunchRequest(
-        key=run.key,
-        pool=run.pool,
-        devices=pool.devices_per_session,
-        deadline=run.deadline,
-        launch=document,
-        bundle=ports.bundle,
-        options=pool.options,
-    )
 
 
 def _accepted(ports: Ports, run: Run, answer: Observed) -> None:

@@ -1,0 +1,195 @@
+"""One value of a job's table: each function returns what is meant, or raises Wrong with what would be right."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any, Literal
+
+from jobs.duration import parse_duration
+from jobs.ranges import RANGES
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+_DTYPES = ("fp32", "fp16", "bf16", "int8")
+_NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,39}$")
+_VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
+_SECRET = re.compile(
+    r"(\w*_)?(PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|TOKEN|(API|SECRET|PRIVATE)_?KEY|ACCESS_?KEY(_?ID)?)",
+    re.IGNORECASE | re.ASCII,
+)
+# Words of a vocabulary, and how many there may be.
+_NO_SECRET = re.compile(r"(\w*_)?(BOS|EOS|PAD|UNK|SEP|CLS|MASK|START|STOP|END|MAX)_TOKEN", re.IGNORECASE | re.ASCII)
+_WORDS_MAX = 1_000
+_TEXT_MAX = 20_000  # characters of one text; a launch document carries them all
+_SPAN_MIN, _SPAN_MAX = 60, 30 * 86_400
+
+
+class Wrong(ValueError):
+    """Why a value cannot be used, and what would be right."""
+
+    def __init__(self, why: str, remedy: str = "") -> None:
+        super().__init__(why)
+        self.why = why
+        self.remedy = remedy
+
+
+def text(value: Any) -> str:
+    """Read a text that says something."""
+    if not isinstance(value, str) or not value.strip():
+        raise Wrong("this must be a text", "put it in quotation marks")
+    return storable(value)
+
+
+def folder(value: Any) -> str:
+    """Read a path; empty for none at all."""
+    if not isinstance(value, str):
+        raise Wrong("this must be a folder, or a repository and a commit", 'write it like code = "."')
+    return storable(value)
+
+
+def storable(value: str) -> str:
+    """Return a text that every session can be given. Raises Wrong."""
+    if len(value) > _TEXT_MAX:
+        raise Wrong(f"a text of {len(value):,} characters", f"write at most {_TEXT_MAX:,}; put more into a file")
+    if "\0" in value or any("\ud800" <= character <= "\udfff" for character in value):
+        raise Wrong("this holds a character that no command can be given", "remove it; texts are UTF-8 without NUL")
+    return value
+
+
+def name(value: Any) -> str:
+    """Read a job's name."""
+    if not isinstance(value, str) or not _NAME.match(value):
+        raise Wrong("this is no usable name", "use up to 40 small letters, digits, dots and hyphens")
+    return value
+
+
+def role(value: Any) -> Literal["main", "manager"]:
+    """Read a role."""
+    if value == "main":
+        return "main"
+    if value == "manager":
+        return "manager"
+    raise Wrong("there is no such role", "use main or manager")
+
+
+def dtype(value: Any) -> str:
+    """Read a number format."""
+    if value not in _DTYPES:
+        raise Wrong("there is no such number format", f"use {', '.join(_DTYPES)}")
+    return str(value)
+
+
+def strings(value: Any) -> tuple[str, ...]:
+    """Read a list of texts."""
+    if not isinstance(value, list) or not all(isinstance(item, str) and item for item in value):
+        raise Wrong("this must be a list of texts", 'write it like ["a", "b"]')
+    return tuple(map(storable, few(value)))
+
+
+def few(value: list[Any]) -> list[Any]:
+    """Return a list that is not too long. Raises Wrong."""
+    if len(value) > _WORDS_MAX:
+        raise Wrong(f"a list of {len(value):,}", f"write at most {_WORDS_MAX:,}")
+    return value
+
+
+def words(value: Any) -> tuple[str, ...]:
+    """Read a command."""
+    if not value or not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise Wrong("a command is a list of words", 'write it like ["{python}", "train.py", "--fast"]')
+    for word in map(storable, few(value)):
+        for name in re.findall(r"\{(\w*)\}", word):
+            if name not in {"python", "payload"}:
+                raise Wrong(f"nothing is filled in for {{{name}}}", "use {python} or {payload}")
+    return tuple(value)
+
+
+def environment(value: Any) -> dict[str, str]:
+    """Read the variables a command is given."""
+    if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):
+        raise Wrong("this must be a table of texts", 'write it like { WANDB_MODE = "offline" }')
+    for name in few(list(value)):
+        storable(value[name])
+        if not _VARIABLE.match(name) or name.startswith("SCHED_"):
+            raise Wrong(f"{name} is no variable a job may set", "use letters, digits and _, not beginning with SCHED_")
+        if value[name] and _SECRET.fullmatch(name) and not _NO_SECRET.fullmatch(name):
+            raise Wrong(
+                f"{name} looks like a secret, which would stand in the database and go to every platform",
+                "name it in pass_environment of a local pool, or put what it opens into the training data; "
+                "see docs/security.md",
+            )
+    return dict(value)
+
+
+def device_range(value: Any) -> tuple[int, int]:
+    """Read a number of devices, or the least and the most."""
+    least, most = value if isinstance(value, list) and len(value) == 2 else (value, value)
+    if not all(type(count) is int and count >= 1 for count in (least, most)) or least > most:
+        raise Wrong("this is no number of devices", "write 1, or a range such as [1, 2]")
+    if not RANGES["needs.devices"].holds(most):
+        raise Wrong("this number is out of range", f"write one from {RANGES['needs.devices']}")
+    return least, most
+
+
+def speedup(value: Any) -> tuple[float, ...]:
+    """Read the gains of several devices over one."""
+    read = number("device_speedup")
+    if not isinstance(value, list) or not value:
+        raise Wrong("this must be a list of numbers", "write it like [1.0, 1.8]")
+    gains = tuple(read(gain) for gain in few(value))
+    if gains[0] != 1.0:
+        raise Wrong("the first gain is that of one device over itself", "begin with 1.0")
+    return gains
+
+
+def span_or_off(value: Any) -> int:
+    """Read a duration of a minute to thirty days, or zero for off."""
+    if value == "off":
+        return 0
+    seconds = parse_duration(value)
+    if not _SPAN_MIN <= seconds <= _SPAN_MAX:
+        raise Wrong("this span is out of range", 'write one from "1m" to "30d", or "off"')
+    return seconds
+
+
+def count_or_off(least: int, most: int) -> Callable[[Any], int]:
+    """Return a reader of whole numbers, zero for off."""
+
+    def read(value: Any) -> int:
+        if value == "off":
+            return 0
+        if type(value) is not int or not least <= value <= most:
+            raise Wrong("this must be a whole number", f'write one from {least} to {most}, or "off"')
+        return value
+
+    return read
+
+
+def number(key: str) -> Callable[[Any], Any]:
+    """Return a reader of what :mod:`jobs.ranges` allows under ``key``."""
+    rule = RANGES[key]
+
+    def read(value: Any) -> Any:
+        if rule.whole and type(value) is not int:
+            raise Wrong("this must be a whole number", f"write one from {rule}")
+        if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # noqa: PLR0124 - NaN
+            raise Wrong("this must be a number", "write it without quotation marks")
+        if not rule.holds(value):
+            raise Wrong("this number is out of range", f"write one from {rule}")
+        return value if rule.whole else float(value)
+
+    return read
+
+
+def duration(key: str) -> Callable[[Any], int]:
+    """Return a reader of times, in seconds, that :mod:`jobs.ranges` allows under ``key``."""
+    rule = RANGES[key]
+
+    def read(value: Any) -> int:
+        seconds = parse_duration(value)
+        if not rule.holds(seconds):
+            raise Wrong("this time is out of range", f"write one from {rule}")
+        return seconds
+
+    return read

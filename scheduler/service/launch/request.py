@@ -1,0 +1,75 @@
+"""The request: what a launch tells its platform and its session, from the jobs as they stood when it was submitted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from jobs.payload.store.code import code_prefix
+from platforms.base import LaunchRequest
+from scheduler.service.launch.grant import grant
+from scheduler.service.launch.launch_document import launch_document
+from scheduler.service.launch.patience import patience
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from jobs.payload.store.manifest import Manifest
+    from scheduler.core.run import Run
+    from scheduler.service.facts.overheads import Overheads
+    from scheduler.service.outside.ports import Ports
+    from scheduler.store.jobs import JobRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """What a launch is told of its jobs, by name, as it stood when it was submitted."""
+
+    records: Mapping[str, JobRecord]
+    overheads: Overheads
+    quiet: Mapping[str, float]
+    restore: Mapping[str, Sequence[Manifest]]
+
+
+def launch_request(ports: Ports, run: Run, order: Order) -> LaunchRequest:
+    """Describe the session to its platform. Raises StoreError."""
+    pool, restore = ports.pools[run.pool], order.restore
+    specs = {name: record.spec for name, record in order.records.items()}
+    lost = {name: order.overheads.of(spec, pool) for name, spec in specs.items()}
+    clock = ports.clock.payload_clock()
+    data = {name: ports.data_prefix(name) for name in specs}
+    folders = [*data.values(), *(code_prefix(lane.code) for lane in run.lanes if lane.code)]
+    manifests = [manifest for found in restore.values() for manifest in found]
+    wall_seconds = ports.clock.wall_seconds(run.held_until - ports.clock.now())
+    document = launch_document(
+        run=run,
+        pool=pool,
+        specs=specs,
+        overheads=lost,
+        stalls={
+            name: patience(
+                record.spec,
+                pool,
+                lost[name],
+                order.overheads.measured,
+                done_step=record.done_step,
+                quiet_seconds=order.quiet[name],
+                scale=clock["scale"],
+            )
+            for name, record in order.records.items()
+        },
+        restore={name: [manifest.key for manifest in found] for name, found in restore.items()},
+        data=data,
+        store=ports.artifacts.payload_address(grant(run, manifests, folders, wall_seconds)),
+        clock=clock,
+        policy=ports.policy,
+    )
+    return LaunchRequest(
+        key=run.key,
+        pool=run.pool,
+        devices=pool.devices_per_session,
+        deadline=run.deadline,
+        launch=document,
+        bundle=ports.bundle,
+        options=pool.options,
+    )
