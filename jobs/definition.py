@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jobs import readers
 from jobs.instant import parse_instant
 from jobs.problem import Problem, did_you_mean, shown
-from jobs.spec import Code, Gate, JobSpec, Mixture, Needs, Stall
+from jobs.spec import Code, Gate, JobSpec, Mixture, Needs, Stall, StartFrom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -31,6 +31,7 @@ _KEYS = (
     "seed",
     "setup",
     "stall",
+    "start_from",
     "steps_per_hour",
     "target_step",
     "weight",
@@ -61,6 +62,7 @@ class Definition:
             "needs": self._needs(table),
             "mixture": self._mixture(table),
             "gate": self._gate(table),
+            "start_from": self._start_from(table),
             "pools": self._read(table, "pools", readers.strings, ()),
             "seed": self._read(table, "seed", readers.number("seed"), 0),
             "setup_seconds": self._read(table, "setup", readers.duration("setup"), _DEFAULTS["setup_seconds"]),
@@ -75,6 +77,8 @@ class Definition:
             "code": self._code(table),
         }
         self._check_together(values, table)
+        if values["start_from"] is not None:
+            values["gate"] = values["start_from"].gate
         return JobSpec(**values) if len(self.problems) == before else None
 
     def _check_together(self, values: Mapping[str, Any], table: Mapping[str, Any]) -> None:
@@ -83,6 +87,12 @@ class Definition:
             self._note("deadline", table["deadline"], readers.Wrong("is not after not_before", "correct one of them"))
         if gate is not None and gate.parent == values["name"]:
             self._note("gate.parent", gate.parent, readers.Wrong("a job cannot wait for itself", "name another job"))
+        start = values["start_from"]
+        if start is not None and gate is not None:
+            self._note("gate", table["gate"], readers.Wrong("start_from waits for its job by itself", "remove gate"))
+        if start is not None and start.parent == values["name"]:
+            told = readers.Wrong("a job cannot start from itself", "name another; schedctl queue restart begins anew")
+            self._note("start_from.job", start.parent, told)
 
     def _needs(self, table: Mapping[str, Any]) -> Needs:
         inner = self._table(table, "needs", ("devices", "vram_gib", "dtype"))
@@ -111,6 +121,14 @@ class Definition:
             parent=self._read(inner, "parent", readers.text, prefix="gate."),
             fraction=self._read(inner, "fraction", readers.number("gate.fraction"), prefix="gate."),
         )
+
+    def _start_from(self, table: Mapping[str, Any]) -> StartFrom | None:
+        inner = self._table(table, "start_from", ("job", "at"))
+        if not inner:
+            return None
+        parent = self._read(inner, "job", readers.text, prefix="start_from.")
+        at = self._read(inner, "at", readers.start_point, "newest", "start_from.")
+        return None if parent is None or at is None else StartFrom(parent, at)
 
     def _code(self, table: Mapping[str, Any]) -> Code | None:
         """A path is relative to the file that names it; on the command line, to the current folder."""

@@ -38,7 +38,9 @@ def table_of(spec: JobSpec) -> dict[str, Any]:
     }
     if spec.mixture.domain is not None:
         table["mixture"] = {"domain": spec.mixture.domain, "extra_share": spec.mixture.extra_share}
-    if spec.gate is not None:
+    if spec.start_from is not None:
+        table["start_from"] = {"job": spec.start_from.parent, "at": spec.start_from.at}
+    elif spec.gate is not None:
         table["gate"] = {"parent": spec.gate.parent, "fraction": spec.gate.fraction}
     if spec.pools:
         table["pools"] = list(spec.pools)

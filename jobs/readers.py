@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jobs.duration import parse_duration
 from jobs.ranges import RANGES
+from jobs.spec import START_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -130,6 +131,18 @@ def device_range(value: Any) -> tuple[int, int]:
     if not RANGES["needs.devices"].holds(most):
         raise Wrong("this number is out of range", f"write one from {RANGES['needs.devices']}")
     return least, most
+
+
+def start_point(value: Any) -> float | str:
+    """Read how far a parent must be before a job starts from it."""
+    if value in START_WORDS:
+        return str(value)
+    if isinstance(value, str):
+        raise Wrong("there is no such start", f"use {', '.join(START_WORDS)}, or a fraction of the parent's target")
+    fraction: float = number("gate.fraction")(value)
+    if not fraction:
+        raise Wrong("at 0 % there is nothing to start from", 'write "newest" for its first checkpoint')
+    return fraction
 
 
 def speedup(value: Any) -> tuple[float, ...]:

@@ -9,6 +9,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 Role = Literal["main", "manager"]
+START_WORDS = ("newest", "done", "accepted")
+_ANY_CHECKPOINT = 1e-6  # of the parent's target: its first checkpoint, whose step is at least 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +19,24 @@ class Gate:
 
     parent: str
     fraction: float
+
+
+@dataclass(frozen=True, slots=True)
+class StartFrom:
+    """The job begins with the weights of the job ``parent``, whose newest checkpoint counts when it is first launched.
+
+    ``at`` says how far the parent must be by then: a fraction of its target above 0, ``newest`` (any checkpoint),
+    ``done``, or ``accepted`` (what judges accept; until there are judges, any checkpoint).
+    """
+
+    parent: str
+    at: float | str
+
+    @property
+    def gate(self) -> Gate:
+        """What the job waits for."""
+        fractions = {"newest": _ANY_CHECKPOINT, "accepted": _ANY_CHECKPOINT, "done": 1.0}
+        return Gate(self.parent, fractions[self.at] if isinstance(self.at, str) else self.at)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +109,7 @@ class JobSpec:
     needs: Needs = Needs()
     mixture: Mixture = Mixture()
     gate: Gate | None = None
+    start_from: StartFrom | None = None  # then the gate is its gate
     pools: tuple[str, ...] = ()  # empty: any pool
     seed: int = 0
     setup_seconds: int = 600

@@ -13,7 +13,7 @@ import tarfile
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from jobs.payload.store.manifest import BadManifest, blob_key, parse_manifest, sha256_file, split_key
 from platforms.artifacts.base import StoreError, StoreUnreachable
@@ -92,12 +92,14 @@ def has_components(key: str, file: Path, store: BlobStore) -> bool:
     return all(store.size(blob_key(manifest.job, part.sha256)) is not None for part in manifest.components)
 
 
-def checkpoint_keys(store: BlobStore, candidates: Sequence[str]) -> list[str]:
-    """Return the objects of the newest candidate that can be read whole: its manifest and its components.
+def checkpoint_keys(store: BlobStore, lane: Mapping[str, Any]) -> list[str]:
+    """Return the objects of the checkpoint that a lane starts from: its manifest and its components.
+
+    That is the newest that can be read whole of those it may resume from; without any, that of its parent.
 
     Raises StoreUnreachable when the store gives no answer.
     """
-    for key in candidates:
+    for key in [str(key) for key in lane.get("restore") or [lane.get("parent") or ""] if key]:
         try:
             manifest = parse_manifest(key, store.read(key, _DOCUMENT_BYTES_MAX))
         except StoreUnreachable:

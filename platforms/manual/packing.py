@@ -71,7 +71,7 @@ def _wanted(store: DirectoryStore, launch: dict[str, Any]) -> tuple[set[str], se
     keys = {key for found in folder_keys(store, launch.get("lanes", ())).values() for key in found}
     attached: set[str] = set()
     for lane in launch.get("lanes", ()):
-        found = checkpoint_keys(store, [str(key) for key in lane.get("restore", ())])
+        found = checkpoint_keys(store, lane)
         keys |= set(found)
         attached |= set(found[:1])
     return keys, attached

@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from scheduler.core.run import WRONG_DEVICE, Outcome
+from scheduler.core.run import PARENT, WRONG_DEVICE, Outcome
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,7 +27,7 @@ BURNT = {
 }
 """What ended a session that burnt hours for nothing, by error class, with the remedy."""
 
-_NOT_THE_JOBS = frozenset({"device", WRONG_DEVICE, "store", "network"})
+_NOT_THE_JOBS = frozenset({"device", WRONG_DEVICE, "store", "network", PARENT})
 _DIGITS = re.compile(r"0x[0-9a-f]+|\d+")
 
 

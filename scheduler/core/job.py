@@ -173,6 +173,13 @@ def retry(state: JobState, now: int) -> Queued:
             raise IllegalArrow("retry", state)
 
 
+def restart(state: JobState, now: int) -> Queued:
+    """Any state without a session -> Queued: the job begins anew, as its next generation."""
+    if isinstance(state, Active):
+        raise IllegalArrow("restart", state)
+    return Queued(now)
+
+
 def remove(state: JobState, by: str, now: int) -> Cancelled:
     """Any state without a session -> Cancelled; the store takes the job out of the queue, which frees its name."""
     if isinstance(state, Active):

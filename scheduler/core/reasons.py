@@ -11,6 +11,8 @@ from math import floor, log10
 from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
+_SHOWN_SHARE = 0.005  # a smaller one would read as 0 %
+
 
 @dataclass(frozen=True, slots=True)
 class Reason:
@@ -78,7 +80,8 @@ class GateClosed(Reason):
 
     def sentence(self, zone: str = "UTC") -> str:
         expected = f", expected {show(self.passes_at, zone)}" if self.passes_at is not None else ""
-        return f"waits for {self.parent} at {self.needed:.0%} (now {self.reached:.1%}{expected})"
+        point = f"at {self.needed:.0%}" if self.needed >= _SHOWN_SHARE else "to have its first checkpoint"
+        return f"waits for {self.parent} {point} (now {self.reached:.1%}{expected})"
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Mapping, Sequence
 
 DAY = 86_400
 
@@ -43,7 +43,7 @@ class SavedState:
     seen_at: int
     run: str
     why: str = ""
-    fenced: bool = False  # of a removed job of the same name: nothing goes on from it
+    fenced: bool = False  # of a removed job of the same name or an earlier generation: nothing goes on from it
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,14 +57,15 @@ class Verdict:
 def verdicts(
     saved: Sequence[SavedState],
     resumes_from: str | None,
-    in_use: Collection[str],
+    needed: Mapping[str, str],
     target_step: int,
     rule: Retention,
     now: int,
 ) -> dict[str, Verdict]:
     """Judge all unexpired checkpoints of one job; returns a verdict for each key.
 
-    ``resumes_from`` is the checkpoint that the job goes on from, ``in_use`` are those that a live session may read.
+    ``resumes_from`` is the checkpoint that the job goes on from, ``needed`` says of others why they
+    must stay: a live session may read them, a job starts from them.
     """
     good = sorted(
         (state for state in saved if state.good and not state.fenced),
@@ -79,10 +80,10 @@ def verdicts(
             found[state.key] = Verdict(stays=True, why="pinned")
         elif state.key == resumes_from:
             found[state.key] = Verdict(stays=True, why="the job goes on from it")
-        elif state.key in in_use:
-            found[state.key] = Verdict(stays=True, why="a live session may read it")
+        elif state.key in needed:
+            found[state.key] = Verdict(stays=True, why=needed[state.key])
         elif state.fenced:
-            found[state.key] = Verdict(stays=False, why="of a removed job of this name")
+            found[state.key] = Verdict(stays=False, why="from before the job began anew")
         elif not state.good and now < state.seen_at + rule.damaged_seconds:
             found[state.key] = Verdict(stays=True, why=f"damaged, kept for a look: {state.why}")
         elif not state.good:

@@ -30,6 +30,7 @@ class Outcome(StrEnum):
 
 # The class of a failure that is the place's: it gave another accelerator than it promises.
 WRONG_DEVICE = "wrong_device"
+PARENT = "parent"  # the error class of a session that could not start from another job's checkpoint
 CLOCKS_SECONDS = 3_600  # how far another machine's clock may be from ours
 
 NextJob = Literal["requeue", "retry", "finish"]

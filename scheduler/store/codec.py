@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jobs.ranges import bounded
-from jobs.spec import Code, Gate, JobSpec, Mixture, Needs, Stall
+from jobs.spec import Code, Gate, JobSpec, Mixture, Needs, Stall, StartFrom
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
 from scheduler.core.run import Ended, Outcome, Reserved, Running, Stopping, Submitting
 
@@ -100,6 +100,7 @@ _FITS: dict[str, Callable[[object], bool]] = {
     "float | None": _or_none(_number),
     "str": _text,
     "str | None": _or_none(_text),
+    "float | str": lambda value: _number(value) or _text(value),
     "bool": lambda value: isinstance(value, bool),
     "Wish | None": lambda value: value in {None, "hold", "cancel"},
     "tuple[str, ...]": _all(_text),
@@ -180,6 +181,7 @@ def _spec(
     other["mixture"] = built(Mixture, other["mixture"])
     other["stall"] = built(Stall, other.get("stall", {}))  # rows of older versions have none
     other["gate"] = built(Gate, other["gate"]) if other["gate"] else None
+    other["start_from"] = built(StartFrom, other["start_from"]) if other.get("start_from") else None
     other["code"] = built(Code, other["code"]) if other.get("code") else None  # likewise
     own = {
         "name": name,

@@ -10,7 +10,8 @@ from sqlalchemy import bindparam, delete, func, insert, select, update
 
 from scheduler.core.job import Queued, add_again
 from scheduler.core.job import remove as gone
-from scheduler.store import codec, events
+from scheduler.core.job import restart as again
+from scheduler.store import codec, events, generations
 from scheduler.store.errors import Stale, StoreFailure
 from scheduler.store.schema import jobs, rates
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from jobs.spec import JobSpec
     from scheduler.core.job import JobState
+    from scheduler.store.generations import Generation
 
 
 class DuplicateJob(StoreFailure):
@@ -152,6 +154,7 @@ def add(tx: Connection, spec: JobSpec, now: int, by: str = "cli", *, go_on: bool
         tx.execute(_TAKE_OVER.values(**values), {"b_name": spec.name})
         if not go_on:
             tx.execute(_FORGET_RATES, {"b_name": spec.name})
+            generations.forget(tx, spec.name)
     data = {**before, "to": codec.state_json(state), "spec": spec}
     events.write(tx, "job.added", spec.name, now, by, data)
     return get(tx, spec.name)
@@ -160,6 +163,19 @@ def add(tx: Connection, spec: JobSpec, now: int, by: str = "cli", *, go_on: bool
 def _columns(spec: JobSpec, state: JobState) -> dict[str, Any]:
     definition = {name: value for name, value in codec.spec_columns(spec).items() if name != "name"}
     return {**definition, "state": codec.state_name(state), "state_detail": codec.state_detail(state)}
+
+
+def restart(tx: Connection, name: str, now: int, by: str) -> Generation:
+    """Let a job without a session begin anew as its next generation; event ``job.restart``.
+
+    What it saved so far is fenced off, and its attempts count on. Raises UnknownJob, IllegalArrow.
+    """
+    record = get(tx, name)
+    fresh = again(record.state, now)
+    change_state(tx, name, record.state, fresh, "restart", now, by, step=record.done_step, checkpoint=record.checkpoint)
+    anew = {"done_step": 0, "checkpoint": None, "failures": 0, "fenced_attempt": record.attempts}
+    tx.execute(_TAKE_OVER.values(**anew), {"b_name": name})
+    return generations.begin(tx, name, record.attempts + 1, now)
 
 
 def remove(tx: Connection, name: str, now: int, by: str) -> None:

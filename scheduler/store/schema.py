@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Dialect
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
 """Every schema revision this version knows, oldest first; here, so that opening a database needs no alembic."""
 
 
@@ -240,6 +240,19 @@ checkpoints = Table(
     _one_of("state", "good", "quarantined", "expired"),
     CheckConstraint("NOT pinned OR state <> 'expired'", name="pinned"),
     Index("ix_checkpoints_job_step", "job", "step"),
+)
+
+generations = Table(
+    "generations",
+    metadata,
+    Column("job", Words, ForeignKey("jobs.name"), primary_key=True),
+    Column("number", Whole, primary_key=True, autoincrement=False),
+    _required("first_attempt", Whole),
+    _required("began_at", Whole),
+    Column("parent", Words),
+    Column("parent_step", Whole),
+    Column("parent_key", Words),
+    _required("refused", Words),
 )
 
 codes = Table(

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from scheduler.store import checkpoints, counts, jobs, rates, runs
+from scheduler.store import checkpoints, counts, generations, jobs, rates, runs
 from scheduler.views.documents import checkpoint_json, job_json, listed_job_json, run_json
 from scheduler.web.shapes import JobDetail, JobRow, Queue
 
@@ -51,7 +52,8 @@ def job(source: Source, name: str) -> JobDetail:
         found = {
             **_shown(source, tx, document, record),
             "speeds": rates.of_job(tx, name),
-            "losses": losses(saved),
+            "losses": losses([one for one in saved if one.manifest.attempt > record.fenced_attempt]),
+            "generations": [asdict(one) for one in generations.of_job(tx, name)],
             "checkpoints": [checkpoint_json(found) for found in saved[:_CHECKPOINTS_SHOWN]],
             "runs": [run_json(run) for run in sessions],
         }

@@ -176,13 +176,26 @@ class CheckpointRow(Shape):
     seen_at: int
 
 
+class GenerationRow(Shape):
+    """One beginning of a job with ``first_attempt``, from the checkpoint ``parent_key`` if that is known."""
+
+    job: str
+    number: int
+    first_attempt: int
+    began_at: int
+    parent: str | None
+    parent_step: int | None
+    parent_key: str | None
+
+
 class JobDetail(JobRow):
-    """All there is to know about one job. ``losses`` are (step, held-out loss) of its checkpoints."""
+    """All there is to know about one job. ``losses`` are (step, held-out loss) of its generation's checkpoints."""
 
     checkpoint: str | None
     spec: Data
     speeds: list[Speed]
     losses: list[tuple[int, float]]
+    generations: list[GenerationRow]
     checkpoints: list[CheckpointRow]
     runs: list[RunRow]
 

@@ -271,6 +271,7 @@ def session_of(kept: Code, key: str, attempt: int, clock: Any, store: DirectoryS
         overheads={"ufm": Overhead(60, 0.3, 10, 0.3)},
         stalls={"ufm": {}},
         restore={"ufm": ()},
+        parents={},
         data={"ufm": ""},
         store=store.payload_address(Grant(key, ("ufm",), (), (code_prefix(kept.digest),), 60)),
         clock=clock.payload_clock(),

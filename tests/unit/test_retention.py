@@ -13,7 +13,7 @@ def saved(step: int, *, attempt: int = 1, good: bool = True, pinned: bool = Fals
 
 
 def kept(states: list[SavedState], **words: object) -> dict[str, str]:
-    said = verdicts(states, words.get("resumes_from"), words.get("in_use", ()), 400, RULE, NOW)  # type: ignore[arg-type]
+    said = verdicts(states, words.get("resumes_from"), words.get("needed", {}), 400, RULE, NOW)  # type: ignore[arg-type]
     assert said.keys() == {state.key for state in states}
     return {key: verdict.why for key, verdict in said.items() if verdict.stays}
 
@@ -46,7 +46,7 @@ def test_of_two_attempts_at_one_step_the_later_is_newer() -> None:
     ("words", "why"),
     [
         ({"resumes_from": "k10-1"}, "the job goes on from it"),
-        ({"in_use": {"k10-1"}}, "a live session may read it"),
+        ({"needed": {"k10-1": "a live session may read it"}}, "a live session may read it"),
     ],
 )
 def test_what_is_in_use_stays(words: dict[str, object], why: str) -> None:
@@ -61,7 +61,7 @@ def test_what_a_person_pinned_stays_even_if_it_is_damaged() -> None:
 def test_a_damaged_one_stays_for_a_look_and_counts_for_nothing() -> None:
     states = [saved(99, good=False), saved(98, good=False, age=DAY), saved(20), saved(30)]
     assert kept(states).keys() == {"k98-1", "k20-1", "k30-1"}
-    assert verdicts(states, None, (), 400, RULE, NOW)["k99-1"].why == "damaged: torn"
+    assert verdicts(states, None, {}, 400, RULE, NOW)["k99-1"].why == "damaged: torn"
 
 
 def test_a_session_may_read_what_was_newest_at_its_launch_and_what_became_known_later() -> None:
@@ -72,13 +72,13 @@ def test_a_session_may_read_what_was_newest_at_its_launch_and_what_became_known_
 
 def test_without_milestones_only_the_newest_stay() -> None:
     states = [saved(step) for step in (100, 200, 300, 400)]
-    said = verdicts(states, None, (), 400, Retention(newest=2, milestones=0), NOW)
+    said = verdicts(states, None, {}, 400, Retention(newest=2, milestones=0), NOW)
     assert [key for key, verdict in said.items() if verdict.stays] == ["k300-1", "k400-1"]
 
 
 def test_each_verdict_says_why() -> None:
     states = [saved(10, pinned=True), saved(20), saved(21, good=False), saved(110), saved(120), saved(395), saved(399)]
-    said = verdicts(states, None, (), 400, RULE, NOW)
+    said = verdicts(states, None, {}, 400, RULE, NOW)
     assert {key: (verdict.stays, verdict.why) for key, verdict in said.items()} == {
         "k10-1": (True, "pinned"),
         "k20-1": (False, "2 newer ones are good, and it is no milestone"),
@@ -93,7 +93,7 @@ def test_each_verdict_says_why() -> None:
 def test_a_damaged_one_is_kept_for_a_look_until_the_second_its_time_is_over() -> None:
     young = saved(10, good=False, age=RULE.damaged_seconds - 1)
     over = saved(11, good=False, age=RULE.damaged_seconds)
-    said = verdicts([young, over, saved(20)], None, (), 400, RULE, NOW)
+    said = verdicts([young, over, saved(20)], None, {}, 400, RULE, NOW)
     assert said["k10-1"].stays is True
     assert said["k10-1"].why == "damaged, kept for a look: torn"
     assert said["k11-1"].stays is False

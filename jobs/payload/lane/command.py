@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from .launch import LaneOrder, Launch
+    from .prepare import Prepared
 
 _PAYLOAD = Path(__file__).resolve().parents[1]
 LOG_BYTES_MAX = 16 << 20
@@ -171,7 +172,7 @@ class Command:
             os.close(self._leash)
 
 
-def training_command(launch: Launch, order: LaneOrder, data: str, *, resume: bool) -> Spec:
+def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, resume: bool) -> Spec:
     """Return how to start a lane's command: its words with {python} and {payload} filled in, its environment."""
     folder = launch.lane_dir(order)
     seconds_left = launch.clock.wall_seconds_until(launch.closing_at)
@@ -184,7 +185,8 @@ def training_command(launch: Launch, order: LaneOrder, data: str, *, resume: boo
         "SCHED_SEED": str(order.seed),
         "SCHED_RESUME_DIR": str(folder / "resume") if resume else "",
         "SCHED_CHECKPOINT_DIR": str(folder / "checkpoints"),
-        "SCHED_DATA_DIR": data,
+        "SCHED_DATA_DIR": prepared.data,
+        "SCHED_INPUT_PARENT": prepared.parent,
         "SCHED_TARGET_STEP": str(order.target_step),
         "SCHED_SECONDS_LEFT": str(max(0, int(seconds_left))),
         "SCHED_PROGRESS": str(folder / "progress"),

@@ -17,6 +17,7 @@ ErrorClass = Literal[
     "stalled",
     "no_checkpoint",
     "diverged",
+    "parent",
 ]
 
 # A command says "my data is unreadable" by this exit status (EX_DATAERR of sysexits.h).

@@ -130,7 +130,7 @@ class Lane:
         status.phase = "starting"
         try:
             self._command = Command(
-                training_command(self._launch, self._order, prepared.data, resume=bool(self._uploads.restored))
+                training_command(self._launch, self._order, prepared, resume=bool(self._uploads.restored))
             )
         except OSError as error:
             self._failure = Failure("code", f"the command cannot be started: {error}")

@@ -48,6 +48,7 @@ class LaneOrder(NamedTuple):
     checkpoint_seconds: float
     closing_seconds: float
     restore: tuple[str, ...]
+    parent: str  # the manifest of another job that it begins with, when there is nothing to restore; empty: none
     limits: Limits
 
 
@@ -162,6 +163,7 @@ def _lane(entry: dict[str, Any]) -> LaneOrder:
         checkpoint_seconds=checkpoint_seconds,
         closing_seconds=float(entry.get("closing_seconds", CLOSING * checkpoint_seconds)),
         restore=tuple(str(key) for key in entry["restore"]),
+        parent=str(entry.get("parent") or ""),
         limits=_limits(entry.get("stall") or {}),
     )
 

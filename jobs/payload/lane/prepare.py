@@ -1,10 +1,11 @@
-"""Put in place what a lane's command starts from: devices, data, its own code, its checkpoint."""
+"""Put in place what a lane's command starts from: devices, data, its own code, its checkpoint or another's."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..store.code import unpack
+from ..store.manifest import split_key
 from ..store.restore import Restored, restore
 from .devices import check_devices
 from .failure import Failure
@@ -23,15 +24,17 @@ class Prepared(NamedTuple):
     devices: tuple[str, ...]
     data: str  # the folder of its data; empty: it has none
     restored: Restored
+    parent: str  # the folder of the weights it begins with; empty: it has none, or goes on from its own
 
 
 def prepare(launch: Launch, order: LaneOrder, transport: Transport, folder: Path, status: Status) -> Prepared:
-    """Check the devices, find the data, unpack the code, restore the checkpoint. Raises Failure."""
+    """Check the devices, find the data, unpack the code, restore its checkpoint or its parent's. Raises Failure."""
     devices = check_devices(launch.expected_devices)
     data = _find_data(transport, order)
     _unpack_code(transport, order, folder / "command")
-    status.phase = "restoring" if order.restore else "starting"
-    return Prepared(devices, data, _restore(transport, order, folder / "resume"))
+    status.phase = "restoring" if order.restore or order.parent else "starting"
+    parent = "" if order.restore else _restore_parent(transport, order, folder / "parent")
+    return Prepared(devices, data, _restore(transport, order, folder / "resume"), parent)
 
 
 def _find_data(transport: Transport, order: LaneOrder) -> str:
@@ -48,6 +51,22 @@ def _unpack_code(transport: Transport, order: LaneOrder, target: Path) -> None:
             unpack(transport.folder(order.code), order.code.rpartition("/")[2], target)
         except (OSError, ValueError) as error:
             raise Failure("store", f"the code {order.code!r} cannot be unpacked: {error}") from None
+
+
+def _restore_parent(transport: Transport, order: LaneOrder, target: Path) -> str:
+    if not order.parent:
+        return ""
+    named = split_key(order.parent)
+    if named is None:
+        raise Failure("parent", f"{order.parent!r} is no manifest, so there is nothing to begin with")
+    try:
+        found = restore(transport, named[0], (order.parent,), target)
+    except OSError as error:
+        raise Failure("store", f"the parent's checkpoint cannot be put into {target}: {error}") from None
+    if found.manifest is None:
+        why = "; ".join(why for _, why in found.bad)
+        raise Failure("parent", f"the parent's checkpoint {order.parent} cannot be used: {why}")
+    return str(target)
 
 
 def _restore(transport: Transport, order: LaneOrder, target: Path) -> Restored:

@@ -217,7 +217,10 @@ class Run:
         self._training = training
         self.step = 0
         self.loss = float("nan")  # exponential mean over steps
+        self._start_loss: float | None = None  # held out, before the first step, of another job's weights
         position = self._restore(training.resume_dir) if training.resume_dir else 0
+        if training.parent_dir:
+            self._begin_with(training.parent_dir)
         self._stream.seek(position)
 
     def advance(self) -> None:
@@ -232,6 +235,8 @@ class Run:
     def save(self) -> bool:
         """Write a checkpoint with its held-out loss; False when the disk is full."""
         metrics = {"loss": self.loss} if self.step else {}
+        if self._start_loss is not None:
+            metrics["start_held_out_loss"] = self._start_loss
         if self._held_out is not None:
             metrics["held_out_loss"] = self._model.loss(self._held_out)
         return self._training.checkpoint(self.step, self._write, metrics)
@@ -248,6 +253,15 @@ class Run:
             "generator": self._generator.bit_generator.state,
         }
         (folder / "state.json").write_text(json.dumps(state))
+
+    def _begin_with(self, folder: Path) -> None:
+        """Take over the weights of another job's checkpoint, and nothing else of it."""
+        shape = json.loads((folder / "state.json").read_bytes())["shape"]
+        if shape != list(self._model.shape):
+            raise SystemExit(f"the parent has shape {shape}, not {list(self._model.shape)}: other options")
+        self._model.weights[:] = np.load(folder / "weights.npy")
+        if self._held_out is not None:
+            self._start_loss = self._model.loss(self._held_out)
 
     def _restore(self, folder: Path) -> int:
         """Take over a checkpoint; return its data position."""

@@ -22,7 +22,8 @@ EXIT_DATA = 65  # exit with this status when the data cannot be read
 class Training:
     """What a training loop needs to know and to say. Create it before the loop; use it between steps.
 
-    ``resume_dir`` is a folder with the files of the checkpoint to go on from, or None on a first run.
+    ``resume_dir`` is a folder with the files of the checkpoint to go on from, or None on a first run. Then
+    ``parent_dir`` has those of another job's checkpoint, whose weights to begin with, or is None too.
     """
 
     def __init__(self) -> None:
@@ -33,6 +34,8 @@ class Training:
         self.data_dir = Path(environment.get("SCHED_DATA_DIR") or ".")
         resume, progress = environment.get("SCHED_RESUME_DIR"), environment.get("SCHED_PROGRESS")
         self.resume_dir = Path(resume) if resume else None
+        parent = environment.get("SCHED_INPUT_PARENT")
+        self.parent_dir = Path(parent) if parent and not resume else None
         self._checkpoint_dir = Path(environment.get("SCHED_CHECKPOINT_DIR") or "checkpoints")
         self._checkpoint_dir.mkdir(parents=True, exist_ok=True)
         self._progress = os.open(progress, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644) if progress else None

@@ -73,7 +73,7 @@ def _give_store(
     attached: set[str] = set()
     given = [inputs.give_objects(store, keys, "data", now, until) for keys in folder_keys(store, lanes).values()]
     for lane in lanes:
-        keys = checkpoint_keys(store, [str(key) for key in lane.get("restore", ())])
+        keys = checkpoint_keys(store, lane)
         if keys:
             given.append(inputs.give_objects(store, keys, "ckpt", now, until))
             attached.add(keys[0])

@@ -189,6 +189,20 @@ def retry(ctx: typer.Context, job: Job) -> None:
     _changed(cli, queue.retry(cli.app.database, job, cli.now, cli.who), "is tried again")
 
 
+@command(app, "schedctl queue restart ufm", "schedctl queue restart ufm --from 4000")
+def restart(
+    ctx: typer.Context,
+    job: Job,
+    start: Annotated[
+        str, typer.Option("--from", metavar="STEP", help="Which checkpoint of the job it starts from; or newest.")
+    ] = "newest",
+) -> None:
+    """Let a job begin anew as its next generation, counting from step 0. What it saved before stays."""
+    from scheduler.cli.commands.queue_restart import restart_job
+
+    restart_job(ctx.obj, job, start)
+
+
 @command(app, "schedctl queue cancel ufm")
 def cancel(ctx: typer.Context, job: Job) -> None:
     """Cancel a job; a running session saves and ends first. Its checkpoints stay: queue release undoes it."""

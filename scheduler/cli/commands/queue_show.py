@@ -8,13 +8,16 @@ from typing import TYPE_CHECKING
 from jobs.plural import counted
 from scheduler.cli.shell.output import hours, share, size
 from scheduler.core.why import why
-from scheduler.store import jobs, plans, rates, runs
+from scheduler.store import generations, jobs, plans, rates, runs
 from scheduler.views.documents import job_json, run_json
 
 if TYPE_CHECKING:
-    from jobs.spec import Code
+    from collections.abc import Sequence
+
+    from jobs.spec import Code, StartFrom
     from scheduler.cli.shell.context import Cli
     from scheduler.core.reasons import Reason
+    from scheduler.store.generations import Generation
     from scheduler.store.jobs import JobRecord
     from scheduler.store.rates import RateRecord
 
@@ -28,13 +31,15 @@ def show_job(cli: Cli, name: str) -> None:
         waits = plans.reason(tx, name)
         speeds = [rate for (job, _), rate in sorted(rates.everything(tx).items()) if job == name]
         sessions = runs.recent(tx, _RUNS_SHOWN, job=name)
+        lineage = generations.of_job(tx, name)
     if cli.options.json:
         document = job_json(record, waits)
+        document["generations"] = [asdict(generation) for generation in lineage]
         document["rates"] = [asdict(rate) for rate in speeds]
         document["runs"] = [run_json(run) for run in sessions]
         cli.out.data({"job": document})
         return
-    cli.out.facts(_facts(cli, record, waits))
+    cli.out.facts(_facts(cli, record, waits, lineage))
     if speeds:
         cli.out.line()
         cli.out.table((">steps/h", "pool", ">measured", ">set-up", ">save"), [_speed(rate) for rate in speeds])
@@ -51,7 +56,18 @@ def code_line(code: Code) -> str:
     return f"{code.digest[:12]}{git}, {counted(code.files, 'file')}, {size(code.bytes)}, of {code.source}"
 
 
-def _facts(cli: Cli, record: JobRecord, waits: Reason | None) -> list[tuple[str, str]]:
+def start_line(start: StartFrom | None, lineage: Sequence[Generation]) -> str:
+    """Return whose weights a job begins with: those that were chosen, or those that will be."""
+    chosen = lineage[-1] if lineage and lineage[-1].parent_key is not None else None
+    if chosen is not None:
+        return f"{chosen.parent} at step {chosen.parent_step}, {chosen.parent_key}"
+    if start is None:
+        return ""
+    points = {"newest": "its newest checkpoint", "done": "its last checkpoint", "accepted": "its newest accepted one"}
+    return f"{start.parent}, {points[start.at] if isinstance(start.at, str) else f'once it is at {start.at:.0%}'}"
+
+
+def _facts(cli: Cli, record: JobRecord, waits: Reason | None, lineage: Sequence[Generation]) -> list[tuple[str, str]]:
     spec, needs, out = record.spec, record.spec.needs, cli.out
     devices = f"{needs.devices_min}-{needs.devices_max}" if needs.devices_max > needs.devices_min else needs.devices_min
     mixture = f"{spec.mixture.extra_share:.0%} more of {spec.mixture.domain}" if spec.mixture.domain else "full corpus"
@@ -67,7 +83,9 @@ def _facts(cli: Cli, record: JobRecord, waits: Reason | None) -> list[tuple[str,
         ("pools", ", ".join(spec.pools) or "any"),
         ("needs", f"{devices} x {needs.vram_gib:g} GiB, {needs.dtype}"),
         ("data", mixture),
-        ("gate", f"{spec.gate.parent} at {spec.gate.fraction:.0%}" if spec.gate else ""),
+        ("starts from", start_line(spec.start_from, lineage)),
+        ("generation", f"{lineage[-1].number}, since {out.instant(lineage[-1].began_at)}" if lineage[1:] else ""),
+        ("gate", f"{spec.gate.parent} at {spec.gate.fraction:.0%}" if spec.gate and not spec.start_from else ""),
         ("not before", out.instant(spec.not_before)),
         ("deadline", out.instant(spec.deadline)),
         ("command", " ".join(spec.command)),

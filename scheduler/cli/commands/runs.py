@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from jobs.lane_report import LaneReport
     from platforms.base import Platform
     from scheduler.core.run import Lane, Run
+    from scheduler.store.generations import Generation
 
 app = group("Sessions: list, logs, stop.")
 
@@ -63,15 +64,23 @@ def list_(
 def show(ctx: typer.Context, key: Key) -> None:
     """Show one run: its lanes, their last words, and what happened to it."""
     from jobs.lane_report import LaneReport
-    from scheduler.store import events, runs
+    from scheduler.store import events, generations, runs
 
     cli: Cli = ctx.obj
     with cli.app.database.read() as tx:
         run = find_run(tx, key)
         heartbeats = runs.heartbeats(tx, [key])
         history = events.tail(tx, subject=key)
+        parents = {
+            lane.job: generation
+            for lane in run.lanes
+            if lane.restore_step is None and (generation := generations.of_attempt(tx, lane.job, lane.attempt))
+        }
     if cli.options.json:
         document = run_json(run, heartbeats)
+        for lane in document["lanes"]:
+            found = parents.get(lane["job"])
+            lane["parent"] = found.parent_key if found else None
         document["events"] = [
             {"id": event.id, "at": event.at, "kind": event.kind, "by": event.by, "data": event.data}
             for event in history
@@ -83,7 +92,9 @@ def show(ctx: typer.Context, key: Key) -> None:
     cli.out.table(
         (">lane", "job", "code", ">from step", ">step", ">loss", ">steps/h", "phase", "outcome", "~message"),
         [
-            _lane_row(lane, heartbeats.get((key, lane.index)) or LaneReport(key, lane.index, lane.job))
+            _lane_row(
+                lane, heartbeats.get((key, lane.index)) or LaneReport(key, lane.index, lane.job), parents.get(lane.job)
+            )
             for lane in run.lanes
         ],
     )
@@ -165,14 +176,14 @@ def _write_line(cli: Cli, line: bytes, *, raw: bool) -> None:
     sys.stdout.flush()
 
 
-def _lane_row(lane: Lane, said: LaneReport) -> tuple[str, ...]:
+def _lane_row(lane: Lane, said: LaneReport, start: Generation | None) -> tuple[str, ...]:
     speed, loss = said.steps_per_second, said.loss
     step = said.step if lane.end_step is None else lane.end_step
     return (
         str(lane.index),
         lane.job,
         (lane.code or "")[:12],
-        str(lane.restore_step or 0),
+        f"{start.parent}@{start.parent_step}" if start and start.parent else str(lane.restore_step or 0),
         "" if step is None else str(step),
         "" if loss is None else f"{loss:.4f}",
         "" if speed is None else f"{speed * 3_600:.0f}",

@@ -13,13 +13,13 @@ from scheduler.core.blame import BURNT, again
 from scheduler.core.job import Active, Queued
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.reconcile import Accept, AskStop, CloseLane, Finish, ForceStop, LaneEnd, Step
-from scheduler.core.run import CONSEQUENCES, WRONG_DEVICE, Outcome, Running, Stopping
+from scheduler.core.run import CONSEQUENCES, PARENT, WRONG_DEVICE, Outcome, Running, Stopping
 from scheduler.core.throughput import Sample, alone, learn
 from scheduler.core.window import DAY
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.faults.rests import WRONG_DEVICE as POOL_WRONG_DEVICE
 from scheduler.service.faults.rests import WRONG_DEVICE_WHY, rest
-from scheduler.store import checkpoints, events, jobs, ledger, rates, runs, watched
+from scheduler.store import checkpoints, events, generations, jobs, ledger, rates, runs, watched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -130,6 +130,9 @@ def _close_lane(ports: Ports, tx: Connection, run: Run, end: LaneEnd, now: int) 
     state = record.state
     if not isinstance(state, Active) or state.run != run.key:
         return
+    generation = generations.current(tx, end.job) if end.error_class == PARENT else None
+    if generation is not None and record.checkpoint is None:
+        generations.refuse(tx, generation, end.message, now)
     consequence = CONSEQUENCES[Outcome.REJECTED if blamed else end.outcome]
     progressed = record.done_step > (lane.restore_step or 0)
     failures = 0 if progressed or end.outcome is Outcome.FINISHED else record.failures

@@ -24,6 +24,7 @@ from scheduler.service.faults.rests import QUOTA_DENIED, rest
 from scheduler.service.launch.lanes import note_lanes
 from scheduler.service.launch.patience import quiet_seconds
 from scheduler.service.launch.request import Order, launch_request
+from scheduler.service.launch.start import parent_of, pinned
 from scheduler.service.launch.training_data import with_data
 from scheduler.service.outside import border
 from scheduler.service.quota.audit import launchable
@@ -111,6 +112,8 @@ def _reserve_one(
         return None  # what nobody needs is being deleted, and a new session might be about to name some of it
     records = [jobs.get(tx, planned_lane.job) for planned_lane in placement.lanes]
     if not all(isinstance(record.state, Queued) for record in records):
+        return None
+    if not pinned(ports, tx, records, now):
         return None
     spare = room(pool, (*charges, *planned), live_ends, now, observed).seconds - wanted
     deadline = placement.end + max(0, min(spare, _slack(tx, placement, records, now)))
@@ -205,11 +208,14 @@ def _submit(ports: Ports, reserved: Run) -> tuple[Run, Order]:
     submitting = run_arrows.submit(reserved.state, now)
     with ports.write() as tx:
         names = [lane.job for lane in reserved.lanes]
+        records = {name: jobs.get(tx, name) for name in names}
+        parents = {name: parent_of(tx, record) for name, record in records.items()}
         order = Order(
-            records={name: jobs.get(tx, name) for name in names},
+            records=records,
             overheads=Overheads(rates.everything(tx)),
             quiet={name: quiet_seconds(runs.reports_of_good_sessions(tx, name)) for name in names},
             restore={name: [record.manifest for record in checkpoints.newest(tx, name)] for name in names},
+            parents={name: manifest for name, manifest in parents.items() if manifest is not None},
         )
         given = {name: [manifest.key for manifest in found] for name, found in order.restore.items()}
         code = {lane.job: lane.code for lane in reserved.lanes if lane.code}

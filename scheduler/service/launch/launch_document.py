@@ -27,6 +27,7 @@ def launch_document(  # noqa: PLR0913 - one keyword per part of the document
     overheads: Mapping[str, Overhead],
     stalls: Mapping[str, Mapping[str, Any]],
     restore: Mapping[str, Sequence[str]],
+    parents: Mapping[str, str],
     data: Mapping[str, str],
     store: Mapping[str, str],
     clock: Mapping[str, float],
@@ -47,6 +48,7 @@ def launch_document(  # noqa: PLR0913 - one keyword per part of the document
         "lanes": [
             {
                 **_lane(lane, specs[lane.job], overheads[lane.job], restore[lane.job], data[lane.job]),
+                "parent": parents.get(lane.job, ""),
                 "stall": dict(stalls[lane.job]),
             }
             for lane in run.lanes

@@ -29,6 +29,7 @@ class Order:
     overheads: Overheads
     quiet: Mapping[str, float]
     restore: Mapping[str, Sequence[Manifest]]
+    parents: Mapping[str, Manifest]  # what a job without a checkpoint of its own starts from
 
 
 def launch_request(ports: Ports, run: Run, order: Order) -> LaunchRequest:
@@ -39,7 +40,7 @@ def launch_request(ports: Ports, run: Run, order: Order) -> LaunchRequest:
     clock = ports.clock.payload_clock()
     data = {name: ports.data_prefix(name) for name in specs}
     folders = [*data.values(), *(code_prefix(lane.code) for lane in run.lanes if lane.code)]
-    manifests = [manifest for found in restore.values() for manifest in found]
+    manifests = [*(manifest for found in restore.values() for manifest in found), *order.parents.values()]
     wall_seconds = ports.clock.wall_seconds(run.held_until - ports.clock.now())
     document = launch_document(
         run=run,
@@ -59,6 +60,7 @@ def launch_request(ports: Ports, run: Run, order: Order) -> LaunchRequest:
             for name, record in order.records.items()
         },
         restore={name: [manifest.key for manifest in found] for name, found in restore.items()},
+        parents={name: manifest.key for name, manifest in order.parents.items()},
         data=data,
         store=ports.artifacts.payload_address(grant(run, manifests, folders, wall_seconds)),
         clock=clock,

@@ -94,14 +94,15 @@ def remove(database: Database, name: str, now: int, by: str) -> JobRecord:
                 f"schedctl queue cancel {name}"
             )
         waiting = [
-            other.spec.name
+            other
             for other in jobs.everything(tx, {"queued", "active", "held", "failed"})
             if other.spec.gate is not None and other.spec.gate.parent == name
         ]
         if waiting:
+            key = "gate" if waiting[0].spec.start_from is None else "start_from"
             raise QueueError(
-                f"{', '.join(waiting)} would wait for it for ever. Remove those first, or free them: "
-                f"schedctl queue edit {waiting[0]} --set gate="
+                f"{', '.join(other.spec.name for other in waiting)} would wait for it for ever. Remove those first, or "
+                f"free them: schedctl queue edit {waiting[0].spec.name} --set {key}="
             )
         jobs.remove(tx, name, now, by)
     return record

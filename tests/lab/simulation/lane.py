@@ -12,7 +12,7 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from jobs.payload.store.manifest import blob_key, manifest_key
-from scheduler.core.run import WRONG_DEVICE
+from scheduler.core.run import PARENT, WRONG_DEVICE
 from tests.lab.simulation.faults import Violation
 
 if TYPE_CHECKING:
@@ -87,12 +87,24 @@ class Lane:
         elif self.fate.store_unreadable and self.order["restore"]:
             world.sometimes("checkpoint unreadable")
             self._leave("failed", "the checkpoint cannot be read", "store")
+        elif not self._parent_is_whole():
+            world.sometimes("damaged parent")
+            self._leave("failed", f"the parent's checkpoint {self.order['parent']} cannot be used", PARENT)
         elif self._restore():
             self._beat("starting")
             world.agenda.add(world.now + world.setup_seconds(self.job, self.session.place.name), self._train)
         else:
             world.sometimes("no candidate verifies")
             self._leave("failed", "none of the checkpoints to resume from verifies", "store")
+
+    def _parent_is_whole(self) -> bool:
+        """Whether what a job without a checkpoint of its own is told to start from can be, if it is told any."""
+        key = self.order["parent"]
+        if self.order["restore"] or not key:
+            return True
+        self.world.sometimes("started from another job")
+        self._check_kept(key)
+        return self.world.checkpoints.is_whole(key)
 
     def _restore(self) -> bool:
         """Take the newest candidate that is whole; false when there are candidates and none is."""
@@ -120,7 +132,8 @@ class Lane:
         """Raise Violation when something that a session was told to start from is no longer in the store."""
         objects = self.world.shelves.objects
         components = json.loads(objects[key])["components"] if key in objects else [{"sha256": "no manifest"}]
-        gone = [part["sha256"] for part in components if blob_key(self.job, part["sha256"]) not in objects]
+        job = key.split("/")[1]
+        gone = [part["sha256"] for part in components if blob_key(job, part["sha256"]) not in objects]
         if gone:
             raise Violation("what is needed is kept", f"{self.session.key} is told to start from {key}, without {gone}")
 

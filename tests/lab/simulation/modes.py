@@ -55,6 +55,7 @@ MUST_BE_MET = (
     "refused: quota surprise",
     "restart",
     "stale list",
+    "started from another job",
     "stop flag followed",
     "ten days down",
     "throttled",

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from random import Random
 from typing import TYPE_CHECKING, Any
 
-from jobs.spec import Gate, JobSpec, Needs
+from jobs.spec import JobSpec, Needs, StartFrom
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota
 from scheduler.core.window import DAY, HOUR, WEEK, Calendar, DailyHours
@@ -168,12 +168,20 @@ def _draw_jobs(rng: Random, pools: tuple[Pool, ...], weeks: float, count: int | 
                 steps_per_hour=steps_per_hour,
                 weight=rng.choice((1.0, 1.0, 4.0)),
                 needs=Needs(1, 2 if two else 1),
-                gate=Gate("main", 0.1) if number > 1 and rng.random() < 0.3 else None,
+                **_beginning(number, rng),
                 setup_seconds=rng.choice((60, 600)),
                 device_speedup=(1.0, 1.8),
             )
         )
     return tuple(jobs)
+
+
+def _beginning(number: int, rng: Random) -> dict[str, Any]:
+    """Of the managers some wait for main, and half of those start from its weights."""
+    if number < 2 or rng.random() >= 0.3:
+        return {}
+    start = StartFrom("main", 0.1)
+    return {"gate": start.gate, "start_from": start if number % 2 else None}
 
 
 def _weekly_hours(pool: Pool) -> float:

@@ -1,0 +1,31 @@
+"""`schedctl queue restart`: a job begins anew as its next generation."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+from scheduler.cli.commands.queue_show import start_line
+from scheduler.cli.shell.exits import UsageFault
+from scheduler.cli.shell.names import listed
+from scheduler.service.requests.restart import restart
+from scheduler.views.documents import job_json
+
+if TYPE_CHECKING:
+    from scheduler.cli.shell.context import Cli
+
+
+def restart_job(cli: Cli, name: str, start: str) -> None:
+    """Begin a job anew from ``start``: a step of its parent, or newest. Raises UnknownJob, QueueError, UsageFault."""
+    if start != "newest" and not (start.isascii() and start.isdigit()):
+        raise UsageFault(f"--from {start} cannot be read", "it is a step of the parent, or newest", "Write --from 4000")
+    step = None if start == "newest" else int(start)
+    record, generation, waiting = restart(cli.app.database, name, step, cli.now, cli.who)
+    if cli.options.json:
+        cli.out.data({"job": job_json(record), "generation": asdict(generation)})
+    else:
+        told = start_line(record.spec.start_from, [generation])
+        cli.out.line(f"{name} begins its generation {generation.number}{f', from {told}' if told else ''}.")
+    if waiting:
+        cli.out.say(f"Its steps count from 0 again, so {listed(waiting)} may wait for it again.")
+    cli.wake_daemon()

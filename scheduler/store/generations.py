@@ -1,0 +1,134 @@
+"""Generations: how often a job began anew, from whose weights, and which saved states that keeps in the store."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+from sqlalchemy import bindparam, delete, insert, select, update
+
+from scheduler.store import codec, events
+from scheduler.store.schema import checkpoints, generations, jobs
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """One beginning of a job, by number from 1; its first attempt is ``first_attempt``.
+
+    ``parent_key`` is the manifest of the job ``parent`` that it started from at ``parent_step``; None: from nothing, or
+    it is chosen at its first launch.
+    """
+
+    job: str
+    number: int
+    first_attempt: int
+    began_at: int
+    parent: str | None = None
+    parent_step: int | None = None
+    parent_key: str | None = None
+    refused: tuple[str, ...] = ()  # what sessions could not start from
+
+
+_OF_JOB = select(generations).where(generations.c.job == bindparam("job")).order_by(generations.c.number)
+_INSERT = insert(generations)
+_THIS = (generations.c.job == bindparam("b_job"), generations.c.number == bindparam("b_number"))
+_PIN = (
+    update(generations)
+    .where(*_THIS)
+    .values(parent=bindparam("new_parent"), parent_step=bindparam("new_step"), parent_key=bindparam("new_key"))
+)
+_REFUSE = _PIN.values(refused=bindparam("new_refused"))
+_FORGET = delete(generations).where(generations.c.job == bindparam("b_job"))
+_NEEDED = (
+    select(generations.c.parent_key, generations.c.job)
+    .join(jobs, jobs.c.name == generations.c.job)
+    .where(
+        jobs.c.removed_at.is_(None),
+        jobs.c.state.not_in(["done", "cancelled"]),
+    )
+    .order_by(generations.c.job, generations.c.number)
+)
+_ENDS = (
+    select(checkpoints.c.key)
+    .where(
+        checkpoints.c.job == bindparam("job"),
+        checkpoints.c.attempt >= bindparam("first"),
+        checkpoints.c.attempt < bindparam("end"),
+        checkpoints.c.state == "good",
+    )
+    .order_by(checkpoints.c.step.desc(), checkpoints.c.attempt.desc())
+    .limit(1)
+)
+
+
+def of_job(tx: Connection, job: str) -> list[Generation]:
+    """Return what was noted of a job's generations, oldest first; nothing without a parent or a restart."""
+    return [Generation(*row[:-1], refused=tuple(codec.load(row.refused))) for row in tx.execute(_OF_JOB, {"job": job})]
+
+
+def current(tx: Connection, job: str) -> Generation | None:
+    """Return the newest generation of a job, or None when nothing was noted."""
+    found = of_job(tx, job)
+    return found[-1] if found else None
+
+
+def of_attempt(tx: Connection, job: str, attempt: int) -> Generation | None:
+    """Return the generation that an attempt of a job belongs to, or None when nothing was noted."""
+    return next((found for found in reversed(of_job(tx, job)) if found.first_attempt <= attempt), None)
+
+
+def begin(tx: Connection, job: str, first_attempt: int, now: int) -> Generation:
+    """Note that a job begins anew with ``first_attempt``; what it was before is generation 1, if nothing was noted."""
+    known = of_job(tx, job)
+    if not known and first_attempt > 1:
+        known = [_add(tx, Generation(job, 1, 1, now))]
+    return _add(tx, Generation(job, len(known) + 1, first_attempt, now))
+
+
+def pin(tx: Connection, generation: Generation, parent: str, step: int, key: str, now: int, by: str) -> None:
+    """Note from which checkpoint a generation starts; event ``job.start_from``."""
+    values = {"new_parent": parent, "new_step": step, "new_key": key}
+    tx.execute(_PIN, {"b_job": generation.job, "b_number": generation.number, **values})
+    told = {"parent": parent, "step": step, "checkpoint": key, "generation": generation.number}
+    events.write(tx, "job.start_from", generation.job, now, by, told)
+
+
+def refuse(tx: Connection, generation: Generation, why: str, now: int) -> None:
+    """Note that a session could not start from what was chosen; the next launch chooses another. Event."""
+    if generation.parent_key is None:
+        return
+    gone = {"new_parent": None, "new_step": None, "new_key": None}
+    refused = codec.dump((*generation.refused, generation.parent_key))
+    tx.execute(_REFUSE, {"b_job": generation.job, "b_number": generation.number, **gone, "new_refused": refused})
+    told = {"checkpoint": generation.parent_key, "why": why}
+    events.write(tx, "job.parent_refused", generation.job, now, "daemon", told)
+
+
+def forget(tx: Connection, job: str) -> None:
+    """Remove what was noted of a removed job, whose name another takes."""
+    tx.execute(_FORGET, {"b_job": job})
+
+
+def kept(tx: Connection, job: str) -> dict[str, str]:
+    """Return which checkpoints of a job stay because of generations, by key, and why.
+
+    Those that jobs of the queue started from and may have to start from again, and the last one of each earlier
+    generation.
+    """
+    found = of_job(tx, job)
+    last = {
+        key: f"the last of generation {earlier.number}"
+        for earlier, later in pairwise(found)
+        for key in tx.execute(_ENDS, {"job": job, "first": earlier.first_attempt, "end": later.first_attempt}).scalars()
+    }
+    starts = {row.job: row.parent_key for row in tx.execute(_NEEDED)}  # of each job its newest generation comes last
+    return last | {key: f"{child} starts from it" for child, key in starts.items() if key is not None}
+
+
+def _add(tx: Connection, generation: Generation) -> Generation:
+    tx.execute(_INSERT, {**asdict(generation), "refused": codec.dump(generation.refused)})
+    return generation

@@ -1,0 +1,314 @@
+"""Jobs that begin with another's weights: chosen once, kept while needed, given to a session whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import sys
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+import jobs as product
+from jobs.payload.store.manifest import Component, Manifest, blob_key
+from jobs.spec import JobSpec, StartFrom
+from platforms.artifacts.base import Grant
+from platforms.artifacts.directory import DirectoryStore
+from platforms.base import LaunchRequest, SessionState
+from platforms.registry import PlatformContext, load
+from platforms.relay import checkpoint_keys
+from scheduler.core.job import Queued, finish
+from scheduler.core.plan import Placement, Plan, PlannedLane
+from scheduler.core.pool import Pool
+from scheduler.core.retention import Retention
+from scheduler.core.run import Lane, Reserved, Run
+from scheduler.core.window import DAY, HOUR
+from scheduler.service.cycle.cycle import Cycle
+from scheduler.service.facts.overheads import Overhead
+from scheduler.service.launch.launch import launch_all, reserve
+from scheduler.service.launch.launch_document import launch_document
+from scheduler.service.outside.ports import Policy, Ports
+from scheduler.service.requests.queue import QueueError
+from scheduler.service.requests.restart import restart
+from scheduler.service.upkeep.retention import judge
+from scheduler.store import checkpoints, events, generations, jobs
+from scheduler.store.engine import Database
+from tests.lab.clocks import starting_now
+from tests.lab.fake import FakeCloud, FakePlatform, Script
+
+NOW = 1_795_000_000
+
+
+class World(SimpleNamespace):
+    """A main model, a manager that starts from it at a tenth of its way, and one pool."""
+
+    def save(self, job: str, step: int, attempt: int = 1) -> Manifest:
+        """Let a job have a checkpoint that the daemon knows."""
+        weights = Component("weights.npy", f"{step:064x}", 3)
+        manifest = Manifest(job, step, attempt, f"uff-{job}-{attempt:04d}", 0, None, NOW, 60, {}, (weights,))
+        with self.database.write() as tx:
+            checkpoints.record(tx, manifest, NOW)
+            jobs.note_progress(tx, job, step, manifest.key)
+        return manifest
+
+    def launch(self, job: str = "ufm") -> dict[str, Any]:
+        """Launch a session of a job; return its lane as the session is told it."""
+        self.clock.present += 60
+        now = self.clock.present
+        wanted = Plan(now, (Placement("pool", now, now + HOUR, (PlannedLane(job, 1, 10),)),), ())
+        (run,) = reserve(self.ports, wanted, now)
+        launch_all(self.ports, [run])
+        self.key = run.key
+        lane: dict[str, Any] = self.cloud.sessions[run.key].request.launch["lanes"][0]
+        return lane
+
+    def end(self, **said: Any) -> None:
+        """Let the session that was launched last end with a last word."""
+        self.cloud.cut(self.key, self.clock.present + 30, "exit code 0")
+        word = {"format": 1, "outcome": "failed", "error_class": "network", "message": "it broke", **said}
+        self.ports.artifacts.put(f"runs/{self.key}/lane-0/result.json", json.dumps(word).encode())
+        self.clock.present += 2 * HOUR
+        self.cycle.run()
+
+    def record(self, name: str = "ufm") -> jobs.JobRecord:
+        """Return a job as stored."""
+        with self.database.read() as tx:
+            return jobs.get(tx, name)
+
+    def lineage(self) -> list[tuple[int, int | None]]:
+        """Return the manager's generations with the step of main that each started from."""
+        with self.database.read() as tx:
+            return [(found.number, found.parent_step) for found in generations.of_job(tx, "ufm")]
+
+
+@pytest.fixture
+def world(make_ports: Callable[..., Ports], database: Database) -> World:
+    """The world, at NOW."""
+    cloud = FakeCloud(usual=Script())
+    ports = make_ports(
+        platforms={"pool": FakePlatform(cloud)},
+        pools={"pool": Pool("pool", "fake", "T4", (), sessions_max=2)},
+        plan=lambda snapshot, _: Plan(snapshot.now, (), ()),
+        policy=Policy(retry_base_seconds=1, retry_cap_seconds=1),
+    )
+    start = StartFrom("uff-main", 0.1)
+    with database.write() as tx:
+        jobs.add(tx, JobSpec("uff-main", "main", ("train",), target_step=1_000, steps_per_hour=100.0), NOW)
+        child = JobSpec("ufm", "manager", ("train",), 500, 100.0, gate=start.gate, start_from=start)
+        jobs.add(tx, child, NOW)
+    return World(ports=ports, cloud=cloud, clock=ports.clock, database=database, cycle=Cycle(ports))
+
+
+def test_what_a_job_starts_from_is_chosen_at_its_first_launch_and_stays(world: World) -> None:
+    first = world.save("uff-main", 200)
+    assert world.launch()["parent"] == first.key
+    world.save("uff-main", 300)
+    world.end()
+    assert world.launch()["parent"] == first.key, "a second first session is given the same"
+    assert world.lineage() == [(1, 200)]
+    world.save("ufm", 40)
+    world.end()
+    lane = world.launch()
+    assert (lane["parent"], lane["restore"]) == ("", ["jobs/ufm/manifests/000000000040-000001.json"])
+    with world.database.read() as tx:
+        (told,) = [event for event in events.tail(tx, subject="ufm") if event.kind == "job.start_from"]
+    assert (told.data["step"], told.data["checkpoint"]) == (200, first.key)
+
+
+def test_a_session_may_read_what_it_starts_from_and_nothing_else_of_that_job(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = list[Grant]()
+    address = world.ports.artifacts.payload_address
+
+    def watched_address(grant: Grant) -> Any:
+        given.append(grant)
+        return address(grant)
+
+    monkeypatch.setattr(world.ports.artifacts, "payload_address", watched_address)
+    first = world.save("uff-main", 200)
+    world.launch()
+    (grant,) = given
+    assert {key for key in grant.reads if "uff-main" in key} == {
+        first.key,
+        blob_key("uff-main", first.components[0].sha256),
+    }
+    assert grant.jobs == ("ufm",), "and write nothing of it"
+
+
+def test_one_that_turns_out_to_be_damaged_is_exchanged_for_this_job_alone(world: World) -> None:
+    older, newer = world.save("uff-main", 150), world.save("uff-main", 200)
+    assert world.launch()["parent"] == newer.key
+    world.end(error_class="parent", message="the parent's checkpoint cannot be used: torn")
+    assert world.launch()["parent"] == older.key
+    with world.database.read() as tx:
+        saved = checkpoints.get(tx, newer.key)
+    assert saved.state == "good", "no session can condemn what another job saved"
+    assert world.record("uff-main").done_step == 200
+
+
+def test_one_that_its_own_job_found_damaged_is_exchanged_too(world: World) -> None:
+    older, newer = world.save("uff-main", 150), world.save("uff-main", 200)
+    assert world.launch()["parent"] == newer.key
+    world.end()
+    with world.database.write() as tx:
+        checkpoints.quarantine(tx, newer.key, "torn", NOW)
+    assert world.launch()["parent"] == older.key
+
+
+def test_without_any_checkpoint_past_the_gate_nothing_is_launched(world: World) -> None:
+    world.save("uff-main", 50)
+    with pytest.raises(ValueError, match="not enough values"):
+        world.launch()
+    assert world.lineage() == []
+    assert isinstance(world.record().state, Queued)
+
+
+def test_what_a_job_started_from_is_kept_until_it_is_done(world: World) -> None:
+    first = world.save("uff-main", 200)
+    world.launch()
+    world.end()
+    for step in range(300, 900, 50):
+        world.save("uff-main", step)
+
+    def stays() -> tuple[bool, str]:
+        with world.database.read() as tx:
+            judged = judge(tx, Retention(newest=2, milestones=1), NOW + 9 * DAY, "uff-main")
+        return next((one.verdict.stays, one.verdict.why) for one in judged if one.record.manifest.key == first.key)
+
+    assert stays() == (True, "ufm starts from it")
+    world.save("ufm", 500)
+    assert stays() == (True, "ufm starts from it"), "its own may turn out to be damaged"
+    with world.database.write() as tx:
+        record = jobs.get(tx, "ufm")
+        jobs.change_state(tx, "ufm", record.state, finish(record.state, NOW), "finish", NOW)
+    assert not stays()[0]
+
+
+def test_a_restart_begins_anew_and_keeps_the_last_of_what_was(world: World) -> None:
+    world.save("uff-main", 200)
+    world.launch()
+    world.save("ufm", 40)
+    last = world.save("ufm", 80)
+    with pytest.raises(QueueError, match="Hold it first"):
+        restart(world.database, "ufm", None, NOW, "ann")
+    world.end()
+    newer = world.save("uff-main", 600)
+    record, generation, _ = restart(world.database, "ufm", None, world.clock.present, "ann")
+    assert (record.done_step, record.checkpoint, generation.number) == (0, None, 2)
+    lane = world.launch()
+    assert (lane["parent"], lane["restore"], lane["attempt"]) == (newer.key, [], 2)
+    assert world.lineage() == [(1, 200), (2, 600)]
+    with world.database.read() as tx:
+        judged = {one.record.manifest.step: one.verdict for one in judge(tx, Retention(), NOW + 99 * DAY, "ufm")}
+        assert generations.of_attempt(tx, "ufm", 1) == generations.of_job(tx, "ufm")[0]
+    assert judged[80].stays
+    assert judged[80].why == "the last of generation 1"
+    assert not judged[40].stays
+    assert last.step == 80
+
+
+def test_a_restart_from_a_step(world: World) -> None:
+    for step in (150, 200, 300):
+        world.save("uff-main", step)
+    with pytest.raises(QueueError, match="has not begun yet"):
+        restart(world.database, "ufm", 200, NOW, "ann")
+    world.launch()
+    world.end()
+    with pytest.raises(QueueError, match=r"no checkpoint at step 201. It has: 300, 200, 150"):
+        restart(world.database, "ufm", 201, NOW, "ann")
+    restart(world.database, "ufm", 200, NOW, "ann")
+    assert world.lineage() == [(1, 300), (2, 200)]
+    with world.database.write() as tx:
+        jobs.note_launch(tx, "uff-main", "pool")
+    with pytest.raises(QueueError, match="starts from no other job"):
+        restart(world.database, "uff-main", 5, NOW, "ann")
+    _, _, waiting = restart(world.database, "uff-main", None, NOW, "ann")
+    assert waiting == ["ufm"], "its gate is shut again"
+
+
+def test_a_new_job_of_a_removed_ones_name_inherits_nothing(world: World) -> None:
+    first = world.save("uff-main", 200)
+    world.launch()
+    world.end()
+    with world.database.write() as tx:
+        jobs.remove(tx, "ufm", NOW, "ann")
+        assert generations.kept(tx, "uff-main") == {}
+        jobs.add(tx, JobSpec("ufm", "manager", ("train",), target_step=500, steps_per_hour=100.0), NOW)
+        assert generations.of_job(tx, "ufm") == []
+    assert first.step == 200
+
+
+def order(store: DirectoryStore, key: str, clock: Any, parent: str) -> LaunchRequest:
+    """A session of the shipped trainer, as the daemon orders it."""
+    words = ("{python}", "{payload}/trainers/charlm.py", "--width", "8", "--context", "4", "--embedding", "4")
+    spec = JobSpec(key, "manager", words, target_step=5, steps_per_hour=10.0)
+    deadline = int(clock.now()) + 7_200
+    run = Run(key, "pool", (Lane(0, key, 1, (), None),), int(clock.now()), deadline, deadline, Reserved(0))
+    document = launch_document(
+        run=run,
+        pool=Pool("pool", "local", "cpu", ()),
+        specs={key: spec},
+        overheads={key: Overhead(60, 0.3, 10, 0.3)},
+        stalls={key: {}},
+        restore={key: ()},
+        parents={key: parent},
+        data={key: "data"},
+        store=store.payload_address(Grant(key, (key,), (), (), 60)),
+        clock=clock.payload_clock(),
+        policy=Policy(),
+    )
+    return LaunchRequest(key, "pool", 1, deadline, document, "", {})
+
+
+@pytest.fixture
+def train(tmp_path: Path) -> Callable[[DirectoryStore, str, str], dict[str, Any]]:
+    """Runs a session to its end; returns its last word."""
+    clock = starting_now(1_000_000, 60.0)
+    context = PlatformContext(
+        tmp_path / "state", sys.executable, Path(product.__file__).parent, 1, 43_200, clock.payload_clock()
+    )
+    platform = load("local", {}, context)
+
+    def run(store: DirectoryStore, key: str, parent: str) -> dict[str, Any]:
+        platform.launch(order(store, key, clock, parent), clock.now())
+        for _ in range(3_000):
+            if platform.find([key], clock.now())[key].state == SessionState.ENDED:
+                break
+            threading.Event().wait(0.01)
+        platform.stop(key, clock.now(), force=True)
+        found: dict[str, Any] = json.loads(store.read(f"runs/{key}/lane-0/result.json"))
+        return found
+
+    return run
+
+
+def test_a_session_begins_with_its_parents_weights_or_not_at_all(
+    tmp_path: Path, train: Callable[[DirectoryStore, str, str], dict[str, Any]]
+) -> None:
+    store = DirectoryStore(tmp_path / "artifacts")
+    for name in ("train-0.jsonl", "heldout.jsonl"):
+        lines = [json.dumps({"text": f"{name} {number} " + "abc " * 40}) for number in range(200)]
+        store.put(f"data/{name}", "\n".join(lines).encode())
+    assert train(store, "uff-main", "")["outcome"] == "finished"
+    (key,) = store.keys("jobs/uff-main/manifests/")
+    main = json.loads(store.read(key))
+    assert train(store, "ufm", key)["outcome"] == "finished"
+    (own,) = store.keys("jobs/ufm/manifests/")
+    child = json.loads(store.read(own))
+    assert child["metrics"]["start_held_out_loss"] == main["metrics"]["held_out_loss"], "main's, not a beginner's"
+    assert (child["step"], child["parent"]) == (5, None), "its own steps count from 0"
+
+    wanted = {key, *(blob_key("uff-main", part["sha256"]) for part in main["components"])}
+    assert set(checkpoint_keys(store, {"restore": [], "parent": key})) == wanted, "what a relay brings along"
+    assert set(checkpoint_keys(store, {"restore": [own], "parent": key})).isdisjoint(wanted)
+
+    weights = next(part for part in main["components"] if part["name"] == "weights.npy")
+    store.put(blob_key("uff-main", weights["sha256"]), b"torn")
+    said = train(store, "ucm", key)
+    assert (said["outcome"], said["error_class"]) == ("failed", "parent")
+    assert "weights.npy" in said["message"] or "weights.npy" in said.get("why", "")
+    assert list(store.keys("jobs/ucm/manifests/")) == []
