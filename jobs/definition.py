@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jobs import readers
 from jobs.instant import parse_instant
 from jobs.problem import Problem, did_you_mean, shown
-from jobs.spec import Code, Gate, JobSpec, Mixture, Needs, Stall, StartFrom
+from jobs.spec import Code, Gate, Input, JobSpec, Mixture, Needs, Stall, StartFrom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -22,6 +22,7 @@ _KEYS = (
     "device_speedup",
     "environment",
     "gate",
+    "inputs",
     "mixture",
     "name",
     "needs",
@@ -75,6 +76,7 @@ class Definition:
             "deadline": self._read(table, "deadline", parse_instant, None),
             "stall": self._stall(table),
             "code": self._code(table),
+            "inputs": self._inputs(table),
         }
         self._check_together(values, table)
         if values["start_from"] is not None:
@@ -142,6 +144,17 @@ class Definition:
             Code(str(Path(self.file).parent.joinpath(Path(source).expanduser()).resolve()), revision)
             if source
             else None
+        )
+
+    def _inputs(self, table: Mapping[str, Any]) -> tuple[Input, ...]:
+        """A folder is relative to the file that names it, like the code."""
+        sources: dict[str, str] = self._read(table, "inputs", readers.inputs, {})
+        here = Path(self.file).parent
+        return tuple(
+            Input(
+                name, source if readers.is_remote(source) else str(here.joinpath(Path(source).expanduser()).resolve())
+            )
+            for name, source in sorted(sources.items())
         )
 
     def _stall(self, table: Mapping[str, Any]) -> Stall:

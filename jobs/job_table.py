@@ -51,6 +51,8 @@ def table_of(spec: JobSpec) -> dict[str, Any]:
     if spec.code is not None:
         code = spec.code
         table["code"] = {"repository": code.source, "commit": code.revision} if code.revision else code.source
+    if spec.inputs:
+        table["inputs"] = {given.name: given.source for given in spec.inputs}
     for key, instant in (("not_before", spec.not_before), ("deadline", spec.deadline)):
         if instant is not None:
             table[key] = datetime.fromtimestamp(instant, UTC).isoformat()

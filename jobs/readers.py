@@ -21,6 +21,10 @@ _SECRET = re.compile(
 )
 # Words of a vocabulary, and how many there may be.
 _NO_SECRET = re.compile(r"(\w*_)?(BOS|EOS|PAD|UNK|SEP|CLS|MASK|START|STOP|END|MAX)_TOKEN", re.IGNORECASE | re.ASCII)
+_INPUT = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_SCHEME = re.compile(r"([a-z][a-z0-9-]+):")
+_REPOSITORY = re.compile(r"hf:(datasets/)?(?!datasets/)([\w-][\w.-]*/)?[\w-][\w.-]*(@[\w-][\w./-]*)?", re.ASCII)
+_INPUTS_MAX = 20
 _WORDS_MAX = 1_000
 _TEXT_MAX = 20_000  # characters of one text; a launch document carries them all
 _SPAN_MIN, _SPAN_MAX = 60, 30 * 86_400
@@ -121,6 +125,34 @@ def environment(value: Any) -> dict[str, str]:
                 "see docs/security.md",
             )
     return dict(value)
+
+
+def inputs(value: Any) -> dict[str, str]:
+    """Read where a job's inputs come from, by name."""
+    if not isinstance(value, dict) or not all(isinstance(source, str) and source.strip() for source in value.values()):
+        remedy = 'write it like { base = "hf:org/name@main", tests = "/data/tests" }'
+        raise Wrong("this must be a table of folders and repositories", remedy)
+    if len(value) > _INPUTS_MAX:
+        raise Wrong(f"{len(value)} inputs", f"give at most {_INPUTS_MAX}")
+    for name, source in value.items():
+        storable(source)
+        if not _INPUT.fullmatch(name) or name == "parent":
+            raise Wrong(f"{name!r} cannot be an input's name", "use small letters, digits and _; parent is taken")
+        scheme = _SCHEME.match(source)
+        if scheme and scheme[1] == "job":
+            remedy = "write start_from instead, see docs/configuration.md"
+            raise Wrong(f"{source!r} is another job's checkpoint, which is no input", remedy)
+        if scheme and scheme[1] != "hf":
+            raise Wrong(f"nothing is known of {scheme[1]}:", "give a folder, or hf:org/name@revision")
+        if scheme and not _REPOSITORY.fullmatch(source):
+            remedy = "write hf:org/name or hf:datasets/org/name, and @ a branch, tag or commit behind it"
+            raise Wrong(f"{source!r} is no repository of the Hub", remedy)
+    return dict(value)
+
+
+def is_remote(source: str) -> bool:
+    """Tell whether an input comes from elsewhere than a folder of this machine."""
+    return bool(_SCHEME.match(source))
 
 
 def device_range(value: Any) -> tuple[int, int]:

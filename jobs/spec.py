@@ -92,6 +92,29 @@ class Code:
 
 
 @dataclass(frozen=True, slots=True)
+class Input:
+    """What a job is given besides its code, in a folder that the variable ``SCHED_INPUT_<NAME>`` names.
+
+    ``source`` is a folder of this machine, or ``hf:`` and a repository of the Hub. The rest is known once it was taken:
+    ``digest`` names its files, ``revision`` is the commit of a repository, and what is ``at_home`` can only be fetched
+    with the daemon's own token, so sessions get it from the artifact store.
+    """
+
+    name: str
+    source: str
+    digest: str = ""
+    revision: str = ""
+    files: int = 0
+    bytes: int = 0
+    at_home: bool = False
+
+    @property
+    def is_hub(self) -> bool:
+        """Whether it is a repository of the Hub."""
+        return self.source.startswith("hf:")
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """The definition of one job.
 
@@ -120,3 +143,4 @@ class JobSpec:
     deadline: int | None = None  # UTC seconds
     stall: Stall = Stall()
     code: Code | None = None  # None: the command starts in an empty folder
+    inputs: tuple[Input, ...] = ()

@@ -113,8 +113,13 @@ def checkpoint_keys(store: BlobStore, lane: Mapping[str, Any]) -> list[str]:
 
 
 def folder_keys(store: BlobStore, lanes: Iterable[Mapping[str, object]]) -> dict[str, list[str]]:
-    """Return the objects of all folders that lanes read, their data and their code, by prefix. Raises StoreError."""
-    prefixes = {str(lane.get(name) or "") for lane in lanes for name in ("data", "code")} - {""}
+    """Return the objects of all folders that lanes read, their data, code and trees, by prefix. Raises StoreError."""
+    prefixes: set[str] = set()
+    for lane in lanes:
+        trees = lane.get("trees")
+        prefixes |= {str(lane.get(name) or "") for name in ("data", "code")}
+        prefixes |= {str(prefix) for prefix in trees.values()} if isinstance(trees, dict) else set()
+    prefixes -= {""}
     return {prefix: list(store.keys(f"{prefix}/")) for prefix in sorted(prefixes)}
 
 

@@ -12,12 +12,13 @@ from jobs.code import git
 from jobs.code.errors import CodeError
 from jobs.code.folder import plain_names, read, too_many
 from jobs.code.ignore import NAME, Ignore
-from jobs.payload.store.code import BYTES_MAX, FILES_MAX, BadCode, Entry, encode_listing
+from jobs.payload.store.code import LIMITS
+from jobs.payload.store.listing import BadListing, Entry, encode_listing
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from jobs.payload.store.code import Kind
+    from jobs.payload.store.listing import Kind
     from jobs.spec import Code
 
 _RULES_BYTES_MAX = 1 << 20
@@ -41,8 +42,8 @@ def pack(code: Code, sink: BinaryIO) -> tuple[Code, bytes]:
         remedy = "Give another folder; git status --ignored tells what git leaves out"
         raise CodeError(code.source, "nothing is in it that git or .schedignore would not leave out", remedy)
     try:
-        listing = encode_listing(taken.entries)
-    except BadCode as error:
+        listing = encode_listing(taken.entries, LIMITS)
+    except BadListing as error:
         raise CodeError(code.source, str(error), "Name it in .schedignore if no session needs it") from None
     known = replace(
         code,
@@ -50,7 +51,7 @@ def pack(code: Code, sink: BinaryIO) -> tuple[Code, bytes]:
         commit=commit,
         dirty=dirty,
         files=len(taken.entries),
-        bytes=BYTES_MAX - taken.left,
+        bytes=LIMITS.bytes - taken.left,
     )
     return known, listing
 
@@ -77,11 +78,11 @@ class _Taking:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         self.entries: list[Entry] = []
-        self.left = BYTES_MAX
+        self.left = LIMITS.bytes
 
     def take(self, path: str, kind: Kind, data: bytes, sink: BinaryIO) -> None:
         """Add one file or link."""
-        if len(self.entries) >= FILES_MAX:
+        if len(self.entries) >= LIMITS.files:
             raise too_many(self.folder)
         if kind == "link":
             self.entries.append(Entry(path, kind, os.fsdecode(data), 0))
@@ -98,7 +99,7 @@ def _of_folder(taken: _Taking, sink: BinaryIO) -> tuple[str, bool]:
     found = git.work(folder) if git.has_git(folder) else None
     names = plain_names(folder, rules.leaves_out) if found is None else found.names
     wanted = [name for name in _in_order(names) if not rules.leaves_out(os.fsdecode(name))]
-    if len(wanted) > FILES_MAX:
+    if len(wanted) > LIMITS.files:
         raise too_many(folder)
     here: dict[bytes, git.Blob] = {}
     for name in wanted:
@@ -126,13 +127,15 @@ def _of_commit(taken: _Taking, revision: str, sink: BinaryIO) -> tuple[str, bool
     found_rules = git.contents(folder, [rules_blob.object], _RULES_BYTES_MAX) if rules_blob else [b""]
     rules = Ignore(found_rules[0].decode(errors="replace"))
     wanted = [name for name in _in_order(tree.keys()) if not rules.leaves_out(os.fsdecode(name))]
-    if len(wanted) > FILES_MAX:
+    if len(wanted) > LIMITS.files:
         raise too_many(folder)
     for name in wanted:
         if tree[name].mode not in _KIND:
             why = f"{os.fsdecode(name)!a} is a submodule, whose files are in another repository"
             raise CodeError(str(folder), why, "Check it out and give the folder instead of the commit")
-    for name, data in zip(wanted, git.contents(folder, [tree[name].object for name in wanted], BYTES_MAX), strict=True):
+    for name, data in zip(
+        wanted, git.contents(folder, [tree[name].object for name in wanted], LIMITS.bytes), strict=True
+    ):
         taken.take(os.fsdecode(name), _KIND[tree[name].mode], data, sink)
     return commit, False
 

@@ -6,6 +6,11 @@ import time
 from typing import NamedTuple
 
 
+def stopwatch() -> float:
+    """Return wall seconds since some instant: what differs between two readings is how long it took."""
+    return time.monotonic()
+
+
 class Clock(NamedTuple):
     """Scheduled time, in seconds UTC: ``epoch + (wall - origin) * scale``.
 

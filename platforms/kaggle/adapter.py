@@ -87,6 +87,7 @@ class KagglePlatform:
             tails_logs=True,
             sees_stop_flag=not chosen.relays(context.store_kind),
             finds_orphans=True,
+            internet=chosen.internet,
             visibility_seconds=math.ceil(launch_seconds * scale),
         )
 

@@ -15,6 +15,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jobs.payload.store.tree import sweep_trees
 from jobs.plural import counted
 from platforms.base import (
     Capabilities,
@@ -26,7 +27,7 @@ from platforms.base import (
     Unreachable,
 )
 from platforms.folders import Folders, is_folder_name
-from platforms.local.records import KEEPER_LOG, LAUNCH, ORDER, OUTPUT, WORK
+from platforms.local.records import CACHE, KEEPER_LOG, LAUNCH, ORDER, OUTPUT, WORK
 from platforms.local.session import Session
 from platforms.local.spawn import CLAIM_SECONDS, RUNNER_VARIABLE, as_child, through_runner
 from platforms.plain_file import read_below
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
     from platforms.base import LaunchRequest
     from platforms.registry import PlatformContext
 
-_SETTINGS = frozenset({"devices", "expected_device", "log_bytes", "nice", "pass_environment"})
+_SETTINGS = frozenset({"devices", "expected_device", "keep_inputs_days", "log_bytes", "nice", "pass_environment"})
 # The daemon's environment holds secrets of mail servers and accounts; a session gets what programs need to
 # run.
 _ENVIRONMENT = re.compile(
@@ -58,8 +59,9 @@ class LocalPlatform:
 
     Settings, all optional: ``devices`` (comma-separated numbers of the accelerators this pool owns; a
     session gets its share of them and the ``devices`` of its lanes are translated), ``log_bytes`` (output
-    kept of each session), ``nice`` (added to the priority of payloads), ``pass_environment``
-    (comma-separated names of further variables that payloads may see).
+    kept of each session), ``keep_inputs_days`` (after which inputs that no session reads are removed), ``nice``
+    (added to the priority of payloads), ``pass_environment`` (comma-separated names of further variables that
+    payloads may see).
 
     With a ``runner``, the socket of the service manager, sessions run in units of their own; else they are
     processes that left the daemon.
@@ -73,6 +75,7 @@ class LocalPlatform:
         self._runner = runner
         self._log_bytes = read_count("local", settings, "log_bytes", 8 << 20)
         self._nice = read_count("local", settings, "nice", 10)
+        self._keep_inputs_seconds = read_count("local", settings, "keep_inputs_days", 7) * 86_400
         self._devices = _read_devices(settings.get("devices", ""))
         self._passed = frozenset(filter(None, settings.get("pass_environment", "").split(",")))
         self._clock = {"epoch": 0.0, "origin": 0.0, "scale": 1.0, **context.clock}
@@ -151,6 +154,8 @@ class LocalPlatform:
                 removed = self._folders.over(over, lambda key: self._session(key).observe(now))
                 self._folders.remove(removed)
             self._folders.clear()
+            wall = self._clock["origin"] + (now - self._clock["epoch"]) / self._clock["scale"]
+            sweep_trees(self._folders.root / CACHE, wall - self._keep_inputs_seconds)
         return removed
 
     def _admit(self, request: LaunchRequest, now: int) -> None:
@@ -166,7 +171,7 @@ class LocalPlatform:
         if unclear and self._devices:
             raise Refused("local", "launch", f"whose devices are free cannot be told: {unclear}")
         devices = self._share(request, [self._session(key) for key in live])
-        launch = {**request.launch, "work_dir": WORK}
+        launch = {**request.launch, "work_dir": WORK, "cache": str(self._folders.root / CACHE)}
         if devices:
             launch["lanes"] = [_translate(lane, devices) for lane in launch.get("lanes", ())]
         order = {

@@ -11,6 +11,7 @@ END = "ended.json"
 OUTPUT = "output.log"
 KEEPER_LOG = "keeper.log"
 WORK = "work"
+CACHE = ".cache"  # beside the sessions, for what they share
 
 
 def publish(folder: str, name: str, text: str) -> bool:

@@ -9,11 +9,14 @@
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from scheduler.core.job import IllegalArrow
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
 
 
 class Outcome(StrEnum):
@@ -115,6 +118,8 @@ class Lane:
     error_class: str | None = None
     message: str = ""
     code: str | None = None  # the digest of what its command runs in
+    # What it is given besides: folders of the artifact store by purpose, as {"input.base": "input/<digest>"}.
+    trees: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,12 +12,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jobs.ranges import bounded
-from jobs.spec import Code, Gate, JobSpec, Mixture, Needs, Stall, StartFrom
+from jobs.spec import Code, Gate, Input, JobSpec, Mixture, Needs, Stall, StartFrom
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
 from scheduler.core.run import Ended, Outcome, Reserved, Running, Stopping, Submitting
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Hashable
+    from collections.abc import Callable, Collection, Hashable, Mapping
 
     from sqlalchemy import Row
 
@@ -183,6 +183,7 @@ def _spec(
     other["gate"] = built(Gate, other["gate"]) if other["gate"] else None
     other["start_from"] = built(StartFrom, other["start_from"]) if other.get("start_from") else None
     other["code"] = built(Code, other["code"]) if other.get("code") else None  # likewise
+    other["inputs"] = tuple(built(Input, given) for given in other.get("inputs", ()))  # likewise
     own = {
         "name": name,
         "role": role,
@@ -201,6 +202,15 @@ def devices(text: str) -> tuple[int, ...]:
     if not _FITS["tuple[int, ...]"](found):
         raise ValueError("the devices of a lane are a list of whole numbers")
     return tuple(found)
+
+
+@lru_cache(maxsize=1_024)
+def texts(text: str | None) -> Mapping[str, str]:
+    """Read texts by name; none at all where nothing is written."""
+    found = {} if text is None else load_object(text)
+    if not _FITS["Mapping[str, str]"](found):
+        raise ValueError("what is written are no texts by name")
+    return found
 
 
 def _plain(value: Any) -> dict[str, Any]:

@@ -159,6 +159,7 @@ _DECODERS: dict[str, dict[str, Callable[[Row], object]]] = {
     },
     "lanes": {
         "devices": lambda row: codec.devices(row["devices"]),
+        "trees": lambda row: codec.texts(row["trees"]),
         "outcome": lambda row: row["outcome"] is None or Outcome(row["outcome"]),
         **_objects("heartbeat"),
     },

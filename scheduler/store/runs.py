@@ -46,25 +46,22 @@ _ATTEMPTS = (
     .join_from(lanes, runs)
     .where(lanes.c.job == bindparam("job"))
 )
-_BOTH = select(
-    runs.c.key,
-    runs.c.pool,
-    runs.c.planned_start,
-    runs.c.deadline,
-    runs.c.held_until,
-    runs.c.state,
-    runs.c.state_detail,
-    lanes.c.lane,
-    lanes.c.job,
-    lanes.c.attempt,
-    lanes.c.devices,
-    lanes.c.restore_step,
-    lanes.c.outcome,
-    lanes.c.end_step,
-    lanes.c.error_class,
-    lanes.c.message,
-    lanes.c.code,
-).join_from(runs, lanes)
+_OF_RUN = ("key", "pool", "planned_start", "deadline", "held_until", "state", "state_detail")
+_OF_LANE = (
+    "lane",
+    "job",
+    "attempt",
+    "devices",
+    "restore_step",
+    "outcome",
+    "end_step",
+    "error_class",
+    "message",
+    "code",
+)
+_BOTH = select(*(runs.c[name] for name in _OF_RUN), *(lanes.c[name] for name in (*_OF_LANE, "trees"))).join_from(
+    runs, lanes
+)
 _OLDEST_FIRST = _BOTH.order_by(runs.c.reserved_at, runs.c.key, lanes.c.lane)
 _NEWEST_FIRST = _BOTH.order_by(runs.c.reserved_at.desc(), runs.c.key.desc(), lanes.c.lane)
 _ONE = _OLDEST_FIRST.where(runs.c.key == bindparam("key"))
@@ -162,6 +159,7 @@ def insert(tx: Connection, run: Run, now: int, planned: Mapping[str, Any] | None
                 "error_class": lane.error_class,
                 "message": lane.message,
                 "code": lane.code,
+                "trees": codec.dump(dict(lane.trees)) if lane.trees else None,
             }
             for lane in run.lanes
         ],
@@ -397,4 +395,5 @@ def _lane(row: Row[Any]) -> Lane:
         error_class=row.error_class,
         message=row.message,
         code=row.code,
+        trees=codec.texts(row.trees),
     )

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy.engine import Dialect
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
 """Every schema revision this version knows, oldest first; here, so that opening a database needs no alembic."""
 
 
@@ -189,6 +189,7 @@ lanes = Table(
     _required("message", Words),
     Column("heartbeat", Words),
     Column("code", Words),
+    Column("trees", Words),
     UniqueConstraint("job", "attempt"),
     CheckConstraint("NOT live OR outcome IS NULL", name="live"),
 )
@@ -255,12 +256,13 @@ generations = Table(
     _required("refused", Words),
 )
 
-codes = Table(
-    "codes",
+trees = Table(
+    "trees",
     metadata,
     Column("digest", Words, primary_key=True),
     Column("delete_at", Whole),
     _required("going", Flag),
+    _required("kind", Words),
 )
 discards = Table(
     "discards",

@@ -84,6 +84,7 @@ class LaneRow(Shape):
     error_class: str | None
     message: str
     code: str | None
+    trees: dict[str, str]
     heartbeat: Data | None = None
 
 

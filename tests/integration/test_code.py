@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 import jobs
-from jobs.payload.store.code import CONTENT, LISTING, code_prefix
+from jobs.payload.store.code import CONTENT, code_prefix
+from jobs.payload.store.listing import LISTING
 from jobs.payload.store.manifest import Component, Manifest
 from jobs.spec import Code, JobSpec
 from platforms.artifacts.base import Grant, StoreUnreachable
@@ -27,8 +28,8 @@ from scheduler.service.facts.overheads import Overhead
 from scheduler.service.launch.launch_document import launch_document
 from scheduler.service.outside.ports import Policy, Ports
 from scheduler.service.requests import code, queue
-from scheduler.service.upkeep.code_retention import retain_code
-from scheduler.store import checkpoints, codes, events, runs
+from scheduler.service.upkeep.tree_retention import retain_trees
+from scheduler.store import checkpoints, events, runs, trees
 from scheduler.store import jobs as job_rows
 from scheduler.store.engine import Database
 from tests.lab.clocks import starting_now
@@ -154,7 +155,7 @@ def test_code_stays_while_a_job_a_session_or_a_checkpoint_names_it(
     def there() -> set[str]:
         return {key.split("/")[1] for key in store.keys("code/")}
 
-    retain_code(ports, NOW + 2 * DAY)
+    retain_trees(ports, NOW + 2 * DAY)
     assert there() == {first.digest}, "nobody came to need the second"
     code.keep(database, store, Code(str(folder)), NOW + 3 * DAY)
     run = run_of(first.digest, 1)
@@ -163,7 +164,7 @@ def test_code_stays_while_a_job_a_session_or_a_checkpoint_names_it(
         runs.insert(tx, run, NOW)
     code.change(database, "ufm", second, NOW, "ann")
     for day in (4, 6, 8):
-        retain_code(ports, NOW + day * DAY)
+        retain_trees(ports, NOW + day * DAY)
         assert there() == {first.digest, second.digest}, "a live session runs the first"
     manifest = Manifest("ufm", 40, 1, run.key, 0, None, NOW, 60, {}, (Component("model", "a" * 64, 3),))
     with database.write() as tx:
@@ -172,16 +173,16 @@ def test_code_stays_while_a_job_a_session_or_a_checkpoint_names_it(
         ended = arrows.end(run.state, Outcome.REJECTED, NOW, None)
         runs.change_state(tx, run.key, run.state, ended, "end", NOW)
     for day in (10, 12):
-        retain_code(ports, NOW + day * DAY)
+        retain_trees(ports, NOW + day * DAY)
         assert there() == {first.digest, second.digest}, "a checkpoint of it is kept"
     with database.write() as tx:
         checkpoints.expire(tx, manifest.key, "old", NOW)
-    retain_code(ports, NOW + 14 * DAY)
+    retain_trees(ports, NOW + 14 * DAY)
     assert there() == {first.digest, second.digest}, "there is a grace"
-    retain_code(ports, NOW + 16 * DAY)
+    retain_trees(ports, NOW + 16 * DAY)
     assert there() == {second.digest}
     with database.read() as tx:
-        assert [found.digest for found in codes.everything(tx)] == [second.digest]
+        assert [found.digest for found in trees.everything(tx)] == [second.digest]
 
 
 def test_what_is_being_deleted_cannot_come_to_be_needed_and_is_deleted_after_a_crash(
@@ -198,10 +199,10 @@ def test_what_is_being_deleted_cannot_come_to_be_needed_and_is_deleted_after_a_c
 
     ports = make_ports()
     found = code.keep(database, ports.artifacts, Code(str(folder)), NOW)
-    retain_code(replace(ports, artifacts=Failing(ports.artifacts)), NOW + 1)  # type: ignore[arg-type]
-    with pytest.raises(codes.CodeGoes, match="Try again in a minute"):
+    retain_trees(replace(ports, artifacts=Failing(ports.artifacts)), NOW + 1)  # type: ignore[arg-type]
+    with pytest.raises(trees.TreeGoes, match="Try again in a minute"):
         code.keep(database, ports.artifacts, Code(str(folder)), NOW + DAY)
-    retain_code(ports, NOW + 2)
+    retain_trees(ports, NOW + 2)
     assert list(ports.artifacts.keys("code/")) == []
     assert code.keep(database, ports.artifacts, Code(str(folder)), NOW + DAY) == found
 

@@ -142,7 +142,7 @@ def test_a_schema_of_an_older_version(database_url: str) -> None:
     database = Database(database_url)
     with database.write() as tx:
         tx.execute(text("DELETE FROM alembic_version"))
-        for table in ("codes", "discards", "watched", "lanes", "ledger", "checkpoints", "rates", "jobs", "runs"):
+        for table in ("trees", "discards", "watched", "lanes", "ledger", "checkpoints", "rates", "jobs", "runs"):
             tx.execute(text(f"DROP TABLE {table}"))
         for table in ("events", "plans", "limits", "closures", "lease", "due", "outbox", "pruned"):
             tx.execute(text(f"DROP TABLE {table}"))

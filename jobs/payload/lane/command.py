@@ -180,6 +180,7 @@ def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, re
         **os.environ,
         "CUDA_VISIBLE_DEVICES": ",".join(str(device) for device in order.devices),
         **order.environment,
+        **prepared.inputs,
         "SCHED_RUN_ID": launch.run,
         "SCHED_JOB": order.job,
         "SCHED_SEED": str(order.seed),

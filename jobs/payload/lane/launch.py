@@ -44,6 +44,7 @@ class LaneOrder(NamedTuple):
     environment: Mapping[str, str]
     data: str
     code: str  # the folder of the store in which its code is; empty: it has none
+    trees: Mapping[str, str]  # further folders of the store that it is given, by purpose
     setup_seconds: float
     checkpoint_seconds: float
     closing_seconds: float
@@ -72,6 +73,7 @@ class Launch(NamedTuple):
     mtbf_seconds: float
     folder: Path  # of launch.json
     work_dir: Path
+    cache: Path  # for what several sessions may need alike
     store: Mapping[str, Any]
     expected_devices: Devices | None
     lanes: tuple[LaneOrder, ...]
@@ -135,6 +137,7 @@ def _launch(document: dict[str, Any], folder: Path) -> Launch:
         mtbf_seconds=float(document["mtbf_seconds"]),
         folder=folder,
         work_dir=folder / document["work_dir"],
+        cache=folder / (document.get("cache") or f"{document['work_dir']}/cache"),
         store=document["store"],
         expected_devices=devices and Devices(int(devices["count"]), str(devices["name"])),
         lanes=lanes,
@@ -159,6 +162,7 @@ def _lane(entry: dict[str, Any]) -> LaneOrder:
         environment={str(name): str(value) for name, value in entry["environment"].items()},
         data=str(entry["data"]),
         code=str(entry.get("code") or ""),
+        trees={str(purpose): str(prefix) for purpose, prefix in (entry.get("trees") or {}).items()},
         setup_seconds=float(entry["setup_seconds"]),
         checkpoint_seconds=checkpoint_seconds,
         closing_seconds=float(entry.get("closing_seconds", CLOSING * checkpoint_seconds)),

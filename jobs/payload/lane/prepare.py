@@ -9,8 +9,10 @@ from ..store.manifest import split_key
 from ..store.restore import Restored, restore
 from .devices import check_devices
 from .failure import Failure
+from .inputs import fetch_inputs
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
     from ..store.transport import Transport
@@ -23,18 +25,23 @@ class Prepared(NamedTuple):
 
     devices: tuple[str, ...]
     data: str  # the folder of its data; empty: it has none
+    inputs: Mapping[str, str]  # the folder of each, by the variable that names it
     restored: Restored
     parent: str  # the folder of the weights it begins with; empty: it has none, or goes on from its own
 
 
 def prepare(launch: Launch, order: LaneOrder, transport: Transport, folder: Path, status: Status) -> Prepared:
-    """Check the devices, find the data, unpack the code, restore its checkpoint or its parent's. Raises Failure."""
+    """Check the devices, find data and inputs, unpack the code, restore a checkpoint, its own or its parent's.
+
+    Raises Failure.
+    """
     devices = check_devices(launch.expected_devices)
     data = _find_data(transport, order)
+    inputs = fetch_inputs(launch, order, transport)
     _unpack_code(transport, order, folder / "command")
     status.phase = "restoring" if order.restore or order.parent else "starting"
     parent = "" if order.restore else _restore_parent(transport, order, folder / "parent")
-    return Prepared(devices, data, _restore(transport, order, folder / "resume"), parent)
+    return Prepared(devices, data, inputs, _restore(transport, order, folder / "resume"), parent)
 
 
 def _find_data(transport: Transport, order: LaneOrder) -> str:

@@ -1,47 +1,22 @@
-"""The code of a job in the store: a listing that names every file and its digest, and their bytes one after another.
-
-The listing's sha256 is the name of it all. Names come from the listing alone and bytes are only bytes, so that there is
-no archive format whose odd corners a hostile one could use.
-"""
+"""The code of a job in the store: a listing that names every file and its digest, and their bytes one after another."""
 
 from __future__ import annotations
 
 import gzip
 import hashlib
-import json
 import zlib
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple
+from typing import TYPE_CHECKING
 
-from ..bounds import read_json
+from .listing import LISTING, BadListing, Entry, Limits, parse_listing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from pathlib import Path
     from typing import BinaryIO
 
-FORMAT = 1
-FILES_MAX = 20_000
-BYTES_MAX = 100 << 20
-LISTING_BYTES_MAX = 8 << 20
-LISTING, CONTENT = "listing.json", "content.gz"
-Kind = Literal["file", "program", "link"]  # a program is a file whose owner may execute it
-_KINDS: dict[str, int] = {"file": 0o644, "program": 0o755, "link": 0}
-_PART_BYTES_MAX, _PATH_BYTES_MAX = 255, 1_024
-_LINKS_MAX = 40  # followed on the way to one place, as the kernel counts them
+LIMITS = Limits(files=20_000, bytes=100 << 20, listing_bytes=8 << 20)
+CONTENT = "content.gz"
+_MODES = {"file": 0o644, "program": 0o755}
 _PIECE_BYTES = 1 << 20
-
-
-class BadCode(ValueError):
-    """A listing or its content is not what it must be; nothing of it is run."""
-
-
-class Entry(NamedTuple):
-    """One file, or a link whose target is ``content``; else ``content`` is the sha256 of its bytes."""
-
-    path: str
-    kind: Kind
-    content: str
-    bytes: int
 
 
 def code_prefix(digest: str) -> str:
@@ -49,115 +24,36 @@ def code_prefix(digest: str) -> str:
     return f"code/{digest}"
 
 
-def encode_listing(entries: Iterable[Entry]) -> bytes:
-    """Return the one form in which a listing is written. Raises BadCode for what no session would unpack."""
-    text = json.dumps({"format": FORMAT, "entries": sorted(entries)}, separators=(",", ":"), sort_keys=True)
-    data = text.encode()
-    parse_listing(data)
-    return data
-
-
-def parse_listing(data: bytes) -> tuple[Entry, ...]:
-    """Return the entries of a listing, by path. Raises BadCode unless all stay inside, within the limits."""
-    if len(data) > LISTING_BYTES_MAX:
-        raise BadCode(f"a listing of more than {LISTING_BYTES_MAX >> 20} MiB: the names are too long")
-    try:
-        document = read_json(data)
-        if document["format"] != FORMAT:
-            raise BadCode(f"listings of format {document['format']!r} cannot be read")
-        entries = tuple(_entry(*found) for found in document["entries"])
-    except (KeyError, TypeError, ValueError) as error:
-        raise error if isinstance(error, BadCode) else BadCode(f"not a listing: {error}") from None
-    if len(entries) > FILES_MAX:
-        raise BadCode(f"more than {FILES_MAX:,} files")
-    if sum(entry.bytes for entry in entries) > BYTES_MAX:
-        raise BadCode(f"more than {BYTES_MAX >> 20} MiB")
-    _check_together(entries)
-    return entries
-
-
 def unpack(folder: Path, digest: str, target: Path) -> tuple[Entry, ...]:
     """Put the files of ``digest``, whose objects are in ``folder``, into the empty folder ``target``.
 
-    Every byte is checked. Raises BadCode, and OSError when the disk fails.
+    Every byte is checked. Raises BadListing, and OSError when the disk fails.
     """
     with (folder / LISTING).open("rb") as stream:
-        data = stream.read(LISTING_BYTES_MAX + 1)
+        data = stream.read(LIMITS.listing_bytes + 1)
     if hashlib.sha256(data).hexdigest() != digest:
-        raise BadCode("its listing does not have the digest it is named by")
-    entries = parse_listing(data)
+        raise BadListing("its listing does not have the digest it is named by")
+    entries, _ = parse_listing(data, LIMITS)
     try:
         with gzip.open(folder / CONTENT) as content:
             for entry in entries:
                 if entry.kind != "link":
                     _write(content, entry, target / entry.path)
             if content.read(1):
-                raise BadCode("its content is longer than its listing says")
+                raise BadListing("its content is longer than its listing says")
     except (zlib.error, EOFError, gzip.BadGzipFile) as error:
-        raise BadCode(f"its content is damaged: {error}") from None
-    for entry in entries:  # last: nothing is ever written through a link
+        raise BadListing(f"its content is damaged: {error}") from None
+    make_links(entries, target)
+    return entries
+
+
+def make_links(entries: tuple[Entry, ...], target: Path) -> None:
+    """Make the links of a listing; last of all, so that nothing is ever written through one."""
+    for entry in entries:
         if entry.kind == "link":
             place = target / entry.path
             place.parent.mkdir(parents=True, exist_ok=True)
             place.symlink_to(entry.content)
-    return entries
-
-
-def stays_inside(path: str, target: str, links: Mapping[str, str]) -> bool:
-    """Tell whether a link at ``path`` leads to a place in its folder, by whatever other links lie on its way."""
-    if target.startswith("/") or not target:
-        return False
-    ahead = [*path.split("/")[:-1], *target.split("/")][::-1]
-    place: list[str] = []
-    followed = 0
-    while ahead:
-        part = ahead.pop()
-        if part == "..":
-            if not place:
-                return False
-            place.pop()
-        elif part not in {"", "."}:
-            place.append(part)
-            if (inner := links.get("/".join(place))) is not None:
-                place.pop()
-                followed += 1
-                if inner.startswith("/") or followed > _LINKS_MAX:
-                    return False
-                ahead += inner.split("/")[::-1]
-    return True
-
-
-def _entry(path: Any, kind: Any, content: Any, size: Any) -> Entry:
-    if not isinstance(path, str) or not isinstance(content, str) or type(size) is not int:
-        raise BadCode("an entry is a path, a kind, a digest or target, and a size")
-    try:
-        raw = path.encode()
-        content.encode()
-    except UnicodeEncodeError:
-        raise BadCode(f"{path!a} has a name that is no text") from None
-    parts = path.split("/")
-    if "\0" in path or "\0" in content or any(part in {"", ".", ".."} for part in parts):
-        raise BadCode(f"{path!a} is no path inside a folder")
-    if len(raw) > _PATH_BYTES_MAX or any(len(part.encode()) > _PART_BYTES_MAX for part in parts):
-        raise BadCode(f"{path[:80]!a}... is too long a name")
-    if kind not in _KINDS or size < 0 or (kind == "link" and size):
-        raise BadCode(f"{path!a} is neither a file nor a link")
-    return Entry(path, kind, content, size)
-
-
-def _check_together(entries: tuple[Entry, ...]) -> None:
-    paths = [entry.path for entry in entries]
-    if paths != sorted(set(paths)):
-        raise BadCode("the paths of a listing are in order, each once")
-    known = set(paths)
-    links = {entry.path: entry.content for entry in entries if entry.kind == "link"}
-    for path in paths:
-        parts = path.split("/")
-        if any("/".join(parts[:depth]) in known for depth in range(1, len(parts))):
-            raise BadCode(f"{path!a} lies in what is a file or a link")
-    for path, target in links.items():
-        if not stays_inside(path, target, links):
-            raise BadCode(f"{path!a} is a link out of the folder, to {target!a}")
 
 
 def _write(content: BinaryIO | gzip.GzipFile, entry: Entry, place: Path) -> None:
@@ -167,10 +63,10 @@ def _write(content: BinaryIO | gzip.GzipFile, entry: Entry, place: Path) -> None
         while left:
             piece = content.read(min(left, _PIECE_BYTES))
             if not piece:
-                raise BadCode("its content is shorter than its listing says")
+                raise BadListing("its content is shorter than its listing says")
             digest.update(piece)
             sink.write(piece)
             left -= len(piece)
     if digest.hexdigest() != entry.content:
-        raise BadCode(f"{entry.path!a} does not have the digest of its listing")
-    place.chmod(_KINDS[entry.kind])
+        raise BadListing(f"{entry.path!a} does not have the digest of its listing")
+    place.chmod(_MODES[entry.kind])

@@ -132,7 +132,8 @@ class PresignedTransport:
         return target
 
     def _url(self, key: str) -> str:
-        url = self._gets.get(key)
+        prefix, _, name = key.rpartition("/")
+        url = self._gets.get(key) or self._folders.get(prefix, {}).get(name)
         if url is None:
             raise PermissionError(f"{key}: this session has no right to read it")
         return url

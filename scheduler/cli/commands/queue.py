@@ -81,6 +81,10 @@ def add(  # noqa: PLR0913, PLR0917 - one parameter for each option
     code: Annotated[
         str | None, typer.Option("--code", metavar="DIR", help="The folder its command runs in, kept as it is now.")
     ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="NAME=SOURCE", help="A folder its sessions may read; may be repeated."),
+    ] = None,
     go_on: Annotated[
         bool, typer.Option("--continue", help="Go on from what a removed job of this name saved, instead of anew.")
     ] = False,
@@ -89,7 +93,7 @@ def add(  # noqa: PLR0913, PLR0917 - one parameter for each option
 
     Options change what a file says. A job that no pool can ever run is added with a warning.
     """
-    from scheduler.cli.commands.queue_add import add_jobs, table_of
+    from scheduler.cli.commands.queue_add import add_jobs, inputs_of, table_of
 
     table = table_of(
         name=name,
@@ -103,6 +107,7 @@ def add(  # noqa: PLR0913, PLR0917 - one parameter for each option
         deadline=deadline,
         not_before=not_before,
         code=code,
+        inputs=inputs_of(inputs),
     )
     if models and (file or table or go_on):
         raise UsageFault("--models stands alone", "it takes its jobs from the settings", "Leave the rest out")
@@ -147,15 +152,28 @@ def update(
         Path | None, typer.Option("--code", metavar="DIR", help="Default: where it was taken from.", show_default=False)
     ] = None,
     commit: Annotated[str, typer.Option("--commit", help="That commit of it, not the files as they are now.")] = "",
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option("--input", metavar="NAME[=SOURCE]", help="Take this input anew; may be repeated."),
+    ] = None,
 ) -> None:
-    """Take a job's code anew: its next session runs the folder as it is now, from the checkpoint on."""
+    """Take a job's code anew: its next session runs the folder as it is now, from the checkpoint on.
+
+    With --input, that input instead, from where it was taken or from another SOURCE.
+    """
     from jobs.spec import Code
-    from scheduler.cli.commands.queue_update import update_job
+    from scheduler.cli.commands.queue_update import update_inputs, update_job
     from scheduler.store import jobs
 
     cli: Cli = ctx.obj
     with cli.app.database.read() as tx:
-        known = jobs.get(tx, job).spec.code
+        spec = jobs.get(tx, job).spec
+    if inputs and (code is not None or commit):
+        raise UsageFault("--input stands alone", "code and inputs are taken one after another", "Give one of them")
+    if inputs:
+        update_inputs(cli, spec, inputs)
+        return
+    known = spec.code
     if code is not None:
         update_job(cli, job, Code(str(code.expanduser().resolve()), commit))
     elif known is not None:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.duration import show_duration
+from jobs.readers import is_remote
 from jobs.toml_file import read_toml
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed
 from scheduler.core.reasons import DeadlineUnreachable
 from scheduler.planner.model.urgency import with_urgency
 from scheduler.service.facts.snapshot import load_snapshot, view_of_new
-from scheduler.service.requests import code, concerns, queue
+from scheduler.service.requests import code, concerns, inputs, queue
 from scheduler.service.requests.feasibility import late, obstacles
 from scheduler.store import jobs
 from scheduler.views.documents import job_json
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from jobs.spec import JobSpec
     from scheduler.cli.shell.context import Cli
     from scheduler.core.reasons import Reason
@@ -55,7 +55,7 @@ def add_jobs(cli: Cli, file: Path | None, table: dict[str, Any], *, from_models:
         specs = [with_code(_read_spec(file, table), file, table)]
     found = _foreseen(cli, specs)  # before they are added: what cannot be planned at all is not
     keep_until = cli.now + cli.app.policy.retention.grace_seconds
-    specs = [code.kept(cli.app.database, cli.app.artifacts, spec, keep_until) if spec.code else spec for spec in specs]
+    specs = [stored(cli, spec, keep_until) for spec in specs]
     added = queue.add(cli.app.database, specs, cli.now, cli.who, go_on=go_on)
     if cli.options.json:
         cli.out.data({"jobs": [job_json(record, found.get(record.spec.name)) for record in added]})
@@ -80,6 +80,30 @@ def add_jobs(cli: Cli, file: Path | None, table: dict[str, Any], *, from_models:
             )
     if added:
         cli.wake_daemon()
+
+
+def stored(cli: Cli, spec: JobSpec, keep_until: int, before: JobSpec | None = None) -> JobSpec:
+    """Return a job whose code and inputs are in the artifact store; what ``before`` has of the same places stays."""
+    app = cli.app
+    if spec.code is not None:  # only then is the artifact store opened
+        spec = code.kept(app.database, app.artifacts, spec, keep_until, before.code if before else None)
+    if spec.inputs:
+        old = before.inputs if before else ()
+        spec = inputs.kept(app.database, app.artifacts, spec, keep_until, cli.out.say, old)
+    return spec
+
+
+def inputs_of(words: list[str] | None) -> dict[str, str] | None:
+    """Return ``NAME=SOURCE`` options as a job file has them; folders are those seen from here. Raises UsageFault."""
+    if not words:
+        return None
+    found = {}
+    for word in words:
+        name, equals, source = word.partition("=")
+        if not (name and equals and source):
+            raise UsageFault(f"--input {word} cannot be read", "it has two parts", "Write it as NAME=FOLDER")
+        found[name] = source if is_remote(source) else str(Path(source).expanduser().resolve())
+    return found
 
 
 def with_code(spec: JobSpec, file: Path | None, table: dict[str, Any]) -> JobSpec:

@@ -14,7 +14,7 @@ from scheduler.views.documents import job_json, run_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jobs.spec import Code, StartFrom
+    from jobs.spec import Code, Input, StartFrom
     from scheduler.cli.shell.context import Cli
     from scheduler.core.reasons import Reason
     from scheduler.store.generations import Generation
@@ -56,6 +56,12 @@ def code_line(code: Code) -> str:
     return f"{code.digest[:12]}{git}, {counted(code.files, 'file')}, {size(code.bytes)}, of {code.source}"
 
 
+def input_line(given: Input) -> str:
+    """Return what is known of one of a job's inputs in a line."""
+    commit = f", commit {given.revision[:12]}" if given.revision else ""
+    return f"{given.digest[:12]}{commit}, {counted(given.files, 'file')}, {size(given.bytes)}, of {given.source}"
+
+
 def start_line(start: StartFrom | None, lineage: Sequence[Generation]) -> str:
     """Return whose weights a job begins with: those that were chosen, or those that will be."""
     chosen = lineage[-1] if lineage and lineage[-1].parent_key is not None else None
@@ -90,6 +96,7 @@ def _facts(cli: Cli, record: JobRecord, waits: Reason | None, lineage: Sequence[
         ("deadline", out.instant(spec.deadline)),
         ("command", " ".join(spec.command)),
         ("code", code_line(spec.code) if spec.code else ""),
+        *((f"input {given.name}", input_line(given)) for given in spec.inputs),
         ("launches", f"{record.attempts}, {record.failures} failed in a row" if record.attempts else "none yet"),
         ("added", out.instant(record.created_at)),
     ]

@@ -4,20 +4,47 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jobs.catalogue import job_from_table
+from jobs.job_table import table_of
 from jobs.plural import counted
-from scheduler.cli.commands.queue_show import code_line
+from scheduler.cli.commands.queue_add import inputs_of
+from scheduler.cli.commands.queue_show import code_line, input_line
 from scheduler.core.job import Active
-from scheduler.service.requests import code, concerns
+from scheduler.service.requests import code, concerns, inputs
 from scheduler.store import jobs
 from scheduler.views.documents import job_json
 
 if TYPE_CHECKING:
-    from jobs.spec import Code
+    from jobs.spec import Code, JobSpec
     from scheduler.cli.shell.context import Cli
 
 
+def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
+    """Take inputs of a job anew, named as ``NAME`` or ``NAME=SOURCE``.
+
+    Raises CatalogueError, TreeError, TreeGoes, StoreError, UnknownJob, UsageFault.
+    """
+    sources = {given.name: given.source for given in spec.inputs}
+    wanted = inputs_of([word if "=" in word else f"{word}={sources.get(word, '')}" for word in words]) or {}
+    changed = job_from_table({**table_of(spec), "inputs": {**sources, **wanted}}, "command line")
+    app, keep_until = cli.app, cli.now + cli.app.policy.retention.grace_seconds
+    taken = [
+        inputs.take(app.database, app.artifacts, given, keep_until, cli.out.say)
+        for given in changed.inputs
+        if given.name in wanted
+    ]
+    same = set(taken) <= set(spec.inputs)
+    record = inputs.change(app.database, spec.name, taken, cli.now, cli.who)
+    if cli.options.json:
+        cli.out.data({"job": job_json(record), "changed": not same})
+    else:
+        for given in taken:
+            cli.out.line(f"{spec.name} has {given.name} from its next session on: {input_line(given)}.")
+    cli.wake_daemon()
+
+
 def update_job(cli: Cli, name: str, wanted: Code) -> None:
-    """Take the code of a job anew. Raises CodeError, CodeGoes, StoreError, UnknownJob."""
+    """Take the code of a job anew. Raises CodeError, TreeGoes, StoreError, UnknownJob."""
     app = cli.app
     with app.database.read() as tx:
         before = jobs.get(tx, name)

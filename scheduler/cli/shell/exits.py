@@ -54,6 +54,7 @@ CODES: dict[str, Exit] = {
     "jobs.problem.ProblemsFound": Exit.CONFIG,
     "jobs.corpus.errors.CorpusError": Exit.CONFIG,
     "jobs.code.errors.CodeError": Exit.CONFIG,
+    "jobs.inputs.errors.TreeError": Exit.CONFIG,
     "platforms.base.PlatformError": Exit.PLATFORM,
     "platforms.bundle.BadArchive": Exit.REFUSED,
     "platforms.record_file.DamagedRecord": Exit.PLATFORM,

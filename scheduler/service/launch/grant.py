@@ -21,7 +21,7 @@ _SLACK_SECONDS = 900
 def grant(run: Run, restore: Iterable[Manifest], data: Iterable[str], wall_seconds: float) -> Grant:
     """Return a run's rights; ``wall_seconds`` is the real time until it must be over.
 
-    ``restore`` are the checkpoints it may start from, ``data`` the store prefixes of its training data and code.
+    ``restore`` are the checkpoints it may start from, ``data`` the store prefixes of its training data, code and trees.
     """
     reads = {stop_flag_key(run.key)}
     for lane in run.lanes:

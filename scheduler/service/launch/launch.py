@@ -21,6 +21,7 @@ from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
 from scheduler.service.faults.isolation import BY, LeftOut, isolated, wait_for_person, why
 from scheduler.service.faults.places import let_in, refused_by
 from scheduler.service.faults.rests import QUOTA_DENIED, rest
+from scheduler.service.launch.inputs import trees_of
 from scheduler.service.launch.lanes import note_lanes
 from scheduler.service.launch.patience import quiet_seconds
 from scheduler.service.launch.request import Order, launch_request
@@ -128,6 +129,7 @@ def _reserve_one(
                 devices=tuple(range(device, device + planned_lane.devices)),
                 restore_step=record.done_step if record.checkpoint else None,
                 code=record.spec.code.digest if record.spec.code else None,
+                trees=trees_of(record.spec),
             )
         )
         device += planned_lane.devices
@@ -219,7 +221,10 @@ def _submit(ports: Ports, reserved: Run) -> tuple[Run, Order]:
         )
         given = {name: [manifest.key for manifest in found] for name, found in order.restore.items()}
         code = {lane.job: lane.code for lane in reserved.lanes if lane.code}
-        runs.change_state(tx, reserved.key, reserved.state, submitting, "submit", now, restore=given, code=code)
+        trees = {lane.job: dict(lane.trees) for lane in reserved.lanes if lane.trees}
+        runs.change_state(
+            tx, reserved.key, reserved.state, submitting, "submit", now, restore=given, code=code, trees=trees
+        )
     return replace(reserved, state=submitting), order
 
 

@@ -40,6 +40,7 @@ def launch_request(ports: Ports, run: Run, order: Order) -> LaunchRequest:
     clock = ports.clock.payload_clock()
     data = {name: ports.data_prefix(name) for name in specs}
     folders = [*data.values(), *(code_prefix(lane.code) for lane in run.lanes if lane.code)]
+    folders += [prefix for lane in run.lanes for prefix in lane.trees.values()]
     manifests = [*(manifest for found in restore.values() for manifest in found), *order.parents.values()]
     wall_seconds = ports.clock.wall_seconds(run.held_until - ports.clock.now())
     document = launch_document(

@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.code.pack import pack
-from jobs.payload.store.code import CONTENT, LISTING, BadCode, code_prefix, unpack
+from jobs.payload.store.code import CONTENT, code_prefix, unpack
+from jobs.payload.store.listing import LISTING, BadListing
 from jobs.spec import Code
 from scheduler.service.requests.checkpoint_files import PullRefused
-from scheduler.store import codes, jobs
+from scheduler.store import jobs, trees
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -31,14 +32,14 @@ def keep(database: Database, artifacts: BlobStore, code: Code, delete_at: int) -
     """Take a folder or commit as it is now and store it, unless the same is there; return it with its digest.
 
     It goes after ``delete_at`` if no job names it by then. Whoever sees the listing may rely on the content: it is sent
-    first. Raises CodeError, CodeGoes, StoreError, OSError.
+    first. Raises CodeError, TreeGoes, StoreError, OSError.
     """
     with tempfile.TemporaryDirectory(prefix="schedctl-code-") as folder:
         plain, packed = Path(folder) / "plain", Path(folder) / CONTENT
         with plain.open("wb") as sink:
             taken, listing = pack(code, sink)
         with database.write() as tx:
-            codes.note(tx, taken.digest, delete_at)
+            trees.note(tx, "code", taken.digest, delete_at)
         prefix = code_prefix(taken.digest)
         if artifacts.size(f"{prefix}/{LISTING}") is None:
             with plain.open("rb") as source, gzip.GzipFile(packed, "wb", compresslevel=6, mtime=0) as target:
@@ -75,11 +76,11 @@ def default(command: Sequence[str], file: Path | None) -> Code | None:
 def change(database: Database, name: str, code: Code | None, now: int, by: str) -> JobRecord:
     """Let the next sessions of a job run another code, which is stored; event ``job.code``.
 
-    Raises UnknownJob, CodeGoes.
+    Raises UnknownJob, TreeGoes.
     """
     with database.write() as tx:
         if code is not None:
-            codes.note(tx, code.digest, None)
+            trees.note(tx, "code", code.digest, None)
         return jobs.change_spec(tx, name, now, by, code=code)
 
 
@@ -89,7 +90,7 @@ def pull(database: Database, artifacts: BlobStore, manifest: Manifest, target: P
     Raises PullRefused, StoreError, OSError.
     """
     with database.read() as tx:
-        digest = codes.of_attempt(tx, manifest.job, manifest.attempt)
+        digest = trees.code_of_attempt(tx, manifest.job, manifest.attempt)
     if digest is None:
         return None
     if target.exists():
@@ -101,7 +102,7 @@ def pull(database: Database, artifacts: BlobStore, manifest: Manifest, target: P
         fresh.mkdir()
         try:
             unpack(fetched, digest, fresh)
-        except BadCode as error:
+        except BadListing as error:
             raise PullRefused(f"the code {digest[:12]} is damaged in the store: {error}. Take it from git") from None
         fresh.rename(target)
     return digest

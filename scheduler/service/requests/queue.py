@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from scheduler.core import job as arrows
 from scheduler.core.job import Active, Cancelled, Done, IllegalArrow, JobState
-from scheduler.store import checkpoints, codes, jobs
+from scheduler.service.requests import inputs
+from scheduler.store import checkpoints, jobs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -27,14 +28,14 @@ class QueueError(Exception):
 
 
 def add(database: Database, specs: Sequence[JobSpec], now: int, by: str, *, go_on: bool = False) -> list[JobRecord]:
-    """Add jobs, whose code is stored, to the end of the queue, all or none. Raises DuplicateJob, QueueError, CodeGoes.
+    """Add jobs, whose code and inputs are stored, to the end of the queue, all or none.
 
-    ``go_on`` lets one with the name of a removed job go on from what that one saved.
+    ``go_on`` lets one with the name of a removed job go on from what that one saved. Raises DuplicateJob, QueueError,
+    TreeGoes.
     """
     with database.write() as tx:
         for spec in specs:
-            if spec.code is not None:
-                codes.note(tx, spec.code.digest, None)
+            inputs.note(tx, spec)
         known = {record.spec.name for record in jobs.everything(tx)} | {spec.name for spec in specs}
         for spec in specs:
             if spec.gate is not None and spec.gate.parent not in known:
@@ -138,8 +139,8 @@ def edit(database: Database, name: str, spec: JobSpec, now: int, by: str) -> tup
         written = [field.name for field in fields(spec) if field.name != "name"] if record.faults else changed
         if not written:
             return record, []
-        if "code" in changed and spec.code is not None:
-            codes.note(tx, spec.code.digest, None)
+        if {"code", "inputs"} & set(changed):
+            inputs.note(tx, spec)
         return jobs.change_spec(tx, name, now, by, **{field: getattr(spec, field) for field in written}), changed
 
 

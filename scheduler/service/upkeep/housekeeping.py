@@ -13,8 +13,8 @@ from scheduler.service.outside import border
 from scheduler.service.outside.calls import fail
 from scheduler.service.quota.audit import READ_EVERY_SECONDS, audit
 from scheduler.service.quota.late_bills import CHECK_EVERY_SECONDS, recheck
-from scheduler.service.upkeep.code_retention import retain_code
 from scheduler.service.upkeep.retention import PORTION, retain
+from scheduler.service.upkeep.tree_retention import retain_trees
 from scheduler.store import checkpoints, due, events, outbox, runs
 from scheduler.store.errors import StoreFailure
 
@@ -135,7 +135,7 @@ def _sweep_reports(ports: Ports, before: int) -> int:
 
 _TASKS = {
     "retention": (retain, 6 * HOUR),
-    "code-retention": (retain_code, 6 * HOUR),
+    "tree-retention": (retain_trees, 6 * HOUR),
     "prune-rows": (prune_rows, DAY),
     "sweep-store": (sweep_store, DAY),
     "find-orphans": (find_orphans, HOUR),

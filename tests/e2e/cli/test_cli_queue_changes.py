@@ -1,5 +1,6 @@
 """A mistyped job: edited, removed, tried again, and a cancel that is undone."""
 
+import json
 import stat
 from dataclasses import replace
 from pathlib import Path
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 from jobs.catalogue import job_from_table
 from jobs.job_table import table_of, toml_of
 from jobs.ranges import RANGES
-from jobs.spec import Gate, JobSpec, Mixture, Needs, Stall
+from jobs.spec import Gate, Input, JobSpec, Mixture, Needs, Stall
 from platforms.artifacts.directory import DirectoryStore
 from scheduler.core import job as arrows
 from scheduler.core.job import Cancelled, Failed, Queued
@@ -44,6 +45,7 @@ specs = st.builds(
     environment=st.dictionaries(st.from_regex(r"\AV[a-z]{1,5}\Z"), words, max_size=2),
     not_before=st.none() | st.integers(0, 10**9),
     deadline=st.none() | st.integers(10**9 + 1, 32_503_679_999),
+    inputs=st.just(()) | st.just((Input("base", "hf:org/name@main"), Input("tests", "/data/tests"))),
     stall=st.builds(Stall, spans, spans, spans, st.just(0) | st.integers(1, 9), st.just(0) | st.integers(2, 9)),
 )
 
@@ -225,3 +227,33 @@ def test_a_cancel_can_be_undone_until_the_work_is_gone(schedctl: Schedctl, world
     told = schedctl("queue", "release", "ulm")
     assert (told.code, "what ulm saved is gone" in told.err) == (6, True)
     assert isinstance(arrows.remove(Cancelled("ann", NOW), "ann", NOW), Cancelled)
+
+
+def test_an_input_is_taken_from_the_command_line_and_taken_anew(
+    schedctl: Schedctl, world: Database, tmp_path: Path
+) -> None:
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "one").write_text("first")
+    words = ("queue", "add", "--name", "mine", "--command", "/bin/true", "--target-step", "10")
+    told = schedctl(*words, "--input", f"tests={tmp_path}/tests")
+    assert told.code == 0, told.err
+    with world.read() as tx:
+        (first,) = jobs.get(tx, "mine").spec.inputs
+    assert f"{first.digest[:12]}, 1 file, 5 B, of {tmp_path}/tests" in schedctl("queue", "show", "mine").out
+    assert json.loads(schedctl("--json", "queue", "update", "mine", "--input", "tests").out)["changed"] is False
+    (tmp_path / "tests" / "one").write_text("other")
+    told = schedctl("queue", "update", "mine", "--input", "tests")
+    with world.read() as tx:
+        (second,) = jobs.get(tx, "mine").spec.inputs
+    assert (told.code, second.digest != first.digest) == (0, True), told.err
+    assert f"mine has tests from its next session on: {second.digest[:12]}" in told.out
+    for source, why in (
+        ("tests", "it has two parts"),
+        ("tests=/nowhere/at/all", "there is no such folder"),
+        ("tests=job:ufm", "write start_from instead"),
+        ("Tests=/tmp", "cannot be an input's name"),
+        ("tests=gs://bucket", "nothing is known of gs:"),
+    ):
+        refused = schedctl(*words[:3], "other", *words[4:], "--input", source)
+        assert refused.code in {2, 3}, refused.err
+        assert why in refused.err

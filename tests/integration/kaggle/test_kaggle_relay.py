@@ -6,10 +6,10 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jobs.payload.store.code import code_prefix
-from jobs.spec import Code
+from jobs.spec import Code, Input
 from platforms.base import Refused, SessionState, Unreachable
 from platforms.relay import pack_objects
-from scheduler.service.requests import code
+from scheduler.service.requests import code, inputs
 from tests.lab.patience import until
 
 if TYPE_CHECKING:
@@ -50,24 +50,30 @@ def test_a_job_goes_on_where_its_last_session_ended(account: "Account") -> None:
     assert not [name for name in files if "000000000050" in name or name.startswith("store/corpus")]
 
 
-def test_a_session_that_reaches_no_store_is_handed_the_code_of_its_job(
+def test_a_session_that_reaches_no_store_is_handed_the_code_and_inputs_of_its_job(
     account: "Account", tmp_path: "Path", database: "Database"
 ) -> None:
     folder = tmp_path / "trainer"
     folder.mkdir()
     (folder / "train.py").write_text(
-        "import os; there = sorted(os.listdir('.')); import helper; print('runs', helper.WORD, there)"
+        "import os; there = sorted(os.listdir('.')); import helper; print('runs', helper.WORD, there)\n"
+        "tests = os.environ['SCHED_INPUT_TESTS']; print('reads', open(tests + '/a/b').read())"
     )
     (folder / "helper.py").write_text("WORD = 'mine'")
     kept = code.keep(database, account.store, Code(str(folder)), 0)
-    lane = {"command": ["{python}", "train.py"], "code": code_prefix(kept.digest)}
+    (tmp_path / "tests" / "a").mkdir(parents=True)
+    (tmp_path / "tests" / "a" / "b").write_text("an input")
+    given = inputs.take(database, account.store, Input("tests", str(tmp_path / "tests")), 0, print)
+    trees = {"input.tests": f"input/{given.digest}"}
+    lane = {"command": ["{python}", "train.py"], "code": code_prefix(kept.digest), "trees": trees}
     account.adapter().launch(account.request("uff-ufm-0001", "", **lane), account.now())
     account.settle("uff-ufm-0001")
     assert "runs mine ['helper.py', 'train.py']" in account.output("uff-ufm-0001")
-    assert len([call for call, _ in account.server.requests if call == "CreateDataset"]) == 2
+    assert "reads an input" in account.output("uff-ufm-0001")
+    assert len([call for call, _ in account.server.requests if call == "CreateDataset"]) == 3
     account.adapter().launch(account.request("uff-ufm-0002", "", attempt=2, **lane), account.now())
     account.settle("uff-ufm-0002")
-    assert len([call for call, _ in account.server.requests if call == "CreateDataset"]) == 2
+    assert len([call for call, _ in account.server.requests if call == "CreateDataset"]) == 3
 
 
 def test_a_checkpoint_survives_a_crash_of_the_trainer(account: "Account") -> None:

@@ -27,7 +27,7 @@ from scheduler.core.plan import Deferral, Plan
 from scheduler.core.quota import ObservedLimit
 from scheduler.core.reasons import Outbid
 from scheduler.core.run import Lane, Outcome, Reserved, Run
-from scheduler.store import checkpoints, due, jobs, ledger, limits, outbox, plans, rates, runs
+from scheduler.store import checkpoints, due, jobs, ledger, limits, outbox, plans, rates, runs, trees
 from scheduler.store.engine import Database, open_database
 from scheduler.store.schema import REVISIONS
 
@@ -65,6 +65,7 @@ def fill(database: Database) -> None:
             tx, Plan(NOW, (), (Deferral("ufm", Outbid("kaggle", "ucm", 1.0, 3.0, None)),), 1.0, 2.0, "list", ()), NOW
         )
         outbox.add(tx, "weekly", "2026-W46", "email", {"subject": "The week"}, NOW)
+        trees.note(tx, "code", "c" * 64, NOW)
         due.set_due(tx, "sweep-sessions", NOW + 86_400)
 
 

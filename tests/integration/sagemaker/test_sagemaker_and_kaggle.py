@@ -12,13 +12,13 @@ import pytest
 import jobs
 from jobs.payload.clock import Clock
 from jobs.payload.store.code import code_prefix
-from jobs.spec import Code
+from jobs.spec import Code, Input
 from platforms.base import Platform, SessionState
 from platforms.emulators.kaggle.place import Place
 from platforms.emulators.kaggle.rules import Rules
 from platforms.emulators.kaggle.server import Server
 from platforms.registry import PlatformContext, load
-from scheduler.service.requests import code
+from scheduler.service.requests import code, inputs
 from scheduler.store.engine import Database
 from tests.lab.patience import until
 
@@ -107,6 +107,7 @@ def stop(*_):
     save(done + 40)
     raise SystemExit(0)
 signal.signal(signal.SIGTERM, stop)
+WORD += (pathlib.Path(os.environ["SCHED_INPUT_TESTS"]) / "word").read_text()
 print("runs", WORD, "from", done, listed, flush=True)
 if done < 40:
     with open(os.environ["SCHED_PROGRESS"], "w") as progress:
@@ -128,9 +129,14 @@ def test_a_users_folder_is_cut_on_one_cloud_and_goes_on_on_the_other(
     kept = code.keep(database, world.store, Code(str(folder)), 0)
     (folder / "train.py").unlink()
     here, there = (kaggle, world.adapter()) if first == "kaggle" else (world.adapter(), kaggle)
-    lane = {"code": code_prefix(kept.digest), "target_step": 100}
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "word").write_text("-and-read")
+    given = inputs.take(database, world.store, Input("tests", str(tmp_path / "tests")), 0, print)
+    (tmp_path / "tests" / "word").unlink()
+    trees = {"input.tests": f"input/{given.digest}"}
+    lane = {"code": code_prefix(kept.digest), "trees": trees, "target_step": 100}
     words = ["{python}", "train.py"]
-    folders = (code_prefix(kept.digest),)
+    folders = (code_prefix(kept.digest), *trees.values())
     here.launch(world.request("uff-lm-1", words, seconds=20_000, folders=folders, **lane), world.clock.now())
     for _ in range(2_000):
         if world.store.size("runs/uff-lm-1/lane-0/heartbeat.json") is not None:
@@ -146,7 +152,7 @@ def test_a_users_folder_is_cut_on_one_cloud_and_goes_on_on_the_other(
     there.launch(request, world.clock.now())
     world.until("uff-lm-2", SessionState.ENDED, platform=there)
     said = b"".join(there.logs("uff-lm-2", 0, 1 << 20)).decode()
-    assert "runs mine from 40 ['helper.py', 'train.py']" in said
+    assert "runs mine-and-read from 40 ['helper.py', 'train.py']" in said
     result = world.result("uff-lm-2")
     assert (result["outcome"], result["restored_step"], result["checkpoint_step"]) == ("finished", 40, 100), said
 

@@ -1,0 +1,173 @@
+"""Pack a folder as a tree: all of it is read once for its digest, and what the store lacks a second time."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import stat
+from bisect import bisect_right
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from jobs.inputs.errors import TreeError
+from jobs.payload.store.listing import BadListing, Entry, encode_listing
+from jobs.payload.store.tree import LIMITS, PIECE_BYTES, Tree, encode_tree
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+    from typing import BinaryIO
+
+    from jobs.payload.store.listing import Kind
+
+_READ_BYTES = 1 << 20
+_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class PackedFolder:
+    """A folder as it stood when it was read: the listing of its tree, the digest of that, and its bytes by piece."""
+
+    def __init__(self, folder: Path, kind: str, tree: Tree) -> None:
+        """Raises TreeError."""
+        try:
+            self.listing = encode_tree(kind, tree)
+        except BadListing as error:
+            raise _unfit(folder, error) from None
+        self.digest = hashlib.sha256(self.listing).hexdigest()
+        self.tree = tree
+        self._folder = folder
+        self._files = [entry for entry in tree.entries if entry.kind != "link" and entry.bytes]
+        self._begins = [0, *accumulate(entry.bytes for entry in self._files)]
+
+    def write_piece(self, number: int, sink: BinaryIO) -> None:
+        """Write the bytes of one piece. Raises TreeError when they are not what they were, OSError."""
+        position, end = number * PIECE_BYTES, min((number + 1) * PIECE_BYTES, self._begins[-1])
+        digest = hashlib.sha256()
+        while position < end:
+            place = bisect_right(self._begins, position) - 1
+            entry, until = self._files[place], min(end, self._begins[place + 1])
+            with _opened(self._folder, entry.path) as stream:
+                stream.seek(position - self._begins[place])
+                while position < until:
+                    data = stream.read(min(_READ_BYTES, until - position))
+                    if not data:
+                        raise _changed(self._folder, entry.path)
+                    digest.update(data)
+                    sink.write(data)
+                    position += len(data)
+        if digest.hexdigest() != self.tree.pieces[number]:
+            raise _changed(self._folder, f"piece {number}")
+
+
+def pack_folder(folder: Path, kind: str, tell: Callable[[int, int], None] = lambda _done, _all: None) -> PackedFolder:
+    """Read all of a folder, hidden files too; links stay links and must lead to what is inside. Raises TreeError.
+
+    ``tell`` hears how many bytes of how many were read.
+    """
+    if not folder.is_dir():
+        raise TreeError(
+            str(folder), "there is no such folder", "Write its whole path, or one relative to the job's file"
+        )
+    found = _found(folder)
+    total = sum(entry.bytes for entry in found)
+    if total > LIMITS.bytes:
+        largest = sorted(found, key=lambda entry: -entry.bytes)[:3]
+        told = ", ".join(f"{entry.path!a} ({entry.bytes / 1e9:.1f} GB)" for entry in largest)
+        why = f"it has {total / 1e9:.1f} GB, at most {LIMITS.bytes / 1e9:.1f} are taken; largest: {told}"
+        raise TreeError(str(folder), why, "Give a folder that holds only what sessions read")
+    try:
+        encode_listing(found, LIMITS)  # names and links are judged before hours are spent on reading
+    except BadListing as error:
+        raise _unfit(folder, error) from None
+    if not found:
+        raise TreeError(str(folder), "it is empty", "Give the folder that has the files")
+    return PackedFolder(folder, kind, _read(folder, found, lambda done: tell(done, total)))
+
+
+def _read(folder: Path, found: list[Entry], tell: Callable[[int], None]) -> Tree:
+    """Read all files; return their tree. Raises TreeError, OSError."""
+    entries: list[Entry] = []
+    pieces: list[str] = []
+    piece, room, done = hashlib.sha256(), PIECE_BYTES, 0
+    for entry in found:
+        if entry.kind == "link":
+            entries.append(entry)
+            continue
+        whole, size = hashlib.sha256(), 0
+        with _opened(folder, entry.path) as stream:
+            while size <= entry.bytes and (data := stream.read(min(_READ_BYTES, room))):
+                whole.update(data)
+                piece.update(data)
+                size, room, done = size + len(data), room - len(data), done + len(data)
+                if not room:
+                    pieces.append(piece.hexdigest())
+                    piece, room = hashlib.sha256(), PIECE_BYTES
+                    tell(done)
+        if size != entry.bytes:
+            raise _changed(folder, entry.path)
+        entries.append(entry._replace(content=whole.hexdigest()))
+    if room < PIECE_BYTES:
+        pieces.append(piece.hexdigest())
+    tell(done)
+    return Tree(tuple(entries), tuple(pieces))
+
+
+def _found(folder: Path) -> list[Entry]:
+    """Return what lies in a folder, by path, its digests not known yet."""
+    found: list[Entry] = []
+
+    def cannot(error: OSError) -> None:
+        raise TreeError(
+            str(folder), f"{error.filename!a} cannot be read: {error.strerror}", "Let its owner change that"
+        )
+
+    for place, folders, names, opened in os.fwalk(folder, onerror=cannot, follow_symlinks=False):
+        inside = os.path.relpath(place, folder)
+        for name in [*names, *folders]:
+            path = name if inside == "." else f"{inside}/{name}"
+            try:
+                status = os.stat(name, dir_fd=opened, follow_symlinks=False)
+            except FileNotFoundError:
+                raise _changed(folder, path) from None
+            if stat.S_ISLNK(status.st_mode):
+                found.append(Entry(path, "link", os.readlink(name, dir_fd=opened), 0))
+            elif stat.S_ISREG(status.st_mode):
+                kind: Kind = "program" if status.st_mode & stat.S_IXUSR else "file"
+                found.append(Entry(path, kind, "", status.st_size))
+            elif not stat.S_ISDIR(status.st_mode):
+                raise TreeError(str(folder), f"{path!a} is a device, a socket or a pipe", "Give a folder without it")
+            if len(found) > LIMITS.files:
+                why = f"it has more than {LIMITS.files:,} files"
+                raise TreeError(str(folder), why, "Put small files together into larger ones")
+    return sorted(found)
+
+
+def _opened(folder: Path, path: str) -> BinaryIO:
+    """Open a file below a folder without following a link anywhere on the way. Raises TreeError."""
+    *parents, last = path.split("/")
+    place = -1
+    try:
+        place = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        for parent in parents:
+            inner = os.open(parent, _FLAGS | os.O_DIRECTORY, dir_fd=place)
+            os.close(place)
+            place = inner
+        # It may have been exchanged since: a pipe must not be waited for.
+        stream = os.fdopen(os.open(last, _FLAGS | os.O_NONBLOCK, dir_fd=place), "rb")
+    except OSError as error:
+        raise TreeError(str(folder), f"{path!a} cannot be read: {error.strerror}", "Try again once it can") from None
+    finally:
+        if place >= 0:
+            os.close(place)
+    if not stat.S_ISREG(os.fstat(stream.fileno()).st_mode):
+        stream.close()
+        raise _changed(folder, path)
+    return stream
+
+
+def _changed(folder: Path, path: str) -> TreeError:
+    return TreeError(str(folder), f"{path!a} changed while it was read", "Try again when nobody writes there")
+
+
+def _unfit(folder: Path, error: BadListing) -> TreeError:
+    return TreeError(str(folder), str(error), "Give a folder without it; cp -rL copies what links lead to")

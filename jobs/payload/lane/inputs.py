@@ -1,0 +1,55 @@
+"""A lane's inputs: folders that are fetched once for all who need them on this machine, checked, and only read."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from ..clock import stopwatch
+from ..log import log
+from ..store.tree import fetch_tree, note_use
+from .failure import Failure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from ..store.transport import Transport
+    from .launch import LaneOrder, Launch
+
+PURPOSE = "input."  # what begins so is an input, and the rest is its name
+_TELL_BYTES = 1 << 30
+
+
+def fetch_inputs(launch: Launch, order: LaneOrder, transport: Transport) -> dict[str, str]:
+    """Return where each input of a lane is, by the variable that tells its command. Raises Failure."""
+    found: dict[str, str] = {}
+    for purpose, prefix in sorted(order.trees.items()):
+        if purpose.startswith(PURPOSE):
+            name = purpose[len(PURPOSE) :]
+            found[f"SCHED_INPUT_{name.upper()}"] = _fetch(launch, order.lane, transport, name, prefix)
+    return found
+
+
+def _fetch(launch: Launch, lane: int, transport: Transport, name: str, prefix: str) -> str:
+    target = launch.cache / prefix.replace("/", "-")
+    began = stopwatch()
+    try:
+        tree = fetch_tree(transport, prefix, target, _teller(lane, name))
+        note_use(target, launch.clock.wall_seconds_until(launch.deadline))
+    except (OSError, ValueError) as error:
+        raise Failure("store", f"the input {name} ({prefix[:20]}) cannot be fetched: {error}") from None
+    spent = stopwatch() - began
+    log(lane, f"input {name}: {len(tree.entries)} files, {tree.bytes / 1e9:.2f} GB, checked, {spent:.0f} s")
+    return str(target)
+
+
+def _teller(lane: int, name: str) -> Callable[[int, int], None]:
+    """Return what tells in the log how far a fetch is, once a gigabyte."""
+    told = 0
+
+    def tell(done: int, total: int) -> None:
+        nonlocal told
+        if done - told >= _TELL_BYTES:
+            told = done
+            log(lane, f"input {name}: {done / 1e9:.1f} of {total / 1e9:.1f} GB")
+
+    return tell

@@ -1,0 +1,296 @@
+"""Trees: folders of any size in the store, as a listing and their bytes in pieces, each named by its own digest.
+
+The pieces are those of all files one after another, so that many small files are few objects, and a large one goes on
+where its fetching was cut off. The listing is written last and named ``listing.json``.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import hashlib
+import os
+import shutil
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from .code import make_links
+from .listing import LISTING, BadListing, Entry, Limits, encode_listing, parse_listing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from typing import IO, BinaryIO
+
+    from .transport import Transport
+
+LIMITS = Limits(files=100_000, bytes=50 << 30, listing_bytes=48 << 20)
+PIECE_BYTES = 64 << 20
+_FILE_BYTES = 4 << 10  # what one more file takes of a disk, about
+_READ_BYTES = 1 << 20
+_MODES = {"file": 0o444, "program": 0o555}
+
+
+class Tree(NamedTuple):
+    """What a listing of a tree says: its files by path, and the sha256 of each piece of their bytes."""
+
+    entries: tuple[Entry, ...]
+    pieces: tuple[str, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Of all files together."""
+        return sum(entry.bytes for entry in self.entries)
+
+
+def tree_prefix(kind: str, digest: str) -> str:
+    """Return the folder of the store in which listing and pieces of a tree are; ``kind`` is what it is for."""
+    return f"{kind}/{digest}"
+
+
+def encode_tree(kind: str, tree: Tree) -> bytes:
+    """Return the one form of a tree's listing. Raises BadListing for what no session would fetch.
+
+    The kind is part of it, so that the same folder given for two purposes is two trees.
+    """
+    data = encode_listing(tree.entries, LIMITS, kind=kind, pieces=tree.pieces)
+    parse_tree(data)
+    return data
+
+
+def parse_tree(data: bytes) -> Tree:
+    """Read a tree's listing. Raises BadListing."""
+    entries, document = parse_listing(data, LIMITS)
+    pieces = document.get("pieces")
+    if not isinstance(pieces, list) or not all(isinstance(piece, str) and _is_digest(piece) for piece in pieces):
+        raise BadListing("the pieces of a tree are digests")
+    tree = Tree(entries, tuple(pieces))
+    if len(pieces) != -(-tree.bytes // PIECE_BYTES):
+        raise BadListing(f"{tree.bytes:,} bytes are not {len(pieces)} pieces")
+    return tree
+
+
+def fetch_tree(
+    transport: Transport, prefix: str, target: Path, tell: Callable[[int, int], None] = lambda _done, _all: None
+) -> Tree:
+    """Put the files of the tree at ``prefix`` into the read-only folder ``target``; return what they are.
+
+    ``prefix`` ends in the tree's digest (see ``tree_prefix``). What is there whole is used as it is, what a killed
+    process left in the making is checked and gone on with, and of several processes that want the same one fetches.
+    Every byte is checked before ``target`` appears. ``tell`` hears how many bytes of how many are here. Raises
+    BadListing for what is damaged in the store, FileNotFoundError for what is not there, OSError otherwise, with
+    ENOSPC before anything is fetched that the disk does not hold.
+    """
+    target.parent.mkdir(parents=True, exist_ok=True)
+    with locked(target):
+        making = target.with_name(f".{target.name}.making")
+        making.mkdir(exist_ok=True)
+        tree = _listing(transport, prefix, making / LISTING)
+        if not _is_whole(target, tree):
+            remove_tree(target)
+            files = making / "files"
+            files.mkdir(exist_ok=True)
+            check_room(files, tree.entries)
+            content = _Content(transport, prefix, tree, making / "piece", tell)
+            for entry in tree.entries:
+                if entry.kind != "link":
+                    content.take(entry, files / entry.path)
+            make_links(tree.entries, files)
+            seal(files, tree.entries)
+            files.rename(target)
+        shutil.rmtree(making, ignore_errors=True)
+    return tree
+
+
+@contextmanager
+def locked(target: Path) -> Iterator[None]:
+    """Hold the right to make ``target``; others wait for it, and whoever dies gives it back."""
+    lock = _lock(target)
+    while True:
+        with lock.open("a") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX)
+            if _is_there(lock, stream):
+                _extend(lock, 0.0)
+                yield
+                return  # else a sweep removed it while this one waited
+
+
+def note_use(target: Path, seconds: float) -> None:
+    """Note that ``target`` will be read for so many wall seconds from now on."""
+    _extend(_lock(target), max(0.0, seconds))
+
+
+def sweep_trees(cache: Path, before: float) -> list[str]:
+    """Remove the trees of a cache that nobody was to read after ``before`` (wall seconds UTC); return their names.
+
+    What is being made is left alone, and what a killed process left in the making goes too. Raises OSError.
+    """
+    removed = []
+    for lock in sorted(cache.glob(".*.lock")):
+        with lock.open("a") as stream:
+            try:
+                fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                continue
+            if lock.stat().st_mtime < before:
+                name = lock.name[1 : -len(".lock")]
+                remove_tree(cache / f".{name}.making")
+                remove_tree(cache / name)
+                lock.unlink()
+                removed.append(name)
+    return removed
+
+
+def _lock(target: Path) -> Path:
+    return target.with_name(f".{target.name}.lock")
+
+
+def _is_there(lock: Path, stream: IO[str]) -> bool:
+    try:
+        return lock.stat().st_ino == os.fstat(stream.fileno()).st_ino
+    except FileNotFoundError:
+        return False
+
+
+def _extend(lock: Path, seconds: float) -> None:
+    """A lock's time is when the last of its users known so far has ended; it is never put back."""
+    noted = lock.stat().st_mtime if lock.exists() else 0.0
+    lock.touch()
+    until = max(noted, lock.stat().st_mtime + seconds)
+    os.utime(lock, (until, until))
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a read-only folder, if it is there. Raises OSError."""
+    if not folder.is_symlink() and not folder.exists():
+        return
+    for name, _, _ in os.walk(folder):
+        Path(name).chmod(0o700)
+    shutil.rmtree(folder)
+
+
+def check_room(files: Path, entries: tuple[Entry, ...]) -> None:
+    """Raise OSError (ENOSPC) unless the disk holds what is still missing of ``entries`` in the folder ``files``."""
+    here = sum(path.lstat().st_size for path in files.rglob("*") if not path.is_dir())
+    missing = sum(entry.bytes for entry in entries) - here
+    wanted = max(0, missing) + PIECE_BYTES + _FILE_BYTES * len(entries)
+    found = os.statvfs(files)
+    free = found.f_bavail * found.f_frsize
+    if missing > 0 and free < wanted:
+        raise OSError(
+            errno.ENOSPC, f"{wanted / 1e9:.2f} GB are wanted and {free / 1e9:.2f} GB are free on the disk of {files}"
+        )
+
+
+def seal(files: Path, entries: tuple[Entry, ...]) -> None:
+    """Make a folder and all in it read-only."""
+    for entry in entries:
+        if entry.kind != "link":
+            (files / entry.path).chmod(_MODES[entry.kind])
+    for name, _, _ in os.walk(files, topdown=False):
+        Path(name).chmod(0o555)
+
+
+class _Content:
+    """The bytes of a tree one after another, a piece of them at a time on the disk."""
+
+    def __init__(
+        self, transport: Transport, prefix: str, tree: Tree, scratch: Path, tell: Callable[[int, int], None]
+    ) -> None:
+        self._transport, self._prefix, self._tree, self._scratch = transport, prefix, tree, scratch
+        self._tell, self._bytes = tell, tree.bytes
+        self._piece = -1  # the one that is in the scratch file
+        self._begin = 0  # of the file to be taken next
+
+    def take(self, entry: Entry, place: Path) -> None:
+        """Make a file of what comes next, unless it is there. Raises BadListing, OSError."""
+        place.parent.mkdir(parents=True, exist_ok=True)
+        begin, end = self._begin, self._begin + entry.bytes
+        self._begin = end
+        if place.exists() and place.stat().st_size == entry.bytes and _sha256(place) == entry.content:
+            return
+        kept = self._kept(place, begin, entry.bytes)
+        if self._write(place, begin, kept, end) == entry.content:
+            return
+        if not kept or self._write(place, begin, 0, end) != entry.content:
+            place.unlink()
+            raise BadListing(f"{entry.path!a} does not have the digest of its listing")
+
+    @staticmethod
+    def _kept(place: Path, begin: int, size: int) -> int:
+        """Return how much of a broken-off file can stay: whole pieces, since only these were checked."""
+        here = place.stat().st_size if place.exists() else 0
+        return max(0, (begin + here) // PIECE_BYTES * PIECE_BYTES - begin) if here < size else 0
+
+    def _write(self, place: Path, begin: int, kept: int, end: int) -> str:
+        """Write a file from byte ``kept`` on; return the digest of all of it."""
+        digest = hashlib.sha256()
+        with place.open("ab+") as sink:
+            sink.truncate(kept)
+            sink.seek(0)
+            while piece := sink.read(_READ_BYTES):
+                digest.update(piece)
+            position = begin + kept
+            while position < end:
+                number, start = divmod(position, PIECE_BYTES)
+                with self._fetched(number).open("rb") as source:
+                    source.seek(start)
+                    position += _pour(source, sink, digest, min(end - position, PIECE_BYTES - start))
+        return digest.hexdigest()
+
+    def _fetched(self, number: int) -> Path:
+        """Return the scratch file with a piece in it. Raises BadListing, OSError."""
+        if number != self._piece:
+            self._scratch.unlink(missing_ok=True)
+            self._piece, wanted = -1, self._tree.pieces[number]
+            size = min(PIECE_BYTES, self._bytes - number * PIECE_BYTES)
+            found = self._transport.fetch(f"{self._prefix}/{wanted}", self._scratch)
+            if found != wanted or self._scratch.stat().st_size != size:
+                raise BadListing(f"piece {number} does not have the digest it is named by")
+            self._piece = number
+            self._tell(number * PIECE_BYTES + size, self._bytes)
+        return self._scratch
+
+
+def _listing(transport: Transport, prefix: str, place: Path) -> Tree:
+    place.unlink(missing_ok=True)
+    if transport.fetch(f"{prefix}/{LISTING}", place) != prefix.rpartition("/")[2]:
+        raise BadListing("its listing does not have the digest it is named by")
+    with place.open("rb") as stream:
+        return parse_tree(stream.read(LIMITS.listing_bytes + 1))
+
+
+def _is_whole(target: Path, tree: Tree) -> bool:
+    """Tell whether a folder that was checked once is still there; a power cut may have emptied files of it."""
+    try:
+        for entry in tree.entries:
+            found = os.lstat(target / entry.path)
+            if entry.kind != "link" and found.st_size != entry.bytes:
+                return False
+    except OSError:
+        return False
+    return target.is_dir()
+
+
+def _pour(source: BinaryIO, sink: BinaryIO, digest: hashlib._Hash, left: int) -> int:
+    poured = 0
+    while poured < left:
+        piece = source.read(min(_READ_BYTES, left - poured))
+        if not piece:
+            break
+        digest.update(piece)
+        sink.write(piece)
+        poured += len(piece)
+    return poured
+
+
+def _sha256(place: Path) -> str:
+    with place.open("rb") as stream:
+        digest = hashlib.sha256()
+        while piece := stream.read(_READ_BYTES):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def _is_digest(text: str) -> bool:
+    return len(text) == 64 and not set(text) - set("0123456789abcdef")

@@ -1,0 +1,69 @@
+"""Put folders of any size into the artifact store, from where sessions fetch them with ``fetch_tree``."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.inputs.folder import pack_folder
+from jobs.payload.store.listing import LISTING
+from jobs.payload.store.tree import tree_prefix
+from scheduler.store import trees
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from jobs.inputs.folder import PackedFolder
+    from platforms.artifacts.base import BlobStore
+    from scheduler.store.engine import Database
+
+_TELL_BYTES = 1 << 30
+
+
+def put_tree(
+    database: Database,
+    artifacts: BlobStore,
+    folder: Path,
+    kind: str,
+    delete_at: int | None,
+    tell: Callable[[str], None] = lambda _told: None,
+) -> PackedFolder:
+    """Store all files of a folder, unless they are there; return its listing and ``digest``.
+
+    Sessions find it at ``tree_prefix(kind, digest)``; it goes after ``delete_at`` (UTC seconds) if by then nobody names
+    it, see :func:`scheduler.store.trees.needed`. May take hours; it may be cut off at any point and repeated, and what
+    was sent is not sent again. ``tell`` hears how far it is. Raises TreeError, TreeGoes, StoreError, OSError.
+    """
+    packed = pack_folder(folder, kind, _told(tell, "read"))
+    with database.write() as tx:
+        trees.note(tx, kind, packed.digest, delete_at)
+    prefix = tree_prefix(kind, packed.digest)
+    if artifacts.size(f"{prefix}/{LISTING}") is not None:
+        return packed
+    sent, total, told = 0, packed.tree.bytes, _told(tell, "stored")
+    with tempfile.TemporaryDirectory(prefix="schedctl-tree-") as scratch:
+        for number, name in enumerate(packed.tree.pieces):
+            key, piece = f"{prefix}/{name}", Path(scratch) / name
+            if artifacts.size(key) is None:
+                with piece.open("wb") as sink:
+                    packed.write_piece(number, sink)
+                sent += piece.stat().st_size
+                artifacts.create(key, piece)
+                piece.unlink()
+                told(sent, total)
+        artifacts.create(f"{prefix}/{LISTING}", packed.listing)
+    return packed
+
+
+def _told(tell: Callable[[str], None], what: str) -> Callable[[int, int], None]:
+    """Return what tells once a gigabyte how much is ``what``."""
+    before = 0
+
+    def told(done: int, total: int) -> None:
+        nonlocal before
+        if done - before >= _TELL_BYTES:
+            before = done
+            tell(f"{what} {done / 1e9:.1f} of {total / 1e9:.1f} GB")
+
+    return told

@@ -1,0 +1,113 @@
+"""Trees: the folders in the artifact store that jobs name, and when what nobody needs any more may go.
+
+A tree is of a kind: ``code`` is a job's own, ``input`` what it is given besides. A row is written before anything is
+sent to the store, and removed after everything is deleted there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy import bindparam, delete, insert, select, true, update
+
+from jobs.payload.store.tree import tree_prefix
+from scheduler.store import codec, jobs
+from scheduler.store.errors import Refused
+from scheduler.store.schema import checkpoints, lanes, trees
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from jobs.spec import JobSpec
+
+
+class TreeGoes(Refused):
+    """The same tree is being deleted just now."""
+
+    def __init__(self, kind: str, digest: str) -> None:
+        why = "nobody needed it any more, and its files are being deleted from the artifact store"
+        super().__init__(
+            f"{kind} not taken", digest[:12], why, "Try again in a minute; the daemon must run to finish that"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class StoredTree:
+    """One tree by its digest: when it goes, None while somebody needs it; whether it is being deleted; its kind."""
+
+    digest: str
+    delete_at: int | None
+    going: bool
+    kind: str
+
+    @property
+    def prefix(self) -> str:
+        """The folder of the artifact store in which all of it is."""
+        return tree_prefix(self.kind, self.digest)
+
+
+_ALL = select(trees.c.digest, trees.c.delete_at, trees.c.going, trees.c.kind).order_by(trees.c.digest)
+_ONE = _ALL.where(trees.c.digest == bindparam("digest"))
+_INSERT = insert(trees)
+_CHANGE = (
+    update(trees)
+    .where(trees.c.digest == bindparam("b_digest"))
+    .values(delete_at=bindparam("new_delete_at"), going=bindparam("new_going"))
+)
+_REMOVE = delete(trees).where(trees.c.digest == bindparam("b_digest"))
+_OF_ATTEMPT = select(lanes.c.code).where(lanes.c.job == bindparam("job"), lanes.c.attempt == bindparam("attempt"))
+_LIVE = select(lanes.c.code, lanes.c.trees).where(lanes.c.live == true())
+_OF_CHECKPOINTS = (
+    select(lanes.c.code)
+    .join(checkpoints, (checkpoints.c.job == lanes.c.job) & (checkpoints.c.attempt == lanes.c.attempt))
+    .where(lanes.c.code.is_not(None), checkpoints.c.state != "expired")
+)
+
+
+def everything(tx: Connection) -> list[StoredTree]:
+    """Return all that may be in the artifact store."""
+    return [StoredTree(*row) for row in tx.execute(_ALL)]
+
+
+def note(tx: Connection, kind: str, digest: str, delete_at: int | None) -> None:
+    """Write down that a tree is to be sent to the store, or is needed (``delete_at`` None). Raises TreeGoes."""
+    found = tx.execute(_ONE, {"digest": digest}).one_or_none()
+    if found is None:
+        tx.execute(_INSERT, {"digest": digest, "delete_at": delete_at, "going": False, "kind": kind})
+    elif found.going:
+        raise TreeGoes(kind, digest)
+    else:
+        tx.execute(_CHANGE, {"b_digest": digest, "new_delete_at": delete_at, "new_going": False})
+
+
+def let_go(tx: Connection, digest: str, now: int) -> None:
+    """Note that it is being deleted: from here on nobody can come to need it."""
+    tx.execute(_CHANGE, {"b_digest": digest, "new_delete_at": now, "new_going": True})
+
+
+def forget(tx: Connection, digest: str) -> None:
+    """Remove the row of what is deleted."""
+    tx.execute(_REMOVE, {"b_digest": digest})
+
+
+def code_of_attempt(tx: Connection, job: str, attempt: int) -> str | None:
+    """Return the code that an attempt of a job ran; None for none."""
+    digest: str | None = tx.execute(_OF_ATTEMPT, {"job": job, "attempt": attempt}).scalar_one_or_none()
+    return digest
+
+
+def needed(tx: Connection) -> set[str]:
+    """Return the digests that a job of the queue or a live session names, and the code of all kept checkpoints."""
+    found: set[str] = set()
+    for record in jobs.everything(tx):
+        found |= named_by(record.spec)
+    for code, given in tx.execute(_LIVE):
+        found |= {code} if code else set()
+        found |= {prefix.rpartition("/")[2] for prefix in codec.texts(given).values()}
+    return found | set(tx.execute(_OF_CHECKPOINTS).scalars())
+
+
+def named_by(spec: JobSpec) -> set[str]:
+    """Return the digests of all trees that a job's definition names."""
+    return {spec.code.digest if spec.code else "", *(given.digest for given in spec.inputs)} - {""}

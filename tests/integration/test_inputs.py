@@ -1,0 +1,214 @@
+"""A job's inputs from `queue add` to the folder its command reads: pinned, fetched once for all, checked, read-only."""
+
+import json
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import jobs
+from jobs.spec import Input, JobSpec
+from platforms.artifacts.base import Grant
+from platforms.artifacts.directory import DirectoryStore
+from platforms.base import LaunchRequest, Platform, SessionState
+from platforms.registry import PlatformContext, load
+from scheduler.core.pool import Pool
+from scheduler.core.retention import DAY
+from scheduler.core.run import Lane, Outcome, Reserved, Run
+from scheduler.service.facts.overheads import Overhead
+from scheduler.service.launch.inputs import trees_of
+from scheduler.service.launch.launch_document import launch_document
+from scheduler.service.outside.ports import Policy, Ports
+from scheduler.service.requests import inputs, queue
+from scheduler.service.upkeep.tree_retention import retain_trees
+from scheduler.store import events, runs
+from scheduler.store import jobs as job_rows
+from scheduler.store.engine import Database
+from tests.lab.clocks import starting_now
+
+NOW = 1_795_000_000
+TRAINING = """
+import json, os, pathlib
+given = pathlib.Path(os.environ["SCHED_INPUT_TESTS"])
+print("reads", (given / "a" / "words").read_text(), "in", given.name, os.access(given, os.W_OK), flush=True)
+made = pathlib.Path(os.environ["SCHED_CHECKPOINT_DIR"]) / "making"
+made.mkdir()
+(made / "meta.json").write_text(json.dumps({"step": 100, "metrics": {}}))
+made.rename(made.with_name("step-00000100"))
+"""
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> DirectoryStore:
+    """An empty artifact store."""
+    return DirectoryStore(tmp_path / "artifacts")
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A user's folder of tests."""
+    made = tmp_path / "tests"
+    (made / "a").mkdir(parents=True)
+    (made / "a" / "words").write_text("first words")
+    return made
+
+
+@pytest.fixture
+def add(database: Database, store: DirectoryStore, folder: Path) -> Callable[..., JobSpec]:
+    """Adds a job with the folder as its input ``tests``."""
+
+    def run(name: str = "ufm", artifacts: Any = store) -> JobSpec:
+        command = ("{python}", "-c", TRAINING)
+        spec = JobSpec(name, "manager", command, 100, 10.0, inputs=(Input("tests", str(folder)),))
+        spec = inputs.kept(database, artifacts, spec, NOW + DAY, print)
+        queue.add(database, [spec], NOW, "test")
+        return spec
+
+    return run
+
+
+class Desk:
+    """A local pool and its sessions."""
+
+    def __init__(self, folder: Path, store: DirectoryStore) -> None:
+        self.clock = starting_now(1_000_000, 60.0)
+        self.store = store
+        self.cache = folder / "state" / ".cache"
+        context = PlatformContext(
+            folder / "state", sys.executable, Path(jobs.__file__).parent, 2, 43_200, self.clock.payload_clock()
+        )
+        self.platform: Platform = load("local", {}, context)
+        self.keys: list[str] = []
+
+    def run(self, *specs: JobSpec, attempt: int = 1) -> str:
+        """Run a session of these jobs to its end; return what it printed."""
+        key = f"{specs[0].name}-{attempt}"
+        self.keys.append(key)
+        now = self.clock.now()
+        self.platform.launch(
+            LaunchRequest(key, "desk", 1, now + 7_200, self.document(key, specs, attempt), "", {}), now
+        )
+        patience = threading.Event()
+        for _ in range(3_000):
+            if self.platform.find([key], self.clock.now())[key].state == SessionState.ENDED:
+                break
+            patience.wait(0.01)
+        return b"".join(self.platform.logs(key, 0, 1 << 20)).decode()
+
+    def result(self, key: str, lane: int = 0) -> dict[str, Any]:
+        """What a lane left."""
+        found: dict[str, Any] = json.loads(self.store.read(f"runs/{key}/lane-{lane}/result.json"))
+        return found
+
+    def document(self, key: str, specs: tuple[JobSpec, ...], attempt: int) -> dict[str, Any]:
+        """The launch document, with its lanes as the daemon writes them."""
+        lanes = tuple(
+            Lane(index, spec.name, attempt, (), None, trees=trees_of(spec)) for index, spec in enumerate(specs)
+        )
+        deadline = int(self.clock.now()) + 7_200
+        run = Run(key, "desk", lanes, int(self.clock.now()), deadline, deadline, Reserved(int(self.clock.now())))
+        names = [spec.name for spec in specs]
+        return launch_document(
+            run=run,
+            pool=Pool("desk", "local", "cpu", ()),
+            specs={spec.name: spec for spec in specs},
+            overheads=dict.fromkeys(names, Overhead(60, 0.3, 10, 0.3)),
+            stalls={name: {} for name in names},
+            restore=dict.fromkeys(names, ()),
+            parents={},
+            data=dict.fromkeys(names, ""),
+            store=self.store.payload_address(Grant(key, tuple(names), (), (), 60)),
+            clock=self.clock.payload_clock(),
+            policy=Policy(),
+        )
+
+
+@pytest.fixture
+def desk(tmp_path: Path, store: DirectoryStore) -> Iterator[Desk]:
+    """A local pool; what it started is ended."""
+    made = Desk(tmp_path, store)
+    yield made
+    for key in made.keys:
+        made.platform.stop(key, made.clock.now(), force=True)
+
+
+def test_two_lanes_and_later_sessions_share_what_was_fetched_once(
+    add: Callable[..., JobSpec], desk: Desk, folder: Path
+) -> None:
+    """The folder changes after the jobs were added, and the store is not asked for a byte of it again."""
+    first, second = add("ufm"), add("ucm")
+    (folder / "a" / "words").write_text("other words")
+    said = desk.run(first, second)
+    name = f"input-{first.inputs[0].digest}"
+    assert said.count(f"reads first words in {name} {os.geteuid() == 0}") == 2, said
+    assert said.count("input tests: 1 files, 0.00 GB, checked") == 2, said
+    assert [path.name for path in desk.cache.iterdir() if not path.name.startswith(".")] == [name]
+    for key in list(desk.store.keys(f"input/{first.inputs[0].digest}/")):
+        if not key.endswith("listing.json"):
+            desk.store.delete(key)
+    assert "reads first words" in desk.run(first, attempt=2)
+    desk.platform.sweep([], desk.clock.now() + 6 * DAY)
+    assert (desk.cache / name).is_dir(), "it was in use a moment ago"
+    # The days of a rehearsal are minutes; what is kept is kept for days of the disk's own clock.
+    desk.platform.sweep([], desk.clock.now() + 60 * 8 * DAY)
+    assert list(desk.cache.iterdir()) == []
+
+
+def test_what_is_damaged_in_the_store_ends_the_session_before_its_command(
+    add: Callable[..., JobSpec], desk: Desk
+) -> None:
+    spec = add()
+    (piece,) = [key for key in desk.store.keys("input/") if not key.endswith("listing.json")]
+    desk.store.put(piece, bytes(len(desk.store.read(piece))))
+    said = desk.run(spec)
+    found = desk.result("ufm-1")
+    assert (found["outcome"], found["error_class"]) == ("failed", "store")
+    assert "the input tests" in json.dumps(found)
+    assert "cannot be fetched: piece 0" in json.dumps(found)
+    assert "reads" not in said
+
+
+def test_a_job_keeps_its_inputs_through_the_database_and_changes_them_by_an_event(
+    add: Callable[..., JobSpec], store: DirectoryStore, database: Database, folder: Path
+) -> None:
+    spec = add()
+    with database.read() as tx:
+        assert job_rows.get(tx, "ufm").spec == spec
+    (folder / "a" / "words").write_text("other words")
+    again = inputs.kept(database, store, spec, NOW + DAY, print, spec.inputs)
+    assert again == spec, "the same place is not taken anew"
+    taken = inputs.take(database, store, Input("tests", str(folder)), NOW + DAY, print)
+    record = inputs.change(database, "ufm", [taken], NOW, "ann")
+    assert record.spec.inputs == (taken,)
+    assert taken.digest != spec.inputs[0].digest
+    with database.read() as tx:
+        event = events.tail(tx, subject="ufm")[-1]
+    assert (event.kind, event.by, event.data["new"]["inputs"][0]["digest"]) == ("job.changed", "ann", taken.digest)
+
+
+def test_inputs_stay_while_a_job_or_a_live_session_names_them(
+    make_ports: Callable[..., Ports], add: Callable[..., JobSpec], database: Database
+) -> None:
+    ports = make_ports()
+    spec = add(artifacts=ports.artifacts)
+    lane = Lane(0, "ufm", 1, (0,), None, trees=trees_of(spec))
+    run = Run("uff-ufm-0001", "kaggle", (lane,), NOW, NOW + 3_600, NOW + 3_600, Reserved(NOW))
+    retain_trees(ports, NOW + 30 * DAY)
+    assert list(ports.artifacts.keys("input/")), "a job reads it"
+    with database.write() as tx:
+        job_rows.note_launch(tx, "ufm", "kaggle")
+        runs.insert(tx, run, NOW)
+        assert runs.get(tx, run.key).lanes[0].trees == {"input.tests": f"input/{spec.inputs[0].digest}"}
+        job_rows.change_spec(tx, "ufm", NOW, "ann", inputs=())
+    for day in (31, 33):
+        retain_trees(ports, NOW + day * DAY)
+        assert list(ports.artifacts.keys("input/")), "a live session reads it"
+    with database.write() as tx:
+        runs.close_lane(tx, run.key, 0, Outcome.LOST, None, None, "", NOW)
+    for day in (35, 37):
+        retain_trees(ports, NOW + day * DAY)
+    assert not list(ports.artifacts.keys("input/"))
