@@ -280,6 +280,7 @@ class App:
             bundle=str(self.bundle),
             log=log,
             epoch=epoch,
+            scratch=self.settings.state_dir / "inputs",
             redact=self.redact,
         )
 

@@ -263,6 +263,7 @@ trees = Table(
     Column("delete_at", Whole),
     _required("going", Flag),
     _required("kind", Words),
+    Column("origin", Words),
 )
 discards = Table(
     "discards",

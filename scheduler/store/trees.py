@@ -1,7 +1,8 @@
 """Trees: the folders in the artifact store that jobs name, and when what nobody needs any more may go.
 
-A tree is of a kind: ``code`` is a job's own, ``input`` what it is given besides. A row is written before anything is
-sent to the store, and removed after everything is deleted there.
+A tree is of a kind: ``code`` is a job's own, ``input`` what it is given besides, ``hub`` the listing of a repository
+whose files are elsewhere. An ``input`` may hold the files of such a listing, which is its origin then. A row is
+written before anything is sent to the store, and removed after everything is deleted there.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sqlalchemy import bindparam, delete, insert, select, true, update
+from sqlalchemy import bindparam, delete, false, insert, select, true, update
 
 from jobs.payload.store.tree import tree_prefix
 from scheduler.store import codec, jobs
@@ -34,12 +35,13 @@ class TreeGoes(Refused):
 
 @dataclass(frozen=True, slots=True)
 class StoredTree:
-    """One tree by its digest: when it goes, None while somebody needs it; whether it is being deleted; its kind."""
+    """One tree by its digest: when it goes, None while somebody needs it; whether it is being deleted; what it is."""
 
     digest: str
     delete_at: int | None
     going: bool
     kind: str
+    origin: str | None
 
     @property
     def prefix(self) -> str:
@@ -47,7 +49,7 @@ class StoredTree:
         return tree_prefix(self.kind, self.digest)
 
 
-_ALL = select(trees.c.digest, trees.c.delete_at, trees.c.going, trees.c.kind).order_by(trees.c.digest)
+_ALL = select(trees.c.digest, trees.c.delete_at, trees.c.going, trees.c.kind, trees.c.origin).order_by(trees.c.digest)
 _ONE = _ALL.where(trees.c.digest == bindparam("digest"))
 _INSERT = insert(trees)
 _CHANGE = (
@@ -55,6 +57,7 @@ _CHANGE = (
     .where(trees.c.digest == bindparam("b_digest"))
     .values(delete_at=bindparam("new_delete_at"), going=bindparam("new_going"))
 )
+_COPIES = select(trees.c.origin, trees.c.digest).where(trees.c.origin.is_not(None), trees.c.going == false())
 _REMOVE = delete(trees).where(trees.c.digest == bindparam("b_digest"))
 _OF_ATTEMPT = select(lanes.c.code).where(lanes.c.job == bindparam("job"), lanes.c.attempt == bindparam("attempt"))
 _LIVE = select(lanes.c.code, lanes.c.trees).where(lanes.c.live == true())
@@ -70,15 +73,20 @@ def everything(tx: Connection) -> list[StoredTree]:
     return [StoredTree(*row) for row in tx.execute(_ALL)]
 
 
-def note(tx: Connection, kind: str, digest: str, delete_at: int | None) -> None:
+def note(tx: Connection, kind: str, digest: str, delete_at: int | None, origin: str | None = None) -> None:
     """Write down that a tree is to be sent to the store, or is needed (``delete_at`` None). Raises TreeGoes."""
     found = tx.execute(_ONE, {"digest": digest}).one_or_none()
     if found is None:
-        tx.execute(_INSERT, {"digest": digest, "delete_at": delete_at, "going": False, "kind": kind})
+        tx.execute(_INSERT, {"digest": digest, "delete_at": delete_at, "going": False, "kind": kind, "origin": origin})
     elif found.going:
         raise TreeGoes(kind, digest)
     else:
         tx.execute(_CHANGE, {"b_digest": digest, "new_delete_at": delete_at, "new_going": False})
+
+
+def copies(tx: Connection) -> dict[str, str]:
+    """Return by origin the digest of the tree that holds its files, or will once it is whole."""
+    return dict(tuple(row) for row in tx.execute(_COPIES))
 
 
 def let_go(tx: Connection, digest: str, now: int) -> None:

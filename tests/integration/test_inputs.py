@@ -6,29 +6,34 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 import jobs
+from jobs.payload.store import hub
+from jobs.payload.store.tree import remove_tree
 from jobs.spec import Input, JobSpec
 from platforms.artifacts.base import Grant
 from platforms.artifacts.directory import DirectoryStore
-from platforms.base import LaunchRequest, Platform, SessionState
+from platforms.base import Capabilities, LaunchRequest, Platform, SessionState
 from platforms.registry import PlatformContext, load
+from scheduler.core.plan import Placement, PlannedLane
 from scheduler.core.pool import Pool
 from scheduler.core.retention import DAY
 from scheduler.core.run import Lane, Outcome, Reserved, Run
 from scheduler.service.facts.overheads import Overhead
-from scheduler.service.launch.inputs import trees_of
+from scheduler.service.launch.inputs import trees_of, with_inputs
 from scheduler.service.launch.launch_document import launch_document
 from scheduler.service.outside.ports import Policy, Ports
 from scheduler.service.requests import inputs, queue
 from scheduler.service.upkeep.tree_retention import retain_trees
-from scheduler.store import events, runs
+from scheduler.store import events, runs, trees
 from scheduler.store import jobs as job_rows
 from scheduler.store.engine import Database
 from tests.lab.clocks import starting_now
+from tests.lab.hub import COMMIT, NAME, TOKEN, StandInHub
 
 NOW = 1_795_000_000
 TRAINING = """
@@ -84,13 +89,13 @@ class Desk:
         self.platform: Platform = load("local", {}, context)
         self.keys: list[str] = []
 
-    def run(self, *specs: JobSpec, attempt: int = 1) -> str:
+    def run(self, *specs: JobSpec, attempt: int = 1, given: dict[str, str] | None = None) -> str:
         """Run a session of these jobs to its end; return what it printed."""
         key = f"{specs[0].name}-{attempt}"
         self.keys.append(key)
         now = self.clock.now()
         self.platform.launch(
-            LaunchRequest(key, "desk", 1, now + 7_200, self.document(key, specs, attempt), "", {}), now
+            LaunchRequest(key, "desk", 1, now + 7_200, self.document(key, specs, attempt, given), "", {}), now
         )
         patience = threading.Event()
         for _ in range(3_000):
@@ -104,10 +109,13 @@ class Desk:
         found: dict[str, Any] = json.loads(self.store.read(f"runs/{key}/lane-{lane}/result.json"))
         return found
 
-    def document(self, key: str, specs: tuple[JobSpec, ...], attempt: int) -> dict[str, Any]:
+    def document(
+        self, key: str, specs: tuple[JobSpec, ...], attempt: int, given: dict[str, str] | None
+    ) -> dict[str, Any]:
         """The launch document, with its lanes as the daemon writes them."""
         lanes = tuple(
-            Lane(index, spec.name, attempt, (), None, trees=trees_of(spec)) for index, spec in enumerate(specs)
+            Lane(index, spec.name, attempt, (), None, trees=given or trees_of(spec, {}) or {})
+            for index, spec in enumerate(specs)
         )
         deadline = int(self.clock.now()) + 7_200
         run = Run(key, "desk", lanes, int(self.clock.now()), deadline, deadline, Reserved(int(self.clock.now())))
@@ -195,7 +203,7 @@ def test_inputs_stay_while_a_job_or_a_live_session_names_them(
 ) -> None:
     ports = make_ports()
     spec = add(artifacts=ports.artifacts)
-    lane = Lane(0, "ufm", 1, (0,), None, trees=trees_of(spec))
+    lane = Lane(0, "ufm", 1, (0,), None, trees=trees_of(spec, {}) or {})
     run = Run("uff-ufm-0001", "kaggle", (lane,), NOW, NOW + 3_600, NOW + 3_600, Reserved(NOW))
     retain_trees(ports, NOW + 30 * DAY)
     assert list(ports.artifacts.keys("input/")), "a job reads it"
@@ -212,3 +220,88 @@ def test_inputs_stay_while_a_job_or_a_live_session_names_them(
     for day in (35, 37):
         retain_trees(ports, NOW + day * DAY)
     assert not list(ports.artifacts.keys("input/"))
+
+
+@pytest.fixture
+def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInHub]:
+    """A Hub with a repository that holds what the folder of tests does, and no token of whoever runs this."""
+    with StandInHub({"a/words": b"words of the Hub", "a/large.bin": bytes(5_000)}) as made:
+        monkeypatch.setenv("HF_ENDPOINT", made.endpoint)
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        yield made
+
+
+@pytest.fixture
+def add_base(database: Database) -> Callable[[Any], JobSpec]:
+    """Adds a job with the repository as its input ``tests``."""
+
+    def run(artifacts: Any) -> JobSpec:
+        command = ("{python}", "-c", TRAINING)
+        spec = JobSpec("ufm", "manager", command, 100, 10.0, inputs=(Input("tests", f"hf:{NAME}@main"),))
+        spec = inputs.kept(database, artifacts, spec, NOW + DAY, print)
+        queue.add(database, [spec], NOW, "test")
+        return spec
+
+    return run
+
+
+def test_a_repository_is_pinned_when_the_job_is_added_and_fetched_by_the_session(
+    place: StandInHub, add_base: Callable[[Any], JobSpec], desk: Desk, store: DirectoryStore
+) -> None:
+    spec = add_base(store)
+    (given,) = spec.inputs
+    assert (given.revision, given.files, given.bytes, given.at_home) == (COMMIT, 2, 5_016, False)
+    assert trees_of(spec, {}) == {"input.tests": f"hub/{given.digest}"}
+    said = desk.run(spec)
+    assert "reads words of the Hub" in said, said
+    place.habits.garbage = True
+    said = desk.run(spec, attempt=2)
+    assert "reads words of the Hub" in said, "it is in the cache, and nobody is asked"
+    remove_tree(desk.cache / f"hub-{given.digest}")
+    desk.run(spec, attempt=3)
+    assert "does not have the digest that was pinned" in json.dumps(desk.result("ufm-3"))
+
+
+@pytest.mark.parametrize("why", ["no internet", "only a token opens it"])
+def test_what_sessions_cannot_fetch_the_daemon_brings_once_before_the_launch(
+    place: StandInHub,
+    add_base: Callable[[Any], JobSpec],
+    make_ports: Callable[..., Ports],
+    database: Database,
+    desk: Desk,
+    tmp_path: Path,
+    why: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    if why == "only a token opens it":
+        place.habits.gated = True
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+    internet = why != "no internet"
+    here = SimpleNamespace(capabilities=Capabilities(internet=internet))
+    ports = make_ports(platforms={"kaggle": here}, artifacts=desk.store, scratch=tmp_path / "scratch")
+    spec = add_base(ports.artifacts)
+    placement = Placement("kaggle", NOW, NOW + 3_600, (PlannedLane("ufm", 1, 10),))
+    assert trees_of(spec, {}, internet=internet) is None, "not before it is there"
+    place.habits.expired = 99
+    monkeypatch.setattr(hub, "_WAIT_SECONDS_MAX", 0.0)
+    assert with_inputs(ports, [placement]) == []
+    ((_, failed),) = ports.calls.failures().items()
+    assert "may have expired" in failed
+    place.habits.expired = 0
+    assert with_inputs(ports, [placement]) == [placement]
+    asked = place.seen.asked.total()
+    assert with_inputs(ports, [placement]) == [placement]
+    assert place.seen.asked.total() == asked, "it was fetched once"
+    assert [path.name for path in ports.scratch.iterdir() if not path.name.endswith(".lock")] == []
+    with database.read() as tx:
+        found = trees_of(spec, trees.copies(tx), internet=internet)
+    assert found is not None
+    assert found["input.tests"].startswith("input/")
+    place.files = {}
+    said = desk.run(spec, given=found)
+    assert "reads words of the Hub" in said, said
+    for day in (5, 30):
+        retain_trees(ports, NOW + day * DAY)
+    assert list(ports.artifacts.keys(f"{found['input.tests']}/")), "it is kept with the listing that it was made of"
+    kept = b"".join(ports.artifacts.read(key) for key in ports.artifacts.keys(""))
+    assert TOKEN.encode() not in kept

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..clock import stopwatch
 from ..log import log
+from ..store.hub import KIND, fetch_repository
 from ..store.tree import fetch_tree, note_use
 from .failure import Failure
 
@@ -32,13 +33,16 @@ def fetch_inputs(launch: Launch, order: LaneOrder, transport: Transport) -> dict
 def _fetch(launch: Launch, lane: int, transport: Transport, name: str, prefix: str) -> str:
     target = launch.cache / prefix.replace("/", "-")
     began = stopwatch()
+    of_hub = prefix.startswith(f"{KIND}/")
     try:
-        tree = fetch_tree(transport, prefix, target, _teller(lane, name))
+        fetch = fetch_repository if of_hub else fetch_tree
+        found = fetch(transport, prefix, target, _teller(lane, name))
         note_use(target, launch.clock.wall_seconds_until(launch.deadline))
     except (OSError, ValueError) as error:
-        raise Failure("store", f"the input {name} ({prefix[:20]}) cannot be fetched: {error}") from None
+        why = f"the input {name} ({prefix[:20]}) cannot be fetched: {error}"
+        raise Failure("network" if of_hub and isinstance(error, ConnectionError) else "store", why) from None
     spent = stopwatch() - began
-    log(lane, f"input {name}: {len(tree.entries)} files, {tree.bytes / 1e9:.2f} GB, checked, {spent:.0f} s")
+    log(lane, f"input {name}: {len(found.entries)} files, {found.bytes / 1e9:.2f} GB, checked, {spent:.0f} s")
     return str(target)
 
 

@@ -81,25 +81,38 @@ def fetch_tree(
     BadListing for what is damaged in the store, FileNotFoundError for what is not there, OSError otherwise, with
     ENOSPC before anything is fetched that the disk does not hold.
     """
+    with making_of(target) as making:
+        tree = parse_tree(fetch_listing(transport, prefix, making))
+        if not is_whole(target, tree.entries):
+            content = _Content(transport, prefix, tree, making / "piece", tell)
+            make(target, making, tree.entries, content.take)
+    return tree
+
+
+@contextmanager
+def making_of(target: Path) -> Iterator[Path]:
+    """Yield the folder in which ``target`` is made; it goes when that is done, and stays when it fails."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with locked(target):
         making = target.with_name(f".{target.name}.making")
         making.mkdir(exist_ok=True)
-        tree = _listing(transport, prefix, making / LISTING)
-        if not _is_whole(target, tree):
-            remove_tree(target)
-            files = making / "files"
-            files.mkdir(exist_ok=True)
-            check_room(files, tree.entries)
-            content = _Content(transport, prefix, tree, making / "piece", tell)
-            for entry in tree.entries:
-                if entry.kind != "link":
-                    content.take(entry, files / entry.path)
-            make_links(tree.entries, files)
-            seal(files, tree.entries)
-            files.rename(target)
+        yield making
         shutil.rmtree(making, ignore_errors=True)
-    return tree
+
+
+def make(target: Path, making: Path, entries: tuple[Entry, ...], take: Callable[[Entry, Path], None]) -> None:
+    """Let ``take`` bring each file to its place, go on from what is there, and let all appear at once, read-only."""
+    remove_tree(target)
+    files = making / "files"
+    files.mkdir(exist_ok=True)
+    check_room(files, entries)
+    for entry in entries:
+        if entry.kind != "link":
+            (files / entry.path).parent.mkdir(parents=True, exist_ok=True)
+            take(entry, files / entry.path)
+    make_links(entries, files)
+    seal(files, entries)
+    files.rename(target)
 
 
 @contextmanager
@@ -204,7 +217,6 @@ class _Content:
 
     def take(self, entry: Entry, place: Path) -> None:
         """Make a file of what comes next, unless it is there. Raises BadListing, OSError."""
-        place.parent.mkdir(parents=True, exist_ok=True)
         begin, end = self._begin, self._begin + entry.bytes
         self._begin = end
         if place.exists() and place.stat().st_size == entry.bytes and _sha256(place) == entry.content:
@@ -252,18 +264,20 @@ class _Content:
         return self._scratch
 
 
-def _listing(transport: Transport, prefix: str, place: Path) -> Tree:
+def fetch_listing(transport: Transport, prefix: str, making: Path) -> bytes:
+    """Return the listing at a prefix that ends in its digest. Raises BadListing, OSError."""
+    place = making / LISTING
     place.unlink(missing_ok=True)
     if transport.fetch(f"{prefix}/{LISTING}", place) != prefix.rpartition("/")[2]:
         raise BadListing("its listing does not have the digest it is named by")
     with place.open("rb") as stream:
-        return parse_tree(stream.read(LIMITS.listing_bytes + 1))
+        return stream.read(LIMITS.listing_bytes + 1)
 
 
-def _is_whole(target: Path, tree: Tree) -> bool:
+def is_whole(target: Path, entries: tuple[Entry, ...]) -> bool:
     """Tell whether a folder that was checked once is still there; a power cut may have emptied files of it."""
     try:
-        for entry in tree.entries:
+        for entry in entries:
             found = os.lstat(target / entry.path)
             if entry.kind != "link" and found.st_size != entry.bytes:
                 return False

@@ -1,18 +1,118 @@
-"""Inputs of a launch: which folders of the artifact store a lane is given, on the pool where it runs."""
+"""Inputs of a launch: which folders of the artifact store a lane is given, on the pool where it runs.
+
+A repository of the Hub is fetched by the session where it can; else the daemon fetches it once and stores its files.
+"""
 
 from __future__ import annotations
 
+import os
+from functools import partial
 from typing import TYPE_CHECKING
 
 from jobs.payload.lane.inputs import PURPOSE
-from jobs.payload.store.tree import tree_prefix
+from jobs.payload.store import hub
+from jobs.payload.store.listing import LISTING
+from jobs.payload.store.tree import LIMITS, is_whole, making_of, remove_tree, tree_prefix
+from scheduler.service.faults.isolation import why
+from scheduler.service.launch.trees import put_tree
+from scheduler.service.outside.calls import fail, tell
+from scheduler.store import jobs, trees
+from scheduler.store.errors import StoreFailure
 
 if TYPE_CHECKING:
-    from jobs.spec import JobSpec
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from jobs.spec import Input, JobSpec
+    from scheduler.core.plan import Placement
+    from scheduler.service.outside.ports import Ports
 
 KIND = "input"
 
 
-def trees_of(spec: JobSpec) -> dict[str, str]:
-    """Return the folders of the artifact store that a job's lane is given, by purpose."""
-    return {f"{PURPOSE}{given.name}": tree_prefix(KIND, given.digest) for given in spec.inputs}
+def trees_of(spec: JobSpec, copies: Mapping[str, str], *, internet: bool = True) -> dict[str, str] | None:
+    """Return the folders of the artifact store that a job's lane is given, by purpose.
+
+    ``copies`` are the trees that hold the files of repositories; None: one is needed that is not there yet.
+    """
+    found = {}
+    for given in spec.inputs:
+        kind, digest = (hub.KIND if given.is_hub else KIND), given.digest
+        if _is_shipped(given, internet=internet):
+            if digest not in copies:
+                return None
+            kind, digest = KIND, copies[digest]
+        found[f"{PURPOSE}{given.name}"] = tree_prefix(kind, digest)
+    return found
+
+
+def note(tx: Connection, spec: JobSpec) -> None:
+    """Write down that a job needs the code and the inputs that it names. Raises TreeGoes."""
+    if spec.code is not None:
+        trees.note(tx, "code", spec.code.digest, None)
+    for given in spec.inputs:
+        trees.note(tx, hub.KIND if given.is_hub else KIND, given.digest, None)
+
+
+def with_inputs(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
+    """Return what has its inputs where its sessions can get them; those of the others are brought there meanwhile."""
+    wanted: dict[str, Input] = {}
+    needs: dict[int, set[str]] = {}
+    with ports.database.read() as tx:
+        for number, placement in enumerate(due):
+            internet = ports.platforms[placement.pool].capabilities.internet
+            for planned_lane in placement.lanes:
+                for given in jobs.get(tx, planned_lane.job).spec.inputs:
+                    if _is_shipped(given, internet=internet):
+                        wanted[given.digest] = given
+                        needs.setdefault(number, set()).add(given.digest)
+    if not wanted:
+        return list(due)
+    names = {digest: f"{given.source} {digest[:8]}" for digest, given in wanted.items()}
+    work = {names[digest]: partial(_bring_alone, ports, given) for digest, given in wanted.items()}
+    found = ports.calls.gather("inputs", work)
+    there = {digest for digest, name in names.items() if found.get(name)}
+    return [placement for number, placement in enumerate(due) if needs.get(number, set()) <= there]
+
+
+def _is_shipped(given: Input, *, internet: bool) -> bool:
+    """Tell whether sessions get the files of a repository from the store, because they cannot get them themselves."""
+    return given.is_hub and (given.at_home or not internet)
+
+
+def _bring_alone(ports: Ports, given: Input) -> bool:
+    try:
+        _bring(ports, given)
+    except StoreFailure:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with an input, sessions without it are launched
+        ports.log.error("input.unavailable", input=given.source, why=str(error))
+        fail(why(error))
+        return False
+    return True
+
+
+def _bring(ports: Ports, given: Input) -> None:
+    """Make sure that the store holds the files of a repository; may take hours and go on where it was cut off.
+
+    Raises what the Hub's client and put_tree raise.
+    """
+    with ports.database.read() as tx:
+        copy = trees.copies(tx).get(given.digest)
+    if copy is not None and ports.artifacts.size(f"{tree_prefix(KIND, copy)}/{LISTING}") is not None:
+        return
+    listing = ports.artifacts.read(f"{tree_prefix(hub.KIND, given.digest)}/{LISTING}", LIMITS.listing_bytes)
+    repository, target = hub.parse_repository(listing), ports.scratch / given.digest
+    tell(f"fetches {given.source}")
+    with making_of(target) as making:
+        if not is_whole(target, repository.entries):
+            hub.download_files(repository, target, making, os.environ.get("HF_TOKEN", ""), _telling(given))
+    delete_at = ports.clock.now() + ports.policy.retention.grace_seconds
+    put_tree(ports.database, ports.artifacts, target, KIND, delete_at, tell, origin=given.digest)
+    remove_tree(target)
+    ports.log.info("input.stored", input=given.source, bytes=repository.bytes)
+
+
+def _telling(given: Input) -> hub.Tell:
+    return lambda done, total: tell(f"fetches {given.source}, {100 * done // max(1, total)} % of it")

@@ -21,7 +21,7 @@ from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
 from scheduler.service.faults.isolation import BY, LeftOut, isolated, wait_for_person, why
 from scheduler.service.faults.places import let_in, refused_by
 from scheduler.service.faults.rests import QUOTA_DENIED, rest
-from scheduler.service.launch.inputs import trees_of
+from scheduler.service.launch.inputs import trees_of, with_inputs
 from scheduler.service.launch.lanes import note_lanes
 from scheduler.service.launch.patience import quiet_seconds
 from scheduler.service.launch.request import Order, launch_request
@@ -29,7 +29,7 @@ from scheduler.service.launch.start import parent_of, pinned
 from scheduler.service.launch.training_data import with_data
 from scheduler.service.outside import border
 from scheduler.service.quota.audit import launchable
-from scheduler.store import checkpoints, events, jobs, ledger, limits, rates, runs, watched
+from scheduler.store import checkpoints, events, jobs, ledger, limits, rates, runs, trees, watched
 from scheduler.store.errors import Stale, StoreFailure
 
 if TYPE_CHECKING:
@@ -51,7 +51,7 @@ def reserve(ports: Ports, plan: Plan, now: int, unopened: Collection[str] = ()) 
     is one on a pool that is ``unopened``, whose platform is being made, and one whose data or books are not there yet.
     """
     wanted = [placement for placement in plan.due_now if placement.pool not in unopened]
-    prepared = launchable(ports, with_data(ports, wanted))
+    prepared = launchable(ports, with_inputs(ports, with_data(ports, wanted)))
     if not prepared:
         return []
     try:
@@ -114,7 +114,9 @@ def _reserve_one(
     records = [jobs.get(tx, planned_lane.job) for planned_lane in placement.lanes]
     if not all(isinstance(record.state, Queued) for record in records):
         return None
-    if not pinned(ports, tx, records, now):
+    internet, copies = ports.platforms[pool.name].capabilities.internet, trees.copies(tx)
+    given = [trees_of(record.spec, copies, internet=internet) for record in records]
+    if not pinned(ports, tx, records, now) or None in given:
         return None
     spare = room(pool, (*charges, *planned), live_ends, now, observed).seconds - wanted
     deadline = placement.end + max(0, min(spare, _slack(tx, placement, records, now)))
@@ -129,7 +131,7 @@ def _reserve_one(
                 devices=tuple(range(device, device + planned_lane.devices)),
                 restore_step=record.done_step if record.checkpoint else None,
                 code=record.spec.code.digest if record.spec.code else None,
-                trees=trees_of(record.spec),
+                trees=given[index] or {},
             )
         )
         device += planned_lane.devices
@@ -221,9 +223,9 @@ def _submit(ports: Ports, reserved: Run) -> tuple[Run, Order]:
         )
         given = {name: [manifest.key for manifest in found] for name, found in order.restore.items()}
         code = {lane.job: lane.code for lane in reserved.lanes if lane.code}
-        trees = {lane.job: dict(lane.trees) for lane in reserved.lanes if lane.trees}
+        shown = {lane.job: dict(lane.trees) for lane in reserved.lanes if lane.trees}
         runs.change_state(
-            tx, reserved.key, reserved.state, submitting, "submit", now, restore=given, code=code, trees=trees
+            tx, reserved.key, reserved.state, submitting, "submit", now, restore=given, code=code, trees=shown
         )
     return replace(reserved, state=submitting), order
 

@@ -28,16 +28,18 @@ def put_tree(
     kind: str,
     delete_at: int | None,
     tell: Callable[[str], None] = lambda _told: None,
+    origin: str | None = None,
 ) -> PackedFolder:
     """Store all files of a folder, unless they are there; return its listing and ``digest``.
 
     Sessions find it at ``tree_prefix(kind, digest)``; it goes after ``delete_at`` (UTC seconds) if by then nobody names
     it, see :func:`scheduler.store.trees.needed`. May take hours; it may be cut off at any point and repeated, and what
-    was sent is not sent again. ``tell`` hears how far it is. Raises TreeError, TreeGoes, StoreError, OSError.
+    was sent is not sent again. ``tell`` hears how far it is; ``origin`` is the
+    listing of a repository whose files these are. Raises TreeError, TreeGoes, StoreError, OSError.
     """
     packed = pack_folder(folder, kind, _told(tell, "read"))
     with database.write() as tx:
-        trees.note(tx, kind, packed.digest, delete_at)
+        trees.note(tx, kind, packed.digest, delete_at, origin)
     prefix = tree_prefix(kind, packed.digest)
     if artifacts.size(f"{prefix}/{LISTING}") is not None:
         return packed

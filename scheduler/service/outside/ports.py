@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import tempfile
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 from scheduler.core.retention import Retention
@@ -84,6 +86,9 @@ class Ports:
     epoch: int = 0  # of the lease this daemon holds
     calls: Calls = field(default_factory=ThreadedCalls)
     openings: Mapping[str, Opening] = field(default_factory=dict)  # of pools whose platform may not be there yet
+    scratch: Path = Path(
+        tempfile.gettempdir(), "uff-inputs"
+    )  # a folder of this machine for what is on its way into the store
     redact: Callable[[str], str] = str  # takes known secrets out of what is kept of others' words
 
     @contextmanager

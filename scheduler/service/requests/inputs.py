@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from scheduler.service.launch.inputs import KIND
+from jobs.inputs import hub
+from jobs.payload.store.hub import KIND as HUB
+from jobs.payload.store.listing import LISTING
+from jobs.payload.store.tree import tree_prefix
+from scheduler.service.launch.inputs import KIND, note
 from scheduler.service.launch.trees import put_tree
 from scheduler.store import jobs, trees
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
-
-    from sqlalchemy import Connection
 
     from jobs.spec import Input, JobSpec
     from platforms.artifacts.base import BlobStore
@@ -27,6 +30,8 @@ def take(database: Database, artifacts: BlobStore, given: Input, delete_at: int,
     It goes after ``delete_at`` if no job names it by then. ``tell`` hears how far it is. Raises TreeError, TreeGoes,
     StoreError, OSError.
     """
+    if given.is_hub:
+        return _pinned(database, artifacts, given, delete_at)
     packed = put_tree(
         database, artifacts, Path(given.source), KIND, delete_at, lambda how_far: tell(f"input {given.name}: {how_far}")
     )
@@ -56,12 +61,22 @@ def kept(
     )
 
 
-def note(tx: Connection, spec: JobSpec) -> None:
-    """Write down that a job needs what it names. Raises TreeGoes."""
-    if spec.code is not None:
-        trees.note(tx, "code", spec.code.digest, None)
-    for given in spec.inputs:
-        trees.note(tx, KIND, given.digest, None)
+def _pinned(database: Database, artifacts: BlobStore, given: Input, delete_at: int) -> Input:
+    """Store the listing of a repository as the Hub has it now; the files are fetched by those who need them."""
+    endpoint = os.environ.get("HF_ENDPOINT") or hub.ENDPOINT
+    found = hub.pin(given.source, endpoint.rstrip("/"), os.environ.get("HF_TOKEN", ""))
+    with database.write() as tx:
+        trees.note(tx, HUB, found.digest, delete_at)
+    artifacts.create(f"{tree_prefix(HUB, found.digest)}/{LISTING}", found.listing)
+    repository = found.repository
+    return replace(
+        given,
+        digest=found.digest,
+        revision=repository.commit,
+        files=len(repository.entries),
+        bytes=repository.bytes,
+        at_home=found.at_home,
+    )
 
 
 def change(database: Database, name: str, wanted: Iterable[Input], now: int, by: str) -> JobRecord:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from scheduler.core import job as arrows
 from scheduler.core.job import Active, Cancelled, Done, IllegalArrow, JobState
-from scheduler.service.requests import inputs
+from scheduler.service.launch.inputs import note
 from scheduler.store import checkpoints, jobs
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def add(database: Database, specs: Sequence[JobSpec], now: int, by: str, *, go_o
     """
     with database.write() as tx:
         for spec in specs:
-            inputs.note(tx, spec)
+            note(tx, spec)
         known = {record.spec.name for record in jobs.everything(tx)} | {spec.name for spec in specs}
         for spec in specs:
             if spec.gate is not None and spec.gate.parent not in known:
@@ -140,7 +140,7 @@ def edit(database: Database, name: str, spec: JobSpec, now: int, by: str) -> tup
         if not written:
             return record, []
         if {"code", "inputs"} & set(changed):
-            inputs.note(tx, spec)
+            note(tx, spec)
         return jobs.change_spec(tx, name, now, by, **{field: getattr(spec, field) for field in written}), changed
 
 

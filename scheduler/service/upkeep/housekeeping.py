@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
+from jobs.payload.store.tree import sweep_trees
 from platforms.artifacts.base import StoreError
 from platforms.base import PlatformError
 from scheduler.core.window import DAY, HOUR
@@ -107,6 +108,7 @@ def sweep_store(ports: Ports, now: int) -> None:
     before = now - ports.policy.retention.reports_seconds
     sweeps: dict[str, Callable[[], int]] = {
         "leftovers": lambda: ports.artifacts.sweep(real - _UPLOAD_SECONDS),
+        "inputs": lambda: len(sweep_trees(ports.scratch, real - _UPLOAD_SECONDS)),
         "reports": lambda: _sweep_reports(ports, before),
     }
     for what, sweep in sweeps.items():

@@ -24,7 +24,7 @@ def retain_trees(ports: Ports, now: int) -> None:
         for tree in trees.everything(tx):
             if tree.going:
                 going.append(tree)
-            elif tree.digest in needed:
+            elif {tree.digest, tree.origin} & needed:
                 if tree.delete_at is not None:
                     trees.note(tx, tree.kind, tree.digest, None)
             elif tree.delete_at is None:

@@ -20,6 +20,7 @@ def upgrade() -> None:
         sa.Column("delete_at", sa.BigInteger(), nullable=True),
         sa.Column("going", sa.Boolean(), nullable=False),
         sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("origin", sa.Text(), nullable=True),
         sa.PrimaryKeyConstraint("digest", name=op.f("pk_trees")),
     )
     op.execute("INSERT INTO trees (digest, delete_at, going, kind) SELECT digest, delete_at, going, 'code' FROM codes")

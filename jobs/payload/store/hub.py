@@ -1,0 +1,264 @@
+"""Repositories of the Hub: a listing in our store pins the commit and every file, the bytes come from the Hub itself.
+
+A download goes on where it was cut off, also by the death of this process. Addresses that the Hub hands out expire and
+are asked for again; the token is for the Hub alone; what was fetched is believed by its digest and by nothing else.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+import urllib.error
+import urllib.request
+from http.client import HTTPException
+from typing import TYPE_CHECKING, NamedTuple
+from urllib.parse import quote, urljoin, urlsplit
+
+from .listing import BadListing, Entry, parse_listing
+from .tree import LIMITS, fetch_listing, is_whole, make, making_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from http.client import HTTPResponse
+    from pathlib import Path
+    from typing import BinaryIO, TypeVar
+
+    from .transport import Transport
+
+    _Answer = TypeVar("_Answer")
+    Tell = Callable[[int, int], None]
+
+KIND = "hub"
+GIT = "git:"  # before the object name of a file that git itself holds; a large one has its sha256
+_SILENCE_SECONDS = 30.0  # without a byte from the server
+_TRIES = 6  # without a byte more than before
+_WAIT_SECONDS_MAX = 300.0
+_REDIRECTS_MAX = 5
+_READ_BYTES = 1 << 20
+
+
+class Denied(OSError):
+    """The Hub does not give this to us; ``code`` is its answer."""
+
+    def __init__(self, address: str, code: int) -> None:
+        super().__init__(
+            f"{address} is not given out ({code}): it is private, or its terms must be accepted, or it does not exist. "
+            "Put a token that may read it into HF_TOKEN"
+        )
+        self.code = code
+
+
+class Again(Exception):
+    """It may succeed when it is tried again, after ``wait_seconds`` if the server asked for that."""
+
+    def __init__(self, why: str, wait_seconds: float | None = None) -> None:
+        super().__init__(why)
+        self.wait_seconds = wait_seconds
+
+
+class Repository(NamedTuple):
+    """A commit of a repository: ``name`` as it stands in addresses, and its files."""
+
+    endpoint: str
+    name: str
+    commit: str
+    entries: tuple[Entry, ...]
+
+    @property
+    def bytes(self) -> int:
+        """Of all files together."""
+        return sum(entry.bytes for entry in self.entries)
+
+    def address(self, path: str) -> str:
+        """Return where a file is asked for."""
+        return f"{self.endpoint}/{self.name}/resolve/{self.commit}/{quote(path)}"
+
+
+def parse_repository(data: bytes) -> Repository:
+    """Read the listing of a repository. Raises BadListing."""
+    entries, document = parse_listing(data, LIMITS)
+    words = [document.get(name) for name in ("endpoint", "name", "commit")]
+    endpoint, name, commit = (word if isinstance(word, str) else "" for word in words)
+    if not endpoint.startswith(("http://", "https://")) or not name or not commit:
+        raise BadListing("its listing names no repository")
+    return Repository(endpoint, name, commit, entries)
+
+
+def fetch_repository(
+    transport: Transport, prefix: str, target: Path, tell: Tell = lambda _done, _all: None
+) -> Repository:
+    """Put the files of the repository that the listing at ``prefix`` pins into ``target``; see ``fetch_tree``.
+
+    Raises Denied besides what that raises.
+    """
+    with making_of(target) as making:
+        repository = parse_repository(fetch_listing(transport, prefix, making))
+        if not is_whole(target, repository.entries):
+            download_files(repository, target, making, os.environ.get("HF_TOKEN", ""), tell)
+    return repository
+
+
+def download_files(repository: Repository, target: Path, making: Path, token: str, tell: Tell) -> None:
+    """Make ``target`` of what the Hub gives. Raises Denied, BadListing, FileNotFoundError, OSError."""
+    done, total = 0, repository.bytes
+
+    def take(entry: Entry, place: Path) -> None:
+        nonlocal done
+        address = repository.address(entry.path)
+        for last in (False, True):
+            _download(address, place, entry.bytes, token, lambda here: tell(done + here, total))
+            if _digest(place, entry) == entry.content:
+                break
+            place.unlink()
+            if last:
+                raise BadListing(f"{entry.path!a} does not have the digest that was pinned")
+        done += entry.bytes
+        tell(done, total)
+
+    make(target, making, repository.entries, take)
+
+
+def ask(address: str, token: str, take: Callable[[HTTPResponse], _Answer], start: int = 0, end: int = 0) -> _Answer:
+    """Ask for an object from byte ``start`` on, up to ``end`` if that is given; return what ``take`` makes of it.
+
+    Raises Denied, FileNotFoundError, and Again for what may be another answer next time.
+    """
+    first = urlsplit(address)
+    place = address
+    for _ in range(_REDIRECTS_MAX):
+        found = urlsplit(place)
+        if found.scheme not in {"http", "https"} or (first.scheme == "https" and found.scheme != "https"):
+            raise OSError(f"{address} leads to {found.scheme}://{found.netloc}, where nothing is asked for")
+        at_hub = (found.scheme, found.netloc) == (first.scheme, first.netloc)
+        headers = {"User-Agent": "uff-scheduler", "Accept-Encoding": "identity"}
+        if start or end:
+            headers["Range"] = f"bytes={start}-{end or ''}"
+        if token and at_hub:
+            headers["Authorization"] = f"Bearer {token}"
+        try:
+            request = urllib.request.Request(place, headers=headers)  # noqa: S310 - its scheme was looked at
+            with _OPENER.open(request, timeout=_SILENCE_SECONDS) as answer:
+                return take(answer)
+        except urllib.error.HTTPError as error:
+            with error:
+                error.read(_READ_BYTES)
+                where = error.headers.get("Location")
+                wait = error.headers.get("Retry-After", "")
+            if error.code in {301, 302, 303, 307, 308} and where:
+                place = urljoin(place, where)
+                continue
+            raise _meant(address, error.code, wait, at_hub=at_hub) from None
+        except (urllib.error.URLError, HTTPException, TimeoutError, ConnectionError) as error:
+            raise Again(f"no answer: {error}") from None
+    raise OSError(f"{address} leads from place to place, more than {_REDIRECTS_MAX} times")
+
+
+def patiently(address: str, work: Callable[[], _Answer], advanced: Callable[[], bool] = lambda: False) -> _Answer:
+    """Do work, again while it raises Again, and more often if it ``advanced``.
+
+    Raises ConnectionError when that does not help, and what the work raises.
+    """
+    tries = 0
+    while True:
+        try:
+            return work()
+        except Again as error:
+            tries = 1 if advanced() else tries + 1
+            if tries >= _TRIES:
+                raise ConnectionError(f"{address}: {error}, {tries} times") from None
+            wait = 0.5 * 2**tries if error.wait_seconds is None else error.wait_seconds
+            threading.Event().wait(min(wait, _WAIT_SECONDS_MAX))
+
+
+def _download(address: str, place: Path, size: int, token: str, tell: Callable[[int], None]) -> None:
+    """Bring a file here, from where it was cut off. Raises Denied, FileNotFoundError, OSError."""
+    furthest = 0
+
+    def advanced() -> bool:
+        nonlocal furthest
+        before, furthest = furthest, max(furthest, _size(place))
+        return furthest > before
+
+    place.touch()
+    furthest = _size(place)
+    if furthest > size:
+        place.write_bytes(b"")
+    while _size(place) < size:
+        patiently(address, lambda: _go_on(address, place, size, token, tell), advanced)
+
+
+def _go_on(address: str, place: Path, size: int, token: str, tell: Callable[[int], None]) -> None:
+    here = _size(place)
+
+    def pour(answer: HTTPResponse) -> None:
+        start = _start(answer, here, size)
+        with place.open("r+b") as sink:
+            sink.truncate(start)
+            sink.seek(start)
+            _copy(answer, sink, start, size, tell)
+
+    ask(address, token, pour, start=here)
+
+
+def _start(answer: HTTPResponse, here: int, size: int) -> int:
+    """Return from which byte on an answer is. Raises Again when it is not of this file."""
+    if answer.status == 206:
+        said = answer.headers.get("Content-Range", "")
+        begin, _, total = said.removeprefix("bytes ").partition("/")
+        if begin.partition("-")[0] != str(here) or total not in {str(size), "*"}:
+            raise Again(f"byte {here} of {size} was asked for, and {said!a} came")
+        return here
+    length = answer.headers.get("Content-Length")
+    if length is not None and length != str(size):
+        raise Again(f"{size} bytes were pinned, and {length} are offered")
+    return 0  # it does not go on: all of it comes anew
+
+
+def _copy(answer: HTTPResponse, sink: BinaryIO, here: int, size: int, tell: Callable[[int], None]) -> None:
+    while piece := answer.read(min(_READ_BYTES, size - here + 1)):
+        if here + len(piece) > size:
+            sink.truncate(0)
+            raise Again(f"more than the {size} bytes that were pinned came")
+        sink.write(piece)
+        here += len(piece)
+        tell(here)
+    if here < size:
+        raise Again(f"it broke off at byte {here} of {size}")
+
+
+def _meant(address: str, code: int, wait: str, *, at_hub: bool) -> Exception:
+    if code == 429 or code >= 500:
+        return Again(f"the Hub answers {code}", float(wait) if wait.isdecimal() and len(wait) < 9 else None)
+    if not at_hub:
+        return Again(f"the address that the Hub gave answers {code}; it may have expired", 0.0)
+    if code in {401, 403}:
+        return Denied(address, code)
+    if code == 404:
+        return FileNotFoundError(f"{address} is not there")
+    return OSError(f"{address} answers {code}")
+
+
+def _digest(place: Path, entry: Entry) -> str:
+    in_git = entry.content.startswith(GIT)
+    digest = hashlib.sha1(usedforsecurity=False) if in_git else hashlib.sha256()
+    if in_git:
+        digest.update(b"blob %d\0" % entry.bytes)
+    with place.open("rb") as stream:
+        while piece := stream.read(_READ_BYTES):
+            digest.update(piece)
+    return f"{GIT if in_git else ''}{digest.hexdigest()}"
+
+
+def _size(place: Path) -> int:
+    return place.stat().st_size
+
+
+class _Stay(urllib.request.HTTPRedirectHandler):
+    """Follows no redirect: whom to ask next, and what to show them, is decided above."""
+
+    def redirect_request(self, *_: object) -> None:
+        """Return nothing, so that the answer is an error of its code."""
+
+
+_OPENER = urllib.request.build_opener(_Stay)
