@@ -178,7 +178,16 @@ def _jobs(report: Report) -> Section:
     )
     shares = tuple(min(1.0, job.step / job.target_step) if job.target_step else 0.0 for job in report.jobs)
     rows = tuple(_job_row(job) for job in report.jobs)
-    return Section("Jobs", (), Table(columns, rows, shares)) if rows else Section("Jobs", ("No jobs.",))
+    return Section("Jobs", _families(report), Table(columns, rows, shares)) if rows else Section("Jobs", ("No jobs.",))
+
+
+def _families(report: Report) -> tuple[str, ...]:
+    """Say whose weights jobs began with, one sentence for each beginning."""
+    begun: dict[str, list[str]] = {}
+    for job in report.jobs:
+        if job.starts_from is not None:
+            begun.setdefault(job.starts_from, []).append(_clean(job.name))
+    return tuple(f"Began with the weights of {_clean(start)}: {', '.join(names)}." for start, names in begun.items())
 
 
 def _job_row(job: JobReport) -> tuple[str, ...]:

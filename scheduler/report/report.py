@@ -107,7 +107,10 @@ class PoolReport:
 
 @dataclass(frozen=True, slots=True)
 class JobReport:
-    """One job. ``losses`` are (step, held-out loss) of the week's checkpoints; speeds are steps per hour."""
+    """One job. ``losses`` are (step, held-out loss) of the week's checkpoints; speeds are steps per hour.
+
+    ``starts_from`` is the job and step whose weights it began with, ``uff-main@2590``.
+    """
 
     name: str
     role: str
@@ -122,6 +125,7 @@ class JobReport:
     resumes: int
     resumed_elsewhere: int
     checkpoints: int
+    starts_from: str | None
     losses: tuple[tuple[int, float], ...]
     forecast: Forecast | None
     deadline: int | None
@@ -315,6 +319,7 @@ def _job_reports(facts: ReportFacts) -> Iterable[JobReport]:
             resumes=job.resumes,
             resumed_elsewhere=job.resumed_elsewhere,
             checkpoints=len(here),
+            starts_from=job.starts_from,
             losses=tuple((m.step, loss) for m in here if (loss := m.metrics.get("held_out_loss")) is not None),
             forecast=forecast(
                 job.name, job.target_step - job.step, facts.plan, (step - step_start) / (end - start), sigma, facts.now

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class JobFacts:
-    """One job at the end of the week; ``why`` it is held or failed."""
+    """One job at the end of the week; ``why`` it is held or failed; ``starts_from`` is another's manifest key."""
 
     name: str
     role: str
@@ -35,6 +35,7 @@ class JobFacts:
     step: int
     state: str
     why: str = ""
+    starts_from: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +86,10 @@ class PoolFigures:
 
 @dataclass(frozen=True, slots=True)
 class JobFigures:
-    """One job. Losses are held-out losses of its first and newest checkpoint."""
+    """One job. Losses are held out: before its first step if it told that, else of its first checkpoint; and now.
+
+    ``starts_from`` is the job and step whose weights it began with, ``uff-main@2590``; ``loss_parent`` was theirs.
+    """
 
     name: str
     role: str
@@ -97,6 +101,8 @@ class JobFigures:
     resumes: int
     resumed_elsewhere: int
     checkpoints: int
+    starts_from: str | None
+    loss_parent: float | None
     loss_first: float | None
     loss_last: float | None
     why: str
@@ -166,7 +172,11 @@ def jobs_of(facts: WeekFacts) -> tuple[JobFigures, ...]:
     for manifest in sorted(facts.manifests, key=lambda manifest: (manifest.step, manifest.attempt)):
         saved[manifest.job].append(manifest)
     homes = {run.key: run.pool for run in facts.runs}
-    return tuple(_job_figures(job, lanes[job.name], saved[job.name], homes) for job in facts.jobs)
+    known = {manifest.key: manifest for manifest in facts.manifests}
+    return tuple(
+        _job_figures(job, lanes[job.name], saved[job.name], known.get(job.starts_from or ""), homes)
+        for job in facts.jobs
+    )
 
 
 def _pool_figures(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> PoolFigures:
@@ -216,10 +226,18 @@ def _windows(quota: Quota, charges: Sequence[Charge], start: int, end: int) -> l
 
 
 def _job_figures(
-    job: JobFacts, lanes: Sequence[tuple[Run, Lane]], saved: Sequence[Manifest], homes: Mapping[str, str]
+    job: JobFacts,
+    lanes: Sequence[tuple[Run, Lane]],
+    saved: Sequence[Manifest],
+    parent: Manifest | None,
+    homes: Mapping[str, str],
 ) -> JobFigures:
-    """``lanes`` are the job's in order of start, ``saved`` its checkpoints by step, ``homes`` the pools of all runs."""
+    """``lanes`` are the job's in order of start, ``saved`` its checkpoints by step, ``homes`` the pools of all runs.
+
+    ``parent`` is the checkpoint that it began with.
+    """
     losses = [loss for manifest in saved if (loss := manifest.metrics.get("held_out_loss")) is not None]
+    begins = (loss for manifest in saved if (loss := manifest.metrics.get("start_held_out_loss")) is not None)
     # The checkpoint a lane proves to have continued is the parent of the first one it published.
     continued: dict[tuple[str, int], str | None] = {}
     for manifest in saved:
@@ -244,7 +262,9 @@ def _job_figures(
         resumes=resumes,
         resumed_elsewhere=elsewhere,
         checkpoints=len(saved),
-        loss_first=losses[0] if losses else None,
+        starts_from=None if parent is None else f"{parent.job}@{parent.step}",
+        loss_parent=None if parent is None else parent.metrics.get("held_out_loss"),
+        loss_first=next(begins, losses[0] if losses else None),
         loss_last=losses[-1] if losses else None,
         why=job.why,
     )

@@ -43,15 +43,13 @@ _PIN = (
 )
 _REFUSE = _PIN.values(refused=bindparam("new_refused"))
 _FORGET = delete(generations).where(generations.c.job == bindparam("b_job"))
-_NEEDED = (
+_NEWEST = (
     select(generations.c.parent_key, generations.c.job)
     .join(jobs, jobs.c.name == generations.c.job)
-    .where(
-        jobs.c.removed_at.is_(None),
-        jobs.c.state.not_in(["done", "cancelled"]),
-    )
+    .where(jobs.c.removed_at.is_(None))
     .order_by(generations.c.job, generations.c.number)
 )
+_NEEDED = _NEWEST.where(jobs.c.state.not_in(["done", "cancelled"]))
 _ENDS = (
     select(checkpoints.c.key)
     .where(
@@ -67,7 +65,8 @@ _ENDS = (
 
 def of_job(tx: Connection, job: str) -> list[Generation]:
     """Return what was noted of a job's generations, oldest first; nothing without a parent or a restart."""
-    return [Generation(*row[:-1], refused=tuple(codec.load(row.refused))) for row in tx.execute(_OF_JOB, {"job": job})]
+    found = tx.execute(_OF_JOB, {"job": job})
+    return [Generation(**{**row._asdict(), "refused": tuple(codec.load(row.refused))}) for row in found]
 
 
 def current(tx: Connection, job: str) -> Generation | None:
@@ -79,6 +78,12 @@ def current(tx: Connection, job: str) -> Generation | None:
 def of_attempt(tx: Connection, job: str, attempt: int) -> Generation | None:
     """Return the generation that an attempt of a job belongs to, or None when nothing was noted."""
     return next((found for found in reversed(of_job(tx, job)) if found.first_attempt <= attempt), None)
+
+
+def parents(tx: Connection) -> dict[str, str]:
+    """Return by job of the queue the checkpoint that its newest generation started from, where there is one."""
+    newest = {row.job: row.parent_key for row in tx.execute(_NEWEST)}
+    return {job: key for job, key in newest.items() if key is not None}
 
 
 def begin(tx: Connection, job: str, first_attempt: int, now: int) -> Generation:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from scheduler.core.job import Failed, Held
 from scheduler.core.why import why
 from scheduler.report.week import JobFacts, WeekFacts
-from scheduler.store import checkpoints, jobs, ledger, limits, runs
+from scheduler.store import checkpoints, generations, jobs, ledger, limits, runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -41,6 +41,7 @@ def facts_within(
 ) -> WeekFacts:
     """Return the facts of [start, end) from what was read already, and the runs that touched it."""
     touched = [run for run in runs.between(tx, start, end) if run.planned_start < end]
+    parents = generations.parents(tx)
     signs: dict[str, int] = {}
     for (key, _), said in runs.heartbeats(tx, [run.key for run in touched]).items():
         if said.at is not None:
@@ -64,6 +65,7 @@ def facts_within(
                 step=record.done_step,
                 state=type(record.state).__name__.lower(),
                 why=why(record.state, None, "UTC") if isinstance(record.state, Held | Failed) else "",
+                starts_from=parents.get(record.spec.name),
             )
             for record in queue
         ],

@@ -9,7 +9,7 @@ import pytest
 
 from tests.lab.crashes.audit import audit
 from tests.lab.crashes.processes import working_for
-from tests.lab.crashes.stage import Stage
+from tests.lab.crashes.stage import MODELS, Stage
 from tests.lab.patience import slowness
 
 HOUR = 3_600
@@ -29,7 +29,7 @@ SHAPE = {
         "windows",
     },
     "jobs": {"name", "role", "state", "why", "target_step", "step", "runs", "pools", "resumes", "resumed_elsewhere"}
-    | {"checkpoints", "loss_first", "loss_last"},
+    | {"checkpoints", "starts_from", "loss_parent", "loss_first", "loss_last"},
     "runs": {"key", "pool", "lanes", "start", "end", "outcome"},
 }
 
@@ -37,7 +37,8 @@ SHAPE = {
 @pytest.fixture(scope="module")
 def week(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """One rehearsal for all tests of this file: twelve hours in twelve seconds, or longer while the machine is slow."""
-    stage = Stage(tmp_path_factory.mktemp("rehearsal"), hours=12.0, scale=round(HOUR / slowness()))
+    family = MODELS.replace("seed = 3", 'seed = 3\nstart_from = { job = "main", at = "newest" }')
+    stage = Stage(tmp_path_factory.mktemp("rehearsal"), models=family, hours=12.0, scale=round(HOUR / slowness()))
     ended = stage.ended(stage.begin("--json"))
     left = stage.close()
     return stage, ended, left
@@ -81,6 +82,10 @@ def test_every_job_moved_was_resumed_and_learned(document: Any) -> None:
         assert job["step"] > 0, job
         assert job["loss_last"] < job["loss_first"] or job["checkpoints"] == 1, job
     assert any(job["resumes"] > 0 for job in document["jobs"])
+    started = [job for job in document["jobs"] if job["starts_from"]]
+    assert started
+    for job in started:
+        assert job["loss_first"] == job["loss_parent"], "a manager's first loss is main's, not a beginner's"
     assert any(len(run["lanes"]) == 2 for run in document["runs"])
 
 

@@ -40,6 +40,7 @@ BLOCK_STEPS = 32
 RECORD_BYTES_MAX = 1 << 20
 HELD_OUT_WINDOWS = 1024
 LOSS_MEMORY = 0.98
+WARM_UP_STEPS = 100  # until the rate is reached: Adam's first steps would undo what a parent learned
 ADAM_MEAN, ADAM_SQUARE, ADAM_FLOOR = np.float32(0.9), np.float32(0.999), np.float32(1e-8)
 
 # Newline, printable ASCII, and one code for every other byte.
@@ -229,7 +230,7 @@ class Run:
             self._stream.seek(self._stream.position + 1)
         windows = self._stream.batch(self._generator, self._batch)
         self.step += 1
-        loss = self._model.learn(windows, self.step, self._rate)
+        loss = self._model.learn(windows, self.step, self._rate * min(1.0, self.step / WARM_UP_STEPS))
         self.loss = loss if self.step == 1 else LOSS_MEMORY * self.loss + (1 - LOSS_MEMORY) * loss
 
     def save(self) -> bool:

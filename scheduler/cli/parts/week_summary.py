@@ -21,7 +21,19 @@ def show_week(out: Output, week: Week, folder: Path) -> None:
     )
     out.line()
     out.table(
-        ("job", "state", ">step", ">target", ">runs", ">resumed", ">elsewhere", ">saved", "held-out loss", "pools"),
+        (
+            "job",
+            "state",
+            ">step",
+            ">target",
+            ">runs",
+            ">resumed",
+            ">elsewhere",
+            ">saved",
+            "starts from",
+            "held-out loss",
+            "pools",
+        ),
         [_job_row(job) for job in week.jobs],
     )
     out.line()
@@ -72,9 +84,16 @@ def _job_row(job: JobFigures) -> tuple[str, ...]:
         str(job.resumes),
         str(job.resumed_elsewhere),
         str(job.checkpoints),
+        _begin(job),
         f"{job.loss_first:.3f} to {job.loss_last:.3f}" if known else "-",
         ", ".join(job.pools),
     )
+
+
+def _begin(job: JobFigures) -> str:
+    if job.starts_from is None:
+        return "-"
+    return job.starts_from if job.loss_parent is None else f"{job.starts_from} ({job.loss_parent:.3f})"
 
 
 def _hours(seconds: int) -> str:
