@@ -71,8 +71,11 @@ class Desk:
         self.command += ["--length", "64", "--batch", "2", "--accumulate", "2", "--warmup", "5", *options]
         self.folder, self.attempts = folder, 0
 
-    def session(self, interrupt_after: int | None = None) -> Any:
-        """Run a session to its end, or until so many steps are reported; return its result."""
+    def session(self, interrupt_after: int | None = None, parent: str = "") -> Any:
+        """Run a session to its end, or until so many steps are reported; return its result.
+
+        ``parent`` is a manifest of this store, of another job, to begin with.
+        """
         self.attempts += 1
         now, run = Clock().now(), f"toy-{self.attempts:04d}"
         restore = sorted((path.relative_to(self.store).as_posix() for path in self.manifests()), reverse=True)
@@ -83,7 +86,7 @@ class Desk:
             "lanes": [{
                 "index": 0, "job": "toy", "attempt": self.attempts, "devices": [0], "seed": 3, "target_step": TARGET,
                 "command": self.command, "environment": {}, "data": "data", "setup_seconds": 5,
-                "checkpoint_seconds": 0.2, "restore": restore,
+                "checkpoint_seconds": 0.2, "restore": restore, "parent": parent,
             }],
         }  # fmt: skip
         folder = self.folder / run
@@ -136,6 +139,28 @@ def test_an_interrupted_run_ends_with_the_weights_of_one_that_was_not(
     assert ours["rng_state.pth"] == theirs["rng_state.pth"]
     metrics = [json.loads(desk.manifests()[-1].read_bytes())["metrics"] for desk in (whole, broken)]
     assert metrics[0]["held_out_loss"] == metrics[1]["held_out_loss"] < 5.95, "below that of a guess, ln 400 = 5.99"
+
+
+@pytest.mark.parametrize("options", [(), ("--lora", "4", "--dropout", "0.1")], ids=["full", "lora"])
+def test_a_job_begins_with_the_weights_of_another(make_desk: Callable[..., Desk], options: tuple[str, ...]) -> None:
+    desk = make_desk("family", *options)
+    assert desk.session()["outcome"] == "finished", (desk.folder / "toy-0001/log").read_text()
+    loss = json.loads(desk.manifests()[-1].read_bytes())["metrics"]["held_out_loss"]
+    (desk.store / "jobs/toy").rename(desk.store / "jobs/main")
+    for path in (desk.store / "jobs/main/manifests").iterdir():
+        path.write_text(json.dumps({**json.loads(path.read_bytes()), "job": "main"}))
+    (key,) = (path.relative_to(desk.store).as_posix() for path in desk.store.glob("jobs/main/manifests/*.json"))
+    first = desk.session(interrupt_after=1, parent=key)
+    assert first["outcome"] == "preempted", (desk.folder / "toy-0002/log").read_text()
+    began = json.loads(desk.manifests()[0].read_bytes())
+    assert began["step"] < TARGET // 2
+    assert began["metrics"]["start_held_out_loss"] == loss, "the parent's, not a beginner's"
+    desk.command += ["--lora", "0" if options else "4"]
+    for path in desk.manifests():
+        path.unlink()
+    refused = desk.session(parent=key)
+    assert refused["outcome"] == "failed"
+    assert "Train this job with --lora" in refused["message"]
 
 
 def test_a_checkpoint_made_otherwise_is_not_gone_on_from(make_desk: Callable[..., Desk]) -> None:

@@ -128,14 +128,27 @@ class Recorded(SchedulerCallback):
         super().on_save(args, state, control, model=model, **others)
 
 
-def make_model(options: argparse.Namespace) -> Any:
-    """Return the model to train: 32-bit weights, or frozen ones with an adapter."""
-    model = AutoModelForCausalLM.from_pretrained(options.model, dtype=torch.float32)
+def check_parent(parent: Path | None, options: argparse.Namespace) -> None:
+    """Refuse weights of another kind than are trained here: an adapter belongs to the base that it was trained on."""
+    if parent is None:
+        return
+    kind = "an adapter" if (parent / "adapter_config.json").exists() else "a whole model"
+    if (kind == "an adapter") != bool(options.lora):
+        told = "with --lora 0" if kind == "a whole model" else "with --lora and its rank"
+        raise SystemExit(f"finetune: the parent's checkpoint is {kind}. Train this job {told} as well")
+
+
+def make_model(options: argparse.Namespace, parent: Path | None) -> Any:
+    """Return the model to train: 32-bit weights, or frozen ones with an adapter; those of ``parent`` to begin with."""
+    trained = parent if parent is not None and not options.lora else options.model
+    model = AutoModelForCausalLM.from_pretrained(trained, dtype=torch.float32)
     model.config.use_cache = False
     if not options.lora:
         return model
-    from peft import LoraConfig, get_peft_model
+    from peft import LoraConfig, PeftModel, get_peft_model
 
+    if parent is not None:
+        return PeftModel.from_pretrained(model, parent, is_trainable=True)
     adapter = LoraConfig(
         r=options.lora,
         lora_alpha=2 * options.lora,
@@ -174,6 +187,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         for name in ("model", "lora", "dropout", "length", "batch", "accumulate", "rate", "warmup")
     }
     check_recipe(training.resume_dir, recipe)
+    check_parent(training.parent_dir, options)
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     rows = Rows(texts(training.data_dir, "train-*.jsonl"), tokenizer, options.length)
     if not len(rows):
@@ -183,7 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     scheduled = Recorded(training, HeldOutLoss(held, options.batch) if len(held) else None, recipe)
     computes = precision()
     trainer = Trainer(
-        model=make_model(options),
+        model=make_model(options, training.parent_dir),
         args=TrainingArguments(
             output_dir="trainer",
             max_steps=training.target_step,

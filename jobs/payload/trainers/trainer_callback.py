@@ -43,14 +43,17 @@ class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not there whe
         self._training = training or Training()
         self._held_out = held_out
         self._loss: float | None = None
+        self._start_loss: float | None = None  # held out, before the first step, of another job's weights
         self.target_step = self._training.target_step
         self.seed = self._training.seed
         resume = self._training.resume_dir
         self.resume_from = str(resume) if resume else None
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+    def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         """End set-up."""
         del args, control
+        if self._training.parent_dir is not None and self._held_out is not None:
+            self._start_loss = self._held_out(model)
         self._training.progress(int(state.global_step))
 
     def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, float] | None = None, **_: Any) -> None:
@@ -85,6 +88,8 @@ class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not there whe
         step = int(state.global_step)
         written = Path(args.output_dir) / f"checkpoint-{step}"
         metrics = {} if self._loss is None else {"loss": self._loss}
+        if self._start_loss is not None:
+            metrics["start_held_out_loss"] = self._start_loss
         if self._held_out is not None:
             metrics["held_out_loss"] = self._held_out(model)
 
