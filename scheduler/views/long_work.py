@@ -26,6 +26,7 @@ _WHY_CHARACTERS = 300
 # Questions that find no platform are told as that. What is one matter to people has one name.
 _WORDS = {
     "data": "training data of {}",
+    "inputs": "input {}",
     "plan": "planning",
     "launch": "launch of {}",
     "collect": "what {} left",

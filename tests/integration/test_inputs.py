@@ -19,10 +19,12 @@ from platforms.artifacts.base import Grant
 from platforms.artifacts.directory import DirectoryStore
 from platforms.base import Capabilities, LaunchRequest, Platform, SessionState
 from platforms.registry import PlatformContext, load
-from scheduler.core.plan import Placement, PlannedLane
+from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.pool import Pool
 from scheduler.core.retention import DAY
 from scheduler.core.run import Lane, Outcome, Reserved, Run
+from scheduler.core.snapshot import Snapshot
+from scheduler.service.cycle import cycle
 from scheduler.service.facts.overheads import Overhead
 from scheduler.service.launch.inputs import trees_of, with_inputs
 from scheduler.service.launch.launch_document import launch_document
@@ -33,6 +35,7 @@ from scheduler.store import events, runs, trees
 from scheduler.store import jobs as job_rows
 from scheduler.store.engine import Database
 from tests.lab.clocks import starting_now
+from tests.lab.fake import FakeCloud, FakePlatform, Script
 from tests.lab.hub import COMMIT, NAME, TOKEN, StandInHub
 
 NOW = 1_795_000_000
@@ -305,3 +308,37 @@ def test_what_sessions_cannot_fetch_the_daemon_brings_once_before_the_launch(
     assert list(ports.artifacts.keys(f"{found['input.tests']}/")), "it is kept with the listing that it was made of"
     kept = b"".join(ports.artifacts.read(key) for key in ports.artifacts.keys(""))
     assert TOKEN.encode() not in kept
+
+
+def test_the_cycle_launches_a_job_with_what_its_pool_needs_once_that_is_there(
+    place: StandInHub, add_base: Callable[[Any], JobSpec], make_ports: Callable[..., Ports], database: Database
+) -> None:
+    clouds = {name: FakeCloud(4, usual=Script(runs_seconds=None)) for name in ("online", "offline")}
+    platforms = {name: FakePlatform(cloud) for name, cloud in clouds.items()}
+    platforms["offline"].capabilities = Capabilities(internet=False)
+    wanted = "online"
+
+    def plan(found: Snapshot, incumbent: Plan | None) -> Plan:
+        free = [job.name for job in found.jobs if job.running is None and job.blocked is None]
+        due = tuple(Placement(wanted, found.now, found.now + 3_600, (PlannedLane(name, 1, 100),)) for name in free)
+        return Plan(found.now, due, ())
+
+    pools = {name: Pool(name, "fake", "CPU") for name in clouds}
+    ports = make_ports(platforms=platforms, pools=pools, plan=plan)
+    (given,) = add_base(ports.artifacts).inputs
+    cycle.Cycle(ports).run()
+    ((_, online),) = clouds["online"].sessions.items()
+    assert online.request.launch["lanes"][0]["trees"] == {"input.tests": f"hub/{given.digest}"}
+    with database.read() as tx:
+        submitted = next(event for event in events.tail(tx, subject="uff-ufm-0001") if event.kind == "run.submit")
+    assert submitted.data["trees"] == {"ufm": {"input.tests": f"hub/{given.digest}"}}
+    clouds["online"].cut("uff-ufm-0001", ports.clock.now(), "ended")
+    wanted, turn = "offline", cycle.Cycle(ports)
+    for _ in range(6):
+        ports.clock.present += 600  # type: ignore[attr-defined] # a clock that a test moves
+        turn.run()
+    ((_, offline),) = clouds["offline"].sessions.items()
+    prefix = offline.request.launch["lanes"][0]["trees"]["input.tests"]
+    assert prefix.startswith("input/")
+    assert list(ports.artifacts.keys(f"{prefix}/"))
+    del place
