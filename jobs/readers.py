@@ -24,6 +24,7 @@ _NO_SECRET = re.compile(r"(\w*_)?(BOS|EOS|PAD|UNK|SEP|CLS|MASK|START|STOP|END|MA
 _INPUT = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _SCHEME = re.compile(r"([a-z][a-z0-9-]+):")
 _REPOSITORY = re.compile(r"hf:(datasets/)?(?!datasets/)([\w-][\w.-]*/)?[\w-][\w.-]*(@[\w-][\w./-]*)?", re.ASCII)
+_BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,62}(/|$)")
 _INPUTS_MAX = 20
 _WORDS_MAX = 1_000
 _TEXT_MAX = 20_000  # characters of one text; a launch document carries them all
@@ -142,9 +143,13 @@ def inputs(value: Any) -> dict[str, str]:
         if scheme and scheme[1] == "job":
             remedy = "write start_from instead, see docs/configuration.md"
             raise Wrong(f"{source!r} is another job's checkpoint, which is no input", remedy)
-        if scheme and scheme[1] != "hf":
-            raise Wrong(f"nothing is known of {scheme[1]}:", "give a folder, or hf:org/name@revision")
-        if scheme and not _REPOSITORY.fullmatch(source):
+        if scheme and scheme[1] not in {"hf", "s3"}:
+            raise Wrong(
+                f"nothing is known of {scheme[1]}:", "give a folder, hf:org/name@revision or s3://bucket/folder"
+            )
+        if scheme and scheme[1] == "s3" and not _BUCKET.match(source):
+            raise Wrong(f"{source!r} is no folder of a bucket", "write s3://bucket/folder")
+        if scheme and scheme[1] == "hf" and not _REPOSITORY.fullmatch(source):
             remedy = "write hf:org/name or hf:datasets/org/name, and @ a branch, tag or commit behind it"
             raise Wrong(f"{source!r} is no repository of the Hub", remedy)
     return dict(value)

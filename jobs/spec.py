@@ -95,9 +95,9 @@ class Code:
 class Input:
     """What a job is given besides its code, in a folder that the variable ``SCHED_INPUT_<NAME>`` names.
 
-    ``source`` is a folder of this machine, or ``hf:`` and a repository of the Hub. The rest is known once it was taken:
-    ``digest`` names its files, ``revision`` is the commit of a repository, and what is ``at_home`` can only be fetched
-    with the daemon's own token, so sessions get it from the artifact store.
+    ``source`` is a folder of this machine, ``s3://`` and one of a bucket, or ``hf:`` and a repository of the Hub. The
+    rest is known once it was taken: ``digest`` names its files, ``revision`` is the commit of a repository, and what is
+    ``at_home`` can only be fetched with the daemon's own token, so sessions get it from the artifact store.
     """
 
     name: str

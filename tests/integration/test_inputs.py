@@ -12,10 +12,12 @@ from typing import Any
 import pytest
 
 import jobs
+from jobs.inputs.errors import TreeError
 from jobs.payload.store import hub
-from jobs.payload.store.tree import remove_tree
+from jobs.payload.store.transport import DirectoryTransport
+from jobs.payload.store.tree import fetch_tree, remove_tree
 from jobs.spec import Input, JobSpec
-from platforms.artifacts.base import Grant
+from platforms.artifacts.base import Grant, StoreError
 from platforms.artifacts.directory import DirectoryStore
 from platforms.base import Capabilities, LaunchRequest, Platform, SessionState
 from platforms.registry import PlatformContext, load
@@ -342,3 +344,28 @@ def test_the_cycle_launches_a_job_with_what_its_pool_needs_once_that_is_there(
     assert prefix.startswith("input/")
     assert list(ports.artifacts.keys(f"{prefix}/"))
     del place
+
+
+def test_a_folder_of_a_bucket_is_fetched_when_the_job_is_added(
+    s3_server: Any, database: Database, store: DirectoryStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bucket, client = s3_server.new_bucket(), s3_server.client()
+    for key, body in {"tests/a/words": b"of a bucket", "tests/b": b"", "tests-2/c": b"another's"}.items():
+        client.put_object(Bucket=bucket, Key=key, Body=body)
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", s3_server.endpoint)
+    monkeypatch.setenv("AWS_REGION", "us-east-1")
+    given = inputs.take(database, store, Input("tests", f"s3://{bucket}/tests"), NOW + DAY, print)
+    target = store_folder(store) / "fetched"
+    fetch_tree(DirectoryTransport(store_folder(store)), f"input/{given.digest}", target)
+    assert {path.relative_to(target).as_posix(): path.read_bytes() for path in target.rglob("*") if path.is_file()} == {
+        "a/words": b"of a bucket",
+        "b": b"",
+    }
+    with pytest.raises(TreeError, match="no objects below it"):
+        inputs.take(database, store, Input("tests", f"s3://{bucket}/none"), NOW + DAY, print)
+    with pytest.raises(StoreError, match="nowhere-at-all"):
+        inputs.take(database, store, Input("tests", "s3://nowhere-at-all/x"), NOW + DAY, print)
+
+
+def store_folder(store: DirectoryStore) -> Path:
+    return Path(store.payload_address(Grant("", (), (), (), 0))["root"])

@@ -20,6 +20,7 @@ from jobs.code.errors import CodeError
 from jobs.code.pack import names
 from jobs.duration import show_duration
 from jobs.problem import Problem, did_you_mean, shown
+from jobs.readers import is_remote
 from jobs.toml_file import read_toml
 from platforms.registry import known
 
@@ -77,6 +78,11 @@ def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: st
             _placed(where, f"{label}pools", name, "no such pool is enabled", did_you_mean(name, pools))
             for name in spec.pools
             if name not in pools
+        ]
+        found += [
+            _placed(where, f"{label}inputs", given.source, "there is no such folder", "check the path")
+            for given in spec.inputs
+            if not is_remote(given.source) and not Path(given.source).is_dir()
         ]
         here = any(pool.platform == "local" for pool in pools.values() if not spec.pools or pool.name in spec.pools)
         try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import tempfile
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -32,9 +33,18 @@ def take(database: Database, artifacts: BlobStore, given: Input, delete_at: int,
     """
     if given.is_hub:
         return _pinned(database, artifacts, given, delete_at)
-    packed = put_tree(
-        database, artifacts, Path(given.source), KIND, delete_at, lambda how_far: tell(f"input {given.name}: {how_far}")
-    )
+
+    def told(how_far: str) -> None:
+        tell(f"input {given.name}: {how_far}")
+
+    if not given.source.startswith("s3:"):
+        packed = put_tree(database, artifacts, Path(given.source), KIND, delete_at, told)
+    else:
+        from platforms.artifacts.s3.folder import fetch_folder  # it needs the extra for AWS
+
+        with tempfile.TemporaryDirectory(prefix="schedctl-input-") as scratch:
+            fetch_folder(given.source, Path(scratch) / "files", told)
+            packed = put_tree(database, artifacts, Path(scratch) / "files", KIND, delete_at, told)
     return replace(given, digest=packed.digest, files=len(packed.tree.entries), bytes=packed.tree.bytes)
 
 
