@@ -50,8 +50,10 @@ class Transport(Protocol):
 class DirectoryTransport:
     """A folder on a file system this machine can see; keys are paths below it."""
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, given: Path | None = None) -> None:
+        """``given`` is a second folder, only read, for objects that are not to lie in ``root``."""
         self._root = root
+        self._given = given
 
     def read(self, key: str) -> bytes:
         """See Transport."""
@@ -60,7 +62,10 @@ class DirectoryTransport:
     def fetch(self, key: str, target: Path) -> str:
         """See Transport."""
         digest = hashlib.sha256()
-        with self._path(key).open("rb") as source, target.open("xb") as sink:
+        place = self._path(key)
+        if self._given is not None and not place.exists():
+            place = self._given.joinpath(*PurePosixPath(key).parts)
+        with place.open("rb") as source, target.open("xb") as sink:
             while piece := source.read(PIECE_BYTES):
                 digest.update(piece)
                 sink.write(piece)

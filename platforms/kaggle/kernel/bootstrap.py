@@ -43,9 +43,9 @@ _CALL_SECONDS = 20
 def main(order: dict[str, Any]) -> None:
     """Run one session.
 
-    ``order`` has ``launch`` (the agent's document), ``inputs`` (``name``, ``sha256`` and ``into``: ``code`` or
-    ``store``), ``relays``: whether the store is a folder of this session that is brought home after its end, and then
-    ``ask``: the ``dataset`` that appears when this session shall end early, and one that is there as ``proof``.
+    ``order`` has ``launch`` (the agent's document), ``inputs`` (``name``, ``sha256`` and ``into``: ``code``, ``trees``
+    or ``store``), ``relays``: whether the store is a folder of this session that is brought home after its end, and
+    then ``ask``: the ``dataset`` that appears when this session shall end early, and one that is there as ``proof``.
     """
     # When this is, by the run's clock: nothing of Kaggle's tells for certain when a session left the queue.
     clock = {"epoch": 0.0, "origin": 0.0, "scale": 1.0, **(order["launch"].get("clock") or {})}
@@ -59,7 +59,8 @@ def main(order: dict[str, Any]) -> None:
     try:
         scratch = Path(tempfile.mkdtemp(prefix="uff-"))
         for wanted in order["inputs"]:
-            into = scratch / "code" if wanted["into"] == "code" else store
+            # What is only read is kept apart: the folder whose content comes home holds 20 GB.
+            into = store if wanted["into"] == "store" else scratch / wanted["into"]
             given += unpack(find_input(working, wanted["name"], wanted["sha256"]), into)
         if order["relays"] and order.get("ask"):
             threading.Thread(target=listen, args=(order, store, over), daemon=True).start()
@@ -119,7 +120,7 @@ def run_agent(order: dict[str, Any], scratch: Path, store: Path) -> int:
     launch = {**order["launch"], "work_dir": "work"}
     if order["relays"]:
         store.mkdir(exist_ok=True)
-        launch["store"] = {"kind": "directory", "root": str(store)}
+        launch["store"] = {"kind": "directory", "root": str(store), "given": str(scratch / "trees")}
     (scratch / "launch.json").write_text(json.dumps(launch))
     (scratch / "work").mkdir()
     agent = scratch / "code" / "payload" / "agent.py"

@@ -85,10 +85,15 @@ class Inputs:
 
         return self._give(kind, "code", hashlib.sha256(data).hexdigest(), make, now, until)
 
-    def give_objects(self, store: BlobStore, keys: Sequence[str], kind: str, now: int, until: float) -> Input:
-        """Give objects of a store, none of which ever changes; the kernel finds them under the same keys in its own."""
+    def give_objects(
+        self, store: BlobStore, keys: Sequence[str], kind: str, now: int, until: float, into: str = "store"
+    ) -> Input:
+        """Give objects of a store, none of which ever changes; the kernel finds them under the same keys in its own.
+
+        ``into`` is ``store``, or ``trees`` for what is only read and may be large.
+        """
         identity = hashlib.sha256("\n".join(sorted(keys)).encode()).hexdigest()
-        return self._give(kind, "store", identity, lambda path: pack_objects(store, keys, path), now, until)
+        return self._give(kind, into, identity, lambda path: pack_objects(store, keys, path), now, until)
 
     def sign(self, key: str) -> str:
         """Return the slug of the dataset whose being there asks the session of a launch to save and leave."""

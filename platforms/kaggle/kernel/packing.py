@@ -69,9 +69,13 @@ def pack(
 def _give_store(
     store: BlobStore, lanes: Sequence[dict[str, Any]], inputs: Inputs, now: int, until: float
 ) -> tuple[list[Input], set[str]]:
-    """Hand over each lane's data, code and newest checkpoint; return the inputs and the manifests among them."""
+    """Hand over each lane's data, code, trees and newest checkpoint; return the inputs and manifests among them."""
     attached: set[str] = set()
-    given = [inputs.give_objects(store, keys, "data", now, until) for keys in folder_keys(store, lanes).values()]
+    trees = {prefix for lane in lanes for prefix in (lane.get("trees") or {}).values()}
+    given = [
+        inputs.give_objects(store, keys, "data", now, until, "trees" if prefix in trees else "store")
+        for prefix, keys in folder_keys(store, lanes).items()
+    ]
     for lane in lanes:
         keys = checkpoint_keys(store, lane)
         if keys:

@@ -6,16 +6,22 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from jobs.payload.store.code import code_prefix
-from jobs.spec import Code, Input
+from jobs.spec import Code, Input, JobSpec
 from platforms.base import Refused, SessionState, Unreachable
 from platforms.relay import pack_objects
+from scheduler.core.plan import Placement, PlannedLane
+from scheduler.service.launch.inputs import trees_of, with_inputs
 from scheduler.service.requests import code, inputs
+from scheduler.store import jobs as job_rows
+from scheduler.store import trees
+from tests.lab.hub import NAME, StandInHub
 from tests.lab.patience import until
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
+    from scheduler.service.outside.ports import Ports
     from scheduler.store.engine import Database
 
     Account = Any
@@ -74,6 +80,31 @@ def test_a_session_that_reaches_no_store_is_handed_the_code_and_inputs_of_its_jo
     account.adapter().launch(account.request("uff-ufm-0002", "", attempt=2, **lane), account.now())
     account.settle("uff-ufm-0002")
     assert len([call for call, _ in account.server.requests if call == "CreateDataset"]) == 3
+
+
+def test_a_repository_of_the_hub_reaches_a_session_without_internet_through_the_daemon(
+    account: "Account", make_ports: "Callable[..., Ports]", database: "Database", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offline = account.adapter(internet="off")
+    assert (offline.capabilities.internet, account.adapter().capabilities.internet) == (False, True)
+    ports = make_ports(platforms={"kaggle": offline}, artifacts=account.store, scratch=account.folder / "scratch")
+    reads = "import os; print('reads', open(os.environ['SCHED_INPUT_BASE'] + '/config.json').read())"
+    with StandInHub({"config.json": b"of the Hub", "weights.bin": bytes(5_000)}) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        given = inputs.take(database, account.store, Input("base", f"hf:{NAME}"), 0, print)
+        spec = JobSpec("ufm", "manager", ("{python}",), 100, 10.0, inputs=(given,))
+        with database.write() as tx:
+            job_rows.add(tx, spec, 0)
+        assert with_inputs(ports, [Placement("kaggle", 0, 9, (PlannedLane("ufm", 1, 9),))])
+    with database.read() as tx:
+        found = trees_of(spec, trees.copies(tx), internet=False)
+    lane = {"command": ["{python}", "-c", reads], "trees": found}
+    offline.launch(account.request("uff-ufm-0001", "", **lane), account.now())
+    account.settle("uff-ufm-0001")
+    assert "reads of the Hub" in account.output("uff-ufm-0001"), account.output("uff-ufm-0001")
+    files = account.place.version("alice", "uff-ufm-0001", "v1")[1].session.output_files()
+    assert not [name for name in files if "input/" in name], "what was given does not come home"
 
 
 def test_a_checkpoint_survives_a_crash_of_the_trainer(account: "Account") -> None:
