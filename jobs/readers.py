@@ -143,6 +143,9 @@ def inputs(value: Any) -> dict[str, str]:
         if scheme and scheme[1] == "job":
             remedy = "write start_from instead, see docs/configuration.md"
             raise Wrong(f"{source!r} is another job's checkpoint, which is no input", remedy)
+        if scheme and scheme[1].startswith("kaggle-"):
+            why = f"{source!r} cannot be checked, because Kaggle publishes no digests of its models and datasets"
+            raise Wrong(why, "fetch it once and give the folder")
         if scheme and scheme[1] not in {"hf", "s3"}:
             raise Wrong(
                 f"nothing is known of {scheme[1]}:", "give a folder, hf:org/name@revision or s3://bucket/folder"

@@ -2,7 +2,11 @@
 
 import errno
 import os
+import shutil
 import socket
+import subprocess
+import sys
+import tempfile
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -204,6 +208,48 @@ def test_two_that_want_the_same_fetch_it_once(put: Callable[..., str], store: Di
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(fetch, readers))
     assert min(reader.fetches for reader in readers) == 1
+
+
+DYING = """
+import os, sys
+from pathlib import Path
+from jobs.payload.store import tree
+from jobs.payload.store.transport import DirectoryTransport
+if os.geteuid() == 0:
+    os.setgroups([]), os.setgid(65534), os.setuid(65534)
+tree.PIECE_BYTES, left = 1_000, [int(sys.argv[4])]
+class Dying(DirectoryTransport):
+    def fetch(self, key, target):
+        if not left[0]:
+            os.kill(os.getpid(), 9)
+        left[0] -= 1
+        return super().fetch(key, target)
+tree.fetch_tree(Dying(Path(sys.argv[1])), sys.argv[2], Path(sys.argv[3]))
+"""
+
+
+def test_a_session_that_is_killed_leaves_its_right_and_its_pieces_to_the_next(
+    put: Callable[..., str], store: DirectoryStore, folder: Path, tmp_path: Path
+) -> None:
+    """By users who may not do everything, as sessions are."""
+    prefix, place = put(), Path(tempfile.mkdtemp(prefix="uff-trees-"))
+    place.chmod(0o777)
+    shutil.copytree(tmp_path / "artifacts", place / "store")
+    (place / "cache").mkdir()
+    (place / "cache").chmod(0o777)
+    for path in (place / "store").rglob("*"):
+        path.chmod(0o755 if path.is_dir() else 0o644)
+    try:
+        words = [sys.executable, "-c", DYING, str(place / "store"), prefix, str(place / "cache" / "model")]
+        for pieces in (0, 1, 4):
+            assert subprocess.run([*words, str(pieces)], check=False).returncode == -9
+            assert not (place / "cache" / "model").exists()
+        done = subprocess.run([*words, "99"], check=False, capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        assert content(place / "cache" / "model") == content(folder)
+        assert (place / "cache" / "model").stat().st_mode & 0o222 == 0
+    finally:
+        remove_tree(place)
 
 
 def test_a_full_disk_is_told_before_anything_is_fetched(

@@ -112,7 +112,9 @@ def make(target: Path, making: Path, entries: tuple[Entry, ...], take: Callable[
             take(entry, files / entry.path)
     make_links(entries, files)
     seal(files, entries)
+    files.chmod(0o755)  # what nobody may write to cannot be moved to another folder
     files.rename(target)
+    target.chmod(0o555)
 
 
 @contextmanager

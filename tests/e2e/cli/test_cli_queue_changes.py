@@ -22,6 +22,7 @@ from scheduler.store import checkpoints, events, jobs, rates, runs
 from scheduler.store.engine import Database
 from scheduler.store.verify import verify
 from tests.e2e.cli.conftest import NOW, Schedctl, spec, stored_checkpoint
+from tests.lab.hub import COMMIT, NAME, TOKEN, StandInHub
 
 words = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=8)
 plain = words.filter(lambda text: "{" not in text and bool(text.strip()))
@@ -253,7 +254,38 @@ def test_an_input_is_taken_from_the_command_line_and_taken_anew(
         ("tests=job:ufm", "write start_from instead"),
         ("Tests=/tmp", "cannot be an input's name"),
         ("tests=gs://bucket", "nothing is known of gs:"),
+        ("tests=kaggle-model:org/name/1", "Kaggle publishes no digests"),
     ):
         refused = schedctl(*words[:3], "other", *words[4:], "--input", source)
         assert refused.code in {2, 3}, refused.err
         assert why in refused.err
+
+
+def test_a_repository_is_pinned_from_the_command_line_and_a_gated_one_is_told(
+    schedctl: Schedctl, world: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = (
+        "queue",
+        "add",
+        "--command",
+        "/bin/true",
+        "--target-step",
+        "10",
+        "--input",
+        f"base=hf:{NAME}@main",
+        "--name",
+    )
+    with StandInHub({"config.json": b"{}", "weights.bin": bytes(5_000)}) as hub:
+        monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
+        monkeypatch.delenv("HF_TOKEN", raising=False)
+        told = schedctl(*words, "mine")
+        assert told.code == 0, told.err
+        assert f", commit {COMMIT[:12]}, 2 files, 4.9 KiB, of hf:{NAME}@main" in schedctl("queue", "show", "mine").out
+        hub.habits.gated = True
+        refused = schedctl(*words, "other")
+        assert (refused.code, "put a token that may read it into HF_TOKEN" in refused.err) == (3, True), refused.err
+        monkeypatch.setenv("HF_TOKEN", TOKEN)
+        told = schedctl("--json", *words, "other")
+    with world.read() as tx:
+        assert jobs.get(tx, "other").spec.inputs[0].at_home
+    assert (told.code, TOKEN in told.out + told.err) == (0, False)
