@@ -98,6 +98,9 @@ def show(ctx: typer.Context, key: Key) -> None:
             for lane in run.lanes
         ],
     )
+    if given := [(str(lane.index), *found) for lane in run.lanes for found in sorted(lane.trees.items())]:
+        cli.out.line()
+        cli.out.table((">lane", "was given", "~from the artifact store"), given)
     cli.out.line()
     cli.out.table(
         ("at", "event", "by", "~why"),

@@ -57,13 +57,16 @@ def note(tx: Connection, spec: JobSpec) -> None:
 
 def with_inputs(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
     """Return what has its inputs where its sessions can get them; those of the others are brought there meanwhile."""
+    if not due:
+        return []
     wanted: dict[str, Input] = {}
     needs: dict[int, set[str]] = {}
     with ports.database.read() as tx:
         for number, placement in enumerate(due):
             internet = ports.platforms[placement.pool].capabilities.internet
             for planned_lane in placement.lanes:
-                for given in jobs.get(tx, planned_lane.job).spec.inputs:
+                record = jobs.find(tx, planned_lane.job)  # one that was removed since is told of when it is reserved
+                for given in record.spec.inputs if record else ():
                     if _is_shipped(given, internet=internet):
                         wanted[given.digest] = given
                         needs.setdefault(number, set()).add(given.digest)

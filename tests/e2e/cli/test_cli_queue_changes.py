@@ -17,6 +17,7 @@ from platforms.artifacts.directory import DirectoryStore
 from scheduler.core import job as arrows
 from scheduler.core.job import Cancelled, Failed, Queued
 from scheduler.core.retention import Retention
+from scheduler.core.run import Lane, Reserved, Run
 from scheduler.service.upkeep.retention import judge
 from scheduler.store import checkpoints, events, jobs, rates, runs
 from scheduler.store.engine import Database
@@ -248,6 +249,12 @@ def test_an_input_is_taken_from_the_command_line_and_taken_anew(
         (second,) = jobs.get(tx, "mine").spec.inputs
     assert (told.code, second.digest != first.digest) == (0, True), told.err
     assert f"mine has tests from its next session on: {second.digest[:12]}" in told.out
+    lane = Lane(0, "mine", 1, (0,), None, trees={"input.tests": f"input/{second.digest}"})
+    with world.write() as tx:
+        jobs.note_launch(tx, "mine", "desk")
+        runs.insert(tx, Run("uff-mine-0001", "desk", (lane,), NOW, NOW + 9, NOW + 9, Reserved(NOW)), NOW)
+    assert f"input/{second.digest}" in schedctl("runs", "show", "uff-mine-0001").out
+    assert json.loads(schedctl("--json", "runs", "show", "uff-mine-0001").out)["run"]["lanes"][0]["trees"] == lane.trees
     for source, why in (
         ("tests", "it has two parts"),
         ("tests=/nowhere/at/all", "there is no such folder"),

@@ -8,7 +8,7 @@ from urllib.parse import quote, urljoin, urlsplit
 
 import pytest
 
-from jobs.spec import JobSpec
+from jobs.spec import Input, JobSpec
 from scheduler.core.job import Held
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.store import jobs, ledger, limits, outbox, runs
@@ -259,6 +259,7 @@ def test_no_secret_shows_anywhere(make_world: Callable[..., World], serve: Any) 
         target_step=9,
         steps_per_hour=1.0,
         environment={"HUB_TOKEN": canary, "BATCH": "16"},
+        inputs=(Input("base", f"hf:{EVIL}", "d" * 64, "c" * 40),),
     )
     with world.database.write() as tx:
         jobs.add(tx, spec, world.now)
@@ -268,6 +269,8 @@ def test_no_secret_shows_anywhere(make_world: Callable[..., World], serve: Any) 
     log.write_text(f"password {canary}\n", encoding="utf-8")
     with serve(world, SCHEDCTL_REPORT__SMTP__PASSWORD=canary, SCHEDCTL_REPORT__SLACK__WEBHOOK_TOKEN_URL=canary) as site:
         assert "16" in site.json("/api/v1/jobs/keyed")["spec"]["environment"]["BATCH"]
+        page = Page(site.get("/jobs/keyed").text)
+        assert (page.problems, "d" * 12 in page.text, f"commit {'c' * 12}" in page.text) == ([], True, True)
         paths = [
             *PLACES,
             "/jobs/keyed",
