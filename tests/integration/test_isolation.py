@@ -249,14 +249,14 @@ def test_what_nobody_can_be_blamed_for_is_raised(world: SimpleNamespace) -> None
     assert all(isinstance(state(world, name), Queued) for name in ("good", "bad"))
 
 
-@pytest.mark.parametrize("step", ["_reserve_one", "_request"])
+@pytest.mark.parametrize("step", ["_reserve_one", "launch_request"])
 def test_a_job_that_cannot_be_launched_waits_for_a_person(
     world: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     def picks(*arguments: Any) -> bool:
         return any(
             "bad" in {planned_lane.job for planned_lane in getattr(each, "lanes", ())} for each in arguments[2:3]
-        ) or (step == "_request" and arguments[1].key == BAD)
+        ) or (step == "launch_request" and arguments[1].key == BAD)
 
     fails_for(monkeypatch, launch, step, picks)
     world.cycle.run()
