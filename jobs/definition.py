@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from jobs import readers
 from jobs.instant import parse_instant
 from jobs.problem import Problem, did_you_mean, shown
-from jobs.spec import Code, Gate, Input, JobSpec, Mixture, Needs, Stall, StartFrom
+from jobs.spec import Code, Gate, Input, JobSpec, Mixture, Needs, Requirements, Stall, StartFrom
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -28,6 +28,7 @@ _KEYS = (
     "needs",
     "not_before",
     "pools",
+    "requirements",
     "role",
     "seed",
     "setup",
@@ -77,6 +78,7 @@ class Definition:
             "stall": self._stall(table),
             "code": self._code(table),
             "inputs": self._inputs(table),
+            "requirements": self._requirements(table),
         }
         self._check_together(values, table)
         if values["start_from"] is not None:
@@ -140,11 +142,15 @@ class Definition:
             revision = self._read(inner, "commit", readers.text, prefix="code.")
         else:
             source, revision = self._read(table, "code", readers.folder, ""), ""
-        return (
-            Code(str(Path(self.file).parent.joinpath(Path(source).expanduser()).resolve()), revision)
-            if source
-            else None
-        )
+        return Code(self._path(source), revision) if source else None
+
+    def _requirements(self, table: Mapping[str, Any]) -> Requirements | None:
+        """A path is relative to the same as that of the code."""
+        source = self._read(table, "requirements", readers.requirements, "")
+        return Requirements(self._path(source)) if source else None
+
+    def _path(self, text: str) -> str:
+        return str(Path(self.file).parent.joinpath(Path(text).expanduser()).resolve())
 
     def _inputs(self, table: Mapping[str, Any]) -> tuple[Input, ...]:
         """A folder is relative to the file that names it, like the code."""

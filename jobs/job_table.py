@@ -53,6 +53,8 @@ def table_of(spec: JobSpec) -> dict[str, Any]:
         table["code"] = {"repository": code.source, "commit": code.revision} if code.revision else code.source
     if spec.inputs:
         table["inputs"] = {given.name: given.source for given in spec.inputs}
+    if spec.requirements is not None:
+        table["requirements"] = spec.requirements.source
     for key, instant in (("not_before", spec.not_before), ("deadline", spec.deadline)):
         if instant is not None:
             table[key] = datetime.fromtimestamp(instant, UTC).isoformat()

@@ -54,6 +54,13 @@ def folder(value: Any) -> str:
     return storable(value)
 
 
+def requirements(value: Any) -> str:
+    """Read the path of a file that asks for packages; empty for none."""
+    if not isinstance(value, str):
+        raise Wrong("this must be a file that asks for packages", 'write it like requirements = "requirements.txt"')
+    return storable(value)
+
+
 def storable(value: str) -> str:
     """Return a text that every session can be given. Raises Wrong."""
     if len(value) > _TEXT_MAX:

@@ -115,6 +115,20 @@ class Input:
 
 
 @dataclass(frozen=True, slots=True)
+class Requirements:
+    """The packages that a job's command imports and that a platform's image may lack.
+
+    ``source`` is the file that asks for them. The rest is known once they were locked: ``digest`` names the lock in
+    the artifact store, ``targets`` the Pythons and platforms it is for, ``packages`` how many it has for the largest.
+    """
+
+    source: str
+    digest: str = ""
+    targets: tuple[str, ...] = ()
+    packages: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class JobSpec:
     """The definition of one job.
 
@@ -144,3 +158,4 @@ class JobSpec:
     stall: Stall = Stall()
     code: Code | None = None  # None: the command starts in an empty folder
     inputs: tuple[Input, ...] = ()
+    requirements: Requirements | None = None  # None: the image's own packages

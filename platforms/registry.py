@@ -138,7 +138,11 @@ def checkup(
 
 
 def reject_unknown(platform: str, settings: Mapping[str, str], allowed: frozenset[str]) -> None:
-    """Raise Misconfigured when ``settings`` names something the platform does not know."""
+    """Raise Misconfigured when ``settings`` names something the platform does not know, or an image that cannot be."""
+    from platforms.image import OPTIONS, image_of
+
+    allowed |= OPTIONS
+    image_of(platform, settings)
     if unknown := sorted(set(settings) - allowed):
         raise Misconfigured(
             platform,

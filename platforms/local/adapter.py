@@ -27,6 +27,7 @@ from platforms.base import (
     Unreachable,
 )
 from platforms.folders import Folders, is_folder_name
+from platforms.local.environments import FOLDER, KEPT_SECONDS, sweep_environments
 from platforms.local.records import CACHE, KEEPER_LOG, LAUNCH, ORDER, OUTPUT, WORK
 from platforms.local.session import Session
 from platforms.local.spawn import CLAIM_SECONDS, RUNNER_VARIABLE, as_child, through_runner
@@ -148,7 +149,10 @@ class LocalPlatform:
         return ()
 
     def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
-        """Remove the folders of the sessions in ``over`` that ended or never started; return their keys."""
+        """Remove the folders of the sessions in ``over`` that ended or never started; return their keys.
+
+        Environments that no session has used for long go as well.
+        """
         with self._folders.answering("sweep"):
             with self._folders.lock():
                 removed = self._folders.over(over, lambda key: self._session(key).observe(now))
@@ -156,6 +160,7 @@ class LocalPlatform:
             self._folders.clear()
             wall = self._clock["origin"] + (now - self._clock["epoch"]) / self._clock["scale"]
             sweep_trees(self._folders.root / CACHE, wall - self._keep_inputs_seconds)
+            sweep_environments(self._folders.root / CACHE / FOLDER, wall - KEPT_SECONDS)
         return removed
 
     def _admit(self, request: LaunchRequest, now: int) -> None:

@@ -7,12 +7,12 @@ the daemon reads the same rows again every cycle.
 from __future__ import annotations
 
 import json
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from jobs.ranges import bounded
-from jobs.spec import Code, Gate, Input, JobSpec, Mixture, Needs, Stall, StartFrom
+from jobs.spec import Code, Gate, Input, JobSpec, Mixture, Needs, Requirements, Stall, StartFrom
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
 from scheduler.core.run import Ended, Outcome, Reserved, Running, Stopping, Submitting
 
@@ -184,6 +184,7 @@ def _spec(
     other["start_from"] = built(StartFrom, other["start_from"]) if other.get("start_from") else None
     other["code"] = built(Code, other["code"]) if other.get("code") else None  # likewise
     other["inputs"] = tuple(built(Input, given) for given in other.get("inputs", ()))  # likewise
+    other["requirements"] = _requirements(other.get("requirements"))
     own = {
         "name": name,
         "role": role,
@@ -193,6 +194,10 @@ def _spec(
         "deadline": deadline,
     }
     return bounded(built(JobSpec, {**other, **own}))
+
+
+def _requirements(stored: Any) -> Requirements | None:
+    return replace(built(Requirements, stored), targets=tuple(stored["targets"])) if stored else None
 
 
 @lru_cache(maxsize=1_024)

@@ -266,7 +266,7 @@ def change_state(
 def change_spec(tx: Connection, name: str, now: int, by: str, **fields: Any) -> JobRecord:
     """Change fields of the definition, or ``position`` (from 1; the others make way).
 
-    Event ``job.changed``, or ``job.code`` where its code alone is another.
+    Event ``job.changed``, or ``job.code`` or ``job.requirements`` where these alone are others.
 
     Raises UnknownJob, and TypeError for a field a definition does not have. The name cannot be changed.
     """
@@ -279,7 +279,8 @@ def change_spec(tx: Connection, name: str, now: int, by: str, **fields: Any) -> 
         tx.execute(update(jobs).where(jobs.c.name == name).values(codec.changed_columns(stored, changed, fields)))
     if position is not None:
         old, fields = {**old, "position": record.position}, {**fields, "position": _move(tx, record, position)}
-    kind = "job.code" if fields.keys() == {"code"} else "job.changed"
+    alone = next(iter(fields)) if len(fields) == 1 else ""
+    kind = f"job.{alone}" if alone in {"code", "requirements"} else "job.changed"
     events.append(tx, kind, name, now, by, old=old, new=fields)
     return get(tx, name)
 

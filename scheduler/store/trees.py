@@ -1,8 +1,9 @@
 """Trees: the folders in the artifact store that jobs name, and when what nobody needs any more may go.
 
 A tree is of a kind: ``code`` is a job's own, ``input`` what it is given besides, ``hub`` the listing of a repository
-whose files are elsewhere. An ``input`` may hold the files of such a listing, which is its origin then. A row is
-written before anything is sent to the store, and removed after everything is deleted there.
+whose files are elsewhere. An ``input`` may hold the files of such a listing, which is its origin then. ``lock`` are the
+packages that a job wants, ``wheels`` these packages themselves for one target, named by both. A row is written before
+anything is sent to the store, and removed after everything is deleted there.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import bindparam, delete, false, insert, select, true, update
 
+from jobs.payload.store.lock import wheels_digest
 from jobs.payload.store.tree import tree_prefix
 from scheduler.store import codec, jobs
 from scheduler.store.errors import Refused
@@ -118,4 +120,8 @@ def needed(tx: Connection) -> set[str]:
 
 def named_by(spec: JobSpec) -> set[str]:
     """Return the digests of all trees that a job's definition names."""
-    return {spec.code.digest if spec.code else "", *(given.digest for given in spec.inputs)} - {""}
+    found = {spec.code.digest if spec.code else "", *(given.digest for given in spec.inputs)} - {""}
+    if spec.requirements is not None:
+        lock = spec.requirements.digest
+        found |= {lock, *(wheels_digest(lock, target) for target in spec.requirements.targets)}
+    return found

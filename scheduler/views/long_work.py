@@ -27,6 +27,7 @@ _WHY_CHARACTERS = 300
 _WORDS = {
     "data": "training data of {}",
     "inputs": "input {}",
+    "wheels": "packages of {}",
     "plan": "planning",
     "launch": "launch of {}",
     "collect": "what {} left",
@@ -74,7 +75,9 @@ class LongWork:
         """Write down what is under way and what failed, if that has changed."""
         second = ports.clock.wall_seconds(1.0)
         for one in ports.calls.slow(_DATA_SHOWN_WALL_SECONDS):
-            if one.kind not in _WORDS or (one.kind != "data" and one.wall_seconds < _SHOWN_WALL_SECONDS):
+            if one.kind not in _WORDS or (
+                one.kind not in {"data", "wheels"} and one.wall_seconds < _SHOWN_WALL_SECONDS
+            ):
                 continue
             began = now - round(one.wall_seconds / second)
             seen = self._seen.setdefault(_named(one.kind, one.name), _Seen(began, one.told, now, now))

@@ -192,9 +192,17 @@ def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, re
         "SCHED_SECONDS_LEFT": str(max(0, int(seconds_left))),
         "SCHED_PROGRESS": str(folder / "progress"),
     }
+    python = sys.executable
+    if prepared.environment is not None:
+        packages = prepared.environment
+        python = str(packages / "bin" / "python")
+        environment["VIRTUAL_ENV"] = str(packages)
+        environment["PATH"] = os.pathsep.join(
+            filter(None, (str(packages / "bin"), environment.get("PATH") or os.defpath))
+        )
     # Makes `import trainer_kit` work in anybody's script, behind whatever it had on its path.
     path = (environment.get("PYTHONPATH"), str(_PAYLOAD / "trainers"))
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
-    words = [word.replace("{python}", sys.executable).replace("{payload}", str(_PAYLOAD)) for word in order.command]
+    words = [word.replace("{python}", python).replace("{payload}", str(_PAYLOAD)) for word in order.command]
     prefix = f"{order.job}| " if len(launch.lanes) > 1 else ""
     return Spec(words, environment, folder / "command", prefix)

@@ -9,6 +9,7 @@ ErrorClass = Literal[
     "oom",
     "data",
     "code",
+    "environment",
     "store",
     "device",
     "wrong_device",

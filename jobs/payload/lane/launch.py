@@ -28,6 +28,18 @@ class BadLaunch(Exception):
         super().__init__(f"{path}: {why}; the daemon that wrote it and this payload must speak format {FORMAT}")
 
 
+class Packages(NamedTuple):
+    """What a lane's command imports beside the image's own packages.
+
+    ``lock`` and ``wheels`` are folders of the store, the latter empty where packages are fetched from an index;
+    ``target`` is the Python and platform that the session must have.
+    """
+
+    lock: str
+    target: str
+    wheels: str
+
+
 class LaneOrder(NamedTuple):
     """One job's lane in the session. Seconds are scheduled; ``restore`` names manifests, newest first.
 
@@ -51,6 +63,7 @@ class LaneOrder(NamedTuple):
     restore: tuple[str, ...]
     parent: str  # the manifest of another job that it begins with, when there is nothing to restore; empty: none
     limits: Limits
+    packages: Packages | None = None
 
 
 class Devices(NamedTuple):
@@ -170,7 +183,12 @@ def _lane(entry: dict[str, Any]) -> LaneOrder:
         restore=tuple(str(key) for key in entry["restore"]),
         parent=str(entry.get("parent") or ""),
         limits=_limits(entry.get("stall") or {}),
+        packages=_packages(entry.get("packages")),
     )
+
+
+def _packages(entry: Any) -> Packages | None:
+    return Packages(*(str(entry[name]) for name in Packages._fields)) if entry else None
 
 
 def _limits(entry: Mapping[str, Any]) -> Limits:

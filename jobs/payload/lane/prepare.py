@@ -28,10 +28,11 @@ class Prepared(NamedTuple):
     inputs: Mapping[str, str]  # the folder of each, by the variable that names it
     restored: Restored
     parent: str  # the folder of the weights it begins with; empty: it has none, or goes on from its own
+    environment: Path | None  # of its own packages; None: the image's are all there is
 
 
 def prepare(launch: Launch, order: LaneOrder, transport: Transport, folder: Path, status: Status) -> Prepared:
-    """Check the devices, find data and inputs, unpack the code, restore a checkpoint, its own or its parent's.
+    """Check the devices, find data and inputs, unpack the code, install packages, restore a checkpoint.
 
     Raises Failure.
     """
@@ -39,9 +40,14 @@ def prepare(launch: Launch, order: LaneOrder, transport: Transport, folder: Path
     data = _find_data(transport, order)
     inputs = fetch_inputs(launch, order, transport)
     _unpack_code(transport, order, folder / "command")
+    environment = None
+    if order.packages is not None:
+        from .environment import build  # loads what few sessions need
+
+        environment = build(launch, order, order.packages, transport)
     status.phase = "restoring" if order.restore or order.parent else "starting"
     parent = "" if order.restore else _restore_parent(transport, order, folder / "parent")
-    return Prepared(devices, data, inputs, _restore(transport, order, folder / "resume"), parent)
+    return Prepared(devices, data, inputs, _restore(transport, order, folder / "resume"), parent, environment)
 
 
 def _find_data(transport: Transport, order: LaneOrder) -> str:

@@ -85,6 +85,9 @@ def add(  # noqa: PLR0913, PLR0917 - one parameter for each option
         list[str] | None,
         typer.Option("--input", metavar="NAME=SOURCE", help="A folder its sessions may read; may be repeated."),
     ] = None,
+    requirements: Annotated[
+        str | None, typer.Option("--requirements", metavar="FILE", help="The packages it needs beside the image's.")
+    ] = None,
     go_on: Annotated[
         bool, typer.Option("--continue", help="Go on from what a removed job of this name saved, instead of anew.")
     ] = False,
@@ -108,6 +111,7 @@ def add(  # noqa: PLR0913, PLR0917 - one parameter for each option
         not_before=not_before,
         code=code,
         inputs=inputs_of(inputs),
+        requirements=requirements,
     )
     if models and (file or table or go_on):
         raise UsageFault("--models stands alone", "it takes its jobs from the settings", "Leave the rest out")
@@ -152,34 +156,41 @@ def update(
         Path | None, typer.Option("--code", metavar="DIR", help="Default: where it was taken from.", show_default=False)
     ] = None,
     commit: Annotated[str, typer.Option("--commit", help="That commit of it, not the files as they are now.")] = "",
+    requirements: Annotated[
+        Path | None,
+        typer.Option("--requirements", metavar="FILE", help="The packages it needs, locked now.", show_default=False),
+    ] = None,
     inputs: Annotated[
         list[str] | None,
         typer.Option("--input", metavar="NAME[=SOURCE]", help="Take this input anew; may be repeated."),
     ] = None,
 ) -> None:
-    """Take a job's code anew: its next session runs the folder as it is now, from the checkpoint on.
+    """Take a job's code and packages anew, or those that are named: its next session has them as they are now.
 
-    With --input, that input instead, from where it was taken or from another SOURCE.
+    It goes on from the checkpoint. With --input, that input instead, from where it was taken or from another SOURCE.
     """
-    from jobs.spec import Code
+    from jobs.spec import Code, Requirements
     from scheduler.cli.commands.queue_update import update_inputs, update_job
     from scheduler.store import jobs
 
     cli: Cli = ctx.obj
     with cli.app.database.read() as tx:
         spec = jobs.get(tx, job).spec
-    if inputs and (code is not None or commit):
+    named = code is not None or commit or requirements is not None
+    if inputs and named:
         raise UsageFault("--input stands alone", "code and inputs are taken one after another", "Give one of them")
     if inputs:
         update_inputs(cli, spec, inputs)
         return
-    known = spec.code
-    if code is not None:
-        update_job(cli, job, Code(str(code.expanduser().resolve()), commit))
-    elif known is not None:
-        update_job(cli, job, Code(known.source, commit))
-    else:
+    packages = Requirements(str(requirements.expanduser().resolve())) if requirements else None
+    wanted = Code(str(code.expanduser().resolve()), commit) if code else None
+    if spec.code is not None and wanted is None and (commit or not named):
+        wanted = Code(spec.code.source, commit)
+    if not named:
+        packages = spec.requirements
+    if wanted is None and (packages is None or commit):
         raise UsageFault(f"{job} has no code", "it was added without any", "Give it with --code DIR")
+    update_job(cli, job, wanted, packages)
 
 
 @command(app, "schedctl queue remove ufm")

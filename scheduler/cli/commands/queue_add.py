@@ -15,7 +15,7 @@ from scheduler.cli.shell.names import listed
 from scheduler.core.reasons import DeadlineUnreachable
 from scheduler.planner.model.urgency import with_urgency
 from scheduler.service.facts.snapshot import load_snapshot, view_of_new
-from scheduler.service.requests import code, concerns, inputs, queue
+from scheduler.service.requests import code, concerns, environment, inputs, queue
 from scheduler.service.requests.feasibility import late, obstacles
 from scheduler.store import jobs
 from scheduler.views.documents import job_json
@@ -71,6 +71,8 @@ def add_jobs(cli: Cli, file: Path | None, table: dict[str, Any], *, from_models:
         *concerns.of_jobs(cli.app.settings, specs, cli.app.bundle, file_said),
     ):
         cli.out.warn(str(doubt))
+    for spec in specs:
+        warn_of_lock(cli, spec)
     for record in added:
         if record.attempts and not go_on:
             cli.out.say(
@@ -83,10 +85,12 @@ def add_jobs(cli: Cli, file: Path | None, table: dict[str, Any], *, from_models:
 
 
 def stored(cli: Cli, spec: JobSpec, keep_until: int, before: JobSpec | None = None) -> JobSpec:
-    """Return a job whose code and inputs are in the artifact store; what ``before`` has of the same places stays."""
+    """Return a job whose code, lock and inputs are in the store; those ``before``, of the same places, stay."""
     app = cli.app
     if spec.code is not None:  # only then is the artifact store opened
         spec = code.kept(app.database, app.artifacts, spec, keep_until, before.code if before else None)
+    if spec.requirements is not None:
+        spec = environment.kept(app.database, app.artifacts, spec, app.pools, keep_until, before)
     if spec.inputs:
         old = before.inputs if before else ()
         spec = inputs.kept(app.database, app.artifacts, spec, keep_until, cli.out.say, old)
@@ -110,6 +114,16 @@ def with_code(spec: JobSpec, file: Path | None, table: dict[str, Any]) -> JobSpe
     """Return the job with the folder that its command needs, unless it names one, or none."""
     named = "code" in table or (file is not None and "code" in read_toml(file))
     return spec if named else replace(spec, code=code.default(spec.command, file))
+
+
+def warn_of_lock(cli: Cli, spec: JobSpec) -> None:
+    """Say on which pools a job's packages are not locked, so that none of its sessions runs there."""
+    if without := environment.without_lock(spec, cli.app.pools):
+        cli.out.warn(
+            f"{spec.name}: its requirements are not locked for {listed(without)}, and no session of it is planned "
+            'there. Name its Python in the options of the pool (image_python = "3.12"), then: '
+            f"schedctl queue update {spec.name}"
+        )
 
 
 def warn_of_job(cli: Cli, name: str) -> None:

@@ -14,7 +14,7 @@ from scheduler.views.documents import job_json, run_json
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from jobs.spec import Code, Input, StartFrom
+    from jobs.spec import Code, Input, Requirements, StartFrom
     from scheduler.cli.shell.context import Cli
     from scheduler.core.reasons import Reason
     from scheduler.store.generations import Generation
@@ -62,6 +62,12 @@ def input_line(given: Input) -> str:
     return f"{given.digest[:12]}{commit}, {counted(given.files, 'file')}, {size(given.bytes)}, of {given.source}"
 
 
+def lock_line(requirements: Requirements) -> str:
+    """Return what is known of a job's locked packages in a line."""
+    count, targets = counted(requirements.packages, "package"), ", ".join(requirements.targets)
+    return f"{requirements.digest[:12]}, {count} for {targets}, of {requirements.source}"
+
+
 def start_line(start: StartFrom | None, lineage: Sequence[Generation]) -> str:
     """Return whose weights a job begins with: those that were chosen, or those that will be."""
     chosen = lineage[-1] if lineage and lineage[-1].parent_key is not None else None
@@ -96,6 +102,7 @@ def _facts(cli: Cli, record: JobRecord, waits: Reason | None, lineage: Sequence[
         ("deadline", out.instant(spec.deadline)),
         ("command", " ".join(spec.command)),
         ("code", code_line(spec.code) if spec.code else ""),
+        ("packages", lock_line(spec.requirements) if spec.requirements else ""),
         *((f"input {given.name}", input_line(given)) for given in spec.inputs),
         ("launches", f"{record.attempts}, {record.failures} failed in a row" if record.attempts else "none yet"),
         ("added", out.instant(record.created_at)),

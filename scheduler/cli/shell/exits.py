@@ -54,6 +54,7 @@ CODES: dict[str, Exit] = {
     "jobs.problem.ProblemsFound": Exit.CONFIG,
     "jobs.corpus.errors.CorpusError": Exit.CONFIG,
     "jobs.code.errors.CodeError": Exit.CONFIG,
+    "jobs.environment.errors.RequirementsError": Exit.CONFIG,
     "jobs.inputs.errors.TreeError": Exit.CONFIG,
     "platforms.base.PlatformError": Exit.PLATFORM,
     "platforms.bundle.BadArchive": Exit.REFUSED,

@@ -57,7 +57,7 @@ _PLAN_AT_LEAST_EVERY_SECONDS = 6 * HOUR  # nothing happened, and nothing planned
 _PLAN_AGAIN_SECONDS = 600  # something due could not be launched
 # What a launch that goes to plan leaves in the event log: the plan said so, hence it is no reason to plan anew.
 _AS_PLANNED = frozenset({"run.reserved", "job.activate", "job.start_from", "run.submit", "run.accept"})
-_AWAITED = ("data", "inputs", "quota", "components")  # what launches wait for: when it has come, a plan is made at once
+_AWAITED = ("data", "inputs", "wheels", "quota", "components")  # for these launches wait: one came, a plan is made
 _EVENTS_MAX = 200
 _WATCH_EVERY_SECONDS = 600  # runs that were settled without the platform's word are looked for
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from platforms.image import has_lock
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
 from scheduler.core.reasons import BadDefinition, HeldByPerson
 from scheduler.core.run import Ended, Running, Stopping
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from jobs.spec import JobSpec
+    from jobs.spec import JobSpec, Requirements
     from scheduler.core.pool import Pool
     from scheduler.core.reasons import Reason
     from scheduler.core.run import Run
@@ -121,6 +122,11 @@ def job_view(
         case _:
             pass
     allowed = [name for name in pools if not spec.pools or name in spec.pools]
+    if spec.requirements is not None:
+        allowed = [name for name in allowed if _locked_for(spec.requirements, pools[name])]
+        if not allowed and blocked is None:
+            why = f"its requirements are locked for no pool that it may use; schedctl queue update {spec.name} does it"
+            blocked = BadDefinition(spec.name, why)
     reference_rate, rates_by_pool = _rates(spec, [pools[name] for name in allowed], overheads.measured)
     lost = {name: overheads.of(spec, pools[name]) for name in allowed}
     return JobView(
@@ -136,7 +142,7 @@ def job_view(
         setup_sigma={name: found.setup_sigma for name, found in lost.items()},
         checkpoint_sigma={name: found.checkpoint_sigma for name, found in lost.items()},
         device_speedup=spec.device_speedup,
-        allowed_pools=spec.pools,
+        allowed_pools=spec.pools if spec.requirements is None else tuple(allowed),
         gate=spec.gate,
         not_before=spec.not_before,
         retry_at=state.retry_at if isinstance(state, Queued) else None,
@@ -146,6 +152,11 @@ def job_view(
         last_pool=record.last_pool,
         position=record.position,
     )
+
+
+def _locked_for(requirements: Requirements, pool: Pool) -> bool:
+    """Before they are locked, they may be for every pool."""
+    return not requirements.digest or has_lock(pool.platform, pool.options, requirements.targets)
 
 
 def view_of_new(spec: JobSpec, pools: Mapping[str, Pool], now: int, place: int) -> JobView:

@@ -51,6 +51,8 @@ def note(tx: Connection, spec: JobSpec) -> None:
     """Write down that a job needs the code and the inputs that it names. Raises TreeGoes."""
     if spec.code is not None:
         trees.note(tx, "code", spec.code.digest, None)
+    if spec.requirements is not None:
+        trees.note(tx, "lock", spec.requirements.digest, None)
     for given in spec.inputs:
         trees.note(tx, hub.KIND if given.is_hub else KIND, given.digest, None)
 

@@ -23,6 +23,7 @@ from scheduler.service.faults.places import let_in, refused_by
 from scheduler.service.faults.rests import QUOTA_DENIED, rest
 from scheduler.service.launch.inputs import trees_of, with_inputs
 from scheduler.service.launch.lanes import note_lanes
+from scheduler.service.launch.packages import package_trees, with_packages
 from scheduler.service.launch.patience import quiet_seconds
 from scheduler.service.launch.request import Order, launch_request
 from scheduler.service.launch.start import parent_of, pinned
@@ -51,7 +52,7 @@ def reserve(ports: Ports, plan: Plan, now: int, unopened: Collection[str] = ()) 
     is one on a pool that is ``unopened``, whose platform is being made, and one whose data or books are not there yet.
     """
     wanted = [placement for placement in plan.due_now if placement.pool not in unopened]
-    prepared = launchable(ports, with_inputs(ports, with_data(ports, wanted)))
+    prepared = launchable(ports, with_packages(ports, with_inputs(ports, with_data(ports, wanted))))
     if not prepared:
         return []
     try:
@@ -131,7 +132,7 @@ def _reserve_one(
                 devices=tuple(range(device, device + planned_lane.devices)),
                 restore_step=record.done_step if record.checkpoint else None,
                 code=record.spec.code.digest if record.spec.code else None,
-                trees=given[index] or {},
+                trees={**(given[index] or {}), **package_trees(record.spec, pool)},
             )
         )
         device += planned_lane.devices

@@ -6,6 +6,7 @@ import hashlib
 from typing import TYPE_CHECKING, Any
 
 from jobs.payload.store.code import code_prefix
+from scheduler.service.launch.packages import told_packages
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -48,6 +49,7 @@ def launch_document(  # noqa: PLR0913 - one keyword per part of the document
         "lanes": [
             {
                 **_lane(lane, specs[lane.job], overheads[lane.job], restore[lane.job], data[lane.job]),
+                "packages": told_packages(lane, pool),
                 "parent": parents.get(lane.job, ""),
                 "stall": dict(stalls[lane.job]),
             }

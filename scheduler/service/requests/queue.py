@@ -28,7 +28,7 @@ class QueueError(Exception):
 
 
 def add(database: Database, specs: Sequence[JobSpec], now: int, by: str, *, go_on: bool = False) -> list[JobRecord]:
-    """Add jobs, whose code and inputs are stored, to the end of the queue, all or none.
+    """Add jobs, whose code, lock and inputs are stored, to the end of the queue, all or none.
 
     ``go_on`` lets one with the name of a removed job go on from what that one saved. Raises DuplicateJob, QueueError,
     TreeGoes.
@@ -139,7 +139,7 @@ def edit(database: Database, name: str, spec: JobSpec, now: int, by: str) -> tup
         written = [field.name for field in fields(spec) if field.name != "name"] if record.faults else changed
         if not written:
             return record, []
-        if {"code", "inputs"} & set(changed):
+        if {"code", "inputs", "requirements"} & set(changed):
             note(tx, spec)
         return jobs.change_spec(tx, name, now, by, **{field: getattr(spec, field) for field in written}), changed
 

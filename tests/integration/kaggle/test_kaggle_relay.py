@@ -1,20 +1,26 @@
 """The relay: checkpoints and data go out as datasets, and what a session left comes home after a clean exit."""
 
+import os
 from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from jobs.payload.store.code import code_prefix
-from jobs.spec import Code, Input, JobSpec
+from jobs.spec import Code, Input, JobSpec, Requirements
 from platforms.base import Refused, SessionState, Unreachable
 from platforms.relay import pack_objects
 from scheduler.core.plan import Placement, PlannedLane
+from scheduler.core.pool import Pool
+from scheduler.core.run import Lane
 from scheduler.service.launch.inputs import trees_of, with_inputs
-from scheduler.service.requests import code, inputs
+from scheduler.service.launch.packages import package_trees, told_packages, with_packages
+from scheduler.service.requests import code, environment, inputs, queue
 from scheduler.store import jobs as job_rows
 from scheduler.store import trees
 from tests.lab.hub import NAME, StandInHub
+from tests.lab.packages import use_index, write_wheel
 from tests.lab.patience import until
 
 if TYPE_CHECKING:
@@ -105,6 +111,39 @@ def test_a_repository_of_the_hub_reaches_a_session_without_internet_through_the_
     assert "reads of the Hub" in account.output("uff-ufm-0001"), account.output("uff-ufm-0001")
     files = account.place.version("alice", "uff-ufm-0001", "v1")[1].session.output_files()
     assert not [name for name in files if "input/" in name], "what was given does not come home"
+
+
+@pytest.mark.parametrize("internet", ["on", "off"])
+def test_a_session_imports_a_package_that_its_image_lacks(
+    account: "Account",
+    tmp_path: "Path",
+    make_ports: "Callable[..., Ports]",
+    monkeypatch: pytest.MonkeyPatch,
+    internet: str,
+) -> None:
+    """Fetched from an index that the job names, or carried along with its lock as a dataset."""
+    use_index(tmp_path / "index", monkeypatch)
+    write_wheel(tmp_path / "index", "light", "0.1")
+    (tmp_path / "requirements.txt").write_text("light\n")
+    pool = Pool("pool", "kaggle", "T4", options={"emulator": account.server.address, "internet": internet})
+    ports = replace(make_ports(), artifacts=account.store, pools={"pool": pool})
+    wanted = JobSpec("ufm", "main", ("x",), 100, 1.0, requirements=Requirements(str(tmp_path / "requirements.txt")))
+    spec = environment.kept(ports.database, account.store, wanted, ports.pools, 0)
+    queue.add(ports.database, [spec], account.now(), "test")
+    due = [Placement("pool", 0, 3_600, (PlannedLane("ufm", 1, 10),))]
+    until(lambda: with_packages(ports, due), "the wheels")
+    found = package_trees(spec, pool)
+    index = {name: os.environ[name] for name in ("PIP_INDEX_URL", "UV_DEFAULT_INDEX")} if internet == "on" else {}
+    lane = {
+        "command": ["{python}", "-c", "import light; print('has', light.VERSION)"],
+        "environment": index,
+        "trees": found,
+        "packages": told_packages(Lane(0, "ufm", 1, (), None, trees=found), pool),
+    }
+    (tmp_path / "index").rename(tmp_path / "elsewhere") if internet == "off" else None
+    account.adapter().launch(account.request("uff-ufm-0001", "", **lane), account.now())
+    account.settle("uff-ufm-0001")
+    assert "has 0.1" in account.output("uff-ufm-0001"), account.output("uff-ufm-0001")
 
 
 def test_a_checkpoint_survives_a_crash_of_the_trainer(account: "Account") -> None:

@@ -2,8 +2,10 @@
 
 import hashlib
 import json
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +14,19 @@ import pytest
 import jobs
 from jobs.payload.clock import Clock
 from jobs.payload.store.code import code_prefix
-from jobs.spec import Code, Input
+from jobs.spec import Code, Input, JobSpec, Requirements
 from platforms.base import Platform, SessionState
 from platforms.emulators.kaggle.place import Place
 from platforms.emulators.kaggle.rules import Rules
 from platforms.emulators.kaggle.server import Server
 from platforms.registry import PlatformContext, load
-from scheduler.service.requests import code, inputs
-from scheduler.store.engine import Database
+from scheduler.core.plan import Placement, PlannedLane
+from scheduler.core.pool import Pool
+from scheduler.core.run import Lane
+from scheduler.service.launch.packages import package_trees, told_packages, with_packages
+from scheduler.service.outside.ports import Ports
+from scheduler.service.requests import code, environment, inputs, queue
+from tests.lab.packages import use_index, write_wheel
 from tests.lab.patience import until
 
 World = Any  # see conftest.py
@@ -95,6 +102,7 @@ FOLDER_TRAINING = """
 import json, os, pathlib, signal
 listed = sorted(os.listdir("."))
 from helper import WORD
+import light
 folder, resumed = pathlib.Path(os.environ["SCHED_CHECKPOINT_DIR"]), os.environ["SCHED_RESUME_DIR"]
 done = int((pathlib.Path(resumed) / "step").read_text()) if resumed else 0
 def save(step):
@@ -108,7 +116,7 @@ def stop(*_):
     raise SystemExit(0)
 signal.signal(signal.SIGTERM, stop)
 WORD += (pathlib.Path(os.environ["SCHED_INPUT_TESTS"]) / "word").read_text()
-print("runs", WORD, "from", done, listed, flush=True)
+print("runs", WORD, light.VERSION, "from", done, listed, flush=True)
 if done < 40:
     with open(os.environ["SCHED_PROGRESS"], "w") as progress:
         progress.write('{"step": 1}\\n')
@@ -117,26 +125,50 @@ save(100)
 """
 
 
+def packages_of(ports: Ports, file: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+    """Lock a requirement file and store its wheels, from an index that is gone then; return what sessions are told."""
+    index = file.parent / "index"
+    use_index(index, monkeypatch)
+    write_wheel(index, "light", "0.1")
+    pool = Pool("pool", "local", "cpu", options={"internet": "off"})
+    ports = replace(ports, pools={"pool": pool})
+    wanted = JobSpec("lm", "main", ("x",), 100, 1.0, requirements=Requirements(str(file)))
+    spec = environment.kept(ports.database, ports.artifacts, wanted, ports.pools, 0)
+    queue.add(ports.database, [spec], 0, "test")
+    until(lambda: with_packages(ports, [Placement("pool", 0, 3_600, (PlannedLane("lm", 1, 10),))]), "the wheels")
+    told = told_packages(Lane(0, "lm", 1, (), None, trees=package_trees(spec, pool)), pool)
+    assert told is not None
+    return told
+
+
 @pytest.mark.parametrize("first", ["kaggle", "sagemaker"])
 def test_a_users_folder_is_cut_on_one_cloud_and_goes_on_on_the_other(
-    world: World, kaggle: Platform, tmp_path: Path, database: Database, first: str
+    world: World,
+    kaggle: Platform,
+    tmp_path: Path,
+    make_ports: Callable[..., Ports],
+    monkeypatch: pytest.MonkeyPatch,
+    first: str,
 ) -> None:
-    """Nothing of the folder but what the store holds is there; it has changed and gone since."""
+    """Nothing of the folder and its packages but what the store holds is there; it has changed and gone since."""
+    ports = replace(make_ports(), artifacts=world.store)
     folder = tmp_path / "trainer"
     folder.mkdir()
     (folder / "train.py").write_text(FOLDER_TRAINING)
     (folder / "helper.py").write_text("WORD = 'mine'")
-    kept = code.keep(database, world.store, Code(str(folder)), 0)
-    (folder / "train.py").unlink()
+    (folder / "requirements.txt").write_text("light\n")
+    kept = code.keep(ports.database, world.store, Code(str(folder)), 0)
+    packages = packages_of(ports, folder / "requirements.txt", monkeypatch)
+    shutil.rmtree(folder)
     here, there = (kaggle, world.adapter()) if first == "kaggle" else (world.adapter(), kaggle)
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "word").write_text("-and-read")
-    given = inputs.take(database, world.store, Input("tests", str(tmp_path / "tests")), 0, print)
+    given = inputs.take(ports.database, world.store, Input("tests", str(tmp_path / "tests")), 0, print)
     (tmp_path / "tests" / "word").unlink()
     trees = {"input.tests": f"input/{given.digest}"}
-    lane = {"code": code_prefix(kept.digest), "trees": trees, "target_step": 100}
+    lane = {"code": code_prefix(kept.digest), "trees": trees, "target_step": 100, "packages": packages}
     words = ["{python}", "train.py"]
-    folders = (code_prefix(kept.digest), *trees.values())
+    folders = (code_prefix(kept.digest), packages["lock"], packages["wheels"], *trees.values())
     here.launch(world.request("uff-lm-1", words, seconds=20_000, folders=folders, **lane), world.clock.now())
     for _ in range(2_000):
         if world.store.size("runs/uff-lm-1/lane-0/heartbeat.json") is not None:
@@ -152,7 +184,7 @@ def test_a_users_folder_is_cut_on_one_cloud_and_goes_on_on_the_other(
     there.launch(request, world.clock.now())
     world.until("uff-lm-2", SessionState.ENDED, platform=there)
     said = b"".join(there.logs("uff-lm-2", 0, 1 << 20)).decode()
-    assert "runs mine-and-read from 40 ['helper.py', 'train.py']" in said
+    assert "runs mine-and-read 0.1 from 40 ['helper.py', 'requirements.txt', 'train.py']" in said
     result = world.result("uff-lm-2")
     assert (result["outcome"], result["restored_step"], result["checkpoint_step"]) == ("finished", 40, 100), said
 

@@ -1,0 +1,236 @@
+"""Demands: what a requirement file asks for, read without running, fetching or following anything it names."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobs.environment.errors import RequirementsError
+from jobs.payload.store.lock import canonical
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+_BYTES_MAX = 4 << 20
+_DEMANDS_MAX = 2_000
+_NESTED_MAX = 10
+# A name, extras, bounds and a marker, and no character with which more could be said: no address, no variable.
+_DEMAND = re.compile(
+    r"(?P<name>[A-Za-z0-9](?:[A-Za-z0-9._-]*[A-Za-z0-9])?)\s*"
+    r"(?P<extras>\[[A-Za-z0-9._,\s-]*\])?\s*"
+    r"(?P<bounds>\(?[A-Za-z0-9.*+!<>=~,\s_-]*\)?)\s*"
+    r"(?:;(?P<marker>[A-Za-z0-9_\s'\"<>=!~.,()+*-]*))?",
+    re.ASCII,
+)
+_HASH = re.compile(r"\s--hash=(\S+)")
+_SHA256 = re.compile(r"sha256:([0-9a-f]{64})", re.ASCII)
+_SCRIPT = re.compile(r"(?m)^# /// script\s*$\s(?P<content>(^#(| .*)$\s)+)^# ///\s*$")
+_CLAUSE = re.compile(r"(>=|<=|==|!=|~=|>|<)\s*3\.(\d+)(\.\*|\.\d+)?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """``lines`` of the form of PEP 508; ``constraints``, which bound versions of what else comes along.
+
+    ``digests`` are the sha256 that files of a package (by its canonical name) must have one of, ``python`` what its
+    interpreter must be. ``exact``: the versions come from a lock of the user's own.
+    """
+
+    lines: tuple[str, ...]
+    constraints: tuple[str, ...] = ()
+    digests: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    python: str = ""
+    exact: bool = False
+
+    def runs_on(self, python: str) -> bool:
+        """Tell whether a Python such as 3.12 is one of those asked for, as far as that is said by its minor version."""
+        minor = int(python.partition(".")[2])
+        return all(_holds(match[1], match[2], match[3], minor) for match in _CLAUSE.finditer(self.python))
+
+
+def read_demands(source: Path) -> Demands:
+    """Read a requirements file, a pyproject.toml, a uv.lock beside one, a script's own header, or a folder of these.
+
+    Raises RequirementsError for what would reach outside of the folder or the package index, or is nothing at all.
+    """
+    if source.is_dir():
+        found = [source / name for name in ("pyproject.toml", "requirements.txt") if (source / name).is_file()]
+        if not found:
+            raise RequirementsError(
+                str(source), "it has no pyproject.toml and no requirements.txt", "Name the file that lists them"
+            )
+        source = found[0]
+    if source.name in {"pyproject.toml", "uv.lock"}:
+        demands = _of_project(source.with_name("pyproject.toml"))
+    elif source.suffix == ".py":
+        demands = _of_script(source)
+    else:
+        demands = _of_file(source)
+    if not demands.lines:
+        raise RequirementsError(str(source), "it asks for nothing", "Leave requirements out of the job, or add some")
+    if len(demands.lines) + len(demands.constraints) > _DEMANDS_MAX:
+        raise RequirementsError(str(source), f"it has more than {_DEMANDS_MAX:,} lines", "Ask for what is imported")
+    return demands
+
+
+def _holds(sign: str, minor: str, rest: str | None, own: int) -> bool:
+    bound = int(minor)
+    if sign == "~=":
+        return own == bound if rest else own >= bound
+    if sign == "!=":
+        return not (own == bound and rest in {None, ".*"})
+    if sign == "==":
+        return own == bound
+    if sign == "<":
+        return own < bound or (own == bound and rest not in {None, ".0"})
+    if sign == ">":
+        return own > bound or (own == bound and rest is not None)
+    return own >= bound if sign == ">=" else own <= bound
+
+
+def _of_file(source: Path) -> Demands:
+    lines: list[str] = []
+    constraints: list[str] = []
+    digests: dict[str, frozenset[str]] = {}
+    for kind, demand, hashes in _lines(source, source.parent.resolve(), "-r", 0):
+        (lines if kind == "-r" else constraints).append(demand)
+        if hashes:
+            digests[_name(demand)] = digests.get(_name(demand), frozenset()) | hashes
+    return Demands(tuple(lines), tuple(constraints), digests)
+
+
+def _lines(source: Path, root: Path, kind: str, depth: int) -> Iterator[tuple[str, str, frozenset[str]]]:
+    """Yield what a file of pip's form asks for, and those it names in its folder: kind, demand and digests."""
+    text = _read(source)
+    for number, raw in enumerate(re.sub(r"\\\r?\n", " ", text).splitlines(), start=1):
+        line = re.sub(r"(^|\s)#.*$", "", raw).strip()
+        if not line:
+            continue
+        nested = re.fullmatch(r"(-r|-c|--requirement|--constraint)[\s=]\s*(\S+)", line)
+        if nested is not None:
+            inner = (source.parent / nested[2]).resolve()
+            if depth >= _NESTED_MAX or not inner.is_relative_to(root) or not inner.is_file():
+                raise _refused(source, number, line, "it leads out of the folder, or to no file", "copy it beside")
+            inner_kind = "-c" if kind == "-c" or nested[1] in {"-c", "--constraint"} else "-r"
+            yield from _lines(inner, root, inner_kind, depth + 1)
+            continue
+        if line.startswith("-"):
+            raise _refused(
+                source,
+                number,
+                line,
+                "options are not followed",
+                "remove it; another index is named in the environment: UV_DEFAULT_INDEX or PIP_INDEX_URL",
+            )
+        hashes = frozenset(_digest(source, number, line, found) for found in _HASH.findall(line))
+        yield kind, _demand(str(source), _HASH.sub("", line).strip(), number), hashes
+
+
+def _digest(source: Path, number: int, line: str, text: str) -> str:
+    match = _SHA256.fullmatch(text)
+    if match is None:
+        raise _refused(source, number, line, "only sha256 digests are checked", "write them so, or leave them out")
+    return match[1]
+
+
+def _of_project(source: Path) -> Demands:
+    table = _toml(source, _read(source)).get("project")
+    if not isinstance(table, dict):
+        raise RequirementsError(str(source), "it has no table [project]", "Name a requirements file instead")
+    dynamic = table.get("dynamic")
+    if isinstance(dynamic, list) and "dependencies" in dynamic:
+        raise RequirementsError(
+            str(source), "its dependencies are dynamic: only a build would tell them", "Name a requirements file"
+        )
+    demands = _of_table(source, table)
+    lock = source.with_name("uv.lock")
+    if not lock.is_file():
+        return demands
+    constraints, digests = _of_uv_lock(lock)
+    return Demands(demands.lines, constraints, digests, demands.python, exact=True)
+
+
+def _of_script(source: Path) -> Demands:
+    blocks = list(_SCRIPT.finditer(_read(source)))
+    if len(blocks) != 1:
+        why = "it has no block '# /// script'" if not blocks else "it has two blocks '# /// script'"
+        raise RequirementsError(str(source), why, "See PEP 723, or name a requirements file")
+    lines = blocks[0]["content"].splitlines()
+    return _of_table(source, _toml(source, "\n".join(line[2:] if line.startswith("# ") else "" for line in lines)))
+
+
+def _of_table(source: Path, table: Mapping[str, Any]) -> Demands:
+    asked, python = table.get("dependencies", []), table.get("requires-python", "")
+    if not isinstance(asked, list) or not all(isinstance(line, str) for line in asked) or not isinstance(python, str):
+        raise RequirementsError(str(source), "its dependencies are no list of texts", "Correct them")
+    return Demands(tuple(_demand(str(source), line.strip()) for line in asked), python=python)
+
+
+def _of_uv_lock(source: Path) -> tuple[tuple[str, ...], dict[str, frozenset[str]]]:
+    """Return versions and digests of a uv.lock, read as the table it is: uv itself would follow its project."""
+    packages = _toml(source, _read(source)).get("package", [])
+    constraints: list[str] = []
+    digests: dict[str, frozenset[str]] = {}
+    for package in packages if isinstance(packages, list) else []:
+        name, version, where = (package.get(key) for key in ("name", "version", "source"))
+        if not isinstance(where, dict) or where in ({"virtual": "."}, {"editable": "."}):
+            continue
+        if "registry" not in where:
+            raise RequirementsError(
+                str(source), f"{name} comes from {next(iter(where), 'nowhere')}, not from an index", _TO_INDEX
+            )
+        forks = package.get("resolution-markers")
+        marks = " or ".join(f"({mark})" for mark in forks) if isinstance(forks, list) and forks else ""
+        constraints.append(_demand(str(source), f"{name}=={version}{f' ; {marks}' if marks else ''}"))
+        found = [wheel.get("hash", "") for wheel in package.get("wheels", [])]
+        known = frozenset(match[1] for one in found if (match := _SHA256.fullmatch(one)))
+        digests[canonical(str(name))] = digests.get(canonical(str(name)), frozenset()) | known
+    return tuple(constraints), {name: known for name, known in digests.items() if known}
+
+
+_ARCHIVES = (".whl", ".zip", ".gz", ".bz2", ".xz", ".tar", ".tgz")
+_TO_INDEX = "Name packages of an index; your own modules travel with the code of the job"
+
+
+def _demand(source: str, line: str, number: int | None = None) -> str:
+    match = _DEMAND.fullmatch(line)
+    if match is None or match["name"].lower().endswith(_ARCHIVES):
+        where = f"line {number}, {line[:100]!a}," if number is not None else f"{line[:100]!a}"
+        why = "is an address or a path" if re.search(r"@|://|^[./~]", line) or match else "cannot be read"
+        raise RequirementsError(source, f"{where} {why}", _TO_INDEX)
+    return line
+
+
+def _name(demand: str) -> str:
+    match = _DEMAND.fullmatch(demand)
+    return canonical(match["name"]) if match else ""
+
+
+def _refused(source: Path, number: int, line: str, why: str, remedy: str) -> RequirementsError:
+    return RequirementsError(str(source), f"line {number}, {line[:100]!a}: {why}", remedy.capitalize())
+
+
+def _read(source: Path) -> str:
+    try:
+        if not source.is_file():
+            raise RequirementsError(str(source), "there is no such file", "Check the path")
+        with source.open("rb") as stream:
+            data = stream.read(_BYTES_MAX + 1)
+    except OSError as error:
+        raise RequirementsError(str(source), error.strerror or str(error), "Check the path and its mode") from None
+    if len(data) > _BYTES_MAX:
+        raise RequirementsError(str(source), f"it is larger than {_BYTES_MAX >> 20} MiB", "Ask for what is imported")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError:
+        raise RequirementsError(str(source), "it is no UTF-8 text", "Save it as UTF-8") from None
+
+
+def _toml(source: Path, text: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise RequirementsError(str(source), f"it is no TOML: {error}", "Correct it") from None

@@ -1,0 +1,281 @@
+"""The environment of a lane's own packages: an interpreter that sees them first and the image's behind them.
+
+It is built once for a lock and an image, under a lock of the file system, and believed only by its mark, which is
+written last. One without the mark is deleted and built anew, never mended.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import shutil
+import site
+import sys
+import tempfile
+import venv
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from ..log import log
+from ..store.lock import (
+    LOCK,
+    LOCK_BYTES_MAX,
+    WHEELS,
+    BadLock,
+    Lock,
+    Pin,
+    canonical,
+    parse_lock,
+    parse_wheels,
+    requirement_lines,
+)
+from .failure import Failure
+from .install import Tool, install
+from .satisfied import Seen, Unmet, rules, unmet
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+    from typing import Any
+
+    from ..store.transport import Transport
+    from .launch import LaneOrder, Launch, Packages
+
+FOLDER, MARK = "environments", "whole.json"
+_IMAGE = "_image.pth"
+_TOLD_MAX = 12
+_held: list[int] = []  # while this process lives, nobody sweeps what its command runs from
+
+
+def build(launch: Launch, order: LaneOrder, packages: Packages, transport: Transport) -> Path:
+    """Return an environment with the packages of a lane, which another session of this machine may have built.
+
+    Raises Failure: ``environment`` when its packages cannot be had or do not go together, ``network`` when no index
+    answers, ``store`` for trouble with the store or the disk.
+    """
+    try:
+        lock = _read_lock(transport, packages)
+        pins = _pins(lock, packages)
+        image = _image()
+        digest = _digest(packages, image)
+        place = launch.cache / FOLDER / digest
+        place.parent.mkdir(parents=True, exist_ok=True)
+        hold = os.open(place.with_name(f"{digest}.lock"), os.O_RDWR | os.O_CREAT, 0o600)
+        _held.append(hold)
+        fcntl.flock(hold, fcntl.LOCK_SH)
+        if not _found(place):
+            fcntl.flock(hold, fcntl.LOCK_EX)  # whoever else builds it is waited for
+            if not _found(place):
+                scratch = launch.work_dir / f"wheels-{order.lane}"
+                wheels = _wheelhouse(transport, packages, scratch)
+                _Build(place, lock, pins, image, Tool(wheels, hold, order.lane, order.environment)).run()
+                shutil.rmtree(scratch, ignore_errors=True)
+            fcntl.flock(hold, fcntl.LOCK_SH)
+        os.utime(place / MARK)
+    except BadLock as error:
+        raise Failure("store", f"the lock {packages.lock!r} cannot be used: {error}") from None
+    except OSError as error:
+        raise Failure("store", f"the packages of the lane cannot be put in place: {error}") from None
+    return place
+
+
+def _read_lock(transport: Transport, packages: Packages) -> Lock:
+    with tempfile.TemporaryDirectory(prefix="uff-lock-") as folder:
+        place = Path(folder) / LOCK
+        transport.fetch(f"{packages.lock}/{LOCK}", place)
+        with place.open("rb") as stream:
+            return parse_lock(stream.read(LOCK_BYTES_MAX + 1), packages.lock.rpartition("/")[2])
+
+
+def _pins(lock: Lock, packages: Packages) -> Mapping[str, Pin]:
+    own, wanted = f"{sys.version_info[0]}.{sys.version_info[1]}", packages.target.partition("-")[0]
+    if own != wanted:
+        raise Failure(
+            "environment",
+            f"the job's packages are locked for Python {wanted} here, and this image has {own}: "
+            f'set image_python = "{own}" in the options of the pool, then schedctl queue update JOB',
+        )
+    if packages.target not in lock.targets:
+        raise Failure("environment", f"the lock has nothing for {packages.target}: schedctl queue update JOB")
+    return {canonical(pin.name): pin for pin in lock.targets[packages.target]}
+
+
+def _found(place: Path) -> bool:
+    return (place / MARK).is_file()
+
+
+def _image() -> Mapping[str, metadata.Distribution]:
+    """Return the packages of the interpreter that runs this, by name; the first on its path counts."""
+    found: dict[str, metadata.Distribution] = {}
+    for distribution in metadata.distributions(path=_site_folders()):
+        name = distribution.metadata["Name"]
+        if name:
+            found.setdefault(canonical(name), distribution)
+    return found
+
+
+def _site_folders() -> list[str]:
+    own = [entry for entry in sys.path if entry.endswith("-packages")]
+    user = [site.getusersitepackages()] if site.ENABLE_USER_SITE else []
+    return [folder for folder in dict.fromkeys([*own, *user, *site.getsitepackages()]) if Path(folder).is_dir()]
+
+
+def _digest(packages: Packages, image: Mapping[str, metadata.Distribution]) -> str:
+    """Name what an environment is made of: another lock or another image makes another one."""
+    facts = [
+        packages.lock,
+        packages.target,
+        sys.version,
+        sys.prefix,
+        _site_folders(),
+        sorted((name, found.version) for name, found in image.items()),
+    ]
+    return hashlib.sha256(json.dumps(facts).encode()).hexdigest()[:32]
+
+
+def _wheelhouse(transport: Transport, packages: Packages, folder: Path) -> Path | None:
+    """Fetch the wheels that lie in the store by their digests, for sessions without an index."""
+    if not packages.wheels:
+        return None
+    shutil.rmtree(folder, ignore_errors=True)
+    folder.mkdir(parents=True)
+    transport.fetch(f"{packages.wheels}/{WHEELS}", folder / WHEELS)
+    for name, digest in parse_wheels((folder / WHEELS).read_bytes()).items():
+        if transport.fetch(f"{packages.wheels}/{digest}", folder / name) != digest:
+            raise BadLock(f"the wheel {name} does not have the digest it is named by")
+    return folder
+
+
+class _Build:
+    """One environment in the making."""
+
+    def __init__(
+        self,
+        place: Path,
+        lock: Lock,
+        pins: Mapping[str, Pin],
+        image: Mapping[str, metadata.Distribution],
+        tool: Tool,
+    ) -> None:
+        self._place, self._lock, self._pins, self._image = place, lock, pins, image
+        self._tool, self._lane = tool, tool.lane
+        self._python = place / "bin" / "python"
+        self._site = place / "lib" / f"python{sys.version_info[0]}.{sys.version_info[1]}" / "site-packages"
+        self._fetched: dict[str, Pin] = {}
+        self._own: dict[str, Seen] = {}
+
+    def run(self) -> None:
+        """Build it and set the mark; of one that fails nothing is left. Raises Failure, OSError."""
+        shutil.rmtree(self._place, ignore_errors=True)
+        try:
+            venv.EnvBuilder(symlinks=True, with_pip=False).create(self._place)
+            while wanted := self._wanted():
+                self._install(wanted)
+            self._show_image()
+            self._wrap_scripts()
+            self._tell()
+            os.sync()  # a mark that a power cut leaves alone would vouch for files that are not there
+            written = self._place / f".{MARK}"
+            written.write_text(
+                json.dumps({"fetched": [f"{pin.name}=={pin.version}" for pin in self._fetched.values()]})
+            )
+            written.replace(self._place / MARK)
+        except BaseException:
+            shutil.rmtree(self._place, ignore_errors=True)
+            raise
+
+    def _wanted(self) -> dict[str, str]:
+        """Return the pins to install next, each with the reason: those whose demands the image does not meet.
+
+        What the image has is kept where it does: its packages were made for each other and for its devices.
+        """
+        requirements = rules()
+        if requirements is None:
+            return {name: "" for name, pin in self._pins.items() if name not in self._fetched and self._differs(pin)}
+        exact = {name: pin.version for name, pin in self._pins.items()} if self._lock.exact else {}
+        found: dict[str, str] = {}
+        lost: list[Unmet] = []
+        for missing in unmet(requirements, self._lock.demands, self._see, exact, {}):
+            # Where a fetched package is too new for one of the image's, that one is fetched as well.
+            name = next(
+                (one for one in (missing.name, missing.by) if one in self._pins and one not in self._fetched), None
+            )
+            if name is None:
+                lost.append(missing)
+            else:
+                found.setdefault(name, _why(missing) if missing.found else "")
+        if not found:
+            for missing in lost:
+                log(self._lane, f"packages: {_why(missing)}, and the lock has nothing better")
+        return found
+
+    def _differs(self, pin: Pin) -> bool:
+        there = self._image.get(canonical(pin.name))
+        return there is None or there.version.partition("+")[0] != pin.version
+
+    def _see(self, name: str) -> Seen | None:
+        if name in self._own:
+            return self._own[name]
+        found = self._image.get(name)
+        return None if found is None else Seen(found.version, tuple(found.requires or ()))
+
+    def _install(self, wanted: Mapping[str, str]) -> None:
+        pins = [self._pins[name] for name in sorted(wanted)]
+        for name, why in sorted(wanted.items()):
+            if why:
+                log(self._lane, f"packages: {self._pins[name].name} {self._pins[name].version} is fetched: {why}")
+        listed = self._place / "lock.txt"
+        listed.write_text(requirement_lines(pins))
+        reasons = "; ".join(why for why in wanted.values() if why)
+        install(self._tool, self._python, listed, reasons)
+        self._fetched.update({name: self._pins[name] for name in wanted})
+        for found in metadata.distributions(path=[str(self._site)]):
+            if found.metadata["Name"]:
+                self._own[canonical(found.metadata["Name"])] = Seen(found.version, tuple(found.requires or ()))
+
+    def _show_image(self) -> None:
+        """Let the interpreter see the image's packages, with what their own .pth files add, behind its own."""
+        lines = [f"import site; site.addsitedir({folder!r})\n" for folder in _site_folders()]
+        (self._site / _IMAGE).write_text("".join(lines))
+
+    def _wrap_scripts(self) -> None:
+        """Let the image's programs, such as torchrun, run in this interpreter: theirs would not see its packages."""
+        for found in self._image.values():
+            for entry in _scripts(found.entry_points):
+                script = self._place / "bin" / entry.name
+                module, _, attribute = entry.value.partition("[")[0].strip().partition(":")
+                if "/" in entry.name or not attribute or script.exists():
+                    continue
+                script.write_text(
+                    f"#!/bin/sh\n'''exec' \"{self._python}\" \"$0\" \"$@\"\n' '''\n"
+                    f"import sys\nfrom {module} import {attribute.partition('.')[0]}\nsys.exit({attribute}())\n"
+                )
+                script.chmod(0o755)
+
+    def _tell(self) -> None:
+        """Say which packages were fetched, how much that is on disk, and which of the lock are the image's."""
+        fetched = [f"{pin.name} {pin.version}" for pin in self._fetched.values()]
+        size = sum(path.lstat().st_size for path in self._site.rglob("*") if path.is_file())
+        kept = [
+            f"{name} {self._image[name].version}"
+            for name in sorted(self._pins)
+            if name in self._image and name not in self._fetched
+        ]
+        log(self._lane, f"packages: fetched {_listed(fetched)}, {size / (1 << 20):,.1f} MiB on disk")
+        log(self._lane, f"packages: the image's own do for {_listed(kept)}")
+
+
+def _scripts(entries: Any) -> Iterable[Any]:
+    return [entry for entry in entries if entry.group == "console_scripts"]
+
+
+def _why(missing: Unmet) -> str:
+    asker = missing.by or "the job"
+    return f"{asker} asks for {missing.text}, and {missing.name} {missing.found or 'none'} is there"
+
+
+def _listed(names: list[str]) -> str:
+    more = f" and {len(names) - _TOLD_MAX} more" if len(names) > _TOLD_MAX else ""
+    return (", ".join(names[:_TOLD_MAX]) or "nothing") + more

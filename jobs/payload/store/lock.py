@@ -1,0 +1,164 @@
+"""The lock of a job's requirements in the store: every package at one version with the digests of its files.
+
+It is made where the job is added, for each Python and platform that a session may have, and its sha256 is its name.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from ..bounds import read_json
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+FORMAT = 1
+LOCK, WHEELS = "lock.json", "listing.json"
+LOCK_BYTES_MAX = 16 << 20
+_NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,98}[A-Za-z0-9])?", re.ASCII)
+_VERSION = re.compile(r"[A-Za-z0-9][A-Za-z0-9.+!_-]{0,99}", re.ASCII)
+_DIGEST = re.compile(r"[0-9a-f]{64}", re.ASCII)
+_TARGET = re.compile(r"3\.\d{1,3}-[a-z0-9][a-z0-9_.-]{0,59}", re.ASCII)
+_WHEEL = re.compile(r"[A-Za-z0-9][A-Za-z0-9._+!-]{0,240}\.whl", re.ASCII)
+
+
+class BadLock(ValueError):
+    """A lock, or a list of wheels, is not what it must be; nothing of it is installed."""
+
+
+class Pin(NamedTuple):
+    """One package: its name as indexes write it, its version, and the sha256 of each file that may be installed."""
+
+    name: str
+    version: str
+    digests: tuple[str, ...]
+
+
+class Lock(NamedTuple):
+    """``demands`` is what was asked for, ``targets`` what that comes to, by :func:`target_name`.
+
+    ``exact``: the image's own package does instead of a pinned one only if it has the very version.
+    """
+
+    demands: tuple[str, ...]
+    exact: bool
+    targets: Mapping[str, tuple[Pin, ...]]
+
+
+def lock_prefix(digest: str) -> str:
+    """Return the folder of the store in which a lock is."""
+    return f"lock/{digest}"
+
+
+def wheels_digest(lock: str, target: str) -> str:
+    """Return what names the wheels of the lock of a digest for a target: both determine every byte of them."""
+    return hashlib.sha256(f"{lock} {target}".encode()).hexdigest()
+
+
+def wheels_prefix(lock: str, target: str) -> str:
+    """Return the folder of the store in which these wheels are, for sessions that reach no index."""
+    return f"wheels/{wheels_digest(lock, target)}"
+
+
+def target_name(python: str, platform: str) -> str:
+    """Return the name of a Python such as 3.12 on a platform such as x86_64-manylinux_2_28. Raises BadLock."""
+    name = f"{python}-{platform}"
+    if not _TARGET.fullmatch(name):
+        raise BadLock(f"{name!r} names no Python and platform")
+    return name
+
+
+def canonical(name: str) -> str:
+    """Return a package's name in the one form in which names are compared."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def encode_lock(lock: Lock) -> bytes:
+    """Return the one form in which a lock is written. Raises BadLock for what no session would read."""
+    document = {
+        "format": FORMAT,
+        "demands": list(lock.demands),
+        "exact": lock.exact,
+        "targets": {
+            target: [[pin.name, pin.version, sorted(pin.digests)] for pin in sorted(pins)]
+            for target, pins in lock.targets.items()
+        },
+    }
+    data = json.dumps(document, separators=(",", ":"), sort_keys=True).encode()
+    parse_lock(data)
+    return data
+
+
+def parse_lock(data: bytes, digest: str = "") -> Lock:
+    """Return the lock, of the sha256 ``digest`` if that is given. Raises BadLock."""
+    if len(data) > LOCK_BYTES_MAX:
+        raise BadLock(f"a lock of more than {LOCK_BYTES_MAX >> 20} MiB")
+    if digest and hashlib.sha256(data).hexdigest() != digest:
+        raise BadLock("the lock does not have the digest it is named by")
+    document = _document(data)
+    try:
+        demands, exact = tuple(document["demands"]), document["exact"]
+        targets = {target: tuple(_pin(*found) for found in pins) for target, pins in document["targets"].items()}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise BadLock(f"not a lock: {error}") from None
+    if not all(isinstance(demand, str) and "\n" not in demand for demand in demands) or not isinstance(exact, bool):
+        raise BadLock("what a lock was asked for are lines of text")
+    for target, pins in targets.items():
+        if not _TARGET.fullmatch(target):
+            raise BadLock(f"{target!r} names no Python and platform")
+        if len({canonical(pin.name) for pin in pins}) != len(pins):
+            raise BadLock(f"a package stands twice in the lock for {target}")
+    return Lock(demands, exact, targets)
+
+
+def requirement_lines(pins: Iterable[Pin]) -> str:
+    """Return pins as pip and uv read them, each with its digests."""
+    return "".join(
+        f"{pin.name}=={pin.version} {' '.join(f'--hash=sha256:{digest}' for digest in pin.digests)}\n"
+        for pin in sorted(pins)
+    )
+
+
+def encode_wheels(wheels: Mapping[str, str]) -> bytes:
+    """Return the list of a wheelhouse: file names with their sha256, under which they lie beside it. Raises BadLock."""
+    data = json.dumps({"format": FORMAT, "wheels": dict(wheels)}, separators=(",", ":"), sort_keys=True).encode()
+    parse_wheels(data)
+    return data
+
+
+def parse_wheels(data: bytes) -> Mapping[str, str]:
+    """Return the sha256 of each wheel by its file name. Raises BadLock."""
+    found = _document(data).get("wheels")
+    if not isinstance(found, dict) or not all(
+        _WHEEL.fullmatch(name) and isinstance(digest, str) and _DIGEST.fullmatch(digest)
+        for name, digest in found.items()
+    ):
+        raise BadLock("not a list of wheels")
+    return found
+
+
+def _document(data: bytes) -> dict[str, Any]:
+    try:
+        document = read_json(data)
+    except ValueError as error:
+        raise BadLock(f"no JSON: {error}") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise BadLock(f"not a document of format {FORMAT}")
+    return document
+
+
+def _pin(name: Any, version: Any, digests: Any) -> Pin:
+    if not (
+        isinstance(name, str) and _NAME.fullmatch(name) and isinstance(version, str) and _VERSION.fullmatch(version)
+    ):
+        raise BadLock(f"{name!a} {version!a} is no package at a version")
+    if not (
+        isinstance(digests, list)
+        and digests
+        and all(isinstance(one, str) and _DIGEST.fullmatch(one) for one in digests)
+    ):
+        raise BadLock(f"{name} has no sha256")
+    return Pin(name, version, tuple(digests))

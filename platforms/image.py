@@ -1,0 +1,70 @@
+"""Images: the Python, the packages and the network that sessions of a pool start with."""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatch
+from typing import TYPE_CHECKING, NamedTuple
+
+from jobs.environment.target import here, parse_target
+from jobs.payload.store.lock import BadLock, canonical
+from platforms.base import Misconfigured
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping
+
+    from jobs.environment.target import Target
+
+OPTIONS = frozenset({"image_packages", "image_platform", "image_python", "internet"})
+"""The options of a pool on any platform that say what its image is."""
+
+# What Kaggle's and AWS's images ran in 2026: Ubuntu 22.04 and later, so that wheels for glibc 2.28 do.
+_KAGGLE_PYTHON = "3.12"
+_PLATFORM = "x86_64-manylinux_2_28"
+# With what it brings along, torch is 2.8 GiB, and no image for training is without it.
+_PACKAGES = "torch,torchvision,torchaudio,triton,nvidia-*,cuda-*"
+_IN_IMAGE_NAME = re.compile(r"[-_]py3(\d{1,2})(?!\d)")
+
+
+class Image(NamedTuple):
+    """``target`` is None where nobody said which Python it has; ``packages`` are patterns of names it surely has."""
+
+    target: Target | None
+    packages: tuple[str, ...]
+    internet: bool
+
+    def has(self, package: str) -> bool:
+        """Tell whether a package need not be carried to where nothing can be fetched."""
+        return any(fnmatch(canonical(package), pattern) for pattern in self.packages)
+
+
+def image_of(platform: str, options: Mapping[str, str]) -> Image:
+    """Return what is known of a pool's image, by its options or by what is usual there. Raises Misconfigured."""
+    python, where = options.get("image_python", ""), options.get("image_platform", "")
+    # Local sessions, and those of our own stand-ins, run in the interpreter that runs this.
+    own = here() if platform == "local" or options.get("emulator") or options.get("endpoint") else None
+    if not python and own is None:
+        found = _IN_IMAGE_NAME.search(options.get("image", "")) if platform == "sagemaker" else None
+        python = f"3.{found[1]}" if found else _KAGGLE_PYTHON if platform == "kaggle" else ""
+    internet = options.get("internet", "on")
+    if internet not in {"on", "off"}:
+        raise Misconfigured(platform, "load", f"internet = {internet!r} is none of on, off")
+    try:
+        target = parse_target(python or (own.python if own else "3.0"), where or (own.platform if own else _PLATFORM))
+    except BadLock as error:
+        raise Misconfigured(platform, "load", str(error), "Correct image_python and image_platform") from None
+    packages = options.get("image_packages", "" if own else _PACKAGES)
+    return Image(
+        target if python or own else None,
+        tuple(filter(None, (name.strip().lower() for name in packages.split(",")))),
+        internet == "on",
+    )
+
+
+def has_lock(platform: str, options: Mapping[str, str], targets: Collection[str]) -> bool:
+    """Tell whether packages that are locked for ``targets`` can be installed on a pool; never on one that cannot be."""
+    try:
+        target = image_of(platform, options).target
+    except Misconfigured:
+        return False
+    return target is not None and target.name in targets

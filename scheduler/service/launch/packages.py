@@ -1,0 +1,112 @@
+"""Packages: what a session is given of its jobs' locks, and the wheels themselves where it can fetch nothing."""
+
+from __future__ import annotations
+
+import hashlib
+import tempfile
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.environment.tool import NoWheel, download, find_tools
+from jobs.payload.store.lock import (
+    LOCK,
+    LOCK_BYTES_MAX,
+    WHEELS,
+    encode_wheels,
+    lock_prefix,
+    parse_lock,
+    wheels_digest,
+    wheels_prefix,
+)
+from platforms.image import image_of
+from scheduler.service.faults.isolation import why
+from scheduler.service.outside.calls import fail, tell
+from scheduler.store import jobs, trees
+from scheduler.store.errors import StoreFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from jobs.spec import JobSpec
+    from platforms.image import Image
+    from scheduler.core.plan import Placement
+    from scheduler.core.pool import Pool
+    from scheduler.core.run import Lane
+    from scheduler.service.outside.ports import Ports
+
+
+def package_trees(spec: JobSpec, pool: Pool) -> dict[str, str]:
+    """Return the folders of the store in which a session on a pool finds a job's lock, and its wheels if it must."""
+    image = image_of(pool.platform, pool.options)
+    if spec.requirements is None or image.target is None:
+        return {}
+    digest = spec.requirements.digest
+    wheels = {} if image.internet else {"wheels": wheels_prefix(digest, image.target.name)}
+    return {"lock": lock_prefix(digest), **wheels}
+
+
+def told_packages(lane: Lane, pool: Pool) -> dict[str, str] | None:
+    """Return what a session is told of a lane's packages; None when the image's own are all it has."""
+    lock = lane.trees.get("lock")
+    target = image_of(pool.platform, pool.options).target if lock else None
+    if lock is None or target is None:
+        return None
+    return {"lock": lock, "target": target.name, "wheels": lane.trees.get("wheels", "")}
+
+
+def with_packages(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
+    """Return what has its wheels in the store, where these are carried; those of the others are fetched meanwhile."""
+    wanted: dict[str, Callable[[], bool]] = {}
+    needed: dict[int, list[str]] = {}
+    with ports.database.read() as tx:
+        for place, placement in enumerate(due):
+            pool = ports.pools[placement.pool]
+            image = image_of(pool.platform, pool.options)
+            needed[place] = []
+            for spec in [jobs.get(tx, lane.job).spec for lane in placement.lanes]:
+                if spec.requirements is not None and image.target is not None and not image.internet:
+                    name = f"{spec.name} for {image.target}"
+                    wanted[name] = partial(_make_wheels, ports, spec.requirements.digest, image)
+                    needed[place].append(name)
+    made = ports.calls.gather("wheels", wanted) if wanted else {}
+    return [placement for place, placement in enumerate(due) if all(made.get(name) for name in needed[place])]
+
+
+def _make_wheels(ports: Ports, lock: str, image: Image) -> bool:
+    try:
+        if image.target is not None:
+            _put_wheels(ports, lock, image, image.target.name)
+    except StoreFailure:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with wheels, sessions of others are launched
+        ports.log.error("wheels.unavailable", lock=lock, why=str(error))
+        fail(why(error))
+        return False
+    return True
+
+
+def _put_wheels(ports: Ports, lock: str, image: Image, target: str) -> None:
+    """Store the wheels of a lock, unless they are there; the list of them, which vouches for all, is written last.
+
+    Raises BadLock, NoWheel, RequirementsError, TreeGoes, StoreError, OSError.
+    """
+    prefix = wheels_prefix(lock, target)
+    if image.target is None or ports.artifacts.size(f"{prefix}/{WHEELS}") is not None:
+        return
+    if not find_tools().pip:
+        raise NoWheel("uv cannot fetch wheels, and the daemon's Python has no pip. Install pip beside it")
+    pins = parse_lock(ports.artifacts.read(f"{lock_prefix(lock)}/{LOCK}", LOCK_BYTES_MAX), lock).targets[target]
+    tell("fetches them from the package index")
+    with tempfile.TemporaryDirectory(prefix="uff-wheels-") as folder:
+        carried = [pin for pin in pins if not image.has(pin.name)]
+        files = download(carried, image.target, Path(folder)) if carried else []
+        with ports.write() as tx:
+            trees.note(tx, "wheels", wheels_digest(lock, target), None)
+        named = {}
+        for number, file in enumerate(files):
+            tell(f"stores them, {number} of {len(files)}")
+            with file.open("rb") as stream:
+                named[file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+            ports.artifacts.create(f"{prefix}/{named[file.name]}", file)
+        ports.artifacts.create(f"{prefix}/{WHEELS}", encode_wheels(named))

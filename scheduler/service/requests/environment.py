@@ -1,0 +1,101 @@
+"""Environment: the packages that a job asks for, locked once for every pool that it may use, and kept in the store."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import defaultdict
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.environment.demands import read_demands
+from jobs.environment.errors import RequirementsError
+from jobs.environment.lock import make_lock
+from jobs.payload.store.lock import LOCK, encode_lock, lock_prefix
+from jobs.spec import Requirements
+from platforms.image import has_lock, image_of
+from scheduler.store import jobs, trees
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jobs.environment.target import Target
+    from jobs.spec import JobSpec
+    from platforms.artifacts.base import BlobStore
+    from scheduler.core.pool import Pool
+    from scheduler.store.engine import Database
+    from scheduler.store.jobs import JobRecord
+
+
+def keep(
+    database: Database, artifacts: BlobStore, spec: JobSpec, pools: Mapping[str, Pool], delete_at: int
+) -> Requirements | None:
+    """Lock what a job asks for, for each of its pools, and store that; return it with its digest.
+
+    It goes after ``delete_at`` if no job names it by then. Raises RequirementsError, TreeGoes, StoreError, OSError,
+    and Misconfigured for a pool whose image cannot be.
+    """
+    if spec.requirements is None:
+        return None
+    source = spec.requirements.source
+    demands = read_demands(Path(source))
+    targets: defaultdict[Target, list[str]] = defaultdict(list)
+    for pool in pools.values():
+        target = image_of(pool.platform, pool.options).target
+        if target is not None and (not spec.pools or pool.name in spec.pools):
+            targets[target].append(pool.name)
+    if not targets:
+        raise RequirementsError(
+            source,
+            "of none of the job's pools it is known which Python it has",
+            'Name it in the options of the pool: image_python = "3.12"',
+        )
+    lock = make_lock(Path(source), demands, targets)
+    data = encode_lock(lock)
+    digest = hashlib.sha256(data).hexdigest()
+    with database.write() as tx:
+        trees.note(tx, "lock", digest, delete_at)
+    artifacts.create(f"{lock_prefix(digest)}/{LOCK}", data)
+    return Requirements(source, digest, tuple(sorted(lock.targets)), max(map(len, lock.targets.values())))
+
+
+def kept(
+    database: Database,
+    artifacts: BlobStore,
+    spec: JobSpec,
+    pools: Mapping[str, Pool],
+    delete_at: int,
+    before: JobSpec | None = None,
+) -> JobSpec:
+    """Return a job with its requirements locked; the lock of ``before`` stays when file and pools are the same.
+
+    Raises what :func:`keep` raises.
+    """
+    wanted = spec.requirements
+    known = before.requirements if before is not None and before.pools == spec.pools else None
+    if known is not None and wanted is not None and known.source == wanted.source:
+        return replace(spec, requirements=known)
+    return replace(spec, requirements=keep(database, artifacts, spec, pools, delete_at))
+
+
+def change(database: Database, name: str, requirements: Requirements | None, now: int, by: str) -> JobRecord:
+    """Let the next sessions of a job have other packages, whose lock is stored; event ``job.requirements``.
+
+    Raises UnknownJob, TreeGoes.
+    """
+    with database.write() as tx:
+        if requirements is not None:
+            trees.note(tx, "lock", requirements.digest, None)
+        return jobs.change_spec(tx, name, now, by, requirements=requirements)
+
+
+def without_lock(spec: JobSpec, pools: Mapping[str, Pool]) -> list[str]:
+    """Return the pools that the job may use but for its lock, which has nothing for their Python."""
+    if spec.requirements is None:
+        return []
+    locked = spec.requirements.targets
+    return [
+        name
+        for name, pool in pools.items()
+        if (not spec.pools or name in spec.pools) and not has_lock(pool.platform, pool.options, locked)
+    ]

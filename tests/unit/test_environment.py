@@ -1,0 +1,221 @@
+"""Requirement files: what is read of them, what is refused, and what a lock must be."""
+
+import hashlib
+import json
+from pathlib import Path
+
+import pytest
+
+from jobs.environment import tool
+from jobs.environment.demands import Demands, read_demands
+from jobs.environment.errors import RequirementsError
+from jobs.environment.lock import make_lock
+from jobs.environment.target import Target, here, parse_target
+from jobs.environment.tool import NoWheel, Tools, find_tools, resolve
+from jobs.payload.store.lock import BadLock, Lock, Pin, encode_lock, parse_lock, parse_wheels
+from platforms.base import Misconfigured
+from platforms.image import has_lock, image_of
+from tests.lab.packages import digest_of, use_index, write_wheel
+
+DIGEST = "a" * 64
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """Where requirements are written."""
+    return tmp_path / "requirements.txt"
+
+
+def test_a_requirement_file_is_read_with_those_it_names_in_its_folder(file: Path) -> None:
+    (file.parent / "more.txt").write_text("numpy\n")
+    (file.parent / "bounds.txt").write_text("six<2\n")
+    file.write_text(
+        "\ufeff# what we train with\n"
+        'peft[extra] >=0.10,<1 ; python_version >= "3.9"  # bounds\n'
+        f"tqdm==4.1 \\\n  --hash=sha256:{DIGEST} \\\n  --hash=sha256:{'b' * 64}\n"
+        "-r more.txt\n--constraint=bounds.txt\n",
+        encoding="utf-8",
+    )
+    assert read_demands(file) == Demands(
+        ('peft[extra] >=0.10,<1 ; python_version >= "3.9"', "tqdm==4.1", "numpy"),
+        ("six<2",),
+        {"tqdm": frozenset({DIGEST, "b" * 64})},
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "-e .",
+        "--editable=git+https://example.org/x",
+        "./local",
+        "/srv/wheels/x.whl",
+        "x.whl",
+        "x @ file:///srv/x.tar.gz",
+        "x @ git+https://example.org/x",
+        "https://example.org/x-1.0-py3-none-any.whl",
+        "--index-url https://example.org/simple",
+        "--extra-index-url=https://example.org/simple",
+        "-f /srv/wheels",
+        "--trusted-host example.org",
+        "--no-binary :all:",
+        "-r /etc/passwd",
+        "-r ../outside.txt",
+        "-c link.txt",
+        "x==${HOME}",
+        "x==1 --hash=md5:abc",
+        "x; os_name == `id`",
+        "x\x00y",
+    ],
+)
+def test_what_leads_elsewhere_is_refused_with_its_line(file: Path, line: str) -> None:
+    (file.parent.parent / "outside.txt").write_text("six\n")
+    (file.parent / "link.txt").symlink_to("/etc/passwd")
+    file.write_text(f"numpy\n{line}\n")
+    with pytest.raises(RequirementsError, match="line 2"):
+        read_demands(file)
+
+
+def test_files_that_are_none_are_refused(file: Path) -> None:
+    for text, why in (("# nothing\n", "asks for nothing"), ("-r requirements.txt\n", "out of the folder")):
+        file.write_text(text)
+        with pytest.raises(RequirementsError, match=why):
+            read_demands(file)
+    file.write_bytes(b"\xff\xfe")
+    with pytest.raises(RequirementsError, match="UTF-8"):
+        read_demands(file)
+    file.write_bytes(b"#" * (5 << 20))
+    with pytest.raises(RequirementsError, match="larger"):
+        read_demands(file)
+    with pytest.raises(RequirementsError, match="no such file"):
+        read_demands(file.with_name("absent.txt"))
+    (file.parent / "empty").mkdir()
+    with pytest.raises(RequirementsError, match="no requirements"):
+        read_demands(file.parent / "empty")
+
+
+def test_a_project_a_folder_and_a_script_tell_theirs(tmp_path: Path) -> None:
+    project = tmp_path / "pyproject.toml"
+    project.write_text('[project]\ndependencies = ["peft>=0.1"]\nrequires-python = ">=3.10,<3.13"\n')
+    found = read_demands(tmp_path)
+    assert (found.lines, found.exact) == (("peft>=0.1",), False)
+    assert [version for version in range(8, 15) if found.runs_on(f"3.{version}")] == [10, 11, 12]
+    script = tmp_path / "train.py"
+    script.write_text('import x\n# /// script\n# dependencies = [\n#   "six",\n# ]\n# ///\n')
+    assert read_demands(script).lines == ("six",)
+    script.write_text("import six\n")
+    with pytest.raises(RequirementsError, match="PEP 723"):
+        read_demands(script)
+    project.write_text('[project]\ndynamic = ["dependencies"]\n')
+    with pytest.raises(RequirementsError, match="dynamic"):
+        read_demands(project)
+
+
+def test_a_lock_of_uv_bounds_versions_and_digests(tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[project]\ndependencies = ["Some.Thing"]\n')
+    lock = tmp_path / "uv.lock"
+    wheel = f'wheels = [{{ url = "https://example.org/x.whl", hash = "sha256:{DIGEST}" }}]\n'
+    index = 'source = { registry = "https://example.org" }\n'
+    lock.write_text(
+        f'[[package]]\nname = "some-thing"\nversion = "1.0"\n{index}{wheel}'
+        '[[package]]\nname = "fork"\nversion = "2"\nresolution-markers = ["python_full_version < \'3.12\'"]\n' + index
+    )
+    assert read_demands(lock) == Demands(
+        ("Some.Thing",),
+        ("some-thing==1.0", "fork==2 ; (python_full_version < '3.12')"),
+        {"some-thing": frozenset({DIGEST})},
+        exact=True,
+    )
+    lock.write_text('[[package]]\nname = "own"\nversion = "1"\nsource = { git = "https://example.org/own" }\n')
+    with pytest.raises(RequirementsError, match="own comes from git"):
+        read_demands(tmp_path)
+
+
+@pytest.mark.parametrize("name", ["uv", "pip"])
+def test_a_tool_locks_with_digests_for_another_python(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    tools = find_tools()
+    if not getattr(tools, name):
+        pytest.skip(f"{name} is not here")
+    tools = tools if name == "uv" else Tools("", pip=True)
+    index = tmp_path / "index"
+    use_index(index, monkeypatch)
+    light = write_wheel(index, "light", "0.1", requires=["heavy>=1"])
+    heavy = write_wheel(index, "heavy", "1.5", tag="cp312-abi3-manylinux_2_17_x86_64")
+    write_wheel(index, "heavy", "2.0", tag="cp313-cp313-manylinux_2_17_x86_64")
+    target = parse_target("3.12", "x86_64-manylinux_2_28")
+    pins = resolve(tools, Demands(("light",)), target)
+    assert pins == (Pin("heavy", "1.5", (digest_of(heavy),)), Pin("light", "0.1", (digest_of(light),)))
+    with pytest.raises(NoWheel, match="heavy"):
+        resolve(tools, Demands(("heavy>=2",)), target)
+    with pytest.raises(NoWheel, match=r"no file of light 0\.1 has a digest"):
+        resolve(tools, Demands(("light",), digests={"light": frozenset({DIGEST})}), target)
+    if tools.pip:
+        fetched = tmp_path / "fetched"
+        fetched.mkdir()
+        assert tool.download(pins, target, fetched) == [fetched / heavy.name, fetched / light.name]
+
+
+def test_pip_does_not_overlook_what_another_python_would_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It reads markers by the Python that runs it."""
+    if not find_tools().pip:
+        pytest.skip("pip is not here")
+    use_index(tmp_path, monkeypatch)
+    write_wheel(tmp_path, "light", "0.1", requires=["backport; python_version < '3.11'"])
+    old = Target("3.9", "x86_64-manylinux_2_28")
+    with pytest.raises(NoWheel, match=r"backport.*Python 3\.9.*uv does"):
+        resolve(Tools("", pip=True), Demands(("light",)), old)
+
+
+def test_a_python_that_a_project_does_not_want_is_told(tmp_path: Path) -> None:
+    demands = Demands(("light",), python=">=3.13")
+    with pytest.raises(RequirementsError, match=r"want Python >=3.13.*kaggle \(Python 3.12"):
+        make_lock(tmp_path, demands, {Target("3.12", "x86_64-manylinux_2_28"): ["kaggle"]})
+
+
+def test_without_any_tool_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("shutil.which", lambda *_, **__: None)
+    monkeypatch.setattr(tool, "find_spec", lambda _: None)
+    with pytest.raises(RequirementsError, match=r"neither uv nor pip.*uff-scheduler\[uv\]"):
+        find_tools()
+
+
+def test_a_lock_is_what_it_says_or_is_not_read() -> None:
+    lock = Lock(("six",), exact=False, targets={"3.12-x86_64-manylinux_2_28": (Pin("six", "1.0", (DIGEST,)),)})
+    data = encode_lock(lock)
+    assert parse_lock(data, hashlib.sha256(data).hexdigest()) == lock
+    with pytest.raises(BadLock, match="digest it is named by"):
+        parse_lock(data, DIGEST)
+    document = json.loads(data)
+    hostile = ["six @ file:///x", "-e", "six\n--index-url", "../x"]
+    for name in hostile:
+        document["targets"] = {"3.12-x86_64-manylinux_2_28": [[name, "1.0", [DIGEST]]]}
+        with pytest.raises(BadLock):
+            parse_lock(json.dumps(document).encode())
+    for pin in (["six", "1.0 --x", [DIGEST]], ["six", "1.0", []], ["six", "1.0", ["short"]], ["six"]):
+        document["targets"] = {"3.12-x86_64-manylinux_2_28": [pin]}
+        with pytest.raises(BadLock):
+            parse_lock(json.dumps(document).encode())
+    impossible: list[object] = [{"../x.whl": DIGEST}, {"x.whl": "y"}, []]
+    for wheels in impossible:
+        with pytest.raises(BadLock):
+            parse_wheels(json.dumps({"format": 1, "wheels": wheels}).encode())
+
+
+def test_images_are_known_by_platform_or_by_options() -> None:
+    assert image_of("local", {}).target == here()
+    kaggle = image_of("kaggle", {})
+    assert (str(kaggle.target), kaggle.internet) == ("Python 3.12 on x86_64-manylinux_2_28", True)
+    assert (kaggle.has("Torch"), kaggle.has("nvidia_cublas-cu12"), kaggle.has("peft")) == (True, True, False)
+    assert image_of("kaggle", {"emulator": "http://localhost:1"}).target == here()
+    aws = image_of("sagemaker", {"image": "1234.dkr.ecr.eu.amazonaws.com/pytorch-training:2.6-gpu-py310-cu126"})
+    assert aws.target == Target("3.10", "x86_64-manylinux_2_28")
+    assert image_of("sagemaker", {"image": "mine"}).target is None
+    assert not has_lock("sagemaker", {"image": "mine"}, ["3.12-x86_64-manylinux_2_28"])
+    named = {"image_python": "3.9", "image_platform": "aarch64-manylinux_2_17", "internet": "off"}
+    assert image_of("manual", named)[::2] == (Target("3.9", "aarch64-manylinux_2_17"), False)
+    for wrong in ({"image_python": "three"}, {"image_platform": "windows"}, {"internet": "maybe"}):
+        with pytest.raises(Misconfigured):
+            image_of("local", wrong)
+        assert not has_lock("local", wrong, [here().name])
