@@ -66,7 +66,10 @@ def read(folder: Path, name: bytes, bytes_max: int) -> tuple[Kind, bytes] | None
                 found = os.fstat(stream.fileno())
                 if not stat.S_ISREG(found.st_mode):
                     raise _odd(folder, name)
-                data = b"" if found.st_size > bytes_max else stream.read(bytes_max + 1)
+                # Asked for as much as it may be, the library would make room for all of that, for each file.
+                data = b"" if found.st_size > bytes_max else stream.read(found.st_size + 1)
+                if len(data) > found.st_size:  # it grew since
+                    data += stream.read(bytes_max + 1)
         finally:
             os.close(place)
     except OSError as error:

@@ -102,7 +102,7 @@ def _jobs(queue: Sequence[JobRecord]) -> Iterator[Need]:
             case Queued() if job.faults:
                 told = BadDefinition(name, "; ".join(job.faults)).sentence()
                 yield Need("job can never start", name, told, f"schedctl queue edit {name}")
-            case Queued() if job.spec.gate is not None and job.spec.gate.parent in stopped:
+            case Queued() if not job.done_step and job.spec.gate is not None and job.spec.gate.parent in stopped:
                 parent = stopped[job.spec.gate.parent]
                 if parent.done_step < job.spec.gate.fraction * parent.spec.target_step:
                     state = parent.state

@@ -28,6 +28,7 @@ from scheduler.core.run import Lane, Reserved, Run
 from scheduler.core.window import DAY, HOUR
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.facts.overheads import Overhead
+from scheduler.service.facts.snapshot import gather
 from scheduler.service.launch.launch import launch_all, reserve
 from scheduler.service.launch.launch_document import launch_document
 from scheduler.service.outside.ports import Policy, Ports
@@ -228,6 +229,24 @@ def test_a_restart_from_a_step(world: World) -> None:
         restart(world.database, "uff-main", 5, NOW, "ann")
     _, _, waiting = restart(world.database, "uff-main", None, NOW, "ann")
     assert waiting == ["ufm"], "its gate is shut again"
+
+
+def test_a_job_that_has_begun_waits_for_its_gate_no_more(world: World) -> None:
+    def gates() -> dict[str, bool]:
+        with world.database.read() as tx:
+            snapshot = gather(tx, world.ports.pools, world.clock.present, DAY, {})
+        return {view.name: view.gate is not None for view in snapshot.jobs}
+
+    world.save("uff-main", 200)
+    world.launch()
+    world.end()
+    assert gates() == {"uff-main": False, "ufm": True}
+    world.save("ufm", 40)
+    with world.database.write() as tx:
+        jobs.note_launch(tx, "uff-main", "pool")
+    restart(world.database, "uff-main", None, NOW, "ann")
+    assert world.record("uff-main").done_step == 0
+    assert gates() == {"uff-main": False, "ufm": False}
 
 
 def test_a_new_job_of_a_removed_ones_name_inherits_nothing(world: World) -> None:

@@ -143,7 +143,7 @@ def job_view(
         checkpoint_sigma={name: found.checkpoint_sigma for name, found in lost.items()},
         device_speedup=spec.device_speedup,
         allowed_pools=spec.pools if spec.requirements is None else tuple(allowed),
-        gate=spec.gate,
+        gate=None if record.done_step else spec.gate,  # it is what must be true before a job may start
         not_before=spec.not_before,
         retry_at=state.retry_at if isinstance(state, Queued) else None,
         deadline=spec.deadline,
