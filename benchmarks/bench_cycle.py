@@ -25,7 +25,7 @@ from unittest import mock
 
 from jobs.corpus.read.document import Document
 from jobs.corpus.read.sources import Loader
-from jobs.spec import JobSpec
+from jobs.spec import JobSpec, Mixture
 from platforms.artifacts.directory import DirectoryStore
 from scheduler.app import load_app
 from scheduler.core.pool import Pool
@@ -201,7 +201,9 @@ def _case(app: App, count: int, store_seconds: float, *, builds: bool) -> Case:
     clouds = {f"pool-{index}": FakeCloud(1, usual=Script(runs_seconds=600)) for index in range(_POOLS)}
     with app.database.write() as tx:
         for index in range(count):
-            spec = JobSpec(f"job-{index:02d}", "manager", ("train",), 1_000_000, steps_per_hour=1_000.0)
+            spec = JobSpec(
+                f"job-{index:02d}", "manager", ("train",), 1_000_000, steps_per_hour=1_000.0, mixture=Mixture()
+            )
             jobs.add(tx, replace(spec, weight=1.0 + index), _NOW)
     waiting = f"job-{count - 1:02d}"  # the one that the planner would launch first
 

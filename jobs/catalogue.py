@@ -185,5 +185,5 @@ def _unknown_domains(jobs: Iterable[tuple[str, JobSpec]], known: Mapping[str, ob
             did_you_mean(spec.mixture.domain, known) if known else "add it to [domains]",
         )
         for file, spec in jobs
-        if spec.mixture.domain is not None and spec.mixture.domain not in known
+        if spec.mixture is not None and spec.mixture.domain is not None and spec.mixture.domain not in known
     ]

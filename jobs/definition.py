@@ -108,7 +108,9 @@ class Definition:
             dtype=self._read(inner, "dtype", readers.dtype, "fp32", "needs."),
         )
 
-    def _mixture(self, table: Mapping[str, Any]) -> Mixture:
+    def _mixture(self, table: Mapping[str, Any]) -> Mixture | None:
+        if table.get("mixture", "off") == "off":
+            return None
         inner = self._table(table, "mixture", ("domain", "extra_share"))
         if not inner:
             return Mixture()

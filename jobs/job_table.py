@@ -36,8 +36,9 @@ def table_of(spec: JobSpec) -> dict[str, Any]:
         "checkpoint": show_duration(spec.checkpoint_seconds),
         "seed": spec.seed,
     }
-    if spec.mixture.domain is not None:
-        table["mixture"] = {"domain": spec.mixture.domain, "extra_share": spec.mixture.extra_share}
+    if (mixture := spec.mixture) is not None:
+        named = mixture.domain is not None
+        table["mixture"] = {"domain": mixture.domain, "extra_share": mixture.extra_share} if named else {}
     if spec.start_from is not None:
         table["start_from"] = {"job": spec.start_from.parent, "at": spec.start_from.at}
     elif spec.gate is not None:

@@ -88,7 +88,7 @@ def bounded(spec: JobSpec) -> tuple[JobSpec, tuple[str, ...]]:
             devices_max=max(least, near["needs.devices"](needs.devices_max)),
             vram_gib=near["needs.vram_gib"](needs.vram_gib),
         ),
-        mixture=replace(mixture, extra_share=near["mixture.extra_share"](mixture.extra_share)),
+        mixture=mixture and replace(mixture, extra_share=near["mixture.extra_share"](mixture.extra_share)),
         gate=None if gate is None else replace(gate, fraction=near["gate.fraction"](gate.fraction)),
         not_before=None if spec.not_before is None else near["not_before"](spec.not_before),
         deadline=None if spec.deadline is None else near["deadline"](spec.deadline),
@@ -106,7 +106,8 @@ def _numbers(spec: JobSpec) -> Iterator[tuple[str, object]]:
     yield "needs.devices", spec.needs.devices_min
     yield "needs.devices", spec.needs.devices_max
     yield "needs.vram_gib", spec.needs.vram_gib
-    yield "mixture.extra_share", spec.mixture.extra_share
+    if spec.mixture is not None:
+        yield "mixture.extra_share", spec.mixture.extra_share
     if spec.gate is not None:
         yield "gate.fraction", spec.gate.fraction
     if spec.not_before is not None:

@@ -51,7 +51,7 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """Everybody trains on the full corpus; ``extra_share`` adds that share of ``domain`` data on top."""
+    """The full corpus; ``extra_share`` adds that share of ``domain`` data on top."""
 
     domain: str | None = None
     extra_share: float = 0.0
@@ -144,7 +144,7 @@ class JobSpec:
     steps_per_hour: float
     weight: float = 1.0
     needs: Needs = Needs()
-    mixture: Mixture = Mixture()
+    mixture: Mixture | None = None  # None: no corpus at all
     gate: Gate | None = None
     start_from: StartFrom | None = None  # then the gate is its gate
     pools: tuple[str, ...] = ()  # empty: any pool

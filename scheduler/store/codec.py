@@ -178,7 +178,7 @@ def _spec(
     for tuples in ("command", "pools", "device_speedup"):
         other[tuples] = tuple(other[tuples])
     other["needs"] = built(Needs, other["needs"])
-    other["mixture"] = built(Mixture, other["mixture"])
+    other["mixture"] = built(Mixture, other["mixture"]) if other["mixture"] is not None else None
     other["stall"] = built(Stall, other.get("stall", {}))  # rows of older versions have none
     other["gate"] = built(Gate, other["gate"]) if other["gate"] else None
     other["start_from"] = built(StartFrom, other["start_from"]) if other.get("start_from") else None

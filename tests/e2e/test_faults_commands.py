@@ -37,6 +37,7 @@ role = "main"
 command = ["{python}", "{payload}/trainers/charlm.py", "--pace", "200", "--batch", "16", "--width", "32"]
 target_step = 100_000
 steps_per_hour = 200
+mixture = {}
 stall = { first_progress = "off", no_progress = "off", checkpoint = "off" }
 """
 

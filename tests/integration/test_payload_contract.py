@@ -98,6 +98,7 @@ def test_the_character_model_says_when_its_data_is_unreadable(repository: Path, 
             trainer, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False, timeout=60
         )
         assert (ended.returncode, len(ended.stderr.splitlines())) == (65, 1), ended.stderr
+        assert "mixture = {}" in ended.stderr or content == broken
     shard.write_bytes(broken + b"\n" + json.dumps({"text": "to be or not to be " * 5}).encode() + b"\n")
     subprocess.run(trainer, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=60)
 

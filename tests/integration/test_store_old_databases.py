@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from jobs.spec import JobSpec
+from jobs.spec import JobSpec, Mixture
 from scheduler.core.run import Ended, Outcome, Reserved
 from scheduler.store import checkpoints, events, jobs, ledger, listing, outbox, plans, runs
 from scheduler.store.engine import DatabaseOlder, open_database, upgrade
@@ -75,6 +75,7 @@ def test_it_works_after_the_upgrade(old: Path) -> None:
         assert isinstance(live.state, Reserved)
         assert [record.manifest.step for record in checkpoints.newest(tx, "ufm")] == [40]
         assert plans.newest(tx) is not None
+        assert {job.spec.mixture for job in jobs.everything(tx)} == {Mixture()}, "the corpus they always had"
         assert [charge.held for charge in ledger.charges(tx, 0)["kaggle"]] == [False, True]
         assert [letter.period for letter in outbox.pending(tx, NOW)] == ["2026-W46"]
         assert events.newest_id(tx) > 0

@@ -12,6 +12,7 @@ from jobs.catalogue import CatalogueError, domains, job_from_table, job_from_tom
 from jobs.definition import _KEYS
 from jobs.duration import parse_duration, show_duration
 from jobs.instant import parse_instant
+from jobs.job_table import table_of
 from jobs.problem import Problem
 from jobs.spec import Gate, JobSpec, Mixture, Needs, Stall
 from jobs.toml_file import read_toml
@@ -40,11 +41,28 @@ def test_the_shipped_catalogue_has_the_main_model_and_six_managers() -> None:
     assert list(jobs) == ["uff-main", "ufm", "ucm", "urm", "ulm", "uim", "uam"]
     assert [spec.weight for spec in jobs.values()] == [8, 4, 4, 3, 3, 2, 2]
     assert [spec.role for spec in jobs.values()] == ["main"] + ["manager"] * 6
-    shares = {name: spec.mixture.extra_share for name, spec in jobs.items()}
+    shares = {name: spec.mixture.extra_share for name, spec in jobs.items() if spec.mixture}
     assert shares == {"uff-main": 0, "ufm": 0.3, "ucm": 0.4, "urm": 0.3, "ulm": 0.5, "uim": 0.3, "uam": 0.4}
     assert all(spec.gate and spec.gate.parent == "uff-main" for spec in jobs.values() if spec.role == "manager")
     assert jobs["uff-main"].gate is None
     assert len({spec.seed for spec in jobs.values()}) == 7
+
+
+@pytest.mark.parametrize(
+    ("default", "own", "meant"),
+    [
+        ("", "", None),
+        ("", "mixture = {}", Mixture()),
+        ("mixture = {}", "", Mixture()),
+        ("mixture = {}", 'mixture = "off"', None),
+    ],
+)
+def test_a_job_without_a_mixture_gets_no_corpus(
+    written: Callable[[str], Path], default: str, own: str, meant: Mixture | None
+) -> None:
+    (spec,) = read_catalogue([written(f"[defaults]\n{default}\n{job('a', own)}")]).jobs
+    assert spec.mixture == meant
+    assert job_from_table(table_of(spec), "again") == spec
 
 
 def test_every_manager_has_keywords_for_its_domain() -> None:

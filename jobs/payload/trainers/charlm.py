@@ -23,9 +23,9 @@ import numpy as np  # noqa: E402 - after the lines above
 
 # Run as a script, the kit lies beside this file; as part of a package, it is a sibling.
 if TYPE_CHECKING or __package__:
-    from .trainer_kit import EXIT_DATA, Training
+    from .trainer_kit import EXIT_DATA, NO_CORPUS, Training
 else:
-    from trainer_kit import EXIT_DATA, Training
+    from trainer_kit import EXIT_DATA, NO_CORPUS, Training
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -148,7 +148,7 @@ class Stream:
         self._shards = [(path, path.stat().st_size) for path in sorted(data_dir.glob("train-*.jsonl"))]
         self._blocks = [(path, start) for path, size in self._shards for start in range(0, size, BLOCK_BYTES)]
         if not self._blocks:
-            raise UnreadableData(f"{data_dir} has no train-*.jsonl with anything in it")
+            raise UnreadableData(f"{data_dir} has no train-*.jsonl with anything in it. {NO_CORPUS}")
         self._seed = seed
         self._window = context + 1
         self.position = -1

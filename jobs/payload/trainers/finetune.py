@@ -24,10 +24,10 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, Trainer, TrainingA
 
 if TYPE_CHECKING or __package__:
     from .trainer_callback import SchedulerCallback
-    from .trainer_kit import EXIT_DATA, Training
+    from .trainer_kit import EXIT_DATA, NO_CORPUS, Training
 else:
     from trainer_callback import SchedulerCallback
-    from trainer_kit import EXIT_DATA, Training
+    from trainer_kit import EXIT_DATA, NO_CORPUS, Training
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -191,7 +191,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     tokenizer = AutoTokenizer.from_pretrained(options.model)
     rows = Rows(texts(training.data_dir, "train-*.jsonl"), tokenizer, options.length)
     if not len(rows):
-        print(f"finetune: {training.data_dir} has no row of {options.length} tokens", file=sys.stderr)
+        print(f"finetune: {training.data_dir} has no row of {options.length} tokens. {NO_CORPUS}", file=sys.stderr)
         return EXIT_DATA
     held = Rows(texts(training.data_dir, "heldout.jsonl"), tokenizer, options.length, HELD_OUT_ROWS)
     scheduled = Recorded(training, HeldOutLoss(held, options.batch) if len(held) else None, recipe)

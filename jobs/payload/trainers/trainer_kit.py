@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 EXIT_DATA = 65  # exit with this status when the data cannot be read
+NO_CORPUS = "A job gets the corpus when its definition says mixture = {}"
 
 
 class Training:

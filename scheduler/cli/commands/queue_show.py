@@ -82,7 +82,8 @@ def start_line(start: StartFrom | None, lineage: Sequence[Generation]) -> str:
 def _facts(cli: Cli, record: JobRecord, waits: Reason | None, lineage: Sequence[Generation]) -> list[tuple[str, str]]:
     spec, needs, out = record.spec, record.spec.needs, cli.out
     devices = f"{needs.devices_min}-{needs.devices_max}" if needs.devices_max > needs.devices_min else needs.devices_min
-    mixture = f"{spec.mixture.extra_share:.0%} more of {spec.mixture.domain}" if spec.mixture.domain else "full corpus"
+    mixture = spec.mixture
+    data = f"{mixture.extra_share:.0%} more of {mixture.domain}" if mixture and mixture.domain else "full corpus"
     return [
         ("job", spec.name),
         ("role", spec.role),
@@ -94,7 +95,7 @@ def _facts(cli: Cli, record: JobRecord, waits: Reason | None, lineage: Sequence[
         ("place", str(record.position)),
         ("pools", ", ".join(spec.pools) or "any"),
         ("needs", f"{devices} x {needs.vram_gib:g} GiB, {needs.dtype}"),
-        ("data", mixture),
+        ("data", data if mixture else ""),
         ("starts from", start_line(spec.start_from, lineage)),
         ("generation", f"{lineage[-1].number}, since {out.instant(lineage[-1].began_at)}" if lineage[1:] else ""),
         ("gate", f"{spec.gate.parent} at {spec.gate.fraction:.0%}" if spec.gate and not spec.start_from else ""),

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from jobs.corpus import CorpusManifest, Progress
+    from jobs.spec import Mixture
     from platforms.artifacts.base import BlobStore
     from scheduler.core.plan import Placement
     from scheduler.service.outside.ports import Ports
@@ -71,31 +72,34 @@ class TrainingData:
         self._store = store
         self._recipe = recipe
         self._database = database
-        self._prefixes: dict[str, str] = {}
+        self._prefixes: dict[tuple[str, Mixture, int], str] = {}
         self._manifest: CorpusManifest | None = None
         self._lock = threading.Lock()
 
     def prefix(self, job: str) -> str:
         """Return the store prefix of a job's data, making corpus and mixture when they are missing.
 
+        It is empty for a job without a mixture, for which nothing is made.
+
         May take hours, and tells how far it is. What a crash cut short is begun anew, and what is there is used.
         Raises CorpusError for sources nothing can be made of, OSError when the disk is full, StoreError, UnknownJob.
         """
+        with self._database.read() as tx:
+            spec = jobs.get(tx, job).spec
+        if (wanted := spec.mixture) is None:
+            return ""
         from jobs import corpus  # only where data are at hand: it costs a daemon's start
 
-        if job in self._prefixes:  # also while those of another job are made
-            return self._prefixes[job]
+        key = (job, wanted, spec.seed)
+        if key in self._prefixes:  # also while those of another job are made
+            return self._prefixes[key]
         tell("waits for data of another job")
         with self._lock:
-            if job not in self._prefixes:
-                with self._database.read() as tx:
-                    spec = jobs.get(tx, job).spec
-                made = corpus.mixture(
-                    self._current(), spec.name, spec.mixture.domain, spec.mixture.extra_share, seed=spec.seed
-                )
+            if key not in self._prefixes:
+                made = corpus.mixture(self._current(), job, wanted.domain, wanted.extra_share, seed=spec.seed)
                 self._copy(made.folder)
-                self._prefixes[job] = made.folder.relative_to(self._root).as_posix()
-            return self._prefixes[job]
+                self._prefixes[key] = made.folder.relative_to(self._root).as_posix()
+            return self._prefixes[key]
 
     def build(self, progress: Callable[[Progress], None] = lambda _progress: None) -> CorpusManifest:
         """Build the corpus from its sources, even when one is there, and make it the current one."""

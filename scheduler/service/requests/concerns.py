@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 _SCRIPT = re.compile(r".*\.(py|sh|pl|R|jl)")
 _RUNNERS = re.compile(r"(\{python\}|.*/)?(python[0-9.]*|bash|sh|torchrun|accelerate)?")
 _FILE_BYTES_MAX = 1 << 20
+_TRAINERS = frozenset({"{payload}/trainers/charlm.py", "{payload}/trainers/finetune.py"})  # they read the corpus
 
 
 def of_platforms(settings: Settings) -> list[Problem]:
@@ -91,6 +92,10 @@ def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: st
             assert spec.code is not None  # noqa: S101 - for the type checker: only a code raises it
             found.append(_placed(where, f"{label}code", spec.code.source, error.why, error.remedy))
             continue
+        if spec.mixture is None and _TRAINERS.intersection(spec.command):
+            word = next(word for word in spec.command if word in _TRAINERS)
+            why = "it trains on the corpus, of which this job gets nothing"
+            found.append(_placed(where, f"{label}command", word, why, "add mixture = {}", searched=list(spec.command)))
         for word, why, remedy in _lost_words(spec, bundle, inside, here=here):
             found.append(_placed(where, f"{label}command", word, why, remedy, searched=list(spec.command)))
     return found

@@ -96,9 +96,17 @@ def test_what_is_in_order_gives_no_warning(schedctl: Schedctl, database: Databas
         '["/bin/sh", "-c", "x.py"]',
     )
     for command in good:
-        (home / "models.toml").write_text(MODELS.replace('["{python}", "train.py"]', command))
+        (home / "models.toml").write_text(MODELS.replace('["{python}", "train.py"]', f"{command}\nmixture = {{}}"))
         found = schedctl("config", "check")
         assert (found.code, found.err) == (0, ""), command
+
+
+def test_a_shipped_trainer_without_the_corpus_is_told(schedctl: Schedctl, database: Database, home: Path) -> None:
+    words = '["{python}", "{payload}/trainers/charlm.py"]'
+    (home / "models.toml").write_text(MODELS.replace('["{python}", "train.py"]', words))
+    found = schedctl("config", "check")
+    assert found.code == 0
+    assert "it trains on the corpus, of which this job gets nothing; add mixture = {}" in found.err
 
 
 def test_a_pool_that_nobody_declared_is_told_with_the_one_that_was_meant(

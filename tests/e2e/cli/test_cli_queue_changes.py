@@ -37,7 +37,7 @@ specs = st.builds(
     steps_per_hour=st.floats(RANGES["steps_per_hour"].least, RANGES["steps_per_hour"].most),
     weight=st.floats(RANGES["weight"].least, RANGES["weight"].most),
     needs=st.builds(Needs, st.just(1), st.integers(1, 8), st.floats(0, 1e5), st.sampled_from(["fp16", "bf16"])),
-    mixture=st.just(Mixture()) | st.builds(Mixture, plain, st.floats(0, 1)),
+    mixture=st.sampled_from([None, Mixture()]) | st.builds(Mixture, plain, st.floats(0, 1)),
     gate=st.none() | st.builds(Gate, plain.filter(lambda text: text != "a"), st.floats(0, 1)),
     pools=st.lists(words, max_size=2).map(tuple),
     seed=st.integers(0, 2**63 - 1),

@@ -22,6 +22,7 @@ JOB = {
     "target_step": 300,
     "command": ["{python}", "{payload}/trainers/charlm.py", "--width", "16", "--batch", "8"],
     "needs": {"devices": 1, "vram_gib": 1, "dtype": "fp32"},
+    "mixture": {},
 }
 
 

@@ -73,6 +73,7 @@ steps_per_hour = 200
 setup = "1m"
 checkpoint = "10s"
 needs = { devices = 1, vram_gib = 4, dtype = "fp32" }
+mixture = {}
 """
 
 

@@ -61,6 +61,7 @@ steps_per_hour = 200
 setup = "1m"
 checkpoint = "10s"
 needs = { devices = 1, vram_gib = 4, dtype = "fp32" }
+mixture = {}
 # On a slow machine whole sessions pass before a command has its first step: that burns no hours of anybody.
 stall = { first_progress = "off", no_progress = "off", checkpoint = "off" }
 

@@ -1,0 +1,61 @@
+"""Training data: what a job names is made for it, once; a job that names nothing is kept waiting for nobody's."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from jobs import corpus
+from jobs.spec import JobSpec, Mixture
+from scheduler.service.launch.training_data import CorpusRecipe, TrainingData
+from scheduler.store import jobs
+from scheduler.store.engine import Database
+
+NOW = 1_795_000_000
+
+
+@pytest.fixture
+def data(database: Database, tmp_path: Path) -> TrainingData:
+    """Two jobs, ``bare`` without a mixture and ``full`` with one."""
+    with database.write() as tx:
+        for name, mixture in (("bare", None), ("full", Mixture())):
+            jobs.add(tx, JobSpec(name, "manager", ("train",), 100, 10.0, mixture=mixture), NOW)
+    text = tmp_path / "text.txt"
+    text.write_text("\n\n".join(f"The node {n} balances {n} loads of {n * n} jobs." for n in range(200)))
+    return TrainingData(tmp_path / "root", CorpusRecipe((str(text),), 0.1, 1 << 20, {}), database)
+
+
+def test_a_job_without_a_mixture_gets_nothing_and_nothing_is_built(data: TrainingData, tmp_path: Path) -> None:
+    assert data.prefix("bare") == ""
+    assert not (tmp_path / "root").exists()
+
+
+def test_a_job_without_a_mixture_does_not_wait_for_the_data_of_another(
+    data: TrainingData, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    building, goes_on, real = threading.Event(), threading.Event(), corpus.build
+
+    def slow(*sources: object, **options: object) -> object:
+        building.set()
+        assert goes_on.wait(30)
+        return real(*sources, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(corpus, "build", slow)
+    found: list[str] = []
+    other = threading.Thread(target=lambda: found.append(data.prefix("full")))
+    other.start()
+    assert building.wait(30)
+    assert data.prefix("bare") == ""
+    goes_on.set()
+    other.join(30)
+    assert found == [data.prefix("full")]
+
+
+def test_another_mixture_makes_other_data_without_a_restart(data: TrainingData, database: Database) -> None:
+    before = data.prefix("full")
+    with database.write() as tx:
+        jobs.change_spec(tx, "full", NOW, "ann", mixture=Mixture(), seed=7)
+    assert data.prefix("full") != before
+    with database.write() as tx:
+        jobs.change_spec(tx, "full", NOW, "ann", mixture=None)
+    assert data.prefix("full") == ""
