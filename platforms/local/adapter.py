@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +29,7 @@ from platforms.folders import Folders, is_folder_name
 from platforms.local.environments import FOLDER, KEPT_SECONDS, sweep_environments
 from platforms.local.records import CACHE, KEEPER_LOG, LAUNCH, ORDER, OUTPUT, WORK
 from platforms.local.session import Session
-from platforms.local.spawn import CLAIM_SECONDS, RUNNER_VARIABLE, as_child, through_runner
+from platforms.local.spawn import CLAIM_SECONDS, RUNNER_VARIABLE, as_child, of_sessions, through_runner
 from platforms.plain_file import read_below
 from platforms.registry import read_count, reject_unknown
 
@@ -42,12 +41,6 @@ if TYPE_CHECKING:
     from platforms.registry import PlatformContext
 
 _SETTINGS = frozenset({"devices", "expected_device", "keep_inputs_days", "log_bytes", "nice", "pass_environment"})
-# The daemon's environment holds secrets of mail servers and accounts; a session gets what programs need to
-# run.
-_ENVIRONMENT = re.compile(
-    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TZ|TMPDIR|LD_LIBRARY_PATH|VIRTUAL_ENV|XDG_CACHE_HOME|"
-    r"(CUDA|NVIDIA|NCCL|OMP|MKL|OPENBLAS)_\w+"
-)
 
 
 def load(settings: Mapping[str, str], context: PlatformContext) -> LocalPlatform:
@@ -234,9 +227,7 @@ class LocalPlatform:
             self._context.python,
             agent,
         ]
-        environment = {
-            name: text for name, text in os.environ.items() if _ENVIRONMENT.fullmatch(name) or name in self._passed
-        }
+        environment = of_sessions(os.environ, self._passed)
         words = list(map(str, arguments))
         if self._runner:
             return through_runner(self._runner, folder, words, environment)

@@ -7,6 +7,7 @@ have any: sessions would lose their devices, and would end with it.
 from __future__ import annotations
 
 import json
+import re
 import select
 import socket
 import subprocess
@@ -17,12 +18,23 @@ import platforms
 from platforms.local.records import KEEPER_LOG
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
 RUNNER_VARIABLE = "UFF_LOCAL_RUNNER"  # set by the service's unit: the socket at which the service manager waits
 CLAIM_SECONDS = 10  # real seconds a keeper may take to claim; it takes a hundredth of one
 _KEEPER = "import sys; sys.path.append(sys.argv.pop(1)); from platforms.local.keeper import main; main()"
 _CLAIMED = b"1"
+# The daemon's environment holds secrets of mail servers and accounts; a session gets what programs need to
+# run.
+_ENVIRONMENT = re.compile(
+    r"PATH|HOME|USER|LOGNAME|SHELL|LANG|LC_\w+|TZ|TMPDIR|LD_LIBRARY_PATH|VIRTUAL_ENV|XDG_CACHE_HOME|"
+    r"(CUDA|NVIDIA|NCCL|OMP|MKL|OPENBLAS)_\w+"
+)
+
+
+def of_sessions(environment: Mapping[str, str], passed: Collection[str] = ()) -> dict[str, str]:
+    """Return what sessions get of an environment: nothing else of it, but for what is ``passed`` by name."""
+    return {name: text for name, text in environment.items() if _ENVIRONMENT.fullmatch(name) or name in passed}
 
 
 def as_child(python: str, folder: Path, arguments: Sequence[str], environment: Mapping[str, str]) -> bool:

@@ -24,6 +24,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "top": ("scheduler.cli.commands.top", "The state of things, live."),
     "prompt": ("scheduler.cli.commands.prompt_command", "One cached line for shell prompts."),
     "queue": ("scheduler.cli.commands.queue", "The jobs: add, list, hold, cancel, reorder."),
+    "submit": ("scheduler.cli.commands.submit", "One line to train: a script and its folder become a job."),
     "plan": ("scheduler.cli.commands.plan", "What runs next, and why a job waits."),
     "quota": ("scheduler.cli.commands.quota", "Metered hours and money: limits, use, what is left."),
     "pools": ("scheduler.cli.commands.pools", "The places where sessions run."),

@@ -193,6 +193,21 @@ def update(
     update_job(cli, job, wanted, packages)
 
 
+@command(app, "schedctl queue clone ufm", "schedctl queue clone ufm --set name=ufm-hot --set seed=7")
+def clone(
+    ctx: typer.Context,
+    job: Job,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="What differs; empty: its default. May be repeated."),
+    ] = None,
+) -> None:
+    """Add a new job with the definition and the very code of another. It begins anew."""
+    from scheduler.cli.commands.queue_clone import clone_job
+
+    clone_job(ctx.obj, job, settings or [])
+
+
 @command(app, "schedctl queue remove ufm")
 def remove(ctx: typer.Context, job: Job) -> None:
     """Take a job out of the queue, which frees its name. Its runs, hours and checkpoints stay."""

@@ -21,6 +21,8 @@ from scheduler.store import jobs
 from scheduler.views.documents import job_json
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from jobs.spec import JobSpec
     from scheduler.cli.shell.context import Cli
     from scheduler.core.reasons import Reason
@@ -53,22 +55,34 @@ def add_jobs(cli: Cli, file: Path | None, table: dict[str, Any], *, from_models:
         specs = [spec for spec in cli.app.catalogue.jobs if spec.name not in known]
     else:
         specs = [with_code(_read_spec(file, table), file, table)]
-    found = _foreseen(cli, specs)  # before they are added: what cannot be planned at all is not
+    if not specs and not cli.options.json:
+        cli.out.line("All models are in the queue already.")
+    add_specs(cli, specs, "" if from_models else str(file or "command line"), go_on=go_on)
+
+
+def add_specs(
+    cli: Cli, specs: Sequence[JobSpec], where: str, *, go_on: bool = False, kept: JobSpec | None = None
+) -> None:
+    """Add jobs, all or none, say so, and warn about those that nothing here can run or finish in time.
+
+    ``where`` they are defined is named in warnings; empty: in the settings. What one takes from the same places as the
+    one before, or the first as ``kept``, is not taken again. Raises QueueError, CodeError, TreeError, StoreError.
+    """
+    found = foreseen(cli, specs)  # before they are added: what cannot be planned at all is not
     keep_until = cli.now + cli.app.policy.retention.grace_seconds
-    specs = [stored(cli, spec, keep_until) for spec in specs]
-    added = queue.add(cli.app.database, specs, cli.now, cli.who, go_on=go_on)
+    ready: list[JobSpec] = []
+    for spec in specs:
+        ready.append(stored(cli, spec, keep_until, ready[-1] if ready else kept))
+    added = queue.add(cli.app.database, ready, cli.now, cli.who, go_on=go_on)
     if cli.options.json:
         cli.out.data({"jobs": [job_json(record, found.get(record.spec.name)) for record in added]})
     elif added:
         cli.out.line(f"Added {listed([record.spec.name for record in added])}.")
-    else:
-        cli.out.line("All models are in the queue already.")
-    _warn(cli, found)
-    file_said = "" if from_models else str(file or "command line")
+    warn_of(cli, found)
     for doubt in (
         *concerns.of_platforms(cli.app.settings),
         *concerns.of_units(cli.options.config, cli.app.settings),
-        *concerns.of_jobs(cli.app.settings, specs, cli.app.bundle, file_said),
+        *concerns.of_jobs(cli.app.settings, ready, cli.app.bundle, where),
     ):
         cli.out.warn(str(doubt))
     for spec in specs:
@@ -130,10 +144,11 @@ def warn_of_job(cli: Cli, name: str) -> None:
     """Say what keeps a job of the queue from ever starting, or from being finished by its deadline."""
     with cli.app.database.read() as tx:
         snapshot = load_snapshot(tx, cli.app.pools, cli.now, cli.app.policy.horizon_seconds)
-    _warn(cli, late(snapshot, {name}) | obstacles(snapshot, {name}))
+    warn_of(cli, late(snapshot, {name}) | obstacles(snapshot, {name}))
 
 
-def _warn(cli: Cli, found: dict[str, Reason]) -> None:
+def warn_of(cli: Cli, found: dict[str, Reason]) -> None:
+    """Say what :func:`foreseen` found."""
     for name, reason in found.items():
         said = reason.sentence(cli.out.zone)
         if isinstance(reason, DeadlineUnreachable):
@@ -151,7 +166,7 @@ def _read_spec(file: Path | None, table: dict[str, Any]) -> JobSpec:
     return job_from_table({"role": "manager", "steps_per_hour": _STEPS_PER_HOUR, **table}, "command line")
 
 
-def _foreseen(cli: Cli, specs: list[JobSpec]) -> dict[str, Reason]:
+def foreseen(cli: Cli, specs: Sequence[JobSpec]) -> dict[str, Reason]:
     """Return what keeps jobs that are to be added from ever starting, or from being finished by their deadline."""
     if not specs:
         return {}

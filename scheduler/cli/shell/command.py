@@ -21,6 +21,16 @@ _JOB_FILE = (
     "steps_per_hour = 1000",
 )
 
+_SCRIPT = (
+    "from trainer_kit import Training",
+    "training = Training()",
+    "step = 0",
+    "while step < training.target_step and not training.should_stop:",
+    "    step += 1",
+    "    training.progress(step)",
+    "training.checkpoint(step, lambda folder: None, {})",
+)
+
 
 class Command(TyperCommand):
     """A command that also takes the options of ``schedctl`` itself."""
@@ -42,15 +52,18 @@ def group(summary: str, *, help_alone: bool = True) -> typer.Typer:
 
 
 def command(
-    app: typer.Typer, *examples: str, name: str | None = None, job_file: str = ""
+    app: typer.Typer, *examples: str, name: str | None = None, job_file: str = "", script: str = ""
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function as a command; ``examples`` are what a user would type.
 
-    ``job_file`` is the name by which they call a job's definition: what it holds is shown below them.
+    ``job_file`` is the name by which they call a job's definition, ``script`` that of a script: what it holds is shown
+    below them.
     """
     lines = ["Example:" if len(examples) == 1 else "Examples:", *(f"  {e}" for e in examples)]
     if job_file:
         lines += [f"where {job_file} holds:", *(f"    {line}" for line in _JOB_FILE)]
+    if script:
+        lines += [f"where {script} holds:", *(f"    {line}" for line in _SCRIPT)]
     # A line with \b alone keeps the lines of a paragraph apart in the help.
     return app.command(name, cls=Command, epilog="\b\n" + "\n".join(lines))
 

@@ -35,18 +35,24 @@ def keep(database: Database, artifacts: BlobStore, code: Code, delete_at: int) -
     first. Raises CodeError, TreeGoes, StoreError, OSError.
     """
     with tempfile.TemporaryDirectory(prefix="schedctl-code-") as folder:
-        plain, packed = Path(folder) / "plain", Path(folder) / CONTENT
+        plain = Path(folder) / "plain"
         with plain.open("wb") as sink:
             taken, listing = pack(code, sink)
         with database.write() as tx:
             trees.note(tx, "code", taken.digest, delete_at)
-        prefix = code_prefix(taken.digest)
-        if artifacts.size(f"{prefix}/{LISTING}") is None:
-            with plain.open("rb") as source, gzip.GzipFile(packed, "wb", compresslevel=6, mtime=0) as target:
-                shutil.copyfileobj(source, target, _PIECE_BYTES)
-            artifacts.create(f"{prefix}/{CONTENT}", packed)
-            artifacts.create(f"{prefix}/{LISTING}", listing)
+        send(artifacts, taken.digest, plain, listing)
     return taken
+
+
+def send(artifacts: BlobStore, digest: str, plain: Path, listing: bytes) -> None:
+    """Store what :func:`jobs.code.pack.pack` made, unless it is there; the listing comes last. Raises StoreError."""
+    prefix = code_prefix(digest)
+    if artifacts.size(f"{prefix}/{LISTING}") is None:
+        packed = plain.with_name(CONTENT)
+        with plain.open("rb") as source, gzip.GzipFile(packed, "wb", compresslevel=6, mtime=0) as target:
+            shutil.copyfileobj(source, target, _PIECE_BYTES)
+        artifacts.create(f"{prefix}/{CONTENT}", packed)
+        artifacts.create(f"{prefix}/{LISTING}", listing)
 
 
 def kept(

@@ -1,0 +1,76 @@
+"""`schedctl submit`: one line to train, from any folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from scheduler.cli.shell.command import command, group
+
+app = group("One line to train: a script and its folder become a job.")
+
+_PROBE_SECONDS = 30
+
+
+@command(
+    app,
+    "schedctl submit train.py --target-step 2000 -- --lr 3e-6",
+    "schedctl submit train.py --target-step 2000 --dry-run",
+    "schedctl submit train.py --target-step 2000 --sweep lr=1e-5,3e-5 --sweep seed=0..2",
+    script="train.py",
+)
+def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
+    ctx: typer.Context,
+    script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python or shell script.", show_default=False)],
+    arguments: Annotated[
+        list[str] | None, typer.Argument(metavar="[-- ARGS]...", help="What the script is given.", show_default=False)
+    ] = None,
+    target_step: Annotated[int | None, typer.Option("--target-step", help="Train up to this step.")] = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name of the job. Default: that of the folder.")] = None,
+    role: Annotated[str | None, typer.Option("--role", help="main or manager.")] = None,
+    pool: Annotated[
+        list[str] | None, typer.Option("--pool", help="A pool it may use; may be repeated. Default: any.")
+    ] = None,
+    weight: Annotated[float | None, typer.Option("--weight", help="Worth of one hour, others have 1.")] = None,
+    vram_gib: Annotated[float | None, typer.Option("--vram-gib", help="Memory it needs on a device.")] = None,
+    steps_per_hour: Annotated[
+        float | None, typer.Option("--steps-per-hour", help="A guess of its speed, instead of trying it here.")
+    ] = None,
+    probe: Annotated[
+        int, typer.Option("--probe", min=0, max=3_600, help="Try it here for at most so many seconds; 0: do not.")
+    ] = _PROBE_SECONDS,
+    sweep: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--sweep", metavar="KEY=VALUES", help="A job for each of lr=1e-5,3e-5 or seed=0..2; may be repeated."
+        ),
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the job, its plan and what would be uploaded; change nothing.")
+    ] = False,
+    and_wait: Annotated[bool, typer.Option("--and-wait", help="Wait until it is done; 9 if it is not.")] = False,
+    follow: Annotated[
+        bool, typer.Option("--follow", "-f", help="As --and-wait, and write what its sessions print.")
+    ] = False,
+) -> None:
+    """Train a script: take its folder, guess what is not said, and add it to the queue.
+
+    Its speed is measured by trying it here for a moment, as a session would run it.
+    """
+    from scheduler.cli.commands.submit_jobs import Submission, submit_jobs
+
+    # Keys of a job file: what is to come from a file of requirements or from inputs is one more of them.
+    table = {
+        "name": name,
+        "role": role,
+        "target_step": target_step,
+        "steps_per_hour": steps_per_hour,
+        "pools": pool,
+        "weight": weight,
+        "needs": None if vram_gib is None else {"vram_gib": vram_gib},
+    }
+    given = {key: value for key, value in table.items() if value is not None}
+    asked = Submission(script, arguments or [], given, sweep or [], probe)
+    submit_jobs(ctx.obj, asked, dry_run=dry_run, wait=and_wait, logs=follow)

@@ -1,0 +1,179 @@
+"""What `schedctl submit` does: a script becomes a job, or a family of them, with what can be guessed."""
+
+from __future__ import annotations
+
+import re
+import tempfile
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobs.catalogue import job_from_table
+from jobs.code.pack import pack
+from jobs.job_table import table_of, toml_of
+from jobs.payload.store.code import LISTING, code_prefix
+from scheduler.cli.commands.follow import follow_jobs
+from scheduler.cli.commands.queue_add import add_specs, foreseen, warn_of
+from scheduler.cli.commands.queue_show import code_line
+from scheduler.cli.parts.plan_changes import difference_json, show_changes
+from scheduler.cli.parts.sweep import combinations, name_of
+from scheduler.cli.shell.exits import UsageFault
+from scheduler.cli.shell.output import size
+from scheduler.core.run import Ended
+from scheduler.service.requests.probe import probe
+from scheduler.service.requests.questions import ask_what_if
+from scheduler.store import jobs, runs
+from scheduler.views.documents import plan_json
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from jobs.spec import JobSpec
+    from scheduler.cli.shell.context import Cli
+
+_STEPS_PER_HOUR = 1_000.0  # when nothing is known; the first session measures it
+_RUNS_SEARCHED = 200
+_RUNNERS = {".py": "{python}", ".sh": "bash"}
+_HERE = "command line"
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """What was typed: ``table`` has keys of a job file, ``sweeps`` are texts such as ``lr=1e-5,3e-5``."""
+
+    script: Path
+    arguments: Sequence[str]
+    table: dict[str, Any]
+    sweeps: Sequence[str]
+    probe_seconds: int
+
+
+def submit_jobs(cli: Cli, asked: Submission, *, dry_run: bool, wait: bool, logs: bool) -> None:
+    """Add the jobs, or show them. Raises UsageFault, CatalogueError, QueueError, CodeError, StoreError, typer.Exit."""
+    script, given = asked.script, asked.table
+    folder, word = _placed(script)
+    with cli.app.database.read() as tx:
+        known = {record.spec.name for record in jobs.everything(tx)}
+    guessed = {"name": _free_name(folder, script, known), "role": "manager", "steps_per_hour": _STEPS_PER_HOUR}
+    command = [_runner(script), word, *asked.arguments]
+    specs = _family({**guessed, **given, "command": command, "code": str(folder)}, combinations(asked.sweeps))
+    if "steps_per_hour" not in given:
+        speed = _speed(cli, specs[0], asked.probe_seconds)
+        specs = [replace(spec, steps_per_hour=speed) for spec in specs]
+    if dry_run:
+        _show(cli, specs)
+        return
+    add_specs(cli, specs, _HERE)
+    if wait or logs:
+        follow_jobs(cli, [spec.name for spec in specs], logs=logs)
+
+
+def _placed(script: Path) -> tuple[Path, str]:
+    """Return the folder that is taken, and the script's path in it: the current one, or else the script's own."""
+    found, here = script.expanduser().resolve(), Path.cwd()
+    if not found.is_file():
+        raise UsageFault(f"no script {script}", "there is no such file", "Give its path from here")
+    folder = here if found.is_relative_to(here) else found.parent
+    return folder, found.relative_to(folder).as_posix()
+
+
+def _runner(script: Path) -> str:
+    runner = _RUNNERS.get(script.suffix)
+    if runner is None:
+        why = f"{script.name} is neither Python nor a shell script"
+        raise UsageFault("nothing known to run it with", why, "Use: schedctl queue add --command ... --code .")
+    return runner
+
+
+def _free_name(folder: Path, script: Path, known: Collection[str]) -> str:
+    """Return a name that no job of the queue has, made of the folder's, or the script's where that says nothing."""
+    wanted = _as_name(folder.name) or _as_name(script.stem) or "job"
+    names = (wanted, *(f"{wanted[:36]}-{number}" for number in range(2, len(known) + 3)))
+    return next(name for name in names if name not in known)
+
+
+def _as_name(text: str) -> str:
+    return re.sub(r"[^a-z0-9._-]+", "-", text.lower()).strip("-._")[:40]
+
+
+def _family(table: dict[str, Any], chosen: Sequence[dict[str, str]]) -> list[JobSpec]:
+    """Return a job for each combination; its values are options of the command, ``seed`` that of the job as well."""
+    family = []
+    for number, values in enumerate(chosen, start=1):
+        own = {**table, "command": [*table["command"], *(word for key in values for word in (f"--{key}", values[key]))]}
+        if values:
+            own["name"] = name_of(table["name"], values, number)
+        if values.get("seed", "").isdecimal():
+            own["seed"] = int(values["seed"])
+        family.append(job_from_table(own, _HERE))
+    return family
+
+
+def _speed(cli: Cli, spec: JobSpec, seconds: int) -> float:
+    """Return steps an hour of the reference device, as far as this machine can tell; and say where it is from."""
+    app = cli.app
+    here = [pool for pool in app.pools.values() if pool.platform == "local"]
+    with app.database.read() as tx:
+        busy = [
+            run.key
+            for run in runs.recent(tx, _RUNS_SEARCHED)
+            if run.pool in {pool.name for pool in here} and not isinstance(run.state, Ended)
+        ]
+    guess = f"{_STEPS_PER_HOUR:,.0f} steps an hour are assumed until its first session has measured it"
+    if not seconds:
+        cli.out.say(f"Not tried here: {guess}. A better guess: --steps-per-hour")
+    elif busy:
+        cli.out.say(f"Not tried here, where {busy[0]} trains: {guess}. A better guess: --steps-per-hour")
+    else:
+        cli.out.say(f"Trying it here for at most {seconds} s (--steps-per-hour says its speed instead).")
+        found = probe(spec, app.bundle, seconds)
+        if found.steps_per_hour is not None:
+            cli.out.say(f"It makes {found.steps_per_hour:,.0f} steps an hour here.")
+            return float(f"{found.steps_per_hour / (here[0].speed if here else 1.0):.3g}")
+        cli.out.warn(f"tried here, it showed no speed: {found.why}. {guess.capitalize()}")
+    return _STEPS_PER_HOUR
+
+
+def _show(cli: Cli, specs: Sequence[JobSpec]) -> None:
+    """Write the jobs, what would be uploaded, and what the next plan would do with them. Nothing is stored."""
+    plan, difference = ask_what_if(cli.planning_context, specs, [], None)
+    reasons = foreseen(cli, specs)
+    code = specs[0].code
+    if code is None:
+        raise AssertionError("a submitted job has a folder")
+    with tempfile.TemporaryFile() as sink:
+        taken, listing = pack(code, sink)
+    stored = cli.app.artifacts.size(f"{code_prefix(taken.digest)}/{LISTING}") is not None
+    upload = 0 if stored else taken.bytes + len(listing)
+    names = {spec.name for spec in specs}
+    if cli.options.json:
+        mine = replace(
+            plan,
+            placements=tuple(p for p in plan.placements if any(lane.job in names for lane in p.lanes)),
+            deferrals=tuple(deferral for deferral in plan.deferrals if deferral.job in names),
+        )
+        code_json = {name: getattr(taken, name) for name in ("source", "digest", "commit", "dirty", "files", "bytes")}
+        cli.out.data(
+            {
+                "jobs": [table_of(spec) for spec in specs],
+                "upload": {**code_json, "upload_bytes": upload},
+                "plan": plan_json(mine),
+                "changes": difference_json(difference),
+            }
+        )
+    else:
+        for line in toml_of(table_of(specs[0])).splitlines():
+            cli.out.line(line)
+        for spec in specs[1:]:
+            cli.out.line(f"The same as {spec.name}: {' '.join(spec.command)}")
+        cli.out.line()
+        sent = f"{size(upload)} to upload, before it is packed" if upload else "nothing to upload, it is in the store"
+        cli.out.line(f"Code {code_line(taken)}: {sent}.")
+        cli.out.line()
+        show_changes(cli.out, difference)
+        for deferral in plan.deferrals:
+            if deferral.job in names:
+                cli.out.line(f"{deferral.job} waits: {deferral.reason.sentence(cli.out.zone)}.")
+        cli.out.line()
+        cli.out.line("Nothing was changed: this is a dry run.")
+    warn_of(cli, reasons)

@@ -1,0 +1,163 @@
+"""Probe: a job's command run here for a while, as a lane would run it, to learn how fast it trains.
+
+The agent itself runs it: from a fresh copy of its code, with a checkpoint folder and a progress channel, in a session
+whose store is a folder that goes when the probe ends. Nothing of it reaches the database or the artifact store.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobs.code.pack import pack
+from jobs.lane_report import LaneReport, read_report
+from jobs.payload.bounds import read_json
+from jobs.payload.store.code import code_prefix
+from jobs.ranges import RANGES
+from platforms.artifacts.base import Missing
+from platforms.artifacts.directory import DirectoryStore
+from platforms.local.spawn import of_sessions
+from scheduler.clock import real_now
+from scheduler.service.outside.stop_flag import put_stop_flag
+from scheduler.service.requests.code import send
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jobs.spec import JobSpec
+
+_RUN = "probe"
+_MARGIN_SECONDS, _GRACE_SECONDS = 5, 10
+_LOOK_SECONDS = 0.2
+_ENOUGH_SECONDS = 5.0  # of training: a guess need not be better
+_TAIL_BYTES = 2_000
+
+
+@dataclass(frozen=True, slots=True)
+class Probed:
+    """What a probe found: steps an hour on this machine, or None and ``why``."""
+
+    steps_per_hour: float | None
+    why: str = ""
+
+
+def probe(spec: JobSpec, bundle: Path, seconds: int, environment: Mapping[str, str] = os.environ) -> Probed:
+    """Run a job's command for at most ``seconds`` real seconds, less when its speed is known before.
+
+    Raises CodeError for a folder that cannot be taken, OSError when this machine's disk does not do its part.
+    """
+    with tempfile.TemporaryDirectory(prefix="schedctl-probe-") as name:
+        folder = Path(name)
+        store = DirectoryStore(folder / "store")
+        code = ""
+        if spec.code is not None:
+            with (folder / "plain").open("wb") as sink:
+                taken, listing = pack(spec.code, sink)
+            send(store, taken.digest, folder / "plain", listing)
+            code = code_prefix(taken.digest)
+        launch = folder / "launch.json"
+        launch.write_text(json.dumps(_launch(spec, code, seconds)))
+        with (folder / "log").open("wb") as log:
+            agent = subprocess.Popen(
+                [sys.executable, str(bundle / "payload" / "agent.py"), str(launch)],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=log,
+                cwd=folder,
+                env=of_sessions(environment),
+                start_new_session=True,
+            )
+            try:
+                _wait(agent, store, spec.name, seconds)
+            finally:
+                _end(agent)
+        return _found(_heard(store, spec.name, "result"), (folder / "log").read_bytes()[-_TAIL_BYTES:])
+
+
+def _launch(spec: JobSpec, code: str, seconds: int) -> dict[str, Any]:
+    """Return the orders of a session of this machine that ends by itself and judges nothing."""
+    lane = {
+        "index": 0,
+        "job": spec.name,
+        "attempt": 1,
+        "devices": list(range(spec.needs.devices_min)),
+        "seed": spec.seed,
+        "target_step": spec.target_step,
+        "command": list(spec.command),
+        "environment": dict(spec.environment),
+        "data": "",
+        "code": code,
+        "setup_seconds": 0,
+        "checkpoint_seconds": 0.1,  # what it saves is thrown away: until the end it may train
+        "restore": [],
+    }
+    return {
+        "format": 1,
+        "run": _RUN,
+        "clock": {"epoch": 0, "origin": 0, "scale": 1},
+        "deadline": real_now() + seconds + _MARGIN_SECONDS,
+        "stop_margin_seconds": _MARGIN_SECONDS,
+        "heartbeat_seconds": _LOOK_SECONDS,
+        "grace_seconds": _GRACE_SECONDS,
+        "mtbf_seconds": RANGES["deadline"].most,
+        "work_dir": "work",
+        "store": {"kind": "directory", "root": "store"},
+        "lanes": [lane],
+    }
+
+
+def _wait(agent: subprocess.Popen[bytes], store: DirectoryStore, job: str, seconds: int) -> None:
+    """Wait for the end of the session; ask for it once the speed is known well enough."""
+    since: float | None = None
+    ends_by = real_now() + seconds + 2 * _MARGIN_SECONDS + _GRACE_SECONDS
+    while real_now() < ends_by:
+        try:
+            agent.wait(_LOOK_SECONDS)
+        except subprocess.TimeoutExpired:
+            heard = _heard(store, job, "heartbeat") if since is None else None
+            if heard is not None and heard.steps_per_second:
+                since = real_now()
+            if since is not None and real_now() - since >= _ENOUGH_SECONDS:
+                put_stop_flag(store, _RUN, "its speed is known")
+        else:
+            return
+
+
+def _end(agent: subprocess.Popen[bytes]) -> None:
+    """End what is left; the agent's command dies with it."""
+    if agent.poll() is None:
+        agent.terminate()
+        try:
+            agent.wait(_GRACE_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(agent.pid, signal.SIGKILL)
+            agent.wait()
+
+
+def _found(report: LaneReport | None, log: bytes) -> Probed:
+    """Return what the last word of the session comes to, and else why there is no speed in it."""
+    if report is None:
+        lines = log.decode(errors="replace").strip().splitlines()
+        return Probed(None, f"the session left no word: {lines[-1] if lines else 'nothing was printed'}")
+    if report.steps_per_second:
+        return Probed(RANGES["steps_per_hour"].nearest(report.steps_per_second * 3_600))
+    if report.step is not None:
+        return Probed(None, "it reported too few steps to tell a speed")
+    last = report.message.strip().splitlines()[-1:] if report.error_class else []
+    return Probed(None, ": ".join([report.why or "it reported no step", *last]))
+
+
+def _heard(store: DirectoryStore, job: str, what: str) -> LaneReport | None:
+    """Return a heartbeat or the last word; None while there is none that can be read."""
+    try:
+        document = read_json(store.read(f"runs/{_RUN}/lane-0/{what}.json"))
+        return read_report(document, _RUN, 0, job, last_word=what == "result")[0]
+    except (Missing, ValueError):
+        return None

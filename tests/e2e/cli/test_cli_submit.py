@@ -1,0 +1,188 @@
+"""`schedctl submit` and `queue clone`: one line makes a job, or a family, of a folder that anybody may have."""
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from platforms.artifacts.directory import DirectoryStore
+from scheduler.cli.shell.exits import Exit
+from scheduler.service.requests import queue
+from scheduler.store import jobs
+from scheduler.store.engine import Database
+from tests.e2e.cli.conftest import NOW, Schedctl
+
+LEARNS = """
+import threading
+from trainer_kit import Training
+training, pause = Training(), threading.Event()
+for step in range(training.target_step + 1):
+    pause.wait(0.002)
+    training.progress(step)
+training.checkpoint(training.target_step, lambda folder: None, {})
+"""
+
+
+@pytest.fixture
+def folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A user's folder, which is the current one."""
+    made = tmp_path_factory.mktemp("users") / "My Model"
+    made.mkdir()
+    (made / "train.py").write_text(LEARNS)
+    monkeypatch.chdir(made)
+    return made
+
+
+@pytest.fixture
+def queued(database: Database) -> Callable[[], dict[str, jobs.JobRecord]]:
+    """What is in the queue, by name."""
+
+    def read() -> dict[str, jobs.JobRecord]:
+        with database.read() as tx:
+            return {record.spec.name: record for record in jobs.everything(tx)}
+
+    return read
+
+
+def test_a_script_becomes_a_job_with_its_folder_and_its_measured_speed(
+    schedctl: Schedctl, folder: Path, queued: Callable[[], dict[str, jobs.JobRecord]], artifacts: DirectoryStore
+) -> None:
+    done = schedctl("submit", "train.py", "--target-step", "300", "--pool", "desk", "--", "--lr", "3e-6")
+    assert done.code == 0, done.err
+    spec = queued()["my-model"].spec
+    assert spec.command == ("{python}", "train.py", "--lr", "3e-6")
+    assert (spec.role, spec.target_step, spec.pools, spec.mixture) == ("manager", 300, ("desk",), None)
+    assert spec.code is not None
+    assert (spec.code.source, spec.code.files) == (str(folder), 1)
+    assert artifacts.size(f"code/{spec.code.digest}/listing.json")
+    assert "steps an hour here" in done.err
+    assert 10_000 < spec.steps_per_hour < 3_600 / 0.002
+
+
+def test_a_dry_run_tells_all_and_changes_nothing(
+    schedctl: Schedctl, folder: Path, queued: Callable[[], dict[str, jobs.JobRecord]], artifacts: DirectoryStore
+) -> None:
+    words = ("submit", "train.py", "--target-step", "300", "--steps-per-hour", "100")
+    told = schedctl(*words, "--dry-run", "--json").document
+    assert told["jobs"][0]["command"] == ["{python}", "train.py"]
+    assert (told["upload"]["files"], told["upload"]["commit"]) == (1, "")
+    assert told["upload"]["upload_bytes"] > len(LEARNS)
+    assert [lane["job"] for found in told["plan"]["placements"] for lane in found["lanes"]] == ["my-model"]
+    assert queued() == {}
+    assert list(artifacts.keys("")) == []
+    assert schedctl(*words).code == 0
+    again = schedctl(*words, "--dry-run")
+    assert again.code == 0
+    assert 'name = "my-model-2"' in again.out
+    assert "nothing to upload" in again.out
+    assert len(queued()) == 1
+
+
+def test_a_script_that_shows_no_speed_is_added_with_a_guess_and_the_reason(
+    schedctl: Schedctl,
+    folder: Path,
+    queued: Callable[[], dict[str, jobs.JobRecord]],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It gets the environment of a session, in which nothing of the daemon's secrets is."""
+    monkeypatch.setenv("MAIL_PASSWORD", "canary-5309")
+    (folder / "train.py").write_text("import os, sys\nsys.exit(f\"no data, {os.environ.get('MAIL_PASSWORD')}\")\n")
+    done = schedctl("submit", "train.py", "--target-step", "300")
+    assert done.code == 0
+    assert "it showed no speed: " in done.err
+    assert "no data, None" in done.err
+    assert "canary" not in done.err
+    assert queued()["my-model"].spec.steps_per_hour == 1_000
+
+
+def test_a_probe_ends_what_it_started_also_what_does_not_want_to(
+    schedctl: Schedctl, folder: Path, queued: Callable[[], dict[str, jobs.JobRecord]]
+) -> None:
+    (folder / "train.py").write_text(
+        "import os, signal, sys\nsignal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+        f"open({str(folder.parent / 'pid')!r}, 'w').write(str(os.getpid()))\nsignal.pause()\n"
+    )
+    assert schedctl("submit", "train.py", "--target-step", "300", "--probe", "3").code == 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(int((folder.parent / "pid").read_text()), 0)
+
+
+def test_a_sweep_is_a_family_with_one_code(
+    schedctl: Schedctl, folder: Path, queued: Callable[[], dict[str, jobs.JobRecord]], artifacts: DirectoryStore
+) -> None:
+    words = ("--name", "toy", "--sweep", "lr=1e-5,3e-5", "--sweep", "seed=0..1", "--steps-per-hour", "100")
+    assert schedctl("submit", "train.py", "--target-step", "300", *words, "--", "--fast").code == 0
+    found = queued()
+    assert sorted(found) == ["toy-lr1e-5-seed0", "toy-lr1e-5-seed1", "toy-lr3e-5-seed0", "toy-lr3e-5-seed1"]
+    last = found["toy-lr3e-5-seed1"].spec
+    assert last.command == ("{python}", "train.py", "--fast", "--lr", "3e-5", "--seed", "1")
+    assert last.seed == 1
+    assert len({record.spec.code for record in found.values()}) == 1
+    assert len(list(artifacts.keys("code/"))) == 2
+    twice = schedctl("submit", "train.py", "--target-step", "300", *words)
+    assert twice.code == Exit.REFUSED
+    assert len(queued()) == 4
+
+
+@pytest.mark.parametrize(
+    ("words", "why"),
+    [
+        (("gone.py", "--target-step", "3"), "there is no such file"),
+        (("train.exe", "--target-step", "3"), "neither Python nor a shell script"),
+        (("train.py",), "target_step: is missing"),
+        (("train.py", "--target-step", "0"), "target_step = 0: this number is out of range"),
+        (("train.py", "--target-step", "3", "--sweep", "lr"), "a value is empty"),
+        (("train.py", "--target-step", "3", "--sweep", "lr=1,1"), "given twice"),
+        (("train.py", "--target-step", "3", "--sweep", "seed=5..1"), "its numbers do not go up"),
+        (("train.py", "--target-step", "3", "--sweep", "a=0..99", "--sweep", "b=0..99"), "more than 200 jobs"),
+        (("train.py", "--target-step", "3", "--sweep", "$(x)=1"), "it has a name and values"),
+    ],
+)
+def test_what_cannot_be_submitted_is_told_and_changes_nothing(
+    schedctl: Schedctl,
+    folder: Path,
+    queued: Callable[[], dict[str, jobs.JobRecord]],
+    words: tuple[str, ...],
+    why: str,
+) -> None:
+    (folder / "train.exe").write_text("MZ")
+    done = schedctl("submit", *words, "--probe", "0")
+    assert done.code in {Exit.USAGE, Exit.CONFIG}
+    assert why in done.err
+    assert queued() == {}
+
+
+def test_it_waits_until_the_job_is_over_and_says_how_it_ended(
+    schedctl: Schedctl, folder: Path, database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("scheduler.cli.commands.follow._LOOK_AGAIN_SECONDS", 0.01)
+    added = queue.add
+
+    def then_cancelled(*words: object, **options: object) -> list[jobs.JobRecord]:
+        found = added(*words, **options)  # type: ignore[arg-type]
+        threading.Timer(0.2, queue.cancel, (database, "my-model", NOW, "ann")).start()
+        return found
+
+    monkeypatch.setattr(queue, "add", then_cancelled)
+    words = ("--target-step", "300", "--steps-per-hour", "100", "--and-wait")
+    done = schedctl("submit", "train.py", *words)
+    assert done.code == Exit.VIOLATIONS
+    assert "my-model: queued" in done.err
+    assert "Not done: my-model" in done.err
+
+
+def test_a_clone_has_the_very_code_of_the_first_and_what_was_set(
+    schedctl: Schedctl, folder: Path, queued: Callable[[], dict[str, jobs.JobRecord]]
+) -> None:
+    schedctl("submit", "train.py", "--target-step", "300", "--steps-per-hour", "100")
+    (folder / "train.py").write_text("print('changed since')\n")
+    assert schedctl("queue", "clone", "my-model", "--set", "seed=7").code == 0
+    assert schedctl("queue", "clone", "my-model", "--set", "name=hot", "--set", "target_step=9").code == 0
+    found = queued()
+    assert sorted(found) == ["hot", "my-model", "my-model-2"]
+    assert found["my-model-2"].spec.seed == 7
+    assert found["hot"].spec.target_step == 9
+    assert len({record.spec.code for record in found.values()}) == 1
+    assert schedctl("queue", "clone", "nobody").code == Exit.NOT_FOUND
