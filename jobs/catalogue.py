@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from jobs.spec import JobSpec
 
 _TABLES = ("defaults", "domains", "jobs")
+_OF_STEPS = ("target_step", "steps_per_hour")  # what a whole job has not got, whatever the others have
 
 
 class CatalogueError(ProblemsFound):
@@ -120,7 +121,8 @@ def _jobs(document: Mapping[str, Any], file: str, problems: list[Problem]) -> li
     for index, entry in enumerate(entries):
         name = entry.get("name")
         label = f"jobs.{name if isinstance(name, str) and name else index}"
-        spec = Definition(file, label, problems).job({**defaults, **entry})
+        own = {key: value for key, value in defaults.items() if "whole" not in entry or key not in _OF_STEPS}
+        spec = Definition(file, label, problems).job({**own, **entry})
         if spec is not None:
             found.append(spec)
     return found

@@ -37,6 +37,7 @@ _KEYS = (
     "steps_per_hour",
     "target_step",
     "weight",
+    "whole",
 )
 _DEFAULTS = {known.name: known.default for known in fields(JobSpec)}
 _NOTHING = object()
@@ -54,6 +55,7 @@ class Definition:
         """Return the spec, or None when a problem was noted."""
         before = len(self.problems)
         self._refuse_unknown(table, _KEYS, "")
+        table = self._whole(table)
         values = {
             "name": self._read(table, "name", readers.name),
             "role": self._read(table, "role", readers.role),
@@ -79,6 +81,7 @@ class Definition:
             "code": self._code(table),
             "inputs": self._inputs(table),
             "requirements": self._requirements(table),
+            "whole": "whole" in table,
         }
         self._check_together(values, table)
         if values["start_from"] is not None:
@@ -118,6 +121,17 @@ class Definition:
             domain=self._read(inner, "domain", readers.text, prefix="mixture."),
             extra_share=self._read(inner, "extra_share", readers.number("mixture.extra_share"), prefix="mixture."),
         )
+
+    def _whole(self, table: Mapping[str, Any]) -> Mapping[str, Any]:
+        """A whole job has one step, which takes as long as it says: no session that is shorter can hold it."""
+        seconds = self._read(table, "whole", readers.whole, None)
+        if "whole" not in table:
+            return table
+        for key in ("target_step", "steps_per_hour"):
+            if key in table:
+                why = "a job that is run whole has one step, which is all of it"
+                self._note(key, table[key], readers.Wrong(why, "leave it out"))
+        return {**table, "target_step": 1, "steps_per_hour": 3_600 / (seconds or 3_600)}
 
     def _gate(self, table: Mapping[str, Any]) -> Gate | None:
         inner = self._table(table, "gate", ("parent", "fraction"))

@@ -23,8 +23,7 @@ def table_of(spec: JobSpec) -> dict[str, Any]:
         "name": spec.name,
         "role": spec.role,
         "command": list(spec.command),
-        "target_step": spec.target_step,
-        "steps_per_hour": spec.steps_per_hour,
+        **_work(spec),
         "weight": spec.weight,
         "needs": {
             "devices": needs.devices_min if alike else [needs.devices_min, needs.devices_max],
@@ -60,6 +59,17 @@ def table_of(spec: JobSpec) -> dict[str, Any]:
         if instant is not None:
             table[key] = datetime.fromtimestamp(instant, UTC).isoformat()
     return table
+
+
+def whole_of(spec: JobSpec) -> str:
+    """Return the longest that a job which is run whole takes on the reference device: ``3h``."""
+    return show_duration(round(3_600 / spec.steps_per_hour))
+
+
+def _work(spec: JobSpec) -> dict[str, Any]:
+    if spec.whole:
+        return {"whole": whole_of(spec)}
+    return {"target_step": spec.target_step, "steps_per_hour": spec.steps_per_hour}
 
 
 def _stall(stall: Stall) -> dict[str, Any]:

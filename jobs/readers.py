@@ -29,6 +29,7 @@ _INPUTS_MAX = 20
 _WORDS_MAX = 1_000
 _TEXT_MAX = 20_000  # characters of one text; a launch document carries them all
 _SPAN_MIN, _SPAN_MAX = 60, 30 * 86_400
+_WHOLE_MAX = 100 * 3_600  # no platform has longer sessions
 
 
 class Wrong(ValueError):
@@ -210,6 +211,14 @@ def span_or_off(value: Any) -> int:
     seconds = parse_duration(value)
     if not _SPAN_MIN <= seconds <= _SPAN_MAX:
         raise Wrong("this span is out of range", 'write one from "1m" to "30d", or "off"')
+    return seconds
+
+
+def whole(value: Any) -> int:
+    """Read how long a job takes at most that is run in one piece, in seconds."""
+    seconds = parse_duration(value)
+    if not _SPAN_MIN <= seconds <= _WHOLE_MAX:
+        raise Wrong("this time is out of range", 'write one from "1m" to "100h"')
     return seconds
 
 

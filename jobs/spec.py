@@ -159,3 +159,4 @@ class JobSpec:
     code: Code | None = None  # None: the command starts in an empty folder
     inputs: tuple[Input, ...] = ()
     requirements: Requirements | None = None  # None: the image's own packages
+    whole: bool = False  # it knows nothing of checkpoints: its one step is the whole run, in one session

@@ -22,7 +22,7 @@ BURNT = {
     "stalled": "let the command report its steps, look at what it waits for, or set stall.first_progress or "
     "stall.no_progress of the job to what it needs",
     "no_checkpoint": "let the command save on SIGTERM, set the job's setup to what it needs before its first step, "
-    'or stall.checkpoint to "off"',
+    'or stall.checkpoint to "off"; a job that is run whole needs a longer `whole`',
     "diverged": 'mend the recipe (rate, precision, data), or set stall.loss_nan to "off"',
 }
 """What ended a session that burnt hours for nothing, by error class, with the remedy."""

@@ -273,6 +273,18 @@ def test_without_the_room_of_others_the_second_of_two_would_not_fit(world: World
     assert len(reserve(world.ports, Plan(NOW, places, ()), NOW)) == 2
 
 
+@pytest.mark.parametrize(("whole", "launched"), [(False, 1), (True, 0)])
+def test_a_job_that_is_run_whole_is_not_launched_with_less_time_than_it_needs(
+    world: World, whole: bool, launched: int
+) -> None:
+    """A plan comes a quarter of an hour late, and the hours that are left make up for nothing."""
+    with world.ports.write() as tx:
+        limits.observe(tx, "paid", ObservedLimit("hours", NOW - DAY, NOW + DAY, 8 * HOUR - 900, NOW, "fake"))
+        jobs.change_spec(tx, "job-0", NOW, "test", whole=whole, target_step=1)
+    places = (Placement("paid", NOW, NOW + 8 * HOUR - 600, (PlannedLane("job-0", 1, 1),)),)
+    assert len(reserve(world.ports, Plan(NOW, places, ()), NOW + 900)) == launched
+
+
 def test_the_newest_observation_of_a_limit_holds_also_when_it_is_as_old(world: World) -> None:
     def seen(limit: int, at: int) -> int:
         with world.ports.write() as tx:

@@ -1,5 +1,6 @@
 """The catalogue: job definitions in TOML, and what is said about wrong ones."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -63,6 +64,30 @@ def test_a_job_without_a_mixture_gets_no_corpus(
     (spec,) = read_catalogue([written(f"[defaults]\n{default}\n{job('a', own)}")]).jobs
     assert spec.mixture == meant
     assert job_from_table(table_of(spec), "again") == spec
+
+
+def test_a_whole_job_has_one_step_that_takes_as_long_as_it_says(written: Callable[[str], Path]) -> None:
+    text = '[defaults]\nrole = "manager"\ncommand = ["x"]\ntarget_step = 10\nsteps_per_hour = 1\n'
+    spec, other = read_catalogue([written(f'{text}[[jobs]]\nname = "w"\nwhole = "7h"\n[[jobs]]\nname = "o"\n')]).jobs
+    assert (spec.whole, spec.target_step, spec.steps_per_hour) == (True, 1, 1 / 7)
+    assert (other.whole, other.target_step) == (False, 10)
+    assert table_of(spec)["whole"] == "7h"
+    assert job_from_table(table_of(spec), "again") == spec
+
+
+@pytest.mark.parametrize(
+    ("more", "why"),
+    [
+        ('whole = "30s"', 'this time is out of range; write one from "1m" to "100h"'),
+        ('whole = "101h"', "this time is out of range"),
+        ("whole = true", "whole = true"),
+        ('whole = "3h"\ntarget_step = 5', "target_step = 5: a job that is run whole has one step"),
+        ('whole = "3h"\nsteps_per_hour = 5', "steps_per_hour = 5: a job that is run whole has one step"),
+    ],
+)
+def test_a_whole_job_that_makes_no_sense_is_told(written: Callable[[str], Path], more: str, why: str) -> None:
+    with pytest.raises(CatalogueError, match=re.escape(why)):
+        job_from_toml(written(f'name = "w"\nrole = "main"\ncommand = ["x"]\n{more}\n'))
 
 
 def test_every_manager_has_keywords_for_its_domain() -> None:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..bounds import read_json
 from ..log import write
+from .output import OUTPUT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -200,6 +201,11 @@ def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, re
         environment["PATH"] = os.pathsep.join(
             filter(None, (str(packages / "bin"), environment.get("PATH") or os.defpath))
         )
+    if order.whole:
+        # A script that knows the contract after all works as outside a session, and what it saves is output as well.
+        output = folder / "command" / OUTPUT
+        environment |= {"SCHED_OUTPUT_DIR": str(output), "SCHED_CHECKPOINT_DIR": str(output / "checkpoints")}
+        environment |= {"SCHED_TARGET_STEP": "", "SCHED_PROGRESS": ""}
     # Makes `import trainer_kit` work in anybody's script, behind whatever it had on its path.
     path = (environment.get("PYTHONPATH"), str(_PAYLOAD / "trainers"))
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))

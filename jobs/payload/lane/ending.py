@@ -45,6 +45,7 @@ class Facts(NamedTuple):
     target_step: int
     reported_step: int | None
     stored_step: int | None
+    whole: bool  # there is but one step, and nothing before its end is worth anything
     saved_since_stop: bool
     unstored: bool  # a checkpoint was made, or tried, that is not in the store
     diverged: str  # why it cannot go on, or what it made last is not kept: its loss is no number
@@ -66,6 +67,8 @@ def judge(facts: Facts) -> Ending:
         return Ending("failed", facts.failure.why, facts.failure.error_class, facts.failure.why)
     if facts.stop and facts.stop.outcome == "preempted":
         return Ending("preempted", facts.stop.why, None, facts.errors)
+    if facts.stop and facts.whole:
+        return _cut_short(facts, facts.stop)
     if facts.diverged:
         return Ending("failed", facts.diverged, "diverged", facts.errors)
     if facts.unstored:
@@ -101,6 +104,14 @@ def _burnt_hours(facts: Facts) -> Ending | None:
         why = f"{stop.why}: nothing was saved in {facts.empty_handed}; asked to save and end, the command {how}"
         return Ending("failed", why, "no_checkpoint", facts.trouble or facts.errors)
     return None
+
+
+def _cut_short(facts: Facts, stop: Stop) -> Ending:
+    """Return how a whole job ended that had to leave before it was through."""
+    if facts.empty_handed:
+        why = f"{stop.why}: it ran {facts.empty_handed} and was not through; it begins anew, and needs a longer `whole`"
+        return Ending("failed", why, "no_checkpoint", facts.errors)
+    return Ending("yielded", f"{stop.why}: it was not through, and begins anew", None, facts.errors)
 
 
 def _is_failure(facts: Facts) -> bool:

@@ -21,6 +21,7 @@ from .command import Command, Progress, Relay, training_command
 from .ending import DEADLINE, Ending, Facts, Phase, Stop, judge, read_stop
 from .failure import Failure
 from .meter import Meter
+from .output import OUTPUT, Gathered, gather
 from .prepare import Prepared, prepare
 from .stall import StallWatch
 from .status import Status, encode, leave_result
@@ -137,6 +138,9 @@ class Lane:
             return
         self._watch.begin(self._clock.now())
         status.command_at = int(self._clock.now())
+        if self._order.whole:  # it will not tell us where it is, and there is but one step
+            self._meter.feed({"step": 0}, self._clock.now())
+            self._set_phase("training")
         for relay in (self._command.output, self._command.errors):
             self._selector.register(relay.source, selectors.EVENT_READ, relay)
 
@@ -192,6 +196,8 @@ class Lane:
         if not self._progress:
             return
         for line in self._progress.lines():
+            if self._order.whole:
+                continue
             now = self._clock.now()
             first = self._meter.began_at is None
             saved = self._meter.feed(line, now)
@@ -277,6 +283,9 @@ class Lane:
         if self._exit_code is not None:
             self._command.kill()
             self._read_progress()
+            if self._order.whole and self._exit_code == 0 and not self._stop:
+                self._meter.feed({"step": self._order.target_step}, self._clock.now())
+                self._worker.start(self._gather, self._gathered)
             self._meter.end(self._clock.now())
             for relay in (self._command.output, self._command.errors):
                 relay.drain()
@@ -284,6 +293,20 @@ class Lane:
                     self._selector.unregister(relay.source)
             self._ask_at = self._kill_at = math.inf
             self._look_at = -math.inf
+
+    def _gather(self) -> Gathered:
+        """Make a checkpoint of what a whole job left (in the background)."""
+        return gather(self._folder / "command", self._folder / "checkpoints", self._order.target_step)
+
+    def _gathered(self, result: Gathered | Exception) -> None:
+        if isinstance(result, OSError):
+            self._failure = Failure("store", f"what the command left in ./{OUTPUT} cannot be gathered: {result}")
+        elif isinstance(result, Exception):
+            raise result
+        else:
+            archived = f", {result.archived} of them in {OUTPUT}.tar" if result.archived else ""
+            skipped = f"; {result.skipped} were neither files nor links" if result.skipped else ""
+            log(self._order.lane, f"the command left {result.files} files in ./{OUTPUT}{archived}{skipped}")
 
     def _orphaned(self) -> None:
         """The supervising agent is gone: our run counts as lost, and may soon run elsewhere. Leave no trace."""
@@ -302,6 +325,7 @@ class Lane:
                 target_step=self._order.target_step,
                 reported_step=self._meter.step,
                 stored_step=newest.step if newest else None,
+                whole=self._order.whole,
                 saved_since_stop=bool(newest and made_here and stop and newest.created_at >= int(stop.at)),
                 unstored=unstored,
                 diverged=stop.why if stop and stop.error_class == "diverged" else self._uploads.held_back(),

@@ -57,6 +57,7 @@ class LaneOrder(NamedTuple):
     data: str
     code: str  # the folder of the store in which its code is; empty: it has none
     trees: Mapping[str, str]  # further folders of the store that it is given, by purpose
+    whole: bool  # it knows nothing of this contract: what it leaves at a clean exit is the checkpoint of its one step
     setup_seconds: float
     checkpoint_seconds: float
     closing_seconds: float
@@ -177,6 +178,7 @@ def _lane(entry: dict[str, Any]) -> LaneOrder:
         data=str(entry["data"]),
         code=str(entry.get("code") or ""),
         trees={str(purpose): str(prefix) for purpose, prefix in (entry.get("trees") or {}).items()},
+        whole=bool(entry.get("whole", False)),
         setup_seconds=float(entry["setup_seconds"]),
         checkpoint_seconds=checkpoint_seconds,
         closing_seconds=float(entry.get("closing_seconds", CLOSING * checkpoint_seconds)),

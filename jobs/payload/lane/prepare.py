@@ -10,6 +10,7 @@ from ..store.restore import Restored, restore
 from .devices import check_devices
 from .failure import Failure
 from .inputs import fetch_inputs
+from .output import make_output
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -45,6 +46,8 @@ def prepare(launch: Launch, order: LaneOrder, transport: Transport, folder: Path
         from .environment import build  # loads what few sessions need
 
         environment = build(launch, order, order.packages, transport)
+    if order.whole:
+        _make_output(folder / "command")
     status.phase = "restoring" if order.restore or order.parent else "starting"
     parent = "" if order.restore else _restore_parent(transport, order, folder / "parent")
     return Prepared(devices, data, inputs, _restore(transport, order, folder / "resume"), parent, environment)
@@ -80,6 +83,13 @@ def _restore_parent(transport: Transport, order: LaneOrder, target: Path) -> str
         why = "; ".join(why for _, why in found.bad)
         raise Failure("parent", f"the parent's checkpoint {order.parent} cannot be used: {why}")
     return str(target)
+
+
+def _make_output(folder: Path) -> None:
+    try:
+        make_output(folder)
+    except OSError as error:
+        raise Failure("code", f"the command's folder for its output cannot be made: {error}") from None
 
 
 def _restore(transport: Transport, order: LaneOrder, target: Path) -> Restored:

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.duration import show_duration
+from jobs.job_table import whole_of
 from jobs.readers import is_remote
 from jobs.toml_file import read_toml
 from scheduler.cli.shell.exits import UsageFault
@@ -79,6 +80,7 @@ def add_specs(
     elif added:
         cli.out.line(f"Added {listed([record.spec.name for record in added])}.")
     warn_of(cli, found)
+    tell_of_whole(cli, ready)
     for doubt in (
         *concerns.of_platforms(cli.app.settings),
         *concerns.of_units(cli.options.config, cli.app.settings),
@@ -122,6 +124,17 @@ def inputs_of(words: list[str] | None) -> dict[str, str] | None:
             raise UsageFault(f"--input {word} cannot be read", "it has two parts", "Write it as NAME=FOLDER")
         found[name] = source if is_remote(source) else str(Path(source).expanduser().resolve())
     return found
+
+
+def tell_of_whole(cli: Cli, specs: Sequence[JobSpec]) -> None:
+    """Say of jobs that know nothing of checkpoints what that means."""
+    for spec in specs:
+        if spec.whole:
+            cli.out.say(
+                f"{spec.name} is run whole, in one session that gives it {whole_of(spec)}. It cannot be resumed: what "
+                "is cut begins anew. What it leaves in ./output when it ends by itself comes home. "
+                f"See: schedctl checkpoints pull {spec.name} DIR"
+            )
 
 
 def with_code(spec: JobSpec, file: Path | None, table: dict[str, Any]) -> JobSpec:

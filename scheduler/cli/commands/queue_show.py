@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
+from jobs.job_table import whole_of
 from jobs.plural import counted
 from scheduler.cli.shell.output import hours, share, size
 from scheduler.core.why import why
@@ -90,6 +91,7 @@ def _facts(cli: Cli, record: JobRecord, waits: Reason | None, lineage: Sequence[
         ("state", type(record.state).__name__.lower()),
         ("why", why(record.state, waits.to_json() if waits else None, out.zone)),
         ("progress", f"{record.done_step} of {spec.target_step} steps, {share(record.done_step, spec.target_step)}"),
+        ("whole", f"one session that gives it {whole_of(spec)}; it cannot be resumed" if spec.whole else ""),
         ("checkpoint", record.checkpoint or "none yet"),
         ("weight", f"{spec.weight:g}"),
         ("place", str(record.position)),

@@ -17,7 +17,7 @@ _PROBE_SECONDS = 30
 @command(
     app,
     "schedctl submit train.py --target-step 2000 -- --lr 3e-6",
-    "schedctl submit train.py --target-step 2000 --dry-run",
+    "schedctl submit train.py --whole 3h --dry-run",
     "schedctl submit train.py --target-step 2000 --sweep lr=1e-5,3e-5 --sweep seed=0..2",
     script="train.py",
 )
@@ -28,6 +28,12 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
         list[str] | None, typer.Argument(metavar="[-- ARGS]...", help="What the script is given.", show_default=False)
     ] = None,
     target_step: Annotated[int | None, typer.Option("--target-step", help="Train up to this step.")] = None,
+    whole: Annotated[
+        str | None,
+        typer.Option(
+            "--whole", metavar="TIME", help="Run it to its end in one session, for at most 3h, say; it cannot resume."
+        ),
+    ] = None,
     name: Annotated[str | None, typer.Option("--name", help="Name of the job. Default: that of the folder.")] = None,
     role: Annotated[str | None, typer.Option("--role", help="main or manager.")] = None,
     pool: Annotated[
@@ -57,7 +63,8 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
 ) -> None:
     """Train a script: take its folder, guess what is not said, and add it to the queue.
 
-    Its speed is measured by trying it here for a moment, as a session would run it.
+    Its speed is measured by trying it here for a moment, as a session would run it. A script that knows nothing of
+    checkpoints is given --whole instead of --target-step: what it leaves in ./output comes home.
     """
     from scheduler.cli.commands.submit_jobs import Submission, submit_jobs
 
@@ -66,6 +73,7 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
         "name": name,
         "role": role,
         "target_step": target_step,
+        "whole": whole,
         "steps_per_hour": steps_per_hour,
         "pools": pool,
         "weight": weight,

@@ -13,7 +13,7 @@ from jobs.code.pack import pack
 from jobs.job_table import table_of, toml_of
 from jobs.payload.store.code import LISTING, code_prefix
 from scheduler.cli.commands.follow import follow_jobs
-from scheduler.cli.commands.queue_add import add_specs, foreseen, warn_of
+from scheduler.cli.commands.queue_add import add_specs, foreseen, tell_of_whole, warn_of
 from scheduler.cli.commands.queue_show import code_line
 from scheduler.cli.parts.plan_changes import difference_json, show_changes
 from scheduler.cli.parts.sweep import combinations, name_of
@@ -33,8 +33,13 @@ if TYPE_CHECKING:
 
 _STEPS_PER_HOUR = 1_000.0  # when nothing is known; the first session measures it
 _RUNS_SEARCHED = 200
+_SPEAKS = re.compile(rb"\btrainer_kit\b|\bSCHED_(CHECKPOINT|RESUME)_DIR\b")
 _RUNNERS = {".py": "{python}", ".sh": "bash"}
 _HERE = "command line"
+_HOW_FAR = (
+    "Give --target-step N to a script that saves and resumes (docs/training-contract.md), or to any other the longest "
+    "that it may take: --whole 3h"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +61,16 @@ def submit_jobs(cli: Cli, asked: Submission, *, dry_run: bool, wait: bool, logs:
         known = {record.spec.name for record in jobs.everything(tx)}
     guessed = {"name": _free_name(folder, script, known), "role": "manager", "steps_per_hour": _STEPS_PER_HOUR}
     command = [_runner(script), word, *asked.arguments]
+    if "whole" in given:
+        del guessed["steps_per_hour"]
+    elif "target_step" not in given:
+        raise UsageFault("how far shall it train?", "neither a step nor a time was given", _HOW_FAR)
     specs = _family({**guessed, **given, "command": command, "code": str(folder)}, combinations(asked.sweeps))
-    if "steps_per_hour" not in given:
+    if not ({"steps_per_hour", "whole"} & given.keys()):
         speed = _speed(cli, specs[0], asked.probe_seconds)
         specs = [replace(spec, steps_per_hour=speed) for spec in specs]
+    if "whole" in given and _SPEAKS.search((folder / word).read_bytes()):
+        cli.out.warn(f"{word} can save and resume, it seems. With --target-step instead of --whole it would")
     if dry_run:
         _show(cli, specs)
         return
@@ -177,3 +188,4 @@ def _show(cli: Cli, specs: Sequence[JobSpec]) -> None:
         cli.out.line()
         cli.out.line("Nothing was changed: this is a dry run.")
     warn_of(cli, reasons)
+    tell_of_whole(cli, specs)

@@ -18,7 +18,7 @@ from scheduler.core.reasons import (
     QuotaEmpty,
 )
 from scheduler.planner.model.pool_capacity import NEVER
-from scheduler.planner.model.session_yield import fits
+from scheduler.planner.model.session_yield import allowed, fits, longest, one_step, too_short
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -213,6 +213,11 @@ _RANK: dict[type[Reason], int] = {QuotaEmpty: 0, PoolClosed: 1, ConcurrencyFull:
 def _does_not_fit(view: JobView, permitted: Sequence[Pool]) -> Reason:
     """Name what the job needs and the permitted pool that comes nearest."""
     needs = view.needs
+    found = [pool for pool in permitted if allowed(view, pool) and fits(view, pool) and too_short(view, pool)]
+    if found:
+        roomy = max(found, key=lambda pool: (longest(pool) - one_step(view, pool), pool.name))
+        session = f"one session of {one_step(view, roomy) / 3_600:.1f} h"
+        return DoesNotFit(session, f"{longest(roomy) / 3_600:.1f} h ({roomy.name})")
     asked = f"{needs.devices_min} x {needs.vram_gib:g} GiB, {needs.dtype}"
     best = max(permitted, key=lambda pool: (fits(view, pool), pool.vram_gib, pool.devices_per_session, pool.name))
     numbers = ", ".join(sorted(best.dtypes))

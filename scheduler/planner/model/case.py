@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.core.throughput import SURENESS
 from scheduler.planner.model.pool_capacity import PoolCapacity
-from scheduler.planner.model.session_yield import TOLERANCE, Terms, allowed, fits, longest, terms
+from scheduler.planner.model.session_yield import TOLERANCE, Terms, allowed, fits, longest, one_step, terms, too_short
 from scheduler.planner.model.value import Discount, reference_rate
 
 if TYPE_CHECKING:
@@ -238,6 +238,8 @@ def _expected_steps(view: JobView, offer: Offer | None, start: int, deadline: in
         return 0
     devices = max(1, min(view.needs.devices_max, len(offer.speeds) // lanes, len(offer.speeds)))
     devices = max(devices, min(view.needs.devices_min, len(offer.speeds)))
+    if view.target_step == 1:  # all or nothing: what has passed of it counts, if it is there at the end
+        return offer.steps_in(max(0, deadline - start), devices, 1.0, view.remaining_steps)
     setup_left = max(0, start + offer.terms.setup - now)
     length = deadline - now - setup_left + offer.terms.setup
     return offer.steps_in(max(0, length), devices, 1.0, view.remaining_steps)
@@ -264,7 +266,9 @@ def _offer(view: JobView, pool: Pool) -> Offer | None:
     if not allowed(view, pool) or not fits(view, pool) or view.remaining_steps <= 0:
         return None
     found = terms(view, pool)
-    least = found.length_for(found.minimum)
+    if too_short(view, pool):
+        return None
+    least = max(found.length_for(found.minimum), one_step(view, pool))
     setup_risk = SURENESS * view.setup_sigma.get(pool.name, 0.0) * found.setup
     saving_risk = SURENESS * view.checkpoint_sigma.get(pool.name, 0.0) * found.checkpoint
     if setup_risk + saving_risk > 0:
@@ -300,7 +304,7 @@ def _classes(views: list[JobView], pools: list[Pool]) -> tuple[list[PoolClass], 
             pool.stop_margin_seconds,
             pool.mtbf_seconds,
             pool.sharing,
-            *(_terms_on(view, pool.name) for view in views),
+            *(_terms_on(view, pool) for view in views),
         )
         groups.setdefault(key, []).append(number)
     classes = [
@@ -314,9 +318,11 @@ def _classes(views: list[JobView], pools: list[Pool]) -> tuple[list[PoolClass], 
     return classes, class_of
 
 
-def _terms_on(view: JobView, pool: str) -> tuple[float, ...] | None:
-    rate = view.rates.get(pool)
-    if rate is None or (view.allowed_pools and pool not in view.allowed_pools):
+def _terms_on(view: JobView, pool: Pool) -> tuple[float, ...] | None:
+    name = pool.name
+    rate = view.rates.get(name)
+    if rate is None or not allowed(view, pool):
         return None
-    spreads = view.setup_sigma.get(pool, 0.0), view.checkpoint_sigma.get(pool, 0.0)
-    return rate.steps_per_second, view.setup_seconds[pool], view.checkpoint_seconds[pool], *spreads
+    spreads = view.setup_sigma.get(name, 0.0), view.checkpoint_sigma.get(name, 0.0)
+    never = too_short(view, pool)
+    return rate.steps_per_second, view.setup_seconds[name], view.checkpoint_seconds[name], never, *spreads

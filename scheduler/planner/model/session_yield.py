@@ -92,6 +92,20 @@ def longest(pool: Pool) -> int:
     return min([seconds, *([max(openings) - pool.overrun_seconds] if openings else [])])
 
 
+def one_step(job: JobView, pool: Pool) -> int:
+    """Return the shortest session in which a step of the job is trained; none that is shorter is of any use to it.
+
+    That of a job which is run whole is all of its work. Raises KeyError for a pool the job may not use.
+    """
+    devices = min(pool.devices_per_session, job.needs.devices_max)
+    return terms(job, pool).length_for(1.0 / job.speed(pool.name, devices))
+
+
+def too_short(job: JobView, pool: Pool) -> bool:
+    """Tell whether the job is all one step, and no session of ``pool`` can ever hold it. Raises KeyError likewise."""
+    return job.target_step == 1 and one_step(job, pool) > longest(pool)
+
+
 def fits(job: JobView, pool: Pool) -> bool:
     """Tell whether a session of ``pool`` offers what the job needs; its list of allowed pools aside."""
     needs = job.needs

@@ -42,6 +42,7 @@ if TYPE_CHECKING:
     from scheduler.service.outside.ports import Ports
     from scheduler.store.jobs import JobRecord
 
+_WHOLE = 0.98  # of the planned time must be left for a job that is run in one piece
 _REFUSED_SECONDS = 600  # how long a pool rests after a refusal that names no time
 
 
@@ -121,6 +122,8 @@ def _reserve_one(
         return None
     spare = room(pool, (*charges, *planned), live_ends, now, observed).seconds - wanted
     deadline = placement.end + max(0, min(spare, _slack(tx, placement, records, now)))
+    if any(record.spec.whole for record in records) and deadline - now < _WHOLE * (placement.end - placement.start):
+        return None  # the plan came late, and a whole job would not be through
     lanes: list[Lane] = []
     device = 0
     for index, (planned_lane, record) in enumerate(zip(placement.lanes, records, strict=True)):

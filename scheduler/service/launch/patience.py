@@ -10,6 +10,8 @@ Each bound grows from what is known of the job, so that what is slow by nature i
   one that ran for three quarters of the longest session of its pool, unless more set-up than that was declared:
   sessions that were cut off before their first step would otherwise make the bound longer than any session.
 
+A job that is run whole tells nothing on its way and is judged by one thing: whether it had the time that it asked for.
+
 Where the clock runs faster than real time a bound holds some real seconds at least: a process takes those to start.
 """
 
@@ -57,6 +59,14 @@ def patience(
 
     own, stall = measured.get((spec.name, pool.name)), spec.stall
     speed = own.steps_per_second if own is not None and own.samples else spec.steps_per_hour / HOUR * pool.speed
+    if spec.whole:  # it tells nothing and saves nothing until its end; one that had all its time and was cut is told
+        ended = _bound(None, 1 / speed, _SAVE_WALL, scale)
+        return {
+            "first_progress_seconds": None,
+            "no_progress_seconds": None,
+            "checkpoint_seconds": ended,
+            "loss_nan": None,
+        }
     reports = any(rate.samples for (job, _), rate in measured.items() if job == spec.name)
     setup = within(overhead.setup_seconds, overhead.setup_sigma)
     first: float | None = max(FIRST_PROGRESS_SECONDS, _OFTEN * setup)

@@ -121,7 +121,7 @@ def change(database: Database, name: str, now: int, by: str, **fields: Any) -> J
 
 
 # What a session was told at its launch; the plan alone uses the rest.
-_OF_SESSION = {"command", "environment", "mixture", "needs", "role", "seed", "target_step"}
+_OF_SESSION = {"command", "environment", "mixture", "needs", "role", "seed", "target_step", "whole"}
 
 
 def edit(database: Database, name: str, spec: JobSpec, now: int, by: str) -> tuple[JobRecord, list[str]]:

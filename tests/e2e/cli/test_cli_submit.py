@@ -131,7 +131,9 @@ def test_a_sweep_is_a_family_with_one_code(
     [
         (("gone.py", "--target-step", "3"), "there is no such file"),
         (("train.exe", "--target-step", "3"), "neither Python nor a shell script"),
-        (("train.py",), "target_step: is missing"),
+        (("train.py",), "neither a step nor a time was given"),
+        (("train.py", "--whole", "3h", "--target-step", "3"), "a job that is run whole has one step"),
+        (("train.py", "--whole", "soon"), "whole"),
         (("train.py", "--target-step", "0"), "target_step = 0: this number is out of range"),
         (("train.py", "--target-step", "3", "--sweep", "lr"), "a value is empty"),
         (("train.py", "--target-step", "3", "--sweep", "lr=1,1"), "given twice"),
@@ -152,6 +154,24 @@ def test_what_cannot_be_submitted_is_told_and_changes_nothing(
     assert done.code in {Exit.USAGE, Exit.CONFIG}
     assert why in done.err
     assert queued() == {}
+
+
+def test_a_script_that_knows_nothing_of_checkpoints_is_told_that_it_cannot_be_resumed(
+    schedctl: Schedctl, folder: Path, queued: Callable[[], dict[str, jobs.JobRecord]]
+) -> None:
+    (folder / "plain.py").write_text("open('output/model', 'w').write('trained')\n")
+    done = schedctl("submit", "plain.py", "--whole", "3h")
+    assert done.code == 0
+    assert "my-model is run whole, in one session that gives it 3h. It cannot be resumed" in done.err
+    assert "Trying it here" not in done.err
+    spec = queued()["my-model"].spec
+    assert (spec.whole, spec.target_step) == (True, 1)
+    assert "one session that gives it 3h" in schedctl("queue", "show", "my-model").out
+    too_long = schedctl("submit", "plain.py", "--whole", "13h", "--pool", "kaggle", "--dry-run")
+    assert too_long.code == 0
+    assert "can never start here: needs one session of 13." in too_long.err
+    resumable = schedctl("submit", "train.py", "--whole", "3h", "--dry-run")
+    assert "train.py can save and resume, it seems" in resumable.err
 
 
 def test_it_waits_until_the_job_is_over_and_says_how_it_ended(
