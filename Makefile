@@ -36,8 +36,8 @@ test-fast: .venv/ready-dev ## Run the tests that need no process or service, in 
 	$(BIN)/python -m pytest tests/unit tests/property $(PARALLEL) $(ARGS)
 
 lint: .venv/ready-dev ## Check format, style, types and the import rule
-	$(BIN)/ruff format --check $(PYTHON_SOURCES)
-	$(BIN)/ruff check $(PYTHON_SOURCES)
+	$(BIN)/ruff format --check $(PYTHON_SOURCES) examples
+	$(BIN)/ruff check $(PYTHON_SOURCES) examples
 	$(BIN)/mypy $(PYTHON_SOURCES)
 	$(BIN)/lint-imports
 

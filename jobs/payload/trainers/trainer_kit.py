@@ -1,6 +1,7 @@
 """The training contract in one small file: import it in a script the agent starts, or copy it beside your own.
 
-Outside a session it works too: checkpoints go to ./checkpoints, nothing is reported, Ctrl-C stops.
+Outside a session it works too: checkpoints go to ./checkpoints, the next start goes on from the newest of them, nothing
+is reported, Ctrl-C stops. Python 3.8 and its standard library are all it needs.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import json
 import os
 import shutil
 import signal
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,12 +41,14 @@ class Training:
         self.parent_dir = Path(parent) if parent and not resume else None
         self._checkpoint_dir = Path(environment.get("SCHED_CHECKPOINT_DIR") or "checkpoints")
         self._checkpoint_dir.mkdir(parents=True, exist_ok=True)
+        if not environment.get("SCHED_CHECKPOINT_DIR"):
+            self.resume_dir = self.resume_dir or _newest(self._checkpoint_dir)
         self._progress = os.open(progress, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644) if progress else None
         self._saved_step = json.loads((self.resume_dir / "meta.json").read_bytes())["step"] if self.resume_dir else -1
         self.should_save = self.should_stop = False
-        signal.signal(signal.SIGUSR1, self._on_signal)
-        signal.signal(signal.SIGTERM, self._on_signal)
-        signal.signal(signal.SIGINT, self._on_signal)
+        for name in ("SIGUSR1", "SIGTERM", "SIGINT"):
+            if hasattr(signal, name):  # at a desk there may be fewer
+                signal.signal(getattr(signal, name), self._on_signal)
 
     def progress(self, step: int, **values: float) -> None:
         """Report a step (the first report ends set-up) with any of loss, held_out_loss, gpu_memory_bytes."""
@@ -85,8 +89,18 @@ class Training:
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self.should_save = True
-        self.should_stop = self.should_stop or number != signal.SIGUSR1
+        self.should_stop = self.should_stop or number != getattr(signal, "SIGUSR1", None)
 
     def _say(self, line: dict[str, Any]) -> None:
         if self._progress is not None:
             os.write(self._progress, json.dumps(line).encode() + b"\n")
+
+
+def _newest(folder: Path) -> Path | None:
+    """Return the newest checkpoint that a run at a desk left, and say so."""
+    found = [path for path in folder.glob("step-*") if (path / "meta.json").is_file()]
+    if not found:
+        return None
+    newest = max(found, key=lambda path: (len(path.name), path.name))
+    print(f"trainer_kit: going on from {newest}; without {folder} it would begin anew", file=sys.stderr)
+    return newest
