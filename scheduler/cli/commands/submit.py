@@ -53,6 +53,12 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
             "--sweep", metavar="KEY=VALUES", help="A job for each of lr=1e-5,3e-5 or seed=0..2; may be repeated."
         ),
     ] = None,
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input", metavar="NAME=SOURCE", help="A folder or hf:ORG/NAME@REVISION that it reads; may be repeated."
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the job, its plan and what would be uploaded; change nothing.")
     ] = False,
@@ -66,9 +72,10 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
     Its speed is measured by trying it here for a moment, as a session would run it. A script that knows nothing of
     checkpoints is given --whole instead of --target-step: what it leaves in ./output comes home.
     """
+    from scheduler.cli.commands.queue_add import inputs_of
     from scheduler.cli.commands.submit_jobs import Submission, submit_jobs
 
-    # Keys of a job file: what is to come from a file of requirements or from inputs is one more of them.
+    # Keys of a job file: what is to come from a file of requirements is one more of them.
     table = {
         "name": name,
         "role": role,
@@ -77,6 +84,7 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
         "steps_per_hour": steps_per_hour,
         "pools": pool,
         "weight": weight,
+        "inputs": inputs_of(inputs),
         "needs": None if vram_gib is None else {"vram_gib": vram_gib},
     }
     given = {key: value for key, value in table.items() if value is not None}

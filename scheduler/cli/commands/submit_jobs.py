@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 from jobs.catalogue import job_from_table
 from jobs.code.pack import pack
 from jobs.job_table import table_of, toml_of
-from jobs.payload.store.code import LISTING, code_prefix
+from jobs.payload.store.code import code_prefix
+from jobs.payload.store.listing import LISTING
 from scheduler.cli.commands.follow import follow_jobs
 from scheduler.cli.commands.queue_add import add_specs, foreseen, tell_of_whole, warn_of
 from scheduler.cli.commands.queue_show import code_line

@@ -174,6 +174,18 @@ def test_a_script_that_knows_nothing_of_checkpoints_is_told_that_it_cannot_be_re
     assert "train.py can save and resume, it seems" in resumable.err
 
 
+def test_what_it_reads_is_taken_with_it(
+    schedctl: Schedctl, folder: Path, queued: Callable[[], dict[str, jobs.JobRecord]]
+) -> None:
+    (folder.parent / "rows").mkdir()
+    (folder.parent / "rows" / "a.txt").write_text("one")
+    words = ("--target-step", "9", "--steps-per-hour", "100", "--input", "rows=../rows", "--sweep", "seed=0..1")
+    assert schedctl("submit", "train.py", *words).code == 0
+    found = [record.spec.inputs for record in queued().values()]
+    assert [given.files for given in found[0]] == [1]
+    assert found[0] == found[1]
+
+
 def test_it_waits_until_the_job_is_over_and_says_how_it_ended(
     schedctl: Schedctl, folder: Path, database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
