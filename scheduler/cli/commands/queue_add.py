@@ -87,7 +87,7 @@ def add_specs(
         *concerns.of_jobs(cli.app.settings, ready, cli.app.bundle, where),
     ):
         cli.out.warn(str(doubt))
-    for spec in specs:
+    for spec in ready:
         warn_of_lock(cli, spec)
     for record in added:
         if record.attempts and not go_on:

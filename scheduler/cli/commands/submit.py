@@ -59,6 +59,12 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
             "--input", metavar="NAME=SOURCE", help="A folder or hf:ORG/NAME@REVISION that it reads; may be repeated."
         ),
     ] = None,
+    requirements: Annotated[
+        str | None,
+        typer.Option(
+            "--requirements", metavar="FILE", help="The packages it needs. Default: the folder's requirements.txt."
+        ),
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the job, its plan and what would be uploaded; change nothing.")
     ] = False,
@@ -75,8 +81,7 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
     from scheduler.cli.commands.queue_add import inputs_of
     from scheduler.cli.commands.submit_jobs import Submission, submit_jobs
 
-    # Keys of a job file: what is to come from a file of requirements is one more of them.
-    table = {
+    table = {  # as in a job file
         "name": name,
         "role": role,
         "target_step": target_step,
@@ -85,6 +90,7 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
         "pools": pool,
         "weight": weight,
         "inputs": inputs_of(inputs),
+        "requirements": requirements and str(Path(requirements).expanduser().resolve()),
         "needs": None if vram_gib is None else {"vram_gib": vram_gib},
     }
     given = {key: value for key, value in table.items() if value is not None}

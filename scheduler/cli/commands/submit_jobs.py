@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 _STEPS_PER_HOUR = 1_000.0  # when nothing is known; the first session measures it
 _RUNS_SEARCHED = 200
 _SPEAKS = re.compile(rb"\btrainer_kit\b|\bSCHED_(CHECKPOINT|RESUME)_DIR\b")
+_REQUIREMENTS = "requirements.txt"
 _RUNNERS = {".py": "{python}", ".sh": "bash"}
 _HERE = "command line"
 _HOW_FAR = (
@@ -61,6 +62,8 @@ def submit_jobs(cli: Cli, asked: Submission, *, dry_run: bool, wait: bool, logs:
     with cli.app.database.read() as tx:
         known = {record.spec.name for record in jobs.everything(tx)}
     guessed = {"name": _free_name(folder, script, known), "role": "manager", "steps_per_hour": _STEPS_PER_HOUR}
+    if (folder / _REQUIREMENTS).is_file():
+        guessed["requirements"] = str(folder / _REQUIREMENTS)
     command = [_runner(script), word, *asked.arguments]
     if "whole" in given:
         del guessed["steps_per_hour"]
@@ -132,10 +135,11 @@ def _speed(cli: Cli, spec: JobSpec, seconds: int) -> float:
             if run.pool in {pool.name for pool in here} and not isinstance(run.state, Ended)
         ]
     guess = f"{_STEPS_PER_HOUR:,.0f} steps an hour are assumed until its first session has measured it"
-    if not seconds:
-        cli.out.say(f"Not tried here: {guess}. A better guess: --steps-per-hour")
-    elif busy:
-        cli.out.say(f"Not tried here, where {busy[0]} trains: {guess}. A better guess: --steps-per-hour")
+    # A speed without what it needs would be none, and next to another session it would be another.
+    apart = {"which lacks its packages": spec.requirements, "which lacks its inputs": spec.inputs}
+    why = next((why for why, found in apart.items() if found), f"where {busy[0]} trains" if busy else "")
+    if why or not seconds:
+        cli.out.say(f"Not tried here{why and f', {why}'}: {guess}. A better guess: --steps-per-hour")
     else:
         cli.out.say(f"Trying it here for at most {seconds} s (--steps-per-hour says its speed instead).")
         found = probe(spec, app.bundle, seconds)
