@@ -142,6 +142,7 @@ def test_a_schema_of_an_older_version(database_url: str) -> None:
     database = Database(database_url)
     with database.write() as tx:
         tx.execute(text("DELETE FROM alembic_version"))
+        tx.execute(text("DROP TABLE generations"))
         for table in ("trees", "discards", "watched", "lanes", "ledger", "checkpoints", "rates", "jobs", "runs"):
             tx.execute(text(f"DROP TABLE {table}"))
         for table in ("events", "plans", "limits", "closures", "lease", "due", "outbox", "pruned"):

@@ -42,7 +42,19 @@ RUN = {
     "outcome",
     "lanes",
 }
-LANE = {"code", "index", "job", "attempt", "devices", "restore_step", "outcome", "end_step", "error_class", "message"}
+LANE = {
+    "attempt",
+    "code",
+    "devices",
+    "end_step",
+    "error_class",
+    "index",
+    "job",
+    "message",
+    "outcome",
+    "restore_step",
+    "trees",
+}
 CHECKPOINT = {
     "key",
     "job",
@@ -105,7 +117,7 @@ MANIFEST = "jobs/ulm/manifests/000000000500-000001.json"
 # command -> the keys of its document, of the things in it, and of what those hold
 SHAPES: list[tuple[str, Mapping[str, Any]]] = [
     ("queue list", {"jobs": [JOB]}),
-    ("queue show ufm", {"job": WHOLE_JOB | {"rates", "runs"}}),
+    ("queue show ufm", {"job": WHOLE_JOB | {"generations", "rates", "runs"}}),
     ("queue add --name new --command train --target-step 5", {"jobs": [WHOLE_JOB]}),
     ("queue hold ucm", {"job": WHOLE_JOB}),
     ("queue release urm", {"job": WHOLE_JOB}),
@@ -168,7 +180,7 @@ def test_the_lanes_of_a_run_have_one_shape(world: Database, schedctl: Callable[.
     listed = schedctl("runs", "list", "--json").document["runs"]
     shown = schedctl("runs", "show", KEY, "--json").document["run"]
     assert all(set(lane) == LANE for run in listed for lane in run["lanes"])
-    assert all(set(lane) == LANE | {"heartbeat"} for lane in shown["lanes"])
+    assert all(set(lane) == LANE | {"heartbeat", "parent"} for lane in shown["lanes"])
     assert shown["lanes"][0]["heartbeat"]["step"] == 120
 
 
