@@ -264,7 +264,8 @@ class _Build:
             if name in self._image and name not in self._fetched
         ]
         log(self._lane, f"packages: fetched {_listed(fetched)}, {size / (1 << 20):,.1f} MiB on disk")
-        log(self._lane, f"packages: the image's own do for {_listed(kept)}")
+        if kept:
+            log(self._lane, f"packages: the image's own do for {_listed(kept)}")
 
 
 def _scripts(entries: Any) -> Iterable[Any]:

@@ -163,7 +163,7 @@ def test_a_removed_job_frees_its_name_and_keeps_its_history(
         assert [one.manifest.step for one in checkpoints.newest(tx, "ulm")] == [100]
         verdicts = {one.record.manifest.step: one.verdict for one in judge(tx, Retention(), NOW, "ulm")}
     assert verdicts[100].stays
-    assert verdicts[500].why == "of a removed job of this name"
+    assert verdicts[500].why == "from before the job began anew"
     assert verify(world) == []
     assert schedctl(*add).code == 6
 
