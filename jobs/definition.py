@@ -35,6 +35,7 @@ _KEYS = (
     "stall",
     "start_from",
     "steps_per_hour",
+    "sweep",
     "target_step",
     "weight",
     "whole",
@@ -81,6 +82,7 @@ class Definition:
             "code": self._code(table),
             "inputs": self._inputs(table),
             "requirements": self._requirements(table),
+            "sweep": self._read(table, "sweep", readers.name, ""),
             "whole": "whole" in table,
         }
         self._check_together(values, table)

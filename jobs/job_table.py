@@ -46,6 +46,8 @@ def table_of(spec: JobSpec) -> dict[str, Any]:
         table["pools"] = list(spec.pools)
     if spec.environment:
         table["environment"] = dict(spec.environment)
+    if spec.sweep:
+        table["sweep"] = spec.sweep
     if stall := _stall(spec.stall):
         table["stall"] = stall
     if spec.code is not None:

@@ -159,4 +159,5 @@ class JobSpec:
     code: Code | None = None  # None: the command starts in an empty folder
     inputs: tuple[Input, ...] = ()
     requirements: Requirements | None = None  # None: the image's own packages
+    sweep: str = ""  # what it has in common with jobs that differ in a few values; a list shows them as one
     whole: bool = False  # it knows nothing of checkpoints: its one step is the whole run, in one session

@@ -158,9 +158,10 @@ def prepare(rehearsal: Rehearsal, base: dict[str, Any], seed: int) -> App:
     app = open_app(rehearsal)
     app.settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     open_database(app.database_url, create=True).close()
-    _say("building the corpus ...")
-    made = app.training_data.build()
-    _say(f"corpus {made.version}: {made.rows:,} texts, {made.train_text_bytes / 1e6:.1f} MB")
+    if any(spec.mixture for spec in app.catalogue.jobs):
+        _say("building the corpus ...")
+        made = app.training_data.build()
+        _say(f"corpus {made.version}: {made.rows:,} texts, {made.train_text_bytes / 1e6:.1f} MB")
     keep_until = rehearsal.epoch + app.policy.retention.grace_seconds
     specs = [
         code.kept(app.database, app.artifacts, replace(spec, seed=spec.seed + seed), keep_until)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from scheduler.core.job import JobState
 
-REVISION = "0007"
+REVISION = "0008"
 """The schema revision the query is written for; with another one the engine is asked."""
 
 _STATES: dict[str, type[JobState]] = {
@@ -31,12 +31,12 @@ _STATES: dict[str, type[JobState]] = {
 _SQLITE = "sqlite:///"
 _JOBS = (
     "SELECT name, role, position, state, state_detail, weight, target_step, done_step, attempts, failures,"
-    " last_pool, not_before, deadline, created_at FROM jobs WHERE removed_at IS NULL ORDER BY position, name"
+    " last_pool, not_before, deadline, created_at, spec FROM jobs WHERE removed_at IS NULL ORDER BY position, name"
 )
 _WHOLE, _TEXT, _PERHAPS = (int,), (str,), (int, type(None))
 _TYPES: tuple[tuple[type, ...], ...] = (
     *(_TEXT, _TEXT, _WHOLE, _TEXT, _TEXT, (int, float), _WHOLE, _WHOLE, _WHOLE, _WHOLE),
-    *((str, type(None)), _PERHAPS, _PERHAPS, _WHOLE),
+    *((str, type(None)), _PERHAPS, _PERHAPS, _WHOLE, _TEXT),
 )
 _PLAN = "SELECT body FROM plans ORDER BY id DESC LIMIT 1"
 _REVISION = "SELECT version_num FROM alembic_version"
@@ -59,6 +59,7 @@ class ListedJob:
     not_before: int | None
     deadline: int | None
     created_at: int
+    sweep: str
     waits: Mapping[str, Any] | None
 
 
@@ -80,14 +81,27 @@ def _listed(rows: Iterable[Any], plan: str | None, states: Collection[str] | Non
     waits = {entry["job"]: entry["reason"] for entry in json.loads(plan)["deferrals"]} if plan else {}
     found = []
     for row in rows:
-        name, role, position, state, detail, *others = row
+        name, role, position, state, detail, *others, spec = row
         for value, kinds in zip(row, _TYPES, strict=True):
             if type(value) not in kinds:
                 raise TypeError(f"a job with {type(value).__name__} where none is written")
         if states is None or state in states:
-            listed: tuple[Any, ...] = (name, role, position, _state(state, detail), *others, waits.get(name))
+            listed: tuple[Any, ...] = (
+                name,
+                role,
+                position,
+                _state(state, detail),
+                *others,
+                _sweep(spec),
+                waits.get(name),
+            )
             found.append(ListedJob(*listed))
     return found
+
+
+def _sweep(spec: str) -> str:
+    """Return the sweep that a job is of; hardly any is of one, and reading them all would take longer than the rest."""
+    return str(json.loads(spec)["sweep"]) if '"sweep":"' in spec and '"sweep":""' not in spec else ""
 
 
 @lru_cache(maxsize=4_096)

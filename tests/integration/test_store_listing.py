@@ -1,5 +1,6 @@
 """The short cut to the queue shows what the long way shows."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ def fill(database: Database) -> None:
     with database.write() as tx:
         for name in ("b", "a"):
             spec = JobSpec(name, "manager", ("train",), target_step=100, steps_per_hour=10.0, not_before=NOW)
-            jobs.add(tx, spec, NOW)
+            jobs.add(tx, replace(spec, sweep="s" if name == "b" else ""), NOW)
         jobs.change_state(tx, "a", Queued(NOW), Held("ann", "later", NOW), "hold", NOW)
         plans.save(tx, Plan(NOW, (), (Deferral("b", NoAllowedPool(("x",))),)), NOW)
 
@@ -34,6 +35,7 @@ def test_the_listing_holds_what_the_records_hold(database: Database, database_ur
         (record.spec.name, record.state, record.position, record.created_at) for record in records
     ]
     assert [(job.target_step, job.not_before, job.last_pool) for job in listed] == [(100, NOW, None)] * 2
+    assert [job.sweep for job in listed] == ["s", ""]
     assert listed[0].waits is not None
     assert listed[0].waits["code"] == "no_allowed_pool"
     assert listed[1].waits is None

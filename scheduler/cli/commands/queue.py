@@ -34,9 +34,10 @@ def list_(
             autocompletion=states,
         ),
     ] = None,
+    each: Annotated[bool, typer.Option("--all", help="Each job of a sweep on a line of its own.")] = False,
 ) -> None:
-    """List the jobs in queue order, with what each waits for."""
-    list_queue(ctx.obj, state or [])
+    """List the jobs in queue order, with what each waits for; those of a sweep in one line."""
+    list_queue(ctx.obj, state or [], each=each)
 
 
 @command(app, "schedctl queue show ufm")

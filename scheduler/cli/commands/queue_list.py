@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from scheduler.cli.shell.exits import UsageFault
@@ -11,16 +12,17 @@ from scheduler.store.listing import list_jobs
 from scheduler.views.documents import job_state_json
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from scheduler.cli.shell.context import Cli
     from scheduler.store.listing import ListedJob
 
+_SWEEP_MIN = 2  # one alone is a job like others
 STATES = ("queued", "active", "held", "done", "failed", "cancelled")
 
 
-def list_queue(cli: Cli, states: Sequence[str]) -> None:
-    """Write all jobs, or those in the named states, in queue order."""
+def list_queue(cli: Cli, states: Sequence[str], *, each: bool = False) -> None:
+    """Write all jobs, or those in the named states, in queue order; those of a sweep in one line, unless ``each``."""
     unknown = [state for state in states if state not in STATES]
     if unknown:
         raise UsageFault(f"no jobs are {unknown[0]}", "there is no such state", f"Use one of {', '.join(STATES)}")
@@ -30,7 +32,7 @@ def list_queue(cli: Cli, states: Sequence[str]) -> None:
         return
     cli.out.table(
         (">#", "job", "role", "state", ">step", ">of", ">done", ">weight", "pool", "~why"),
-        [_row(job, cli.out.zone) for job in found],
+        [_row(job, cli.out.zone) if job else _row_of_sweep(found, sweep) for job, sweep in _lines(found, each=each)],
     )
     if not found and not states:
         cli.out.say("The queue is empty. Add jobs with: schedctl queue add --models")
@@ -54,6 +56,37 @@ def listed_json(job: ListedJob) -> dict[str, Any]:
         "created_at": job.created_at,
         "waits": dict(job.waits) if job.waits else None,
     }
+
+
+def _lines(found: Sequence[ListedJob], *, each: bool) -> Iterator[tuple[ListedJob | None, str]]:
+    """Yield a job, or the name of a sweep where its first job stands."""
+    size = Counter(job.sweep for job in found if job.sweep and not each)
+    told = set()
+    for job in found:
+        if size[job.sweep] < _SWEEP_MIN:
+            yield job, ""
+        elif job.sweep not in told:
+            told.add(job.sweep)
+            yield None, job.sweep
+
+
+def _row_of_sweep(found: Sequence[ListedJob], sweep: str) -> tuple[str, ...]:
+    """Sum up the jobs of a sweep; ``--all`` shows each."""
+    members = [job for job in found if job.sweep == sweep]
+    states = Counter(type(job.state).__name__.lower() for job in members)
+    done, target = (sum(getattr(job, field) for job in members) for field in ("done_step", "target_step"))
+    return (
+        str(members[0].position),
+        f"{sweep} ({len(members)} jobs)",
+        "/".join(sorted({job.role for job in members})),
+        ", ".join(f"{count} {state}" for state, count in states.items()),
+        str(done),
+        str(target),
+        share(done, target),
+        "/".join(sorted({f"{job.weight:g}" for job in members})),
+        "/".join(sorted({job.last_pool for job in members if job.last_pool})),
+        "each: schedctl queue list --all",
+    )
 
 
 def _row(job: ListedJob, zone: str) -> tuple[str, ...]:

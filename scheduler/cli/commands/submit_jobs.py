@@ -117,7 +117,7 @@ def _family(table: dict[str, Any], chosen: Sequence[dict[str, str]]) -> list[Job
     for number, values in enumerate(chosen, start=1):
         own = {**table, "command": [*table["command"], *(word for key in values for word in (f"--{key}", values[key]))]}
         if values:
-            own["name"] = name_of(table["name"], values, number)
+            own |= {"name": name_of(table["name"], values, number), "sweep": table["name"]}
         if values.get("seed", "").isdecimal():
             own["seed"] = int(values["seed"])
         family.append(job_from_table(own, _HERE))

@@ -121,6 +121,11 @@ def test_a_sweep_is_a_family_with_one_code(
     assert last.seed == 1
     assert len({record.spec.code for record in found.values()}) == 1
     assert len(list(artifacts.keys("code/"))) == 2
+    assert {record.spec.sweep for record in found.values()} == {"toy"}
+    (line,) = [line.split() for line in schedctl("queue", "list").out.splitlines() if "toy" in line]
+    assert line[:9] == ["1", "toy", "(4", "jobs)", "manager", "4", "queued", "0", "1200"]
+    assert schedctl("queue", "list", "--all").out.count("toy-lr") == 4
+    assert len(schedctl("queue", "list", "--json").document["jobs"]) == 4
     twice = schedctl("submit", "train.py", "--target-step", "300", *words)
     assert twice.code == Exit.REFUSED
     assert len(queued()) == 4
