@@ -149,7 +149,7 @@ class Daemon:
         """Work with these settings from the next cycle on; one that runs ends with those it began with."""
         ports = replace(ports, calls=self._calls)
         # What is made by settings that are not in force any more is not what launches wait for.
-        self._calls.forget(("data", "open", "plan"))
+        self._calls.forget(("data", "wheels", "open", "plan"))
         self.app, self._ports, self._cycle = app, ports, Cycle(ports)
 
     def _run_as_leader(self) -> None:

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from jobs.environment.target import Target
 
 _SECONDS = 900
+_SIGNED = re.compile(r"://[^/\s@]+@")  # an address with a password in it
 _LINES_TOLD = 8
 _LINE_CHARACTERS = 400
 _PINNED = re.compile(r"([A-Za-z0-9._-]+)==([^\s;\\]+)([^\n]*)")
@@ -179,7 +180,8 @@ def _run(words: Sequence[str], folder: Path, variables: dict[str, str]) -> None:
     except subprocess.TimeoutExpired:
         raise NoWheel(f"{Path(words[0]).name} did not end within {_SECONDS // 60} minutes") from None
     if ended.returncode:
-        said = (ended.stderr + ended.stdout).decode(errors="replace").strip().splitlines()
+        told = _SIGNED.sub("://***@", (ended.stderr + ended.stdout).decode(errors="replace"))
+        said = told.strip().splitlines()
         raise NoWheel(
             "\n".join(line[:_LINE_CHARACTERS] for line in said[-_LINES_TOLD:])
             or f"{Path(words[0]).name} ended with {ended.returncode} and said nothing"

@@ -33,6 +33,7 @@ from scheduler.service.launch.launch_document import launch_document
 from scheduler.service.launch.packages import package_trees, with_packages
 from scheduler.service.outside.ports import Policy, Ports
 from scheduler.service.requests import environment, queue
+from scheduler.service.upkeep.tree_retention import retain_trees
 from scheduler.store.engine import Database
 from tests.lab.clocks import starting_now
 from tests.lab.packages import digest_of, make_image, use_index, write_wheel
@@ -296,3 +297,19 @@ def test_wheels_that_cannot_be_had_keep_back_their_job_alone(
     (why,) = ports.calls.failures().values()
     assert "heavy==2.0" in why
     assert list(world.store.keys("wheels/")) == []
+
+
+def test_lock_and_wheels_leave_the_store_when_no_job_names_them(world: World, make_ports: Callable[..., Ports]) -> None:
+    kept = world.locked("light\n")
+    offline = Pool("pool", "local", "cpu", options={"internet": "off", "image_packages": "heavy"})
+    ports = replace(make_ports(), artifacts=world.store, pools={"pool": offline})
+    queue.add(world.database, [world.spec(kept)], NOW, "test")
+    due = [Placement("pool", NOW, NOW + 3_600, (PlannedLane("ufm", 1, 10),))]
+    until(lambda: with_packages(ports, due), "the wheels")
+    for day in (2, 4, 6):
+        retain_trees(ports, NOW + day * DAY)
+    assert len([*world.store.keys("lock/"), *world.store.keys("wheels/")]) == 3
+    queue.remove(world.database, "ufm", NOW, "test")
+    for day in (8, 10):
+        retain_trees(ports, NOW + day * DAY)
+    assert [*world.store.keys("lock/"), *world.store.keys("wheels/")] == []

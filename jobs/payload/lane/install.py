@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -27,6 +28,7 @@ _VARIABLES = {
     "PIP_NO_INPUT": "1",
     "PIP_NO_COLOR": "1",
 }
+_SIGNED = re.compile(r"://[^/\s@]+@")  # an address with a password in it
 _LINES_KEPT = 12
 _LINE_CHARACTERS = 400
 _NETWORK = (
@@ -78,7 +80,7 @@ def install(tool: Tool, python: Path, listed: Path, reasons: str) -> None:
     ) as process:
         if process.stdout is not None:
             for raw in process.stdout:
-                line = raw.decode(errors="replace").rstrip()[:_LINE_CHARACTERS]
+                line = _SIGNED.sub("://***@", raw.decode(errors="replace").rstrip())[:_LINE_CHARACTERS]
                 if line:
                     log(tool.lane, f"packages: {line}")
                     said.append(line)

@@ -19,6 +19,8 @@ from config.settings import DaemonSettings
 from jobs.code.errors import CodeError
 from jobs.code.pack import names
 from jobs.duration import show_duration
+from jobs.environment.demands import read_demands
+from jobs.environment.errors import RequirementsError
 from jobs.problem import Problem, did_you_mean, shown
 from jobs.readers import is_remote
 from jobs.toml_file import read_toml
@@ -85,6 +87,11 @@ def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: st
             for given in spec.inputs
             if not is_remote(given.source) and not Path(given.source).is_dir()
         ]
+        if (wanted := spec.requirements) is not None and not wanted.digest:
+            try:
+                read_demands(Path(wanted.source))
+            except RequirementsError as error:
+                found.append(_placed(where, f"{label}requirements", wanted.source, error.why, error.remedy))
         here = any(pool.platform == "local" for pool in pools.values() if not spec.pools or pool.name in spec.pools)
         try:
             inside = names(spec.code) if spec.code is not None else None

@@ -96,3 +96,13 @@ platform = "manual"
 accelerator = "A10"
 options = { image_python = "3.9" }
 """
+
+
+def test_a_file_that_a_model_names_and_nobody_can_lock_is_told_by_the_check(schedctl: Schedctl, home: Path) -> None:
+    models = home / "models.toml"
+    models.write_text(models.read_text().replace('role = "main"', 'role = "main"\nrequirements = "wanted.txt"'))
+    told = schedctl("config", "check")
+    assert "no such file" in told.err, told.err
+    (home / "wanted.txt").write_text("-e .\n")
+    told = schedctl("config", "check")
+    assert "options are not followed" in told.err, told.err

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from jobs.catalogue import job_from_table
 from jobs.job_table import table_of, toml_of
 from jobs.ranges import RANGES
-from jobs.spec import Gate, Input, JobSpec, Mixture, Needs, Stall
+from jobs.spec import Gate, Input, JobSpec, Mixture, Needs, Requirements, Stall
 from platforms.artifacts.directory import DirectoryStore
 from scheduler.core import job as arrows
 from scheduler.core.job import Cancelled, Failed, Queued
@@ -48,6 +48,7 @@ specs = st.builds(
     not_before=st.none() | st.integers(0, 10**9),
     deadline=st.none() | st.integers(10**9 + 1, 32_503_679_999),
     inputs=st.just(()) | st.just((Input("base", "hf:org/name@main"), Input("tests", "/data/tests"))),
+    requirements=st.none() | st.just(Requirements("/srv/trainer/requirements.txt")),
     stall=st.builds(Stall, spans, spans, spans, st.just(0) | st.integers(1, 9), st.just(0) | st.integers(2, 9)),
 )
 
