@@ -12,7 +12,7 @@ from jobs.spec import Stall
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from jobs.spec import JobSpec
+    from jobs.spec import JobSpec, Mixture
 
 
 def table_of(spec: JobSpec) -> dict[str, Any]:
@@ -35,21 +35,19 @@ def table_of(spec: JobSpec) -> dict[str, Any]:
         "checkpoint": show_duration(spec.checkpoint_seconds),
         "seed": spec.seed,
     }
-    if (mixture := spec.mixture) is not None:
-        named = mixture.domain is not None
-        table["mixture"] = {"domain": mixture.domain, "extra_share": mixture.extra_share} if named else {}
+    if spec.mixture is not None:
+        table["mixture"] = _mixture(spec.mixture)
     if spec.start_from is not None:
         table["start_from"] = {"job": spec.start_from.parent, "at": spec.start_from.at}
     elif spec.gate is not None:
         table["gate"] = {"parent": spec.gate.parent, "fraction": spec.gate.fraction}
-    if spec.pools:
-        table["pools"] = list(spec.pools)
-    if spec.environment:
-        table["environment"] = dict(spec.environment)
-    if spec.sweep:
-        table["sweep"] = spec.sweep
-    if stall := _stall(spec.stall):
-        table["stall"] = stall
+    perhaps = {
+        "pools": list(spec.pools),
+        "environment": dict(spec.environment),
+        "sweep": spec.sweep,
+        "stall": _stall(spec.stall),
+    }
+    table |= {key: value for key, value in perhaps.items() if value}
     if spec.code is not None:
         code = spec.code
         table["code"] = {"repository": code.source, "commit": code.revision} if code.revision else code.source
@@ -72,6 +70,10 @@ def _work(spec: JobSpec) -> dict[str, Any]:
     if spec.whole:
         return {"whole": whole_of(spec)}
     return {"target_step": spec.target_step, "steps_per_hour": spec.steps_per_hour}
+
+
+def _mixture(mixture: Mixture) -> dict[str, Any]:
+    return {} if mixture.domain is None else {"domain": mixture.domain, "extra_share": mixture.extra_share}
 
 
 def _stall(stall: Stall) -> dict[str, Any]:
