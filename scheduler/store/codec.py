@@ -210,6 +210,14 @@ def devices(text: str) -> tuple[int, ...]:
 
 
 @lru_cache(maxsize=1_024)
+def names(text: str) -> tuple[str, ...]:
+    """Read a list of texts; raises ValueError for anything else."""
+    found = load(text)
+    if not _FITS["tuple[str, ...]"](found):
+        raise ValueError("what is written is no list of texts")
+    return tuple(found)
+
+
 def texts(text: str | None) -> Mapping[str, str]:
     """Read texts by name; none at all where nothing is written."""
     found = {} if text is None else load_object(text)

@@ -163,6 +163,7 @@ _DECODERS: dict[str, dict[str, Callable[[Row], object]]] = {
         "outcome": lambda row: row["outcome"] is None or Outcome(row["outcome"]),
         **_objects("heartbeat"),
     },
+    "generations": {"refused": lambda row: codec.names(row["refused"])},
     "ledger": {"kind": _entry},
     "events": _objects("data"),
     "checkpoints": {

@@ -66,7 +66,7 @@ _ENDS = (
 def of_job(tx: Connection, job: str) -> list[Generation]:
     """Return what was noted of a job's generations, oldest first; nothing without a parent or a restart."""
     found = tx.execute(_OF_JOB, {"job": job})
-    return [Generation(**{**row._asdict(), "refused": tuple(codec.load(row.refused))}) for row in found]
+    return [Generation(**{**row._asdict(), "refused": codec.names(row.refused)}) for row in found]
 
 
 def current(tx: Connection, job: str) -> Generation | None:

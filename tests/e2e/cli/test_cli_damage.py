@@ -50,6 +50,7 @@ def whole(world: Database, home: Path) -> bytes:
             "INSERT INTO watched VALUES ('uff-ulm-0001', 1800000000, NULL, NULL)",
             "INSERT INTO limits VALUES ('kaggle', 'GPU hours of the week', 1790000000, 1790000009, 7, 1790000000, 'x')",
             "INSERT INTO closures VALUES ('desk', NULL, 'shut', 1790000000)",
+            "INSERT INTO generations VALUES ('ufm', 1, 1, 1790000000, 'uff-main', 7, 'jobs/main/7', '[]')",
             "INSERT INTO due VALUES ('cycle', 1790000000)",
             "INSERT INTO outbox VALUES (1, 'report', 'w', 'email', '{}', 1, 0, 1, NULL, '')",
         ):
@@ -91,6 +92,7 @@ _READER = {
     "checkpoints": ("checkpoints", "list"),
     "plans": ("plan", "show"),
     "rates": ("queue", "show", "ufm"),
+    "generations": ("queue", "show", "ufm"),
     "limits": ("quota",),
     "closures": ("pools",),
 }

@@ -15,7 +15,7 @@ from scheduler.core.reconcile import Finish, reconcile
 from scheduler.core.run import Reserved, Submitting
 from scheduler.service.cycle import cycle, stops
 from scheduler.service.facts import apply, observation, observe
-from scheduler.service.launch import launch
+from scheduler.service.launch import launch, request
 from scheduler.service.quota import audit
 from scheduler.service.upkeep import retention
 from scheduler.store import checkpoints, jobs, ledger, outbox, watched
@@ -331,7 +331,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant("books read late", "what live sessions use is called unexplained", audit, "explained_seconds", _settled),
     Mutant("never held", "a job burns session after session for nothing", apply, "again", _nothing),
-    Mutant("endless patience", "no session is ended for burning hours", launch, "patience", _empty),
+    Mutant("endless patience", "no session is ended for burning hours", request, "patience", _empty),
     Mutant("jobs blamed", "a wrong accelerator is held against the job", apply, "_blames_pool", _no),
     Mutant("no activation", "a job with a lane stays queued", job_arrows, "activate", _stays),
 )
