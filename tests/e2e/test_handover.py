@@ -92,8 +92,8 @@ def wanted(folder: Path) -> list[str]:
 def test_a_person_takes_runs_and_hands_in_a_session(tmp_path: Path, schedctl: Type) -> None:
     """The job is finished, and the time that a person used counts against the quota."""
     command = f"{{python}} {tmp_path / 'train.py'}"
-    job = f'name = "ufm"\nrole = "manager"\ncommand = {json.dumps(command.split())}\ntarget_step = 5\nsteps_per_hour = 5\nmixture = {{}}\n'
-    (tmp_path / "job.toml").write_text(job)
+    told = f"command = {json.dumps(command.split())}\ntarget_step = 5\nsteps_per_hour = 5\nmixture = {{}}\n"
+    (tmp_path / "job.toml").write_text(f'name = "ufm"\nrole = "manager"\n{told}')
     schedctl("queue", "add", "job.toml")
 
     def offered() -> Any:
