@@ -35,6 +35,7 @@ models = []
 name = "desk"
 platform = "local"
 session_min = "1m"
+options = { pass_environment = "PIP_FIND_LINKS,UV_FIND_LINKS,PIP_NO_INDEX,UV_NO_INDEX,PIP_CONFIG_FILE" }
 """
 _SCRIPT = """
 import tiny_one, tiny_two
