@@ -210,7 +210,7 @@ def _name(demand: str) -> str:
 
 
 def _refused(source: Path, number: int, line: str, why: str, remedy: str) -> RequirementsError:
-    return RequirementsError(str(source), f"line {number}, {line[:100]!a}: {why}", remedy.capitalize())
+    return RequirementsError(str(source), f"line {number}, {line[:100]!a}: {why}", remedy[:1].upper() + remedy[1:])
 
 
 def _read(source: Path) -> str:

@@ -33,7 +33,9 @@ def restart(
                 f"has ended: schedctl queue hold {name}"
             )
         if not record.attempts:
-            raise QueueError(f"cannot restart {name}: it has not begun yet")
+            raise QueueError(
+                f"cannot restart {name}: it has not begun yet. See what it waits for: schedctl plan explain {name}"
+            )
         parent = _parent(tx, record, step)
         waiting = [
             other.spec.name

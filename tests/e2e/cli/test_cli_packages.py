@@ -106,3 +106,4 @@ def test_a_file_that_a_model_names_and_nobody_can_lock_is_told_by_the_check(sche
     (home / "wanted.txt").write_text("-e .\n")
     told = schedctl("config", "check")
     assert "options are not followed" in told.err, told.err
+    assert "UV_DEFAULT_INDEX or PIP_INDEX_URL" in told.err, "as the variables are spelt"
