@@ -16,9 +16,12 @@ if TYPE_CHECKING:
     from jobs.environment.target import Target
 
 
-def make_lock(source: Path, demands: Demands, targets: Mapping[Target, Sequence[str]]) -> Lock:
+def make_lock(
+    source: Path, demands: Demands, targets: Mapping[Target, Sequence[str]], variables: Mapping[str, str]
+) -> Lock:
     """Ask the package index what the demands come to; ``targets`` tells which pools have each.
 
+    ``variables`` are the job's, which may name another index.
     Raises RequirementsError, which names the package for which there is no wheel, and OSError.
     """
     tools = find_tools()
@@ -31,7 +34,7 @@ def make_lock(source: Path, demands: Demands, targets: Mapping[Target, Sequence[
                 str(source), f"they want Python {demands.python}, which is not that of {where}", f"Or {leave_out}"
             )
         try:
-            found[target.name] = resolve(tools, demands, target)
+            found[target.name] = resolve(tools, demands, target, variables)
         except NoWheel as error:
             why = f"{tools.name} finds no wheels for {where}:\n{error}\n"
             raise RequirementsError(str(source), why, f"Ask for another version, or {leave_out}") from None

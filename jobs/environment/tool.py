@@ -20,7 +20,7 @@ from jobs.payload.lane.satisfied import Seen, rules, unmet
 from jobs.payload.store.lock import Pin, canonical, requirement_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from jobs.environment.demands import Demands
     from jobs.environment.target import Target
@@ -30,6 +30,7 @@ _SIGNED = re.compile(r"://[^/\s@]+@")  # an address with a password in it
 _LINES_TOLD = 8
 _LINE_CHARACTERS = 400
 _PINNED = re.compile(r"([A-Za-z0-9._-]+)==([^\s;\\]+)([^\n]*)")
+_OF_TOOLS = ("PIP_", "UV_")
 _UV = {"UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
 _PIP = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_NO_COLOR": "1"}
 
@@ -62,36 +63,48 @@ def find_tools() -> Tools:
     return found
 
 
-def resolve(tools: Tools, demands: Demands, target: Target) -> tuple[Pin, ...]:
-    """Return every package that the demands come to on a target, by name. Raises NoWheel, OSError."""
+def resolve(tools: Tools, demands: Demands, target: Target, variables: Mapping[str, str]) -> tuple[Pin, ...]:
+    """Return every package that the demands come to on a target, by name.
+
+    ``variables`` are the job's, which may name an index. Raises NoWheel, OSError.
+    """
     with tempfile.TemporaryDirectory(prefix="schedctl-lock-") as name:
         folder = Path(name)
         asked, bounds = folder / "requirements.in", folder / "constraints.txt"
         asked.write_text("".join(f"{line}\n" for line in demands.lines))
         bounds.write_text("".join(f"{line}\n" for line in demands.constraints))
         files = (str(asked), "--constraint", str(bounds))
-        pins = _by_uv(tools.uv, files, target, folder) if tools.uv else _by_pip(files, demands, target, folder)
+        given = _of_tools(variables)
+        if tools.uv:
+            pins = _by_uv(tools.uv, files, target, folder, given)
+        else:
+            pins = _by_pip(files, demands, target, folder, given)
     return tuple(sorted(_checked(pin, demands) for pin in pins))
 
 
-def download(pins: Sequence[Pin], target: Target, folder: Path) -> list[Path]:
+def download(pins: Sequence[Pin], target: Target, folder: Path, variables: Mapping[str, str]) -> list[Path]:
     """Fetch one wheel of each pin into an empty folder, by pip; return them. Raises NoWheel, OSError."""
     with tempfile.TemporaryDirectory(prefix="schedctl-wheels-") as name:
         wanted = Path(name) / "lock.txt"
         wanted.write_text(requirement_lines(pins))
         words = ("--require-hashes", "-r", str(wanted), "--dest", str(folder))
-        _run(_pip("download", "--no-deps", *words, *_filed_under(target)), Path(name), _PIP)
+        _run(_pip("download", "--no-deps", *words, *_filed_under(target)), Path(name), {**_of_tools(variables), **_PIP})
     return sorted(folder.iterdir())
 
 
-def _by_uv(uv: str, files: Sequence[str], target: Target, folder: Path) -> list[Pin]:
+def _of_tools(variables: Mapping[str, str]) -> dict[str, str]:
+    """Leave out what is meant for the command alone."""
+    return {name: text for name, text in variables.items() if name.startswith(_OF_TOOLS)}
+
+
+def _by_uv(uv: str, files: Sequence[str], target: Target, folder: Path, variables: Mapping[str, str]) -> list[Pin]:
     made = folder / "lock.txt"
     words = (
         *(uv, "pip", "compile", *files, "--output-file", str(made), "--python", sys.executable),
         *("--python-version", target.python, "--python-platform", target.platform, "--only-binary", ":all:"),
         *("--generate-hashes", "--no-header", "--no-annotate", "--no-cache", "--quiet"),
     )
-    _run(words, folder, _UV)
+    _run(words, folder, {**variables, **_UV})
     pins = []
     for line in re.sub(r"\\\n", " ", made.read_text()).splitlines():
         match = _PINNED.fullmatch(line.strip())
@@ -103,12 +116,14 @@ def _by_uv(uv: str, files: Sequence[str], target: Target, folder: Path) -> list[
     return pins
 
 
-def _by_pip(files: Sequence[str], demands: Demands, target: Target, folder: Path) -> list[Pin]:
+def _by_pip(
+    files: Sequence[str], demands: Demands, target: Target, folder: Path, variables: Mapping[str, str]
+) -> list[Pin]:
     made = folder / "report.json"
     words = ("--dry-run", "--ignore-installed", "--quiet", "--report", str(made), "-r", *files)
     elsewhere = target != here()
     place = ("--target", str(folder / "nothing"), *_filed_under(target)) if elsewhere else ("--only-binary", ":all:")
-    _run(_pip("install", *words, *place), folder, _PIP)
+    _run(_pip("install", *words, *place), folder, {**variables, **_PIP})
     installs = json.loads(made.read_text())["install"]
     if elsewhere:
         _check_markers(installs, demands, target)

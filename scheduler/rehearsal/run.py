@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from config.errors import ConfigError
 from config.layers import PREFIX
 from scheduler import clock
-from scheduler.rehearsal import stand_in_aws, stand_in_kaggle
+from scheduler.rehearsal import stand_in_aws, stand_in_kaggle, stand_in_packages
 from scheduler.rehearsal.folder import (
     Rehearsal,
     RehearsalError,
@@ -148,7 +148,8 @@ def prepare(rehearsal: Rehearsal, base: dict[str, Any], seed: int) -> App:
     """Make settings, corpus, database and queue; the clock starts last, so that none of it takes scheduled time."""
     from dataclasses import replace
 
-    from scheduler.service.requests import code, queue
+    from scheduler.service.requests import queue
+    from scheduler.service.requests.stored import stored
     from scheduler.store.engine import open_database
 
     # A bucket that the shipped emulator keeps is filled as the folder that it is, before the emulator runs.
@@ -164,7 +165,7 @@ def prepare(rehearsal: Rehearsal, base: dict[str, Any], seed: int) -> App:
         _say(f"corpus {made.version}: {made.rows:,} texts, {made.train_text_bytes / 1e6:.1f} MB")
     keep_until = rehearsal.epoch + app.policy.retention.grace_seconds
     specs = [
-        code.kept(app.database, app.artifacts, replace(spec, seed=spec.seed + seed), keep_until)
+        stored(app, stand_in_packages.named_by(rehearsal, replace(spec, seed=spec.seed + seed)), keep_until, _say)
         for spec in app.catalogue.jobs
     ]
     queue.add(app.database, specs, rehearsal.epoch, "rehearse")

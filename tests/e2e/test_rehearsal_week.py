@@ -7,12 +7,27 @@ from typing import Any
 
 import pytest
 
+from config.shipped import shipped
+from platforms.local.records import OUTPUT
 from tests.lab.crashes.audit import audit
 from tests.lab.crashes.processes import working_for
 from tests.lab.crashes.stage import MODELS, Stage
 from tests.lab.patience import slowness
 
 HOUR = 3_600
+OWN = shipped("own_folder")
+# As config/own_folder/models.toml has it, on the pools of these tests; it learns from no corpus.
+OWN_JOB = f"""
+[[jobs]]
+name = "own"
+command = ["{{python}}", "train.py", "--pace", "400"]
+code = "{OWN}"
+requirements = "{OWN}/requirements.txt"
+target_step = 600
+steps_per_hour = 400
+weight = 8
+seed = 4
+"""
 SHAPE = {
     "": {"scale", "hours", "start", "end", "violations", "barred", "goodput", "pools", "jobs", "runs"},
     "pools": {
@@ -38,7 +53,9 @@ SHAPE = {
 def week(tmp_path_factory: pytest.TempPathFactory) -> Any:
     """One rehearsal for all tests of this file: twelve hours in twelve seconds, or longer while the machine is slow."""
     family = MODELS.replace("seed = 3", 'seed = 3\nstart_from = { job = "main", at = "newest" }')
-    stage = Stage(tmp_path_factory.mktemp("rehearsal"), models=family, hours=12.0, scale=round(HOUR / slowness()))
+    stage = Stage(
+        tmp_path_factory.mktemp("rehearsal"), models=family + OWN_JOB, hours=12.0, scale=round(HOUR / slowness())
+    )
     ended = stage.ended(stage.begin("--json"))
     left = stage.close()
     return stage, ended, left
@@ -80,6 +97,8 @@ def test_week_json_has_the_documented_shape(week: Any, document: Any) -> None:
 def test_every_job_moved_was_resumed_and_learned(document: Any) -> None:
     for job in document["jobs"]:
         assert job["step"] > 0, job
+        if job["name"] == "own":
+            continue
         assert job["loss_last"] < job["loss_first"] or job["checkpoints"] == 1, job
     assert any(job["resumes"] > 0 for job in document["jobs"])
     started = [job for job in document["jobs"] if job["starts_from"]]
@@ -127,7 +146,14 @@ def test_jobs_tell_what_the_store_holds(week: Any, document: Any) -> None:
         saved = [json.loads(path.read_bytes()) for path in stage.manifests(job["name"])]
         assert job["step"] == max(manifest["step"] for manifest in saved)
         assert job["checkpoints"] == len(saved)
-        assert job["loss_last"] == saved[-1]["metrics"]["held_out_loss"]
+        assert job["loss_last"] == saved[-1]["metrics"].get("held_out_loss")
+
+
+def test_a_folder_of_ones_own_is_trained_with_the_packages_it_asks_for(week: Any, document: Any) -> None:
+    (own,) = [job for job in document["jobs"] if job["name"] == "own"]
+    assert (own["state"], own["step"], own["loss_last"]) == ("done", 600, None)
+    said = "".join((session.folder / OUTPUT).read_text() for session in week[0].sessions() if session.end())
+    assert "packages: fetched rehearsal_points 1.0, rehearsal_rates 1.0" in said
 
 
 def test_the_ledger_holds_each_session_once(week: Any) -> None:

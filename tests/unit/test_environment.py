@@ -145,16 +145,16 @@ def test_a_tool_locks_with_digests_for_another_python(
     heavy = write_wheel(index, "heavy", "1.5", tag="cp312-abi3-manylinux_2_17_x86_64")
     write_wheel(index, "heavy", "2.0", tag="cp313-cp313-manylinux_2_17_x86_64")
     target = parse_target("3.12", "x86_64-manylinux_2_28")
-    pins = resolve(tools, Demands(("light",)), target)
+    pins = resolve(tools, Demands(("light",)), target, {})
     assert pins == (Pin("heavy", "1.5", (digest_of(heavy),)), Pin("light", "0.1", (digest_of(light),)))
     with pytest.raises(NoWheel, match="heavy"):
-        resolve(tools, Demands(("heavy>=2",)), target)
+        resolve(tools, Demands(("heavy>=2",)), target, {})
     with pytest.raises(NoWheel, match=r"no file of light 0\.1 has a digest"):
-        resolve(tools, Demands(("light",), digests={"light": frozenset({DIGEST})}), target)
+        resolve(tools, Demands(("light",), digests={"light": frozenset({DIGEST})}), target, {})
     if tools.pip:
         fetched = tmp_path / "fetched"
         fetched.mkdir()
-        assert tool.download(pins, target, fetched) == [fetched / heavy.name, fetched / light.name]
+        assert tool.download(pins, target, fetched, {}) == [fetched / heavy.name, fetched / light.name]
 
 
 def test_pip_does_not_overlook_what_another_python_would_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,13 +165,13 @@ def test_pip_does_not_overlook_what_another_python_would_need(tmp_path: Path, mo
     write_wheel(tmp_path, "light", "0.1", requires=["backport; python_version < '3.11'"])
     old = Target("3.9", "x86_64-manylinux_2_28")
     with pytest.raises(NoWheel, match=r"backport.*Python 3\.9.*uv does"):
-        resolve(Tools("", pip=True), Demands(("light",)), old)
+        resolve(Tools("", pip=True), Demands(("light",)), old, {})
 
 
 def test_a_python_that_a_project_does_not_want_is_told(tmp_path: Path) -> None:
     demands = Demands(("light",), python=">=3.13")
     with pytest.raises(RequirementsError, match=r"want Python >=3.13.*kaggle \(Python 3.12"):
-        make_lock(tmp_path, demands, {Target("3.12", "x86_64-manylinux_2_28"): ["kaggle"]})
+        make_lock(tmp_path, demands, {Target("3.12", "x86_64-manylinux_2_28"): ["kaggle"]}, {})
 
 
 def test_without_any_tool_it_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -256,7 +256,7 @@ class _Build:
 
     def _tell(self) -> None:
         """Say which packages were fetched, how much that is on disk, and which of the lock are the image's."""
-        fetched = [f"{pin.name} {pin.version}" for pin in self._fetched.values()]
+        fetched = sorted(f"{pin.name} {pin.version}" for pin in self._fetched.values())
         size = sum(path.lstat().st_size for path in self._site.rglob("*") if path.is_file())
         kept = [
             f"{name} {self._image[name].version}"

@@ -16,8 +16,9 @@ from scheduler.cli.shell.names import listed
 from scheduler.core.reasons import DeadlineUnreachable
 from scheduler.planner.model.urgency import with_urgency
 from scheduler.service.facts.snapshot import load_snapshot, view_of_new
-from scheduler.service.requests import code, concerns, environment, inputs, queue
+from scheduler.service.requests import code, concerns, environment, queue
 from scheduler.service.requests.feasibility import late, obstacles
+from scheduler.service.requests.stored import stored
 from scheduler.store import jobs
 from scheduler.views.documents import job_json
 
@@ -73,7 +74,7 @@ def add_specs(
     keep_until = cli.now + cli.app.policy.retention.grace_seconds
     ready: list[JobSpec] = []
     for spec in specs:
-        ready.append(stored(cli, spec, keep_until, ready[-1] if ready else kept))
+        ready.append(stored(cli.app, spec, keep_until, cli.out.say, ready[-1] if ready else kept))
     added = queue.add(cli.app.database, ready, cli.now, cli.who, go_on=go_on)
     if cli.options.json:
         cli.out.data({"jobs": [job_json(record, found.get(record.spec.name)) for record in added]})
@@ -98,19 +99,6 @@ def add_specs(
             )
     if added:
         cli.wake_daemon()
-
-
-def stored(cli: Cli, spec: JobSpec, keep_until: int, before: JobSpec | None = None) -> JobSpec:
-    """Return a job whose code, lock and inputs are in the store; those ``before``, of the same places, stay."""
-    app = cli.app
-    if spec.code is not None:  # only then is the artifact store opened
-        spec = code.kept(app.database, app.artifacts, spec, keep_until, before.code if before else None)
-    if spec.requirements is not None:
-        spec = environment.kept(app.database, app.artifacts, spec, app.pools, keep_until, before)
-    if spec.inputs:
-        old = before.inputs if before else ()
-        spec = inputs.kept(app.database, app.artifacts, spec, keep_until, cli.out.say, old)
-    return spec
 
 
 def inputs_of(words: list[str] | None) -> dict[str, str] | None:

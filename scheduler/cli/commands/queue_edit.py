@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.catalogue import job_from_table, job_from_toml
 from jobs.job_table import table_of, toml_of
-from scheduler.cli.commands.queue_add import stored, warn_of_job, with_code
+from scheduler.cli.commands.queue_add import warn_of_job, with_code
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed
 from scheduler.core.job import Failed
 from scheduler.service.requests import queue
+from scheduler.service.requests.stored import stored
 from scheduler.store import jobs
 from scheduler.views.documents import job_json
 
@@ -45,7 +46,7 @@ def edit_job(cli: Cli, name: str, file: Path | None, settings: Sequence[str]) ->
     else:
         spec = _from_editor(old)
     keep_until = cli.now + cli.app.policy.retention.grace_seconds
-    spec = stored(cli, spec, keep_until, old)
+    spec = stored(cli.app, spec, keep_until, cli.out.say, old)
     record, changed = queue.edit(cli.app.database, name, spec, cli.now, cli.who)
     if cli.options.json:
         cli.out.data({"job": job_json(record), "changed": changed})

@@ -26,7 +26,7 @@ from scheduler.store import jobs, trees
 from scheduler.store.errors import StoreFailure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from jobs.spec import JobSpec
     from platforms.image import Image
@@ -67,16 +67,16 @@ def with_packages(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
             for spec in [jobs.get(tx, lane.job).spec for lane in placement.lanes]:
                 if spec.requirements is not None and image.target is not None and not image.internet:
                     name = f"{spec.name} for {image.target}"
-                    wanted[name] = partial(_make_wheels, ports, spec.requirements.digest, image)
+                    wanted[name] = partial(_make_wheels, ports, spec.requirements.digest, image, spec.environment)
                     needed[place].append(name)
     made = ports.calls.gather("wheels", wanted) if wanted else {}
     return [placement for place, placement in enumerate(due) if all(made.get(name) for name in needed[place])]
 
 
-def _make_wheels(ports: Ports, lock: str, image: Image) -> bool:
+def _make_wheels(ports: Ports, lock: str, image: Image, variables: Mapping[str, str]) -> bool:
     try:
         if image.target is not None:
-            _put_wheels(ports, lock, image, image.target.name)
+            _put_wheels(ports, lock, image, image.target.name, variables)
     except StoreFailure:
         raise
     except Exception as error:  # noqa: BLE001 - whatever is wrong with wheels, sessions of others are launched
@@ -86,7 +86,7 @@ def _make_wheels(ports: Ports, lock: str, image: Image) -> bool:
     return True
 
 
-def _put_wheels(ports: Ports, lock: str, image: Image, target: str) -> None:
+def _put_wheels(ports: Ports, lock: str, image: Image, target: str, variables: Mapping[str, str]) -> None:
     """Store the wheels of a lock, unless they are there; the list of them, which vouches for all, is written last.
 
     Raises BadLock, NoWheel, RequirementsError, TreeGoes, StoreError, OSError.
@@ -100,7 +100,7 @@ def _put_wheels(ports: Ports, lock: str, image: Image, target: str) -> None:
     tell("fetches them from the package index")
     with tempfile.TemporaryDirectory(prefix="uff-wheels-") as folder:
         carried = [pin for pin in pins if not image.has(pin.name)]
-        files = download(carried, image.target, Path(folder)) if carried else []
+        files = download(carried, image.target, Path(folder), variables) if carried else []
         with ports.write() as tx:
             trees.note(tx, "wheels", wheels_digest(lock, target), None)
         named = {}

@@ -50,7 +50,7 @@ def keep(
             "of none of the job's pools it is known which Python it has",
             'Name it in the options of the pool: image_python = "3.12"',
         )
-    lock = make_lock(Path(source), demands, targets)
+    lock = make_lock(Path(source), demands, targets, spec.environment)
     data = encode_lock(lock)
     digest = hashlib.sha256(data).hexdigest()
     with database.write() as tx:

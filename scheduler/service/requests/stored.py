@@ -1,0 +1,49 @@
+"""What a job takes along: its code, the lock of its packages and its inputs, all in the store before it is added."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from scheduler.service.requests import code, environment, inputs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from jobs.spec import JobSpec
+    from platforms.artifacts.base import BlobStore
+    from scheduler.core.pool import Pool
+    from scheduler.store.engine import Database
+
+
+class Places(Protocol):
+    """Where it is kept, and the pools whose Python its packages are locked for."""
+
+    @property
+    def database(self) -> Database:
+        """Where it is noted what is kept, and until when."""
+
+    @property
+    def artifacts(self) -> BlobStore:
+        """The artifact store, which may be opened when it is asked for."""
+
+    @property
+    def pools(self) -> Mapping[str, Pool]:
+        """All pools, by name."""
+
+
+def stored(
+    places: Places, spec: JobSpec, delete_at: int, say: Callable[[str], None], before: JobSpec | None = None
+) -> JobSpec:
+    """Return a job whose code, lock and inputs are in the store; those ``before``, of the same places, stay.
+
+    What no job names goes after ``delete_at``. ``say`` is told of what takes long. Raises CodeError,
+    RequirementsError, TreeError, TreeGoes, StoreError, OSError.
+    """
+    if spec.code is not None:  # only then is the artifact store opened
+        spec = code.kept(places.database, places.artifacts, spec, delete_at, before.code if before else None)
+    if spec.requirements is not None:
+        spec = environment.kept(places.database, places.artifacts, spec, places.pools, delete_at, before)
+    if spec.inputs:
+        old = before.inputs if before else ()
+        spec = inputs.kept(places.database, places.artifacts, spec, delete_at, say, old)
+    return spec
