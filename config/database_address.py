@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 _PLACE = re.compile(r"(\[[0-9A-Fa-f:.%\w]+\]|[\w.,:%-]*)(/[^@?]*)?(\?([^=&?@]+=[^&@]*(&|$))*)?", re.ASCII)
 _PARAMETER = re.compile(r"(?=[?&;]([^=&?;]+)=([^&]*))")
 _WORD = re.compile(r"\s*(\w+)\s*=\s*('(?:[^'\\]|\\.)*'|(?:[^\s'\\]|\\.)(?:[^\s\\]|\\.)*|)(?=\s|$)", re.DOTALL)
+_URL = re.compile(r"\s*[A-Za-z][A-Za-z0-9+.-]*://")  # a password of the list may hold "://" as well
 _PIECES = re.compile(r"[@/:?#&=\s]")
 
 
@@ -56,7 +57,7 @@ def password_file(address: str) -> str:
 
 
 def _spans(address: str) -> list[tuple[int, int]]:
-    return sorted(_url_spans(address) if "://" in address else _list_spans(address))
+    return sorted(_url_spans(address) if _URL.match(address) else _list_spans(address))
 
 
 def _url_spans(address: str) -> Iterator[tuple[int, int]]:

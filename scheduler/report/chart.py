@@ -37,6 +37,8 @@ STYLE = """
 .chart text.on { fill: var(--on-bar); } .chart text.on-planned { fill: var(--ink); }
 .chart .closed { fill: var(--shade); stroke: var(--shade-line); stroke-dasharray: 2 3; }
 .chart .measured { fill: none; stroke: var(--live); stroke-width: 2; stroke-linejoin: round; }
+.chart .told { fill: none; stroke: var(--live); stroke-opacity: .3; }
+.chart .smooth { fill: none; stroke: var(--plan); stroke-width: 1.5; }
 .chart .ahead { fill: none; stroke: var(--live); stroke-width: 2; stroke-dasharray: 2 4; stroke-linecap: round; }
 .chart .pace { stroke: var(--plan); stroke-dasharray: 1 4; stroke-linecap: round; }
 .chart .area { fill: var(--live); fill-opacity: .09; } .chart .dot { fill: var(--live); }

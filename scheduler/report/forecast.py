@@ -27,15 +27,26 @@ class Forecast:
 
 
 def forecast(
-    job: str, steps_left: int, plan: Plan | None, pace: float, sigma: float | None, now: int
+    job: str,
+    steps_left: int,
+    plan: Plan | None,
+    pace: float,
+    sigma: float | None,
+    now: int,
+    live: tuple[int, float] | None = None,
 ) -> Forecast | None:
     """Return when ``steps_left`` are trained, None when nothing says so.
 
     ``pace`` is steps per second of calendar time in the past week, ``sigma`` the relative standard error of the speed.
+    ``live`` is until when a session trains it, and with how many steps per second; it is done there, or after it.
     """
     if steps_left <= 0:
         return None
     planned_lanes = _lanes_of(job, plan, now)
+    if live is not None:
+        until, speed = live
+        here = (now, until, max(0, int(speed * (until - now))))
+        planned_lanes = [here, *(lane for lane in planned_lanes if lane[0] >= until)]
     planned = sum(steps for _, _, steps in planned_lanes)
     basis: Literal["plan", "plan's pace", "last week's pace"]
     if planned >= steps_left:

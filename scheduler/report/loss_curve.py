@@ -1,4 +1,4 @@
-"""Loss curve: a job's held-out loss over its steps, up to its target. Pure."""
+"""Loss curve: a job's held-out loss, and the loss that its sessions told, over its steps up to its target. Pure."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
 _TOP, _FOOT = 14, 20
 _DOTS_MAX = 60
+_SMOOTHED = 0.02  # of all points lie in the mean that is drawn for one
 
 
-def loss_curve_svg(
+def loss_curve_svg(  # noqa: PLR0913 - one parameter for each thing that a picture may leave out
     job: str,
     points: Sequence[tuple[int, float]],
     target_step: int,
@@ -23,46 +24,74 @@ def loss_curve_svg(
     *,
     axes: bool = True,
     whole: bool = True,
+    told: Sequence[tuple[int, float]] = (),
+    marks: Sequence[int] = (),
+    log: bool = False,
 ) -> str:
-    """Return the picture of (step, loss), nothing for fewer than two points; losses that are no numbers are left out.
+    """Return the picture of (step, held-out loss), nothing for fewer than two points; what is no number is left out.
 
+    ``told`` is (step, loss) of training, drawn as it was told and smoothed; the sessions began at the steps ``marks``.
     It spans all steps from 0 to the target, or if not ``whole`` those of its points alone. Without ``axes`` it is the
-    line alone, as small as a word.
+    line alone, as small as a word. ``log`` draws the logarithm of losses above zero.
     """
-    known = sorted((step, loss) for step, loss in points if math.isfinite(loss))
-    if len(known) < 2:
+    known, trained = (
+        sorted((step, loss) for step, loss in each if math.isfinite(loss) and (loss > 0 or not log))
+        for each in (points, told)
+    )
+    every = [*known, *trained]
+    if max(len(known), len(trained)) < 2:
         return ""
     frame = Frame(width)
     top, tall = (_TOP, height - _TOP - _FOOT) if axes else (3, height - 6)
-    losses = [loss for _, loss in known]
+    scale = math.log10 if log else float
+    losses = [scale(loss) for _, loss in every]
     margin = (max(losses) - min(losses)) * 0.08 or max(abs(losses[0]) * 0.05, 1e-6)
     low, high = min(losses) - margin, max(losses) + margin
-    left, right = (0, max(target_step, known[-1][0], 1)) if whole else (known[0][0], known[-1][0])
+    first, last = min(step for step, _ in every), max(step for step, _ in every)
+    left, right = (0, max(target_step, last, 1)) if whole else (first, last)
 
     def across(step: float) -> float:
         return (step - left) / max(1, right - left)
 
-    placed = [(across(step), (high - loss) / (high - low)) for step, loss in known]
+    def place(each: Sequence[tuple[int, float]]) -> list[tuple[float, float]]:
+        return [(across(step), (high - scale(loss)) / (high - low)) for step, loss in each]
+
     parts: list[str] = []
     if axes:
         for value in ticks(low, high):
             y = top + tall * (high - value) / (high - low)
             parts.append(f'<line class="grid" x1="0" x2="{frame.x(1)}" y1="{y:.1f}" y2="{y:.1f}"/>')
-            parts.append(f'<text x="{-GUTTER}" y="{y + 4:.1f}">{value:g}</text>')
+            parts.append(f'<text x="{-GUTTER}" y="{y + 4:.1f}">{10**value if log else value:.4g}</text>')
         steps = [(across(step), short(step)) for step in ticks(left, right, 5)]
         for x, style, text in labels(frame, steps, (0.02, 0.95)):
             parts.append(f'<text class="{style}" x="{frame.x(x)}" y="{height - 4}">{text}</text>')
         if target_step and whole:
             at = frame.x(across(target_step))
             parts.append(f'<line class="edge" x1="{at}" x2="{at}" y1="{top}" y2="{top + tall}"/>')
-    parts.append(curve(frame, placed, top, tall, "measured"))
-    if axes and len(placed) <= _DOTS_MAX:
-        parts += [f'<circle class="dot" cx="{frame.x(x)}" cy="{top + tall * y:.1f}" r="2.5"/>' for x, y in placed]
-    elif not axes:
-        x, y = placed[-1]
-        parts.append(f'<circle class="dot" cx="{frame.x(x)}" cy="{top + tall * y:.1f}" r="2.5"/>')
+        for step in marks:
+            at = frame.x(across(step))
+            parts.append(f'<line class="pace" x1="{at}" x2="{at}" y1="{top}" y2="{top + tall}"/>')
+    if len(trained) > 1:
+        parts.append(curve(frame, place(trained), top, tall, "told"))
+        parts.append(curve(frame, place(smoothed(trained)), top, tall, "smooth" if len(known) > 1 else "measured"))
+    placed = place(known)
+    if len(placed) > 1:
+        parts.append(curve(frame, placed, top, tall, "measured"))
+    dots = placed if axes and len(placed) <= _DOTS_MAX else [] if axes else (placed or place(smoothed(trained)))[-1:]
+    parts += [f'<circle class="dot" cx="{frame.x(x)}" cy="{top + tall * y:.1f}" r="2.5"/>' for x, y in dots]
+    what, shown = ("Held-out loss", known) if len(known) > 1 else ("Loss", trained)
     more = (
-        f"From {losses[0]:.4g} at step {known[0][0]:,} to {losses[-1]:.4g} at step {known[-1][0]:,} "
-        f"of {target_step:,}; the lowest is {min(losses):.4g}."
+        f"From {shown[0][1]:.4g} at step {shown[0][0]:,} to {shown[-1][1]:.4g} at step {shown[-1][0]:,} "
+        f"of {target_step:,}; the lowest is {min(loss for _, loss in shown):.4g}."
     )
-    return frame.document(parts, height, f"Held-out loss of {job} over steps", more, GUTTER if axes else 0)
+    return frame.document(parts, height, f"{what} of {job} over steps", more, GUTTER if axes else 0)
+
+
+def smoothed(points: Sequence[tuple[int, float]]) -> list[tuple[int, float]]:
+    """Return the points with the mean of those around each, fewer at the ends."""
+    reach = round(len(points) * _SMOOTHED / 2)
+    found = []
+    for index, (step, _) in enumerate(points):
+        near = points[max(0, index - reach) : index + reach + 1]
+        found.append((step, math.fsum(loss for _, loss in near) / len(near)))
+    return found

@@ -11,7 +11,7 @@ from sqlalchemy import bindparam, delete, func, insert, select, update
 from scheduler.core.job import Queued, add_again
 from scheduler.core.job import remove as gone
 from scheduler.core.job import restart as again
-from scheduler.store import codec, events, generations
+from scheduler.store import codec, events, generations, series
 from scheduler.store.errors import Stale, StoreFailure
 from scheduler.store.schema import jobs, rates
 
@@ -155,6 +155,7 @@ def add(tx: Connection, spec: JobSpec, now: int, by: str = "cli", *, go_on: bool
         if not go_on:
             tx.execute(_FORGET_RATES, {"b_name": spec.name})
             generations.forget(tx, spec.name)
+            series.forget(tx, spec.name)
     data = {**before, "to": codec.state_json(state), "spec": spec}
     events.write(tx, "job.added", spec.name, now, by, data)
     return get(tx, spec.name)

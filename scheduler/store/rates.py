@@ -12,6 +12,8 @@ from scheduler.core.throughput import PRIOR_SIGMA, Estimate
 from scheduler.store.schema import rates
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
     from sqlalchemy import Connection
 
 
@@ -62,6 +64,7 @@ _MEASURED = (*_ESTIMATED, "at")
 _ALL = select(rates).order_by(rates.c.job, rates.c.pool)
 _ONE = select(rates).where(rates.c.job == bindparam("job"), rates.c.pool == bindparam("pool"))
 _OF_JOB = _ALL.where(rates.c.job == bindparam("job"))
+_OF_JOBS = _ALL.where(rates.c.job.in_(bindparam("jobs", expanding=True)))
 _INSERT = insert(rates)
 _UPDATE = (
     update(rates)
@@ -78,6 +81,14 @@ def everything(tx: Connection) -> dict[tuple[str, str], RateRecord]:
 def of_job(tx: Connection, job: str) -> list[RateRecord]:
     """Return what was measured of one job, by pool."""
     return [_believed(row) for row in tx.execute(_OF_JOB, {"job": job})]
+
+
+def of_jobs(tx: Connection, jobs: Collection[str]) -> dict[str, list[RateRecord]]:
+    """Return what was measured of those jobs of which anything was, by pool."""
+    found: dict[str, list[RateRecord]] = {}
+    for row in tx.execute(_OF_JOBS, {"jobs": list(jobs)}) if jobs else ():
+        found.setdefault(row.job, []).append(_believed(row))
+    return found
 
 
 def get(tx: Connection, job: str, pool: str) -> RateRecord | None:

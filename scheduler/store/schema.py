@@ -7,80 +7,14 @@ the migrations refuse UPDATE, DELETE and REPLACE. Old events alone may go, up to
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    CheckConstraint,
-    Column,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    MetaData,
-    Table,
-    Text,
-    UniqueConstraint,
-    text,
-)
-from sqlalchemy.types import TypeDecorator
+from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Integer, MetaData, Table, UniqueConstraint, text
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
+from scheduler.store.columns import Flag, Number, Serial, Whole, Words
 
-    from sqlalchemy.engine import Dialect
-
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009")
 """Every schema revision this version knows, oldest first; here, so that opening a database needs no alembic."""
-
-
-class WrongType(ValueError):
-    """A column holds a value of a type that is never written there: the row is damaged."""
-
-    def __init__(self, expected: str, found: object) -> None:
-        super().__init__(f"{type(found).__name__} where {expected} is written")
-
-
-class _Checked:
-    """A type whose values are what was written: SQLite gives back whatever a damaged file holds.
-
-    PostgreSQL has types of its own for these and guards them.
-    """
-
-    written: tuple[type, ...]
-
-    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
-        """Return what a value read is passed through; it raises WrongType."""
-        above: Any = super()
-        convert = above.result_processor(dialect, coltype)
-        good = {*self.written, type(None)}
-        name = f"a {type(self).__name__.lower()}"
-
-        def checked(value: Any) -> Any:
-            if type(value) not in good:
-                raise WrongType(name, value)
-            return value if convert is None else convert(value)
-
-        return checked
-
-
-class Whole(_Checked, BigInteger):
-    """A whole number, of 64 bits."""
-
-    written = (int,)
-
-
-class Number(_Checked, Float[float]):
-    """A number."""
-
-    written = (float, int)
-
-
-class Flag(_Checked, Boolean):
-    """True or false."""
-
-    written = (bool, int)
 
 
 metadata = MetaData(
@@ -92,31 +26,6 @@ metadata = MetaData(
         "ck": "ck_%(table_name)s_%(constraint_name)s",
     }
 )
-
-
-class Words(TypeDecorator[str]):
-    """Text from anywhere: what no database can hold (NUL, half a surrogate pair) is replaced, not refused."""
-
-    impl = Text
-    cache_ok = True
-
-    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
-        """Return ``value`` with unstorable characters replaced."""
-        del dialect
-        if value is None or (value.isascii() and "\0" not in value):
-            return value
-        return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
-        """Return ``value`` if it is text or nothing. Raises WrongType."""
-        del dialect
-        if value is None or type(value) is str:
-            return value
-        raise WrongType("text", value)
-
-
-# SQLite numbers rows by itself only in a column whose type is exactly INTEGER.
-_Serial = BigInteger().with_variant(Integer(), "sqlite")
 
 
 def _one_of(column: str, *values: str) -> CheckConstraint:
@@ -197,7 +106,7 @@ lanes = Table(
 ledger = Table(
     "ledger",
     metadata,
-    Column("id", _Serial, primary_key=True),
+    Column("id", Serial, primary_key=True),
     _required("kind", Words),
     _required("pool", Words),
     Column("run", Words, ForeignKey("runs.key")),
@@ -217,7 +126,7 @@ ledger = Table(
 events = Table(
     "events",
     metadata,
-    Column("id", _Serial, primary_key=True),
+    Column("id", Serial, primary_key=True),
     _required("at", Whole),
     _required("kind", Words),
     _required("subject", Words),
@@ -254,6 +163,17 @@ generations = Table(
     Column("parent_step", Whole),
     Column("parent_key", Words),
     _required("refused", Words),
+)
+
+series = Table(
+    "series",
+    metadata,
+    Column("job", Words, ForeignKey("jobs.name"), primary_key=True),
+    Column("attempt", Whole, primary_key=True, autoincrement=False),
+    Column("step", Whole, primary_key=True, autoincrement=False),
+    _required("at", Whole),
+    Column("loss", Number),
+    Column("held_out_loss", Number),
 )
 
 trees = Table(
@@ -298,7 +218,7 @@ pruned = Table(
 plans = Table(
     "plans",
     metadata,
-    Column("id", _Serial, primary_key=True),
+    Column("id", Serial, primary_key=True),
     _required("made_at", Whole),
     _required("saved_at", Whole),
     _required("digest", Words),
@@ -364,7 +284,7 @@ due = Table(
 outbox = Table(
     "outbox",
     metadata,
-    Column("id", _Serial, primary_key=True),
+    Column("id", Serial, primary_key=True),
     _required("kind", Words),
     _required("period", Words),
     _required("channel", Words),

@@ -21,12 +21,13 @@ _SLACK_WALL_SECONDS = 90
 class DaemonHealth:
     """``leader`` holds the lease, ``cycled_at`` is the scheduled second of the newest cycle; None: there is none.
 
-    ``problem`` is a sentence, empty when all is well.
+    ``problem`` is a sentence, empty when all is well; ``over`` tells of a rehearsal that nothing happens in any more.
     """
 
     leader: str | None
     cycled_at: int | None
     problem: str
+    over: bool = False
 
 
 def daemon_health(
@@ -40,7 +41,7 @@ def daemon_health(
     next_at = due.next_due(tx).get(due.CYCLE)
     cycled_at = None if next_at is None else next_at - cycle_seconds
     if over:
-        return DaemonHealth(None, cycled_at, "")
+        return DaemonHealth(None, cycled_at, "", over=True)
     if held is None:
         problem = "No daemon runs: nothing is planned, launched or settled. Start it: schedctl daemon"
     elif cycled_at is None:

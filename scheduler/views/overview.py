@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from scheduler.core.window import WEEK
 from scheduler.service.quota.usage import meters
-from scheduler.store import events, jobs, plans, runs
+from scheduler.store import counts, events, jobs, plans, runs
 from scheduler.views.long_work import long_work
 from scheduler.views.needs import needs
 from scheduler.views.pools_now import pools_now
+from scheduler.views.training import trainings
+from scheduler.views.verdict import verdict
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
     from scheduler.views.daemon_health import DaemonHealth
     from scheduler.views.long_work import Work
     from scheduler.views.pools_now import PoolNow
+    from scheduler.views.training import Training
+    from scheduler.views.verdict import Verdict
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +38,12 @@ class Overview:
     """The state of things at ``at``. ``waits`` is why jobs wait; ``next`` is the next session of each job."""
 
     at: int
+    verdict: Verdict
     daemon: DaemonHealth
     read_anew_at: int | None  # when the daemon took new settings over while it ran
     live: tuple[Run, ...]
     jobs: tuple[JobRecord, ...]
+    trainings: tuple[Training, ...]  # of these jobs, in the same order
     waits: Mapping[str, Reason]
     next: Mapping[str, Placement]
     pools: tuple[PoolNow, ...]
@@ -47,8 +53,8 @@ class Overview:
     plan_warnings: tuple[str, ...]  # layers that the newest plan was made without
 
 
-def overview(tx: Connection, pools: Mapping[str, Pool], daemon: DaemonHealth, now: int) -> Overview:
-    """Read it, for the configured ``pools``. Raises StoreFailure."""
+def overview(tx: Connection, pools: Mapping[str, Pool], daemon: DaemonHealth, beat_seconds: int, now: int) -> Overview:
+    """Read it, for the configured ``pools``, whose sessions speak every ``beat_seconds``. Raises StoreFailure."""
     plan = plans.newest(tx)
     live = runs.live(tx)
     life = events.tail(tx, limit=1, kinds=("daemon.started", "daemon.reloaded"), subject="daemon")
@@ -56,17 +62,22 @@ def overview(tx: Connection, pools: Mapping[str, Pool], daemon: DaemonHealth, no
     for placement in sorted(plan.placements, key=lambda each: each.start) if plan else ():
         for planned_lane in placement.lanes:
             coming.setdefault(planned_lane.job, placement)
+    queue = tuple(jobs.everything(tx))
+    going = tuple(trainings(tx, queue, live, plan, pools, beat_seconds, now))
+    found = tuple(needs(tx, pools, now - WEEK, now))
     return Overview(
         at=now,
+        verdict=verdict(going, counts.jobs_by_state(tx), {} if daemon.over else coming, len(found), now),
         daemon=daemon,
         read_anew_at=life[0].at if life and life[0].kind == "daemon.reloaded" else None,
         live=tuple(live),
-        jobs=tuple(jobs.everything(tx)),
+        jobs=queue,
+        trainings=going,
         waits={deferral.job: deferral.reason for deferral in plan.deferrals} if plan else {},
         next=coming,
         pools=tuple(pools_now(tx, pools, live, now)),
         meters=tuple(meters(tx, pools, now)),
-        needs=tuple(needs(tx, pools, now - WEEK, now)),
+        needs=found,
         work=tuple(long_work(tx)),
         plan_warnings=plan.warnings if plan else (),
     )

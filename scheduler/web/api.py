@@ -28,10 +28,12 @@ from scheduler.web.shapes import (
     RunDetail,
     Runs,
     Status,
+    TrainingNow,
     finite,
 )
 from scheduler.web.shapes import Queue as QueueShape
-from scheduler.web.status import status
+from scheduler.web.status import newest_needs, status
+from scheduler.web.training import training_now
 
 if TYPE_CHECKING:
     from scheduler.web.log_tail import LogTails
@@ -73,6 +75,12 @@ def routers(source: Source, tails: LogTails) -> tuple[APIRouter, APIRouter]:  # 
     def whole() -> Status:
         """Return whether the scheduler does its work, the pools, and what needs a person."""
         return status(source)
+
+    @api.get("/training")
+    def training() -> TrainingNow:
+        """Return in one line how it goes, and the jobs that matter most: what is saved and live, loss, speed, end."""
+        with source.read() as tx:
+            return training_now(source, tx, len(newest_needs(source, tx, source.now)), source.now)
 
     @api.get("/sessions", responses=_MISSING)
     def span(

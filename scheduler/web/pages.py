@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
 from fastapi.responses import HTMLResponse
@@ -14,15 +14,17 @@ from scheduler.report.burn_down import burn_down_svg
 from scheduler.report.document import document_of
 from scheduler.report.loss_curve import loss_curve_svg
 from scheduler.report.timeline import timeline_svg
-from scheduler.store import counts, jobs, outbox
+from scheduler.store import outbox
 from scheduler.views.long_work import long_work
 from scheduler.views.plan_history import NoPlanToCompare
+from scheduler.views.verdict import sentence
 from scheduler.web import archive, assets, plan, quota, show, week
 from scheduler.web import queue as queues
 from scheduler.web import runs as sessions
 from scheduler.web.api import Channel, JobName, JobState, Page, Week, day_of, known_week
 from scheduler.web.paging import Paging
 from scheduler.web.status import newest_needs, pools, scheduler_health
+from scheduler.web.training import training_now
 
 if TYPE_CHECKING:
     from scheduler.web.log_tail import LogTails
@@ -31,7 +33,6 @@ if TYPE_CHECKING:
 
 Day = Annotated[str | None, Query(alias="from", max_length=10)]
 Name = Annotated[str | None, Query(max_length=200)]
-_WAITING_SHOWN = 8
 _PLANNED_SHOWN = 100
 _ROWS_SHOWN = 100
 _CURVES_SHOWN = 24
@@ -91,6 +92,8 @@ class Pages:
             picture = source.kept(
                 "picture", (span, version), lambda: timeline_svg(timeline, source.zone, link="/runs/")
             )
+            needs = newest_needs(source, tx, now)
+            training = training_now(source, tx, len(needs), now)
             return self._page(
                 "overview.html",
                 "overview",
@@ -103,10 +106,9 @@ class Pages:
                 sessions=sorted(timeline.sessions, key=lambda found: (found.start, found.pool), reverse=True),
                 meters=quota.meters(source, tx, now),
                 pools=pools(source, tx, now),
-                live=sessions.live_rows(tx),
-                waiting=queues.rows(source, tx, jobs.page(tx, _WAITING_SHOWN, 0, {"queued"})[0]),
-                states=counts.jobs_by_state(tx),
-                needs=newest_needs(source, tx, now),
+                training=training,
+                verdict=sentence(training.verdict, now, source.zone),
+                needs=needs,
                 work=long_work(tx),
             )
 
@@ -119,12 +121,19 @@ class Pages:
                 everything=sum(found.states.values()),
             )  # fmt: skip
 
-    def job(self, name: JobName) -> HTMLResponse:
+    def job(self, name: JobName, scale: Literal["linear", "log"] = "linear") -> HTMLResponse:
         """One job with its loss curve, checkpoints and sessions."""
-        found = queues.job(self._source, name)
-        picture = loss_curve_svg(found.name, found.losses, found.target_step)
+        found, log = queues.job(self._source, name), scale == "log"
+        picture = loss_curve_svg(
+            found.name,
+            found.losses,
+            found.target_step,
+            told=found.told,
+            marks=found.sessions,
+            log=log,
+        )
         with self._source.read() as tx:
-            return self._page("job.html", "queue", tx, job=found, picture=picture)
+            return self._page("job.html", "queue", tx, job=found, picture=picture, log=log)
 
     def runs(self, page: Page = 1, pool: Name = None, job: Name = None) -> HTMLResponse:
         """The sessions, newest first."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
-from scheduler.store import checkpoints, counts, generations, jobs, rates, runs
+from scheduler.store import checkpoints, counts, generations, jobs, rates, runs, series
 from scheduler.views.documents import checkpoint_json, job_json, listed_job_json, run_json
 from scheduler.web.shapes import JobDetail, JobRow, Queue
 
@@ -48,9 +50,13 @@ def job(source: Source, name: str) -> JobDetail:
         record = jobs.get(tx, name)
         saved = checkpoints.everything(tx, name)
         sessions, _ = runs.page(tx, _RUNS_SHOWN, job=name)
+        curve = series.curve(series.of_job(tx, name, record.fenced_attempt + 1))
         document = job_json(record, source.reasons(tx).get(name))
         found = {
             **_shown(source, tx, document, record),
+            "training": source.trainings(tx, [record], source.now)[0],
+            "told": [(one.step, one.loss) for one in curve if one.loss is not None],
+            "sessions": [next(points).step for _, points in groupby(curve, attrgetter("attempt"))],
             "speeds": rates.of_job(tx, name),
             "losses": losses([one for one in saved if one.manifest.attempt > record.fenced_attempt]),
             "generations": [asdict(one) for one in generations.of_job(tx, name)],

@@ -9,8 +9,6 @@ from scheduler.views.documents import run_json
 from scheduler.web.shapes import RunDetail, RunRow, Runs
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
-
     from scheduler.web.paging import Paging
     from scheduler.web.source import Source
 
@@ -23,13 +21,6 @@ def listed(source: Source, paging: Paging, pool: str | None = None, job: str | N
         found, total = runs.page(tx, paging.rows, paging.offset, pool, job)
     rows = [RunRow(**run_json(run)) for run in found]
     return Runs(runs=rows, total=total, page=paging.number, pages=paging.pages(total))
-
-
-def live_rows(tx: Connection) -> list[RunRow]:
-    """Return all live runs with the heartbeats of their lanes."""
-    found = runs.live(tx)
-    beats = runs.heartbeats(tx, [run.key for run in found])
-    return [RunRow(**run_json(run, beats)) for run in found]
 
 
 def run(source: Source, key: str) -> RunDetail:

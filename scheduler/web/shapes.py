@@ -15,6 +15,8 @@ from scheduler.core.quota import Meter
 from scheduler.report.report import Need
 from scheduler.views.long_work import Work
 from scheduler.views.pools_now import PoolNow
+from scheduler.views.training import Training
+from scheduler.views.verdict import Verdict
 
 
 def finite(value: Any) -> Any:
@@ -59,6 +61,20 @@ class JobRow(Shape):
     deadline: int | None
     created_at: int
     waits: Data | None
+
+
+class TrainingRow(JobRow):
+    """A job with how its training goes."""
+
+    training: Training
+
+
+class TrainingNow(Shape):
+    """The verdict, and the jobs that matter most; ``more`` are in the queue besides them."""
+
+    verdict: Verdict
+    jobs: list[TrainingRow]
+    more: int
 
 
 class Queue(Shape):
@@ -190,12 +206,19 @@ class GenerationRow(Shape):
 
 
 class JobDetail(JobRow):
-    """All there is to know about one job. ``losses`` are (step, held-out loss) of its generation's checkpoints."""
+    """All there is to know about one job.
 
+    ``losses`` are (step, held-out loss) of its generation's checkpoints, ``told`` (step, loss) of its sessions, which
+    began at the steps ``sessions``.
+    """
+
+    training: Training
     checkpoint: str | None
     spec: Data
     speeds: list[Speed]
     losses: list[tuple[int, float]]
+    told: list[tuple[int, float]]
+    sessions: list[int]
     generations: list[GenerationRow]
     checkpoints: list[CheckpointRow]
     runs: list[RunRow]

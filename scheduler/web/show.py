@@ -11,12 +11,16 @@ from markupsafe import Markup, escape
 
 from scheduler.report.burn_down import amount
 from scheduler.report.chart import short
+from scheduler.report.loss_curve import loss_curve_svg
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from scheduler.views.training import Training
+
 NOTHING = "\N{EN DASH}"
 _DAY = 86_400
+_LEVEL = 0.002  # a loss that changed by less is shown as level
 
 
 def filters(zone: str) -> dict[str, Callable[..., Any]]:
@@ -34,6 +38,9 @@ def filters(zone: str) -> dict[str, Callable[..., Any]]:
         "short": short,
         "size": size,
         "share": share,
+        "loss": lambda value: NOTHING if value is None else f"{value:.4g}",
+        "arrow": arrow,
+        "spark": spark,
         "plain": plain,
         "without_states": lambda data: {name: value for name, value in data.items() if name not in {"from", "to"}},
     }
@@ -96,6 +103,21 @@ def share(part: float, whole: float) -> str:
         return NOTHING
     percent = 100 * part / whole
     return f"{min(percent, 99.9) if part < whole else percent:.1f}%"
+
+
+def arrow(trend: float | None) -> Markup:
+    """Return where a loss goes, in a sign and in words that are read out."""
+    if trend is None:
+        return Markup()
+    sign, word = ("→", "level") if abs(trend) < _LEVEL else ("↓", "falling") if trend < 0 else ("↑", "rising")
+    return Markup('<span class="trend" title="{0}">{1}<span class="hidden"> {0}</span></span>').format(word, sign)
+
+
+def spark(going: Training) -> Markup:
+    """Return a job's losses as a line as small as a word."""
+    return Markup(  # noqa: S704 - of our own making, its words escaped
+        loss_curve_svg(going.job, going.losses, going.target_step, height=28, axes=False, whole=False)
+    )
 
 
 def plain(value: Any) -> Markup | str:

@@ -7,12 +7,13 @@ from collections import OrderedDict
 from threading import Lock
 from typing import TYPE_CHECKING, TypeVar
 
-from scheduler.core.job import Queued
+from scheduler.core.job import Active, Queued
 from scheduler.core.reasons import show
 from scheduler.core.why import why
 from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
 from scheduler.store import events, ledger, plans, runs
 from scheduler.views.needs import ALARMS
+from scheduler.views.training import trainings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from scheduler.core.pool import Pool
     from scheduler.core.reasons import Reason
     from scheduler.store.events import Event
+    from scheduler.store.jobs import JobRecord
+    from scheduler.views.training import Training
 
 T = TypeVar("T")
 _KEPT_MAX = 128
@@ -106,6 +109,12 @@ class Source:
             return {planned_lane.job: place for place in ahead for planned_lane in place.lanes}
 
         return self.kept("places", plans.newest_number(tx), make)
+
+    def trainings(self, tx: Connection, records: Sequence[JobRecord], now: int) -> list[Training]:
+        """Return how the training of each job stands."""
+        live = runs.live(tx) if any(isinstance(record.state, Active) for record in records) else []
+        beat = self.app.settings.daemon.heartbeat_seconds
+        return trainings(tx, records, live, self.plan(tx), self.pools, beat, now)
 
     def why(self, state: JobState, reason: Reason | None, place: Placement | None) -> str:
         """Return in one sentence why a job is where it is; ``place`` is its next planned session."""

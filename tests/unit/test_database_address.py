@@ -21,6 +21,7 @@ FORMS = {
     "twice": "postgresql://me:canary-one@db/jobs?password=canary-two",
     "list": "host=db user=me password='s3cr/et\\'can ary' dbname=jobs",
     "bare list": "host=db password=canary-pass sslpassword = canary-too",
+    "list that looks like an address": "host=db password='canary-a://canary-b'",
     "no form": "canary-pass",
     "one slash": "postgresql:/me:canary-pass@db",
 }

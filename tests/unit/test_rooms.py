@@ -38,14 +38,14 @@ def test_the_picture_shows_every_room_and_what_it_is_for(repository: Path) -> No
 
 
 def test_every_folder_with_code_is_a_room(repository: Path) -> None:
-    """Alembic loads migrations by path; everything else is a package that says what it is for."""
+    """Alembic loads migrations by path, own_folder is as users have one; the rest says what it is for."""
     bare = {
         path.parent.relative_to(repository).as_posix()
         for top in (*PACKAGES, "tests/lab")
         for path in (repository / top).rglob("*.py")
         if not (path.parent / "__init__.py").exists()
     }
-    assert bare == {"scheduler/store/migrations", "scheduler/store/migrations/versions"}
+    assert bare == {"scheduler/store/migrations", "scheduler/store/migrations/versions", "config/own_folder"}
 
 
 def test_the_floors_are_drawn_as_they_are_checked(repository: Path) -> None:

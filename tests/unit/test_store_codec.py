@@ -11,7 +11,8 @@ from jobs.spec import Gate, JobSpec, Mixture, Needs
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, JobState, Queued
 from scheduler.core.run import Ended, Outcome, Reserved, Running, RunState, Stopping, Submitting
 from scheduler.store import codec
-from scheduler.store.schema import Words, jobs, runs
+from scheduler.store.columns import Words
+from scheduler.store.schema import jobs, runs
 
 instants = st.integers(min_value=0, max_value=2**53)
 # Surrogates are what Python makes of broken bytes in arguments and file names.

@@ -7,10 +7,12 @@ from typing import TYPE_CHECKING
 
 from jobs.job_table import whole_of
 from jobs.plural import counted
-from scheduler.cli.shell.output import hours, share, size
+from scheduler.cli.parts.training_words import facts
+from scheduler.cli.shell.output import hours, size
 from scheduler.core.why import why
 from scheduler.store import generations, jobs, plans, rates, runs
 from scheduler.views.documents import job_json, run_json
+from scheduler.views.training import trainings
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from scheduler.store.generations import Generation
     from scheduler.store.jobs import JobRecord
     from scheduler.store.rates import RateRecord
+    from scheduler.views.training import Training
 
 _RUNS_SHOWN = 5
 
@@ -33,14 +36,17 @@ def show_job(cli: Cli, name: str) -> None:
         speeds = [rate for (job, _), rate in sorted(rates.everything(tx).items()) if job == name]
         sessions = runs.recent(tx, _RUNS_SHOWN, job=name)
         lineage = generations.of_job(tx, name)
+        beat = cli.app.settings.daemon.heartbeat_seconds
+        (going,) = trainings(tx, [record], runs.live(tx), plans.newest(tx), cli.app.pools, beat, cli.now)
     if cli.options.json:
         document = job_json(record, waits)
+        document["training"] = asdict(going)
         document["generations"] = [asdict(generation) for generation in lineage]
         document["rates"] = [asdict(rate) for rate in speeds]
         document["runs"] = [run_json(run) for run in sessions]
         cli.out.data({"job": document})
         return
-    cli.out.facts(_facts(cli, record, waits, lineage))
+    cli.out.facts(_facts(cli, record, going, waits, lineage))
     if speeds:
         cli.out.line()
         cli.out.table((">steps/h", "pool", ">measured", ">set-up", ">save"), [_speed(rate) for rate in speeds])
@@ -80,7 +86,9 @@ def start_line(start: StartFrom | None, lineage: Sequence[Generation]) -> str:
     return f"{start.parent}, {points[start.at] if isinstance(start.at, str) else f'once it is at {start.at:.0%}'}"
 
 
-def _facts(cli: Cli, record: JobRecord, waits: Reason | None, lineage: Sequence[Generation]) -> list[tuple[str, str]]:
+def _facts(
+    cli: Cli, record: JobRecord, going: Training, waits: Reason | None, lineage: Sequence[Generation]
+) -> list[tuple[str, str]]:
     spec, needs, out = record.spec, record.spec.needs, cli.out
     devices = f"{needs.devices_min}-{needs.devices_max}" if needs.devices_max > needs.devices_min else needs.devices_min
     mixture = spec.mixture
@@ -90,7 +98,7 @@ def _facts(cli: Cli, record: JobRecord, waits: Reason | None, lineage: Sequence[
         ("role", spec.role),
         ("state", type(record.state).__name__.lower()),
         ("why", why(record.state, waits.to_json() if waits else None, out.zone)),
-        ("progress", f"{record.done_step} of {spec.target_step} steps, {share(record.done_step, spec.target_step)}"),
+        *facts(going, cli.now, out.zone),
         ("whole", f"one session that gives it {whole_of(spec)}; it cannot be resumed" if spec.whole else ""),
         ("checkpoint", record.checkpoint or "none yet"),
         ("weight", f"{spec.weight:g}"),

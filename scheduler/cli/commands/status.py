@@ -11,7 +11,7 @@ from scheduler.cli.shell.context import Cli
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-_ROWS = {"Needs a person": 5, "Under way": 4, "Sessions": 5, "Pools": 6, "Jobs": 8}
+_ROWS = {"Needs a person": 5, "Under way": 4, "Sessions": 5, "Pools": 6, "Jobs": 8, "Finished in these days": 4}
 
 
 @command(app, "schedctl status", "schedctl status --json")
@@ -20,13 +20,14 @@ def status(
     everything: Annotated[bool, typer.Option("--all", help="Every row, however many there are.")] = False,
 ) -> None:
     """Show on one screen what needs a person, what runs, what is left of the quotas, and what waits for what."""
-    from scheduler.cli.parts.screen import cut, headline, look, overview_json, sections
+    from scheduler.cli.parts.screen import cut, headline, look, overview_json, sections, verdict_line
 
     cli: Cli = ctx.obj
     found = look(cli)
     if cli.options.json:
         cli.out.data(overview_json(found))
         return
+    cli.out.line(verdict_line(found, cli.out))
     cli.out.line(headline(found, cli.out))
     for warning in found.plan_warnings:
         cli.out.warn(f"the newest plan: {warning}")

@@ -27,10 +27,17 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-_HEAD_LINES = 2
+_HEAD_LINES = 3
 _TITLE_LINES = 3  # a blank line, the title, the names of the columns
 # What may be left out when room is short comes last.
-_SHARES = {"Needs a person": 0.25, "Under way": 0.2, "Sessions": 0.3, "Pools": 0.35, "Jobs": 1.0}
+_SHARES = {
+    "Needs a person": 0.25,
+    "Under way": 0.2,
+    "Sessions": 0.3,
+    "Pools": 0.35,
+    "Jobs": 1.0,
+    "Finished in these days": 0.2,
+}
 _ROWS_MIN = 2
 _KEYS = "q quit   s order"
 
@@ -87,7 +94,7 @@ class _Picture:
         from rich.console import Group
         from rich.text import Text
 
-        from scheduler.cli.parts.screen import headline, look, sections
+        from scheduler.cli.parts.screen import headline, look, sections, verdict_line
 
         try:
             self.found, self.trouble = look(self.cli), ""
@@ -100,6 +107,7 @@ class _Picture:
         parts: list[Text | Table] = []
         known = self.trouble or self.found.daemon.problem
         told = self.trouble or headline(self.found, out)
+        parts.append(Text(clean(verdict_line(self.found, out)), style="bold", no_wrap=True, overflow="ellipsis"))
         parts.append(Text(clean(told), style="red" if known else "", no_wrap=True, overflow="ellipsis"))
         parts.append(Text(f"{out.instant(self.found.at)}   {_KEYS}: {self.order}", style="dim", no_wrap=True))
         room = lines - _HEAD_LINES - 1

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
-from zoneinfo import ZoneInfo
 
-from scheduler.cli.shell.output import amount, hours, share
+from scheduler.cli.parts.training_words import ago, arrow, bar, forecast_words, last_loss, number, when
+from scheduler.cli.shell.output import amount, share
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
-from scheduler.core.run import Running, Stopping
 from scheduler.core.why import why
 from scheduler.views.daemon_health import daemon_health
 from scheduler.views.documents import job_state_json, run_json
 from scheduler.views.overview import Overview, overview
+from scheduler.views.verdict import sentence
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -22,6 +21,7 @@ if TYPE_CHECKING:
     from scheduler.cli.shell.output import Output
     from scheduler.core.run import Run
     from scheduler.store.jobs import JobRecord
+    from scheduler.views.training import Training
 
 ORDERS = ("place", "progress", "state", "name")
 _CLEAR_SECONDS = 6 * 86_400
@@ -45,7 +45,12 @@ def look(cli: Cli) -> Overview:
     daemon, clock = app.settings.daemon, app.settings.clock
     with app.database.read() as tx:
         told = daemon_health(tx, now, daemon.cycle_seconds, app.clock.wall_seconds, over=clock.stopped_at is not None)
-        return overview(tx, app.pools, told, now)
+        return overview(tx, app.pools, told, daemon.heartbeat_seconds, now)
+
+
+def verdict_line(found: Overview, out: Output) -> str:
+    """Return in one line whether training goes well."""
+    return sentence(found.verdict, found.at, out.zone)
 
 
 def headline(found: Overview, out: Output) -> str:
@@ -62,12 +67,21 @@ def headline(found: Overview, out: Output) -> str:
 def sections(found: Overview, out: Output, order: str = "place") -> list[Section]:
     """Return what there is to see; what needs a person first, no empty sections. ``order`` is that of the jobs."""
     jobs = sorted((job for job in found.jobs if not isinstance(job.state, Done | Cancelled)), key=_KEYS[order])
+    over = sorted(
+        (
+            (job.state.at, job)
+            for job in found.jobs
+            if isinstance(job.state, Done) and job.state.at > found.at - _CLEAR_SECONDS
+        ),
+        key=lambda one: -one[0],
+    )
+    going = {one.job: one for one in found.trainings}
     made = [
         Section(
             "Needs a person",
             ("what", "whom", "since", "~why", "~remedy"),
             tuple(
-                (need.what, need.subject, _when(need.since, found.at, out), need.why, need.remedy)
+                (need.what, need.subject, when(need.since, found.at, out.zone), need.why, need.remedy)
                 for need in found.needs
             ),
             "schedctl status --all",
@@ -75,13 +89,18 @@ def sections(found: Overview, out: Output, order: str = "place") -> list[Section
         Section(
             "Under way",
             ("what", "state", "since", "~how far, or why"),
-            tuple((one.what, one.state, _when(one.since, found.at, out), one.told) for one in found.work),
+            tuple((one.what, one.state, when(one.since, found.at, out.zone), one.told) for one in found.work),
             "schedctl status --all",
         ),
         Section(
             "Sessions",
-            ("session", "pool", "~jobs", "state", ">left", "ends"),
-            tuple(_run(run, found.at, out) for run in found.live),
+            ("job", "pool", ">step", ">loss", "", ">steps/h", "health", "told", "ends", "~session"),
+            tuple(
+                _lane(going[lane.job], run, found.at, out)
+                for run in found.live
+                for lane in run.lanes
+                if lane.job in going
+            ),
             "schedctl runs list --live",
         ),
         Section(
@@ -92,8 +111,14 @@ def sections(found: Overview, out: Output, order: str = "place") -> list[Section
         ),
         Section(
             "Jobs",
-            (">#", "job", "state", ">done", "~why, or when"),
-            tuple(_job(job, found, out) for job in jobs),
+            (">#", "job", "state", "progress", ">done", ">loss", "done by", "~why, or when"),
+            tuple(_job(job, going[job.spec.name], found, out) for job in jobs),
+            "schedctl queue list",
+        ),
+        Section(
+            "Finished in these days",
+            ("job", "at", ">steps", ">loss"),
+            tuple(_finished(job, at, going[job.spec.name], found.at, out) for at, job in over),
             "schedctl queue list",
         ),
     ]
@@ -104,6 +129,7 @@ def overview_json(found: Overview) -> dict[str, Any]:
     """Return the overview as it stands in ``status --json``."""
     return {
         "at": found.at,
+        "verdict": asdict(found.verdict),
         "daemon": {**asdict(found.daemon), "read_anew_at": found.read_anew_at},
         "needs": [asdict(need) for need in found.needs],
         "work": [asdict(one) for one in found.work],
@@ -130,17 +156,22 @@ def overview_json(found: Overview) -> dict[str, Any]:
                 "target_step": job.spec.target_step,
                 "waits": reason.to_json() if (reason := found.waits.get(job.spec.name)) else None,
                 "next": asdict(placement) if (placement := found.next.get(job.spec.name)) else None,
+                "training": asdict(going),
             }
-            for job in found.jobs
+            for job, going in zip(found.jobs, found.trainings, strict=True)
         ],
     }
 
 
-def _run(run: Run, now: int, out: Output) -> tuple[str, ...]:
-    known = isinstance(run.state, Running | Stopping)
-    left = hours(max(0, run.deadline - now)) if known else ""
-    jobs = ", ".join(lane.job for lane in run.lanes)
-    return (run.key, run.pool, jobs, type(run.state).__name__.lower(), left, _when(run.deadline, now, out))
+def _lane(going: Training, run: Run, now: int, out: Output) -> tuple[str, ...]:
+    told = "" if going.told_at is None else f"{ago(now - going.told_at)}"
+    speed = "" if going.guessed or going.steps_per_hour is None else f"{going.steps_per_hour:,.0f}"
+    shown = (f"{going.step:,}", number(going.loss), arrow(going.trend), speed, going.health or "ended", told)
+    return (going.job, run.pool, *shown, when(run.deadline, now, out.zone), run.key)
+
+
+def _finished(job: JobRecord, at: int, going: Training, now: int, out: Output) -> tuple[str, ...]:
+    return (job.spec.name, when(at, now, out.zone), f"{job.done_step:,}", number(last_loss(going)))
 
 
 def _pools(found: Overview, out: Output) -> list[tuple[str, ...]]:
@@ -149,30 +180,26 @@ def _pools(found: Overview, out: Output) -> list[tuple[str, ...]]:
         first = (pool.name, pool.state, f"{pool.sessions_live}/{pool.sessions_max}")
         own = [meter for meter in found.meters if meter.pool == pool.name]
         told = [
-            (m.quota, amount(m.free, m.unit), amount(m.limit, m.unit), _when(m.resets_at, found.at, out)) for m in own
+            (m.quota, amount(m.free, m.unit), amount(m.limit, m.unit), when(m.resets_at, found.at, out.zone))
+            for m in own
         ]
-        for index, cells in enumerate(told or [(pool.closed_why, "", "", _when(pool.closed_until, found.at, out))]):
+        for index, cells in enumerate(told or [(pool.closed_why, "", "", when(pool.closed_until, found.at, out.zone))]):
             rows.append((*(first if index == 0 else ("", "", "")), *cells))
     return rows
 
 
-def _job(job: JobRecord, found: Overview, out: Output) -> tuple[str, ...]:
+def _job(job: JobRecord, going: Training, found: Overview, out: Output) -> tuple[str, ...]:
     name = job.spec.name
     reason, placement = found.waits.get(name), found.next.get(name)
     told = why(job.state, reason.to_json() if reason else None, out.zone)
     if isinstance(job.state, Queued) and placement is not None:
-        planned = f"{placement.pool} from {_when(placement.start, found.at, out)}"
+        planned = f"{placement.pool} from {when(placement.start, found.at, out.zone)}"
         told = f"{planned}; now {told}" if told else planned
     state = type(job.state).__name__.lower()
-    return (str(job.position), name, state, share(job.done_step, job.spec.target_step), told)
-
-
-def _when(at: int | None, now: int, out: Output) -> str:
-    """Return an instant as short as it is clear: the weekday tells the day within six days, the date beyond."""
-    if at is None:
-        return ""
-    local = datetime.fromtimestamp(at, UTC).astimezone(ZoneInfo(out.zone))
-    return local.strftime("%a %H:%M" if abs(at - now) < _CLEAR_SECONDS else "%d %b %H:%M")
+    drawn = bar(going.saved_step, going.step, going.target_step)
+    done = share(going.step, going.target_step)
+    end = forecast_words(going, found.at, out.zone)
+    return (str(job.position), name, state, drawn, done, number(last_loss(going)), end, told)
 
 
 def _progress(job: JobRecord) -> tuple[float, int]:

@@ -19,7 +19,7 @@ from scheduler.core.window import DAY
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.faults.rests import WRONG_DEVICE as POOL_WRONG_DEVICE
 from scheduler.service.faults.rests import WRONG_DEVICE_WHY, rest
-from scheduler.store import checkpoints, events, generations, jobs, ledger, rates, runs, watched
+from scheduler.store import checkpoints, events, generations, jobs, ledger, rates, runs, series, watched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
     from scheduler.store.rates import RateRecord
 
 WATCHED_SECONDS = DAY  # after its hold: how long a run is looked for that was settled without the platform's word
+_WARM_SECONDS = 60
+_SURPRISE = 0.1  # a speed that is off by more is told again while the session runs
 
 
 def apply(
@@ -61,8 +63,11 @@ def apply(
         _record_checkpoint(ports, tx, manifest, now)
     for run in live:
         for lane in run.lanes:
-            if (run.key, lane.index) in reports:
-                _learn(ports, tx, run, lane, reports[run.key, lane.index], now)
+            said = reports.get((run.key, lane.index))
+            record = jobs.find(tx, lane.job) if said is not None else None
+            if said is not None and record is not None:
+                _note(tx, lane, said, record.spec.target_step, now)
+                _learn(ports, tx, run, lane, record, said, now)
     for step in steps:
         _carry_out(ports, tx, step, now)
 
@@ -229,34 +234,54 @@ def _quarantine(ports: Ports, tx: Connection, key: str, why: str, now: int) -> N
         jobs.note_progress(tx, job, step, newest, fork=True)
 
 
-def _learn(ports: Ports, tx: Connection, run: Run, lane: Lane, report: LaneReport, now: int) -> None:
-    """Learn from a lane's last word; from a heartbeat, once it has saved, when nothing better is known yet.
+def _note(tx: Connection, lane: Lane, report: LaneReport, target_step: int, now: int) -> None:
+    """Keep what a lane told of a step, for the job's curve."""
+    if report.step is not None:
+        at = now if report.at is None else min(now, report.at)
+        point = series.Point(lane.job, lane.attempt, report.step, at, report.loss, report.held_out_loss)
+        series.note(tx, point, target_step)
 
-    What a heartbeat taught is a first impression, which the last word of the same session replaces.
+
+def _learn(ports: Ports, tx: Connection, run: Run, lane: Lane, record: JobRecord, report: LaneReport, now: int) -> None:
+    """Learn from a lane's last word; from a heartbeat, once it shows a speed, when nothing better is known yet.
+
+    What a heartbeat taught is a first impression, which the same session replaces: by its last word, and before if it
+    turns out faster or slower.
     """
     pool = ports.pools.get(run.pool)
     if pool is None or lane.outcome is not None:
         return
     still_runs = report.outcome is None
-    has_saved = report.checkpoint_seconds is not None
-    if still_runs and not (has_saved and report.steps_per_second):
+    if still_runs and not (report.steps_per_second and _is_warm(report)):
         return
     known = rates.get(tx, lane.job, run.pool)
+    first_impression = known is not None and known.samples == 1 and known.at > run.planned_start
     if still_runs and known is not None and known.samples:
-        return  # as most heartbeats find: nothing else is read for them
-    record = jobs.find(tx, lane.job)
-    if record is None:
-        return
+        speed = _alone(report.steps_per_second or 0.0, run, lane, record, pool)
+        if not first_impression or abs(speed - known.steps_per_second) <= _SURPRISE * known.steps_per_second:
+            return  # as most heartbeats find: nothing else is read for them
     sample = _sample(ports, pool, run, lane, record, report, known)
     if all(seen is None for seen in (sample.steps_per_second, sample.setup_seconds, sample.setup_at_least)):
         return
-    first_impression = known is not None and known.samples == 1 and known.at > run.planned_start
     if known is None or first_impression:
         before = Overheads(rates.everything(tx)).prior(record.spec, pool)
     else:
         before = known.estimate
     learned = learn(before, sample)
     rates.put(tx, rates.RateRecord(job=lane.job, pool=run.pool, at=now, **asdict(learned)))
+    if still_runs and learned.samples:
+        # An event, so that a plan is made at once: the one in force rests on a guess.
+        data = {"pool": run.pool, "steps_per_hour": round(3_600 * learned.steps_per_second, 1), "run": run.key}
+        events.write(tx, "job.speed", lane.job, now, "daemon", data)
+
+
+def _is_warm(report: LaneReport) -> bool:
+    """Whether a session has trained long enough to show its speed: the first steps compile and fill caches."""
+    if report.checkpoint_seconds is not None:
+        return True
+    if report.at is None or report.started_at is None or report.setup_seconds is None:
+        return False
+    return report.at - report.started_at - report.setup_seconds >= _WARM_SECONDS
 
 
 def _sample(

@@ -58,6 +58,8 @@ def test_the_api_and_the_command_line_say_the_same(site: Any) -> None:
     assert site.json("/api/v1/plan")["plan"] == plan
     name = queue[3]["name"]
     job, wanted = site.json(f"/api/v1/jobs/{name}"), typed(site.world, "queue", "show", name)["job"]
+    for each in (job, wanted):  # of a job that trains it moves on with every second
+        each["training"].pop("forecast")
     assert {key: job[key] for key in wanted if key not in {"rates", "runs"}} == {
         key: value for key, value in wanted.items() if key not in {"rates", "runs"}
     }

@@ -1,0 +1,95 @@
+"""Words and small pictures for how training goes: bars, arrows, spans."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo
+
+from scheduler.cli.shell.output import share
+
+if TYPE_CHECKING:
+    from scheduler.views.training import Training
+
+_CLEAR_SECONDS = 6 * 86_400
+_STEADY = 0.002  # a loss that changed by less is drawn as level
+_HOUR, _DAY = 3_600, 86_400
+
+
+def bar(saved: int, live: int, whole: int, width: int = 10) -> str:
+    """Return a bar of ``width`` characters: what is saved, what is live beyond it, and what is left."""
+    if whole <= 0:
+        return ""
+    full = min(width, width * saved // whole)
+    beyond = min(width, -(-width * live // whole)) if live > saved else full
+    return "█" * full + "▒" * (beyond - full) + "░" * (width - max(full, beyond))
+
+
+def arrow(trend: float | None) -> str:
+    """Return where a loss goes; nothing when too little of it is known."""
+    if trend is None:
+        return ""
+    return "→" if abs(trend) < _STEADY else "↓" if trend < 0 else "↑"
+
+
+def number(value: float | None) -> str:
+    """Return a loss in four digits."""
+    return "" if value is None else f"{value:.4g}"
+
+
+def ago(seconds: int) -> str:
+    """Return how long ago something was told: ``12s``, ``5m``, ``3h``."""
+    return f"{short_span(seconds)} ago"
+
+
+def short_span(seconds: int) -> str:
+    """Return a span in its largest unit."""
+    seconds = max(0, seconds)
+    if seconds < 60:
+        return f"{seconds}s"
+    if seconds < _HOUR:
+        return f"{seconds // 60}m"
+    return f"{seconds // _HOUR}h" if seconds < 2 * _DAY else f"{seconds // _DAY}d"
+
+
+def when(at: int | None, now: int, zone: str) -> str:
+    """Return an instant as short as it is clear: the weekday tells the day within six days, the date beyond."""
+    if at is None:
+        return ""
+    local = datetime.fromtimestamp(at, UTC).astimezone(ZoneInfo(zone))
+    return local.strftime("%a %H:%M" if abs(at - now) < _CLEAR_SECONDS else "%d %b %H:%M")
+
+
+def forecast_words(going: Training, now: int, zone: str) -> str:
+    """Return when a job will be done and how much later it may be: ``Fri 12:40 +3h``; nothing if nobody knows."""
+    found = going.forecast
+    if found is None:
+        return ""
+    return f"{when(found.expected, now, zone)} +{short_span(found.latest - found.expected)}"
+
+
+def last_loss(going: Training) -> float | None:
+    """Return the newest held-out loss, or else the newest loss."""
+    return going.loss if going.held_out_loss is None else going.held_out_loss
+
+
+def facts(going: Training, now: int, zone: str) -> list[tuple[str, str]]:
+    """Return how a job's training stands, as names and values."""
+    drawn = bar(going.saved_step, going.step, going.target_step, 20)
+    live = f", {going.step:,} live" if going.step > going.saved_step else ""
+    done = share(going.step, going.target_step)
+    level = {"": "", "→": ", level", "↓": ", falling", "↑": ", rising"}[arrow(going.trend)]
+    speed = f"{going.steps_per_hour:,.0f} steps an hour" if going.steps_per_hour else ""
+    health = f"{going.health}, told {ago(now - going.told_at)}" if going.health and going.told_at else going.health
+    end = ""
+    if going.forecast is not None:
+        first, last = (when(at, now, zone) for at in (going.forecast.earliest, going.forecast.latest))
+        end = f"{when(going.forecast.expected, now, zone)}, between {first} and {last}, by the {going.forecast.basis}"
+    return [
+        ("progress", f"{drawn} {done}, {going.saved_step:,} saved{live}, of {going.target_step:,} steps"),
+        ("health", health),
+        ("loss", f"{number(going.loss)}{level}" if going.loss is not None else ""),
+        ("held-out", number(going.held_out_loss)),
+        ("speed", f"{speed}, a guess" if speed and going.guessed else speed),
+        ("done by", end),
+    ]

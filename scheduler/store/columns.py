@@ -1,0 +1,86 @@
+"""Column types: values are what was written, so that a damaged row is told apart from a strange one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import BigInteger, Boolean, Float, Integer, Text
+from sqlalchemy.types import TypeDecorator
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from sqlalchemy.engine import Dialect
+
+
+class WrongType(ValueError):
+    """A column holds a value of a type that is never written there: the row is damaged."""
+
+    def __init__(self, expected: str, found: object) -> None:
+        super().__init__(f"{type(found).__name__} where {expected} is written")
+
+
+class _Checked:
+    """A type whose values are what was written: SQLite gives back whatever a damaged file holds.
+
+    PostgreSQL has types of its own for these and guards them.
+    """
+
+    written: tuple[type, ...]
+
+    def result_processor(self, dialect: Dialect, coltype: object) -> Callable[[Any], Any]:
+        """Return what a value read is passed through; it raises WrongType."""
+        above: Any = super()
+        convert = above.result_processor(dialect, coltype)
+        good = {*self.written, type(None)}
+        name = f"a {type(self).__name__.lower()}"
+
+        def checked(value: Any) -> Any:
+            if type(value) not in good:
+                raise WrongType(name, value)
+            return value if convert is None else convert(value)
+
+        return checked
+
+
+class Whole(_Checked, BigInteger):
+    """A whole number, of 64 bits."""
+
+    written = (int,)
+
+
+class Number(_Checked, Float[float]):
+    """A number."""
+
+    written = (float, int)
+
+
+class Flag(_Checked, Boolean):
+    """True or false."""
+
+    written = (bool, int)
+
+
+class Words(TypeDecorator[str]):
+    """Text from anywhere: what no database can hold (NUL, half a surrogate pair) is replaced, not refused."""
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Return ``value`` with unstorable characters replaced."""
+        del dialect
+        if value is None or (value.isascii() and "\0" not in value):
+            return value
+        return value.replace("\0", "\ufffd").encode("utf-8", "replace").decode("utf-8")
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:
+        """Return ``value`` if it is text or nothing. Raises WrongType."""
+        del dialect
+        if value is None or type(value) is str:
+            return value
+        raise WrongType("text", value)
+
+
+# SQLite numbers rows by itself only in a column whose type is exactly INTEGER.
+Serial = BigInteger().with_variant(Integer(), "sqlite")

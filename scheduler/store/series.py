@@ -1,0 +1,81 @@
+"""Series: what a job's sessions told of its training over its steps, for curves; a few hundred points an attempt."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from sqlalchemy import bindparam, delete, func, insert, select
+
+from scheduler.store.schema import series
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
+    from sqlalchemy import Connection
+
+POINTS = 400
+"""So many points lie between the first step and the target, whatever a session tells in between."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """What was told of a step at ``at``, in UTC seconds; a loss that was not told is None."""
+
+    job: str
+    attempt: int
+    step: int
+    at: int
+    loss: float | None
+    held_out_loss: float | None
+
+
+_INSERT = insert(series)
+_LAST = select(func.max(series.c.step)).where(
+    series.c.job == bindparam("job"), series.c.attempt == bindparam("attempt")
+)
+_OF_JOBS = (
+    select(series)
+    .where(series.c.job.in_(bindparam("jobs", expanding=True)), series.c.attempt >= bindparam("first"))
+    .order_by(series.c.job, series.c.attempt, series.c.step)
+)
+_FORGET = delete(series).where(series.c.job == bindparam("b_job"))
+
+
+def note(tx: Connection, point: Point, target_step: int) -> bool:
+    """Keep a point, unless it lies so close to the one before that no picture would show it; return whether it did."""
+    last: int | None = tx.execute(_LAST, {"job": point.job, "attempt": point.attempt}).scalar_one()
+    if last is not None and point.step < last + max(1, target_step // POINTS):
+        return False
+    tx.execute(_INSERT, {name: getattr(point, name) for name in point.__slots__})
+    return True
+
+
+def of_job(tx: Connection, job: str, first_attempt: int = 1) -> list[Point]:
+    """Return the points of a job from an attempt on, by attempt and step."""
+    return of_jobs(tx, [job], first_attempt).get(job, [])
+
+
+def of_jobs(tx: Connection, jobs: Collection[str], first_attempt: int = 1) -> dict[str, list[Point]]:
+    """Return the points of jobs that have any, by attempt and step."""
+    found: defaultdict[str, list[Point]] = defaultdict(list)
+    if jobs:
+        for row in tx.execute(_OF_JOBS, {"jobs": list(jobs), "first": first_attempt}):
+            found[row.job].append(Point(**row._asdict()))
+    return dict(found)
+
+
+def curve(points: Sequence[Point]) -> list[Point]:
+    """Return the points that count, by step: where an attempt began again below its predecessor's end, its own do."""
+    kept: list[Point] = []
+    for point in points:
+        while kept and kept[-1].attempt < point.attempt and kept[-1].step >= point.step:
+            kept.pop()
+        kept.append(point)
+    return kept
+
+
+def forget(tx: Connection, job: str) -> None:
+    """Drop what was told of a job whose name another takes."""
+    tx.execute(_FORGET, {"b_job": job})

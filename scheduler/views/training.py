@@ -1,0 +1,191 @@
+"""Training: how it goes, job by job: what is saved and what is live beyond it, loss, speed, and when it ends."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import fmean, stdev
+from typing import TYPE_CHECKING, Literal
+
+from scheduler.core.job import Active
+from scheduler.core.run import Running, Stopping
+from scheduler.report.forecast import Forecast, forecast
+from scheduler.store import rates, runs, series
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from jobs.lane_report import LaneReport
+    from scheduler.core.plan import Plan
+    from scheduler.core.pool import Pool
+    from scheduler.core.run import Lane, Run
+    from scheduler.store.jobs import JobRecord
+    from scheduler.store.rates import RateRecord
+    from scheduler.store.series import Point
+
+Health = Literal["", "sets up", "trains", "saves", "stops", "silent"]
+"""What the live session of a job does; empty without one, ``silent`` when its last word is late."""
+
+CURVED = 40
+"""Of so many jobs at most the points are read: more than a screen shows."""
+
+_PHASES: Mapping[str, Health] = {"training": "trains", "saving": "saves", "stopping": "stops", "ended": "stops"}
+_BEATS_MISSED = 3
+_SURE = 0.02  # no speed is surer than that: data and neighbours change
+_SPEEDS_MIN = 3
+_DRAWN = 60  # points of a curve as small as a word
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """How the training of a job stands; instants are UTC seconds, None is what nobody told.
+
+    ``saved_step`` lies in a checkpoint, ``step`` is the newest that its live session told. ``loss`` is the newest;
+    ``trend`` is by which share the mean of the last tenth of its points lies above (or, negative, below) that of the
+    tenth before. ``losses`` are (step, loss), held-out ones as soon as two are known. ``steps_per_hour`` is
+    measured, ``guessed`` tells that it never was.
+    """
+
+    job: str
+    saved_step: int
+    step: int
+    target_step: int
+    health: Health
+    pool: str | None
+    run: str | None
+    ends_at: int | None
+    told_at: int | None
+    loss: float | None
+    trend: float | None
+    held_out_loss: float | None
+    losses: tuple[tuple[int, float], ...]
+    steps_per_hour: float | None
+    guessed: bool
+    forecast: Forecast | None
+
+
+def trainings(
+    tx: Connection,
+    queue: Sequence[JobRecord],
+    live: Sequence[Run],
+    plan: Plan | None,
+    pools: Mapping[str, Pool],
+    beat_seconds: int,
+    now: int,
+) -> list[Training]:
+    """Return how the training of each job of ``queue`` stands. Raises StoreFailure."""
+    said = runs.heartbeats(tx, [run.key for run in live])
+    places = {lane.job: (run, lane) for run in live for lane in run.lanes if lane.outcome is None}
+    begun = [record for record in queue if record.attempts]
+    begun.sort(key=lambda record: (not isinstance(record.state, Active), record.position))
+    points = series.of_jobs(tx, [record.spec.name for record in begun[:CURVED]])
+    measured = rates.of_jobs(tx, [record.spec.name for record in begun])
+    return [
+        _training(
+            record,
+            places.get(record.spec.name),
+            said,
+            [rate for rate in measured.get(record.spec.name, ()) if rate.samples],
+            [one for one in points.get(record.spec.name, ()) if one.attempt > record.fenced_attempt],
+            plan,
+            pools,
+            beat_seconds,
+            now,
+        )
+        for record in queue
+    ]
+
+
+def _training(  # noqa: PLR0913, PLR0917 - what was read, for one job
+    record: JobRecord,
+    place: tuple[Run, Lane] | None,
+    said: Mapping[tuple[str, int], LaneReport],
+    measured: Sequence[RateRecord],
+    points: Sequence[Point],
+    plan: Plan | None,
+    pools: Mapping[str, Pool],
+    beat_seconds: int,
+    now: int,
+) -> Training:
+    run, lane = place or (None, None)
+    report = said.get((run.key, lane.index)) if run and lane else None
+    curve = series.curve(points)
+    told = [one for one in curve if one.loss is not None and math.isfinite(one.loss)]
+    held = [one for one in curve if one.held_out_loss is not None and math.isfinite(one.held_out_loss)]
+    speed = report.steps_per_second if report else None
+    best = max(measured, key=lambda rate: rate.at, default=None)
+    per_second = speed or (best.steps_per_second if best else None)
+    step = max(record.done_step, (report.step or 0) if report else 0)
+    until = run.deadline if run and speed else None
+    sigma = _spread([one for one in points if lane and one.attempt == lane.attempt])
+    return Training(
+        job=record.spec.name,
+        saved_step=record.done_step,
+        step=step,
+        target_step=record.spec.target_step,
+        health=_health(run, report, pools, beat_seconds, now),
+        pool=run.pool if run else None,
+        run=run.key if run else None,
+        ends_at=run.deadline if run else None,
+        told_at=report.at if report else None,
+        loss=report.loss if report and report.loss is not None else told[-1].loss if told else None,
+        trend=_trend([one.loss for one in told if one.loss is not None]),
+        held_out_loss=held[-1].held_out_loss if held else None,
+        losses=_drawn(held, told),
+        steps_per_hour=3_600 * (per_second or record.spec.steps_per_hour / 3_600),
+        guessed=per_second is None,
+        forecast=forecast(
+            record.spec.name,
+            record.spec.target_step - step,
+            plan,
+            0.0,
+            sigma if sigma is not None else best.sigma if best else None,
+            now,
+            (until, speed) if until and speed else None,
+        ),
+    )
+
+
+def _health(
+    run: Run | None, report: LaneReport | None, pools: Mapping[str, Pool], beat_seconds: int, now: int
+) -> Health:
+    if run is None:
+        return ""
+    if isinstance(run.state, Stopping):
+        return "stops"
+    if not isinstance(run.state, Running) or report is None:
+        return "sets up"
+    pool = pools.get(run.pool)
+    patience = _BEATS_MISSED * beat_seconds + (pool.visibility_seconds if pool else 0)
+    if report.at is not None and now - report.at > patience:
+        return "silent"
+    return _PHASES.get(report.phase, "sets up")
+
+
+def _trend(losses: Sequence[float]) -> float | None:
+    """Return by which share the mean of the last tenth differs from that of the tenth before; None of too few."""
+    tenth = max(1, len(losses) // 10)
+    if len(losses) < 2 * tenth or not (before := fmean(losses[-2 * tenth : -tenth])):
+        return None
+    return (fmean(losses[-tenth:]) - before) / abs(before)
+
+
+def _spread(points: Sequence[Point]) -> float | None:
+    """Return the relative standard error of an attempt's speed, by the speeds between its points; None of too few."""
+    speeds = [
+        (after.step - before.step) / (after.at - before.at)
+        for before, after in pairwise(points)
+        if after.at > before.at
+    ]
+    mean = fmean(speeds) if len(speeds) >= _SPEEDS_MIN else 0.0
+    return max(_SURE, stdev(speeds) / mean / math.sqrt(len(speeds))) if mean > 0 else None
+
+
+def _drawn(held: Sequence[Point], told: Sequence[Point]) -> tuple[tuple[int, float], ...]:
+    shown = [(one.step, one.held_out_loss) for one in held] if len(held) > 1 else [(one.step, one.loss) for one in told]
+    every = math.ceil(len(shown) / _DRAWN) or 1
+    kept = shown[::-1][::every][::-1]  # the newest is always among them
+    return tuple((step, loss) for step, loss in kept if loss is not None)

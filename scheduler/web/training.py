@@ -1,0 +1,37 @@
+"""Training: the jobs that a person looks for first, each with how it goes, and the verdict on all of them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scheduler.store import counts, jobs
+from scheduler.views.verdict import verdict
+from scheduler.web.queue import rows
+from scheduler.web.shapes import TrainingNow, TrainingRow
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from scheduler.web.source import Source
+
+_SHOWN = 12
+
+
+def training_now(source: Source, tx: Connection, needs: int, now: int) -> TrainingNow:
+    """Return the jobs that train, then those that wait and those that failed or are held, and what is over."""
+    active, _ = jobs.page(tx, _SHOWN, states={"active"})
+    found = list(active)
+    for wanted in ({"failed", "held"}, {"queued"}, {"done"}):
+        room = _SHOWN - len(found)
+        found += jobs.page(tx, room, states=wanted)[0] if room > 0 else []
+    going = source.trainings(tx, found, now)
+    states = counts.jobs_by_state(tx)
+    over = source.app.settings.clock.stopped_at is not None
+    return TrainingNow(
+        verdict=verdict(going, states, {} if over else source.places(tx), needs, now),
+        jobs=[
+            TrainingRow(**row.model_dump(), training=each)
+            for row, each in zip(rows(source, tx, found), going, strict=True)
+        ],
+        more=sum(count for state, count in states.items() if state != "cancelled") - len(found),
+    )
