@@ -22,8 +22,10 @@ _SECRET = re.compile(
 # Words of a vocabulary, and how many there may be.
 _NO_SECRET = re.compile(r"(\w*_)?(BOS|EOS|PAD|UNK|SEP|CLS|MASK|START|STOP|END|MAX)_TOKEN", re.IGNORECASE | re.ASCII)
 _INPUT = re.compile(r"[a-z][a-z0-9_]{0,39}")
+_SCHEMES = ("hf", "kaggle-dataset", "kaggle-model", "s3")
 _SCHEME = re.compile(r"([a-z][a-z0-9-]+):")
 _REPOSITORY = re.compile(r"hf:(datasets/)?(?!datasets/)([\w-][\w.-]*/)?[\w-][\w.-]*(@[\w-][\w./-]*)?", re.ASCII)
+_KAGGLE = re.compile(r"kaggle-model:([\w-]+/){4}[1-9]\d{0,8}|kaggle-dataset:[\w-]+/[\w-]+(/[1-9]\d{0,8})?", re.ASCII)
 _BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,62}(/|$)")
 _INPUTS_MAX = 20
 _WORDS_MAX = 1_000
@@ -151,13 +153,14 @@ def inputs(value: Any) -> dict[str, str]:
         if scheme and scheme[1] == "job":
             remedy = "write start_from instead, see docs/configuration.md"
             raise Wrong(f"{source!r} is another job's checkpoint, which is no input", remedy)
-        if scheme and scheme[1].startswith("kaggle-"):
-            why = f"{source!r} cannot be checked, because Kaggle publishes no digests of its models and datasets"
-            raise Wrong(why, "fetch it once and give the folder")
-        if scheme and scheme[1] not in {"hf", "s3"}:
+        if scheme and scheme[1] not in _SCHEMES:
             raise Wrong(
-                f"nothing is known of {scheme[1]}:", "give a folder, hf:org/name@revision or s3://bucket/folder"
+                f"nothing is known of {scheme[1]}:",
+                f"give a folder, or what begins with {', '.join(f'{known}:' for known in _SCHEMES)}",
             )
+        if scheme and scheme[1].startswith("kaggle-") and not _KAGGLE.fullmatch(source):
+            remedy = "write kaggle-model:owner/model/framework/variation/version or kaggle-dataset:owner/name/version"
+            raise Wrong(f"{source!r} names nothing at Kaggle", remedy)
         if scheme and scheme[1] == "s3" and not _BUCKET.match(source):
             raise Wrong(f"{source!r} is no folder of a bucket", "write s3://bucket/folder")
         if scheme and scheme[1] == "hf" and not _REPOSITORY.fullmatch(source):

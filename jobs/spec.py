@@ -10,6 +10,8 @@ if TYPE_CHECKING:
 
 Role = Literal["main", "manager"]
 START_WORDS = ("newest", "done", "accepted")
+# Whose list of files the artifact store has for an input; of everything else it has the files.
+_LISTED = {"hf": "hub", "kaggle-model": "kaggle", "kaggle-dataset": "kaggle"}
 _ANY_CHECKPOINT = 1e-6  # of the parent's target: its first checkpoint, whose step is at least 1
 
 
@@ -95,8 +97,9 @@ class Code:
 class Input:
     """What a job is given besides its code, in a folder that the variable ``SCHED_INPUT_<NAME>`` names.
 
-    ``source`` is a folder of this machine, ``s3://`` and one of a bucket, or ``hf:`` and a repository of the Hub. The
-    rest is known once it was taken: ``digest`` names its files, ``revision`` is the commit of a repository, and what is
+    ``source`` is a folder of this machine, ``s3://`` and one of a bucket, ``hf:`` and a repository of the Hub, or
+    ``kaggle-model:`` or ``kaggle-dataset:`` and what Kaggle calls it. The rest is known once it was taken: ``digest``
+    names its files or their list, ``revision`` is the commit of a repository or the version at Kaggle, and what is
     ``at_home`` can only be fetched with the daemon's own token, so sessions get it from the artifact store.
     """
 
@@ -109,9 +112,9 @@ class Input:
     at_home: bool = False
 
     @property
-    def is_hub(self) -> bool:
-        """Whether it is a repository of the Hub."""
-        return self.source.startswith("hf:")
+    def kind(self) -> str:
+        """What its digest names: its files (``input``), or the list of those that ``hub`` or ``kaggle`` has."""
+        return _LISTED.get(self.source.partition(":")[0], "input")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,9 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
+    from pathlib import Path
 
+    from jobs.payload.store.listing import Entry
     from platforms.artifacts.base import BlobStore
 
 
@@ -80,6 +82,7 @@ class Capabilities:
     finds_orphans: bool = False  # orphans() finds sessions of ours that our books do not name
     bills_late: bool = False  # what find() says of an ended session's time may still change for a while
     internet: bool = True  # sessions reach the internet by themselves
+    mounts: frozenset[str] = frozenset()  # kinds of inputs that it holds itself and puts before its sessions
     visibility_seconds: int = 0  # a launched key may be missing from find() for this long
 
 
@@ -161,6 +164,21 @@ class Checked:
     grade: Literal["ok", "warning", "bad"]
     found: str
     remedy: str = ""
+
+
+class Published(Protocol):
+    """What a platform holds of anybody's models and datasets and hands out to an account."""
+
+    def pin(self, source: str) -> tuple[str, list[Entry]]:
+        """Return a source with its version, and that version's files, without digests.
+
+        Raises TreeError, PlatformError.
+        """
+        ...
+
+    def fetch(self, source: str, entry: Entry, place: Path) -> None:
+        """Bring one file of a pinned source to ``place``. Raises BadListing, PlatformError, OSError."""
+        ...
 
 
 class Platform(Protocol):

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from platforms.artifacts.base import BlobStore
-    from platforms.base import Checked, Platform
+    from platforms.base import Checked, Platform, Published
     from platforms.late import LatePlatform
 
 # name -> "module:function" with the signature Loader. Adding a platform: docs/adding-a-platform.md.
@@ -36,6 +36,10 @@ _FILES: Mapping[str, str] = {
     "kaggle": "platforms.kaggle.api.credentials:files",
     "sagemaker": "platforms.sagemaker.settings:files",
 }
+
+
+# name -> "module:function" with the signature Opening, for platforms that hold models and datasets.
+_PUBLISHED: Mapping[str, str] = {"kaggle": "platforms.kaggle.api.account:open_published"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +73,7 @@ if TYPE_CHECKING:
             """Return the checks of one pool by name."""
 
     Files = Callable[[Mapping[str, str], Mapping[str, str]], list[Path]]
+    Opening = Callable[[Mapping[str, str], Mapping[str, str]], Published]
     Loader = Callable[[Mapping[str, str], PlatformContext], Platform]
 
 
@@ -114,6 +119,17 @@ def _mark(platform: str, settings: Mapping[str, str], environ: Mapping[str, str]
     module, function = _FILES[platform].split(":")
     files = cast("Files", getattr(import_module(module), function))
     return fingerprint(files(settings, environ))
+
+
+def published(platform: str, settings: Mapping[str, str], environ: Mapping[str, str]) -> Published:
+    """Return what an account at the platform may see of what it holds. Raises KeyError, Misconfigured."""
+    module, function = _PUBLISHED[platform].split(":")
+    try:
+        return cast("Opening", getattr(import_module(module), function))(settings, environ)
+    except ImportError as error:
+        raise Misconfigured(
+            platform, "fetch", str(error), f"Install the extra of this platform: uff-scheduler[{platform}]"
+        ) from error
 
 
 def checkup(

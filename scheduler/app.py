@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from config.settings import Settings
     from jobs.catalogue import Catalogue
     from platforms.artifacts.base import BlobStore
-    from platforms.base import Platform
+    from platforms.base import Platform, Published
     from platforms.late import LatePlatform
     from platforms.registry import PlatformContext
     from scheduler.clock import Clock
@@ -120,6 +120,16 @@ class App:
 
         wanted = self.pools[pool]
         return load(wanted.platform, dict(wanted.options), self._context(wanted))
+
+    def published(self) -> Published:
+        """What Kaggle shows to the account of the first pool there, else to the one of its usual places.
+
+        Raises PlatformError.
+        """
+        from platforms.registry import published
+
+        pools = sorted((pool for pool in self.settings.pools if pool.platform == "kaggle"), key=lambda p: not p.enabled)
+        return published("kaggle", dict(pools[0].options) if pools else {}, os.environ)
 
     def _context(self, pool: Pool) -> PlatformContext:
         from platforms.registry import PlatformContext
@@ -280,6 +290,7 @@ class App:
             bundle=str(self.bundle),
             log=log,
             epoch=epoch,
+            published=self.published,
             scratch=self.settings.state_dir / "inputs",
             redact=self.redact,
         )

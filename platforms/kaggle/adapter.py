@@ -8,6 +8,7 @@ import re
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
+from jobs.payload.store import mount
 from platforms.artifacts.base import StoreError
 from platforms.base import (
     Capabilities,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
 
     from platforms.artifacts.base import BlobStore
     from platforms.base import LaunchRequest
+    from platforms.kaggle.kernel.packing import Packed
     from platforms.registry import PlatformContext
 
 _SLUG = re.compile(r"[a-z0-9]+(?:-[a-z0-9]+)*", re.ASCII)
@@ -88,6 +90,7 @@ class KagglePlatform:
             sees_stop_flag=not chosen.relays(context.store_kind),
             finds_orphans=True,
             internet=chosen.internet,
+            mounts=frozenset({mount.KIND}),
             visibility_seconds=math.ceil(launch_seconds * scale),
         )
 
@@ -120,7 +123,8 @@ class KagglePlatform:
                 slug=slug,
                 title=slug.replace("-", " "),
                 source=packed.source,
-                datasets=tuple(f"{owner}/{dataset}" for dataset in packed.datasets),
+                datasets=(*(f"{owner}/{dataset}" for dataset in packed.datasets), *_named(packed, "dataset")),
+                models=_named(packed, "model"),
                 machine_shape=self._settings.machine_shape,
                 timeout_seconds=min(request.deadline - now, self._context.session_cap_seconds),
                 internet=self._settings.internet,
@@ -344,6 +348,11 @@ class KagglePlatform:
         except (OSError, ValueError, LookupError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
             where = self._context.state_folder
             raise Unreachable("kaggle", action, f"{type(error).__name__}: {error}", f"Check {where}") from error
+
+
+def _named(packed: Packed, kind: str) -> tuple[str, ...]:
+    prefix = f"kaggle-{kind}:"
+    return tuple(name.removeprefix(prefix) for name in packed.mounted if name.startswith(prefix))
 
 
 @contextmanager

@@ -286,7 +286,7 @@ def test_what_sessions_cannot_fetch_the_daemon_brings_once_before_the_launch(
     ports = make_ports(platforms={"kaggle": here}, artifacts=desk.store, scratch=tmp_path / "scratch")
     spec = add_base(ports.artifacts)
     placement = Placement("kaggle", NOW, NOW + 3_600, (PlannedLane("ufm", 1, 10),))
-    assert trees_of(spec, {}, internet=internet) is None, "not before it is there"
+    assert trees_of(spec, {}, Capabilities(internet=internet)) is None, "not before it is there"
     place.habits.expired = 99
     monkeypatch.setattr(hub, "_WAIT_SECONDS_MAX", 0.0)
     assert with_inputs(ports, [placement]) == []
@@ -299,7 +299,7 @@ def test_what_sessions_cannot_fetch_the_daemon_brings_once_before_the_launch(
     assert place.seen.asked.total() == asked, "it was fetched once"
     assert [path.name for path in ports.scratch.iterdir() if not path.name.endswith(".lock")] == []
     with database.read() as tx:
-        found = trees_of(spec, trees.copies(tx), internet=internet)
+        found = trees_of(spec, trees.copies(tx), Capabilities(internet=internet))
     assert found is not None
     assert found["input.tests"].startswith("input/")
     place.files = {}

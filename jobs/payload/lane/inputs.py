@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from ..clock import stopwatch
 from ..log import log
-from ..store.hub import KIND, fetch_repository
+from ..store import hub, mount
 from ..store.tree import fetch_tree, note_use
 from .failure import Failure
 
@@ -33,14 +33,18 @@ def fetch_inputs(launch: Launch, order: LaneOrder, transport: Transport) -> dict
 def _fetch(launch: Launch, lane: int, transport: Transport, name: str, prefix: str) -> str:
     target = launch.cache / prefix.replace("/", "-")
     began = stopwatch()
-    of_hub = prefix.startswith(f"{KIND}/")
+    kind = prefix.partition("/")[0]
     try:
-        fetch = fetch_repository if of_hub else fetch_tree
+        if kind == mount.KIND:
+            mounted = mount.find_mounted(transport, prefix, target, launch.mounts)
+            log(lane, f"input {name}: {mounted.source}, attached at {mounted.folder}, its sizes are those listed")
+            return str(mounted.folder)
+        fetch = hub.fetch_repository if kind == hub.KIND else fetch_tree
         found = fetch(transport, prefix, target, _teller(lane, name))
         note_use(target, launch.clock.wall_seconds_until(launch.deadline))
     except (OSError, ValueError) as error:
         why = f"the input {name} ({prefix[:20]}) cannot be fetched: {error}"
-        raise Failure("network" if of_hub and isinstance(error, ConnectionError) else "store", why) from None
+        raise Failure("network" if kind == hub.KIND and isinstance(error, ConnectionError) else "store", why) from None
     spent = stopwatch() - began
     log(lane, f"input {name}: {len(found.entries)} files, {found.bytes / 1e9:.2f} GB, checked, {spent:.0f} s")
     return str(target)

@@ -88,6 +88,7 @@ class Launch(NamedTuple):
     folder: Path  # of launch.json
     work_dir: Path
     cache: Path  # for what several sessions may need alike
+    mounts: tuple[Path, ...]  # where the platform puts what it holds itself
     store: Mapping[str, Any]
     expected_devices: Devices | None
     lanes: tuple[LaneOrder, ...]
@@ -153,6 +154,7 @@ def _launch(document: dict[str, Any], folder: Path) -> Launch:
         folder=folder,
         work_dir=folder / document["work_dir"],
         cache=folder / (document.get("cache") or f"{document['work_dir']}/cache"),
+        mounts=tuple(Path(place) for place in document.get("mounts") or ()),
         store=document["store"],
         expected_devices=devices and Devices(int(devices["count"]), str(devices["name"])),
         lanes=lanes,

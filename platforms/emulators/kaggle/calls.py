@@ -7,7 +7,8 @@ import secrets
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from platforms.emulators.kaggle.place import instant_text
-from platforms.emulators.kaggle.rules import Refusal, denied
+from platforms.emulators.kaggle.published import name_of_dataset, name_of_model
+from platforms.emulators.kaggle.rules import Elsewhere, Refusal, denied
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
     Body = dict[str, Any]
 
 _Thing = TypeVar("_Thing")
+PUBLISHED = "published:"  # before the version that a link to one of its files is for
 _DATASETS_PAGE = 20  # the place asks nobody how many are wanted
 
 
@@ -42,6 +44,10 @@ class Calls:
             "datasets.DatasetApiService/CreateDatasetVersion": self._create_version,
             "datasets.DatasetApiService/GetDatasetStatus": self._dataset_status,
             "datasets.DatasetApiService/GetDataset": self._get_dataset,
+            "datasets.DatasetApiService/ListDatasetFiles": self._list_dataset_files,
+            "datasets.DatasetApiService/DownloadDataset": self._download_dataset,
+            "models.ModelApiService/ListModelInstanceVersionFiles": self._list_model_files,
+            "models.ModelApiService/DownloadModelInstanceVersion": self._download_model,
             "datasets.DatasetApiService/ListDatasets": self._list_datasets,
             "datasets.DatasetApiService/DeleteDataset": self._delete_dataset,
         }
@@ -158,8 +164,38 @@ class Calls:
             return {"status": storage.status(dataset)}
 
     def _get_dataset(self, body: Body) -> Body:
+        name, _ = name_of_dataset(body)
+        if newest := self._place.published.newest(name):
+            return {"ref": name, "isPrivate": False, "currentVersionNumber": newest}
         with self._place.lock:
             return self._place.storage.describe(str(body.get("ownerSlug", "")), str(body.get("datasetSlug", "")))
+
+    def _list_dataset_files(self, body: Body) -> Body:
+        files, following = self._files(name_of_dataset(body), body)
+        return {"datasetFiles": [{"name": name, "totalBytes": size} for name, size in files], **following}
+
+    def _list_model_files(self, body: Body) -> Body:
+        files, following = self._files(name_of_model(body), body)
+        return {"files": [{"name": name, "size": size} for name, size in files], **following}
+
+    def _files(self, version: tuple[str, int], body: Body) -> tuple[Sequence[tuple[str, int]], Body]:
+        """Return a page of what a version has, and how to ask for the next."""
+        found = [(path, place.stat().st_size) for path, place in self._place.published.files(*version).items()]
+        first, size = int(body.get("pageToken") or 0), min(int(body.get("pageSize") or 20), self._place.rules.page_max)
+        following = {"nextPageToken": str(first + size)} if first + size < len(found) else {}
+        return found[first : first + size], following
+
+    def _download_dataset(self, body: Body) -> Body:
+        raise self._sent_to(name_of_dataset(body), str(body.get("fileName", "")))
+
+    def _download_model(self, body: Body) -> Body:
+        raise self._sent_to(name_of_model(body), str(body.get("path", "")))
+
+    def _sent_to(self, version: tuple[str, int], path: str) -> Refusal:
+        """Return the address of a file, which it is handed out from."""
+        if path not in self._place.published.files(*version):
+            return Refusal(404, "Not found")
+        return Elsewhere(self._link(f"{PUBLISHED}{version[0]}/{version[1]}", path))
 
     def _list_datasets(self, body: Body) -> Body:
         if str(body.get("group")).removeprefix("DATASET_SELECTION_GROUP_") not in {"MY", "MY_PRIVATE"}:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.payload.clock import Clock
 from platforms.emulators.faults import Faults
+from platforms.emulators.kaggle.published import Published
 from platforms.emulators.kaggle.rules import Refusal, Rules, denied
 from platforms.emulators.kaggle.session import Session, Terms
 from platforms.emulators.kaggle.storage import Storage
@@ -65,6 +66,7 @@ class Place:
         self.rules = rules or Rules()
         self.faults = Faults()
         self.lock = threading.RLock()
+        self.published = Published(root / "published")
         self.storage = Storage(owner, root, clock, self.rules)
         self.kernels: dict[str, Kernel] = {}
         self.deleted: dict[str, Kernel] = {}
@@ -159,8 +161,9 @@ class Place:
         folder = self.root / "kernels" / f"{kernel.slug}.{number}.{self._number()}"
         (folder / "kaggle" / "working").mkdir(parents=True)
         (folder / "kaggle" / "input").mkdir()
-        sources = list(body.get("datasetDataSources") or ())
-        invalid = [source for source in sources if not self.storage.attach(source, folder / "kaggle" / "input")]
+        inputs = folder / "kaggle" / "input"
+        invalid = [source for source in body.get("datasetDataSources") or () if not self._attach(source, inputs)]
+        models = [source for source in body.get("modelDataSources") or () if not self._attach_model(source, inputs)]
         session = self._session(body, text, folder, is_gpu=is_gpu) if runs else None
         kernel.versions.append(KernelVersion(number, body, self.clock.now(), session))
         if session is not None:
@@ -171,7 +174,19 @@ class Place:
             "versionNumber": number,
         }
         told = landing if self.rules.tells_landing else {}
-        return {**told, "kernelId": kernel.id, "invalidDatasetSources": invalid}
+        return {**told, "kernelId": kernel.id, "invalidDatasetSources": invalid, "invalidModelSources": models}
+
+    def _attach(self, source: str, target: Path) -> bool:
+        """Put a dataset, ours or another's, before a kernel; return whether there is such a one."""
+        owner, slug, *version = source.split("/")
+        if self.storage.attach(f"{owner}/{slug}", target):
+            return True
+        name = f"{owner}/{slug}"
+        return self.published.attach(name, int(version[0]) if version else self.published.newest(name), target)
+
+    def _attach_model(self, source: str, target: Path) -> bool:
+        name, _, version = source.rpartition("/")
+        return version.isdigit() and self.published.attach(name, int(version), target)
 
     def _refusal(self, *, is_gpu: bool) -> str:
         live = sum(session.live and session.terms.is_gpu == is_gpu for session in self.sessions())

@@ -60,6 +60,13 @@ class Refusal(Exception):
         self.headers = dict(headers or {})
 
 
+class Elsewhere(Refusal):
+    """An answer that sends whoever asks on to another address."""
+
+    def __init__(self, address: str) -> None:
+        super().__init__(302, "Found", {"Location": address})
+
+
 def denied(permission: str) -> Refusal:
     """What the place says of things that are missing, or not yours: it does not tell them apart."""
     return Refusal(403, f"Permission '{permission}' was denied")

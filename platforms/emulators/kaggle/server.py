@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Self
 from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 from platforms.emulators.faults import Fault
-from platforms.emulators.kaggle.calls import Calls
+from platforms.emulators.kaggle.calls import PUBLISHED, Calls
 from platforms.emulators.kaggle.rules import Refusal
 from platforms.emulators.kaggle.upload import receive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
+    from pathlib import Path
 
     from platforms.emulators.kaggle.place import Place
     from platforms.emulators.kaggle.session import Session
@@ -243,12 +244,7 @@ class _Handler(BaseHTTPRequestHandler):
         clock = self.server.place.clock
         if unquote(name) != meant or clock.wall_seconds(clock.now()) > expires_at:
             raise Refusal(403, "The link has expired")
-        slug, _, number = version.rpartition("/")
-        with self.server.place.lock:
-            _, found = self.server.place.version(self.server.place.owner, slug, f"v{number}")
-        if found.session is None:
-            raise Refusal(404, "Not found")
-        file = found.session.terms.folder / "kaggle" / "working" / meant
+        file = self._file(version, meant)
         size = file.stat().st_size
         asked = re.fullmatch(r"bytes=(\d+)-", self.headers.get("Range", ""))
         first = min(int(asked[1]), size) if asked else 0
@@ -265,6 +261,17 @@ class _Handler(BaseHTTPRequestHandler):
             stream.seek(first)
             while piece := stream.read(min(_PIECE_BYTES, size - stream.tell())):
                 self.wfile.write(piece)
+
+    def _file(self, version: str, name: str) -> Path:
+        """Return a file of a kernel's output, or of what was published."""
+        thing, _, number = version.rpartition("/")
+        if thing.startswith(PUBLISHED):
+            return self.server.place.published.files(thing.removeprefix(PUBLISHED), int(number))[name]
+        with self.server.place.lock:
+            _, found = self.server.place.version(self.server.place.owner, thing, f"v{number}")
+        if found.session is None:
+            raise Refusal(404, "Not found")
+        return found.session.terms.folder / "kaggle" / "working" / name
 
     def _answer(self, status: int, body: Mapping[str, Any], headers: Mapping[str, str] | None = None) -> None:
         self._send(status, json.dumps(body).encode(), _JSON, headers)

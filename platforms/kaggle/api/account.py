@@ -10,10 +10,12 @@ from platforms.kaggle.api.client import Client
 from platforms.kaggle.api.credentials import Credentials, read_credentials
 from platforms.kaggle.api.library import import_library
 from platforms.kaggle.api.wire import Endpoint, Wire
+from platforms.kaggle.settings import read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from platforms.kaggle.api.published import Published
     from platforms.kaggle.settings import Settings
 
 
@@ -24,6 +26,11 @@ class Account:
     credentials: Credentials
     wire: Wire
     client: Client
+
+
+def open_published(settings: Mapping[str, str], environ: Mapping[str, str]) -> Published:
+    """Return what the account of a pool with these settings may see. Raises Misconfigured, ImportError."""
+    return open_account(read_settings(settings), environ).client.published
 
 
 def open_account(settings: Settings, environ: Mapping[str, str]) -> Account:

@@ -12,6 +12,7 @@ from platforms.base import QuotaReading, Unreachable
 from platforms.kaggle.api.answers import NoAnswer, nothing_wrong
 from platforms.kaggle.api.caller import Caller, require_missing
 from platforms.kaggle.api.datasets import Datasets
+from platforms.kaggle.api.published import Published
 from platforms.kaggle.api.wire import Denied, TooLarge, plain
 
 if TYPE_CHECKING:
@@ -33,7 +34,10 @@ _LANDED = ("ref", "url", "kernelId", "versionNumber")
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """A kernel to save and run. ``datasets`` are attached, as ``owner/slug``."""
+    """A kernel to save and run, and what is attached to it.
+
+    ``datasets`` are written as ``owner/slug``, perhaps with a version behind it; ``models`` with all five parts.
+    """
 
     slug: str
     title: str
@@ -42,6 +46,7 @@ class Push:
     machine_shape: str
     timeout_seconds: int
     internet: bool
+    models: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +78,7 @@ class Client:
         self._wire = wire
         self._caller = Caller(wire, username, token, tries, pause_seconds)
         self.datasets = Datasets(self._caller)
+        self.published = Published(self._caller)
 
     def owner(self) -> str:
         """See Caller.owner."""
@@ -89,6 +95,7 @@ class Client:
         request.language = "python"
         request.kernel_type = "script"
         request.dataset_data_sources = list(push.datasets)
+        request.model_data_sources = list(push.models)
         request.is_private = True
         request.enable_gpu = bool(push.machine_shape)
         request.enable_tpu = False

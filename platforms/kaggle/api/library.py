@@ -20,6 +20,7 @@ _MODULES = (
     "kagglesdk.kernels.types.kernels_api_service",
     "kagglesdk.datasets.types.dataset_api_service",
     "kagglesdk.blobs.types.blob_api_service",
+    "kagglesdk.models.types.model_api_service",
     "kagglesdk.security.types.oauth_service",
 )
 PIECE_BYTES = 1 << 16

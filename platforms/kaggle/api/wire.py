@@ -95,6 +95,21 @@ class Wire:
             # The library looks into a body before we do: HTML where JSON was due, a list, a null.
             raise Unreachable("kaggle", name, f"the answer makes no sense: {_reason(error)}") from None
 
+    def location(self, service: str, name: str, request: Any) -> str:
+        """Make a call that is answered by another address, and return that. Raises as ``call``."""
+        from requests.exceptions import RequestException, TooManyRedirects
+
+        try:
+            with self._client(self._endpoint.call_seconds) as client:
+                client.call(service, name, request, None)
+        except TooManyRedirects as error:  # the client follows none
+            address = "" if error.response is None else str(error.response.headers.get("Location", ""))
+            if address.startswith(("https://", "http://")):
+                return address
+        except RequestException as error:
+            raise self._sorted(name, error) from None
+        raise Unreachable("kaggle", name, "the answer names no address to fetch it from")
+
     def stream(self, path: str, idle_seconds: float, limit_bytes: int) -> Iterator[tuple[str, bytes]]:
         """GET ``path`` below the API and yield (content type, piece) until it ends, breaks, idles or is too long."""
         from requests.exceptions import RequestException

@@ -117,7 +117,8 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
 
 def run_agent(order: dict[str, Any], scratch: Path, store: Path) -> int:
     """Start the agent and pass on what it prints; a notebook keeps only what its own process prints."""
-    launch = {**order["launch"], "work_dir": "work"}
+    mounts = [str(working_folder().parent / "input"), "/kaggle/input"]
+    launch = {**order["launch"], "work_dir": "work", "mounts": list(dict.fromkeys(mounts))}
     if order["relays"]:
         store.mkdir(exist_ok=True)
         launch["store"] = {"kind": "directory", "root": str(store), "given": str(scratch / "trees")}

@@ -7,6 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jobs.payload.store import mount
+from jobs.payload.store.listing import LISTING
+from jobs.payload.store.tree import LIMITS
 from platforms.artifacts.directory import DirectoryStore
 from platforms.base import Misconfigured
 from platforms.bundle import build_bundle
@@ -26,13 +29,14 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Packed:
-    """What to push: the source, and the slugs of the datasets to attach.
+    """What to push: the source, the slugs of our datasets to attach, and what of others' is attached.
 
     ``relays``: the session cannot reach the artifact store; what it needs goes with it, what it leaves is fetched.
     """
 
     source: str
     datasets: tuple[str, ...]
+    mounted: tuple[str, ...]  # as kaggle-model:... or kaggle-dataset:...
     relays: bool
 
 
@@ -62,8 +66,10 @@ def pack(
         # for one at all: it tries with one that is there.
         ask = {"dataset": inputs.full_name(inputs.sign(request.key)), "proof": inputs.full_name(given[0].dataset)}
         given += objects
+    mounted = _mounted(store, launch.get("lanes", []), context)
     order = {"launch": launch, "inputs": [item.order() for item in given], "relays": relays, "ask": ask}
-    return Packed(build_source(request.key, order), tuple(sorted({item.dataset for item in given})), relays)
+    datasets = tuple(sorted({item.dataset for item in given}))
+    return Packed(build_source(request.key, order), datasets, mounted, relays)
 
 
 def _give_store(
@@ -82,6 +88,15 @@ def _give_store(
             given.append(inputs.give_objects(store, keys, "ckpt", now, until))
             attached.add(keys[0])
     return given, attached
+
+
+def _mounted(address: dict[str, str], lanes: Sequence[dict[str, Any]], context: PlatformContext) -> tuple[str, ...]:
+    """Return what Kaggle has itself of the lanes' inputs, as the listings in the artifact store name it."""
+    prefixes = {prefix for lane in lanes for prefix in (lane.get("trees") or {}).values()}
+    found = sorted(prefix for prefix in prefixes if prefix.startswith(f"{mount.KIND}/"))
+    store = _opened(address, context) if found else None
+    listings = [store.read(f"{prefix}/{LISTING}", LIMITS.listing_bytes) for prefix in found] if store else []
+    return tuple(sorted({mount.parse_mounted(listing).source for listing in listings}))
 
 
 def _opened(address: dict[str, str], context: PlatformContext) -> BlobStore:

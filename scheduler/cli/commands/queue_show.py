@@ -65,7 +65,8 @@ def code_line(code: Code) -> str:
 
 def input_line(given: Input) -> str:
     """Return what is known of one of a job's inputs in a line."""
-    commit = f", commit {given.revision[:12]}" if given.revision else ""
+    word = "commit" if given.kind == "hub" else "version"
+    commit = f", {word} {given.revision[:12]}" if given.revision else ""
     return f"{given.digest[:12]}{commit}, {counted(given.files, 'file')}, {size(given.bytes)}, of {given.source}"
 
 

@@ -30,7 +30,7 @@ def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
     changed = job_from_table({**table_of(spec), "inputs": {**sources, **wanted}}, "command line")
     app, keep_until = cli.app, cli.now + cli.app.policy.retention.grace_seconds
     taken = [
-        inputs.take(app.database, app.artifacts, given, keep_until, cli.out.say)
+        inputs.take(app.database, app.artifacts, given, keep_until, cli.out.say, app.published)
         for given in changed.inputs
         if given.name in wanted
     ]

@@ -1,6 +1,7 @@
 """Inputs of a launch: which folders of the artifact store a lane is given, on the pool where it runs.
 
-A repository of the Hub is fetched by the session where it can; else the daemon fetches it once and stores its files.
+A repository of the Hub is fetched by the session where it can, and what Kaggle holds is attached to its sessions; for
+the others the daemon fetches it once and stores its files.
 """
 
 from __future__ import annotations
@@ -10,9 +11,10 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from jobs.payload.lane.inputs import PURPOSE
-from jobs.payload.store import hub
+from jobs.payload.store import hub, mount
 from jobs.payload.store.listing import LISTING
-from jobs.payload.store.tree import LIMITS, is_whole, making_of, remove_tree, tree_prefix
+from jobs.payload.store.tree import LIMITS, is_whole, make, making_of, remove_tree, tree_prefix
+from platforms.base import Capabilities
 from scheduler.service.faults.isolation import why
 from scheduler.service.launch.trees import put_tree
 from scheduler.service.outside.calls import fail, tell
@@ -21,25 +23,29 @@ from scheduler.store.errors import StoreFailure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
+    from pathlib import Path
 
     from sqlalchemy import Connection
 
+    from jobs.payload.store.listing import Entry
     from jobs.spec import Input, JobSpec
+    from platforms.base import Published
     from scheduler.core.plan import Placement
     from scheduler.service.outside.ports import Ports
 
 KIND = "input"
+_ABLE = Capabilities()
 
 
-def trees_of(spec: JobSpec, copies: Mapping[str, str], *, internet: bool = True) -> dict[str, str] | None:
-    """Return the folders of the artifact store that a job's lane is given, by purpose.
+def trees_of(spec: JobSpec, copies: Mapping[str, str], able: Capabilities = _ABLE) -> dict[str, str] | None:
+    """Return the folders of the artifact store that a job's lane is given, by purpose, where sessions are so ``able``.
 
-    ``copies`` are the trees that hold the files of repositories; None: one is needed that is not there yet.
+    ``copies`` are the trees that hold the files of what is only listed; None: one is needed that is not there yet.
     """
     found = {}
     for given in spec.inputs:
-        kind, digest = (hub.KIND if given.is_hub else KIND), given.digest
-        if _is_shipped(given, internet=internet):
+        kind, digest = given.kind, given.digest
+        if _is_shipped(given, able):
             if digest not in copies:
                 return None
             kind, digest = KIND, copies[digest]
@@ -54,7 +60,7 @@ def note(tx: Connection, spec: JobSpec) -> None:
     if spec.requirements is not None:
         trees.note(tx, "lock", spec.requirements.digest, None)
     for given in spec.inputs:
-        trees.note(tx, hub.KIND if given.is_hub else KIND, given.digest, None)
+        trees.note(tx, given.kind, given.digest, None)
 
 
 def with_inputs(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
@@ -65,11 +71,11 @@ def with_inputs(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
     needs: dict[int, set[str]] = {}
     with ports.database.read() as tx:
         for number, placement in enumerate(due):
-            internet = ports.platforms[placement.pool].capabilities.internet
+            able = ports.platforms[placement.pool].capabilities
             for planned_lane in placement.lanes:
                 record = jobs.find(tx, planned_lane.job)  # one that was removed since is told of when it is reserved
                 for given in record.spec.inputs if record else ():
-                    if _is_shipped(given, internet=internet):
+                    if _is_shipped(given, able):
                         wanted[given.digest] = given
                         needs.setdefault(number, set()).add(given.digest)
     if not wanted:
@@ -81,9 +87,11 @@ def with_inputs(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
     return [placement for number, placement in enumerate(due) if needs.get(number, set()) <= there]
 
 
-def _is_shipped(given: Input, *, internet: bool) -> bool:
-    """Tell whether sessions get the files of a repository from the store, because they cannot get them themselves."""
-    return given.is_hub and (given.at_home or not internet)
+def _is_shipped(given: Input, able: Capabilities) -> bool:
+    """Tell whether sessions get what is only listed from the store, because they cannot get it themselves."""
+    if given.kind == hub.KIND:
+        return given.at_home or not able.internet
+    return given.kind != KIND and given.kind not in able.mounts
 
 
 def _bring_alone(ports: Ports, given: Input) -> bool:
@@ -99,24 +107,44 @@ def _bring_alone(ports: Ports, given: Input) -> bool:
 
 
 def _bring(ports: Ports, given: Input) -> None:
-    """Make sure that the store holds the files of a repository; may take hours and go on where it was cut off.
+    """Make sure that the store holds the files of what is only listed; may take hours, goes on where it was cut off.
 
-    Raises what the Hub's client and put_tree raise.
+    Raises what the clients of the Hub and Kaggle and put_tree raise.
     """
     with ports.database.read() as tx:
         copy = trees.copies(tx).get(given.digest)
     if copy is not None and ports.artifacts.size(f"{tree_prefix(KIND, copy)}/{LISTING}") is not None:
         return
-    listing = ports.artifacts.read(f"{tree_prefix(hub.KIND, given.digest)}/{LISTING}", LIMITS.listing_bytes)
-    repository, target = hub.parse_repository(listing), ports.scratch / given.digest
+    listing = ports.artifacts.read(f"{tree_prefix(given.kind, given.digest)}/{LISTING}", LIMITS.listing_bytes)
+    target = ports.scratch / given.digest
     tell(f"fetches {given.source}")
-    with making_of(target) as making:
-        if not is_whole(target, repository.entries):
-            hub.download_files(repository, target, making, os.environ.get("HF_TOKEN", ""), _telling(given))
+    if given.kind == hub.KIND:
+        repository = hub.parse_repository(listing)
+        with making_of(target) as making:
+            if not is_whole(target, repository.entries):
+                hub.download_files(repository, target, making, os.environ.get("HF_TOKEN", ""), _telling(given))
+    else:
+        _fetch(ports.published(), mount.parse_mounted(listing), target, _telling(given))
     delete_at = ports.clock.now() + ports.policy.retention.grace_seconds
     put_tree(ports.database, ports.artifacts, target, KIND, delete_at, tell, origin=given.digest)
     remove_tree(target)
-    ports.log.info("input.stored", input=given.source, bytes=repository.bytes)
+    ports.log.info("input.stored", input=given.source, bytes=given.bytes)
+
+
+def _fetch(published: Published, mounted: mount.Mounted, target: Path, told: hub.Tell) -> None:
+    """Make ``target`` of what Kaggle hands out; files that a killed daemon had fetched stay."""
+    done, total = 0, sum(entry.bytes for entry in mounted.entries)
+
+    def take(entry: Entry, place: Path) -> None:
+        nonlocal done
+        if not place.exists() or place.stat().st_size != entry.bytes:
+            published.fetch(mounted.source, entry, place)
+        done += entry.bytes
+        told(done, total)
+
+    with making_of(target) as making:
+        if not is_whole(target, mounted.entries):
+            make(target, making, mounted.entries, take)
 
 
 def _telling(given: Input) -> hub.Tell:

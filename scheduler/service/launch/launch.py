@@ -116,8 +116,8 @@ def _reserve_one(
     records = [jobs.get(tx, planned_lane.job) for planned_lane in placement.lanes]
     if not all(isinstance(record.state, Queued) for record in records):
         return None
-    internet, copies = ports.platforms[pool.name].capabilities.internet, trees.copies(tx)
-    given = [trees_of(record.spec, copies, internet=internet) for record in records]
+    able, copies = ports.platforms[pool.name].capabilities, trees.copies(tx)
+    given = [trees_of(record.spec, copies, able) for record in records]
     if not pinned(ports, tx, records, now) or None in given:
         return None
     spare = room(pool, (*charges, *planned), live_ends, now, observed).seconds - wanted

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from platforms.base import Misconfigured
 from scheduler.core.retention import Retention
 from scheduler.service.outside.calls import ThreadedCalls
 from scheduler.store import lease as leases
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from platforms.artifacts.base import BlobStore
-    from platforms.base import Platform
+    from platforms.base import Platform, Published
     from scheduler.clock import Clock
     from scheduler.core.plan import Plan
     from scheduler.core.pool import Pool
@@ -52,6 +53,11 @@ class Opening(Protocol):
     def __call__(self, *, anew: bool = False) -> str:
         """Return a word that changes when the platform was made of something else. Raises PlatformError."""
         ...
+
+
+def no_account() -> Published:
+    """Refuse to show what Kaggle holds. Raises Misconfigured."""
+    raise Misconfigured("kaggle", "fetch", "no account is configured", "See docs/kaggle.md")
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +95,7 @@ class Ports:
     scratch: Path = Path(
         tempfile.gettempdir(), "uff-inputs"
     )  # a folder of this machine for what is on its way into the store
+    published: Callable[[], Published] = no_account  # what Kaggle holds; raises PlatformError without account
     redact: Callable[[str], str] = str  # takes known secrets out of what is kept of others' words
 
     @contextmanager

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import os
 import tempfile
 from dataclasses import replace
@@ -9,11 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.inputs import hub
+from jobs.inputs.errors import TreeError
+from jobs.payload.store import mount
 from jobs.payload.store.hub import KIND as HUB
-from jobs.payload.store.listing import LISTING
-from jobs.payload.store.tree import tree_prefix
+from jobs.payload.store.listing import LISTING, BadListing, encode_listing
+from jobs.payload.store.tree import LIMITS, tree_prefix
 from scheduler.service.launch.inputs import KIND, note
 from scheduler.service.launch.trees import put_tree
+from scheduler.service.outside.ports import no_account
 from scheduler.store import jobs, trees
 
 if TYPE_CHECKING:
@@ -21,18 +25,28 @@ if TYPE_CHECKING:
 
     from jobs.spec import Input, JobSpec
     from platforms.artifacts.base import BlobStore
+    from platforms.base import Published
     from scheduler.store.engine import Database
     from scheduler.store.jobs import JobRecord
 
 
-def take(database: Database, artifacts: BlobStore, given: Input, delete_at: int, tell: Callable[[str], None]) -> Input:
+def take(
+    database: Database,
+    artifacts: BlobStore,
+    given: Input,
+    delete_at: int,
+    tell: Callable[[str], None],
+    published: Callable[[], Published] = no_account,
+) -> Input:
     """Take an input as it is now and store it, unless the same is there; return it with its digest.
 
-    It goes after ``delete_at`` if no job names it by then. ``tell`` hears how far it is. Raises TreeError, TreeGoes,
-    StoreError, OSError.
+    It goes after ``delete_at`` if no job names it by then. ``tell`` hears how far it is, ``published`` opens what
+    Kaggle holds. Raises TreeError, TreeGoes, StoreError, PlatformError, OSError.
     """
-    if given.is_hub:
+    if given.kind == HUB:
         return _pinned(database, artifacts, given, delete_at)
+    if given.kind == mount.KIND:
+        return _pinned_at_kaggle(database, artifacts, given, delete_at, published())
 
     def told(how_far: str) -> None:
         tell(f"input {given.name}: {how_far}")
@@ -55,6 +69,7 @@ def kept(
     delete_at: int,
     tell: Callable[[str], None],
     before: Iterable[Input] = (),
+    published: Callable[[], Published] = no_account,
 ) -> JobSpec:
     """Return a job with its inputs taken and stored; those ``before`` stay that are of the same name and place.
 
@@ -65,7 +80,7 @@ def kept(
     return replace(
         spec,
         inputs=tuple(
-            old or take(database, artifacts, given, delete_at, tell)
+            old or take(database, artifacts, given, delete_at, tell, published)
             for given, old in zip(spec.inputs, found, strict=True)
         ),
     )
@@ -75,18 +90,42 @@ def _pinned(database: Database, artifacts: BlobStore, given: Input, delete_at: i
     """Store the listing of a repository as the Hub has it now; the files are fetched by those who need them."""
     endpoint = os.environ.get("HF_ENDPOINT") or hub.ENDPOINT
     found = hub.pin(given.source, endpoint.rstrip("/"), os.environ.get("HF_TOKEN", ""))
-    with database.write() as tx:
-        trees.note(tx, HUB, found.digest, delete_at)
-    artifacts.create(f"{tree_prefix(HUB, found.digest)}/{LISTING}", found.listing)
     repository = found.repository
     return replace(
         given,
-        digest=found.digest,
+        digest=_store(database, artifacts, HUB, found.listing, delete_at),
         revision=repository.commit,
         files=len(repository.entries),
         bytes=repository.bytes,
         at_home=found.at_home,
     )
+
+
+def _pinned_at_kaggle(
+    database: Database, artifacts: BlobStore, given: Input, delete_at: int, published: Published
+) -> Input:
+    """Store the listing of a version at Kaggle; its files are attached, or fetched by the daemon."""
+    source, entries = published.pin(given.source)
+    try:
+        listing = encode_listing(entries, LIMITS, kind=mount.KIND, source=source)
+    except BadListing as error:
+        raise TreeError(given.source, str(error), "Give another version") from None
+    return replace(
+        given,
+        digest=_store(database, artifacts, mount.KIND, listing, delete_at),
+        revision=source.rpartition("/")[2],
+        files=len(entries),
+        bytes=sum(entry.bytes for entry in entries),
+    )
+
+
+def _store(database: Database, artifacts: BlobStore, kind: str, listing: bytes, delete_at: int) -> str:
+    """Store a listing alone; return its digest."""
+    digest = hashlib.sha256(listing).hexdigest()
+    with database.write() as tx:
+        trees.note(tx, kind, digest, delete_at)
+    artifacts.create(f"{tree_prefix(kind, digest)}/{LISTING}", listing)
+    return digest
 
 
 def change(database: Database, name: str, wanted: Iterable[Input], now: int, by: str) -> JobRecord:

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
 
     from jobs.spec import JobSpec
     from platforms.artifacts.base import BlobStore
+    from platforms.base import Published
     from scheduler.core.pool import Pool
     from scheduler.store.engine import Database
 
@@ -30,6 +31,9 @@ class Places(Protocol):
     def pools(self) -> Mapping[str, Pool]:
         """All pools, by name."""
 
+    def published(self) -> Published:
+        """Return what Kaggle holds and shows to our account. Raises PlatformError."""
+
 
 def stored(
     places: Places, spec: JobSpec, delete_at: int, say: Callable[[str], None], before: JobSpec | None = None
@@ -45,5 +49,5 @@ def stored(
         spec = environment.kept(places.database, places.artifacts, spec, places.pools, delete_at, before)
     if spec.inputs:
         old = before.inputs if before else ()
-        spec = inputs.kept(places.database, places.artifacts, spec, delete_at, say, old)
+        spec = inputs.kept(places.database, places.artifacts, spec, delete_at, say, old, places.published)
     return spec

@@ -262,11 +262,15 @@ def test_an_input_is_taken_from_the_command_line_and_taken_anew(
         ("tests=job:ufm", "write start_from instead"),
         ("Tests=/tmp", "cannot be an input's name"),
         ("tests=gs://bucket", "nothing is known of gs:"),
-        ("tests=kaggle-model:org/name/1", "Kaggle publishes no digests"),
+        ("tests=kaggle-model:org/name/1", "names nothing at Kaggle"),
+        ("tests=kaggle-model:org/name/pyTorch/tiny/0", "names nothing at Kaggle"),
     ):
         refused = schedctl(*words[:3], "other", *words[4:], "--input", source)
         assert refused.code in {2, 3}, refused.err
         assert why in refused.err
+    refused = schedctl(*words[:3], "other", *words[4:], "--input", "tests=kaggle-dataset:org/name/1")
+    assert refused.code == 7, refused.err
+    assert "no credentials found. Put an access token" in refused.err
 
 
 def test_a_repository_is_pinned_from_the_command_line_and_a_gated_one_is_told(

@@ -51,6 +51,10 @@ with redirect_stdout(said):
     version = api.dataset_create_version(str(folder / "dataset"), "second", quiet=True)
     told["version"] = [version.status, version.error]
     told["listed"] = [kernel.ref for kernel in api.kernels_list(mine=True)]
+    told["data"] = [[file.name, file.total_bytes] for file in api.dataset_list_files("org/set").files]
+    told["model"] = [file.name for file in api.model_instance_version_files("org/tiny/pyTorch/base/1").files]
+    api.dataset_download_file("org/set", "a/words", path=str(folder / "fetched"))
+    told["words"] = (folder / "fetched" / "words").read_text()
     api.kernels_delete("alice/first-kernel", no_confirm=True)
 print(json.dumps(told))
 """
@@ -75,7 +79,7 @@ def drive(account: Account, program: str, *arguments: object) -> Any:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(account: Account, tmp_path: Path) -> Path:
     """What a user of the client would have on disk."""
     kernel, dataset = tmp_path / "kernel", tmp_path / "dataset"
     kernel.mkdir()
@@ -102,6 +106,8 @@ def folder(tmp_path: Path) -> Path:
     (dataset / "dataset-metadata.json").write_text(
         json.dumps({"id": "alice/some-data", "title": "some data", "licenses": [{"name": "unknown"}]})
     )
+    account.place.published.add("org/set", {"a/words": b"words"})
+    account.place.published.add("org/tiny/pyTorch/base", {"config.json": b"{}"})
     return tmp_path
 
 
@@ -109,6 +115,8 @@ def test_the_unmodified_client_pushes_follows_fetches_uploads_and_deletes(accoun
     """With an upload that is interrupted half-way, as the real place does it."""
     account.place.faults.add("PUT", Fault.SERVER_ERROR)
     told = drive(account, DRIVE, folder)
+    assert (told["data"], told["words"]) == ([["a/words", 5]], "words")
+    assert told["model"] == ["config.json"]
     assert told["pushed"] == ["/code/alice/first-kernel", 1, ""]
     assert told["log"].startswith("in ")
     assert "/kaggle/working" in told["log"]

@@ -83,5 +83,7 @@ def test_a_signed_address_is_read_without_our_credentials(release: str) -> None:
 def test_every_call_that_is_made_is_recorded() -> None:
     """A new call joins the contract or fails here."""
     text = "".join(path.read_text() for path in sorted((ROOT / "platforms" / "kaggle").rglob("*.py")))
-    made = set(re.findall(r'(?:_KERNELS|_DATASETS|"[a-z]+\.[A-Za-z]+"),\s+(?:"([A-Z][A-Za-z]+)"|name)', text)) - {""}
+    made = set(
+        re.findall(r'(?:_KERNELS|_DATASETS|_MODELS|"[a-z]+\.[A-Za-z]+"),\s+(?:"([A-Z][A-Za-z]+)"|name)', text)
+    ) - {""}
     assert made | {"GetAcceleratorQuotaStatistics"} == {case.split(" ", 1)[0] for case in RECORDED}

@@ -9,7 +9,7 @@ import pytest
 
 from jobs.payload.store.code import code_prefix
 from jobs.spec import Code, Input, JobSpec, Requirements
-from platforms.base import Refused, SessionState, Unreachable
+from platforms.base import Capabilities, Refused, SessionState, Unreachable
 from platforms.relay import pack_objects
 from scheduler.core.plan import Placement, PlannedLane
 from scheduler.core.pool import Pool
@@ -104,7 +104,7 @@ def test_a_repository_of_the_hub_reaches_a_session_without_internet_through_the_
             job_rows.add(tx, spec, 0)
         assert with_inputs(ports, [Placement("kaggle", 0, 9, (PlannedLane("ufm", 1, 9),))])
     with database.read() as tx:
-        found = trees_of(spec, trees.copies(tx), internet=False)
+        found = trees_of(spec, trees.copies(tx), Capabilities(internet=False))
     lane = {"command": ["{python}", "-c", reads], "trees": found}
     offline.launch(account.request("uff-ufm-0001", "", **lane), account.now())
     account.settle("uff-ufm-0001")

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
+from jobs.payload.store.listing import Entry
 from platforms.base import PlatformError
 from platforms.kaggle.api.client import Client, Push
 from platforms.kaggle.api.credentials import Credentials
@@ -39,7 +40,10 @@ class Replay(BaseHTTPRequestHandler):
         body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
         self.sent.append([urlsplit(self.path).path, json.loads(body or b"{}"), self.headers.get("Authorization")])
         text = self.case.get("text") or json.dumps(self.case["response"]).replace("{address}", self.address)
-        self._answer(self.case.get("status", 200), text.encode(), "application/json")
+        location = (
+            {"Location": self.case["location"].replace("{address}", self.address)} if "location" in self.case else {}
+        )
+        self._answer(self.case.get("status", 200), text.encode(), "application/json", location)
 
     def do_PUT(self) -> None:
         """A blob that breaks off half-way, is asked for, and goes on."""
@@ -72,7 +76,16 @@ class Replay(BaseHTTPRequestHandler):
 
 def calls(client: Client, token_client: Client, folder: Path) -> dict[str, Callable[[], Any]]:
     """What the adapter asks, by the first word of a recorded case."""
-    push = Push("job-0001", "job 0001", "print('hello')", ("alice/uff-code-0",), "NvidiaTeslaT4", 36_000, internet=True)
+    push = Push(
+        "job-0001",
+        "job 0001",
+        "print('hello')",
+        ("alice/uff-code-0",),
+        "NvidiaTeslaT4",
+        36_000,
+        internet=True,
+        models=("org/tiny/pyTorch/base/3",),
+    )
     blob = folder / "code.bin"
     blob.write_bytes(CONTENT)
     os.utime(blob, (1_795_222_165, 1_795_222_165))
@@ -84,6 +97,10 @@ def calls(client: Client, token_client: Client, folder: Path) -> dict[str, Calla
     def output() -> Any:
         found = client.output("job-0001", "")
         return found and (found.files, found.log, found.next_page)
+
+    def fetched(source: str, path: str) -> int:
+        client.published.fetch(source, Entry(path, "file", "", len(CONTENT)), folder / "file")
+        return (folder / "file").stat().st_size
 
     def week() -> Any:
         found = client.gpu_week()
@@ -103,6 +120,11 @@ def calls(client: Client, token_client: Client, folder: Path) -> dict[str, Calla
         "CreateDataset": lambda: client.datasets.create("uff-code-0", "uff-code-0", ["the-token"]),
         "GetDatasetStatus": lambda: client.datasets.status("uff-code-0"),
         "ListDatasets": lambda: list(client.datasets.own()),
+        "GetDataset": lambda: client.published.pin("kaggle-dataset:org/set"),
+        "ListDatasetFiles": lambda: client.published.pin("kaggle-dataset:org/set/6"),
+        "DownloadDataset": lambda: fetched("kaggle-dataset:org/set/6", "b/a.csv"),
+        "ListModelInstanceVersionFiles": lambda: client.published.pin("kaggle-model:org/tiny/pyTorch/base/3"),
+        "DownloadModelInstanceVersion": lambda: fetched("kaggle-model:org/tiny/pyTorch/base/3", "config.json"),
         "DeleteDataset": lambda: client.datasets.delete("uff-code-0"),
     }
 
