@@ -137,6 +137,9 @@ def edit(
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Change one key; empty: its default. May be repeated."),
     ] = None,
+    force: Annotated[
+        bool, typer.Option("--force", help="Also a command that the recipe of the checkpoint contradicts.")
+    ] = False,
 ) -> None:
     """Change the definition of a job: by --set, from a file, or in $EDITOR.
 
@@ -144,7 +147,7 @@ def edit(
     """
     from scheduler.cli.commands.queue_edit import edit_job
 
-    edit_job(ctx.obj, job, file, settings or [])
+    edit_job(ctx.obj, job, file, settings or [], force=force)
 
 
 @command(

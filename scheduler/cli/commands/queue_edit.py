@@ -18,8 +18,10 @@ from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed
 from scheduler.core.job import Failed
 from scheduler.service.requests import queue
+from scheduler.service.requests.queue import QueueError
+from scheduler.service.requests.recipe import contradictions
 from scheduler.service.requests.stored import stored
-from scheduler.store import jobs
+from scheduler.store import checkpoints, jobs
 from scheduler.views.documents import job_json
 
 if TYPE_CHECKING:
@@ -33,8 +35,11 @@ _HEADING = """# The definition of {name}. Save it and leave the editor to change
 """
 
 
-def edit_job(cli: Cli, name: str, file: Path | None, settings: Sequence[str]) -> None:
-    """Change a job. Raises CatalogueError, QueueError, UnknownJob, UsageFault."""
+def edit_job(cli: Cli, name: str, file: Path | None, settings: Sequence[str], *, force: bool = False) -> None:
+    """Change a job; with ``force``, also so that its checkpoint's recipe contradicts its command.
+
+    Raises CatalogueError, QueueError, UnknownJob, UsageFault, StoreError.
+    """
     if file and settings:
         raise UsageFault("--set stands alone", "a FILE holds the whole definition", "Give one of them")
     with cli.app.database.read() as tx:
@@ -45,6 +50,8 @@ def edit_job(cli: Cli, name: str, file: Path | None, settings: Sequence[str]) ->
         spec = job_from_table(changed_table(table_of(old), settings), f"queue edit {name}")
     else:
         spec = _from_editor(old)
+    if spec.command != old.command and not force:
+        _check_recipe(cli, old, spec)
     keep_until = cli.now + cli.app.policy.retention.grace_seconds
     spec = stored(cli.app, spec, keep_until, cli.out.say, old)
     record, changed = queue.edit(cli.app.database, name, spec, cli.now, cli.who)
@@ -59,6 +66,19 @@ def edit_job(cli: Cli, name: str, file: Path | None, settings: Sequence[str]) ->
         if isinstance(record.state, Failed):
             cli.out.say(f"It failed before. To try again: schedctl queue retry {name}")
         cli.wake_daemon()
+
+
+def _check_recipe(cli: Cli, old: JobSpec, spec: JobSpec) -> None:
+    with cli.app.database.read() as tx:
+        saved = jobs.get(tx, old.name).checkpoint
+        manifest = checkpoints.get(tx, saved).manifest if saved else None
+    wrong = contradictions(cli.app.artifacts, manifest, old.command, spec.command) if manifest else []
+    if manifest and wrong:
+        raise QueueError(
+            f"cannot edit {old.name}: its checkpoint at step {manifest.step} was made otherwise: {'; '.join(wrong)}. "
+            f"Train under a new name: schedctl queue clone {old.name} --set name=NEW --set command=... "
+            "To go on from it all the same, add --force; a script that checks its recipe will refuse"
+        )
 
 
 def changed_table(table: dict[str, Any], settings: Sequence[str]) -> dict[str, Any]:

@@ -254,9 +254,12 @@ def entry_of(kind: EntryKind, run: Run, start: int, end: int) -> LedgerEntry:
     return LedgerEntry(kind, run.pool, run.key, start, end, at=start, evidence="a test")
 
 
-def stored_checkpoint(artifacts: DirectoryStore, job: str, step: int, attempt: int, run: str) -> Manifest:
-    """Publish a checkpoint of two files and return its manifest."""
+def stored_checkpoint(
+    artifacts: DirectoryStore, job: str, step: int, attempt: int, run: str, **more: bytes
+) -> Manifest:
+    """Publish a checkpoint of two files, and of a JSON file for each of ``more``; return its manifest."""
     files = {"weights.npz": f"weights at {step}".encode(), "optimizer/state.json": b"{}"}
+    files |= {f"{name}.json": data for name, data in more.items()}
     components = []
     for name, data in files.items():
         digest = hashlib.sha256(data).hexdigest()

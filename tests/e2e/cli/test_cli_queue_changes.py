@@ -4,6 +4,7 @@ import json
 import stat
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -113,6 +114,31 @@ def test_a_checkpoint_holds_what_it_was_made_with(schedctl: Schedctl, world: Dat
     assert "wait for each other: uff-main -> ufm -> uff-main" in gates.err
     unknown = schedctl("queue", "edit", "ucm", "--set", "gate={ parent = 'nobody', fraction = 0.5 }")
     assert "nobody, which is not in the queue" in unknown.err
+
+
+def test_a_command_that_contradicts_the_recipe_of_the_checkpoint_is_refused_unless_told(
+    schedctl: Schedctl, world: Database, artifacts: DirectoryStore
+) -> None:
+    def edited(command: str, *more: str) -> Any:
+        return schedctl("queue", "edit", "ucm", "--set", f"command={json.dumps(command.split())}", *more)
+
+    assert edited("train.py --rate 2e-4 --warm-up=100 --fast").code == 0
+    recipe = b'{"rate": 0.0002, "warm_up": 100, "fast": true, "batch": 4, "model": "tiny"}'
+    with world.write() as tx:
+        attempt = jobs.note_launch(tx, "ucm", "desk")
+        saved = stored_checkpoint(artifacts, "ucm", 300, attempt, "uff-ucm-0001", recipe=recipe)
+        checkpoints.record(tx, saved, NOW)
+        jobs.note_progress(tx, "ucm", 300, saved.key)
+        before = jobs.get(tx, "ucm").spec.command
+    refused = edited("train.py --rate 1e-5 --batch 4 --model other --fast")
+    assert refused.code == 6, refused.err
+    assert "at step 300 was made otherwise: model was tiny and would be other; rate was 0.0002 and" in refused.err
+    assert "would be 1e-5; warm_up was 100 and is left out" in refused.err
+    with world.read() as tx:
+        assert jobs.get(tx, "ucm").spec.command == before
+    assert edited("train.py --rate 0.0002 --warm-up 100.0 --fast --workers 3").code == 0
+    told = edited("train.py --rate 1e-5", "--force")
+    assert (told.code, "ucm has another command" in told.out) == (0, True), told.err
 
 
 def test_an_editor_changes_a_job_on_a_terminal_only(
