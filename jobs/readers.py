@@ -24,8 +24,12 @@ _NO_SECRET = re.compile(r"(\w*_)?(BOS|EOS|PAD|UNK|SEP|CLS|MASK|START|STOP|END|MA
 _INPUT = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _SCHEMES = ("hf", "kaggle-dataset", "kaggle-model", "s3")
 _SCHEME = re.compile(r"([a-z][a-z0-9-]+):")
-_REPOSITORY = re.compile(r"hf:(datasets/)?(?!datasets/)([\w-][\w.-]*/)?[\w-][\w.-]*(@[\w-][\w./-]*)?", re.ASCII)
+_REPOSITORY = re.compile(
+    r"hf:(datasets/)?(?!datasets/)([\w-][\w.-]*/)?[\w-][\w.-]*(@[\w-][\w./-]*)?(#[!-~]+)?", re.ASCII
+)
 _KAGGLE = re.compile(r"kaggle-model:([\w-]+/){4}[1-9]\d{0,8}|kaggle-dataset:[\w-]+/[\w-]+(/[1-9]\d{0,8})?", re.ASCII)
+_IMAGE = re.compile(r"([A-Za-z0-9][!-~]{0,254})?")
+_PYTHON = re.compile(r"(3\.\d{1,2})?", re.ASCII)
 _BUCKET = re.compile(r"s3://[a-z0-9][a-z0-9.-]{1,62}(/|$)")
 _INPUTS_MAX = 20
 _WORDS_MAX = 1_000
@@ -62,6 +66,21 @@ def requirements(value: Any) -> str:
     if not isinstance(value, str):
         raise Wrong("this must be a file that asks for packages", 'write it like requirements = "requirements.txt"')
     return storable(value)
+
+
+def image(value: Any) -> str:
+    """Read the address of a container image, or the name of one that SageMaker's SDK knows; empty for the pool's."""
+    if not isinstance(value, str) or not _IMAGE.fullmatch(value):
+        remedy = 'write it like "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1-py312" or "sdk:pytorch:2.10"'
+        raise Wrong("this must be a container image", remedy)
+    return value
+
+
+def python(value: Any) -> str:
+    """Read a version of Python; empty for what is known without."""
+    if not isinstance(value, str) or not _PYTHON.fullmatch(value):
+        raise Wrong("this is no version of Python", 'write it like "3.12"')
+    return value
 
 
 def storable(value: str) -> str:
@@ -164,7 +183,7 @@ def inputs(value: Any) -> dict[str, str]:
         if scheme and scheme[1] == "s3" and not _BUCKET.match(source):
             raise Wrong(f"{source!r} is no folder of a bucket", "write s3://bucket/folder")
         if scheme and scheme[1] == "hf" and not _REPOSITORY.fullmatch(source):
-            remedy = "write hf:org/name or hf:datasets/org/name, and @ a branch, tag or commit behind it"
+            remedy = "write hf:org/name or hf:datasets/org/name, and @ a branch, tag or commit, and # patterns of files"
             raise Wrong(f"{source!r} is no repository of the Hub", remedy)
     return dict(value)
 

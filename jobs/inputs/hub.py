@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import re
+from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -17,11 +18,12 @@ if TYPE_CHECKING:
     from http.client import HTTPResponse
 
 ENDPOINT = "https://huggingface.co"
-_SOURCE = re.compile(r"hf:(?P<datasets>datasets/)?(?P<name>[^@]+)(@(?P<revision>.+))?")
+_SOURCE = re.compile(r"hf:(?P<datasets>datasets/)?(?P<name>[^@#]+)(@(?P<revision>[^#]+))?(#(?P<patterns>.+))?")
 _GIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NEXT = re.compile(r"<([^>]+)>\s*;\s*rel=\"?next\"?")
 _PAGES_MAX = 1_000
+_NAMED = 10  # files that an error names
 _PAGE_BYTES_MAX = 32 << 20
 
 
@@ -35,7 +37,7 @@ class Pinned(NamedTuple):
 
 
 def pin(source: str, endpoint: str, token: str) -> Pinned:
-    """Ask the Hub what a ``source``, such as ``hf:org/name@main``, is now. Raises TreeError."""
+    """Ask the Hub what a ``source``, such as ``hf:org/name@main#*.json``, is now. Raises TreeError."""
     match = _SOURCE.fullmatch(source)
     if match is None:
         raise TreeError(source, "it names no repository of the Hub", "Write hf:org/name@revision")
@@ -50,6 +52,8 @@ def pin(source: str, endpoint: str, token: str) -> Pinned:
         entries = _files(f"{api}/tree/{commit}?recursive=true", token)
         if not entries:
             raise BadListing("it has no files")
+        if match["patterns"]:
+            entries = _chosen(entries, match["patterns"].split(","))
         listing = encode_listing(entries, LIMITS, kind=KIND, endpoint=endpoint, name=name, commit=commit)
         repository = parse_repository(listing)
         at_home = _only_at_home(repository, token)
@@ -83,6 +87,18 @@ def _files(address: str, token: str) -> list[Entry]:
         if (urlsplit(following).scheme, urlsplit(following).netloc) != (first.scheme, first.netloc):
             raise BadListing("the Hub's listing goes on at another place")
     raise BadListing(f"the Hub's listing has more than {_PAGES_MAX} pages")
+
+
+def _chosen(entries: list[Entry], patterns: list[str]) -> list[Entry]:
+    """Return the files that one of the patterns fits, as the Hub's own client reads them. Raises BadListing."""
+    chosen: set[Entry] = set()
+    for pattern in patterns:
+        fits = [entry for entry in entries if fnmatchcase(entry.path, pattern)]
+        if not fits:
+            known = ", ".join(entry.path for entry in entries[:_NAMED])
+            raise BadListing(f"none of its {len(entries)} files is called {pattern!a}; it has {known[:300]}")
+        chosen.update(fits)
+    return sorted(chosen)
 
 
 def _entry(file: Any) -> Entry:

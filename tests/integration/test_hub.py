@@ -79,6 +79,23 @@ def test_a_branch_is_pinned_to_its_commit_with_every_files_digest(place: StandIn
     assert not found.at_home
 
 
+def test_of_a_repository_only_the_files_that_fit_are_pinned_and_fetched(
+    place: StandInHub, fetch: Callable[[str], Path], tmp_path: Path
+) -> None:
+    found = client.pin(f"hf:{NAME}@main#*.json,s*.bin", place.endpoint, "")
+    chosen = {path: data for path, data in FILES.items() if path != "empty.txt"}
+    assert {entry.path for entry in found.repository.entries} == set(chosen)
+    assert found.digest != client.pin(f"hf:{NAME}@main", place.endpoint, "").digest
+    folder = tmp_path / "store" / "hub" / found.digest
+    folder.mkdir(parents=True)
+    (folder / LISTING).write_bytes(found.listing)
+    place.seen.asked.clear()
+    assert content(fetch(f"hub/{found.digest}")) == chosen
+    assert not [path for path in place.seen.asked if path.endswith("empty.txt")]
+    with pytest.raises(TreeError, match=r"none of its 4 files is called '\*\.gguf'; it has "):
+        client.pin(f"hf:{NAME}@main#*.gguf", place.endpoint, "")
+
+
 def test_a_download_that_breaks_off_goes_on_by_ranges_and_is_checked(
     place: StandInHub, pinned: Callable[[], str], fetch: Callable[[str], Path]
 ) -> None:
