@@ -22,6 +22,8 @@ _KEYS = (
     "device_speedup",
     "environment",
     "gate",
+    "image",
+    "image_python",
     "inputs",
     "mixture",
     "name",
@@ -82,6 +84,8 @@ class Definition:
             "code": self._code(table),
             "inputs": self._inputs(table),
             "requirements": self._requirements(table),
+            "image": self._read(table, "image", readers.image, ""),
+            "image_python": self._read(table, "image_python", readers.python, ""),
             "sweep": self._read(table, "sweep", readers.name, ""),
             "whole": "whole" in table,
         }
@@ -96,6 +100,9 @@ class Definition:
             self._note("deadline", table["deadline"], readers.Wrong("is not after not_before", "correct one of them"))
         if gate is not None and gate.parent == values["name"]:
             self._note("gate.parent", gate.parent, readers.Wrong("a job cannot wait for itself", "name another job"))
+        if values["image_python"] and not values["image"]:
+            told = readers.Wrong("it is the Python of the job's own image", "name that too; a pool's is its own option")
+            self._note("image_python", table["image_python"], told)
         start = values["start_from"]
         if start is not None and gate is not None:
             self._note("gate", table["gate"], readers.Wrong("start_from waits for its job by itself", "remove gate"))

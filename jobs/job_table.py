@@ -44,6 +44,8 @@ def table_of(spec: JobSpec) -> dict[str, Any]:
     perhaps = {
         "pools": list(spec.pools),
         "environment": dict(spec.environment),
+        "image": spec.image,
+        "image_python": spec.image_python,
         "sweep": spec.sweep,
         "stall": _stall(spec.stall),
     }

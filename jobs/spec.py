@@ -162,5 +162,7 @@ class JobSpec:
     code: Code | None = None  # None: the command starts in an empty folder
     inputs: tuple[Input, ...] = ()
     requirements: Requirements | None = None  # None: the image's own packages
+    image: str = ""  # where the platform runs containers that a launch can choose (SageMaker); empty: the pool's
+    image_python: str = ""  # such as 3.12; empty: what the image's name tells
     sweep: str = ""  # what it has in common with jobs that differ in a few values; a list shows them as one
     whole: bool = False  # it knows nothing of checkpoints: its one step is the whole run, in one session

@@ -14,10 +14,12 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
 
     from jobs.environment.target import Target
+    from jobs.spec import JobSpec
 
 OPTIONS = frozenset({"image_packages", "image_platform", "image_python", "internet"})
 """The options of a pool on any platform that say what its image is."""
 
+_CHOOSES_IMAGE = frozenset({"sagemaker"})
 # What Kaggle's and AWS's images ran in 2026: Ubuntu 22.04 and later, so that wheels for glibc 2.28 do.
 _KAGGLE_PYTHON = "3.12"
 _PLATFORM = "x86_64-manylinux_2_28"
@@ -36,6 +38,18 @@ class Image(NamedTuple):
     def has(self, package: str) -> bool:
         """Tell whether a package need not be carried to where nothing can be fetched."""
         return any(fnmatch(canonical(package), pattern) for pattern in self.packages)
+
+
+def options_for(spec: JobSpec, platform: str, options: Mapping[str, str]) -> Mapping[str, str]:
+    """Return a pool's options as they are for a job: with its own image, where a launch can choose one.
+
+    What the pool says of its image's Python and packages is then not said of this one.
+    """
+    if platform not in _CHOOSES_IMAGE or spec.image in {"", options.get("image")}:
+        return options
+    told = {name: text for name, text in options.items() if name not in {"image_python", "image_packages"}}
+    python = {"image_python": spec.image_python} if spec.image_python else {}
+    return {**told, "image": spec.image, "image_packages": "", **python}
 
 
 def image_of(platform: str, options: Mapping[str, str]) -> Image:

@@ -64,6 +64,7 @@ class SageMakerPlatform:
         self._context = context
         self._owner = settings.owner or _owner(context.state_folder.absolute())
         self._poller = Poller(settings.poll_seconds)
+        self._bad_images: dict[str, tuple[int, str]] = {}  # of jobs: until when none is tried again, and why
         self._rest: tuple[int, Refused | Misconfigured] | None = None
 
     @cached_property
@@ -86,11 +87,29 @@ class SageMakerPlatform:
 
     @cached_property
     def _image(self) -> str:
-        """The image's address; a name is looked up once. Raises Misconfigured."""
+        """The address of the pool's image; a name is looked up once. Raises Misconfigured."""
+        return self._address(self._settings.image)
+
+    def _address(self, image: str) -> str:
         settings = self._settings
-        if sdk.names_image(settings.image):
-            return sdk.image_address(settings.image, settings.region, settings.instance_types[0])
-        return settings.image
+        if sdk.names_image(image):
+            return sdk.image_address(image, settings.region, settings.instance_types[0])
+        return image
+
+    def _image_for(self, wanted: str, now: int) -> str:
+        """Return the address of the image that a launch asks for, or the pool's. Raises Misconfigured.
+
+        What is wrong with a job's own image is the job's matter, not the pool's: raises Refused, for good.
+        """
+        if wanted in {"", self._settings.image}:
+            return self._image
+        try:
+            address = self._address(wanted)
+        except Misconfigured as error:
+            raise _bad_image(wanted, error.why) from error
+        if now < self._bad_images.get(address, (0, ""))[0]:
+            raise _bad_image(wanted, self._bad_images[address][1])
+        return address
 
     @cached_property
     def _files(self) -> S3Store:
@@ -99,7 +118,8 @@ class SageMakerPlatform:
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
         """Start a training job named by the key; see Platform.launch."""
-        body = training_job(self._order(request, now), replace(self._settings, image=self._image))
+        image = self._image_for(str(request.launch.get("image") or ""), now)
+        body = training_job(self._order(request, now), replace(self._settings, image=image))
         with answers.translated("look up", now):
             standing = self._describe(request.key)
         if standing is None:
@@ -334,12 +354,21 @@ class SageMakerPlatform:
             until = since + answers.CAPACITY_SECONDS
             self._rest = (until, Refused("sagemaker", "launch", reason, wait_until=until))
         elif kind == "ClientError":
+            image = (description.get("AlgorithmSpecification") or {}).get("TrainingImage", self._image)
+            if image != self._image:
+                self._bad_images[image] = since + _REPAIR_SECONDS, reason
+                return
             remedy = "Check image, role and bucket of this pool"
             self._rest = (since + _REPAIR_SECONDS, Misconfigured("sagemaker", "launch", reason, remedy))
 
     def _connect(self, service: str) -> Any:
         with answers.translated("connect"):
             return self._settings.client(service)
+
+
+def _bad_image(image: str, why: str) -> Refused:
+    remedy = "Correct it with schedctl queue edit; the role must be able to pull it in the pool's region"
+    return Refused("sagemaker", "launch", f"the job's image {image}: {why}", remedy, permanent=True)
 
 
 def _owner(folder: Path) -> str:

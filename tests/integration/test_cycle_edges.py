@@ -273,6 +273,19 @@ def test_without_the_room_of_others_the_second_of_two_would_not_fit(world: World
     assert len(reserve(world.ports, Plan(NOW, places, ()), NOW)) == 2
 
 
+@pytest.mark.parametrize(("platform", "together"), [("sagemaker", ("job-0",)), ("fake", ("job-0", "job-1"))])
+def test_jobs_with_different_images_do_not_share_a_session(
+    world: World, platform: str, together: tuple[str, ...]
+) -> None:
+    with world.ports.write() as tx:
+        jobs.change_spec(tx, "job-1", NOW, "test", image="mine:1")
+    pools = {name: replace(pool, platform=platform, devices_per_session=2) for name, pool in world.ports.pools.items()}
+    lanes = (PlannedLane("job-0", 1, 500), PlannedLane("job-1", 1, 500))
+    places = (Placement("paid", NOW, NOW + 3 * HOUR, lanes),)
+    (run,) = reserve(replace(world.ports, pools=pools), Plan(NOW, places, ()), NOW)
+    assert tuple(lane.job for lane in run.lanes) == together
+
+
 @pytest.mark.parametrize(("whole", "launched"), [(False, 1), (True, 0)])
 def test_a_job_that_is_run_whole_is_not_launched_with_less_time_than_it_needs(
     world: World, whole: bool, launched: int

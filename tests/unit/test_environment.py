@@ -13,8 +13,9 @@ from jobs.environment.lock import make_lock
 from jobs.environment.target import Target, here, parse_target
 from jobs.environment.tool import NoWheel, Tools, find_tools, resolve
 from jobs.payload.store.lock import BadLock, Lock, Pin, encode_lock, parse_lock, parse_wheels
+from jobs.spec import JobSpec
 from platforms.base import Misconfigured
-from platforms.image import has_lock, image_of
+from platforms.image import has_lock, image_of, options_for
 from tests.lab.packages import digest_of, use_index, write_wheel
 
 DIGEST = "a" * 64
@@ -201,6 +202,21 @@ def test_a_lock_is_what_it_says_or_is_not_read() -> None:
     for wheels in impossible:
         with pytest.raises(BadLock):
             parse_wheels(json.dumps({"format": 1, "wheels": wheels}).encode())
+
+
+def test_a_jobs_own_image_has_a_python_of_its_own_where_images_can_be_chosen() -> None:
+    def spec(**own: str) -> JobSpec:
+        return JobSpec("lm", "main", ("x",), 100, 1.0, **own)  # type: ignore[arg-type]
+
+    pool = {"image": "pool:1", "image_python": "3.12", "image_packages": "torch", "internet": "off"}
+    assert options_for(spec(), "sagemaker", pool) == options_for(spec(image="pool:1"), "sagemaker", pool) == pool
+    assert options_for(spec(image="mine:1"), "kaggle", pool) == pool, "Kaggle has one image for all"
+    named = image_of("sagemaker", options_for(spec(image="mine:1-py311"), "sagemaker", pool))
+    assert (named.target, named.internet) == (Target("3.11", "x86_64-manylinux_2_28"), False)
+    assert not named.has("torch"), "what the pool's image has nobody knows of this one"
+    assert image_of("sagemaker", options_for(spec(image="mine:1"), "sagemaker", pool)).target is None
+    told = image_of("sagemaker", options_for(spec(image="mine:1", image_python="3.13"), "sagemaker", pool))
+    assert told.target == Target("3.13", "x86_64-manylinux_2_28")
 
 
 def test_images_are_known_by_platform_or_by_options() -> None:

@@ -181,6 +181,9 @@ class Job:
         if self.name in self.rules.no_capacity or self._selected is None:
             reason = "CapacityError: Unable to provision requested ML compute capacity. Please retry later."
             return ("Failed", "Failed", reason)
+        image = self.request["AlgorithmSpecification"]["TrainingImage"]
+        if image in self.rules.no_images:
+            return ("Failed", "Failed", f"ClientError: Cannot find repository: {image}. Please check its name")
         with self._lock:
             self.started_at = self.clock.now()
             self._move("Downloading")

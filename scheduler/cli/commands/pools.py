@@ -103,6 +103,7 @@ def _json(pool: Pool, found: PoolNow) -> dict[str, Any]:
         "state": found.state,
         "platform": pool.platform,
         "accelerator": pool.accelerator,
+        "image": pool.options.get("image", ""),
         "devices_per_session": pool.devices_per_session,
         "sessions_max": pool.sessions_max,
         "sessions_live": found.sessions_live,

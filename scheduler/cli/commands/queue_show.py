@@ -114,6 +114,7 @@ def _facts(
         ("deadline", out.instant(spec.deadline)),
         ("command", " ".join(spec.command)),
         ("code", code_line(spec.code) if spec.code else ""),
+        ("image", " with Python ".join(filter(None, (spec.image, spec.image_python)))),
         ("packages", lock_line(spec.requirements) if spec.requirements else ""),
         *((f"input {given.name}", input_line(given)) for given in spec.inputs),
         ("launches", f"{record.attempts}, {record.failures} failed in a row" if record.attempts else "none yet"),

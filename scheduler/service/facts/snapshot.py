@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from platforms.image import has_lock
+from platforms.image import has_lock, options_for
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
 from scheduler.core.reasons import BadDefinition, HeldByPerson
 from scheduler.core.run import Ended, Running, Stopping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
-    from jobs.spec import JobSpec, Requirements
+    from jobs.spec import JobSpec
     from scheduler.core.pool import Pool
     from scheduler.core.reasons import Reason
     from scheduler.core.run import Run
@@ -123,7 +123,7 @@ def job_view(
             pass
     allowed = [name for name in pools if not spec.pools or name in spec.pools]
     if spec.requirements is not None:
-        allowed = [name for name in allowed if _locked_for(spec.requirements, pools[name])]
+        allowed = [name for name in allowed if _locked_for(spec, pools[name])]
         if not allowed and blocked is None:
             why = f"its requirements are locked for no pool that it may use; schedctl queue update {spec.name} does it"
             blocked = BadDefinition(spec.name, why)
@@ -154,9 +154,11 @@ def job_view(
     )
 
 
-def _locked_for(requirements: Requirements, pool: Pool) -> bool:
+def _locked_for(spec: JobSpec, pool: Pool) -> bool:
     """Before they are locked, they may be for every pool."""
-    return not requirements.digest or has_lock(pool.platform, pool.options, requirements.targets)
+    wanted = spec.requirements
+    options = options_for(spec, pool.platform, pool.options)
+    return wanted is None or not wanted.digest or has_lock(pool.platform, options, wanted.targets)
 
 
 def view_of_new(spec: JobSpec, pools: Mapping[str, Pool], now: int, place: int) -> JobView:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from platforms.artifacts.base import StoreError
 from platforms.base import Misconfigured, Observed, PlatformError, Refused, SessionState
+from platforms.image import options_for
 from scheduler.core import job as job_arrows
 from scheduler.core import run as run_arrows
 from scheduler.core.admission import room
@@ -39,6 +40,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from scheduler.core.plan import Placement, Plan
+    from scheduler.core.pool import Pool
     from scheduler.service.outside.ports import Ports
     from scheduler.store.jobs import JobRecord
 
@@ -95,6 +97,7 @@ def _reserve_one(
     until, _ = limits.closures(tx).get(pool.name, (now, ""))
     if until is None or until > now or 2 * (placement.end - now) < placement.end - placement.start:
         return None  # the plan came late: the pool was closed since, or less than half of the session is left
+    placement = _of_one_image(tx, placement, pool)
     booked = ledger.charges(tx, now - LOOK_BACK_SECONDS).get(pool.name, ())
     charges = (*booked, *watched.possible_charges(tx).get(pool.name, ()))
     live_ends = [run.held_until for run in runs.live(tx) if run.pool == pool.name]
@@ -169,6 +172,15 @@ def _reserve_one(
         active = job_arrows.activate(record.state, key, now)
         jobs.change_state(tx, record.spec.name, record.state, active, "activate", now, run=key)
     return run
+
+
+def _of_one_image(tx: Connection, placement: Placement, pool: Pool) -> Placement:
+    """Return a placement without the lanes whose jobs want another image than the first: a session has one."""
+    images = [
+        options_for(jobs.get(tx, lane.job).spec, pool.platform, pool.options).get("image") for lane in placement.lanes
+    ]
+    lanes = tuple(lane for lane, image in zip(placement.lanes, images, strict=True) if image == images[0])
+    return replace(placement, lanes=lanes)
 
 
 def _slack(tx: Connection, placement: Placement, records: Sequence[JobRecord], now: int) -> int:

@@ -45,11 +45,12 @@ def launch_document(  # noqa: PLR0913 - one keyword per part of the document
         "grace_seconds": policy.grace_seconds,
         "mtbf_seconds": pool.mtbf_seconds,
         "store": dict(store),
+        "image": specs[run.lanes[0].job].image,  # of all of them: others have a session of their own
         "expected_devices": _expected_devices(pool),
         "lanes": [
             {
                 **_lane(lane, specs[lane.job], overheads[lane.job], restore[lane.job], data[lane.job]),
-                "packages": told_packages(lane, pool),
+                "packages": told_packages(lane, specs[lane.job], pool),
                 "parent": parents.get(lane.job, ""),
                 "stall": dict(stalls[lane.job]),
             }

@@ -19,7 +19,7 @@ from jobs.payload.store.lock import (
     wheels_digest,
     wheels_prefix,
 )
-from platforms.image import image_of
+from platforms.image import image_of, options_for
 from scheduler.service.faults.isolation import why
 from scheduler.service.outside.calls import fail, tell
 from scheduler.store import jobs, trees
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
 
 def package_trees(spec: JobSpec, pool: Pool) -> dict[str, str]:
     """Return the folders of the store in which a session on a pool finds a job's lock, and its wheels if it must."""
-    image = image_of(pool.platform, pool.options)
+    image = _image(spec, pool)
     if spec.requirements is None or image.target is None:
         return {}
     digest = spec.requirements.digest
@@ -46,10 +46,10 @@ def package_trees(spec: JobSpec, pool: Pool) -> dict[str, str]:
     return {"lock": lock_prefix(digest), **wheels}
 
 
-def told_packages(lane: Lane, pool: Pool) -> dict[str, str] | None:
+def told_packages(lane: Lane, spec: JobSpec, pool: Pool) -> dict[str, str] | None:
     """Return what a session is told of a lane's packages; None when the image's own are all it has."""
     lock = lane.trees.get("lock")
-    target = image_of(pool.platform, pool.options).target if lock else None
+    target = _image(spec, pool).target if lock else None
     if lock is None or target is None:
         return None
     return {"lock": lock, "target": target.name, "wheels": lane.trees.get("wheels", "")}
@@ -62,15 +62,19 @@ def with_packages(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
     with ports.database.read() as tx:
         for place, placement in enumerate(due):
             pool = ports.pools[placement.pool]
-            image = image_of(pool.platform, pool.options)
             needed[place] = []
             for spec in [jobs.get(tx, lane.job).spec for lane in placement.lanes]:
+                image = _image(spec, pool)
                 if spec.requirements is not None and image.target is not None and not image.internet:
                     name = f"{spec.name} for {image.target}"
                     wanted[name] = partial(_make_wheels, ports, spec.requirements.digest, image, spec.environment)
                     needed[place].append(name)
     made = ports.calls.gather("wheels", wanted) if wanted else {}
     return [placement for place, placement in enumerate(due) if all(made.get(name) for name in needed[place])]
+
+
+def _image(spec: JobSpec, pool: Pool) -> Image:
+    return image_of(pool.platform, options_for(spec, pool.platform, pool.options))
 
 
 def _make_wheels(ports: Ports, lock: str, image: Image, variables: Mapping[str, str]) -> bool:

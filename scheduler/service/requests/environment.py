@@ -13,7 +13,7 @@ from jobs.environment.errors import RequirementsError
 from jobs.environment.lock import make_lock
 from jobs.payload.store.lock import LOCK, encode_lock, lock_prefix
 from jobs.spec import Requirements
-from platforms.image import has_lock, image_of
+from platforms.image import has_lock, image_of, options_for
 from scheduler.store import jobs, trees
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ def keep(
     demands = read_demands(Path(source))
     targets: defaultdict[Target, list[str]] = defaultdict(list)
     for pool in pools.values():
-        target = image_of(pool.platform, pool.options).target
+        target = image_of(pool.platform, options_for(spec, pool.platform, pool.options)).target
         if target is not None and (not spec.pools or pool.name in spec.pools):
             targets[target].append(pool.name)
     if not targets:
@@ -72,10 +72,14 @@ def kept(
     Raises what :func:`keep` raises.
     """
     wanted = spec.requirements
-    known = before.requirements if before is not None and before.pools == spec.pools else None
+    known = before.requirements if before is not None and _same_images(before, spec) else None
     if known is not None and wanted is not None and known.source == wanted.source:
         return replace(spec, requirements=known)
     return replace(spec, requirements=keep(database, artifacts, spec, pools, delete_at))
+
+
+def _same_images(before: JobSpec, spec: JobSpec) -> bool:
+    return all(getattr(before, name) == getattr(spec, name) for name in ("pools", "image", "image_python"))
 
 
 def change(database: Database, name: str, requirements: Requirements | None, now: int, by: str) -> JobRecord:
@@ -97,5 +101,6 @@ def without_lock(spec: JobSpec, pools: Mapping[str, Pool]) -> list[str]:
     return [
         name
         for name, pool in pools.items()
-        if (not spec.pools or name in spec.pools) and not has_lock(pool.platform, pool.options, locked)
+        if (not spec.pools or name in spec.pools)
+        and not has_lock(pool.platform, options_for(spec, pool.platform, pool.options), locked)
     ]

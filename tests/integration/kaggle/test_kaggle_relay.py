@@ -138,7 +138,7 @@ def test_a_session_imports_a_package_that_its_image_lacks(
         "command": ["{python}", "-c", "import light; print('has', light.VERSION)"],
         "environment": index,
         "trees": found,
-        "packages": told_packages(Lane(0, "ufm", 1, (), None, trees=found), pool),
+        "packages": told_packages(Lane(0, "ufm", 1, (), None, trees=found), spec, pool),
     }
     (tmp_path / "index").rename(tmp_path / "elsewhere") if internet == "off" else None
     account.adapter().launch(account.request("uff-ufm-0001", "", **lane), account.now())

@@ -264,6 +264,26 @@ def test_a_lack_of_machines_is_no_failed_attempt_and_closes_the_pool_for_a_while
     assert world.place.billed_seconds() == 0
 
 
+def test_a_jobs_own_image_is_used_and_what_is_wrong_with_it_closes_no_pool(world: World, waiting: Waiting) -> None:
+    def asking(key: str, image: str) -> Any:
+        request = waiting(key)
+        return replace(request, launch={**request.launch, "image": image})
+
+    world.place.rules.no_images.add("none:1")
+    platform = world.adapter()
+    platform.launch(asking("uff-lm-1", "none:1"), world.clock.now())
+    assert "Cannot find" in world.until("uff-lm-1", SessionState.ABSENT, platform=platform).detail
+    with pytest.raises(Refused, match=r"the job's image none:1: .*Cannot find repository") as refused:
+        platform.launch(asking("uff-lm-2", "none:1"), world.clock.now())
+    assert refused.value.permanent
+    with pytest.raises(Refused, match="the job's image sdk:pytorch:0") as refused:
+        platform.launch(asking("uff-lm-2", "sdk:pytorch:0"), world.clock.now())
+    assert refused.value.permanent
+    platform.launch(asking("uff-lm-2", "mine:1"), world.clock.now())
+    request = world.place.jobs["uff-lm-2"].request
+    assert request["AlgorithmSpecification"]["TrainingImage"] == "mine:1"
+
+
 def test_a_full_account_is_waited_for_and_an_account_without_instances_needs_a_person(
     world: World, waiting: Waiting
 ) -> None:
