@@ -17,7 +17,7 @@ compile() {
         --universal --python-version 3.11 --custom-compile-command "make lock"
 }
 
-compile requirements/dev.txt --extra plan --extra train --extra postgres --extra web --extra notify --extra dev \
+compile requirements/dev.txt --extra plan --extra train --extra postgres --extra web --extra notify --extra uv --extra dev \
     --group build
 compile requirements/run.txt --extra plan --extra train --extra kaggle --extra aws --extra emulators --extra web --extra report \
     --group build --constraint requirements/dev.txt
