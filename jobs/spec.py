@@ -123,12 +123,17 @@ class Requirements:
 
     ``source`` is the file that asks for them. The rest is known once they were locked: ``digest`` names the lock in
     the artifact store, ``targets`` the Pythons and platforms it is for, ``packages`` how many it has for the largest.
+    Sessions fetch ``fetched_bytes`` at most, and ``image_bytes`` more where the image's own packages do not satisfy it,
+    the largest of which is ``image_largest``; zero where the index or the tool tells no sizes.
     """
 
     source: str
     digest: str = ""
     targets: tuple[str, ...] = ()
     packages: int = 0
+    fetched_bytes: int = field(default=0, compare=False)  # told, and no part of which packages these are
+    image_bytes: int = field(default=0, compare=False)
+    image_largest: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import tomllib
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -82,6 +83,29 @@ def resolve(tools: Tools, demands: Demands, target: Target, variables: Mapping[s
     return tuple(sorted(_checked(pin, demands) for pin in pins))
 
 
+def sizes(tools: Tools, pins: Sequence[Pin], target: Target, variables: Mapping[str, str]) -> dict[str, int]:
+    """Return how many bytes each package of a lock has on a target, by canonical name, where uv and the index tell it.
+
+    It is told to people and nothing rests on it, so that what goes wrong leaves it untold. Raises OSError.
+    """
+    if not tools.uv:
+        return {}
+    with tempfile.TemporaryDirectory(prefix="schedctl-sizes-") as name:
+        folder = Path(name)
+        (folder / "pins.txt").write_text("".join(f"{pin.name}=={pin.version}\n" for pin in pins))
+        made = folder / "pylock.toml"
+        words = ("--format", "pylock.toml", "--no-deps", *_compiled((str(folder / "pins.txt"),), made, target))
+        try:
+            _run((tools.uv, "pip", "compile", *words), folder, {**_of_tools(variables), **_UV})
+            packages = tomllib.loads(made.read_text()).get("packages", [])
+            return {
+                canonical(package["name"]): max(wheel.get("size", 0) for wheel in package["wheels"])
+                for package in packages
+            }
+        except (NoWheel, AttributeError, KeyError, TypeError, ValueError):
+            return {}
+
+
 def download(pins: Sequence[Pin], target: Target, folder: Path, variables: Mapping[str, str]) -> list[Path]:
     """Fetch one wheel of each pin into an empty folder, by pip; return them. Raises NoWheel, OSError."""
     with tempfile.TemporaryDirectory(prefix="schedctl-wheels-") as name:
@@ -99,11 +123,7 @@ def _of_tools(variables: Mapping[str, str]) -> dict[str, str]:
 
 def _by_uv(uv: str, files: Sequence[str], target: Target, folder: Path, variables: Mapping[str, str]) -> list[Pin]:
     made = folder / "lock.txt"
-    words = (
-        *(uv, "pip", "compile", *files, "--output-file", str(made), "--python", sys.executable),
-        *("--python-version", target.python, "--python-platform", target.platform, "--only-binary", ":all:"),
-        *("--generate-hashes", "--no-header", "--no-annotate", "--no-cache", "--quiet"),
-    )
+    words = (uv, "pip", "compile", "--generate-hashes", *_compiled(files, made, target))
     _run(words, folder, {**variables, **_UV})
     pins = []
     for line in re.sub(r"\\\n", " ", made.read_text()).splitlines():
@@ -114,6 +134,14 @@ def _by_uv(uv: str, files: Sequence[str], target: Target, folder: Path, variable
             continue
         pins.append(Pin(match[1], match[2], tuple(sorted(set(re.findall(r"sha256:([0-9a-f]{64})", match[3]))))))
     return pins
+
+
+def _compiled(files: Sequence[str], made: Path, target: Target) -> tuple[str, ...]:
+    return (
+        *(*files, "--output-file", str(made), "--python", sys.executable),
+        *("--python-version", target.python, "--python-platform", target.platform, "--only-binary", ":all:"),
+        *("--no-header", "--no-annotate", "--no-cache", "--quiet"),
+    )
 
 
 def _by_pip(

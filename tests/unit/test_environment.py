@@ -2,7 +2,12 @@
 
 import hashlib
 import json
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -11,11 +16,14 @@ from jobs.environment.demands import Demands, read_demands
 from jobs.environment.errors import RequirementsError
 from jobs.environment.lock import make_lock
 from jobs.environment.target import Target, here, parse_target
-from jobs.environment.tool import NoWheel, Tools, find_tools, resolve
+from jobs.environment.tool import NoWheel, Tools, find_tools, resolve, sizes
 from jobs.payload.store.lock import BadLock, Lock, Pin, encode_lock, parse_lock, parse_wheels
-from jobs.spec import JobSpec
+from jobs.spec import JobSpec, Requirements
 from platforms.base import Misconfigured
 from platforms.image import has_lock, image_of, options_for
+from scheduler.cli.commands.queue_show import lock_line
+from scheduler.core.pool import Pool
+from scheduler.service.requests.environment import locked
 from tests.lab.packages import digest_of, use_index, write_wheel
 
 DIGEST = "a" * 64
@@ -156,6 +164,79 @@ def test_a_tool_locks_with_digests_for_another_python(
         fetched = tmp_path / "fetched"
         fetched.mkdir()
         assert tool.download(pins, target, fetched, {}) == [fetched / heavy.name, fetched / light.name]
+
+
+def test_uv_tells_how_many_bytes_a_session_would_fetch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From an index that tells sizes; one that does not leaves them untold."""
+    tools = find_tools()
+    if not tools.uv:
+        pytest.skip("uv is not here")
+    wheels = {name: write_wheel(tmp_path, name, "1.0") for name in ("light", "torch")}
+    target = parse_target("3.12", "x86_64-manylinux_2_28")
+    pins = [Pin(name, "1.0", (digest_of(wheel),)) for name, wheel in wheels.items()]
+    use_index(tmp_path, monkeypatch)
+    assert sizes(tools, pins, target, {}) == {"light": 0, "torch": 0}
+    with serving({f"{name}/{wheel.name}": wheel for name, wheel in wheels.items()}) as address:
+        monkeypatch.setenv("UV_DEFAULT_INDEX", address)
+        real = {name: wheel.stat().st_size for name, wheel in wheels.items()}
+        assert sizes(tools, pins, target, {}) == real
+        (tmp_path / "requirements.txt").write_text("light\ntorch\n")
+        spec = JobSpec("lm", "main", ("x",), 100, 1.0, requirements=Requirements(str(tmp_path / "requirements.txt")))
+        pools = {
+            "kaggle": Pool("kaggle", "kaggle", "T4"),
+            "bare": Pool("bare", "kaggle", "T4", options={"image_packages": ""}),
+        }
+        assert spec.requirements is not None
+        both, _ = locked(spec, spec.requirements, pools)
+        assert (both.fetched_bytes, both.image_bytes, both.image_largest) == (sum(real.values()), 0, "")
+        del pools["bare"]
+        found, _ = locked(spec, spec.requirements, pools)
+        assert (found.fetched_bytes, found.image_bytes, found.image_largest) == (real["light"], real["torch"], "torch")
+        assert found == both, "sizes are no part of what a lock is"
+        told = lock_line(found)
+        assert ("at most" in told, "more if the image's own, such as torch, do not satisfy it" in told) == (True, True)
+    assert sizes(tools, pins, target, {}) == {}, "nobody answers"
+
+
+@contextmanager
+def serving(files: dict[str, Path]) -> Iterator[str]:
+    """Serve an index of one wheel for each package, with sizes, as PyPI does; yield its address."""
+
+    class Index(BaseHTTPRequestHandler):
+        def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the library's name
+            """Say nothing."""
+
+        def do_GET(self) -> None:
+            path = self.path.strip("/")
+            kind, data = "application/octet-stream", files[path].read_bytes() if path in files else b""
+            if not data:
+                kind = "application/vnd.pypi.simple.v1+json"
+                listed = [
+                    {
+                        "filename": wheel.name,
+                        "url": f"/{key}",
+                        "hashes": {"sha256": digest_of(wheel)},
+                        "size": wheel.stat().st_size,
+                    }
+                    for key, wheel in files.items()
+                    if key.startswith(f"{path}/")
+                ]
+                data = json.dumps({"meta": {"api-version": "1.1"}, "name": path, "files": listed}).encode()
+            self.send_response(200)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(data)))
+            self.end_headers()
+            self.wfile.write(data)
+
+        do_HEAD = do_GET  # noqa: N815 - the library's name
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Index)
+    threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{server.server_address[1]}/"
+    finally:
+        server.shutdown()
+        server.server_close()
 
 
 def test_pip_does_not_overlook_what_another_python_would_need(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,6 +11,7 @@ from jobs.duration import show_duration
 from jobs.job_table import whole_of
 from jobs.readers import is_remote
 from jobs.toml_file import read_toml
+from scheduler.cli.commands.queue_show import lock_line
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed
 from scheduler.core.reasons import DeadlineUnreachable
@@ -90,6 +91,8 @@ def add_specs(
         cli.out.warn(str(doubt))
     for spec in ready:
         warn_of_lock(cli, spec)
+    for requirements in {spec.requirements for spec in ready if spec.requirements is not None}:
+        cli.out.say(f"Packages: {lock_line(requirements)}.")
     for record in added:
         if record.attempts and not go_on:
             cli.out.say(

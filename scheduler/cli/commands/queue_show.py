@@ -73,7 +73,12 @@ def input_line(given: Input) -> str:
 def lock_line(requirements: Requirements) -> str:
     """Return what is known of a job's locked packages in a line."""
     count, targets = counted(requirements.packages, "package"), ", ".join(requirements.targets)
-    return f"{requirements.digest[:12]}, {count} for {targets}, of {requirements.source}"
+    more = requirements.image_largest
+    fetched = f", at most {size(requirements.fetched_bytes)} to fetch" if requirements.fetched_bytes or more else ""
+    if more:
+        image = f"{size(requirements.image_bytes)} more if the image's own, such as {more}, do not satisfy it"
+        fetched = f"{fetched}, {image}"
+    return f"{requirements.digest[:12]}, {count} for {targets}{fetched}, of {requirements.source}"
 
 
 def start_line(start: StartFrom | None, lineage: Sequence[Generation]) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tempfile
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,12 +15,13 @@ from jobs.payload.store.code import code_prefix
 from jobs.payload.store.listing import LISTING
 from scheduler.cli.commands.follow import follow_jobs
 from scheduler.cli.commands.queue_add import add_specs, foreseen, tell_of_whole, warn_of
-from scheduler.cli.commands.queue_show import code_line
+from scheduler.cli.commands.queue_show import code_line, lock_line
 from scheduler.cli.parts.plan_changes import difference_json, show_changes
 from scheduler.cli.parts.sweep import combinations, name_of
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.output import size
 from scheduler.core.run import Ended
+from scheduler.service.requests import environment
 from scheduler.service.requests.probe import probe
 from scheduler.service.requests.questions import ask_what_if
 from scheduler.store import jobs, runs
@@ -162,6 +163,8 @@ def _show(cli: Cli, specs: Sequence[JobSpec]) -> None:
     stored = cli.app.artifacts.size(f"{code_prefix(taken.digest)}/{LISTING}") is not None
     upload = 0 if stored else taken.bytes + len(listing)
     names = {spec.name for spec in specs}
+    wanted = specs[0].requirements
+    packages = environment.locked(specs[0], wanted, cli.app.pools)[0] if wanted is not None else None
     if cli.options.json:
         mine = replace(
             plan,
@@ -173,6 +176,7 @@ def _show(cli: Cli, specs: Sequence[JobSpec]) -> None:
             {
                 "jobs": [table_of(spec) for spec in specs],
                 "upload": {**code_json, "upload_bytes": upload},
+                "packages": asdict(packages) if packages is not None else None,
                 "plan": plan_json(mine),
                 "changes": difference_json(difference),
             }
@@ -185,6 +189,8 @@ def _show(cli: Cli, specs: Sequence[JobSpec]) -> None:
         cli.out.line()
         sent = f"{size(upload)} to upload, before it is packed" if upload else "nothing to upload, it is in the store"
         cli.out.line(f"Code {code_line(taken)}: {sent}.")
+        if packages is not None:
+            cli.out.line(f"Packages {lock_line(packages)}.")
         cli.out.line()
         show_changes(cli.out, difference)
         for deferral in plan.deferrals:

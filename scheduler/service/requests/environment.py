@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from jobs.environment.demands import read_demands
 from jobs.environment.errors import RequirementsError
 from jobs.environment.lock import make_lock
+from jobs.environment.tool import find_tools, sizes
 from jobs.payload.store.lock import LOCK, encode_lock, lock_prefix
 from jobs.spec import Requirements
 from platforms.image import has_lock, image_of, options_for
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from jobs.environment.target import Target
     from jobs.spec import JobSpec
     from platforms.artifacts.base import BlobStore
+    from platforms.image import Image
     from scheduler.core.pool import Pool
     from scheduler.store.engine import Database
     from scheduler.store.jobs import JobRecord
@@ -32,18 +34,32 @@ def keep(
 ) -> Requirements | None:
     """Lock what a job asks for, for each of its pools, and store that; return it with its digest.
 
-    It goes after ``delete_at`` if no job names it by then. Raises RequirementsError, TreeGoes, StoreError, OSError,
-    and Misconfigured for a pool whose image cannot be.
+    It goes after ``delete_at`` if no job names it by then. Raises TreeGoes, StoreError and what :func:`locked` raises.
     """
     if spec.requirements is None:
         return None
-    source = spec.requirements.source
+    requirements, data = locked(spec, spec.requirements, pools)
+    digest = requirements.digest
+    with database.write() as tx:
+        trees.note(tx, "lock", digest, delete_at)
+    artifacts.create(f"{lock_prefix(digest)}/{LOCK}", data)
+    return requirements
+
+
+def locked(spec: JobSpec, wanted: Requirements, pools: Mapping[str, Pool]) -> tuple[Requirements, bytes]:
+    """Lock what a job wants, for each of its pools; return it with its digest, and the lock. Nothing is stored.
+
+    Raises RequirementsError, OSError, and Misconfigured for a pool whose image cannot be.
+    """
+    source = wanted.source
     demands = read_demands(Path(source))
     targets: defaultdict[Target, list[str]] = defaultdict(list)
+    images: dict[Target, list[Image]] = defaultdict(list)
     for pool in pools.values():
-        target = image_of(pool.platform, options_for(spec, pool.platform, pool.options)).target
-        if target is not None and (not spec.pools or pool.name in spec.pools):
-            targets[target].append(pool.name)
+        image = image_of(pool.platform, options_for(spec, pool.platform, pool.options))
+        if image.target is not None and (not spec.pools or pool.name in spec.pools):
+            targets[image.target].append(pool.name)
+            images[image.target].append(image)
     if not targets:
         raise RequirementsError(
             source,
@@ -53,10 +69,17 @@ def keep(
     lock = make_lock(Path(source), demands, targets, spec.environment)
     data = encode_lock(lock)
     digest = hashlib.sha256(data).hexdigest()
-    with database.write() as tx:
-        trees.note(tx, "lock", digest, delete_at)
-    artifacts.create(f"{lock_prefix(digest)}/{LOCK}", data)
-    return Requirements(source, digest, tuple(sorted(lock.targets)), max(map(len, lock.targets.values())))
+    found = Requirements(source, digest, tuple(sorted(lock.targets)), max(map(len, lock.targets.values())))
+    tools = find_tools()
+    for target, there in images.items():
+        known = sizes(tools, lock.targets[target.name], target, spec.environment)
+        for image in there:
+            own = {name: size for name, size in known.items() if image.has(name)}
+            fetched, more = sum(known.values()) - sum(own.values()), sum(own.values())
+            if (fetched + more, fetched) > (found.fetched_bytes + found.image_bytes, found.fetched_bytes):
+                largest = max(own, key=lambda name: own[name], default="")
+                found = replace(found, fetched_bytes=fetched, image_bytes=more, image_largest=largest)
+    return found, data
 
 
 def kept(
