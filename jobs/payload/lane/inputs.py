@@ -26,12 +26,12 @@ def fetch_inputs(launch: Launch, order: LaneOrder, transport: Transport) -> dict
     for purpose, prefix in sorted(order.trees.items()):
         if purpose.startswith(PURPOSE):
             name = purpose[len(PURPOSE) :]
-            found[f"SCHED_INPUT_{name.upper()}"] = _fetch(launch, order.lane, transport, name, prefix)
+            found[f"SCHED_INPUT_{name.upper()}"] = _fetch(launch, order, transport, name, prefix)
     return found
 
 
-def _fetch(launch: Launch, lane: int, transport: Transport, name: str, prefix: str) -> str:
-    target = launch.cache / prefix.replace("/", "-")
+def _fetch(launch: Launch, order: LaneOrder, transport: Transport, name: str, prefix: str) -> str:
+    lane, target = order.lane, launch.cache / prefix.replace("/", "-")
     began = stopwatch()
     kind = prefix.partition("/")[0]
     try:
@@ -44,6 +44,8 @@ def _fetch(launch: Launch, lane: int, transport: Transport, name: str, prefix: s
         note_use(target, launch.clock.wall_seconds_until(launch.deadline))
     except (OSError, ValueError) as error:
         why = f"the input {name} ({prefix[:20]}) cannot be fetched: {error}"
+        if isinstance(error, ValueError) and kind not in {hub.KIND, mount.KIND}:
+            why += f". To send it again: schedctl queue update {order.job} --input {name}"
         raise Failure("network" if kind == hub.KIND and isinstance(error, ConnectionError) else "store", why) from None
     spent = stopwatch() - began
     log(lane, f"input {name}: {len(found.entries)} files, {found.bytes / 1e9:.2f} GB, checked, {spent:.0f} s")

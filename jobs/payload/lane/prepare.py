@@ -65,8 +65,11 @@ def _unpack_code(transport: Transport, order: LaneOrder, target: Path) -> None:
     if order.code:
         try:
             unpack(transport.folder(order.code), order.code.rpartition("/")[2], target)
-        except (OSError, ValueError) as error:
+        except OSError as error:
             raise Failure("store", f"the code {order.code!r} cannot be unpacked: {error}") from None
+        except ValueError as error:
+            why = f"the code {order.code!r} is damaged: {error}. To send it again: schedctl queue update {order.job}"
+            raise Failure("store", why) from None
 
 
 def _restore_parent(transport: Transport, order: LaneOrder, target: Path) -> str:

@@ -30,7 +30,7 @@ def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
     changed = job_from_table({**table_of(spec), "inputs": {**sources, **wanted}}, "command line")
     app, keep_until = cli.app, cli.now + cli.app.policy.retention.grace_seconds
     taken = [
-        inputs.take(app.database, app.artifacts, given, keep_until, cli.out.say, app.published)
+        inputs.take(app.database, app.artifacts, given, keep_until, cli.out.say, app.published, heal=True)
         for given in changed.inputs
         if given.name in wanted
     ]
@@ -64,7 +64,7 @@ def update_job(cli: Cli, name: str, code_wanted: Code | None, packages_wanted: R
         if not same_packages:
             record = environment.change(app.database, name, locked, cli.now, cli.who)
     if code_wanted is not None:
-        taken = code.keep(app.database, app.artifacts, code_wanted, keep_until)
+        taken = code.keep(app.database, app.artifacts, code_wanted, keep_until, heal=cli.out.say)
         same_code = old.code is not None and old.code.digest == taken.digest
         said.append(f"{_having(same_code, 'code')}: {code_line(taken)}")
         if old.code != taken:

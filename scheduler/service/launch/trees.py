@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING
 
 from jobs.inputs.folder import pack_folder
 from jobs.payload.store.listing import LISTING
+from jobs.payload.store.manifest import sha256_file
 from jobs.payload.store.tree import tree_prefix
+from platforms.artifacts.base import Missing
 from scheduler.store import trees
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from jobs.inputs.folder import PackedFolder
     from platforms.artifacts.base import BlobStore
@@ -29,19 +31,26 @@ def put_tree(
     delete_at: int | None,
     tell: Callable[[str], None] = lambda _told: None,
     origin: str | None = None,
+    *,
+    heal: bool = False,
 ) -> PackedFolder:
     """Store all files of a folder, unless they are there; return its listing and ``digest``.
 
     Sessions find it at ``tree_prefix(kind, digest)``; it goes after ``delete_at`` (UTC seconds) if by then nobody names
     it, see :func:`scheduler.store.trees.needed`. May take hours; it may be cut off at any point and repeated, and what
-    was sent is not sent again. ``tell`` hears how far it is; ``origin`` is the
-    listing of a repository whose files these are. Raises TreeError, TreeGoes, StoreError, OSError.
+    was sent is not sent again. With ``heal``, what is there is read, and sent again where it is damaged. ``tell`` hears
+    how far it is; ``origin`` is the listing of a repository whose files these are. Raises TreeError, TreeGoes,
+    StoreError, OSError.
     """
     packed = pack_folder(folder, kind, _told(tell, "read"))
     with database.write() as tx:
         trees.note(tx, kind, packed.digest, delete_at, origin)
     prefix = tree_prefix(kind, packed.digest)
-    if artifacts.size(f"{prefix}/{LISTING}") is not None:
+    if heal:
+        drop_damaged(
+            artifacts, prefix, {LISTING: packed.digest, **{piece: piece for piece in packed.tree.pieces}}, tell
+        )
+    elif artifacts.size(f"{prefix}/{LISTING}") is not None:
         return packed
     sent, total, told = 0, packed.tree.bytes, _told(tell, "stored")
     with tempfile.TemporaryDirectory(prefix="schedctl-tree-") as scratch:
@@ -56,6 +65,23 @@ def put_tree(
                 told(sent, total)
         artifacts.create(f"{prefix}/{LISTING}", packed.listing)
     return packed
+
+
+def drop_damaged(
+    artifacts: BlobStore, prefix: str, wanted: Mapping[str, str], tell: Callable[[str], None] = lambda _told: None
+) -> None:
+    """Delete objects of a tree whose bytes do not have the sha256 that ``wanted`` names. Raises StoreError, OSError."""
+    with tempfile.TemporaryDirectory(prefix="schedctl-tree-") as scratch:
+        for name, sha256 in wanted.items():
+            place = Path(scratch) / "object"
+            try:
+                artifacts.fetch(f"{prefix}/{name}", place)
+            except Missing:
+                continue
+            if sha256_file(place) != sha256:
+                artifacts.delete(f"{prefix}/{name}")
+                tell(f"{name} of {prefix} was damaged in the artifact store, and is sent again")
+            place.unlink()
 
 
 def _told(tell: Callable[[str], None], what: str) -> Callable[[int, int], None]:

@@ -13,11 +13,12 @@ from jobs.code.pack import pack
 from jobs.payload.store.code import CONTENT, code_prefix, unpack
 from jobs.payload.store.listing import LISTING, BadListing
 from jobs.spec import Code
+from platforms.artifacts.base import Missing
 from scheduler.service.requests.checkpoint_files import PullRefused
 from scheduler.store import jobs, trees
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from jobs.payload.store.manifest import Manifest
     from jobs.spec import JobSpec
@@ -28,11 +29,14 @@ if TYPE_CHECKING:
 _PIECE_BYTES = 1 << 20
 
 
-def keep(database: Database, artifacts: BlobStore, code: Code, delete_at: int) -> Code:
+def keep(
+    database: Database, artifacts: BlobStore, code: Code, delete_at: int, heal: Callable[[str], None] | None = None
+) -> Code:
     """Take a folder or commit as it is now and store it, unless the same is there; return it with its digest.
 
-    It goes after ``delete_at`` if no job names it by then. Whoever sees the listing may rely on the content: it is sent
-    first. Raises CodeError, TreeGoes, StoreError, OSError.
+    With ``heal``, what is there is read, and if it is damaged that is told, and it is sent again. It goes after
+    ``delete_at`` if no job names it by then. Whoever sees the listing may rely on the content: it is sent first. Raises
+    CodeError, TreeGoes, StoreError, OSError.
     """
     with tempfile.TemporaryDirectory(prefix="schedctl-code-") as folder:
         plain = Path(folder) / "plain"
@@ -40,8 +44,31 @@ def keep(database: Database, artifacts: BlobStore, code: Code, delete_at: int) -
             taken, listing = pack(code, sink)
         with database.write() as tx:
             trees.note(tx, "code", taken.digest, delete_at)
+        if heal is not None and (why := _damage(artifacts, taken.digest, Path(folder))):
+            heal(f"The code {taken.digest[:12]} was damaged in the artifact store, and is sent again: {why}")
+            for name in (LISTING, CONTENT):
+                artifacts.delete(f"{code_prefix(taken.digest)}/{name}")
         send(artifacts, taken.digest, plain, listing)
     return taken
+
+
+def _damage(artifacts: BlobStore, digest: str, scratch: Path) -> str:
+    """Return what is wrong with code in the store; empty for none, also when it is not there. Raises StoreError."""
+    if artifacts.size(f"{code_prefix(digest)}/{LISTING}") is None:
+        return ""
+    try:
+        _fetch(artifacts, digest, scratch / "fetched", scratch / "fresh")
+    except (BadListing, Missing) as error:
+        return str(error)
+    return ""
+
+
+def _fetch(artifacts: BlobStore, digest: str, fetched: Path, fresh: Path) -> None:
+    """Unpack code of the store into the new folder ``fresh``. Raises BadListing, StoreError, OSError."""
+    for name in (LISTING, CONTENT):
+        artifacts.fetch(f"{code_prefix(digest)}/{name}", fetched / name)
+    fresh.mkdir()
+    unpack(fetched, digest, fresh)
 
 
 def send(artifacts: BlobStore, digest: str, plain: Path, listing: bytes) -> None:
@@ -103,11 +130,8 @@ def pull(database: Database, artifacts: BlobStore, manifest: Manifest, target: P
         raise PullRefused(f"{target} is there already. Name another folder, or move it away")
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as folder:
         fetched, fresh = Path(folder) / "fetched", Path(folder) / "fresh"
-        for name in (LISTING, CONTENT):
-            artifacts.fetch(f"{code_prefix(digest)}/{name}", fetched / name)
-        fresh.mkdir()
         try:
-            unpack(fetched, digest, fresh)
+            _fetch(artifacts, digest, fetched, fresh)
         except BadListing as error:
             raise PullRefused(f"the code {digest[:12]} is damaged in the store: {error}. Take it from git") from None
         fresh.rename(target)

@@ -15,6 +15,7 @@ from jobs.environment.tool import find_tools, sizes
 from jobs.payload.store.lock import LOCK, encode_lock, lock_prefix
 from jobs.spec import Requirements
 from platforms.image import has_lock, image_of, options_for
+from scheduler.service.launch.trees import drop_damaged
 from scheduler.store import jobs, trees
 
 if TYPE_CHECKING:
@@ -42,6 +43,7 @@ def keep(
     digest = requirements.digest
     with database.write() as tx:
         trees.note(tx, "lock", digest, delete_at)
+    drop_damaged(artifacts, lock_prefix(digest), {LOCK: digest})
     artifacts.create(f"{lock_prefix(digest)}/{LOCK}", data)
     return requirements
 

@@ -16,7 +16,7 @@ from jobs.payload.store.hub import KIND as HUB
 from jobs.payload.store.listing import LISTING, BadListing, encode_listing
 from jobs.payload.store.tree import LIMITS, tree_prefix
 from scheduler.service.launch.inputs import KIND, note
-from scheduler.service.launch.trees import put_tree
+from scheduler.service.launch.trees import drop_damaged, put_tree
 from scheduler.service.outside.ports import no_account
 from scheduler.store import jobs, trees
 
@@ -37,28 +37,31 @@ def take(
     delete_at: int,
     tell: Callable[[str], None],
     published: Callable[[], Published] = no_account,
+    *,
+    heal: bool = False,
 ) -> Input:
     """Take an input as it is now and store it, unless the same is there; return it with its digest.
 
     It goes after ``delete_at`` if no job names it by then. ``tell`` hears how far it is, ``published`` opens what
-    Kaggle holds. Raises TreeError, TreeGoes, StoreError, PlatformError, OSError.
+    Kaggle holds. With ``heal``, what is damaged in the store is stored anew. Raises TreeError, TreeGoes, StoreError,
+    PlatformError, OSError.
     """
     if given.kind == HUB:
-        return _pinned(database, artifacts, given, delete_at)
+        return _pinned(database, artifacts, given, delete_at, heal=heal)
     if given.kind == mount.KIND:
-        return _pinned_at_kaggle(database, artifacts, given, delete_at, published())
+        return _pinned_at_kaggle(database, artifacts, given, delete_at, published(), heal=heal)
 
     def told(how_far: str) -> None:
         tell(f"input {given.name}: {how_far}")
 
     if not given.source.startswith("s3:"):
-        packed = put_tree(database, artifacts, Path(given.source), KIND, delete_at, told)
+        packed = put_tree(database, artifacts, Path(given.source), KIND, delete_at, told, heal=heal)
     else:
         from platforms.artifacts.s3.folder import fetch_folder  # it needs the extra for AWS
 
         with tempfile.TemporaryDirectory(prefix="schedctl-input-") as scratch:
             fetch_folder(given.source, Path(scratch) / "files", told)
-            packed = put_tree(database, artifacts, Path(scratch) / "files", KIND, delete_at, told)
+            packed = put_tree(database, artifacts, Path(scratch) / "files", KIND, delete_at, told, heal=heal)
     return replace(given, digest=packed.digest, files=len(packed.tree.entries), bytes=packed.tree.bytes)
 
 
@@ -86,14 +89,14 @@ def kept(
     )
 
 
-def _pinned(database: Database, artifacts: BlobStore, given: Input, delete_at: int) -> Input:
+def _pinned(database: Database, artifacts: BlobStore, given: Input, delete_at: int, *, heal: bool) -> Input:
     """Store the listing of a repository as the Hub has it now; the files are fetched by those who need them."""
     endpoint = os.environ.get("HF_ENDPOINT") or hub.ENDPOINT
     found = hub.pin(given.source, endpoint.rstrip("/"), os.environ.get("HF_TOKEN", ""))
     repository = found.repository
     return replace(
         given,
-        digest=_store(database, artifacts, HUB, found.listing, delete_at),
+        digest=_store(database, artifacts, HUB, found.listing, delete_at, heal=heal),
         revision=repository.commit,
         files=len(repository.entries),
         bytes=repository.bytes,
@@ -102,7 +105,7 @@ def _pinned(database: Database, artifacts: BlobStore, given: Input, delete_at: i
 
 
 def _pinned_at_kaggle(
-    database: Database, artifacts: BlobStore, given: Input, delete_at: int, published: Published
+    database: Database, artifacts: BlobStore, given: Input, delete_at: int, published: Published, *, heal: bool
 ) -> Input:
     """Store the listing of a version at Kaggle; its files are attached, or fetched by the daemon."""
     source, entries = published.pin(given.source)
@@ -112,18 +115,20 @@ def _pinned_at_kaggle(
         raise TreeError(given.source, str(error), "Give another version") from None
     return replace(
         given,
-        digest=_store(database, artifacts, mount.KIND, listing, delete_at),
+        digest=_store(database, artifacts, mount.KIND, listing, delete_at, heal=heal),
         revision=source.rpartition("/")[2],
         files=len(entries),
         bytes=sum(entry.bytes for entry in entries),
     )
 
 
-def _store(database: Database, artifacts: BlobStore, kind: str, listing: bytes, delete_at: int) -> str:
+def _store(database: Database, artifacts: BlobStore, kind: str, listing: bytes, delete_at: int, *, heal: bool) -> str:
     """Store a listing alone; return its digest."""
     digest = hashlib.sha256(listing).hexdigest()
     with database.write() as tx:
         trees.note(tx, kind, digest, delete_at)
+    if heal:
+        drop_damaged(artifacts, tree_prefix(kind, digest), {LISTING: digest})
     artifacts.create(f"{tree_prefix(kind, digest)}/{LISTING}", listing)
     return digest
 

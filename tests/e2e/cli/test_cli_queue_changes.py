@@ -3,6 +3,7 @@
 import json
 import stat
 from dataclasses import replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
@@ -297,6 +298,30 @@ def test_an_input_is_taken_from_the_command_line_and_taken_anew(
     refused = schedctl(*words[:3], "other", *words[4:], "--input", "tests=kaggle-dataset:org/name/1")
     assert refused.code == 7, refused.err
     assert "no credentials found. Put an access token" in refused.err
+
+
+@pytest.mark.parametrize(
+    "what", ["code/*/content.gz", "code/*/listing.json", "input/*/listing.json", "input/*/[0-9a-f]*"]
+)
+def test_what_is_damaged_in_the_store_is_sent_again_from_where_it_was_taken(
+    schedctl: Schedctl, world: Database, artifacts: DirectoryStore, tmp_path: Path, what: str
+) -> None:
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "one").write_text("first")
+    words = ("queue", "add", "--name", "mine", "--command", "/bin/true", "--target-step", "10")
+    given = ("--code", str(tmp_path / "mine"), "--input", f"tests={tmp_path}/mine")
+    assert schedctl(*words, *given).code == 0
+    whole = {key: artifacts.read(key) for key in artifacts.keys("") if key.startswith(("code/", "input/"))}
+    (damaged,) = [key for key in whole if fnmatchcase(key, what) and (what[-1] != "*" or "listing" not in key)]
+    assert artifacts.delete(damaged)
+    artifacts.create(damaged, b"{}")
+    word = "--code" if what.startswith("code") else "--input"
+    told = schedctl("queue", "update", "mine", word, str(tmp_path / "mine") if word == "--code" else "tests")
+    assert told.code == 0, told.err
+    assert "damaged in the artifact store, and is sent again" in told.out + told.err
+    assert {key: artifacts.read(key) for key in whole} == whole
+    again = schedctl("queue", "update", "mine", word, str(tmp_path / "mine") if word == "--code" else "tests")
+    assert "is sent again" not in again.out + again.err
 
 
 def test_a_repository_is_pinned_from_the_command_line_and_a_gated_one_is_told(
