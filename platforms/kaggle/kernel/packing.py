@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.payload.store import mount
-from jobs.payload.store.listing import LISTING
+from jobs.payload.store.listing import LISTING, BadListing
 from jobs.payload.store.tree import LIMITS
 from platforms.artifacts.directory import DirectoryStore
-from platforms.base import Misconfigured
+from platforms.base import Misconfigured, Refused
 from platforms.bundle import build_bundle
 from platforms.kaggle.kernel.inputs import Input
 from platforms.kaggle.kernel.source import build_source
@@ -91,12 +91,19 @@ def _give_store(
 
 
 def _mounted(address: dict[str, str], lanes: Sequence[dict[str, Any]], context: PlatformContext) -> tuple[str, ...]:
-    """Return what Kaggle has itself of the lanes' inputs, as the listings in the artifact store name it."""
+    """Return what Kaggle has itself of the lanes' inputs, as the listings in the artifact store name it.
+
+    Raises Refused for a damaged listing, and what opening and reading the store raise.
+    """
     prefixes = {prefix for lane in lanes for prefix in (lane.get("trees") or {}).values()}
     found = sorted(prefix for prefix in prefixes if prefix.startswith(f"{mount.KIND}/"))
     store = _opened(address, context) if found else None
     listings = [store.read(f"{prefix}/{LISTING}", LIMITS.listing_bytes) for prefix in found] if store else []
-    return tuple(sorted({mount.parse_mounted(listing).source for listing in listings}))
+    try:
+        return tuple(sorted({mount.parse_mounted(listing).source for listing in listings}))
+    except BadListing as error:
+        remedy = "Take the input anew: schedctl queue update JOB --input NAME"
+        raise Refused("kaggle", "launch", f"the list of an input is damaged: {error}", remedy, permanent=True) from None
 
 
 def _opened(address: dict[str, str], context: PlatformContext) -> BlobStore:

@@ -12,7 +12,7 @@ from jobs.inputs.errors import TreeError
 from jobs.payload.store.transport import DirectoryTransport
 from jobs.payload.store.tree import fetch_tree
 from jobs.spec import Input, JobSpec
-from platforms.base import Capabilities, Misconfigured
+from platforms.base import Capabilities, Misconfigured, Refused
 from platforms.emulators.faults import Fault
 from platforms.registry import published
 from scheduler.core.plan import Placement, PlannedLane
@@ -84,6 +84,15 @@ def test_a_push_without_its_model_is_ended_at_once(held: Account, pin: Callable[
     lane = {"command": ["{python}", "-c", READS], "trees": {"input.base": f"kaggle/{given.digest}"}}
     ended = held.adapter().launch(held.request("uff-ufm-0001", "", **lane), held.now())
     assert f"inputs not attached: {MODEL}/2" in ended.detail
+
+
+def test_a_list_that_is_damaged_starts_nothing(held: Account, pin: Callable[..., Input]) -> None:
+    given = pin(f"kaggle-model:{MODEL}/2")
+    held.store.delete(f"kaggle/{given.digest}/listing.json")
+    held.store.create(f"kaggle/{given.digest}/listing.json", b"{}")
+    lane = {"command": ["{python}", "-c", READS], "trees": {"input.base": f"kaggle/{given.digest}"}}
+    with pytest.raises(Refused, match="list of an input is damaged"):
+        held.adapter().launch(held.request("uff-ufm-0001", "", **lane), held.now())
 
 
 def test_other_pools_get_it_from_the_daemon_which_fetches_each_file_once(
