@@ -64,9 +64,9 @@ _REMOVE = delete(trees).where(trees.c.digest == bindparam("b_digest"))
 _OF_ATTEMPT = select(lanes.c.code).where(lanes.c.job == bindparam("job"), lanes.c.attempt == bindparam("attempt"))
 _LIVE = select(lanes.c.code, lanes.c.trees).where(lanes.c.live == true())
 _OF_CHECKPOINTS = (
-    select(lanes.c.code)
+    select(lanes.c.code, lanes.c.trees)
     .join(checkpoints, (checkpoints.c.job == lanes.c.job) & (checkpoints.c.attempt == lanes.c.attempt))
-    .where(lanes.c.code.is_not(None), checkpoints.c.state != "expired")
+    .where(checkpoints.c.state != "expired")
 )
 
 
@@ -108,14 +108,17 @@ def code_of_attempt(tx: Connection, job: str, attempt: int) -> str | None:
 
 
 def needed(tx: Connection) -> set[str]:
-    """Return the digests that a job of the queue or a live session names, and the code of all kept checkpoints."""
+    """Return the digests that a job of the queue or a live session names, and code and lock of all kept checkpoints."""
     found: set[str] = set()
     for record in jobs.everything(tx):
         found |= named_by(record.spec)
     for code, given in tx.execute(_LIVE):
         found |= {code} if code else set()
         found |= {prefix.rpartition("/")[2] for prefix in codec.texts(given).values()}
-    return found | set(tx.execute(_OF_CHECKPOINTS).scalars())
+    for code, given in tx.execute(_OF_CHECKPOINTS):
+        lock = codec.texts(given).get("lock", "").rpartition("/")[2]
+        found |= {code, lock} - {None, ""}
+    return found
 
 
 def named_by(spec: JobSpec) -> set[str]:

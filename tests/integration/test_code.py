@@ -158,8 +158,12 @@ def test_code_stays_while_a_job_a_session_or_a_checkpoint_names_it(
     retain_trees(ports, NOW + 2 * DAY)
     assert there() == {first.digest}, "nobody came to need the second"
     code.keep(database, store, Code(str(folder)), NOW + 3 * DAY)
+    lock = "b" * 64
+    store.create(f"lock/{lock}/lock.json", b"{}")
     run = run_of(first.digest, 1)
+    run = replace(run, lanes=(replace(run.lanes[0], trees={"lock": f"lock/{lock}"}),))
     with database.write() as tx:
+        trees.note(tx, "lock", lock, NOW + 3 * DAY)
         job_rows.note_launch(tx, "ufm", "kaggle")
         runs.insert(tx, run, NOW)
     code.change(database, "ufm", second, NOW, "ann")
@@ -175,12 +179,14 @@ def test_code_stays_while_a_job_a_session_or_a_checkpoint_names_it(
     for day in (10, 12):
         retain_trees(ports, NOW + day * DAY)
         assert there() == {first.digest, second.digest}, "a checkpoint of it is kept"
+        assert list(store.keys("lock/")), "with the packages that made it"
     with database.write() as tx:
         checkpoints.expire(tx, manifest.key, "old", NOW)
     retain_trees(ports, NOW + 14 * DAY)
     assert there() == {first.digest, second.digest}, "there is a grace"
     retain_trees(ports, NOW + 16 * DAY)
     assert there() == {second.digest}
+    assert not list(store.keys("lock/"))
     with database.read() as tx:
         assert [found.digest for found in trees.everything(tx)] == [second.digest]
 
@@ -256,7 +262,8 @@ def test_a_session_runs_what_was_added_from_the_store_alone(
         patience.wait(0.01)
     result = json.loads(store.read("runs/ufm-3/lane-0/result.json"))
     assert (result["outcome"], result["error_class"]) == ("failed", "store")
-    assert "cannot be unpacked" in json.dumps(result)
+    assert "is damaged" in json.dumps(result)
+    assert "schedctl queue update ufm" in json.dumps(result)
 
 
 def session_of(kept: Code, key: str, attempt: int, clock: Any, store: DirectoryStore) -> dict[str, Any]:
