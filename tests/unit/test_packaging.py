@@ -1,5 +1,7 @@
 """The project ships four plainly named packages: nobody else may own their names, nothing may join them."""
 
+import ast
+import sys
 import zipfile
 from importlib.metadata import entry_points, metadata, packages_distributions
 from importlib.util import find_spec
@@ -24,6 +26,24 @@ def wheel_names(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> s
 def test_no_other_distribution_owns_a_package_of_ours(package: str) -> None:
     """An editable install owns its packages through a path file and lists none of them; a wheel lists all."""
     assert set(packages_distributions().get(package, [])) <= {"uff-scheduler"}
+
+
+def test_the_file_that_people_copy_beside_their_scripts_runs_on_python_3_8(repository: Path) -> None:
+    """Its syntax, what it imports, and that annotations, which use newer words, are never evaluated."""
+    text = (repository / "jobs" / "payload" / "trainers" / "trainer_kit.py").read_text()
+    tree = ast.parse(text, feature_version=(3, 8))
+    names = {
+        alias.name if isinstance(found, ast.Import) else str(found.module)
+        for found in ast.walk(tree)
+        if isinstance(found, ast.Import | ast.ImportFrom)
+        for alias in found.names
+    }
+    assert {name.partition(".")[0] for name in names} <= sys.stdlib_module_names
+    assert "__future__" in names
+    newer = {"removeprefix", "removesuffix", "pairwise", "batched", "cache", "is_relative_to", "hardlink_to"}
+    assert not newer & {found.attr for found in ast.walk(tree) if isinstance(found, ast.Attribute)}
+    functions = [found for found in ast.walk(tree) if isinstance(found, ast.FunctionDef)]
+    assert all(found.returns is not None for found in functions)
 
 
 @pytest.mark.parametrize("package", sorted(PACKAGES))

@@ -12,19 +12,23 @@ import signal
 import subprocess
 import sys
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.code.pack import pack
 from jobs.lane_report import LaneReport, read_report
 from jobs.payload.bounds import read_json
-from jobs.payload.store.code import code_prefix
 from jobs.ranges import RANGES
 from platforms.artifacts.base import Missing
 from platforms.artifacts.directory import DirectoryStore
 from platforms.local.spawn import of_sessions
 from scheduler.clock import real_now
+from scheduler.core.pool import Pool
+from scheduler.core.run import Lane, Reserved, Run
+from scheduler.service.facts.overheads import Overhead
+from scheduler.service.launch.launch_document import launch_document
+from scheduler.service.outside.ports import Policy
 from scheduler.service.outside.stop_flag import put_stop_flag
 from scheduler.service.requests.code import send
 
@@ -36,6 +40,7 @@ if TYPE_CHECKING:
 _RUN = "probe"
 _MARGIN_SECONDS, _GRACE_SECONDS = 5, 10
 _LOOK_SECONDS = 0.2
+_SAVING_SECONDS = 0.1  # what it saves is thrown away: until the end it may train
 _ENOUGH_SECONDS = 5.0  # of training: a guess need not be better
 _TAIL_BYTES = 2_000
 
@@ -61,7 +66,7 @@ def probe(spec: JobSpec, bundle: Path, seconds: int, environment: Mapping[str, s
             with (folder / "plain").open("wb") as sink:
                 taken, listing = pack(spec.code, sink)
             send(store, taken.digest, folder / "plain", listing)
-            code = code_prefix(taken.digest)
+            code = taken.digest
         launch = folder / "launch.json"
         launch.write_text(json.dumps(_launch(spec, code, seconds)))
         with (folder / "log").open("wb") as log:
@@ -83,34 +88,25 @@ def probe(spec: JobSpec, bundle: Path, seconds: int, environment: Mapping[str, s
 
 def _launch(spec: JobSpec, code: str, seconds: int) -> dict[str, Any]:
     """Return the orders of a session of this machine that ends by itself and judges nothing."""
-    lane = {
-        "index": 0,
-        "job": spec.name,
-        "attempt": 1,
-        "devices": list(range(spec.needs.devices_min)),
-        "seed": spec.seed,
-        "target_step": spec.target_step,
-        "command": list(spec.command),
-        "environment": dict(spec.environment),
-        "data": "",
-        "code": code,
-        "setup_seconds": 0,
-        "checkpoint_seconds": 0.1,  # what it saves is thrown away: until the end it may train
-        "restore": [],
-    }
-    return {
-        "format": 1,
-        "run": _RUN,
-        "clock": {"epoch": 0, "origin": 0, "scale": 1},
-        "deadline": real_now() + seconds + _MARGIN_SECONDS,
-        "stop_margin_seconds": _MARGIN_SECONDS,
-        "heartbeat_seconds": _LOOK_SECONDS,
-        "grace_seconds": _GRACE_SECONDS,
-        "mtbf_seconds": RANGES["deadline"].most,
-        "work_dir": "work",
-        "store": {"kind": "directory", "root": "store"},
-        "lanes": [lane],
-    }
+    now = round(real_now())
+    deadline = now + seconds + _MARGIN_SECONDS
+    lane = Lane(0, spec.name, 1, tuple(range(spec.needs.devices_min)), None, code=code or None)
+    document = launch_document(
+        run=Run(_RUN, _RUN, (lane,), now, deadline, deadline, Reserved(now)),
+        pool=Pool(_RUN, "local", "", stop_margin_seconds=_MARGIN_SECONDS, mtbf_seconds=round(RANGES["deadline"].most)),
+        specs={spec.name: replace(spec, image="", requirements=None, inputs=())},
+        overheads={spec.name: Overhead(0, 0.0, 0, 0.0)},
+        stalls={spec.name: {}},
+        restore={spec.name: ()},
+        parents={},
+        data={spec.name: ""},
+        store={"kind": "directory", "root": "store"},
+        clock={"epoch": 0, "origin": 0, "scale": 1},
+        policy=Policy(grace_seconds=_GRACE_SECONDS),
+    )
+    (order,) = document["lanes"]
+    order |= {"checkpoint_seconds": _SAVING_SECONDS, "closing_seconds": _SAVING_SECONDS}
+    return {**document, "heartbeat_seconds": _LOOK_SECONDS, "work_dir": "work"}
 
 
 def _wait(agent: subprocess.Popen[bytes], store: DirectoryStore, job: str, seconds: int) -> None:

@@ -141,7 +141,9 @@ def edit(database: Database, name: str, spec: JobSpec, now: int, by: str) -> tup
             return record, []
         if {"code", "inputs", "requirements"} & set(changed):
             note(tx, spec)
-        return jobs.change_spec(tx, name, now, by, **{field: getattr(spec, field) for field in written}), changed
+        record = jobs.change_spec(tx, name, now, by, **{field: getattr(spec, field) for field in written})
+        # Whoever wrote start_from did not write the gate that comes with it.
+        return record, [field for field in changed if field != "gate" or "start_from" not in changed]
 
 
 def _contradiction(tx: Connection, record: JobRecord, spec: JobSpec, changed: set[str]) -> str:

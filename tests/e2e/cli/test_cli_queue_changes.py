@@ -142,6 +142,11 @@ def test_a_command_that_contradicts_the_recipe_of_the_checkpoint_is_refused_unle
     assert (told.code, "ucm has another command" in told.out) == (0, True), told.err
 
 
+def test_a_start_is_one_word_although_a_gate_comes_with_it(schedctl: Schedctl, world: Database) -> None:
+    told = schedctl("queue", "edit", "ucm", "--set", "start_from={ job = 'uff-main', at = 0.5 }", "--set", "gate=")
+    assert (told.code, told.out) == (0, "ucm has another start_from.\n"), told.err
+
+
 def test_an_editor_changes_a_job_on_a_terminal_only(
     schedctl: Schedctl, world: Database, home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
