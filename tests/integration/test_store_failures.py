@@ -143,6 +143,7 @@ def test_a_schema_of_an_older_version(database_url: str) -> None:
     with database.write() as tx:
         tx.execute(text("DELETE FROM alembic_version"))
         tx.execute(text("DROP TABLE generations"))
+        tx.execute(text("DROP TABLE series"))
         for table in ("trees", "discards", "watched", "lanes", "ledger", "checkpoints", "rates", "jobs", "runs"):
             tx.execute(text(f"DROP TABLE {table}"))
         for table in ("events", "plans", "limits", "closures", "lease", "due", "outbox", "pruned"):

@@ -55,7 +55,7 @@ INNER = {
     "platforms.bundle.BadArchive",
     "platforms.relay._NotSmall",
     "scheduler.service.outside.child_process.ChildFailed",
-    "scheduler.store.schema.WrongType",
+    "scheduler.store.columns.WrongType",
 }
 
 
