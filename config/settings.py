@@ -13,12 +13,12 @@ from typing import Annotated, Any, Literal
 from pydantic import Field, PrivateAttr, ValidationInfo, field_validator
 from pydantic_settings import BaseSettings, InitSettingsSource, PydanticBaseSettingsSource, SettingsConfigDict
 
+from config.corpus_settings import CorpusSettings
 from config.layers import Layers, origin
 from config.pool_settings import PoolSettings
 from config.report_settings import ReportSettings
 from config.section import (
     ClockScale,
-    Fraction,
     Instant,
     PositiveInt,
     PositiveSeconds,
@@ -91,14 +91,6 @@ class ClockSettings(Section):
     @classmethod
     def _epoch_as_instant(cls, value: object) -> object:
         return value if value is None or isinstance(value, float) else parse_instant(value)
-
-
-class CorpusSettings(Section):
-    """What the models learn from."""
-
-    sources: tuple[str, ...] = Field(min_length=1)
-    max_bytes: Annotated[int, Field(ge=1, le=1 << 50)]
-    held_out_fraction: Fraction
 
 
 class RetentionSettings(Section):

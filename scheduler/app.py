@@ -184,6 +184,8 @@ class App:
                 held_out_fraction=corpus.held_out_fraction,
                 max_bytes=corpus.max_bytes,
                 domains=self.catalogue.domains,
+                held_out_clusters=corpus.held_out_clusters,
+                rules=tuple(dict(rule) for rule in corpus.rules),
             ),
             self.database,
             None if self.settings.artifacts.kind == "directory" else self.artifacts,

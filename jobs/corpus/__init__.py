@@ -1,11 +1,19 @@
 """Training text: sources to a deduplicated, tagged, content-versioned corpus, and mixtures of it per job."""
 
 from jobs.corpus.build.build import Progress, build
-from jobs.corpus.errors import BadParameter, CorpusDamaged, CorpusError, NothingToTrainOn, SourceMissing
+from jobs.corpus.errors import (
+    BadParameter,
+    CorpusDamaged,
+    CorpusError,
+    NoSuchVersion,
+    NothingToTrainOn,
+    RuleFailed,
+    SourceMissing,
+)
 from jobs.corpus.findings import Finding, Kind
 from jobs.corpus.manifest import CorpusManifest, open_corpus
 from jobs.corpus.mixture import Mixture, mixture, open_mixture
-from jobs.corpus.options import Options
+from jobs.corpus.options import Options, Rule
 from jobs.corpus.read.sources import Files, Source, Stdlib, parse_source
 from jobs.corpus.shards import Shard
 
@@ -18,9 +26,12 @@ __all__ = [
     "Finding",
     "Kind",
     "Mixture",
+    "NoSuchVersion",
     "NothingToTrainOn",
     "Options",
     "Progress",
+    "Rule",
+    "RuleFailed",
     "Shard",
     "Source",
     "SourceMissing",

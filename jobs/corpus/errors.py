@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 
@@ -31,6 +32,28 @@ class NothingToTrainOn(CorpusError):
             f"no usable text in {', '.join(sources) or 'an empty list of sources'} (found: {seen}); "
             "add a source with text, code or episodes"
         )
+
+
+class RuleFailed(CorpusError):
+    """A command that was to tag the texts did not do so."""
+
+    def __init__(self, command: Sequence[str], why: str) -> None:
+        self.command = tuple(command)
+        self.why = why
+        super().__init__(
+            f"the rule's command {' '.join(command)!r} failed: {why}. It reads a JSON object a line on standard input "
+            "and answers with lines of id, stage and domains; try it by hand, or remove it from corpus.rules"
+        )
+
+
+class NoSuchVersion(CorpusError):
+    """There is no corpus of this version here."""
+
+    def __init__(self, version: str, known: Sequence[str]) -> None:
+        self.version = version
+        self.known = tuple(known)
+        here = f"here are {', '.join(known)}" if known else "none has been built here"
+        super().__init__(f"there is no corpus {version or 'yet'}: {here}. See `schedctl corpus show`, or build one")
 
 
 class CorpusDamaged(CorpusError):

@@ -15,6 +15,7 @@ class Kind(StrEnum):
     """What was found. `docs/corpus.md` says for each kind what became of the text."""
 
     BAD_JSON = "bad_json"
+    BAD_TAG = "bad_tag"
     BINARY = "binary"
     BROKEN_ENCODING = "broken_encoding"
     CONTROL_CHARACTERS = "control_characters"

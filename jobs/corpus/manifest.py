@@ -5,14 +5,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from jobs.corpus.errors import CorpusDamaged
 from jobs.corpus.shards import Shard, verify_shards
 
-FORMAT = 1
+FORMAT = 2
+_READ = frozenset({1, FORMAT})  # what was built by an older version stays what it is
 MANIFEST_NAME = "corpus.json"
 FINDINGS_NAME = "findings.jsonl"
 
@@ -23,7 +24,10 @@ class CorpusManifest:
 
     `train` and `held_out` are the files; `parameters` what decides the content for given sources; `stages`
     and `domains` count kept rows per tag; `findings` counts per kind; `encodings` counts decoded pieces;
-    `near_duplicates` counts the kept rows that share a cluster with an earlier one.
+    `near_duplicates` counts the kept rows that share a cluster with an earlier one. Those below are
+    empty in a corpus of format 1: `shares` are texts, their bytes and how many are held out, by `source`, `stage` and
+    `domain` and then by name; `overlap` the texts of two domains at once; `keywords` those that hold each keyword of
+    each domain.
     """
 
     folder: Path
@@ -39,6 +43,10 @@ class CorpusManifest:
     domains: Mapping[str, int]
     findings: Mapping[str, int]
     encodings: Mapping[str, int]
+    held_out_clusters: int = 0
+    shares: Mapping[str, Mapping[str, Mapping[str, int]]] = field(default_factory=dict)
+    overlap: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
+    keywords: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
 
     @property
     def rows(self) -> int:
@@ -83,8 +91,8 @@ def read_json(path: Path) -> dict[str, Any]:
         raise CorpusDamaged(path, error.strerror or str(error)) from error
     except ValueError as error:
         raise CorpusDamaged(path, f"not JSON ({error})") from error
-    if not isinstance(fields, dict) or fields.get("format") != FORMAT:
-        raise CorpusDamaged(path, f"not of format {FORMAT}")
+    if not isinstance(fields, dict) or fields.get("format") not in _READ:
+        raise CorpusDamaged(path, f"not of format {FORMAT} or older")
     if content_version(fields) != fields.get("version"):
         raise CorpusDamaged(path, "its content does not match its version")
     return fields

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any
 
 from jobs.corpus.errors import BadParameter
-from jobs.corpus.manifest import FORMAT, CorpusManifest, content_version, read_json, write_json
+from jobs.corpus.manifest import CorpusManifest, content_version, read_json, write_json
 from jobs.corpus.shards import Shard, ShardFile, verify_shards
 from jobs.corpus.staging import publish, staging
 
 MIXTURE_NAME = "mixture.json"
+_FORMAT = 1
 _JOB_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
@@ -156,7 +157,7 @@ def open_mixture(folder: Path, *, verify: bool = False) -> Mixture:
 def _fields(made: Mixture) -> dict[str, Any]:
     fields = asdict(made)
     del fields["folder"]
-    return {"format": FORMAT, **fields}
+    return {"format": _FORMAT, **fields}
 
 
 def _check(corpus: CorpusManifest, job_name: str, domain: str | None, extra_share: float, max_passes: int) -> None:

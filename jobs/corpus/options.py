@@ -1,4 +1,4 @@
-"""How sources are read, for those who must know; the defaults suit text, code and episodes."""
+"""How sources are read and texts are tagged; the defaults suit text, code and episodes."""
 
 from __future__ import annotations
 
@@ -6,24 +6,69 @@ from dataclasses import dataclass
 
 from jobs.corpus.errors import BadParameter
 
+STAGES = ("stage_1", "stage_2", "stage_3", "stage_4")
+VALUE = "{value}"  # what a rule puts in its place: what stands under its key
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What people know of their texts: those it fits get a `stage`, `domains`, or both.
+
+    `path` is a pattern for a text's source as rows show it (`*` any characters, also `/`; `?` one; `[ab]` one of
+    these); `key` a key of a JSON record besides its text, dotted where tables are inside tables, and `equals` what
+    stands there as text. Without `equals` the rule fits whatever is a text or a whole number, which `{value}` stands
+    for. A `command` says itself what each text is, within `limit_seconds`; see `jobs/corpus/build/rules.py`.
+    `domains` None says nothing of domains, an empty tuple that there are none.
+    """
+
+    path: str | None = None
+    key: str | None = None
+    equals: str | None = None
+    command: tuple[str, ...] = ()
+    stage: str | None = None
+    domains: tuple[str, ...] | None = None
+    limit_seconds: int = 3_600
+
+    def __post_init__(self) -> None:
+        """Refuse what fits nothing or says nothing."""
+        tags = self.stage is not None or self.domains is not None
+        if self.command and (tags or self.key is not None or self.equals is not None):
+            raise BadParameter("rule", self, "a command, perhaps with a path: it says stage and domains itself")
+        if not self.command and (not tags or (self.path is None and self.key is None)):
+            raise BadParameter("rule", self, "a path, a key or a command, the first two with a stage or domains")
+        if self.equals is not None and self.key is None:
+            raise BadParameter("rule", self, "with a key, where something is to equal")
+        if self.command and "/" in self.command[0] and not self.command[0].startswith("/"):
+            raise BadParameter("command", self.command[0], "found by its name alone or named by its whole path")
+        words = [self.stage or "", *(self.domains or ())]
+        if any(VALUE in word for word in words) and (self.key is None or self.equals is not None):
+            raise BadParameter("rule", self, f"with a key and no equals, where {VALUE} is used")
+        if self.stage is not None and VALUE not in self.stage and self.stage not in STAGES:
+            raise BadParameter("stage", self.stage, f"one of {', '.join(STAGES)}")
+
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """Reading rules; all of them are part of a corpus' version.
+    """Reading and tagging rules; all of them are part of a corpus' version.
 
-    `relevance`: a text gets a domain's tag when it holds at least this share (0..1] of its keywords.
+    `relevance` (0..1] and `rarity` (above 1): a text gets a domain's tag when the keywords it holds weigh at least this
+    share of all of them, or as much as one that only one text in `rarity` holds; `docs/corpus.md` has the formula.
     `document_characters`: longest document made from plain text; longer texts are cut at a pause.
-    `max_record_bytes`: longest JSON record read; longer ones are findings.
+    `max_record_bytes`: longest JSON record read; longer ones are findings. `rules` come before all other tags.
     """
 
-    relevance: float = 0.3
+    relevance: float = 0.5
+    rarity: float = 30.0
     document_characters: int = 16_384
     max_record_bytes: int = 4 << 20
+    rules: tuple[Rule, ...] = ()
 
     def __post_init__(self) -> None:
         """Refuse values that would make an empty or absurd corpus."""
         if not 0 < self.relevance <= 1:
             raise BadParameter("relevance", self.relevance, "above 0 and at most 1")
+        if not self.rarity > 1:
+            raise BadParameter("rarity", self.rarity, "above 1")
         for name in ("document_characters", "max_record_bytes"):
             if getattr(self, name) < 256:
                 raise BadParameter(name, getattr(self, name), "at least 256")

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from jobs.corpus import Files, build, mixture
+from jobs.corpus import Files, Options, Rule, build, mixture
 from jobs.corpus.build.duplicates import clusters, normalised, signature
 from jobs.corpus.build.split import held_out_clusters
 from jobs.corpus.read.decode import clean, decode
@@ -28,6 +28,7 @@ RECORDS = st.lists(
     max_size=40,
 )
 DOMAINS = {"urm": ["gpu", "memory"], "uim": ["api"]}
+RULED = Options(rules=(Rule(key="note", domains=("{value}",)), Rule(path="b*", stage="stage_2")))
 
 
 @settings(max_examples=share(25))
@@ -43,7 +44,9 @@ def test_the_order_of_records_and_sources_does_not_matter(records: list[dict[str
             first.write_text(json.dumps(shuffled))
             second.write_text("\n".join(map(json.dumps, shuffled)))
             sources = [Files(first), Files(second)]
-            manifest = build(sources[:: -1 if order else 1], root / "out", DOMAINS, seed=seed)
+            manifest = build(
+                sources[:: -1 if order else 1], root / "out", DOMAINS, held_out_wanted=2, seed=seed, options=RULED
+            )
             versions.add(manifest.version)
         assert len(versions) == 1
 
@@ -136,3 +139,22 @@ def test_a_cluster_larger_than_the_held_out_share_stays_in_training(seed: int) -
     chosen = held_out_clusters(names, [1000, *[1] * 99], [()] * 100, 0.02, seed)
     assert "0" not in chosen
     assert 20 <= len(chosen) <= 24
+
+
+@given(
+    sizes=st.lists(st.integers(1, 100), min_size=2, max_size=300),
+    fraction=st.floats(0.01, 0.5),
+    wanted=st.integers(0, 100),
+    seed=st.integers(0, 9),
+)
+def test_more_clusters_are_held_out_only_to_reach_their_number(
+    sizes: list[int], fraction: float, wanted: int, seed: int
+) -> None:
+    names = [str(index) for index in range(len(sizes))]
+    few = held_out_clusters(names, sizes, [()] * len(sizes), fraction, seed)
+    many = held_out_clusters(names, sizes, [()] * len(sizes), fraction, seed, wanted)
+    assert few <= many or len(few) == 1, "what bytes alone hold out stays held out"
+    assert len(many) <= max(len(few), min(wanted, len(sizes) // 10))
+    assert sum(sizes[int(name)] for name in many - few) == 0 or sum(sizes[int(name)] for name in many) <= 0.15 * sum(
+        sizes
+    )

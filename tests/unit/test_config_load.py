@@ -255,3 +255,20 @@ def test_the_short_way_loads_no_heavy_library(repository: Path) -> None:
     )
     ran = subprocess.run([sys.executable, "-c", code], cwd=repository, capture_output=True, text=True, check=True)
     assert ran.stdout.strip() == "[]"
+
+
+def test_a_rule_of_the_corpus_is_read_and_one_that_says_nothing_refused(written: Callable[[str], Path]) -> None:
+    settings = load(written('[[corpus.rules]]\nkey = "phase"\nequals = 3\nstage = "stage_3"\nlimit = "2h"\n'), {})
+    (rule,) = settings.corpus.rules
+    assert (rule.key, rule.equals, rule.stage, rule.domains, rule.limit_seconds) == (
+        "phase",
+        "3",
+        "stage_3",
+        None,
+        7_200,
+    )
+    with pytest.raises(ConfigError, match=r"corpus\.rules\[0\].*this rule must be a path, a key or a command") as found:
+        load(written('[[corpus.rules]]\nstage = "stage_3"\n'), {})
+    assert "docs/corpus.md" in str(found.value)
+    with pytest.raises(ConfigError, match="whole path"):
+        load(written('[[corpus.rules]]\ncommand = ["./tag.py"]\n'), {})

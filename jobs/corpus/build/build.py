@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
+from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
-from jobs.corpus.build.domains import DomainTagger
+from jobs.corpus.build.domains import DomainTagger, Keywords
 from jobs.corpus.build.duplicates import METHOD, clusters
+from jobs.corpus.build.rules import Rules
 from jobs.corpus.build.split import held_out_clusters
-from jobs.corpus.build.spool import Spool
+from jobs.corpus.build.spool import Entry, Spool
 from jobs.corpus.errors import BadParameter, NothingToTrainOn
 from jobs.corpus.findings import Findings, Kind
 from jobs.corpus.manifest import (
@@ -24,8 +27,8 @@ from jobs.corpus.manifest import (
     open_corpus,
     write_json,
 )
-from jobs.corpus.options import Options
-from jobs.corpus.read.sources import Loader, Source
+from jobs.corpus.options import Options, Rule
+from jobs.corpus.read.sources import Loader, Source, label_of
 from jobs.corpus.shards import Shard, ShardFile
 from jobs.corpus.staging import publish, staging
 
@@ -36,18 +39,19 @@ _REPORT_EVERY = 256
 class Progress:
     """How far a build is: documents done in this phase, of `total` when that is known."""
 
-    phase: Literal["reading", "clustering", "writing"]
+    phase: Literal["reading", "tagging", "clustering", "writing"]
     documents: int
     total: int | None
     bytes_read: int
 
 
-def build(
+def build(  # noqa: PLR0913 - one keyword for each number of the recipe
     sources: Sequence[Source],
     out_dir: Path,
     domains: Mapping[str, Sequence[str]],
     *,
     held_out_fraction: float = 0.02,
+    held_out_wanted: int = 0,
     shard_bytes: int = 8 << 20,
     seed: int = 0,
     options: Options = Options(),  # noqa: B008 - frozen
@@ -58,20 +62,24 @@ def build(
     The version names the content: the same documents and parameters give the same version whatever the order
     of sources, files and records. Building what exists changes nothing. A kill leaves no half corpus.
     `domains` holds the keywords of each manager; `held_out_fraction` is the share of text bytes kept from
-    training, in whole duplicate clusters; `shard_bytes` is the size at which a training file is closed.
+    training, in whole duplicate clusters, `held_out_wanted` of these if that leaves enough; `shard_bytes` is the size
+    at which a training file is closed.
 
     Raises:
-        SourceMissing, NothingToTrainOn, BadParameter: nothing is written.
+        SourceMissing, NothingToTrainOn, BadParameter, RuleFailed: nothing is written.
         OSError: the disk is full or not writable; nothing is left behind.
     """
     if not 0 <= held_out_fraction <= 0.5:
         raise BadParameter("held_out_fraction", held_out_fraction, "from 0 to 0.5")
     if shard_bytes < 256:
         raise BadParameter("shard_bytes", shard_bytes, "at least 256")
+    if held_out_wanted < 0:
+        raise BadParameter("held_out_wanted", held_out_wanted, "at least 0")
     findings = Findings()
+    keywords, rules = Keywords(domains), Rules(options.rules, domains, findings)
     loader = Loader(findings, options, own_folder=out_dir)
     with staging(out_dir) as scratch, (scratch / "spool").open("w+b") as spool_file:
-        spool = Spool(spool_file, findings, DomainTagger(domains, options.relevance))
+        spool = Spool(spool_file, findings, keywords, rules)
         # Sorted, so that findings are listed in the same order whatever the order of the arguments.
         for source in sorted(sources, key=lambda source: (source.label, repr(source))):
             for document in loader.load(source):
@@ -82,21 +90,30 @@ def build(
             raise NothingToTrainOn(tuple(source.label for source in sources), dict(findings.counts))
         ids = sorted(spool.entries)
         entries = [spool.entries[name] for name in ids]
+        for rule in rules.commands:
+            progress(Progress("tagging", 0, len(ids), loader.bytes_read))
+            _ask(rules, rule, spool, ids, scratch)
+        tagger = DomainTagger(keywords, (entry.held for entry in entries), options.relevance, options.rarity)
+        stages = [entry.tags.stage or entry.stage for entry in entries]
+        domains_of = [_domains(entry, tagger, keywords) for entry in entries]
         progress(Progress("clustering", 0, len(ids), loader.bytes_read))
         cluster_of = [ids[root] for root in clusters([entry.signature for entry in entries])]
         held_out = held_out_clusters(
             cluster_of,
             [entry.text_bytes for entry in entries],
-            [entry.domains for entry in entries],
+            domains_of,
             held_out_fraction,
             seed,
+            held_out_wanted,
         )
+        kept_apart = [cluster in held_out for cluster in cluster_of]
         folder = scratch / "corpus"
         folder.mkdir()
         with closing(_Writer(folder, shard_bytes)) as writer:
             for index, (entry, cluster) in enumerate(zip(entries, cluster_of, strict=True)):
-                row = spool.row(entry)[:-1] + b',"cluster":"%s"}' % cluster.encode()
-                writer.write(row, entry.text_bytes, held_out=cluster in held_out)
+                tags = {"cluster": cluster, "domains": domains_of[index], "stage": stages[index]}
+                row = spool.row(entry)[:-1] + b"," + json.dumps(tags, separators=(",", ":")).encode("ascii")[1:]
+                writer.write(row, entry.text_bytes, held_out=kept_apart[index])
                 if index % _REPORT_EVERY == 0:
                     progress(Progress("writing", index, len(ids), loader.bytes_read))
             train, kept_out = writer.finish()
@@ -109,6 +126,7 @@ def build(
             parameters={
                 "domains": {name: sorted(set(words)) for name, words in domains.items()},
                 "held_out_fraction": held_out_fraction,
+                "held_out_wanted": held_out_wanted,
                 "shard_bytes": shard_bytes,
                 "seed": seed,
                 **asdict(options),
@@ -118,10 +136,18 @@ def build(
             duplicates=findings.counts[Kind.DUPLICATE],
             clusters=len(set(cluster_of)),
             near_duplicates=len(cluster_of) - len(set(cluster_of)),
-            stages=dict(Counter(entry.stage or "none" for entry in entries)),
-            domains={name: sum(name in entry.domains for entry in entries) for name in domains},
+            stages=dict(Counter(stage or "none" for stage in stages)),
+            domains={name: sum(name in found for found in domains_of) for name in domains},
             findings=dict(findings.counts),
             encodings=dict(loader.encodings),
+            held_out_clusters=len(held_out),
+            shares={
+                "source": _shares(entries, kept_apart, [(label_of(entry.source),) for entry in entries]),
+                "stage": _shares(entries, kept_apart, [(stage or "none",) for stage in stages]),
+                "domain": _shares(entries, kept_apart, [found or ("none",) for found in domains_of]),
+            },
+            overlap=_overlap(domains_of),
+            keywords=tagger.counts(),
         )
         manifest = replace(manifest, version=content_version(corpus_fields(manifest)))
         target = out_dir / manifest.version
@@ -129,6 +155,40 @@ def build(
             write_json(folder / MANIFEST_NAME, corpus_fields(manifest))
             publish(folder, target)
     return open_corpus(target)
+
+
+def _ask(rules: Rules, rule: Rule, spool: Spool, ids: Sequence[str], scratch: Path) -> None:
+    rows = (json.loads(spool.row(spool.entries[name])) for name in ids)
+    rules.ask(rule, rows, {name: spool.entries[name].tags for name in ids}, scratch)
+
+
+def _domains(entry: Entry, tagger: DomainTagger, keywords: Keywords) -> tuple[str, ...]:
+    """What rules say of its domains, else its keywords; and the manager that it names itself."""
+    said = entry.tags.domains
+    named = (entry.manager or "").lower()
+    found = set(tagger.tags(entry.held) if said is None else said)
+    return tuple(name for name in keywords.domains if name in found or name.lower() == named)
+
+
+def _shares(
+    entries: Sequence[Entry], kept_apart: Sequence[bool], names_of: Sequence[Sequence[str]]
+) -> dict[str, dict[str, int]]:
+    """Count texts, their bytes and how many of them are held out, by name; a text may have several."""
+    found: dict[str, Counter[str]] = {}
+    for entry, apart, names in zip(entries, kept_apart, names_of, strict=True):
+        for name in names:
+            counts = found.setdefault(name, Counter({"texts": 0, "bytes": 0, "held_out": 0}))
+            counts.update(texts=1, bytes=entry.text_bytes, held_out=int(apart))
+    return {name: dict(counts) for name, counts in found.items()}
+
+
+def _overlap(domains_of: Sequence[Sequence[str]]) -> dict[str, dict[str, int]]:
+    """Count the texts that belong to two domains, under the first and then the second by name."""
+    pairs = Counter(pair for found in domains_of for pair in combinations(found, 2))
+    found: dict[str, dict[str, int]] = {}
+    for (one, other), count in pairs.items():
+        found.setdefault(one, {})[other] = count
+    return found
 
 
 class _Writer:

@@ -1,4 +1,4 @@
-"""Documents on their way into a corpus: cleaned, tagged, deduplicated; only signatures stay in memory."""
+"""Documents on their way into a corpus: cleaned and deduplicated; only signatures and tags stay in memory."""
 
 from __future__ import annotations
 
@@ -6,8 +6,9 @@ import json
 from dataclasses import dataclass
 from typing import Any, BinaryIO
 
-from jobs.corpus.build.domains import DomainTagger
+from jobs.corpus.build.domains import Keywords
 from jobs.corpus.build.duplicates import identity, normalised, signature
+from jobs.corpus.build.rules import Rules, Tags
 from jobs.corpus.findings import Findings, Kind
 from jobs.corpus.read.decode import clean
 from jobs.corpus.read.document import Document
@@ -23,19 +24,22 @@ class Entry:
     source: str
     signature: bytes
     stage: str | None
-    domains: tuple[str, ...]
+    manager: str | None
+    held: int  # keywords, as bits
+    tags: Tags  # of rules
 
 
 class Spool:
     """Collects documents into `file`; `entries` maps the identity of each kept text to its entry."""
 
-    def __init__(self, file: BinaryIO, findings: Findings, tagger: DomainTagger) -> None:
+    def __init__(self, file: BinaryIO, findings: Findings, keywords: Keywords, rules: Rules) -> None:
         self.entries: dict[str, Entry] = {}
         self.documents_read = 0
         self._file = file
         self._end = 0
         self._findings = findings
-        self._tagger = tagger
+        self._keywords = keywords
+        self._rules = rules
 
     def add(self, document: Document) -> None:
         """Take one document; empty texts and exact duplicates become findings."""
@@ -50,9 +54,9 @@ class Spool:
             self._note(Kind.EMPTY_TEXT, document, "white space only; left out")
             return
         name = identity(words)
-        domains = self._tagger.tags(text, document.manager)
+        tags = self._rules.of(document)  # of copies too: what is odd about rules must not depend on who came first
         try:
-            row = _row(name, text, domains, document)
+            row = _row(name, text, document)
         except RecursionError:
             self._note(Kind.TOO_DEEP, document, "metadata nested too deeply to write; left out")
             return
@@ -71,12 +75,14 @@ class Spool:
             source=document.source,
             signature=known.signature if known else signature(words),
             stage=document.stage,
-            domains=domains,
+            manager=document.manager,
+            held=self._keywords.held(text),
+            tags=tags,
         )
         self._end += len(row)
 
     def row(self, entry: Entry) -> bytes:
-        """Read the row of an entry back."""
+        """Read the row of an entry back, which is without its tags."""
         self._file.seek(entry.offset)
         return self._file.read(entry.length)
 
@@ -84,12 +90,10 @@ class Spool:
         self._findings.add(kind, document.source, document.line, detail)
 
 
-def _row(name: str, text: str, domains: tuple[str, ...], document: Document) -> bytes:
+def _row(name: str, text: str, document: Document) -> bytes:
     row: dict[str, Any] = {
         "id": name,
         "text": text,
-        "stage": document.stage,
-        "domains": domains,
         "source": document.source,
     }
     if document.metadata:

@@ -6,9 +6,8 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from jobs.corpus.findings import Findings, Kind
+from jobs.corpus.options import STAGES
 from jobs.corpus.read.document import Document
-
-STAGES = ("stage_1", "stage_2", "stage_3", "stage_4")
 
 # Fields that become text, with the type a good record has there. Everything else is metadata.
 _TEXT_FIELDS: Mapping[str, type] = {

@@ -84,6 +84,11 @@ def parse_source(text: str) -> Source:
     return Files(path)
 
 
+def label_of(source: str) -> str:
+    """The source, by its label, that a text's source belongs to."""
+    return Stdlib().label if source.startswith(f"{Stdlib().label}:") else source.partition("/")[0]
+
+
 class Loader:
     """Reads sources into documents; counts bytes, encodings and findings on the way."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import os
 import threading
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from scheduler.service.faults.isolation import why
 from scheduler.service.outside.calls import fail, tell
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from scheduler.store.engine import Database
 
 _POINTER = "current.json"
-_READ_PERCENT, _WRITE_FROM_PERCENT = 70, 80  # of a build's time, about
+_READ_PERCENT, _CLUSTER_FROM_PERCENT, _WRITE_FROM_PERCENT = 70, 75, 80  # of a build's time, about
 _STEP_PERCENT = 5
 
 
@@ -52,11 +52,17 @@ class CorpusRecipe:
     held_out_fraction: float
     max_bytes: int
     domains: Mapping[str, Sequence[str]]
+    held_out_clusters: int = 0
+    rules: tuple[Mapping[str, Any], ...] = ()  # the fields of a jobs.corpus.Rule each
 
     def fingerprint(self) -> str:
         """Return a text that is equal for equal recipes."""
         return json.dumps(
-            [sorted(self.sources), self.held_out_fraction, self.max_bytes, {k: [*v] for k, v in self.domains.items()}],
+            {
+                **asdict(self),
+                "sources": sorted(self.sources),
+                "domains": {name: sorted(words) for name, words in self.domains.items()},
+            },
             sort_keys=True,
         )
 
@@ -115,6 +121,8 @@ class TrainingData:
             folder,
             self._recipe.domains,
             held_out_fraction=self._recipe.held_out_fraction,
+            held_out_wanted=self._recipe.held_out_clusters,
+            options=corpus.Options(rules=tuple(corpus.Rule(**rule) for rule in self._recipe.rules)),
             progress=progress,
         )
         pointer = {"version": self._manifest.version, "recipe": self._recipe.fingerprint()}
@@ -137,7 +145,8 @@ class TrainingData:
         total = sum(_bytes_of(source, self._recipe.max_bytes) for source in self._recipe.sources)
         parts = {
             "reading": (0, _READ_PERCENT, total),
-            "clustering": (_READ_PERCENT, _WRITE_FROM_PERCENT, 0),
+            "tagging": (_READ_PERCENT, _CLUSTER_FROM_PERCENT, 0),
+            "clustering": (_CLUSTER_FROM_PERCENT, _WRITE_FROM_PERCENT, 0),
             "writing": (_WRITE_FROM_PERCENT, 100, 0),
         }
 

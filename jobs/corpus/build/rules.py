@@ -1,0 +1,167 @@
+"""What people's rules say of a text: by its path, by a key of its record, or by a command that is asked about it."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from jobs.corpus.errors import BadParameter, RuleFailed
+from jobs.corpus.findings import Findings, Kind
+from jobs.corpus.options import STAGES, VALUE, Rule
+from jobs.corpus.read.document import Document
+
+_ANSWER_BYTES = 1 << 16
+_TOLD_BYTES = 400  # of what a command that failed said last
+# A command gets no secret of the daemon: only what finds programs, files and languages.
+_ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "PATH", "TMPDIR", "TZ", "VIRTUAL_ENV")
+
+
+@dataclass(slots=True)
+class Tags:
+    """What rules say of one text; None: nothing."""
+
+    stage: str | None = None
+    domains: tuple[str, ...] | None = None
+
+
+class Rules:
+    """Rules in their order, of which the first that says something of a stage, or of domains, decides it.
+
+    Commands come last: they are asked once, about all texts together. A tag that does not exist is a finding.
+    """
+
+    def __init__(self, rules: Iterable[Rule], domains: Collection[str], findings: Findings) -> None:
+        self._rules = tuple(rules)
+        self._domains = sorted(domains)
+        self._findings = findings
+        for rule in self._rules:
+            for name in rule.domains or ():
+                if VALUE not in name and name not in domains:
+                    raise BadParameter("a rule's domain", name, f"one of {', '.join(self._domains) or '(none is set)'}")
+
+    @property
+    def commands(self) -> tuple[Rule, ...]:
+        """The rules that are commands."""
+        return tuple(rule for rule in self._rules if rule.command)
+
+    def of(self, document: Document) -> Tags:
+        """What paths and keys say of a document."""
+        tags = Tags()
+        for rule in self._rules:
+            if rule.command or not _fits_path(rule, document.source):
+                continue
+            value = None if rule.key is None else _value(document.metadata, rule.key)
+            if rule.key is not None and (value is None or rule.equals not in {None, value}):
+                continue
+            stage = rule.stage and rule.stage.replace(VALUE, value or "")
+            domains = rule.domains and tuple(name.replace(VALUE, value or "") for name in rule.domains)
+            self._take(tags, stage, domains, document.source, document.line)
+        return tags
+
+    def ask(self, rule: Rule, rows: Iterable[Mapping[str, Any]], tags: Mapping[str, Tags], folder: Path) -> None:
+        """Ask a command about texts and note in `tags`, by id, what it says of those that no rule spoke of.
+
+        It gets a JSON object a line: `id`, `source`, `text`, and `metadata` if there is any. It writes one for each
+        text that it knows: `id`, `stage`, `domains`, in any order; what is left out or null it says nothing of.
+        `folder` is for scratch files. Raises RuleFailed.
+        """
+        asked, answered = folder / "asked", folder / "answered"
+        name = Path(rule.command[0]).name
+        with asked.open("wb") as questions:
+            for row in rows:
+                if _fits_path(rule, str(row["source"])):
+                    questions.write(json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n")
+        with asked.open("rb") as questions, answered.open("w+b") as answers:
+            _run(rule, questions, answers, folder)
+            answers.seek(0)
+            for number, answer in _answers(answers, name, self._findings):
+                known = tags.get(str(answer.get("id")))
+                if known is None:
+                    detail = f"{str(answer.get('id'))!r} is the id of no text; not used"
+                    self._findings.add(Kind.BAD_TAG, name, number, detail)
+                    continue
+                stage, domains = answer.get("stage"), answer.get("domains")
+                if domains is not None and not (isinstance(domains, list) and all(isinstance(d, str) for d in domains)):
+                    self._findings.add(Kind.BAD_TAG, name, number, "domains are no list of names; not used")
+                    domains = None
+                self._take(known, None if stage is None else str(stage), domains, name, number)
+        asked.unlink()
+        answered.unlink()
+
+    def _take(self, tags: Tags, stage: str | None, domains: Collection[str] | None, source: str, line: int) -> None:
+        if tags.stage is None and stage is not None:
+            if stage in STAGES:
+                tags.stage = stage
+            else:
+                detail = f"a rule gives stage {stage!r}, which is none of {', '.join(STAGES)}; not used"
+                self._findings.add(Kind.UNKNOWN_STAGE, source, line, detail)
+        if tags.domains is None and domains is not None:
+            unknown = sorted(set(domains).difference(self._domains))
+            if unknown:
+                self._findings.add(Kind.BAD_TAG, source, line, f"there is no domain {', '.join(unknown)}; not used")
+            if len(unknown) < len(set(domains)) or not domains:
+                tags.domains = tuple(sorted(set(domains).difference(unknown)))
+
+
+def _fits_path(rule: Rule, source: str) -> bool:
+    return rule.path is None or fnmatchcase(source, rule.path)
+
+
+def _value(metadata: Mapping[str, Any], key: str) -> str | None:
+    """What stands under a dotted key, if it is a text or a whole number."""
+    found: Any = metadata
+    for part in key.split("."):
+        found = found.get(part) if isinstance(found, dict) else None
+    return str(found) if isinstance(found, str | int) and not isinstance(found, bool) else None
+
+
+def _run(rule: Rule, questions: BinaryIO, answers: BinaryIO, folder: Path) -> None:
+    environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+    said = folder / "said"
+    with said.open("w+b") as errors:
+        try:
+            child = subprocess.Popen(
+                rule.command,
+                stdin=questions,
+                stdout=answers,
+                stderr=errors,
+                cwd=folder,
+                env=environment,
+                start_new_session=True,
+            )
+        except (OSError, ValueError) as error:
+            raise RuleFailed(rule.command, f"it cannot be started: {error}") from None
+        try:
+            code = child.wait(rule.limit_seconds)
+        except subprocess.TimeoutExpired:
+            raise RuleFailed(rule.command, f"it was not done after {rule.limit_seconds} s") from None
+        finally:
+            if child.returncode is None:  # too long, or Ctrl-C: it goes with all that it started
+                os.killpg(child.pid, signal.SIGKILL)
+                child.wait()
+        if code:
+            errors.seek(max(0, errors.seek(0, os.SEEK_END) - _TOLD_BYTES))
+            words = errors.read().decode("utf-8", "replace").strip()
+            raise RuleFailed(rule.command, f"it ended with {code}" + (f" and said: {words}" if words else ""))
+    said.unlink()
+
+
+def _answers(file: BinaryIO, name: str, findings: Findings) -> Iterator[tuple[int, dict[str, Any]]]:
+    number = 0
+    while line := file.readline(_ANSWER_BYTES):
+        number += 1
+        try:
+            found = json.loads(line)
+        except (ValueError, RecursionError):
+            found = None
+        if isinstance(found, dict):
+            yield number, found
+        elif line.strip():
+            findings.add(Kind.BAD_TAG, name, number, "no JSON object; not used")
