@@ -123,12 +123,17 @@ class Definition:
     def _mixture(self, table: Mapping[str, Any]) -> Mixture | None:
         if table.get("mixture", "off") == "off":
             return None
-        inner = self._table(table, "mixture", ("domain", "extra_share"))
-        if not inner:
-            return Mixture()
+        inner = self._table(table, "mixture", ("corpus", "domain", "extra_share", "renew"))
+        common = {
+            "corpus": self._read(inner, "corpus", readers.corpus_version, "", "mixture."),
+            "renew": self._read(inner, "renew", readers.renew, "restart", "mixture."),
+        }
+        if not {"domain", "extra_share"} & set(inner):
+            return Mixture(**common)
         return Mixture(
             domain=self._read(inner, "domain", readers.text, prefix="mixture."),
             extra_share=self._read(inner, "extra_share", readers.number("mixture.extra_share"), prefix="mixture."),
+            **common,
         )
 
     def _whole(self, table: Mapping[str, Any]) -> Mapping[str, Any]:

@@ -75,7 +75,9 @@ def _work(spec: JobSpec) -> dict[str, Any]:
 
 
 def _mixture(mixture: Mixture) -> dict[str, Any]:
-    return {} if mixture.domain is None else {"domain": mixture.domain, "extra_share": mixture.extra_share}
+    own = {} if mixture.domain is None else {"domain": mixture.domain, "extra_share": mixture.extra_share}
+    perhaps = {"corpus": mixture.corpus, "renew": mixture.renew if mixture.renew != "restart" else ""}
+    return own | {key: value for key, value in perhaps.items() if value}
 
 
 def _stall(stall: Stall) -> dict[str, Any]:

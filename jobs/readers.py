@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from jobs.duration import parse_duration
 from jobs.ranges import RANGES
-from jobs.spec import START_WORDS
+from jobs.spec import RENEW_WORDS, START_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,6 +21,7 @@ _SECRET = re.compile(
 )
 # Words of a vocabulary, and how many there may be.
 _NO_SECRET = re.compile(r"(\w*_)?(BOS|EOS|PAD|UNK|SEP|CLS|MASK|START|STOP|END|MAX)_TOKEN", re.IGNORECASE | re.ASCII)
+_CORPUS = re.compile(r"[0-9a-f]{16}")
 _INPUT = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _SCHEMES = ("hf", "kaggle-dataset", "kaggle-model", "s3")
 _SCHEME = re.compile(r"([a-z][a-z0-9-]+):")
@@ -106,6 +107,20 @@ def role(value: Any) -> Literal["main", "manager"]:
     if value == "manager":
         return "manager"
     raise Wrong("there is no such role", "use main or manager")
+
+
+def corpus_version(value: Any) -> str:
+    """Read the version of a corpus."""
+    if not isinstance(value, str) or not _CORPUS.fullmatch(value):
+        raise Wrong("this is no version of a corpus", "write its 16 characters: schedctl corpus show")
+    return value
+
+
+def renew(value: Any) -> str:
+    """Read when a job takes up another version of the corpus."""
+    if value not in RENEW_WORDS:
+        raise Wrong("a job takes up another corpus when it is restarted or updated", 'write "restart" or "update"')
+    return str(value)
 
 
 def dtype(value: Any) -> str:

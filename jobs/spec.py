@@ -12,6 +12,7 @@ Role = Literal["main", "manager"]
 START_WORDS = ("newest", "done", "accepted")
 # Whose list of files the artifact store has for an input; of everything else it has the files.
 _LISTED = {"hf": "hub", "kaggle-model": "kaggle", "kaggle-dataset": "kaggle"}
+RENEW_WORDS = ("restart", "update")
 _ANY_CHECKPOINT = 1e-6  # of the parent's target: its first checkpoint, whose step is at least 1
 
 
@@ -53,10 +54,16 @@ class Needs:
 
 @dataclass(frozen=True, slots=True)
 class Mixture:
-    """The full corpus; ``extra_share`` adds that share of ``domain`` data on top."""
+    """The full corpus; ``extra_share`` adds that share of ``domain`` data on top.
+
+    ``corpus`` is the version that the job trains on, empty until its first launch. Its next generation takes up another
+    when ``renew`` is ``restart``; when that is ``update``, only a person's update does.
+    """
 
     domain: str | None = None
     extra_share: float = 0.0
+    corpus: str = ""
+    renew: str = "restart"
 
 
 @dataclass(frozen=True, slots=True)

@@ -188,6 +188,7 @@ class App:
                 rules=tuple(dict(rule) for rule in corpus.rules),
             ),
             self.database,
+            self.clock.now,
             None if self.settings.artifacts.kind == "directory" else self.artifacts,
         )
 
@@ -295,6 +296,7 @@ class App:
             published=self.published,
             scratch=self.settings.state_dir / "inputs",
             redact=self.redact,
+            corpora=lambda: self.training_data.folder,  # who needs it loads it
         )
 
 

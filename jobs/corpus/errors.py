@@ -59,10 +59,11 @@ class NoSuchVersion(CorpusError):
 class CorpusDamaged(CorpusError):
     """A corpus or mixture folder does not hold what its manifest says."""
 
-    def __init__(self, path: Path, why: str) -> None:
+    def __init__(self, path: Path, why: str, remedy: str = "delete its folder and build it again") -> None:
         self.path = path
         self.why = why
-        super().__init__(f"corpus file {path} cannot be trusted: {why}; delete its folder and build it again")
+        self.remedy = remedy
+        super().__init__(f"corpus file {path} cannot be trusted: {why}; {remedy}")
 
 
 class BadParameter(CorpusError):

@@ -25,6 +25,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "prompt": ("scheduler.cli.commands.prompt_command", "One cached line for shell prompts."),
     "queue": ("scheduler.cli.commands.queue", "The jobs: add, list, hold, cancel, reorder."),
     "submit": ("scheduler.cli.commands.submit", "One line to train: a script and its folder become a job."),
+    "corpus": ("scheduler.cli.commands.corpus", "What the models train on: build, show, compare, verify."),
     "plan": ("scheduler.cli.commands.plan", "What runs next, and why a job waits."),
     "quota": ("scheduler.cli.commands.quota", "Metered hours and money: limits, use, what is left."),
     "pools": ("scheduler.cli.commands.pools", "The places where sessions run."),

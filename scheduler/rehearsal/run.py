@@ -161,8 +161,11 @@ def prepare(rehearsal: Rehearsal, base: dict[str, Any], seed: int) -> App:
     open_database(app.database_url, create=True).close()
     if any(spec.mixture for spec in app.catalogue.jobs):
         _say("building the corpus ...")
-        made = app.training_data.build()
-        _say(f"corpus {made.version}: {made.rows:,} texts, {made.train_text_bytes / 1e6:.1f} MB")
+        made = app.training_data.build("rehearse", lambda _how_far: None)
+        _say(
+            f"corpus {made.version}: {made.rows:,} texts, {made.train_text_bytes / 1e6:.1f} MB, "
+            f"{made.held_out.rows} held out"
+        )
     keep_until = rehearsal.epoch + app.policy.retention.grace_seconds
     specs = [
         stored(app, stand_in_packages.named_by(rehearsal, replace(spec, seed=spec.seed + seed)), keep_until, _say)

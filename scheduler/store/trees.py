@@ -1,9 +1,10 @@
 """Trees: the folders in the artifact store that jobs name, and when what nobody needs any more may go.
 
 A tree is of a kind: ``code`` is a job's own, ``input`` what it is given besides, ``hub`` the listing of a repository
-whose files are elsewhere. An ``input`` may hold the files of such a listing, which is its origin then. ``lock`` are the
-packages that a job wants, ``wheels`` these packages themselves for one target, named by both. A row is written before
-anything is sent to the store, and removed after everything is deleted there.
+whose files are elsewhere, ``corpus`` a version of the corpus with its mixtures. An ``input`` may hold the files of such
+a listing, which is its origin then. ``lock`` are the packages that a job wants, ``wheels`` these packages
+themselves for one target, named by both. A row is written before anything is sent to the store, and removed after
+everything is deleted there.
 """
 
 from __future__ import annotations
@@ -23,6 +24,9 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from jobs.spec import JobSpec
+
+
+CORPUS = "corpus"
 
 
 class TreeGoes(Refused):
@@ -123,7 +127,8 @@ def needed(tx: Connection) -> set[str]:
 
 def named_by(spec: JobSpec) -> set[str]:
     """Return the digests of all trees that a job's definition names."""
-    found = {spec.code.digest if spec.code else "", *(given.digest for given in spec.inputs)} - {""}
+    corpus = spec.mixture.corpus if spec.mixture else ""
+    found = {spec.code.digest if spec.code else "", corpus, *(given.digest for given in spec.inputs)} - {""}
     if spec.requirements is not None:
         lock = spec.requirements.digest
         found |= {lock, *(wheels_digest(lock, target) for target in spec.requirements.targets)}

@@ -13,6 +13,7 @@ from config.secret import MARK, is_secret
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from jobs.corpus import CorpusManifest
     from jobs.lane_report import LaneReport
     from scheduler.core.job import JobState
     from scheduler.core.plan import Plan
@@ -103,6 +104,12 @@ def checkpoint_json(record: CheckpointRecord) -> dict[str, Any]:
         "pinned": record.pinned,
         "seen_at": record.seen_at,
     }
+
+
+def corpus_json(manifest: CorpusManifest) -> dict[str, Any]:
+    """Return a version of the corpus as its manifest has it, with its sums."""
+    sums = {"rows": manifest.rows, "train_text_bytes": manifest.train_text_bytes}
+    return {**asdict(manifest), "folder": str(manifest.folder), **sums}
 
 
 def plan_json(plan: Plan) -> dict[str, Any]:

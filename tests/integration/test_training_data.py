@@ -22,7 +22,7 @@ def data(database: Database, tmp_path: Path) -> TrainingData:
             jobs.add(tx, JobSpec(name, "manager", ("train",), 100, 10.0, mixture=mixture), NOW)
     text = tmp_path / "text.txt"
     text.write_text("\n\n".join(f"The node {n} balances {n} loads of {n * n} jobs." for n in range(200)))
-    return TrainingData(tmp_path / "root", CorpusRecipe((str(text),), 0.1, 1 << 20, {}), database)
+    return TrainingData(tmp_path / "root", CorpusRecipe((str(text),), 0.1, 1 << 20, {}), database, lambda: NOW)
 
 
 def test_a_job_without_a_mixture_gets_nothing_and_nothing_is_built(data: TrainingData, tmp_path: Path) -> None:

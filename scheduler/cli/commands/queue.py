@@ -151,7 +151,11 @@ def edit(
 
 
 @command(
-    app, "schedctl queue update ufm --code .", "schedctl queue update ufm --code ~/trainer --commit v2", name="update"
+    app,
+    "schedctl queue update ufm --code .",
+    "schedctl queue update ufm --code ~/trainer --commit v2",
+    "schedctl queue update ufm --corpus newest",
+    name="update",
 )
 def update(
     ctx: typer.Context,
@@ -168,19 +172,32 @@ def update(
         list[str] | None,
         typer.Option("--input", metavar="NAME[=SOURCE]", help="Take this input anew; may be repeated."),
     ] = None,
+    corpus: Annotated[
+        str | None,
+        typer.Option(
+            "--corpus", metavar="VERSION", help="Train on this version of the corpus; or newest.", show_default=False
+        ),
+    ] = None,
 ) -> None:
     """Take a job's code and packages anew, or those that are named: its next session has them as they are now.
 
-    It goes on from the checkpoint. With --input, that input instead, from where it was taken or from another SOURCE.
+    It goes on from the checkpoint. With --input, that input instead, from where it was taken or from another SOURCE;
+    with --corpus, that version of the corpus instead. A job whose mixture says renew = "update" takes up the newest.
     """
     from jobs.spec import Code, Requirements
-    from scheduler.cli.commands.queue_update import update_inputs, update_job
+    from scheduler.cli.commands.queue_update import update_corpus, update_inputs, update_job
     from scheduler.store import jobs
 
     cli: Cli = ctx.obj
     with cli.app.database.read() as tx:
         spec = jobs.get(tx, job).spec
     named = code is not None or commit or requirements is not None
+    if corpus is not None and (named or inputs):
+        raise UsageFault("--corpus stands alone", "code and corpus are taken one after another", "Give one of them")
+    renews = spec.mixture is not None and spec.mixture.renew == "update" and not named and not inputs
+    if corpus is not None or (renews and spec.code is None and spec.requirements is None):
+        update_corpus(cli, spec, corpus or "newest")
+        return
     if inputs and named:
         raise UsageFault("--input stands alone", "code and inputs are taken one after another", "Give one of them")
     if inputs:
@@ -194,7 +211,7 @@ def update(
         packages = spec.requirements
     if wanted is None and (packages is None or commit):
         raise UsageFault(f"{job} has no code", "it was added without any", "Give it with --code DIR")
-    update_job(cli, job, wanted, packages)
+    update_job(cli, job, wanted, packages, corpus=renews)
 
 
 @command(app, "schedctl queue clone ufm", "schedctl queue clone ufm --set name=ufm-hot --set seed=7")

@@ -99,6 +99,7 @@ def _facts(
     devices = f"{needs.devices_min}-{needs.devices_max}" if needs.devices_max > needs.devices_min else needs.devices_min
     mixture = spec.mixture
     data = f"{mixture.extra_share:.0%} more of {mixture.domain}" if mixture and mixture.domain else "full corpus"
+    version = f", version {mixture.corpus}" if mixture and mixture.corpus else ", the version of its first launch"
     return [
         ("job", spec.name),
         ("role", spec.role),
@@ -111,7 +112,7 @@ def _facts(
         ("place", str(record.position)),
         ("pools", ", ".join(spec.pools) or "any"),
         ("needs", f"{devices} x {needs.vram_gib:g} GiB, {needs.dtype}"),
-        ("data", data if mixture else ""),
+        ("data", data + version if mixture else ""),
         ("starts from", start_line(spec.start_from, lineage)),
         ("generation", f"{lineage[-1].number}, since {out.instant(lineage[-1].began_at)}" if lineage[1:] else ""),
         ("gate", f"{spec.gate.parent} at {spec.gate.fraction:.0%}" if spec.gate and not spec.start_from else ""),

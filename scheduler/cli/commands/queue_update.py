@@ -12,12 +12,14 @@ from scheduler.cli.commands.queue_add import inputs_of, warn_of_lock
 from scheduler.cli.commands.queue_show import code_line, input_line, lock_line
 from scheduler.core.job import Active
 from scheduler.service.requests import code, concerns, environment, inputs
+from scheduler.service.requests import corpus as corpora
 from scheduler.store import jobs
 from scheduler.views.documents import job_json
 
 if TYPE_CHECKING:
     from jobs.spec import Code, JobSpec, Requirements
     from scheduler.cli.shell.context import Cli
+    from scheduler.store.jobs import JobRecord
 
 
 def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
@@ -44,8 +46,46 @@ def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
     cli.wake_daemon()
 
 
-def update_job(cli: Cli, name: str, code_wanted: Code | None, packages_wanted: Requirements | None) -> None:
-    """Take the code of a job anew, lock its requirements anew, or both.
+def update_corpus(cli: Cli, spec: JobSpec, version: str) -> None:
+    """Let a job train on another version of the corpus. Raises NoSuchVersion, QueueError, TreeGoes, UnknownJob."""
+    record, same = _with_corpus(cli, spec, version)
+    if cli.options.json:
+        cli.out.data({"job": job_json(record), "changed": not same})
+    else:
+        cli.out.line(f"{spec.name} has {_corpus_line(record, same=same)}.")
+    if not same:
+        _warn_of_corpus(cli, spec, record)
+    cli.wake_daemon()
+
+
+def _with_corpus(cli: Cli, spec: JobSpec, version: str) -> tuple[JobRecord, bool]:
+    """Return the job on a version of the corpus, or on the newest, and whether it was on it before."""
+    app = cli.app
+    folder = app.training_data.folder
+    found = folder.find(folder.current().version if version == "newest" else version)
+    grace = app.policy.retention.grace_seconds
+    record = corpora.take_up(app.database, spec.name, found, cli.now, cli.who, grace)
+    return record, spec.mixture == record.spec.mixture
+
+
+def _corpus_line(record: JobRecord, *, same: bool) -> str:
+    mixture = record.spec.mixture
+    return f"{_having(same, 'corpus')}: {mixture.corpus if mixture else ''}"
+
+
+def _warn_of_corpus(cli: Cli, before: JobSpec, record: JobRecord) -> None:
+    old, new = (spec.mixture.corpus if spec.mixture else "" for spec in (before, record.spec))
+    if old and record.done_step:
+        cli.out.say(
+            "It goes on from its checkpoint. What the new version holds out may be among what it was trained on: "
+            f"schedctl corpus diff {old} {new}"
+        )
+
+
+def update_job(
+    cli: Cli, name: str, code_wanted: Code | None, packages_wanted: Requirements | None, *, corpus: bool = False
+) -> None:
+    """Take the code of a job anew, lock its requirements anew, take up the newest ``corpus``, or several of these.
 
     Raises CodeError, RequirementsError, TreeGoes, StoreError, UnknownJob.
     """
@@ -69,7 +109,11 @@ def update_job(cli: Cli, name: str, code_wanted: Code | None, packages_wanted: R
         said.append(f"{_having(same_code, 'code')}: {code_line(taken)}")
         if old.code != taken:
             record = code.change(app.database, name, taken, cli.now, cli.who)
-    same = same_code and same_packages
+    same_corpus = True
+    if corpus:
+        record, same_corpus = _with_corpus(cli, record.spec, "newest")
+        said.append(_corpus_line(record, same=same_corpus))
+    same = same_code and same_packages and same_corpus
     if cli.options.json:
         cli.out.data({"job": job_json(record), "changed": not same})
     else:
@@ -78,6 +122,14 @@ def update_job(cli: Cli, name: str, code_wanted: Code | None, packages_wanted: R
     for doubt in concerns.of_jobs(app.settings, [record.spec], app.bundle, "command line"):
         cli.out.warn(str(doubt))
     warn_of_lock(cli, record.spec)
+    _tell_what_follows(cli, record, same=same, same_code=same_code)
+    if not same_corpus:
+        _warn_of_corpus(cli, old, record)
+    cli.wake_daemon()
+
+
+def _tell_what_follows(cli: Cli, record: JobRecord, *, same: bool, same_code: bool) -> None:
+    """Say what goes on as it was: the session that runs, and the steps that were made."""
     if not same and isinstance(record.state, Active):
         cli.out.say(
             f"{record.state.run} goes on with what it has. To change over now: schedctl runs stop {record.state.run}"
@@ -85,7 +137,6 @@ def update_job(cli: Cli, name: str, code_wanted: Code | None, packages_wanted: R
     if not same_code and record.done_step:
         steps = counted(record.done_step, "step")
         cli.out.say(f"It goes on from its checkpoint, {steps} of which the code before made.")
-    cli.wake_daemon()
 
 
 def _having(same: bool, what: str) -> str:

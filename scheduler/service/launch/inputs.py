@@ -54,11 +54,13 @@ def trees_of(spec: JobSpec, copies: Mapping[str, str], able: Capabilities = _ABL
 
 
 def note(tx: Connection, spec: JobSpec) -> None:
-    """Write down that a job needs the code and the inputs that it names. Raises TreeGoes."""
+    """Write down that a job needs the code, the corpus and the inputs that it names. Raises TreeGoes."""
     if spec.code is not None:
         trees.note(tx, "code", spec.code.digest, None)
     if spec.requirements is not None:
         trees.note(tx, "lock", spec.requirements.digest, None)
+    if spec.mixture is not None and spec.mixture.corpus:
+        trees.note(tx, trees.CORPUS, spec.mixture.corpus, None)
     for given in spec.inputs:
         trees.note(tx, given.kind, given.digest, None)
 

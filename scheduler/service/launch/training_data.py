@@ -1,33 +1,41 @@
-"""Training data: the corpus and each job's mixture of it, made when first needed and named by content."""
+"""Training data: the corpus and each job's mixture of it, made when first needed and named by content.
+
+A job is pinned to the version that its first session gets, and stays on it until a person or its next generation takes
+up another: what is held out never changes under it.
+"""
 
 from __future__ import annotations
 
 import json
 import os
 import threading
-from dataclasses import asdict, dataclass
-from functools import partial
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scheduler.service.faults.isolation import why
 from scheduler.service.outside.calls import fail, tell
-from scheduler.store import jobs
+from scheduler.store import events, jobs, trees
 from scheduler.store.errors import StoreFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
+    from sqlalchemy import Connection
+
     from jobs.corpus import CorpusManifest, Progress
+    from jobs.corpus.folder import CorpusFolder
     from jobs.spec import Mixture
     from platforms.artifacts.base import BlobStore
     from scheduler.core.plan import Placement
     from scheduler.service.outside.ports import Ports
     from scheduler.store.engine import Database
+    from scheduler.store.jobs import JobRecord
 
-_POINTER = "current.json"
 _READ_PERCENT, _CLUSTER_FROM_PERCENT, _WRITE_FROM_PERCENT = 70, 75, 80  # of a build's time, about
 _STEP_PERCENT = 5
+_WAITS = "waits for a build that goes on elsewhere"
 
 
 def _share(done: int, total: int) -> int:
@@ -68,68 +76,108 @@ class CorpusRecipe:
 
 
 class TrainingData:
-    """Mixtures below ``root/corpus``.
+    """Corpora and mixtures below ``root/corpus``.
 
     Payloads read them in place when ``root`` is the folder of a directory store; else they are copied to ``store``.
+    ``now`` tells scheduled UTC seconds.
     """
 
-    def __init__(self, root: Path, recipe: CorpusRecipe, database: Database, store: BlobStore | None = None) -> None:
+    def __init__(
+        self,
+        root: Path,
+        recipe: CorpusRecipe,
+        database: Database,
+        now: Callable[[], int],
+        store: BlobStore | None = None,
+    ) -> None:
         self._root = root
         self._store = store
         self._recipe = recipe
         self._database = database
+        self._now = now
         self._prefixes: dict[tuple[str, Mixture, int], str] = {}
-        self._manifest: CorpusManifest | None = None
         self._lock = threading.Lock()
+
+    @cached_property
+    def folder(self) -> CorpusFolder:
+        """All versions that are here."""
+        from jobs.corpus.folder import CorpusFolder  # only where data are at hand: it costs a daemon's start
+
+        return CorpusFolder(self._root / trees.CORPUS)
+
+    @property
+    def recipe(self) -> CorpusRecipe:
+        """What a corpus would be built of now: what the settings say, and sources that were added by hand."""
+        added = (source for source in self.folder.added() if source not in self._recipe.sources)
+        return replace(self._recipe, sources=(*self._recipe.sources, *added))
 
     def prefix(self, job: str) -> str:
         """Return the store prefix of a job's data, making corpus and mixture when they are missing.
 
-        It is empty for a job without a mixture, for which nothing is made.
+        It is empty for a job without a mixture, for which nothing is made. A job without a version is pinned to one.
 
         May take hours, and tells how far it is. What a crash cut short is begun anew, and what is there is used.
         Raises CorpusError for sources nothing can be made of, OSError when the disk is full, StoreError, UnknownJob.
         """
         with self._database.read() as tx:
-            spec = jobs.get(tx, job).spec
-        if (wanted := spec.mixture) is None:
+            record = jobs.get(tx, job)
+        spec, wanted = record.spec, record.spec.mixture
+        if wanted is None:
             return ""
-        from jobs import corpus  # only where data are at hand: it costs a daemon's start
-
         key = (job, wanted, spec.seed)
         if key in self._prefixes:  # also while those of another job are made
             return self._prefixes[key]
-        tell("waits for data of another job")
-        with self._lock:
-            if key not in self._prefixes:
-                made = corpus.mixture(self._current(), job, wanted.domain, wanted.extra_share, seed=spec.seed)
-                self._copy(made.folder)
-                self._prefixes[key] = made.folder.relative_to(self._root).as_posix()
-            return self._prefixes[key]
-
-    def build(self, progress: Callable[[Progress], None] = lambda _progress: None) -> CorpusManifest:
-        """Build the corpus from its sources, even when one is there, and make it the current one."""
         from jobs import corpus
 
-        folder = self._root / "corpus"
-        folder.mkdir(parents=True, exist_ok=True)
-        self._manifest = corpus.build(
+        tell("waits for data of another job")
+        with self._lock:
+            manifest = self._pinned(wanted.corpus) if wanted.corpus else self._version_for(record)
+            made = corpus.mixture(manifest, job, wanted.domain, wanted.extra_share, seed=spec.seed)
+            self._copy(made.folder)
+            if not wanted.corpus:
+                with self._database.write() as tx:
+                    _pin(tx, job, wanted, manifest.version, self._now())
+            prefix = made.folder.relative_to(self._root).as_posix()
+            self._prefixes[job, replace(wanted, corpus=manifest.version), spec.seed] = prefix
+            return prefix
+
+    def build(self, by: str, say: Callable[[str], None] = tell) -> CorpusManifest:
+        """Build the corpus from its sources, even when one is there, and make it the current one.
+
+        Jobs that train stay on the version that they have. ``say`` hears how far it is. Raises CorpusError, OSError,
+        TreeGoes.
+        """
+        with self.folder.locked("build", lambda: say(_WAITS)):
+            return self._build(by, say)
+
+    def _build(self, by: str, say: Callable[[str], None]) -> CorpusManifest:
+        from jobs import corpus
+
+        recipe = self.recipe
+        made = corpus.build(
             [
-                corpus.Stdlib(self._recipe.max_bytes) if source == "stdlib" else corpus.parse_source(source)
-                for source in self._recipe.sources
+                corpus.Stdlib(recipe.max_bytes) if source == "stdlib" else corpus.parse_source(source)
+                for source in recipe.sources
             ],
-            folder,
-            self._recipe.domains,
-            held_out_fraction=self._recipe.held_out_fraction,
-            held_out_wanted=self._recipe.held_out_clusters,
-            options=corpus.Options(rules=tuple(corpus.Rule(**rule) for rule in self._recipe.rules)),
-            progress=progress,
+            self.folder.root,
+            recipe.domains,
+            held_out_fraction=recipe.held_out_fraction,
+            held_out_wanted=recipe.held_out_clusters,
+            options=corpus.Options(rules=tuple(corpus.Rule(**rule) for rule in recipe.rules)),
+            progress=_telling(recipe, say),
         )
-        pointer = {"version": self._manifest.version, "recipe": self._recipe.fingerprint()}
-        fresh = folder / f"{_POINTER}.new"
-        fresh.write_text(json.dumps(pointer))
-        fresh.replace(folder / _POINTER)
-        return self._manifest
+        old, now = self.folder.current(), self._now()
+        with self._database.write() as tx:
+            for record in jobs.everything(tx):
+                # Before there were pins, whoever trained did so on the current version.
+                if old.version and record.spec.mixture and not record.spec.mixture.corpus and _has_begun(record):
+                    _pin(tx, record.spec.name, record.spec.mixture, old.version, now)
+            known = {tree.digest for tree in trees.everything(tx)}
+            for version in {*self.folder.versions(), made.version} - (known - {made.version}):
+                trees.note(tx, trees.CORPUS, version, None)
+            events.append(tx, "corpus.built", made.version, now, by, texts=made.rows, bytes=made.train_text_bytes)
+        self.folder.make_current(made.version, recipe.fingerprint())
+        return made
 
     def _copy(self, folder: Path) -> None:
         """Put a mixture into the store, if that is elsewhere. Its name tells its content, so once is enough."""
@@ -139,39 +187,62 @@ class TrainingData:
                 tell(f"copies files to the store, {_share(index, len(found))} % of them")
                 self._store.create(path.relative_to(self._root).as_posix(), path)
 
-    def _telling(self) -> Callable[[Progress], None]:
-        """Return what tells how far a build is: it reads for most of its time, and its sources' bytes are known."""
-        tell("looks at the sources")
-        total = sum(_bytes_of(source, self._recipe.max_bytes) for source in self._recipe.sources)
-        parts = {
-            "reading": (0, _READ_PERCENT, total),
-            "tagging": (_READ_PERCENT, _CLUSTER_FROM_PERCENT, 0),
-            "clustering": (_CLUSTER_FROM_PERCENT, _WRITE_FROM_PERCENT, 0),
-            "writing": (_WRITE_FROM_PERCENT, 100, 0),
-        }
+    def _version_for(self, record: JobRecord) -> CorpusManifest:
+        """Return what a job without a version is to be pinned to: what it trained on, else one as the settings are."""
+        current = self.folder.current()
+        if current.version and _has_begun(record):
+            return self.folder.open(current.version)
+        return self._of_settings()
 
-        def progress(found: Progress) -> None:
-            begin, end, whole = parts[found.phase]
-            done = found.bytes_read if found.phase == "reading" else found.documents
-            percent = begin + (end - begin) * _share(done, whole or found.total or 0) // 100
-            tell(f"{found.phase} the corpus, {percent // _STEP_PERCENT * _STEP_PERCENT} % done")
+    def _pinned(self, version: str) -> CorpusManifest:
+        """Return a version that a job is pinned to; where the folder was lost, the same sources make it again."""
+        if version not in self.folder.versions():
+            self._of_settings()
+        return self.folder.open(version)
 
-        return progress
+    def _of_settings(self) -> CorpusManifest:
+        """Return the current version, building it if it is not as the settings are."""
+        current = self.folder.current()
+        if current.version and current.recipe == self.recipe.fingerprint():
+            return self.folder.open(current.version)
+        with self.folder.locked("build", lambda: tell(_WAITS)):
+            current = self.folder.current()
+            if current.version and current.recipe == self.recipe.fingerprint():
+                return self.folder.open(current.version)
+            return self._build("daemon", tell)
 
-    def _current(self) -> CorpusManifest:
-        if self._manifest is not None:
-            return self._manifest
-        folder = self._root / "corpus"
-        try:
-            pointer = json.loads((folder / _POINTER).read_text())
-        except FileNotFoundError:
-            pointer = {}
-        if pointer.get("recipe") != self._recipe.fingerprint():
-            return self.build(self._telling())
-        from jobs.corpus import open_corpus
 
-        self._manifest = open_corpus(folder / str(pointer["version"]))
-        return self._manifest
+def _has_begun(record: JobRecord) -> bool:
+    """Tell whether a session of the job's present generation was ever launched."""
+    return record.attempts > record.fenced_attempt
+
+
+def _pin(tx: Connection, job: str, wanted: Mixture, version: str, now: int) -> None:
+    """Pin a job to a version, unless it is pinned or wants other data by now. Raises TreeGoes."""
+    record = jobs.find(tx, job)
+    if record is not None and record.removed_at is None and record.spec.mixture == wanted:
+        trees.note(tx, trees.CORPUS, version, None)
+        jobs.change_spec(tx, job, now, "daemon", mixture=replace(wanted, corpus=version))
+
+
+def _telling(recipe: CorpusRecipe, say: Callable[[str], None]) -> Callable[[Progress], None]:
+    """Return what tells how far a build is: it reads for most of its time, and its sources' bytes are known."""
+    say("looks at the sources")
+    total = sum(_bytes_of(source, recipe.max_bytes) for source in recipe.sources)
+    parts = {
+        "reading": (0, _READ_PERCENT, total),
+        "tagging": (_READ_PERCENT, _CLUSTER_FROM_PERCENT, 0),
+        "clustering": (_CLUSTER_FROM_PERCENT, _WRITE_FROM_PERCENT, 0),
+        "writing": (_WRITE_FROM_PERCENT, 100, 0),
+    }
+
+    def progress(found: Progress) -> None:
+        begin, end, whole = parts[found.phase]
+        done = found.bytes_read if found.phase == "reading" else found.documents
+        percent = begin + (end - begin) * _share(done, whole or found.total or 0) // 100
+        say(f"{found.phase} the corpus, {percent // _STEP_PERCENT * _STEP_PERCENT} % done")
+
+    return progress
 
 
 def with_data(ports: Ports, due: Sequence[Placement]) -> list[Placement]:

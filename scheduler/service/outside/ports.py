@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from jobs.corpus.folder import CorpusFolder
     from platforms.artifacts.base import BlobStore
     from platforms.base import Platform, Published
     from scheduler.clock import Clock
@@ -96,6 +97,7 @@ class Ports:
         tempfile.gettempdir(), "uff-inputs"
     )  # a folder of this machine for what is on its way into the store
     published: Callable[[], Published] = no_account  # what Kaggle holds; raises PlatformError without account
+    corpora: Callable[[], CorpusFolder] | None = None  # None: no corpora are looked after
     redact: Callable[[str], str] = str  # takes known secrets out of what is kept of others' words
 
     @contextmanager

@@ -103,6 +103,10 @@ def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: st
             word = next(word for word in spec.command if word in _TRAINERS)
             why = "it trains on the corpus, of which this job gets nothing"
             found.append(_placed(where, f"{label}command", word, why, "add mixture = {}", searched=list(spec.command)))
+        version = spec.mixture.corpus if spec.mixture is not None else ""
+        if version and not (settings.artifacts.root / "corpus" / version).is_dir():
+            why = "there is no such version of the corpus here"
+            found.append(_placed(where, f"{label}mixture.corpus", version, why, "see: schedctl corpus show"))
         for word, why, remedy in _lost_words(spec, bundle, inside, here=here):
             found.append(_placed(where, f"{label}command", word, why, remedy, searched=list(spec.command)))
     return found

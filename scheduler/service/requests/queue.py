@@ -5,7 +5,7 @@ These writes are not fenced by the lease: they are guarded by the job's old stat
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from scheduler.core import job as arrows
@@ -37,6 +37,7 @@ def add(database: Database, specs: Sequence[JobSpec], now: int, by: str, *, go_o
         for spec in specs:
             note(tx, spec)
         known = {record.spec.name for record in jobs.everything(tx)} | {spec.name for spec in specs}
+        kept: dict[str, JobSpec] = {}
         for spec in specs:
             if spec.gate is not None and spec.gate.parent not in known:
                 raise QueueError(
@@ -50,7 +51,16 @@ def add(database: Database, specs: Sequence[JobSpec], now: int, by: str, *, go_o
                     f"{spec.name} is at step {before.done_step} already, its target is {spec.target_step}. "
                     "Raise target_step, or add it without --continue"
                 )
-        return [jobs.add(tx, spec, now, by, go_on=go_on) for spec in specs]
+            if before is not None:
+                kept[spec.name] = _same_corpus(spec, before.spec)
+        return [jobs.add(tx, kept.get(spec.name, spec), now, by, go_on=go_on) for spec in specs]
+
+
+def _same_corpus(spec: JobSpec, before: JobSpec) -> JobSpec:
+    """Return a job that stays on the corpus of ``before``, unless its definition names a version."""
+    if spec.mixture is None or spec.mixture.corpus or before.mixture is None:
+        return spec
+    return replace(spec, mixture=replace(spec.mixture, corpus=before.mixture.corpus))
 
 
 def hold(database: Database, name: str, why: str, now: int, by: str) -> JobRecord:
@@ -133,13 +143,14 @@ def edit(database: Database, name: str, spec: JobSpec, now: int, by: str) -> tup
         record = jobs.get(tx, name)
         # A field whose stored number is out of its range is written anew even when it reads the same.
         old = record.spec
+        spec = _same_corpus(spec, old)
         changed = [field.name for field in fields(spec) if getattr(spec, field.name) != getattr(old, field.name)]
         if why := _contradiction(tx, record, spec, set(changed)):
             raise QueueError(f"cannot edit {name}: {why}")
         written = [field.name for field in fields(spec) if field.name != "name"] if record.faults else changed
         if not written:
             return record, []
-        if {"code", "inputs", "requirements"} & set(changed):
+        if {"code", "inputs", "mixture", "requirements"} & set(changed):
             note(tx, spec)
         record = jobs.change_spec(tx, name, now, by, **{field: getattr(spec, field) for field in written})
         # Whoever wrote start_from did not write the gate that comes with it.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from scheduler.core.job import Active
@@ -43,6 +44,9 @@ def restart(
             if other.spec.gate is not None and other.spec.gate.parent == name and other.checkpoint is None
         ]
         generation = jobs.restart(tx, name, now, by)
+        mixture = record.spec.mixture
+        if mixture is not None and mixture.corpus and mixture.renew == "restart":
+            jobs.change_spec(tx, name, now, by, mixture=replace(mixture, corpus=""))  # the one of its first launch
         if parent is not None:
             generations.pin(tx, generation, parent.job, parent.step, parent.key, now, by)
         return jobs.get(tx, name), generations.current(tx, name) or generation, waiting

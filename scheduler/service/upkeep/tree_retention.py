@@ -1,4 +1,4 @@
-"""Tree retention: jobs' code and inputs that nobody names any more leave the artifact store, after a grace."""
+"""Tree retention: jobs' code, inputs and corpora that nobody names any more leave the store, after a grace."""
 
 from __future__ import annotations
 
@@ -18,8 +18,10 @@ def retain_trees(ports: Ports, now: int) -> None:
     What is being deleted is noted before, so that no job can come to need it meanwhile; a crash in between is made good
     by the next pass.
     """
+    corpora = ports.corpora() if ports.corpora is not None else None
+    kept = corpora.kept() if corpora is not None else set()
     with ports.write() as tx:
-        needed = trees.needed(tx)
+        needed = trees.needed(tx) | kept
         going = []
         for tree in trees.everything(tx):
             if tree.going:
@@ -34,10 +36,12 @@ def retain_trees(ports: Ports, now: int) -> None:
                 going.append(tree)
     for tree in going:
         try:
+            if tree.kind == trees.CORPUS and corpora is not None:
+                corpora.delete(tree.digest)  # what sessions elsewhere got of it is in the store
             ports.artifacts.delete(f"{tree.prefix}/{LISTING}")  # first: without it nothing counts as there
             for key in ports.artifacts.keys(f"{tree.prefix}/"):
                 ports.artifacts.delete(key)
-        except StoreError as error:
+        except (StoreError, OSError) as error:
             ports.log.warning(
                 "retention.failed", tree=tree.prefix, why=str(error), next="tried again with the next pass"
             )

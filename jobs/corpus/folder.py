@@ -1,0 +1,138 @@
+"""The folder in which corpora are built: its versions, which of them is the current one, and sources added by hand."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from jobs.corpus.errors import CorpusDamaged, NoSuchVersion
+from jobs.corpus.manifest import MANIFEST_NAME, CorpusManifest, open_corpus
+
+_VERSION = re.compile(r"[0-9a-f]{16}")
+_POINTER = "current.json"
+_SOURCES = "sources.json"
+_GOING = ".going-"
+_REMEDY = "remove this file, add sources again that were added by hand, and build: schedctl corpus build"
+
+
+@dataclass(frozen=True, slots=True)
+class Current:
+    """Which version new jobs get, of what recipe it was built, and which version was the current one before."""
+
+    version: str = ""
+    recipe: str = ""
+    before: str = ""
+
+
+class CorpusFolder:
+    """Corpora below `root`, each in a folder that its version names."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def current(self) -> Current:
+        """Return the current version, an empty one when none was built. Raises CorpusDamaged."""
+        path = self.root / _POINTER
+        found = _read(path)
+        if found is None:
+            return Current()
+        if not isinstance(found, dict):
+            raise CorpusDamaged(path, "no JSON object", _REMEDY)
+        return Current(**{name: str(found.get(name, "")) for name in Current.__slots__})
+
+    def make_current(self, version: str, recipe: str) -> None:
+        """Let new jobs get this version from now on."""
+        old = self.current()
+        before = old.before if old.version == version else old.version
+        _write(self.root / _POINTER, asdict(Current(version, recipe, before)))
+
+    def kept(self) -> set[str]:
+        """Return the versions that stay though no job needs them: the current one, and what it is compared with."""
+        current = self.current()
+        return {current.version, current.before} - {""}
+
+    def versions(self) -> list[str]:
+        """Return all versions that are here, the one built last first; of those built at once, by name."""
+        found = []
+        for path in self.root.glob(f"*/{MANIFEST_NAME}"):
+            if _VERSION.fullmatch(path.parent.name):
+                with suppress(FileNotFoundError):  # it is being deleted
+                    found.append((-path.stat().st_mtime, path.parent.name))
+        return [name for _, name in sorted(found)]
+
+    def find(self, beginning: str) -> str:
+        """Return the one version that begins so. Raises NoSuchVersion, also when several do."""
+        known = self.versions()
+        found = [version for version in known if version.startswith(beginning)]
+        if not beginning or len(found) != 1:
+            raise NoSuchVersion(beginning, found or known)
+        return found[0]
+
+    def open(self, version: str, *, verify: bool = False) -> CorpusManifest:
+        """Open a version. Raises NoSuchVersion, CorpusDamaged."""
+        if not version or not (self.root / version / MANIFEST_NAME).is_file():
+            raise NoSuchVersion(version, self.versions())
+        return open_corpus(self.root / version, verify=verify)
+
+    def added(self) -> tuple[str, ...]:
+        """Return the sources that were added by hand, in that order. Raises CorpusDamaged."""
+        path = self.root / _SOURCES
+        found = _read(path)
+        if found is None:
+            return ()
+        if not isinstance(found, list) or not all(isinstance(source, str) for source in found):
+            raise CorpusDamaged(path, "no list of sources", _REMEDY)
+        return tuple(found)
+
+    def change_added(self, add: Sequence[str] = (), drop: Sequence[str] = ()) -> tuple[str, ...]:
+        """Add sources and drop others; return those that are left."""
+        with self.locked("sources"):
+            old = self.added()
+            kept = [source for source in dict.fromkeys((*old, *add)) if source not in drop]
+            _write(self.root / _SOURCES, kept)
+        return tuple(kept)
+
+    @contextmanager
+    def locked(self, what: str, waits: Callable[[], None] = lambda: None) -> Iterator[None]:
+        """Be the only one, of all processes, who does this here; others wait, after they called ``waits``."""
+        self.root.mkdir(parents=True, exist_ok=True)
+        with (self.root / f".{what}.lock").open("wb") as lock:
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                waits()
+                fcntl.flock(lock, fcntl.LOCK_EX)
+            yield
+
+    def delete(self, version: str) -> None:
+        """Delete a version: it is gone at once and as a whole. May be repeated. Raises OSError."""
+        if not _VERSION.fullmatch(version):
+            return
+        going = self.root / f"{_GOING}{version}"
+        if (self.root / version).exists() and not going.exists():
+            (self.root / version).rename(going)
+        if going.exists():
+            shutil.rmtree(going)
+
+
+def _read(path: Path) -> Any:
+    """Return what a file holds, None when it is not there."""
+    try:
+        return json.loads(path.read_bytes())
+    except FileNotFoundError:
+        return None
+    except (ValueError, RecursionError) as error:
+        raise CorpusDamaged(path, f"not JSON ({error})", _REMEDY) from error
+
+
+def _write(path: Path, document: Any) -> None:
+    fresh = path.with_name(f"{path.name}.new")
+    fresh.write_text(json.dumps(document))
+    fresh.replace(path)

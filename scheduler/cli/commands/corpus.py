@@ -1,0 +1,146 @@
+"""`schedctl corpus`: what the models train on, in versions that people build, look at and compare."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scheduler.cli.shell.command import command, group
+from scheduler.cli.shell.context import Cli
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+app = group("What the models train on: build, show, compare, verify.")
+
+_VERSION = "VERSION"
+
+
+@command(app, "schedctl corpus build")
+def build(ctx: typer.Context) -> None:
+    """Build the corpus from its sources as they are now; the same text is the same version. New jobs get it.
+
+    Jobs that train stay on the version that they have. Without this command the first launch of a job that needs a
+    corpus builds it.
+    """
+    from scheduler.cli.commands.corpus_show import tell_built
+
+    cli: Cli = ctx.obj
+    before = cli.app.training_data.folder.current().version
+    made = cli.app.training_data.build(cli.who, _progress(cli))
+    tell_built(cli, made, before)
+    cli.wake_daemon()
+
+
+@command(app, "schedctl corpus show", "schedctl corpus show 3f2a")
+def show(
+    ctx: typer.Context,
+    version: Annotated[
+        str | None, typer.Argument(metavar=_VERSION, help="Its beginning is enough; default: the current one.")
+    ] = None,
+) -> None:
+    """Show a version: texts by source, stage and domain, what is held out, what was odd, and who trains on which."""
+    from scheduler.cli.commands.corpus_show import show_corpus
+
+    show_corpus(ctx.obj, version)
+
+
+@command(app, "schedctl corpus diff", "schedctl corpus diff 3f2a 9c01")
+def diff(
+    ctx: typer.Context,
+    old: Annotated[
+        str | None, typer.Argument(metavar="OLD", help="Default: the current one before.", show_default=False)
+    ] = None,
+    new: Annotated[
+        str | None, typer.Argument(metavar="NEW", help="Default: the current one.", show_default=False)
+    ] = None,
+) -> None:
+    """Compare two versions text by text: added, removed, held out now, trained on now, tagged otherwise."""
+    from scheduler.cli.commands.corpus_show import show_difference
+
+    show_difference(ctx.obj, old, new)
+
+
+@command(app, "schedctl corpus verify", "schedctl corpus verify 3f2a")
+def verify(
+    ctx: typer.Context,
+    version: Annotated[str | None, typer.Argument(metavar=_VERSION, help="Default: all.", show_default=False)] = None,
+) -> None:
+    """Read every byte of versions and their mixtures and compare sha256. Exits with 9 when one is damaged or missing.
+
+    Nothing is changed.
+    """
+    from scheduler.cli.commands.corpus_show import verify_corpora
+
+    verify_corpora(ctx.obj, version)
+
+
+@command(app, "schedctl corpus add ~/garden/episodes")
+def add(
+    ctx: typer.Context,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file, a folder, or stdlib.")],
+) -> None:
+    """Add a source to those of the settings. The next version that is built has it."""
+    from jobs.corpus import parse_source
+
+    cli: Cli = ctx.obj
+    parse_source(source)  # refuses what is not there
+    source = source if source == "stdlib" else str(Path(source).expanduser().resolve())
+    data = cli.app.training_data
+    known = source in data.recipe.sources
+    if not known:
+        data.folder.change_added(add=[source])
+    _tell_sources(cli, f"{source} is a source {'already' if known else 'now'}.", changed=not known)
+
+
+@command(app, "schedctl corpus drop ~/garden/episodes")
+def drop(
+    ctx: typer.Context,
+    source: Annotated[str, typer.Argument(metavar="SOURCE", help="One that corpus add added.")],
+) -> None:
+    """Take a source out again that was added. Versions that were built with it stay as they are."""
+    from scheduler.cli.shell.exits import NotFound, Refusal
+    from scheduler.cli.shell.names import meant
+
+    cli: Cli = ctx.obj
+    data = cli.app.training_data
+    added = data.folder.added()
+    path = str(Path(source).expanduser().resolve())
+    found = next((one for one in added if one in {source, path}), None)
+    if found is None and {source, path} & set(data.recipe.sources):
+        where = cli.app.settings.origin("corpus.sources")
+        raise Refusal(f"cannot drop {source}", f"it stands in {where}", "Remove it there, from corpus.sources")
+    if found is None:
+        raise NotFound("unknown source", f"{source} was not added", meant(source, added, "schedctl corpus show"))
+    data.folder.change_added(drop=[found])
+    _tell_sources(cli, f"{found} is no source any more.", changed=True)
+
+
+def _tell_sources(cli: Cli, said: str, *, changed: bool) -> None:
+    sources = list(cli.app.training_data.recipe.sources)
+    if cli.options.json:
+        cli.out.data({"sources": sources, "changed": changed})
+        return
+    cli.out.line(f"{said} All sources: {', '.join(sources)}")
+    if changed:
+        cli.out.say("It counts in the next version: schedctl corpus build")
+
+
+def _progress(cli: Cli) -> Callable[[str], None]:
+    """Return what shows how far a build is: on a terminal in one line, else a line for each step."""
+    live, last = sys.stderr.isatty() and not cli.options.json, ""
+
+    def say(how_far: str) -> None:
+        nonlocal last
+        if how_far != last:
+            last = how_far
+            if live:
+                sys.stderr.write(f"\r\x1b[K{how_far}{chr(10) if how_far.endswith('95 % done') else ''}")
+                sys.stderr.flush()
+            else:
+                cli.out.say(how_far)
+
+    return say

@@ -1,0 +1,219 @@
+"""What `schedctl corpus` shows: one version, what changed between two, and whether they are whole."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from jobs.corpus import CorpusError, NoSuchVersion, open_mixture
+from jobs.corpus.difference import difference
+from jobs.plural import counted
+from scheduler.cli.shell.exits import NotFound, Violations
+from scheduler.cli.shell.names import listed
+from scheduler.cli.shell.output import share, size
+from scheduler.service.requests.corpus import jobs_by_version
+from scheduler.store import events
+from scheduler.views.documents import corpus_json
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from jobs.corpus import CorpusManifest
+    from scheduler.cli.shell.context import Cli
+
+_BUILDS = 1_000  # whose times are looked up
+
+
+def tell_built(cli: Cli, made: CorpusManifest, before: str) -> None:
+    """Say what was built, and who stays on another version."""
+    with cli.app.database.read() as tx:
+        users = jobs_by_version(tx)
+    elsewhere = sorted(name for version, names in users.items() if version not in {"", made.version} for name in names)
+    if cli.options.json:
+        cli.out.data({"corpus": corpus_json(made), "before": before, "jobs_elsewhere": elsewhere})
+        return
+    same = " It was the current version before." if before == made.version else ""
+    cli.out.line(f"Corpus {made.version}: {_amount(made)}, {_held_out(made)} held out.{same}")
+    if before not in {"", made.version}:
+        cli.out.say(f"What changed: schedctl corpus diff {before} {made.version}")
+    if elsewhere:
+        cli.out.say(
+            f"{listed(elsewhere)} {'stays' if len(elsewhere) == 1 else 'stay'} on another version. "
+            f"To change over: schedctl queue update {elsewhere[0]} --corpus newest"
+        )
+
+
+def show_corpus(cli: Cli, version: str | None) -> None:
+    """Write one version. Raises NoSuchVersion, CorpusDamaged."""
+    data = cli.app.training_data
+    current = data.folder.current()
+    if version is None and not current.version:
+        raise NotFound("no corpus yet", "none was built", "Build it: schedctl corpus build")
+    manifest = data.folder.open(data.folder.find(version) if version else current.version)
+    with cli.app.database.read() as tx:
+        users = jobs_by_version(tx)
+        built = {event.subject: event for event in events.tail(tx, limit=_BUILDS, kinds=("corpus.built",))}
+    as_set = current.recipe == data.recipe.fingerprint()
+    if cli.options.json:
+        known = [
+            {
+                "version": one,
+                "current": one == current.version,
+                "jobs": users.get(one, []),
+                "built_at": built[one].at if one in built else None,
+            }
+            for one in data.folder.versions()
+        ]
+        sources = list(data.recipe.sources)
+        cli.out.data({"corpus": corpus_json(manifest), "versions": known, "sources": sources, "as_set": as_set})
+        return
+    out, event = cli.out, built.get(manifest.version)
+    cli.out.facts(
+        [
+            ("version", manifest.version + (", the current one" if manifest.version == current.version else "")),
+            ("built", f"{out.instant(event.at)} by {event.by}" if event else ""),
+            ("texts", f"{_amount(manifest)}, {counted(manifest.duplicates, 'copy', 'copies')} left out"),
+            ("groups of alike", f"{manifest.clusters:,}"),
+            ("held out", _held_out(manifest)),
+            ("jobs", ", ".join(users.get(manifest.version, []))),
+            ("folder", str(manifest.folder)),
+        ]
+    )
+    _tables(cli, manifest)
+    others = [one for one in data.folder.versions() if one != manifest.version]
+    if others:
+        out.line()
+        rows = [
+            (one, out.instant(built[one].at) if one in built else "", ", ".join(users.get(one, ()))) for one in others
+        ]
+        out.table(("other version", "built", "~jobs"), rows)
+    if not as_set:
+        out.say("Settings or sources are others since it was built. Build it anew: schedctl corpus build")
+
+
+def _tables(cli: Cli, manifest: CorpusManifest) -> None:
+    out, texts = cli.out, manifest.rows
+    rows = [
+        (kind, name, f"{one['texts']:,}", share(one["texts"], texts), size(one["bytes"]), f"{one['held_out']:,}")
+        for kind in ("source", "stage", "domain")
+        for name, one in sorted(manifest.shares.get(kind, {}).items(), key=lambda item: (item[0] == "none", item[0]))
+    ]
+    if not rows:  # built by an older version, which counted rows only
+        counts: Mapping[str, Mapping[str, int]] = {"stage": manifest.stages, "domain": manifest.domains}
+        rows = [
+            (kind, name, f"{count:,}", share(count, texts), "", "")
+            for kind, names in counts.items()
+            for name, count in sorted(names.items())
+        ]
+    out.line()
+    out.table(("by", "name", ">texts", ">share", ">size", ">held out"), rows)
+    names = sorted(manifest.domains)
+    if manifest.overlap:
+        out.line()
+        table = [(one, *(_both(manifest, one, other) for other in names)) for one in names]
+        out.table(("of the texts of", *(f">also {name}" for name in names)), table)
+    if manifest.keywords:
+        out.line()
+        words = [
+            (name, ", ".join(f"{word} {share(count, texts)}" for word, count in sorted(found.items(), key=_commonest)))
+            for name, found in sorted(manifest.keywords.items())
+        ]
+        out.table(("domain", "~texts that hold its keywords"), words)
+    if manifest.findings:
+        out.line()
+        out.table(("finding", ">times"), [(kind, f"{count:,}") for kind, count in sorted(manifest.findings.items())])
+        out.say(f"Where they are: {manifest.findings_path}; what they mean: docs/corpus.md")
+
+
+def _commonest(item: tuple[str, int]) -> tuple[int, str]:
+    return -item[1], item[0]
+
+
+def _both(manifest: CorpusManifest, one: str, other: str) -> str:
+    """Return which part of the texts of a domain belong to another as well."""
+    first, second = sorted((one, other))
+    found = manifest.overlap.get(first, {}).get(second, 0)
+    return "" if one == other else share(found, manifest.domains[one])
+
+
+def show_difference(cli: Cli, old: str | None, new: str | None) -> None:
+    """Write what changed from one version to another. Raises NoSuchVersion, CorpusDamaged."""
+    folder = cli.app.training_data.folder
+    current = folder.current()
+    before = folder.find(old) if old else current.before
+    after = folder.find(new) if new else current.version
+    if not before or not after:
+        raise NotFound("nothing to compare", "there was no version before the current one", "See: schedctl corpus show")
+    found = difference(folder.open(before), folder.open(after))
+    if cli.options.json:
+        cli.out.data({"difference": asdict(found)})
+        return
+    cli.out.facts(
+        [
+            ("from", found.old),
+            ("to", found.new),
+            ("texts in both", f"{found.same:,}"),
+            ("added", _by_source(found.added)),
+            ("removed", _by_source(found.removed)),
+            ("held out now", f"{found.now_held_out:,} that were trained on" if found.now_held_out else ""),
+            ("trained on now", f"{found.now_trained:,} that were held out" if found.now_trained else ""),
+            ("tagged otherwise", f"{found.retagged:,}" if found.retagged else ""),
+        ]
+    )
+    if found.parameters:
+        cli.out.line()
+        rows = [(name, _shown(was), _shown(now)) for name, (was, now) in found.parameters.items()]
+        cli.out.table(("parameter", "~from", "~to"), rows)
+    if found.now_held_out:
+        cli.out.say("A model that was trained on the old version knows these texts: their loss flatters it.")
+
+
+def verify_corpora(cli: Cli, version: str | None) -> None:
+    """Read versions with their mixtures. Raises Violations, NoSuchVersion."""
+    folder = cli.app.training_data.folder
+    with cli.app.database.read() as tx:
+        users = jobs_by_version(tx)
+    named = {one for one in users if one} | ({folder.current().version} - {""})
+    versions = [folder.find(version)] if version else [*folder.versions(), *sorted(named - set(folder.versions()))]
+    checked: list[dict[str, Any]] = []
+    for one in versions:
+        why = ""
+        try:
+            manifest = folder.open(one, verify=True)
+            for mixture in sorted(manifest.folder.glob("mixtures/[!.]*")):
+                if mixture.is_dir():
+                    open_mixture(mixture, verify=True)
+        except NoSuchVersion:
+            why = f"it is not here, and {listed(users.get(one, [])) or 'the list of versions'} needs it"
+        except CorpusError as error:
+            why = str(error)
+        checked.append({"version": one, "good": not why, "why": why})
+        if not cli.options.json:
+            cli.out.line(f"{one}  {f'bad: {why}' if why else 'good'}")
+    if cli.options.json:
+        cli.out.data({"versions": checked})
+    bad = [one for one in checked if not one["good"]]
+    if bad:
+        remedy = "From the same sources and settings the same version is built: schedctl corpus build"
+        raise Violations(f"{len(bad)} of {counted(len(checked), 'version')} cannot be used", str(bad[0]["why"]), remedy)
+    cli.out.say(f"{counted(len(checked), 'version')} found whole.")
+
+
+def _amount(manifest: CorpusManifest) -> str:
+    return f"{counted(manifest.rows, 'text')}, {size(manifest.train_text_bytes + manifest.held_out.text_bytes)}"
+
+
+def _held_out(manifest: CorpusManifest) -> str:
+    whole = manifest.train_text_bytes + manifest.held_out.text_bytes
+    return f"{counted(manifest.held_out.rows, 'text')}, {share(manifest.held_out.text_bytes, whole)} of the bytes"
+
+
+def _by_source(counts: Mapping[str, int]) -> str:
+    parts = ", ".join(f"{count:,} of {name}" for name, count in sorted(counts.items()))
+    return f"{sum(counts.values()):,}" + (f": {parts}" if parts else "")
+
+
+def _shown(value: Any) -> str:
+    import json
+
+    return "" if value is None else json.dumps(value)
