@@ -155,7 +155,9 @@ def prepare(rehearsal: Rehearsal, base: dict[str, Any], seed: int) -> App:
     # A bucket that the shipped emulator keeps is filled as the folder that it is, before the emulator runs.
     keeps_bucket = stand_in_aws.keeps_bucket(rehearsal, base)
     first = {**base, "artifacts": {}} if keeps_bucket else base
-    write_settings(rehearsal, settings_for(rehearsal, first))
+    document = settings_for(replace(rehearsal, origin=0.0), first)
+    document["clock"]["stopped_at"] = rehearsal.epoch  # what is written meanwhile happened at the start
+    write_settings(rehearsal, document)
     app = open_app(rehearsal)
     app.settings.state_dir.mkdir(parents=True, exist_ok=True, mode=0o700)
     open_database(app.database_url, create=True).close()

@@ -122,22 +122,26 @@ def test_rules_tag_by_path_and_key(tmp_path: Path) -> None:
 def test_a_command_tags_what_no_other_rule_spoke_of(tmp_path: Path) -> None:
     program = tmp_path / "tag.py"
     program.write_text(
-        "import json, os, sys\n"
+        "import hashlib, json, os, sys\n"
         "assert not [name for name in os.environ if 'SECRET' in name]\n"
         "for line in sys.stdin:\n"
         "    row = json.loads(line)\n"
         "    if row['text'] == 'silent': continue\n"
         "    print(json.dumps({'id': row['id'], 'stage': 'stage_1', 'domains': ['uim']}))\n"
+        "apart = hashlib.sha256(b'apart').hexdigest()[:32]\n"  # of a text that it is not asked about
+        "print(json.dumps({'id': apart, 'stage': 'stage_1'}))\n"
         'print(\'no json\'); print(\'{"id": "strange", "stage": "stage_1"}\')\n'
     )
     texts: list[dict[str, Any]] = [{"text": "silent"}, {"text": "loud", "phase": 4}, {"text": "plain"}]
     options = Options(
         rules=(Rule(command=(sys.executable, str(program)), path="r.*"), Rule(key="phase", stage="stage_{value}"))
     )
-    manifest = build([records(tmp_path / "r.jsonl", *texts)], tmp_path / "out", DOMAINS, options=options)
+    sources = [records(tmp_path / "r.jsonl", *texts), records(tmp_path / "apart.jsonl", {"text": "apart"})]
+    manifest = build(sources, tmp_path / "out", DOMAINS, options=options)
     tags = {row["text"]: (row["stage"], row["domains"]) for row in rows(manifest)}
-    assert tags == {"silent": (None, []), "loud": ("stage_4", ["uim"]), "plain": ("stage_1", ["uim"])}
-    assert manifest.findings == {"bad_tag": 2}
+    asked = {"silent": (None, []), "loud": ("stage_4", ["uim"]), "plain": ("stage_1", ["uim"])}
+    assert tags == {**asked, "apart": (None, [])}
+    assert manifest.findings == {"bad_tag": 3}
     assert not list((tmp_path / "out").glob(".building-*"))
 
 

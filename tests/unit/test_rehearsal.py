@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from scheduler.rehearsal.folder import Rehearsal, RehearsalError, clear, reopen, settings_for, write_settings
+from scheduler.rehearsal.run import prepare, read_base
+from scheduler.store import events, jobs
 from scheduler.wake import Waker, wake
 
 if TYPE_CHECKING:
@@ -70,3 +72,27 @@ def test_a_command_wakes_the_daemon_and_learns_when_none_listens(tmp_path: Path)
     assert woken.wait(10)
     waker.close()
     assert not wake(tmp_path)
+
+
+def test_all_that_is_prepared_happened_when_the_rehearsal_began(tmp_path: Path) -> None:
+    """Its clock starts last: what corpus and queue write before has no time of a clock that does not run yet."""
+    (tmp_path / "text.md").write_text("\n\n".join(f"Text number {number} of a few." for number in range(50)))
+    (tmp_path / "models.toml").write_text(
+        '[[jobs]]\nname = "uff-main"\nrole = "main"\ncommand = ["{python}"]\ntarget_step = 9\nsteps_per_hour = 9\n'
+        "mixture = {}\n"
+    )
+    (tmp_path / "own.toml").write_text(
+        'models = ["models.toml"]\n[corpus]\nsources = ["text.md"]\n[[pools]]\nname = "desk"\nplatform = "local"\n'
+    )
+    folder = tmp_path / "week"
+    clear(folder)
+    app = prepare(rehearsal_in(folder), read_base(tmp_path / "own.toml"), seed=0)
+    with app.database.read() as tx:
+        found = events.tail(tx)
+        (job,) = jobs.everything(tx)
+    app.database.close()
+    assert {"corpus.built", "job.added", "job.changed"} <= {event.kind for event in found}
+    assert {event.at for event in found} == {1_000_000}
+    assert job.spec.mixture is not None
+    assert (folder / "artifacts" / "corpus" / job.spec.mixture.corpus).is_dir(), "it is pinned to what was built"
+    assert app.settings.clock.stopped_at is None

@@ -74,24 +74,26 @@ class Rules:
         """
         asked, answered = folder / "asked", folder / "answered"
         name = Path(rule.command[0]).name
+        known_ids = set()
         with asked.open("wb") as questions:
             for row in rows:
                 if _fits_path(rule, str(row["source"])):
+                    known_ids.add(row["id"])
                     questions.write(json.dumps(row, separators=(",", ":")).encode("ascii") + b"\n")
         with asked.open("rb") as questions, answered.open("w+b") as answers:
             _run(rule, questions, answers, folder)
             answers.seek(0)
             for number, answer in _answers(answers, name, self._findings):
-                known = tags.get(str(answer.get("id")))
-                if known is None:
-                    detail = f"{str(answer.get('id'))!r} is the id of no text; not used"
+                wanted = str(answer.get("id"))
+                if wanted not in known_ids:
+                    detail = f"{wanted!r} is the id of no text that it was asked about; not used"
                     self._findings.add(Kind.BAD_TAG, name, number, detail)
                     continue
                 stage, domains = answer.get("stage"), answer.get("domains")
                 if domains is not None and not (isinstance(domains, list) and all(isinstance(d, str) for d in domains)):
                     self._findings.add(Kind.BAD_TAG, name, number, "domains are no list of names; not used")
                     domains = None
-                self._take(known, None if stage is None else str(stage), domains, name, number)
+                self._take(tags[wanted], None if stage is None else str(stage), domains, name, number)
         asked.unlink()
         answered.unlink()
 

@@ -73,7 +73,7 @@ def show_corpus(cli: Cli, version: str | None) -> None:
             ("version", manifest.version + (", the current one" if manifest.version == current.version else "")),
             ("built", f"{out.instant(event.at)} by {event.by}" if event else ""),
             ("texts", f"{_amount(manifest)}, {counted(manifest.duplicates, 'copy', 'copies')} left out"),
-            ("groups of alike", f"{manifest.clusters:,}"),
+            ("clusters", f"{manifest.clusters:,}"),
             ("held out", _held_out(manifest)),
             ("jobs", ", ".join(users.get(manifest.version, []))),
             ("folder", str(manifest.folder)),

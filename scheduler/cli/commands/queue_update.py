@@ -110,7 +110,7 @@ def update_job(
         if old.code != taken:
             record = code.change(app.database, name, taken, cli.now, cli.who)
     same_corpus = True
-    if corpus:
+    if corpus and app.training_data.folder.current().version:
         record, same_corpus = _with_corpus(cli, record.spec, "newest")
         said.append(_corpus_line(record, same=same_corpus))
     same = same_code and same_packages and same_corpus

@@ -125,8 +125,9 @@ class TrainingData:
         if wanted is None:
             return ""
         key = (job, wanted, spec.seed)
-        if key in self._prefixes:  # also while those of another job are made
-            return self._prefixes[key]
+        known = self._prefixes.get(key)  # also while those of another job are made
+        if known is not None and (self._root / known).is_dir():
+            return known
         from jobs import corpus
 
         tell("waits for data of another job")

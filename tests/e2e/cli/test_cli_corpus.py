@@ -129,6 +129,8 @@ def test_a_job_that_renews_by_update_needs_no_option(two: tuple[str, str], sched
     assert schedctl("queue", "edit", "ufm", "--set", "mixture.renew=update").code == 0
     assert f"version {two[0]}" in schedctl("queue", "show", "ufm").out
     assert f"other corpus: {two[1]}" in schedctl("queue", "update", "ufm").out
+    again = schedctl("queue", "update", "ufm", "--corpus", two[0])
+    assert f"other corpus: {two[0]}" in again.out, "and what a person names counts in any case"
     wrong = schedctl("queue", "edit", "ufm", "--set", "mixture.renew=always")
     assert (wrong.code, 'write "restart" or "update"' in wrong.err) == (3, True)
 
