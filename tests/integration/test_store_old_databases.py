@@ -75,7 +75,7 @@ def test_it_works_after_the_upgrade(old: Path) -> None:
         assert isinstance(live.state, Reserved)
         assert [record.manifest.step for record in checkpoints.newest(tx, "ufm")] == [40]
         assert plans.newest(tx) is not None
-        with_corpus = found < "0008"  # since then only a job that asks for it gets it
+        with_corpus = found is not None and found < "0008"  # since then only a job that asks for it gets it
         assert {job.spec.mixture for job in jobs.everything(tx)} == {Mixture() if with_corpus else None}
         assert [charge.held for charge in ledger.charges(tx, 0)["kaggle"]] == [False, True]
         assert [letter.period for letter in outbox.pending(tx, NOW)] == ["2026-W46"]
