@@ -1,13 +1,16 @@
-"""Credentials: settings that the service manager hands over as files, one for each, named by the setting's key.
+"""Credentials: secrets that the service manager hands over as files, one for each, named by what it is for.
 
-``report.smtp.password`` in the folder that CREDENTIALS_DIRECTORY names is the setting of this key. Files of other
-names (``kaggle``, ``aws``, ``web``) belong to those who know them. Standard library only, as config.layers.
+``report.smtp.password`` in the folder that CREDENTIALS_DIRECTORY names is the setting of this key. Files whose names
+are those of variables (``HF_TOKEN``) are secrets that jobs may name; they may as well lie in the folder ``credentials``
+of the state folder. Files of other names (``kaggle``, ``aws``, ``web``) belong to those who know them. Standard library
+only, as config.layers.
 """
 
 from __future__ import annotations
 
 import os
 import stat
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,7 +20,9 @@ from config.secret import is_secret
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
+_HUB = "HF_TOKEN"
 VARIABLE = "CREDENTIALS_DIRECTORY"
+FOLDER = "credentials"  # in the state folder
 
 
 def read_credentials(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str]]:
@@ -34,13 +39,47 @@ def read_credentials(environ: Mapping[str, str]) -> Iterator[tuple[str, str, str
         yield name, _secret(Path(folder) / name), f"credential {name}"
 
 
-def credential_files(environ: Mapping[str, str]) -> list[Path]:
-    """Return the files that are settings, for whoever wants to know when they change; none when nothing can be told."""
-    folder = environ.get(VARIABLE)
-    try:
-        return sorted(path for path in Path(folder).iterdir() if _is_setting(path.name)) if folder else []
-    except OSError:
-        return []
+def credential_files(environ: Mapping[str, str], state_dir: Path) -> list[Path]:
+    """Return the files that are settings or secrets of jobs, for whoever wants to know when they change.
+
+    Of a folder of which nothing can be told there are none.
+    """
+    handed_over, found = environ.get(VARIABLE), []
+    for folder in secret_folders(environ, state_dir):
+        with suppress(OSError):
+            inside = list(folder.iterdir())
+            found += [path for path in inside if path.name.isupper()]
+            found += [path for path in inside if str(folder) == handed_over and _is_setting(path.name)]
+    return sorted(found)
+
+
+def secret_folders(environ: Mapping[str, str], state_dir: Path) -> list[Path]:
+    """Return where secrets of jobs are looked for, in order."""
+    handed_over = environ.get(VARIABLE)
+    return [*([Path(handed_over)] if handed_over else []), state_dir / FOLDER]
+
+
+def read_secret(name: str, environ: Mapping[str, str], state_dir: Path) -> str:
+    """Return the secret that a job calls ``name``. Raises ConfigError, whose one problem says what to do.
+
+    ``state_dir`` is the daemon's state folder.
+    """
+    folders = secret_folders(environ, state_dir)
+    file = next((folder / name for folder in folders if (folder / name).exists()), None)
+    if file is None:
+        remedy = f"(umask 077; mkdir -p {folders[-1]}; cat > {folders[-1] / name}), paste it, then Ctrl-D"
+        raise _wrong(folders[0] / name, "there is no such credential", remedy)
+    return _secret(file)
+
+
+def hub_token(environ: Mapping[str, str], state_dir: Path) -> str:
+    """Return what opens repositories of the Hub: the credential HF_TOKEN, else the variable; empty for neither.
+
+    Raises ConfigError for a credential that cannot be used.
+    """
+    if any((folder / _HUB).exists() for folder in secret_folders(environ, state_dir)):
+        return read_secret(_HUB, environ, state_dir)
+    return environ.get(_HUB, "")
 
 
 def _is_setting(name: str) -> bool:

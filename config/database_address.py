@@ -10,7 +10,8 @@ import re
 from typing import TYPE_CHECKING
 from urllib.parse import unquote, unquote_plus
 
-from config.secret import MARK, is_secret
+from config.secret import is_secret
+from jobs.payload.redact import MARK
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

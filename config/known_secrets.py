@@ -14,8 +14,10 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from config.credentials import FOLDER
 from config.database_address import address_secrets, password_file
-from config.secret import Redactor, is_secret
+from config.secret import is_secret
+from jobs.payload.redact import Redactor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -46,8 +48,10 @@ class KnownSecrets(Redactor):
             *(secret for address in addresses for secret in address_secrets(address)),
             *(text for name, text in environ.items() if _VARIABLE.search(name) and not _is_path(text)),
         }
-        self._files = sorted({*_files(settings, ""), *_usual_files(environ)})
-        self._states: list[object] = []
+        self._named = {*_files(settings, ""), *_usual_files(environ)}
+        self._folders = [*_folders(settings, environ)]
+        self._files: list[Path] = []
+        self._states: list[tuple[Path, object]] = []
         super().__init__(self._fixed)
         self._look()
 
@@ -57,11 +61,13 @@ class KnownSecrets(Redactor):
         return super().__call__(text)
 
     def _look(self) -> None:
-        states = [_state(file) for file in self._files]
+        # One more may lie in a folder than at the last look.
+        self._files = sorted({*self._named, *(file for folder in self._folders for file in _inside(folder))})
+        states = [(file, _state(file)) for file in self._files]
         if states != self._states:
             # What was replaced a moment ago may still be told of: old values stay known.
             self._fixed |= {secret for file in self._files for secret in secrets_of_file(file)}
-            self._know(self._fixed)
+            self.know(self._fixed)
             self._states = states
 
 
@@ -77,7 +83,7 @@ def secrets_of_file(file: Path) -> set[str]:
         return set()
     if text.startswith("{"):
         try:
-            return set(_in_settings(json.loads(text), ""))
+            return {text, *_in_settings(json.loads(text), "")}
         except (ValueError, RecursionError):
             return {text}
     named = {value for name, value in _LINE.findall(text) if is_secret(name) or _VARIABLE.search(name)}
@@ -136,11 +142,22 @@ def _usual_files(environ: Mapping[str, str]) -> Iterator[Path]:
         yield Path(folder) / "kaggle.json"
     # KAGGLE_API_TOKEN may be a token or a file of one; AWS_SHARED_CREDENTIALS_FILE and PGPASSFILE are files.
     yield from (Path(text) for name, text in environ.items() if _is_path(text) and _names_secrets(name))
+
+
+def _folders(settings: object, environ: Mapping[str, str]) -> Iterator[Path]:
+    """Yield the folders in which every file is one of credentials."""
     if folder := environ.get("CREDENTIALS_DIRECTORY"):
-        try:
-            yield from Path(folder).iterdir()
-        except OSError:
-            return
+        yield Path(folder)
+    state_dir = settings.get("state_dir") if isinstance(settings, Mapping) else getattr(settings, "state_dir", None)
+    if isinstance(state_dir, str | Path) and str(state_dir):
+        yield Path(state_dir) / FOLDER
+
+
+def _inside(folder: Path) -> Iterator[Path]:
+    try:
+        yield from folder.iterdir()
+    except OSError:
+        return
 
 
 def _names_secrets(name: str) -> bool:

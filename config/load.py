@@ -9,10 +9,11 @@ from pydantic import BaseModel, ValidationError
 from config.database_address import hidden, shown_address
 from config.errors import ConfigError, Problem
 from config.layers import origin, read_layers
-from config.secret import MARK, is_secret
+from config.secret import is_secret
 from config.settings import Settings
 from config.shipped import shipped
 from config.values import BadValue
+from jobs.payload.redact import MARK
 from jobs.problem import did_you_mean, shown
 
 if TYPE_CHECKING:

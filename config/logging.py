@@ -8,14 +8,14 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-from config.secret import Redactor
+from jobs.payload.redact import Redactor
 
 if TYPE_CHECKING:
     import structlog
     from structlog.typing import EventDict, Processor, WrappedLogger
 
-    from config.secret import Redact
     from config.settings import LoggingSettings
+    from jobs.payload.redact import Redact
 
 # What these say at info level is about themselves; warnings still get through.
 _CHATTY = ("alembic", "apscheduler", "botocore", "boto3", "matplotlib", "s3transfer", "sqlalchemy", "urllib3")

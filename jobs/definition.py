@@ -32,6 +32,7 @@ _KEYS = (
     "pools",
     "requirements",
     "role",
+    "secrets",
     "seed",
     "setup",
     "stall",
@@ -78,6 +79,7 @@ class Definition:
             ),
             "device_speedup": self._read(table, "device_speedup", readers.speedup, (1.0,)),
             "environment": self._read(table, "environment", readers.environment, {}),
+            "secrets": self._read(table, "secrets", readers.secrets, ()),
             "not_before": self._read(table, "not_before", parse_instant, None),
             "deadline": self._read(table, "deadline", parse_instant, None),
             "stall": self._stall(table),
@@ -103,6 +105,9 @@ class Definition:
         if values["image_python"] and not values["image"]:
             told = readers.Wrong("it is the Python of the job's own image", "name that too; a pool's is its own option")
             self._note("image_python", table["image_python"], told)
+        if twice := sorted(set(values["secrets"]) & set(values["environment"])):
+            told = readers.Wrong(f"{twice[0]} is in environment as well", "give it in one of them")
+            self._note("secrets", table["secrets"], told)
         start = values["start_from"]
         if start is not None and gate is not None:
             self._note("gate", table["gate"], readers.Wrong("start_from waits for its job by itself", "remove gate"))
@@ -240,4 +245,5 @@ class Definition:
     def _note(self, key: str, value: Any, error: ValueError) -> None:
         remedy = error.remedy if isinstance(error, readers.Wrong) else ""
         full = f"{self.label}.{key}" if self.label else key
-        self.problems.append(Problem(self.file, full, shown(value), str(error), remedy))
+        said = "" if key == "secrets" else shown(value)  # whoever wrote a value there must not find it in a log
+        self.problems.append(Problem(self.file, full, said, str(error), remedy))

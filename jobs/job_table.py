@@ -46,6 +46,7 @@ def table_of(spec: JobSpec) -> dict[str, Any]:
         "environment": dict(spec.environment),
         "image": spec.image,
         "image_python": spec.image_python,
+        "secrets": list(spec.secrets),
         "sweep": spec.sweep,
         "stall": _stall(spec.stall),
     }

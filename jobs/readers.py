@@ -22,6 +22,14 @@ _SECRET = re.compile(
 # Words of a vocabulary, and how many there may be.
 _NO_SECRET = re.compile(r"(\w*_)?(BOS|EOS|PAD|UNK|SEP|CLS|MASK|START|STOP|END|MAX)_TOKEN", re.IGNORECASE | re.ASCII)
 _CORPUS = re.compile(r"[0-9a-f]{16}")
+# A secret's name is its file's as well: in capitals, none is that of a setting or of an account (kaggle, aws, web).
+_SECRET_VARIABLE = re.compile(r"[A-Z][A-Z0-9_]{0,99}")
+# What a session, its interpreter, its linker or its shell goes by.
+_TAKEN = re.compile(
+    r"(SCHED|LD|DYLD|LC|BASH)_.*|PYTHON.*|PATH|HOME|SHELL|USER|LOGNAME|LANG|TZ|TMPDIR|TERM|IFS|ENV|VIRTUAL_ENV|"
+    r"CUDA_VISIBLE_DEVICES"
+)
+_SECRETS_MAX = 10
 _INPUT = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _SCHEMES = ("hf", "kaggle-dataset", "kaggle-model", "s3")
 _SCHEME = re.compile(r"([a-z][a-z0-9-]+):")
@@ -166,10 +174,23 @@ def environment(value: Any) -> dict[str, str]:
         if value[name] and _SECRET.fullmatch(name) and not _NO_SECRET.fullmatch(name):
             raise Wrong(
                 f"{name} looks like a secret, which would stand in the database and go to every platform",
-                "name it in pass_environment of a local pool, or put what it opens into the training data; "
-                "see docs/security.md",
+                f'write secrets = ["{name.upper()}"] instead, whose value stays outside the job; see docs/security.md',
             )
     return dict(value)
+
+
+def secrets(value: Any) -> tuple[str, ...]:
+    """Read the names of the secrets that a command is given as variables."""
+    if not isinstance(value, list) or not all(isinstance(name, str) for name in value):
+        raise Wrong("this must be a list of names", 'write it like ["HF_TOKEN", "WANDB_API_KEY"]')
+    if len(value) > _SECRETS_MAX:
+        raise Wrong(f"{len(value)} secrets", f"name at most {_SECRETS_MAX}")
+    for name in value:
+        if not _SECRET_VARIABLE.fullmatch(name):  # the text may be the secret itself, so it is not repeated
+            raise Wrong("this is no list of names of secrets", "use capital letters, digits and _; never the value")
+        if _TAKEN.fullmatch(name):
+            raise Wrong(f"{name} is a variable that sessions or their programs go by", "choose another name")
+    return tuple(dict.fromkeys(value))
 
 
 def inputs(value: Any) -> dict[str, str]:

@@ -176,5 +176,6 @@ class JobSpec:
     requirements: Requirements | None = None  # None: the image's own packages
     image: str = ""  # where the platform runs containers that a launch can choose (SageMaker); empty: the pool's
     image_python: str = ""  # such as 3.12; empty: what the image's name tells
+    secrets: tuple[str, ...] = ()  # names of variables; the values are the daemon's or the platform's to give
     sweep: str = ""  # what it has in common with jobs that differ in a few values; a list shows them as one
     whole: bool = False  # it knows nothing of checkpoints: its one step is the whole run, in one session

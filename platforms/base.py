@@ -10,7 +10,7 @@ Errors::
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -92,7 +92,9 @@ class LaunchRequest:
 
     ``key`` is the platform-side name. ``launch`` is the document for the agent (the launch contract, plain JSON
     types, without ``work_dir``). ``deadline`` (UTC seconds) is when the platform itself must end the session, as the
-    second of three independent stops. ``bundle`` is the folder that holds the payload package.
+    second of three independent stops. ``bundle`` is the folder that holds the payload package. ``secrets`` are values
+    by name, none where sessions ask for them: they go into the session's environment, and to no file of this machine,
+    argument, log or error.
     """
 
     key: str
@@ -102,6 +104,7 @@ class LaunchRequest:
     launch: Mapping[str, Any]
     bundle: str
     options: Mapping[str, str]
+    secrets: Mapping[str, str] = field(default_factory=dict, repr=False)
 
 
 class SessionState(StrEnum):
@@ -155,6 +158,18 @@ class QuotaReading:
     def left_seconds(self) -> int:
         """What is neither used nor reserved; below zero when more is."""
         return self.limit_seconds - self.used_seconds - self.reserved_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class SecretWay:
+    """How sessions of a pool get secrets: ``given`` with the launch, ``asked`` for by themselves, or ``none`` at all.
+
+    ``why`` not, and the ``remedy``; both empty otherwise.
+    """
+
+    kind: Literal["given", "asked", "none"]
+    why: str = ""
+    remedy: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
-from platforms.base import Misconfigured
+from platforms.base import Misconfigured, SecretWay
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -40,6 +40,12 @@ _FILES: Mapping[str, str] = {
 
 # name -> "module:function" with the signature Opening, for platforms that hold models and datasets.
 _PUBLISHED: Mapping[str, str] = {"kaggle": "platforms.kaggle.api.account:open_published"}
+# name -> "module:function" that tells by a pool's options how its sessions get secrets; the others' get none.
+_SECRETS: Mapping[str, str] = {
+    "kaggle": "platforms.kaggle.settings:secret_way",
+    "local": "platforms.local.spawn:secret_way",
+    "sagemaker": "platforms.sagemaker.settings:secret_way",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +157,17 @@ def checkup(
         raise Misconfigured(
             platform, "check", str(error), f"Install the extra of this platform: uff-scheduler[{platform}]"
         ) from error
+
+
+def secret_way(platform: str, settings: Mapping[str, str]) -> SecretWay:
+    """Return how sessions of a pool with these settings get secrets; a pool that cannot be used gives none."""
+    if platform not in _SECRETS:
+        return SecretWay("none", f"sessions on {platform} are given none", "Let it run on other pools")
+    module, function = _SECRETS[platform].split(":")
+    try:
+        return cast("Callable[[Mapping[str, str]], SecretWay]", getattr(import_module(module), function))(settings)
+    except Misconfigured as error:
+        return SecretWay("none", error.why, error.remedy or "Correct the options of the pool")
 
 
 def reject_unknown(platform: str, settings: Mapping[str, str], allowed: frozenset[str]) -> None:

@@ -67,6 +67,18 @@ class App:
 
         return KnownSecrets(self.settings, os.environ)
 
+    def read_secret(self, name: str) -> str:
+        """Return a secret that jobs name. Raises ConfigError."""
+        from config.credentials import read_secret
+
+        return read_secret(name, os.environ, self.settings.state_dir)
+
+    def hub_token(self) -> str:
+        """Return what opens repositories of the Hub, if anything. Raises ConfigError."""
+        from config.credentials import hub_token
+
+        return hub_token(os.environ, self.settings.state_dir)
+
     @cached_property
     def database_url(self) -> str:
         """The configured database; SQLite in the state folder unless set."""
@@ -297,6 +309,8 @@ class App:
             scratch=self.settings.state_dir / "inputs",
             redact=self.redact,
             corpora=lambda: self.training_data.folder,  # who needs it loads it
+            read_secret=self.read_secret,
+            hub_token=self.hub_token,
         )
 
 

@@ -127,6 +127,10 @@ class Daemon:
                 self.log.error("lease.unknown", why=str(error), next="tried again")
         return lease
 
+    def _credentials(self) -> str:
+        """Return a word that changes with the credentials that are settings, or secrets of jobs."""
+        return fingerprint(credential_files(os.environ, self.app.settings.state_dir))
+
     def _next_news(self, seconds: float) -> str | None:
         """Return what the main thread is to do; None when nothing came up for ``seconds``."""
         try:
@@ -191,12 +195,12 @@ class Daemon:
                 look_now()
                 self.manager.ready("holds the lease, looks for what is to be done")
                 watch = clock.JumpDetector()
-                handed_over = fingerprint(credential_files(os.environ))
+                handed_over = self._credentials()
                 while (news := self._next_news(_WATCH_SECONDS)) != _STOP:
                     if news == _RELOAD:
                         self._guarded(lambda: self._reload(timer))
                         look_now()
-                    if (found := fingerprint(credential_files(os.environ))) != handed_over and self.load is not None:
+                    if (found := self._credentials()) != handed_over and self.load is not None:
                         handed_over = found
                         self.log.info("credentials.changed", next="the settings are read anew")
                         self._news.put(_RELOAD)

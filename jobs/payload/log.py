@@ -1,15 +1,20 @@
-"""The payload's log: lines on standard error, which every platform keeps."""
+"""The payload's log: lines on standard error, which every platform keeps. What is secret is taken out on the way."""
 
 from __future__ import annotations
 
 import os
 import sys
 
+from .redact import Redactor
+
+hidden = Redactor()
+"""Takes the secrets of this process's jobs out of whatever leaves it; it knows none until it is told some."""
+
 
 def log(lane: int | None, message: str) -> None:
     """Write one line."""
     where = "agent" if lane is None else f"agent lane {lane}"
-    write(sys.stderr.fileno(), f"[{where}] {message}\n".encode(errors="replace"))
+    write(sys.stderr.fileno(), f"[{where}] {hidden(message)}\n".encode(errors="replace"))
 
 
 def write(descriptor: int, data: bytes) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from .lane.ending import Ending
 from .lane.lane import Lane
 from .lane.launch import BadLaunch, read_launch
+from .lane.secret_values import take_given
 from .lane.status import encode, lane_prefix, leave_result, result
 from .log import log
 
@@ -36,8 +37,9 @@ def main(arguments: list[str]) -> int:
             log(None, "usage: agent.py LAUNCH.JSON [--lane INDEX]")
             return EXIT_BAD_LAUNCH
     try:
-        launch = read_launch(Path(path))
-    except BadLaunch as error:
+        given = take_given()
+        launch = read_launch(Path(path))._replace(given=given)
+    except (BadLaunch, ValueError) as error:
         log(None, str(error))
         return EXIT_BAD_LAUNCH
     orders = [order for order in launch.lanes if only in (None, order.lane)]

@@ -83,6 +83,7 @@ class KagglePlatform:
         self._cancel_patience = max(_CANCEL_PATIENCE_SECONDS, math.ceil(_CANCEL_WALL_SECONDS * scale))
         self._observer = Observer(self._client, self._records, self._tail, scale)
         self._tasks: BackgroundTasks[None] = BackgroundTasks()
+        self._taken_back = False
         launch_seconds = chosen.upload_seconds + chosen.push_seconds + chosen.settle_seconds
         self.capabilities = Capabilities(
             reports_quota=True,
@@ -100,7 +101,7 @@ class KagglePlatform:
         if slug is None:
             why = f"{request.key!r} cannot be a kernel's name"
             raise Refused("kaggle", "launch", why, "Use a-z, 0-9 and single hyphens, 5 to 50 in all", permanent=True)
-        with self._answering("launch"), self._records.held(request.key):
+        with self._answering("launch"), self._giving_secrets(request), self._records.held(request.key):
             record = self._records.read(request.key)
             if record is None:
                 with _nothing_started():
@@ -146,6 +147,8 @@ class KagglePlatform:
         """Return what is known of each key; see Platform.find."""
         found: dict[str, Observed] = {}
         with self._answering("find"):
+            if not self._taken_back:
+                self._take_back()  # what a daemon that was killed left there, or Kaggle would not delete before
             if not keys:
                 self._client.gpu_week()  # whoever asks for nothing wants to know whether anybody answers
             for key in keys:
@@ -160,6 +163,8 @@ class KagglePlatform:
                     continue
                 if observed is not None:
                     found[key] = observed
+                    if observed.state in {SessionState.ENDED, SessionState.ABSENT}:
+                        self._take_back()
                 elif record is None:
                     self._client.gpu_week()  # proves that we are let in: "denied" is no proof of absence without it
         return found
@@ -265,7 +270,32 @@ class KagglePlatform:
             self._inputs.note_orphans(now)
             if not damaged:
                 self._inputs.sweep(in_use, now, self._settings.keep_inputs_seconds)
+            self._inputs.take_back(self._is_over)  # last, because it may fail: it is what tells of that
         return removed
+
+    @contextmanager
+    def _giving_secrets(self, request: LaunchRequest) -> Iterator[None]:
+        """Leave no secrets on Kaggle when the launch comes to nothing; where it may have begun, its end tells."""
+        try:
+            yield
+        finally:
+            if request.secrets:
+                self._take_back()
+
+    def _take_back(self) -> None:
+        """Delete secrets of sessions that are over; what cannot be now is deleted with a later look."""
+        self._taken_back = False
+        with suppress(PlatformError, Denied, OSError):
+            self._inputs.take_back(self._is_over)
+            self._taken_back = True
+
+    def _is_over(self, key: str) -> bool:
+        """Tell whether a launch needs its secrets no more, or came to nothing."""
+        try:
+            record = self._records.read(key)
+        except DamagedRecord:
+            return False
+        return not self._records.is_held(key) if record is None else record.state in {"ended", "void"}
 
     def _ask(self, record: Record, now: int) -> None:
         """Put up the sign that a session of the relay looks for, once."""

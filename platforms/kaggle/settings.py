@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, cast
 
-from platforms.base import Misconfigured
+from platforms.base import Misconfigured, SecretWay
 from platforms.registry import read_count, reject_unknown
 
 if TYPE_CHECKING:
@@ -26,6 +26,7 @@ _KNOWN = frozenset(
         "pause_milliseconds",
         "push_seconds",
         "ready_seconds",
+        "secrets",
         "settle_seconds",
         "slug_prefix",
         "tries",
@@ -41,6 +42,7 @@ class Settings:
     credentials: str
     machine_shape: str
     internet: bool
+    secrets: Literal["off", "dataset", "account"]
     checkpoints: Literal["auto", "relay", "direct"]
     slug_prefix: str
     dataset_prefix: str
@@ -61,6 +63,18 @@ class Settings:
         return bool(store_kind) and (self.checkpoints == "relay" or (self.checkpoints == "auto" and out_of_reach))
 
 
+def secret_way(settings: Mapping[str, str]) -> SecretWay:
+    """Return how sessions get secrets, which is off unless somebody chose. Raises Misconfigured."""
+    match read_settings(settings).secrets:
+        case "dataset":
+            return SecretWay("given")
+        case "account":
+            return SecretWay("asked")
+        case "off":
+            remedy = 'Set secrets = "dataset" among its options, once you have read docs/security.md'
+            return SecretWay("none", "what Kaggle is told stays there for a while, so the pool gives none", remedy)
+
+
 def read_settings(settings: Mapping[str, str]) -> Settings:
     """Return the settings of a pool. Raises Misconfigured for unknown names and bad values."""
     reject_unknown("kaggle", settings, _KNOWN)
@@ -78,6 +92,7 @@ def read_settings(settings: Mapping[str, str]) -> Settings:
         credentials=settings.get("credentials", ""),
         machine_shape=settings.get("machine_shape", "NvidiaTeslaT4"),
         internet=choice("internet", "on", "off") == "on",
+        secrets=cast('Literal["off", "dataset", "account"]', choice("secrets", "off", "dataset", "account")),
         checkpoints=cast('Literal["auto", "relay", "direct"]', choice("checkpoints", "auto", "relay", "direct")),
         slug_prefix=settings.get("slug_prefix", ""),
         dataset_prefix=settings.get("dataset_prefix", "uff"),

@@ -14,6 +14,7 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jobs.payload.lane.secret_values import VARIABLE
 from jobs.payload.store.tree import sweep_trees
 from jobs.plural import counted
 from platforms.base import (
@@ -228,6 +229,8 @@ class LocalPlatform:
             agent,
         ]
         environment = of_sessions(os.environ, self._passed)
+        if request.secrets:
+            environment[VARIABLE] = json.dumps(dict(request.secrets))
         words = list(map(str, arguments))
         if self._runner:
             return through_runner(self._runner, folder, words, environment)

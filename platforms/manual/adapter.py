@@ -72,6 +72,9 @@ class ManualPlatform:
             known = hand_over.observe(now, self._result_seconds)
             if known is not None:
                 return known
+            if request.secrets or any(lane.get("secrets") for lane in request.launch.get("lanes", ())):
+                why = "what a person carries from place to place is no way for secrets"
+                raise Refused("manual", "launch", why, "Let jobs with secrets run on other pools", permanent=True)
             self._admit(request, now)
             try:
                 self._make(request, now)

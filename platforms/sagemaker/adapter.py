@@ -253,7 +253,11 @@ class SageMakerPlatform:
                 place = f"{self._settings.prefix}code/{digest}/payload/{name}"
                 self._s3.put_object(Bucket=self._settings.bucket, Key=place, Body=path.read_bytes())
             self._files.put(f"code/{digest}.complete", b"")
-        document = {**request.launch, "work_dir": WORK_DIR}
+        document: dict[str, Any] = {**request.launch, "work_dir": WORK_DIR}
+        if self._settings.secrets:
+            kind, _, prefix = self._settings.secrets.partition(":")
+            where = {"region": self._settings.region, "endpoint": self._settings.endpoint}
+            document["secret_store"] = {"kind": kind, "prefix": prefix, **where}
         self._files.put(f"launches/{self._owner}/{request.key}/launch.json", json.dumps(document).encode())
 
     def _code(self, request: LaunchRequest) -> dict[str, Path]:

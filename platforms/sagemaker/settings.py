@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from platforms.artifacts.keys import is_key
 from platforms.artifacts.s3.client import connect, credential_files
-from platforms.base import Misconfigured
+from platforms.base import Misconfigured, SecretWay
 from platforms.registry import read_count, reject_unknown
 from platforms.sagemaker.sdk import PREFIX, names_image
 
@@ -19,11 +19,12 @@ if TYPE_CHECKING:
 _REQUIRED = ("region", "bucket", "role", "image", "instance_types")
 _KNOWN = frozenset({
     *_REQUIRED, "prefix", "python", "volume_gb", "pending_seconds", "poll_seconds", "spot", "launcher",
-    "owner", "profile", "credentials", "endpoint", "force_p3", "expected_device",
+    "owner", "profile", "credentials", "endpoint", "force_p3", "expected_device", "secrets",
 })  # fmt: skip
 _ROLE = re.compile(r"arn:aws[a-z-]*:iam::\d{12}:role/[\w+=,.@/-]{1,512}", re.ASCII)
 _INSTANCE = re.compile(r"ml\.[a-z0-9-]{1,20}\.[a-z0-9]{1,20}", re.ASCII)
 _OWNER = re.compile(r"[a-zA-Z0-9][a-zA-Z0-9.-]{0,63}", re.ASCII)
+_SECRETS = re.compile(r"(ssm|secretsmanager):(/?[\w+=.@-]+(/[\w+=.@-]+)*/?|/)", re.ASCII)
 _INSTANCES_MAX = 5
 _ACCELERATED = re.compile(r"ml\.(g|p|trn)\d")
 _PENDING = 3_600
@@ -37,7 +38,8 @@ class Settings:
     ``image`` is an address, or a name that SageMaker's SDK knows; ``launcher`` is what sends requests: boto3 or sdk.
     ``instance_types`` are tried in their order; ``pending_seconds`` is how long AWS may look for one (0: AWS's own
     limit), ``poll_seconds`` how often a running job is looked at. ``owner`` tells this scheduler's jobs from another's
-    of the same name; empty means made up at first use.
+    of the same name; empty means made up at first use. ``secrets`` is where sessions ask for theirs: ``ssm:`` or
+    ``secretsmanager:`` and what precedes each name there; empty: nowhere.
     """
 
     region: str
@@ -56,6 +58,7 @@ class Settings:
     profile: str
     credentials: str
     endpoint: str
+    secrets: str
 
     def client(self, service: str) -> Any:
         """Return a client of a service of AWS. Raises what platforms.artifacts.s3.client.connect raises."""
@@ -117,7 +120,23 @@ def read_settings(options: Mapping[str, str]) -> Settings:
         profile=options.get("profile", ""),
         credentials=options.get("credentials", ""),
         endpoint=options.get("endpoint", ""),
+        secrets=_secrets(options),
     )
+
+
+def secret_way(options: Mapping[str, str]) -> SecretWay:
+    """Return how sessions get secrets: they ask AWS where the option says. Raises Misconfigured."""
+    if _secrets(options):
+        return SecretWay("asked")
+    remedy = 'Store them in Systems Manager and set secrets = "ssm:/uff/" among the options; see docs/sagemaker.md'
+    return SecretWay("none", "nothing says where at AWS a training job finds secrets", remedy)
+
+
+def _secrets(options: Mapping[str, str]) -> str:
+    text = options.get("secrets", "")
+    if text and not _SECRETS.fullmatch(text):
+        raise _bad(f"secrets = {text!r}", 'Write "ssm:/uff/" or "secretsmanager:uff/"; the name of each follows it')
+    return text
 
 
 def _instance_types(options: Mapping[str, str]) -> tuple[str, ...]:

@@ -57,6 +57,25 @@ class BadDefinition(Reason):
 
 
 @dataclass(frozen=True, slots=True)
+class SecretMissing(Reason):
+    """Secrets that the job names cannot be given to it on any pool that it may use.
+
+    ``pool`` is one of these, whose sessions get none; empty when it is the daemon that does not have them.
+    """
+
+    code: ClassVar[str] = "secret"
+    names: str
+    pool: str
+    why: str
+    remedy: str
+
+    def sentence(self, zone: str = "UTC") -> str:
+        del zone
+        where = f" on {self.pool}" if self.pool else ""
+        return f"cannot be given {self.names}{where}: {self.why}. {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
 class NotReleased(Reason):
     """The job's earliest start, or its retry delay, lies ahead."""
 
@@ -231,6 +250,7 @@ def show(instant: int, zone: str = "UTC") -> str:
 _KINDS: tuple[type[Reason], ...] = (
     HeldByPerson,
     BadDefinition,
+    SecretMissing,
     NotReleased,
     GateClosed,
     NoAllowedPool,

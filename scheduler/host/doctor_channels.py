@@ -6,7 +6,7 @@ import smtplib
 import ssl
 from typing import TYPE_CHECKING
 
-from config.secret import Redactor
+from jobs.payload.redact import Redactor
 from jobs.plural import counted
 from scheduler.host.doctor import Finding
 from scheduler.notify.deliver import EmailChannel, SlackChannel

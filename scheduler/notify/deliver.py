@@ -15,7 +15,7 @@ from email.message import EmailMessage
 from http.client import HTTPException
 from typing import TYPE_CHECKING, Any, Protocol
 
-from config.secret import Redactor
+from jobs.payload.redact import Redactor
 from scheduler.notify.letter import redacted
 from scheduler.store import events, lease, outbox
 

@@ -14,7 +14,7 @@ from scheduler.report.text import text_of
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from config.secret import Redact
+    from jobs.payload.redact import Redact
     from scheduler.report.picture import Picture
     from scheduler.report.report import Report
 

@@ -177,6 +177,7 @@ def _spec(
     other = load_object(rest)
     for tuples in ("command", "pools", "device_speedup"):
         other[tuples] = tuple(other[tuples])
+    other["secrets"] = tuple(other.get("secrets", ()))  # rows of older versions have none
     other["needs"] = built(Needs, other["needs"])
     other["mixture"] = built(Mixture, other["mixture"]) if other["mixture"] is not None else None
     other["stall"] = built(Stall, other.get("stall", {}))  # rows of older versions have none

@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from config.secret import MARK, is_secret
+from config.secret import is_secret
+from jobs.payload.redact import MARK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from jobs.plural import counted
 from scheduler.core.job import Active, Cancelled, Failed, Held, Queued
-from scheduler.core.reasons import BadDefinition, DeadlineUnreachable, DoesNotFit, NoAllowedPool
+from scheduler.core.reasons import BadDefinition, DeadlineUnreachable, DoesNotFit, NoAllowedPool, SecretMissing
 from scheduler.core.run import Ended, Outcome, Reserved, Submitting
 from scheduler.core.window import DAY, HOUR
 from scheduler.report.forecast import forecast
@@ -121,6 +121,9 @@ def _waiting(queue: Sequence[JobRecord], plan: Plan | None) -> Iterator[Need]:
         if deferral.job in waiting and isinstance(deferral.reason, NoAllowedPool | DoesNotFit):
             explain = f"schedctl plan explain {deferral.job}"
             yield Need("job can never start", deferral.job, deferral.reason.sentence(), explain)
+        elif deferral.job in waiting and isinstance(deferral.reason, SecretMissing):
+            reason = deferral.reason
+            yield Need("secret missing", deferral.job, reason.sentence(), reason.remedy)
 
 
 def _deadlines(tx: Connection, queue: Sequence[JobRecord], plan: Plan | None, now: int) -> Iterator[Need]:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-    from config.secret import Redact
+    from jobs.payload.redact import Redact
     from scheduler.web.bearer import Bearer
 
 COOKIE = "uff_reader"

@@ -174,7 +174,7 @@ def test_what_the_hub_does_otherwise_is_told_and_nothing_of_it_kept(
 
 
 def test_the_token_is_shown_to_the_hub_alone(
-    place: StandInHub, pinned: Callable[[], str], fetch: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+    place: StandInHub, pinned: Callable[[], str], fetch: Callable[[str], Path], tmp_path: Path
 ) -> None:
     prefix = pinned()
     place.habits.gated = True
@@ -183,8 +183,9 @@ def test_the_token_is_shown_to_the_hub_alone(
     found = client.pin(f"hf:{NAME}", place.endpoint, TOKEN)
     assert found.at_home
     assert TOKEN.encode() not in found.listing
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    assert content(fetch(prefix)) == FILES
+    target = tmp_path / "cache" / "gated"
+    fetch_repository(DirectoryTransport(tmp_path / "store"), prefix, target, token=TOKEN)
+    assert content(target) == FILES
     assert {shown for host, shown in place.seen.shown if host == "store"} == {""}
 
 

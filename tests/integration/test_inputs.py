@@ -237,13 +237,13 @@ def place(monkeypatch: pytest.MonkeyPatch) -> Iterator[StandInHub]:
 
 
 @pytest.fixture
-def add_base(database: Database) -> Callable[[Any], JobSpec]:
+def add_base(database: Database) -> Callable[..., JobSpec]:
     """Adds a job with the repository as its input ``tests``."""
 
-    def run(artifacts: Any) -> JobSpec:
+    def run(artifacts: Any, token: str = "") -> JobSpec:
         command = ("{python}", "-c", TRAINING)
         spec = JobSpec("ufm", "manager", command, 100, 10.0, inputs=(Input("tests", f"hf:{NAME}@main"),))
-        spec = inputs.kept(database, artifacts, spec, NOW + DAY, print)
+        spec = inputs.kept(database, artifacts, spec, NOW + DAY, print, hub_token=lambda: token)
         queue.add(database, [spec], NOW, "test")
         return spec
 
@@ -251,7 +251,7 @@ def add_base(database: Database) -> Callable[[Any], JobSpec]:
 
 
 def test_a_repository_is_pinned_when_the_job_is_added_and_fetched_by_the_session(
-    place: StandInHub, add_base: Callable[[Any], JobSpec], desk: Desk, store: DirectoryStore
+    place: StandInHub, add_base: Callable[..., JobSpec], desk: Desk, store: DirectoryStore
 ) -> None:
     spec = add_base(store)
     (given,) = spec.inputs
@@ -270,7 +270,7 @@ def test_a_repository_is_pinned_when_the_job_is_added_and_fetched_by_the_session
 @pytest.mark.parametrize("why", ["no internet", "only a token opens it"])
 def test_what_sessions_cannot_fetch_the_daemon_brings_once_before_the_launch(
     place: StandInHub,
-    add_base: Callable[[Any], JobSpec],
+    add_base: Callable[..., JobSpec],
     make_ports: Callable[..., Ports],
     database: Database,
     desk: Desk,
@@ -278,13 +278,14 @@ def test_what_sessions_cannot_fetch_the_daemon_brings_once_before_the_launch(
     why: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    if why == "only a token opens it":
-        place.habits.gated = True
-        monkeypatch.setenv("HF_TOKEN", TOKEN)
+    token = TOKEN if why == "only a token opens it" else ""
+    place.habits.gated = bool(token)
     internet = why != "no internet"
     here = SimpleNamespace(capabilities=Capabilities(internet=internet))
-    ports = make_ports(platforms={"kaggle": here}, artifacts=desk.store, scratch=tmp_path / "scratch")
-    spec = add_base(ports.artifacts)
+    ports = make_ports(
+        platforms={"kaggle": here}, artifacts=desk.store, scratch=tmp_path / "scratch", hub_token=lambda: token
+    )
+    spec = add_base(ports.artifacts, token)
     placement = Placement("kaggle", NOW, NOW + 3_600, (PlannedLane("ufm", 1, 10),))
     assert trees_of(spec, {}, Capabilities(internet=internet)) is None, "not before it is there"
     place.habits.expired = 99
@@ -313,7 +314,7 @@ def test_what_sessions_cannot_fetch_the_daemon_brings_once_before_the_launch(
 
 
 def test_the_cycle_launches_a_job_with_what_its_pool_needs_once_that_is_there(
-    place: StandInHub, add_base: Callable[[Any], JobSpec], make_ports: Callable[..., Ports], database: Database
+    place: StandInHub, add_base: Callable[..., JobSpec], make_ports: Callable[..., Ports], database: Database
 ) -> None:
     clouds = {name: FakeCloud(4, usual=Script(runs_seconds=None)) for name in ("online", "offline")}
     platforms = {name: FakePlatform(cloud) for name, cloud in clouds.items()}

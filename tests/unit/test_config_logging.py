@@ -14,9 +14,9 @@ import structlog
 from config.known_secrets import KnownSecrets
 from config.load import load
 from config.logging import configure
-from config.secret import MARK, Redactor
 from config.settings import LoggingSettings
 from config.shipped import shipped
+from jobs.payload.redact import MARK, Redactor
 
 SECRET = "tr0ub4dor&3/=+ ü"
 

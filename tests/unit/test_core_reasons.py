@@ -21,6 +21,7 @@ from scheduler.core.reasons import (
     PoolClosed,
     QuotaEmpty,
     Reason,
+    SecretMissing,
     from_json,
     show,
 )
@@ -32,6 +33,10 @@ CASES: list[tuple[Reason, list[str]]] = [
     (HeldByPerson("ann", "lunch"), ["held by ann", "lunch"]),
     (HeldByPerson("ann", ""), ["held by ann"]),
     (BadDefinition("ufm", "weight = 1e+308"), ["weight = 1e+308", "queue edit ufm"]),
+    (
+        SecretMissing("HF_TOKEN", "kaggle", "the pool gives none", 'Set secrets = "dataset"'),
+        ["HF_TOKEN on kaggle", "gives none", "Set secrets"],
+    ),
     (NotReleased(AT, "retry delay"), ["retry delay", "14:05"]),
     (GateClosed("uff-main", 0.123, 0.2, AT), ["uff-main", "20%", "12.3%", "14:05"]),
     (GateClosed("uff-main", 0.0, 1.0), ["uff-main", "100%", "0.0%"]),

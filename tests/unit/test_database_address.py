@@ -7,7 +7,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from config.database_address import address_secrets, password_file, shown_address
-from config.secret import MARK, Redactor
+from jobs.payload.redact import MARK, Redactor
 
 PASSWORD = "s3cr/et@can ary%?&x"
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.known_secrets import KnownSecrets, secrets_of_file
-from config.secret import LENGTH_MIN, MARK, Redactor
+from jobs.payload.redact import LENGTH_MIN, MARK, Redactor
 
 CANARY = 'canary/7f3&"a b+é'
 

@@ -11,7 +11,7 @@ from fastapi import FastAPI
 from jinja2 import DictLoader, Environment
 from starlette.responses import PlainTextResponse, Response
 
-from config.secret import Redactor
+from jobs.payload.redact import Redactor
 from scheduler.web.bearer import Bearer, BearerError, read_bearer
 from scheduler.web.guard import COOKIE, Guard
 from scheduler.web.sign_in import local_path, router

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from config.secret import MARK, Redactor
+from jobs.payload.redact import MARK, Redactor
 from platforms.base import Unreachable
 from scheduler.core.run import Ended, Lane, Outcome, Run, Running
 from scheduler.store import runs

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..bounds import read_json
-from ..log import write
+from ..log import hidden, write
 from .output import OUTPUT
 
 if TYPE_CHECKING:
@@ -46,8 +46,8 @@ class Relay:
 
     @property
     def tail(self) -> str:
-        """The last lines, as text."""
-        return (self._tail + self._line).decode(errors="replace").strip()
+        """The last lines, as text, without what is secret."""
+        return (self._tail + _clean(self._line)).decode(errors="replace").strip()
 
     def pump(self) -> bool:
         """Copy a piece of what is there; False at the stream's end."""
@@ -62,9 +62,13 @@ class Relay:
         *lines, self._line = (self._line + piece).split(b"\n")
         for line in lines:
             self._emit(line + b"\n")
-        if len(self._line) > _LINE_BYTES_MAX:
-            self._emit(self._line + b"\n")
-            self._line = b""
+        if len(self._line) > _LINE_BYTES_MAX + _kept_back():
+            # What may be the beginning of a secret is kept back until its end is there.
+            whole = hidden.whole(self._line.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+            end = max(0, len(whole) - _kept_back())
+            if end:
+                self._emit(whole[:end] + b"\n")
+            self._line = whole[end:]
         return len(piece)
 
     def drain(self) -> None:
@@ -77,6 +81,7 @@ class Relay:
     def _emit(self, line: bytes) -> None:
         if not line:
             return
+        line = _clean(line)
         self._tail = (self._tail + line)[-TAIL_BYTES:]
         if self._room <= 0:
             return
@@ -85,6 +90,17 @@ class Relay:
             line = f"[log cap of {LOG_BYTES_MAX >> 20} MiB reached; the rest is dropped]\n".encode()
         if not write(self._sink, self._prefix + line):
             self._room = 0
+
+
+def _kept_back() -> int:
+    """Return how many bytes of a line that is cut may belong to a secret."""
+    return 4 * hidden.longest
+
+
+def _clean(line: bytes) -> bytes:
+    if not hidden.longest:
+        return line
+    return hidden(line.decode(errors="surrogateescape")).encode(errors="surrogateescape")
 
 
 class Progress:
@@ -182,6 +198,7 @@ def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, re
         "CUDA_VISIBLE_DEVICES": ",".join(str(device) for device in order.devices),
         **order.environment,
         **prepared.inputs,
+        **prepared.secrets,
         "SCHED_RUN_ID": launch.run,
         "SCHED_JOB": order.job,
         "SCHED_SEED": str(order.seed),

@@ -19,6 +19,7 @@ ErrorClass = Literal[
     "no_checkpoint",
     "diverged",
     "parent",
+    "secret",
 ]
 
 # A command says "my data is unreadable" by this exit status (EX_DATAERR of sysexits.h).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import TYPE_CHECKING
 
 from ..clock import stopwatch
@@ -20,17 +21,20 @@ PURPOSE = "input."  # what begins so is an input, and the rest is its name
 _TELL_BYTES = 1 << 30
 
 
-def fetch_inputs(launch: Launch, order: LaneOrder, transport: Transport) -> dict[str, str]:
-    """Return where each input of a lane is, by the variable that tells its command. Raises Failure."""
+def fetch_inputs(launch: Launch, order: LaneOrder, transport: Transport, token: str | None = None) -> dict[str, str]:
+    """Return where each input of a lane is, by the variable that tells its command. Raises Failure.
+
+    ``token`` opens repositories of the Hub; None: the one of the environment, if any.
+    """
     found: dict[str, str] = {}
     for purpose, prefix in sorted(order.trees.items()):
         if purpose.startswith(PURPOSE):
             name = purpose[len(PURPOSE) :]
-            found[f"SCHED_INPUT_{name.upper()}"] = _fetch(launch, order, transport, name, prefix)
+            found[f"SCHED_INPUT_{name.upper()}"] = _fetch(launch, order, transport, name, prefix, token)
     return found
 
 
-def _fetch(launch: Launch, order: LaneOrder, transport: Transport, name: str, prefix: str) -> str:
+def _fetch(launch: Launch, order: LaneOrder, transport: Transport, name: str, prefix: str, token: str | None) -> str:
     lane, target = order.lane, launch.cache / prefix.replace("/", "-")
     began = stopwatch()
     kind = prefix.partition("/")[0]
@@ -39,8 +43,13 @@ def _fetch(launch: Launch, order: LaneOrder, transport: Transport, name: str, pr
             mounted = mount.find_mounted(transport, prefix, target, launch.mounts)
             log(lane, f"input {name}: {mounted.source}, attached at {mounted.folder}, its sizes are those listed")
             return str(mounted.folder)
-        fetch = hub.fetch_repository if kind == hub.KIND else fetch_tree
-        found = fetch(transport, prefix, target, _teller(lane, name))
+        told = _teller(lane, name)
+        opens = os.environ.get("HF_TOKEN", "") if token is None else token
+        found = (
+            hub.fetch_repository(transport, prefix, target, told, opens)
+            if kind == hub.KIND
+            else fetch_tree(transport, prefix, target, told)
+        )
         note_use(target, launch.clock.wall_seconds_until(launch.deadline))
     except (OSError, ValueError) as error:
         why = f"the input {name} ({prefix[:20]}) cannot be fetched: {error}"

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..clock import Clock
 from ..store.transport import DirectoryTransport
 from .meter import CLOSING
+from .secret_values import SecretStore
 from .stall import Limits
 
 if TYPE_CHECKING:
@@ -65,6 +66,7 @@ class LaneOrder(NamedTuple):
     parent: str  # the manifest of another job that it begins with, when there is nothing to restore; empty: none
     limits: Limits
     packages: Packages | None = None
+    secrets: tuple[str, ...] = ()  # names of variables
 
 
 class Devices(NamedTuple):
@@ -92,6 +94,8 @@ class Launch(NamedTuple):
     store: Mapping[str, Any]
     expected_devices: Devices | None
     lanes: tuple[LaneOrder, ...]
+    secret_store: SecretStore | None = None  # where it asks for its secrets; None: they are given to it
+    given: Mapping[str, str] = {}  # the secrets that came with it, of all lanes; never in the document
 
     @property
     def closing_at(self) -> float:
@@ -158,6 +162,7 @@ def _launch(document: dict[str, Any], folder: Path) -> Launch:
         store=document["store"],
         expected_devices=devices and Devices(int(devices["count"]), str(devices["name"])),
         lanes=lanes,
+        secret_store=_secret_store(document.get("secret_store")),
     )
     launch.transport()  # a store that cannot be reached is better told now than by every lane
     return launch
@@ -188,7 +193,17 @@ def _lane(entry: dict[str, Any]) -> LaneOrder:
         parent=str(entry.get("parent") or ""),
         limits=_limits(entry.get("stall") or {}),
         packages=_packages(entry.get("packages")),
+        secrets=tuple(str(name) for name in entry.get("secrets") or ()),
     )
+
+
+def _secret_store(entry: Any) -> SecretStore | None:
+    if not entry:
+        return None
+    store = SecretStore(*(str(entry[name]) for name in SecretStore._fields))
+    if store.kind not in {"ssm", "secretsmanager"}:
+        raise ValueError(f"a store of secrets of the kind {store.kind!r} is unknown")
+    return store
 
 
 def _packages(entry: Any) -> Packages | None:

@@ -11,6 +11,7 @@ from .devices import check_devices
 from .failure import Failure
 from .inputs import fetch_inputs
 from .output import make_output
+from .secret_values import secrets_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -30,16 +31,18 @@ class Prepared(NamedTuple):
     restored: Restored
     parent: str  # the folder of the weights it begins with; empty: it has none, or goes on from its own
     environment: Path | None  # of its own packages; None: the image's are all there is
+    secrets: Mapping[str, str]  # by the variable that holds each
 
 
 def prepare(launch: Launch, order: LaneOrder, transport: Transport, folder: Path, status: Status) -> Prepared:
-    """Check the devices, find data and inputs, unpack the code, install packages, restore a checkpoint.
+    """Check the devices, get secrets, data and inputs, unpack the code, install packages, restore a checkpoint.
 
     Raises Failure.
     """
     devices = check_devices(launch.expected_devices)
+    secrets = secrets_of(order.secrets, launch.given, launch.secret_store)
     data = _find_data(transport, order)
-    inputs = fetch_inputs(launch, order, transport)
+    inputs = fetch_inputs(launch, order, transport, secrets.get("HF_TOKEN"))
     _unpack_code(transport, order, folder / "command")
     environment = None
     if order.packages is not None:
@@ -50,7 +53,8 @@ def prepare(launch: Launch, order: LaneOrder, transport: Transport, folder: Path
         _make_output(folder / "command")
     status.phase = "restoring" if order.restore or order.parent else "starting"
     parent = "" if order.restore else _restore_parent(transport, order, folder / "parent")
-    return Prepared(devices, data, inputs, _restore(transport, order, folder / "resume"), parent, environment)
+    restored = _restore(transport, order, folder / "resume")
+    return Prepared(devices, data, inputs, restored, parent, environment, secrets)
 
 
 def _find_data(transport: Transport, order: LaneOrder) -> str:

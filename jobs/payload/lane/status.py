@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from ..log import log
+from ..log import hidden, log
 from .ending import FORMAT
 
 if TYPE_CHECKING:
@@ -61,10 +61,10 @@ class Status:
             "checkpoint_step": newest.step if newest else None,
             "restored_step": restored.step if restored else None,
             "restored_from": restored.key if restored else None,
-            "bad_manifests": [{"manifest": key, "why": why} for key, why in self.bad_manifests],
+            "bad_manifests": [{"manifest": key, "why": hidden(why)} for key, why in self.bad_manifests],
             "devices": list(self.devices),
             "gpu_memory_bytes": meter.gpu_memory_bytes,
-            "message": self.trouble,
+            "message": hidden(self.trouble),
             "command_at": self.command_at,
             "longest_quiet_seconds": round(self.longest_quiet),
         }
@@ -83,6 +83,8 @@ def result(
         "at": int(now),
         "phase": "ended",
         **ending._asdict(),
+        "why": hidden(ending.why),
+        "message": hidden(ending.message),
         "trained_seconds": round(trained_seconds),
         "started_at": int(started_at),
         "ended_at": int(now),

@@ -7,7 +7,6 @@ are asked for again; the token is for the Hub alone; what was fetched is believe
 from __future__ import annotations
 
 import hashlib
-import os
 import threading
 import urllib.error
 import urllib.request
@@ -86,7 +85,7 @@ def parse_repository(data: bytes) -> Repository:
 
 
 def fetch_repository(
-    transport: Transport, prefix: str, target: Path, tell: Tell = lambda _done, _all: None
+    transport: Transport, prefix: str, target: Path, tell: Tell = lambda _done, _all: None, token: str = ""
 ) -> Repository:
     """Put the files of the repository that the listing at ``prefix`` pins into ``target``; see ``fetch_tree``.
 
@@ -95,7 +94,7 @@ def fetch_repository(
     with making_of(target) as making:
         repository = parse_repository(fetch_listing(transport, prefix, making))
         if not is_whole(target, repository.entries):
-            download_files(repository, target, making, os.environ.get("HF_TOKEN", ""), tell)
+            download_files(repository, target, making, token, tell)
     return repository
 
 

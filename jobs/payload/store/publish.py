@@ -7,6 +7,7 @@ import shutil
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..bounds import measures, read_json
+from ..log import hidden
 from .manifest import (
     BadManifest,
     Component,
@@ -128,8 +129,14 @@ def discard(folder: Path) -> None:
 
 
 def _metrics(folder: Path, step: int) -> dict[str, float]:
+    """Return the metrics of a checkpoint, and see to it that no name among them tells a secret, here or there."""
+    file = folder / "meta.json"
     try:
-        meta = read_json((folder / "meta.json").read_bytes())
+        data = file.read_bytes()
+        cleaned = hidden(data.decode(errors="surrogateescape")).encode(errors="surrogateescape")
+        if cleaned != data:
+            file.write_bytes(cleaned)
+        meta = read_json(cleaned)
     except (FileNotFoundError, ValueError) as error:
         raise BadCheckpoint(f"{folder.name}/meta.json: {error}") from None
     if not isinstance(meta, dict) or meta.get("step") != step:

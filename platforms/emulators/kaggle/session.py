@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import selectors
+import shutil
 import subprocess
 import sys
 import threading
@@ -282,6 +283,7 @@ class Session:
                 self.changed.notify_all()
 
     def _end(self, status: str, failure: str | None, *, kept: bool = False) -> None:
+        shutil.rmtree(self.terms.folder / "kaggle" / "input", ignore_errors=True)  # it goes with the container
         with self.changed:
             self.status, self.failure, self.kept, self.ended_at = status, failure, kept, self.clock.now()
             self.changed.notify_all()

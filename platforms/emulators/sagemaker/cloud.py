@@ -18,14 +18,18 @@ _SERVICE = "sagemaker.amazonaws.com"
 
 
 class MotoCloud:
-    """Moto's S3, CloudWatch and IAM of this process, as instances in ``region`` see them."""
+    """Moto's S3, CloudWatch and IAM of this process, as instances in ``region`` see them.
 
-    def __init__(self, region: str) -> None:
+    ``credentials`` is the address at which a container gets those of its role.
+    """
+
+    def __init__(self, region: str, credentials: str) -> None:
         from moto.iam.models import iam_backends
         from moto.logs.models import logs_backends
         from moto.s3.models import s3_backends
 
         self._region = region
+        self.credentials = credentials
         self._files: Any = s3_backends[ACCOUNT]["aws"]
         self._logs: Any = logs_backends[ACCOUNT][region]
         self._roles: Any = iam_backends[ACCOUNT]["aws"]

@@ -34,7 +34,9 @@ _INHERITED = re.compile(r"PATH|HOME|LANG|LD_LIBRARY_PATH|TMPDIR|(OMP|MKL|OPENBLA
 
 
 class Cloud(Files, Protocol):
-    """What a job needs of the rest of AWS."""
+    """What a job needs of the rest of AWS; ``credentials`` is where its container gets those of its role."""
+
+    credentials: str
 
     def log(self, job: str, lines: Iterable[bytes]) -> None:
         """Send lines to CloudWatch until they end."""
@@ -332,6 +334,7 @@ class Job:
             **self.request.get("Environment", {}),
             "TRAINING_JOB_NAME": self.name,
             "TRAINING_JOB_ARN": self.arn,
+            "AWS_CONTAINER_CREDENTIALS_FULL_URI": self.cloud.credentials,
             MARK: str(self.folder),
         }
         return subprocess.Popen(

@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 _LOOPBACK = "127.0.0.1"
 _SERVICES = {"SageMaker", "ServiceQuotasV20190624"}  # what is not moto's; it knows no quotas to list
 _PATHS = 64  # so many can be at work at once; calls of one path take turns
+_CREDENTIALS = "/container/credentials"
+# To moto everybody whose keys it did not issue is the one account.
+_ROLE_KEYS = {"AccessKeyId": "ASIAROLEROLEROLEROLE", "SecretAccessKey": "of-the-role", "Token": "of-the-session"}
 _STATUS = {400: "400 Bad Request", 500: "500 Internal Server Error"}
 
 
@@ -58,7 +61,7 @@ class Server:
         self._moto = DomainDispatcherApplication(create_backend_app)
         self._server = make_server(_LOOPBACK, self._port, self._answer, threaded=True)
         self.address = f"http://{_LOOPBACK}:{self._server.server_port}"
-        self._cloud = self.place.cloud = MotoCloud(self.place.region)
+        self._cloud = self.place.cloud = MotoCloud(self.place.region, f"{self.address}{_CREDENTIALS}")
         self._thread = threading.Thread(target=self._server.serve_forever, name="sagemaker emulator", daemon=True)
         self._thread.start()
         return self
@@ -88,6 +91,8 @@ class Server:
         service, _, operation = target.partition(".")
         operation = operation if service in _SERVICES else ""
         self.heard += 1
+        if environ["PATH_INFO"] == _CREDENTIALS:
+            return _say(start, 200, {**_ROLE_KEYS, "Expiration": "2100-01-01T00:00:00Z"})
         fault = self.place.faults.take(operation)
         if fault is not None and operation not in self._operations and fault is not Fault.DROP:
             fault = Fault.SERVER_ERROR

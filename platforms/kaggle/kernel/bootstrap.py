@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import importlib
 import json
 import os
 import subprocess
@@ -46,6 +47,7 @@ def main(order: dict[str, Any]) -> None:
     ``order`` has ``launch`` (the agent's document), ``inputs`` (``name``, ``sha256`` and ``into``: ``code``, ``trees``
     or ``store``), ``relays``: whether the store is a folder of this session that is brought home after its end, and
     then ``ask``: the ``dataset`` that appears when this session shall end early, and one that is there as ``proof``.
+    ``secrets`` are in an input (``name``, ``sha256``, and ``pad``, which opens it), or ``names`` a person attached.
     """
     # When this is, by the run's clock: nothing of Kaggle's tells for certain when a session left the queue.
     clock = {"epoch": 0.0, "origin": 0.0, "scale": 1.0, **(order["launch"].get("clock") or {})}
@@ -64,7 +66,7 @@ def main(order: dict[str, Any]) -> None:
             given += unpack(find_input(working, wanted["name"], wanted["sha256"]), into)
         if order["relays"] and order.get("ask"):
             threading.Thread(target=listen, args=(order, store, over), daemon=True).start()
-        code = run_agent(order, scratch, store)
+        code = run_agent(order, scratch, store, secrets_of(order.get("secrets"), working))
     except BaseException as error:  # noqa: BLE001 - a traceback would cost everything that was trained
         say({"trouble": f"{type(error).__name__}: {error}"[:2000]})
     finally:
@@ -115,7 +117,24 @@ def unpack(archive: Path, folder: Path) -> list[Path]:
         return [folder / member.name for member in opened.getmembers() if member.isfile()]
 
 
-def run_agent(order: dict[str, Any], scratch: Path, store: Path) -> int:
+def secrets_of(wanted: dict[str, Any] | None, working: Path) -> dict[str, str]:
+    """Return the session's secrets by name: what cannot be had is left out, and told by whoever needs it."""
+    if not wanted:
+        return {}
+    if "names" not in wanted:
+        file = find_input(working, wanted["name"], wanted["sha256"])
+        sealed = zip(file.read_bytes(), bytes.fromhex(wanted["pad"]), strict=True)
+        return dict(json.loads(bytes(one ^ other for one, other in sealed)))
+    found = {}
+    for name in wanted["names"]:
+        try:
+            found[name] = importlib.import_module("kaggle_secrets").UserSecretsClient().get_secret(name)
+        except Exception as error:  # noqa: BLE001 - whatever it is, the agent reports what is missing
+            say({"trouble": f"the secret {name} is not attached to this notebook: {type(error).__name__}"})
+    return found
+
+
+def run_agent(order: dict[str, Any], scratch: Path, store: Path, secrets: dict[str, str]) -> int:
     """Start the agent and pass on what it prints; a notebook keeps only what its own process prints."""
     mounts = [str(working_folder().parent / "input"), "/kaggle/input"]
     launch = {**order["launch"], "work_dir": "work", "mounts": list(dict.fromkeys(mounts))}
@@ -126,7 +145,10 @@ def run_agent(order: dict[str, Any], scratch: Path, store: Path) -> int:
     (scratch / "work").mkdir()
     agent = scratch / "code" / "payload" / "agent.py"
     command = [sys.executable, "-u", str(agent), str(scratch / "launch.json")]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=scratch) as agent_process:
+    environment = {**os.environ, "SCHED_SECRETS": json.dumps(secrets)} if secrets else None
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, cwd=scratch, env=environment
+    ) as agent_process:
         if agent_process.stdout is not None:
             pass_on(agent_process.stdout)
     return agent_process.returncode

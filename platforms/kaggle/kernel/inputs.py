@@ -25,7 +25,7 @@ from platforms.record_file import DamagedRecord, read_record
 from platforms.relay import pack_objects
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from platforms.artifacts.base import BlobStore
     from platforms.kaggle.api.client import Client
@@ -34,6 +34,8 @@ _GENERATIONS_MAX = 100
 _SLUG_DIGITS = 24
 _OVER = {"DELETED", "FAILED"}
 _GONE = "gone-"  # a note of a name that is used up: Kaggle need not tell a deleted dataset from one that never was
+_SECRETS = "secret"
+_STRANGE_SECRETS_SECONDS = 86_400
 _AGAIN_SECONDS = 120  # scheduled: when to ask again for an upload that goes on
 
 
@@ -55,6 +57,7 @@ class Input:
 class _Noted:
     used_at: int
     sha256: str = ""
+    key: str = ""  # of the launch whose secrets it holds
 
 
 class Inputs:
@@ -108,13 +111,45 @@ class Inputs:
             file.write_bytes(b"stop\n")
             self._send(file, file.name, slug, lambda _told: None)
 
+    def give_secrets(self, key: str, secrets: Mapping[str, str], now: int, until: float) -> tuple[Input, bytes]:
+        """Make the dataset that holds the secrets of one launch, for :meth:`take_back` to delete when it is over.
+
+        It is noted before it is made. What it holds is worth nothing without the random bytes that are returned, which
+        are for the kernel's source: whatever Kaggle keeps of a deleted dataset, one of the two is not enough. Raises
+        Refused, Unreachable, Denied, OSError.
+        """
+        slug = self._of_secrets(key)
+        self._note(slug, {"used_at": now, "key": key})
+        plain = json.dumps(dict(secrets)).encode()
+        pad = os.urandom(len(plain))
+        with tempfile.TemporaryDirectory(prefix="uff-kaggle-") as folder:
+            file = Path(folder) / f"{slug}.bin"
+            file.write_bytes(bytes(one ^ other for one, other in zip(plain, pad, strict=True)))
+            digest = sha256_file(file)
+            if not self._send(file, file.name, slug, lambda _told: None):
+                raise Refused("kaggle", "create a dataset", f"{slug} is there already", permanent=True)
+            self._wait_ready(slug, None, lambda _told: None, min(self._ready_seconds, until - stopwatch()))
+            return Input(slug, file.name, digest, "secrets"), pad
+
+    def take_back(self, is_over: Callable[[str], bool]) -> None:
+        """Delete the datasets with secrets of the launches that are over. Raises Unreachable, Denied, OSError."""
+        for path in sorted(self._folder.glob(f"{self._prefix}-{_SECRETS}-*")):
+            noted = self._noted(path.name)
+            if noted is not None and noted.key and is_over(noted.key):
+                self._client.datasets.delete(path.name)
+                path.unlink()
+
+    def _of_secrets(self, key: str) -> str:
+        return f"{self._prefix}-{_SECRETS}-{hashlib.sha256(key.encode()).hexdigest()[:_SLUG_DIGITS]}-0"
+
     def full_name(self, slug: str) -> str:
         """Return a dataset's name as others must write it. Raises Misconfigured, Unreachable."""
         return f"{self._client.owner()}/{slug}"
 
     def note_orphans(self, now: int) -> list[str]:
         """Take over datasets of our naming that we have no note of; return their slugs. They age like the others."""
-        pattern = re.compile(rf"{re.escape(self._prefix)}-(code|data|ckpt|stop)-[0-9a-f]{{{_SLUG_DIGITS}}}-\d+")
+        kinds = f"code|data|ckpt|stop|{_SECRETS}"
+        pattern = re.compile(rf"{re.escape(self._prefix)}-({kinds})-[0-9a-f]{{{_SLUG_DIGITS}}}-\d+")
         orphans = [
             slug
             for slug in self._client.datasets.own()
@@ -125,13 +160,16 @@ class Inputs:
         return orphans
 
     def sweep(self, in_use: Iterable[str], now: int, keep_seconds: int) -> None:
-        """Delete datasets that no session in ``in_use`` needs and that were last given ``keep_seconds`` ago."""
+        """Delete datasets that no session in ``in_use`` needs and that were last given ``keep_seconds`` ago.
+
+        Secrets that nobody remembers to have given go after a day, when whoever was given them is over.
+        """
         kept = set(in_use)
         for path in sorted(self._folder.glob(f"{self._prefix}-*")):
             noted = self._noted(path.name)
             if noted is None:
                 self._note(path.name, {"used_at": now})  # it ages anew
-            elif path.name not in kept and now - noted.used_at > keep_seconds:
+            elif path.name not in kept and not noted.key and now - noted.used_at > _kept(path.name, keep_seconds):
                 self._client.datasets.delete(path.name)
                 self._note(f"{_GONE}{path.name}", {"used_at": now})
                 path.unlink()
@@ -203,12 +241,15 @@ class Inputs:
             raise Refused("kaggle", "create a dataset", wrong)
         return not wrong
 
-    def _wait_ready(self, slug: str, status: str | None, tell: Callable[[str], None]) -> None:
+    def _wait_ready(
+        self, slug: str, status: str | None, tell: Callable[[str], None], seconds: float | None = None
+    ) -> None:
         """Wait until a dataset can be attached; right after its creation Kaggle does not even admit to have it."""
+        most = self._ready_seconds if seconds is None else seconds
         patience, waited, pause = threading.Event(), 0.0, 0.05
         while status != "READY":
             tell(f"{slug} is {status or 'not visible'}")
-            if status in _OVER or waited > self._ready_seconds:
+            if status in _OVER or waited > most:
                 raise Refused(
                     "kaggle", "prepare a dataset", f"{slug} is {status or 'not visible'} after {waited:.0f} s"
                 )
@@ -226,6 +267,10 @@ class Inputs:
         temporary = self._folder / f".{name}.{os.urandom(4).hex()}"
         temporary.write_text(json.dumps(document))
         temporary.replace(self._folder / name)
+
+
+def _kept(slug: str, keep_seconds: int) -> int:
+    return min(keep_seconds, _STRANGE_SECRETS_SECONDS) if f"-{_SECRETS}-" in slug else keep_seconds
 
 
 def _pack(make: Callable[[Path], None], archive: Path) -> str:

@@ -68,6 +68,13 @@ def pack(
         given += objects
     mounted = _mounted(store, launch.get("lanes", []), context)
     order = {"launch": launch, "inputs": [item.order() for item in given], "relays": relays, "ask": ask}
+    names = sorted({name for lane in launch.get("lanes", ()) for name in lane.get("secrets") or ()})
+    if names and settings.secrets == "account":
+        order["secrets"] = {"names": names}
+    elif request.secrets:  # last of all, so that they are there for as short as may be
+        sealed, pad = inputs.give_secrets(request.key, request.secrets, now, until)
+        given.append(sealed)
+        order["secrets"] = {**sealed.order(), "pad": pad.hex()}
     datasets = tuple(sorted({item.dataset for item in given}))
     return Packed(build_source(request.key, order), datasets, mounted, relays)
 

@@ -138,6 +138,17 @@ class Records:
             else:
                 yield True
 
+    def is_held(self, key: str) -> bool:
+        """Tell whether somebody holds a key just now."""
+        try:
+            with (self._root / f"{key}.lock").open("rb") as handle:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except FileNotFoundError:
+            return False
+        except BlockingIOError:
+            return True
+        return False
+
     @contextmanager
     def held(self, key: str) -> Iterator[None]:
         """Hold a key against other threads and daemons. Raises TimeoutError when somebody else keeps it."""

@@ -64,6 +64,7 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Finding]]:
     from scheduler.host import doctor as service
     from scheduler.host import doctor_machine as machine
     from scheduler.host.doctor_channels import channel_check, no_channel
+    from scheduler.host.doctor_secrets import check_secrets
 
     always: dict[str, Callable[[], Finding]] = {
         "service": machine.check_service,
@@ -80,6 +81,7 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Finding]]:
         "daemon": lambda: service.check_daemon(app.database),
         "disk": lambda: service.check_disk(app.settings.state_dir),
         "privacy": lambda: machine.check_privacy(app.settings.state_dir, app.database.path),
+        "secrets of jobs": lambda: check_secrets(app),
         "artifact store": lambda: service.check_store(app.artifacts),
         "clock": lambda: service.check_clock(_disk_clock(app.settings.state_dir), real_now()),
     }

@@ -89,6 +89,9 @@ def add(  # noqa: PLR0913, PLR0917 - one parameter for each option
     requirements: Annotated[
         str | None, typer.Option("--requirements", metavar="FILE", help="The packages it needs beside the image's.")
     ] = None,
+    secret: Annotated[
+        list[str] | None, typer.Option("--secret", metavar="NAME", help="A secret it is given; may be repeated.")
+    ] = None,
     go_on: Annotated[
         bool, typer.Option("--continue", help="Go on from what a removed job of this name saved, instead of anew.")
     ] = False,
@@ -113,6 +116,7 @@ def add(  # noqa: PLR0913, PLR0917 - one parameter for each option
         code=code,
         inputs=inputs_of(inputs),
         requirements=requirements,
+        secrets=secret,
     )
     if models and (file or table or go_on):
         raise UsageFault("--models stands alone", "it takes its jobs from the settings", "Leave the rest out")
@@ -178,28 +182,35 @@ def update(
             "--corpus", metavar="VERSION", help="Train on this version of the corpus; or newest.", show_default=False
         ),
     ] = None,
+    secrets: Annotated[
+        list[str] | None,
+        typer.Option("--secret", metavar="NAME", help="The secrets it is given, all of them; may be repeated."),
+    ] = None,
 ) -> None:
     """Take a job's code and packages anew, or those that are named: its next session has them as they are now.
 
     It goes on from the checkpoint. With --input, that input instead, from where it was taken or from another SOURCE;
-    with --corpus, that version of the corpus instead. A job whose mixture says renew = "update" takes up the newest.
+    with --corpus, that version of the corpus instead; with --secret, these secrets instead of those before ("" for
+    none). A job whose mixture says renew = "update" takes up the newest corpus.
     """
     from jobs.spec import Code, Requirements
-    from scheduler.cli.commands.queue_update import update_corpus, update_inputs, update_job
+    from scheduler.cli.commands.queue_update import update_corpus, update_inputs, update_job, update_secrets
     from scheduler.store import jobs
 
     cli: Cli = ctx.obj
     with cli.app.database.read() as tx:
         spec = jobs.get(tx, job).spec
     named = code is not None or commit or requirements is not None
-    if corpus is not None and (named or inputs):
-        raise UsageFault("--corpus stands alone", "code and corpus are taken one after another", "Give one of them")
+    if sum(map(bool, (named, inputs, secrets, corpus is not None))) > 1:
+        why = "code and packages, inputs, secrets and corpus are changed one after another"
+        raise UsageFault("--input, --secret and --corpus stand alone", why, "Give one of them")
+    if secrets:
+        update_secrets(cli, spec, secrets)
+        return
     renews = spec.mixture is not None and spec.mixture.renew == "update" and not named and not inputs
     if corpus is not None or (renews and spec.code is None and spec.requirements is None):
         update_corpus(cli, spec, corpus or "newest")
         return
-    if inputs and named:
-        raise UsageFault("--input stands alone", "code and inputs are taken one after another", "Give one of them")
     if inputs:
         update_inputs(cli, spec, inputs)
         return

@@ -16,7 +16,7 @@ from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed
 from scheduler.core.reasons import DeadlineUnreachable
 from scheduler.planner.model.urgency import with_urgency
-from scheduler.service.facts.snapshot import load_snapshot, view_of_new
+from scheduler.service.facts.snapshot import gives_secrets, lacks_secrets, load_snapshot, view_of_new
 from scheduler.service.requests import code, concerns, environment, queue
 from scheduler.service.requests.feasibility import late, obstacles
 from scheduler.service.requests.stored import stored
@@ -91,6 +91,7 @@ def add_specs(
         cli.out.warn(str(doubt))
     for spec in ready:
         warn_of_lock(cli, spec)
+        warn_of_secrets(cli, spec)
     for requirements in {spec.requirements for spec in ready if spec.requirements is not None}:
         cli.out.say(f"Packages: {lock_line(requirements)}.")
     for record in added:
@@ -142,6 +143,21 @@ def warn_of_lock(cli: Cli, spec: JobSpec) -> None:
             'there. Name its Python in the options of the pool (image_python = "3.12"), then: '
             f"schedctl queue update {spec.name}"
         )
+
+
+def warn_of_secrets(cli: Cli, spec: JobSpec) -> None:
+    """Say which pools give a job no secrets, and which the daemon does not have, as far as that can be told here."""
+    from scheduler.host.doctor_secrets import trouble
+
+    pools = [pool for name, pool in cli.app.pools.items() if not spec.pools or name in spec.pools]
+    found = [lacking for pool in pools if (lacking := lacks_secrets(spec, pool, str))]
+    if len(found) < len(pools):  # else it can never start, which is told as that
+        for lacking in found:
+            cli.out.warn(f"{spec.name} {lacking.sentence()}. No session of it is planned there")
+    if any(gives_secrets(pool) for pool in pools):
+        for name in spec.secrets:
+            if wrong := trouble(cli.app, name):
+                cli.out.warn(f"{spec.name} waits for its secret {name}: {wrong.why}: {wrong.file}. {wrong.remedy}")
 
 
 def warn_of_job(cli: Cli, name: str) -> None:

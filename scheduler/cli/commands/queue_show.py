@@ -122,6 +122,7 @@ def _facts(
         ("code", code_line(spec.code) if spec.code else ""),
         ("image", " with Python ".join(filter(None, (spec.image, spec.image_python)))),
         ("packages", lock_line(spec.requirements) if spec.requirements else ""),
+        ("secrets", ", ".join(spec.secrets)),
         *((f"input {given.name}", input_line(given)) for given in spec.inputs),
         ("launches", f"{record.attempts}, {record.failures} failed in a row" if record.attempts else "none yet"),
         ("added", out.instant(record.created_at)),

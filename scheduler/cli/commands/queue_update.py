@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING
 from jobs.catalogue import job_from_table
 from jobs.job_table import table_of
 from jobs.plural import counted
-from scheduler.cli.commands.queue_add import inputs_of, warn_of_lock
+from scheduler.cli.commands.queue_add import inputs_of, warn_of_lock, warn_of_secrets
 from scheduler.cli.commands.queue_show import code_line, input_line, lock_line
+from scheduler.cli.shell.names import listed
 from scheduler.core.job import Active
-from scheduler.service.requests import code, concerns, environment, inputs
+from scheduler.service.requests import code, concerns, environment, inputs, queue
 from scheduler.service.requests import corpus as corpora
 from scheduler.store import jobs
 from scheduler.views.documents import job_json
@@ -32,7 +33,9 @@ def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
     changed = job_from_table({**table_of(spec), "inputs": {**sources, **wanted}}, "command line")
     app, keep_until = cli.app, cli.now + cli.app.policy.retention.grace_seconds
     taken = [
-        inputs.take(app.database, app.artifacts, given, keep_until, cli.out.say, app.published, heal=True)
+        inputs.take(
+            app.database, app.artifacts, given, keep_until, cli.out.say, app.hub_token, app.published, heal=True
+        )
         for given in changed.inputs
         if given.name in wanted
     ]
@@ -80,6 +83,20 @@ def _warn_of_corpus(cli: Cli, before: JobSpec, record: JobRecord) -> None:
             "It goes on from its checkpoint. What the new version holds out may be among what it was trained on: "
             f"schedctl corpus diff {old} {new}"
         )
+
+
+def update_secrets(cli: Cli, spec: JobSpec, names: list[str]) -> None:
+    """Let the next sessions of a job have these secrets. Raises CatalogueError, QueueError, UnknownJob."""
+    wanted = [name for name in names if name]
+    changed = job_from_table({**table_of(spec), "secrets": wanted}, "command line")
+    app = cli.app
+    record, _ = queue.edit(app.database, spec.name, replace(spec, secrets=changed.secrets), cli.now, cli.who)
+    if cli.options.json:
+        cli.out.data({"job": job_json(record), "changed": record.spec.secrets != spec.secrets})
+    else:
+        cli.out.line(f"{spec.name} has {listed(wanted) if wanted else 'no secrets'} from its next session on.")
+    warn_of_secrets(cli, record.spec)
+    cli.wake_daemon()
 
 
 def update_job(

@@ -65,6 +65,9 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
             "--requirements", metavar="FILE", help="The packages it needs. Default: the folder's requirements.txt."
         ),
     ] = None,
+    secret: Annotated[
+        list[str] | None, typer.Option("--secret", metavar="NAME", help="A secret it is given; may be repeated.")
+    ] = None,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the job, its plan and what would be uploaded; change nothing.")
     ] = False,
@@ -90,6 +93,7 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
         "pools": pool,
         "weight": weight,
         "inputs": inputs_of(inputs),
+        "secrets": secret,
         "requirements": requirements and str(Path(requirements).expanduser().resolve()),
         "needs": None if vram_gib is None else {"vram_gib": vram_gib},
     }

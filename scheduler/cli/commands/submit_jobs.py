@@ -137,8 +137,9 @@ def _speed(cli: Cli, spec: JobSpec, seconds: int) -> float:
         ]
     guess = f"{_STEPS_PER_HOUR:,.0f} steps an hour are assumed until its first session has measured it"
     # A speed without what it needs would be none, and next to another session it would be another.
-    apart = {"which lacks its packages": spec.requirements, "which lacks its inputs": spec.inputs}
-    why = next((why for why, found in apart.items() if found), f"where {busy[0]} trains" if busy else "")
+    apart = {"packages": spec.requirements, "inputs": spec.inputs, "secrets": spec.secrets}
+    lacks = (f"which lacks its {what}" for what, found in apart.items() if found)
+    why = next(lacks, f"where {busy[0]} trains" if busy else "")
     if why or not seconds:
         cli.out.say(f"Not tried here{why and f', {why}'}: {guess}. A better guess: --steps-per-hour")
     else:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from config.secret import Redact
+    from jobs.payload.redact import Redact
     from scheduler.cli.shell.context import Options
 
 

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Literal
 
-from config.secret import Redactor
+from jobs.payload.redact import Redactor
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-    from config.secret import Redact
+    from jobs.payload.redact import Redact
 
 # Colours and cursor movements (ESC [ ... letter), and titles and links (ESC ] ... BEL or ESC \\).
 _TERMINAL_COMMAND = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?)"

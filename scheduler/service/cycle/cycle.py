@@ -289,7 +289,7 @@ class Cycle:
             if newest == self._planned_event and now < self._plan_at and not came and not self._planning:
                 return None
             left_out = LeftOut()
-            snapshot = gather(tx, ports.pools, now, ports.policy.horizon_seconds, left_out.jobs)
+            snapshot = gather(tx, ports.pools, now, ports.policy.horizon_seconds, left_out.jobs, ports.read_secret)
             if self._incumbent is None:  # a daemon that starts again carries on the plan in force
                 self._incumbent = plans.newest(tx)
         told, incumbent = told_before(snapshot), self._incumbent

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from config.errors import ConfigError
 from platforms.image import has_lock, options_for
+from platforms.registry import secret_way
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
-from scheduler.core.reasons import BadDefinition, HeldByPerson
+from scheduler.core.reasons import BadDefinition, HeldByPerson, SecretMissing
 from scheduler.core.run import Ended, Running, Stopping
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.throughput import PRIOR_SIGMA
@@ -17,7 +19,7 @@ from scheduler.store import jobs, ledger, limits, rates, runs, watched
 from scheduler.store.jobs import JobRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -40,9 +42,17 @@ def load_snapshot(tx: Connection, pools: Mapping[str, Pool], now: int, horizon_s
 
 
 def gather(
-    tx: Connection, pools: Mapping[str, Pool], now: int, horizon_seconds: int, faults: dict[str, str]
+    tx: Connection,
+    pools: Mapping[str, Pool],
+    now: int,
+    horizon_seconds: int,
+    faults: dict[str, str],
+    read_secret: Callable[[str], object] = str,
 ) -> Snapshot:
-    """Return the input without urgencies; a job that cannot be seen as one is left out, and ``faults`` say why."""
+    """Return the input without urgencies; a job that cannot be seen as one is left out, and ``faults`` say why.
+
+    ``read_secret`` raises ConfigError for one that the daemon does not have; who is not the daemon takes all for there.
+    """
     records = jobs.everything(tx)
     live = runs.live(tx)
     overheads = Overheads(rates.everything(tx))
@@ -58,7 +68,7 @@ def gather(
             case Queued() | Active() | Held():
                 name = record.spec.name
                 with isolated(faults, name):
-                    views.append(job_view(record, pools, overheads, planned_lanes.get(name)))
+                    views.append(job_view(record, pools, overheads, planned_lanes.get(name), read_secret))
                 if name in faults:
                     finished[name] = record.done_step / max(1, record.spec.target_step)
             case Done():
@@ -108,8 +118,12 @@ def job_view(
     pools: Mapping[str, Pool],
     overheads: Overheads,
     running: str | None,
+    read_secret: Callable[[str], object] = str,
 ) -> JobView:
-    """Return an open job as the planner sees it; ``running`` is the launch key of its live run."""
+    """Return an open job as the planner sees it; ``running`` is the launch key of its live run.
+
+    ``read_secret`` is that of :func:`gather`.
+    """
     spec, state = record.spec, record.state
     blocked: Reason | None = None
     match state:
@@ -127,6 +141,11 @@ def job_view(
         if not allowed and blocked is None:
             why = f"its requirements are locked for no pool that it may use; schedctl queue update {spec.name} does it"
             blocked = BadDefinition(spec.name, why)
+    if spec.secrets:
+        lacking = {name: found for name in allowed if (found := lacks_secrets(spec, pools[name], read_secret))}
+        if allowed and len(lacking) == len(allowed) and blocked is None:
+            blocked = min(lacking.values(), key=lambda found: found.pool != "")  # a file is made more easily
+        allowed = [name for name in allowed if name not in lacking]
     reference_rate, rates_by_pool = _rates(spec, [pools[name] for name in allowed], overheads.measured)
     lost = {name: overheads.of(spec, pools[name]) for name in allowed}
     return JobView(
@@ -142,7 +161,7 @@ def job_view(
         setup_sigma={name: found.setup_sigma for name, found in lost.items()},
         checkpoint_sigma={name: found.checkpoint_sigma for name, found in lost.items()},
         device_speedup=spec.device_speedup,
-        allowed_pools=spec.pools if spec.requirements is None else tuple(allowed),
+        allowed_pools=tuple(allowed) if spec.requirements or spec.secrets else spec.pools,
         gate=None if record.done_step else spec.gate,  # it is what must be true before a job may start
         not_before=spec.not_before,
         retry_at=state.retry_at if isinstance(state, Queued) else None,
@@ -159,6 +178,27 @@ def _locked_for(spec: JobSpec, pool: Pool) -> bool:
     wanted = spec.requirements
     options = options_for(spec, pool.platform, pool.options)
     return wanted is None or not wanted.digest or has_lock(pool.platform, options, wanted.targets)
+
+
+def lacks_secrets(spec: JobSpec, pool: Pool, read_secret: Callable[[str], object]) -> SecretMissing | None:
+    """Return why a session of a job would be without its secrets on a pool; None when it has them all."""
+    names = ", ".join(spec.secrets)
+    way = secret_way(pool.platform, pool.options) if spec.secrets else None
+    if way is not None and way.kind == "none":
+        return SecretMissing(names, pool.name, way.why, way.remedy)
+    if way is not None and way.kind == "given":
+        for name in spec.secrets:
+            try:
+                read_secret(name)
+            except ConfigError as error:
+                problem = error.problems[0]
+                return SecretMissing(name, "", f"{problem.why}: {problem.file}", problem.remedy)
+    return None
+
+
+def gives_secrets(pool: Pool) -> bool:
+    """Tell whether sessions of a pool are given the secrets that the daemon has."""
+    return secret_way(pool.platform, pool.options).kind == "given"
 
 
 def view_of_new(spec: JobSpec, pools: Mapping[str, Pool], now: int, place: int) -> JobView:

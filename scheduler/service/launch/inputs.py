@@ -6,7 +6,6 @@ the others the daemon fetches it once and stores its files.
 
 from __future__ import annotations
 
-import os
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -124,7 +123,7 @@ def _bring(ports: Ports, given: Input) -> None:
         repository = hub.parse_repository(listing)
         with making_of(target) as making:
             if not is_whole(target, repository.entries):
-                hub.download_files(repository, target, making, os.environ.get("HF_TOKEN", ""), _telling(given))
+                hub.download_files(repository, target, making, ports.hub_token(), _telling(given))
     else:
         _fetch(ports.published(), mount.parse_mounted(listing), target, _telling(given))
     delete_at = ports.clock.now() + ports.policy.retention.grace_seconds

@@ -6,6 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from config.errors import ConfigError
 from platforms.artifacts.base import StoreError
 from platforms.base import Misconfigured, Observed, PlatformError, Refused, SessionState
 from platforms.image import options_for
@@ -266,6 +267,11 @@ def _call_platform(ports: Ports, run: Run, order: Order) -> None:
         # The platform has not been called yet, so this is as good as a refusal.
         ports.log.warning("launch.store", run=run.key, pool=run.pool, why=str(error))
         _end_rejected(ports, run, str(error), ports.clock.now() + _REFUSED_SECONDS)
+        return
+    except ConfigError as error:  # it was there when the session was planned; the next plan says what is missing
+        ports.log.warning("launch.secret", run=run.key, pool=run.pool, why=str(error))
+        with ports.write() as tx:
+            reject(ports, tx, run, str(error), ports.clock.now())
         return
     except (StoreFailure, OSError):
         raise

@@ -7,14 +7,17 @@ from typing import TYPE_CHECKING
 
 from jobs.payload.store.code import code_prefix
 from platforms.base import LaunchRequest
+from scheduler.service.facts.snapshot import gives_secrets
 from scheduler.service.launch.grant import grant
 from scheduler.service.launch.launch_document import launch_document
 from scheduler.service.launch.patience import patience
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from jobs.payload.store.manifest import Manifest
+    from jobs.spec import JobSpec
+    from scheduler.core.pool import Pool
     from scheduler.core.run import Run
     from scheduler.service.facts.overheads import Overheads
     from scheduler.service.outside.ports import Ports
@@ -33,7 +36,7 @@ class Order:
 
 
 def launch_request(ports: Ports, run: Run, order: Order) -> LaunchRequest:
-    """Describe the session to its platform. Raises StoreError."""
+    """Describe the session to its platform. Raises StoreError, and ConfigError for a secret that is not there."""
     pool, restore = ports.pools[run.pool], order.restore
     specs = {name: record.spec for name, record in order.records.items()}
     lost = {name: order.overheads.of(spec, pool) for name, spec in specs.items()}
@@ -75,4 +78,11 @@ def launch_request(ports: Ports, run: Run, order: Order) -> LaunchRequest:
         launch=document,
         bundle=ports.bundle,
         options=pool.options,
+        secrets=_secrets(ports, pool, specs.values()),
     )
+
+
+def _secrets(ports: Ports, pool: Pool, specs: Iterable[JobSpec]) -> dict[str, str]:
+    """Return what a session's jobs name, where the platform hands it over. Raises ConfigError."""
+    names = sorted({name for spec in specs for name in spec.secrets})
+    return {name: ports.read_secret(name) for name in names} if names and gives_secrets(pool) else {}

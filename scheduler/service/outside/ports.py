@@ -99,6 +99,8 @@ class Ports:
     published: Callable[[], Published] = no_account  # what Kaggle holds; raises PlatformError without account
     corpora: Callable[[], CorpusFolder] | None = None  # None: no corpora are looked after
     redact: Callable[[str], str] = str  # takes known secrets out of what is kept of others' words
+    read_secret: Callable[[str], str] = str  # of a job, by name; raises ConfigError for one that is not there
+    hub_token: Callable[[], str] = str  # with which the daemon itself opens the Hub's repositories; raises ConfigError
 
     @contextmanager
     def write(self) -> Iterator[Connection]:

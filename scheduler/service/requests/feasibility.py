@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from scheduler.core.reasons import DeadlineUnreachable, DoesNotFit, NoAllowedPool
+from scheduler.core.reasons import DeadlineUnreachable, DoesNotFit, NoAllowedPool, SecretMissing
 from scheduler.core.window import DAY
 from scheduler.planner import dispatch
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from scheduler.core.reasons import Reason
     from scheduler.core.snapshot import JobView, Snapshot
 
-_LASTING = (NoAllowedPool, DoesNotFit)
+_LASTING = (NoAllowedPool, DoesNotFit, SecretMissing)
 _FORESEEN_SECONDS = 60 * DAY  # a deadline farther off is not judged yet
 
 

@@ -36,18 +36,19 @@ def take(
     given: Input,
     delete_at: int,
     tell: Callable[[str], None],
+    hub_token: Callable[[], str] = str,
     published: Callable[[], Published] = no_account,
     *,
     heal: bool = False,
 ) -> Input:
     """Take an input as it is now and store it, unless the same is there; return it with its digest.
 
-    It goes after ``delete_at`` if no job names it by then. ``tell`` hears how far it is, ``published`` opens what
-    Kaggle holds. With ``heal``, what is damaged in the store is stored anew. Raises TreeError, TreeGoes, StoreError,
-    PlatformError, OSError.
+    It goes after ``delete_at`` if no job names it by then. ``tell`` hears how far it is, ``hub_token`` opens
+    repositories of the Hub, ``published`` what Kaggle holds. With ``heal``, what is damaged in the store is stored
+    anew. Raises TreeError, TreeGoes, StoreError, PlatformError, ConfigError, OSError.
     """
     if given.kind == HUB:
-        return _pinned(database, artifacts, given, delete_at, heal=heal)
+        return _pinned(database, artifacts, given, delete_at, hub_token(), heal=heal)
     if given.kind == mount.KIND:
         return _pinned_at_kaggle(database, artifacts, given, delete_at, published(), heal=heal)
 
@@ -72,6 +73,7 @@ def kept(
     delete_at: int,
     tell: Callable[[str], None],
     before: Iterable[Input] = (),
+    hub_token: Callable[[], str] = str,
     published: Callable[[], Published] = no_account,
 ) -> JobSpec:
     """Return a job with its inputs taken and stored; those ``before`` stay that are of the same name and place.
@@ -83,16 +85,16 @@ def kept(
     return replace(
         spec,
         inputs=tuple(
-            old or take(database, artifacts, given, delete_at, tell, published)
+            old or take(database, artifacts, given, delete_at, tell, hub_token, published)
             for given, old in zip(spec.inputs, found, strict=True)
         ),
     )
 
 
-def _pinned(database: Database, artifacts: BlobStore, given: Input, delete_at: int, *, heal: bool) -> Input:
+def _pinned(database: Database, artifacts: BlobStore, given: Input, delete_at: int, token: str, *, heal: bool) -> Input:
     """Store the listing of a repository as the Hub has it now; the files are fetched by those who need them."""
     endpoint = os.environ.get("HF_ENDPOINT") or hub.ENDPOINT
-    found = hub.pin(given.source, endpoint.rstrip("/"), os.environ.get("HF_TOKEN", ""))
+    found = hub.pin(given.source, endpoint.rstrip("/"), token)
     repository = found.repository
     return replace(
         given,

@@ -34,6 +34,9 @@ class Places(Protocol):
     def published(self) -> Published:
         """Return what Kaggle holds and shows to our account. Raises PlatformError."""
 
+    def hub_token(self) -> str:
+        """Return what opens repositories of the Hub, if anything. Raises ConfigError."""
+
 
 def stored(
     places: Places, spec: JobSpec, delete_at: int, say: Callable[[str], None], before: JobSpec | None = None
@@ -41,7 +44,7 @@ def stored(
     """Return a job whose code, lock and inputs are in the store; those ``before``, of the same places, stay.
 
     What no job names goes after ``delete_at``. ``say`` is told of what takes long. Raises CodeError,
-    RequirementsError, TreeError, TreeGoes, StoreError, OSError.
+    RequirementsError, TreeError, TreeGoes, StoreError, ConfigError, OSError.
     """
     if spec.code is not None:  # only then is the artifact store opened
         spec = code.kept(places.database, places.artifacts, spec, delete_at, before.code if before else None)
@@ -49,5 +52,7 @@ def stored(
         spec = environment.kept(places.database, places.artifacts, spec, places.pools, delete_at, before)
     if spec.inputs:
         old = before.inputs if before else ()
-        spec = inputs.kept(places.database, places.artifacts, spec, delete_at, say, old, places.published)
+        spec = inputs.kept(
+            places.database, places.artifacts, spec, delete_at, say, old, places.hub_token, places.published
+        )
     return spec

@@ -51,7 +51,7 @@ def pin(held: Account, database: Database) -> Callable[[str], Input]:
     def run(source: str, name: str = "base") -> Input:
         options = {"emulator": held.server.address, "credentials": str(held.folder / "kaggle.json")}
         return inputs.take(
-            database, held.store, Input(name, source), 0, print, lambda: published("kaggle", options, {})
+            database, held.store, Input(name, source), 0, print, str, lambda: published("kaggle", options, {})
         )
 
     return run

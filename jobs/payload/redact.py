@@ -1,0 +1,110 @@
+"""Redact: text is cleaned of the values of secrets, however they were encoded or cut."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+import string
+from typing import TYPE_CHECKING
+from urllib.parse import quote, quote_plus
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    Redact = Callable[[str], str]
+
+MARK = "[secret]"
+# Shorter values are words: hiding them would blacken every line and protect nothing.
+LENGTH_MIN = 6
+
+# What shortens a text may put these before or behind it.
+_BESIDE_A_CUT = string.whitespace + "\"'.…()[]{}"
+
+
+class Redactor:
+    """Replaces secrets in text, also where they were encoded for a URL, a page, for JSON or with base64.
+
+    A text that was cut before it came here may end in the beginning of a secret, or begin with the end of one, which
+    is replaced as well.
+    """
+
+    def __init__(self, secrets: Iterable[str] = ()) -> None:
+        self.know(secrets)
+
+    def know(self, secrets: Iterable[str]) -> None:
+        """Replace these, and no others, from now on."""
+        found = {part for secret in secrets for part in (secret, *secret.splitlines())}
+        forms = {form for secret in found if len(secret) >= LENGTH_MIN for form in _forms(secret)}
+        # Longest first, so that no secret survives inside a longer one.
+        self._words = sorted(forms, key=lambda form: (-len(form), form))
+        self._pattern = re.compile("|".join(map(re.escape, self._words))) if self._words else None
+
+    @property
+    def longest(self) -> int:
+        """How many characters the longest form of a secret has; zero: none is known."""
+        return len(self._words[0]) if self._words else 0
+
+    def whole(self, text: str) -> str:
+        """Return ``text`` with every secret replaced that stands in it from its beginning to its end."""
+        # Looking for each word is many times as fast as asking the pattern at every character.
+        if self._pattern is not None and any(word in text for word in self._words):
+            return self._pattern.sub(MARK, text)
+        return text
+
+    def __call__(self, text: str) -> str:
+        """Return ``text`` with every secret replaced by ``[secret]``."""
+        return self._without_halves(self.whole(text)) if self._words else text
+
+    def _without_halves(self, text: str) -> str:
+        end = len(text.rstrip(_BESIDE_A_CUT))
+        first = min((found for word in self._words if (found := _begun(word, text, end)) is not None), default=None)
+        if first is not None and not text.endswith(MARK):
+            text = f"{text[:first]}{MARK}{text[end:]}"
+        begin = len(text) - len(text.lstrip(_BESIDE_A_CUT))
+        last = max((found for word in self._words if (found := _over(word, text, begin)) is not None), default=None)
+        return text if last is None or text.startswith(MARK) else f"{text[:begin]}{MARK}{text[last:]}"
+
+
+def _begun(word: str, text: str, end: int) -> int | None:
+    """Return where the beginning of ``word`` stands that ``text`` was cut in, None where it was not."""
+    found = text.find(word[:LENGTH_MIN], max(0, end - len(word) + 1), end)
+    while found >= 0:
+        if word.startswith(text[found:end]):
+            return found
+        found = text.find(word[:LENGTH_MIN], found + 1, end)
+    return None
+
+
+def _over(word: str, text: str, begin: int) -> int | None:
+    """Return where the end of ``word`` stands that ``text`` was cut in, None where it was not."""
+    end = word[-LENGTH_MIN:]
+    found = text.find(end, begin, begin + len(word) - 1)
+    while found >= 0:
+        if word.endswith(text[begin : found + LENGTH_MIN]):
+            return found + LENGTH_MIN
+        found = text.find(end, found + 1, begin + len(word) - 1)
+    return None
+
+
+def _forms(secret: str) -> Iterator[str]:
+    yield secret
+    for encoded in (quote(secret, safe=""), quote(secret), quote_plus(secret)):
+        yield encoded
+        yield re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), encoded)
+    yield json.dumps(secret)[1:-1]
+    yield json.dumps(secret, ensure_ascii=False)[1:-1]
+    yield repr(secret)[1:-1]
+    yield html.escape(secret)
+    yield html.escape(secret).replace("&quot;", "&#34;").replace("&#x27;", "&#39;")
+    raw = secret.encode("utf-8", "surrogateescape")
+    yield raw.hex()
+    # Inside a longer base64 text the secret may begin at any of three places of a group; the characters that
+    # also depend on its neighbours are left out.
+    for before in range(3):
+        encoded = base64.b64encode(b"\0" * before + raw).decode()
+        whole = encoded[(0, 2, 3)[before] : (before + len(raw)) * 8 // 6]
+        if len(whole) >= LENGTH_MIN:
+            yield whole
+            yield whole.replace("+", "-").replace("/", "_")
