@@ -28,8 +28,10 @@ def settings(folder: Path) -> dict[str, object]:
 
 
 def test_a_local_session_has_its_secret_and_nothing_that_it_leaves_tells_it(tmp_path: Path) -> None:
+    """It is put there when the job waits for it already, and is taken up without a word to the daemon."""
     value = new_canary()
-    said = run_canary(tmp_path, settings(tmp_path), value)
+    said = run_canary(tmp_path, settings(tmp_path), value, late=True)
+    assert f"leaky waits for its secret {NAME}" in said
     proves_redaction((tmp_path / "daemon/sessions/desk/uff-leaky-0001/output.log").read_text(), value)
     assert told_in(said.encode(), value) == []
     assert "secrets" in said

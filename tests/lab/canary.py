@@ -6,6 +6,7 @@ made of it, and fails with a traceback that quotes it. The real daemon runs it, 
 
 from __future__ import annotations
 
+import os
 import secrets
 import signal
 import subprocess
@@ -17,7 +18,8 @@ import tomli_w
 from jobs.payload.redact import MARK, Redactor
 from scheduler.app import load_app
 from scheduler.core.job import Failed, Held
-from scheduler.store import jobs, runs
+from scheduler.core.reasons import SecretMissing
+from scheduler.store import jobs, plans, runs
 from tests.lab.patience import until
 
 if TYPE_CHECKING:
@@ -58,19 +60,20 @@ def new_canary() -> str:
     return f"canary_{secrets.token_hex(16)}"
 
 
-def run_canary(folder: Path, settings: dict[str, Any], value: str, seconds: float = 240.0) -> str:
+def run_canary(
+    folder: Path, settings: dict[str, Any], value: str, *, late: bool = False, seconds: float = 240.0
+) -> str:
     """Let a daemon with ``settings`` run the job until it is over; return what the daemon and the commands said.
 
-    The value is put into the file of credentials in the state folder, unless it is empty.
+    The value is put into the file of credentials in the state folder, unless it is empty; ``late``: only once the job
+    waits for it, which is what the newest plan says.
     """
     config = folder / "config.toml"
     document = {"models": [], **settings, "state_dir": str(folder / "daemon")}
     document["daemon"] = {**settings.get("daemon", {}), "failures_max": 1}
     config.write_text(tomli_w.dumps(document))
-    if value:
-        (folder / "daemon" / "credentials").mkdir(parents=True, mode=0o700)
-        (folder / "daemon" / "credentials" / NAME).write_text(f"{value}\n")
-        (folder / "daemon" / "credentials" / NAME).chmod(0o600)
+    if value and not late:
+        _put(folder, value)
     job = {"name": "leaky", "role": "manager", "steps_per_hour": 400, "target_step": 300, "secrets": [NAME]}
     (folder / "leaky.toml").write_text(tomli_w.dumps({**job, "command": ["{python}", "-c", _TELLS], "code": ""}))
     run = [sys.executable, "-c", "from scheduler.cli.main import run; run()", "--config", str(config)]
@@ -85,8 +88,15 @@ def run_canary(folder: Path, settings: dict[str, Any], value: str, seconds: floa
             state = jobs.get(tx, "leaky").state
             return isinstance(state, Failed | Held) and not runs.live(tx)
 
+    def waits() -> bool:
+        with app.database.read() as tx:
+            return isinstance(plans.reason(tx, "leaky"), SecretMissing) and not runs.recent(tx, 1, job="leaky")
+
     with (folder / "daemon.log").open("w") as log, subprocess.Popen([*run, "daemon"], stdout=log, stderr=log) as daemon:
         try:
+            if late:
+                until(waits, "the job to wait for its secret", seconds, every=0.2)
+                _put(folder, value)
             until(lambda: over() or daemon.poll() is not None, "the end of the job", seconds, every=0.2)
         finally:
             daemon.send_signal(signal.SIGTERM)
@@ -96,6 +106,13 @@ def run_canary(folder: Path, settings: dict[str, Any], value: str, seconds: floa
         done = subprocess.run([*run, *words], check=False, capture_output=True, text=True)
         said += done.stdout + done.stderr
     return said + (folder / "daemon.log").read_text()
+
+
+def _put(folder: Path, value: str) -> None:
+    credentials = folder / "daemon" / "credentials"
+    credentials.mkdir(parents=True, mode=0o700)
+    with os.fdopen(os.open(credentials / NAME, os.O_WRONLY | os.O_CREAT, 0o600), "w") as stream:
+        stream.write(f"{value}\n")
 
 
 def proves_redaction(output: str, value: str) -> None:
