@@ -14,7 +14,7 @@ from jobs.job_table import table_of, toml_of
 from jobs.payload.store.code import code_prefix
 from jobs.payload.store.listing import LISTING
 from scheduler.cli.commands.follow import follow_jobs
-from scheduler.cli.commands.queue_add import add_specs, foreseen, tell_of_whole, warn_of
+from scheduler.cli.commands.queue_add import add_specs, foreseen, tell_of_whole, warn_of, warn_of_secrets
 from scheduler.cli.commands.queue_show import code_line, lock_line
 from scheduler.cli.parts.plan_changes import difference_json, show_changes
 from scheduler.cli.parts.sweep import combinations, name_of
@@ -200,4 +200,5 @@ def _show(cli: Cli, specs: Sequence[JobSpec]) -> None:
         cli.out.line()
         cli.out.line("Nothing was changed: this is a dry run.")
     warn_of(cli, reasons)
+    warn_of_secrets(cli, specs[0])
     tell_of_whole(cli, specs)
