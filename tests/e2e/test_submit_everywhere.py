@@ -2,6 +2,8 @@
 
 import json
 import re
+from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -86,9 +88,9 @@ def test_one_line_trains_on_every_place_and_its_checkpoint_comes_home(
     mine.mkdir()
     (mine / "train.py").write_text(TRAIN.replace("SECONDS", str(TRAINED_HOURS * 3_600 / STEPS / scale)))
     (mine / "requirements.txt").write_text("light\nheavy >= 1\n")
-    with StandInHub({"config.json": b"tiny"}) as hub:
+    place = Stage(tmp_path / "stage", pools=text + ALSO_SHORT, models=LATER, hours=60.0, scale=scale)
+    with StandInHub({"config.json": b"tiny"}) as hub, closing(place) as stage:
         monkeypatch.setenv("HF_ENDPOINT", hub.endpoint)
-        stage = Stage(tmp_path / "stage", pools=text + ALSO_SHORT, models=LATER, hours=60.0, scale=scale)
         rehearsal = stage.begin("--json")
         until(lambda: (stage.week / "rehearsal.toml").exists() and stage.has_begun(), "a daemon")
         monkeypatch.chdir(mine)
@@ -101,16 +103,16 @@ def test_one_line_trains_on_every_place_and_its_checkpoint_comes_home(
         until(lambda: rehearsal.poll() is not None or _job(stage)["state"] == "done", "the job's end", 600)
         stage.kill_daemon()
         assert stage.type("checkpoints", "pull", "mine", str(tmp_path / "home")).code == 0
-    shown = _job(stage)
-    assert (shown["state"], shown["done_step"]) == ("done", STEPS)
-    left = stage.type("--json", "runs", "list", "--job", "mine").document["runs"]
-    assert {run["pool"] for run in left} == {"kaggle", "sagemaker", "local"}, left
-    assert {lane["code"] for run in left for lane in run["lanes"]} == {shown["spec"]["code"]["digest"]}
-    assert json.loads((tmp_path / "home" / "step.json").read_text()) == STEPS
-    said = "".join(path.read_text(errors="replace") for path in stage.week.rglob(OUTPUT))
-    begun = [int(at) for at in re.findall(r"begins at (\d+) with 1.0 1.0 tiny", said)]
-    assert begun == sorted(begun)
-    stage.close()
+        shown = _job(stage)
+        assert (shown["state"], shown["done_step"]) == ("done", STEPS)
+        left = stage.type("--json", "runs", "list", "--job", "mine").document["runs"]
+        assert {run["pool"] for run in left} == {"kaggle", "sagemaker", "local"}, left
+        assert {lane["code"] for run in left for lane in run["lanes"]} == {shown["spec"]["code"]["digest"]}
+        assert json.loads((tmp_path / "home" / "step.json").read_text()) == STEPS
+        said = "".join(path.read_text(errors="replace") for path in stage.week.rglob(OUTPUT))
+        begun = sorted(int(at) for at in re.findall(r"begins at (\d+) with 1.0 1.0 tiny", said))
+        assert begun[0] == 0
+        assert all(later > earlier for earlier, later in pairwise(begun)), "each session went on where another was cut"
 
 
 def _job(stage: Stage) -> Any:
