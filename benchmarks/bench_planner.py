@@ -1,11 +1,13 @@
 """The planner against its bounds and against other schedulers: prints a table, writes benchmarks/out/planner.json.
 
-    python benchmarks/bench_planner.py [--quick] [--only PART] [--seeds N] [--years N] [--weeks N] [TRACE.csv]
+    python benchmarks/bench_planner.py [--quick] [--only PART] [--seeds N] [--years N] [--weeks N]
+    python benchmarks/bench_planner.py TRACE.csv [--online] [--slice N] [--jobs N]
 
 Every figure is a ratio within this run, seeds fixed. The file is written after every part, so that an interrupted run
 keeps what it has measured; ``--only PART`` measures that part again and keeps the others. ``--quick`` leaves out what
 takes minutes. Progress goes to standard error. With a trace (CSV: submit seconds, duration seconds, GPUs, deadline or
-empty) only that is planned and compared.
+empty, weight or nothing) only a slice of that is planned and compared: with all jobs known from the beginning, or
+``--online`` with each hidden until it is submitted and every rule asked again whenever something happens.
 """
 
 from __future__ import annotations
@@ -29,11 +31,15 @@ from scheduler.core.plan import Plan  # noqa: E402
 from scheduler.planner import Options, Planner, value, verify  # noqa: E402
 from scheduler.planner.questions.differ import outlooks  # noqa: E402
 from tests.lab.planner import figures  # noqa: E402
+from tests.lab.planner import replay as online  # noqa: E402
 from tests.lab.planner.baselines import OTHERS, ordered  # noqa: E402
-from tests.lab.planner.trace import BadTrace, read_trace  # noqa: E402
+from tests.lab.planner.replay import ONLINE_JOBS, by_daemon, flow_of, rules  # noqa: E402
+from tests.lab.planner.trace import JOBS_MAX, BadTrace, read_trace  # noqa: E402
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from scheduler.core.snapshot import Snapshot
 
 # Figure -> (at least or at most, how much): the targets this project set itself.
 TARGETS: dict[str, tuple[str, float]] = {
@@ -102,6 +108,9 @@ def main() -> None:
     """Measure, print, write."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("trace", nargs="?", type=Path, help="plan the jobs of this CSV instead")
+    parser.add_argument("--online", action="store_true", help="hide every job of the trace until it is submitted")
+    parser.add_argument("--slice", type=int, default=0, metavar="N", help="the N-th jobs of the trace (default 0)")
+    parser.add_argument("--jobs", type=int, help=f"how many they are (default {JOBS_MAX:,}, online {ONLINE_JOBS})")
     parser.add_argument("--quick", action="store_true", help=f"skip {', '.join(sorted(LONG))}; half the seeds")
     parser.add_argument("--only", metavar="PART", choices=PARTS, help=f"measure one part: {', '.join(PARTS)}")
     parser.add_argument("--seeds", type=int, help="random cases of 50 x 6 (default 8, quick 4)")
@@ -114,7 +123,10 @@ def main() -> None:
         print(json.dumps(figures.big()))
         return
     if options.trace is not None:
-        replay(options.trace)
+        if options.online:
+            replay_online(options.trace, options.slice, options.jobs or ONLINE_JOBS)
+        else:
+            replay(options.trace, options.slice, options.jobs or JOBS_MAX)
         return
     seeds = options.seeds or (4 if options.quick else 8)
     large = min(3, seeds) if not options.quick else 1
@@ -165,26 +177,57 @@ def report(found: dict[str, Any]) -> None:
         print(f"{name:28} {found[name]:10.4f}  {relation} {target:g}{'' if met else '   not met'}")
 
 
-def replay(path: Path) -> None:
-    """Plan a trace and compare with simpler orders."""
+def replay(path: Path, number: int = 0, jobs: int = JOBS_MAX) -> None:
+    """Plan a slice of a trace with all its jobs known, and compare with simpler orders.
+
+    The planner's two rows are what it makes of hours by weight, and as the daemon asks: with urgencies and foresight.
+    Flow is from submit to completion; what is not done at the horizon counts until then.
+    """
+    snapshot, found = _slice(path, number, jobs)
+    plan = Planner(Options(search_steps=0)).plan(snapshot)
+    daemon = by_daemon()(snapshot, None)
+    bound = plan.bound or float("inf")
+    violations = len(verify(snapshot, plan)) + len(verify(snapshot, daemon))
+    due = sum(job.deadline is not None for job in snapshot.jobs)
+    print(
+        f"{path.name}: {len(snapshot.jobs)} of {found} jobs, {due} with a deadline; {len(plan.placements)} sessions, "
+        f"{violations} violations"
+    )
+    plans = {"planner": plan, "daemon": daemon}
+    plans |= {name: Plan(snapshot.now, ordered(snapshot, name), ()) for name in OTHERS}
+    print(f"{'':10} {'V / bound':>10} {'on time':>8} {'hours':>9} {'done':>6} {'weighted flow':>14} {'flow 95 %':>10}")
+    for name, other in plans.items():
+        views = outlooks(snapshot, other)
+        on_time = sum(bool(job.on_time) for job in views.values())
+        hours = sum(placed.end - placed.start for placed in other.placements) / 3_600
+        flow = flow_of(snapshot, {job: view.finish for job, view in views.items() if view.finish is not None})
+        print(
+            f"{name:10} {value(snapshot, other.placements) / bound:10.4f} {on_time:8} {hours:9.1f} {flow.done:6} "
+            f"{flow.weighted:12.2f} h {flow.tail:8.1f} h"
+        )
+
+
+def replay_online(path: Path, number: int = 0, jobs: int = ONLINE_JOBS) -> None:
+    """Let every rule work through a slice of a trace that it does not know ahead, until all is done."""
+    snapshot, found = _slice(path, number, jobs)
+    due = sum(job.deadline is not None for job in snapshot.jobs)
+    print(f"{path.name}: {len(snapshot.jobs)} of {found} jobs, {due} with a deadline; {len(snapshot.pools)} pools")
+    print(f"{'':10} {'V':>10} {'on time':>8} {'weighted flow':>14} {'flow':>10} {'flow 95 %':>10} {'plans':>7}")
+    for name, rule in rules().items():
+        outcome = online.replay(snapshot, rule())
+        flow = outcome.flow
+        print(
+            f"{name:10} {outcome.value:10.1f} {outcome.on_time:8} {flow.weighted:12.2f} h {flow.mean:8.2f} h "
+            f"{flow.tail:8.1f} h {outcome.plans:7}",
+            flush=True,
+        )
+
+
+def _slice(path: Path, number: int, jobs: int) -> tuple[Snapshot, int]:
     try:
-        snapshot, found = read_trace(path)
+        return read_trace(path, number, jobs)
     except (BadTrace, OSError) as error:
         sys.exit(f"bench_planner: {error}")
-    plan = Planner(Options(search_steps=0)).plan(snapshot)
-    bound = plan.bound or float("inf")
-    violations = len(verify(snapshot, plan))
-    jobs = (
-        f"{len(snapshot.jobs)} jobs" if found == len(snapshot.jobs) else f"first {len(snapshot.jobs)} of {found} jobs"
-    )
-    due = sum(job.deadline is not None for job in snapshot.jobs)
-    print(f"{path.name}: {jobs}, {due} with a deadline; {len(plan.placements)} sessions, {violations} violations")
-    plans = {"planner": plan} | {name: Plan(snapshot.now, ordered(snapshot, name), ()) for name in OTHERS}
-    print(f"{'':10} {'V / bound':>10} {'on time':>8} {'hours':>9}")
-    for name, other in plans.items():
-        on_time = sum(bool(job.on_time) for job in outlooks(snapshot, other).values())
-        hours = sum(placed.end - placed.start for placed in other.placements) / 3_600
-        print(f"{name:10} {value(snapshot, other.placements) / bound:10.4f} {on_time:8} {hours:9.1f}")
 
 
 if __name__ == "__main__":

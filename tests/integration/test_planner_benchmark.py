@@ -20,6 +20,7 @@ from tests.lab.planner import closed_loop, figures
 from tests.lab.planner.backfill import backfill
 from tests.lab.planner.baselines import OTHERS, ordered, static_week
 from tests.lab.planner.cases import EPOCH, KAGGLE, SMALL_MIX, make_pools, random_case, seed_case
+from tests.lab.planner.replay import ONLINE, by_order, replay
 from tests.lab.planner.trace import BadTrace, read_rows, read_trace
 from tests.lab.planner.year import Live
 
@@ -120,7 +121,8 @@ def test_a_trace_becomes_jobs_on_our_pools(tmp_path: Path) -> None:
         ("", 1, "no job in it"),
         ("submit,duration,gpus\n", 1, "no job in it"),
         ("1,2,1\n1,2\n", 2, "2 columns"),
-        ("1,2,1\n1,2,1,5,6\n", 2, "5 columns"),
+        ("1,2,1\n1,2,1,5,6,7\n", 2, "6 columns"),
+        ("1,2,1\n1,2,1,5,0\n", 2, "weight 0"),
         ("0,1,1\n\n5,x,1,\n", 3, "duration 'x' is no number"),
         ("s,d,g\nt,1,1\n", 2, "submit 't' is no number"),
         ("0,1,0,\n", 1, "0 GPUs"),
@@ -133,7 +135,9 @@ def test_a_trace_becomes_jobs_on_our_pools(tmp_path: Path) -> None:
 def test_a_trace_that_cannot_be_read_names_the_line(text: str, line: int, why: str, tmp_path: Path) -> None:
     path = tmp_path / "trace.csv"
     path.write_text(text, "utf-8")
-    with pytest.raises(BadTrace, match="expected: submit seconds,duration seconds,GPUs,deadline or empty") as caught:
+    with pytest.raises(
+        BadTrace, match="expected: submit seconds,duration seconds,GPUs,deadline or empty,weight"
+    ) as caught:
         read_trace(path)
     assert f"{path}, line {line}: {why}" in str(caught.value)
 
@@ -150,11 +154,68 @@ def test_replaying_a_trace_compares_all_baselines(tmp_path: Path, capsys: pytest
     path.write_text("".join(f"{n * 60},{100 + n % 7 * 50},{1 + n % 2},{n * 60 + 900}\n" for n in range(60)), "utf-8")
     bench_planner.replay(path)
     out = capsys.readouterr().out
-    assert "trace.csv: 60 jobs, 60 with a deadline" in out
+    assert "trace.csv: 60 of 60 jobs, 60 with a deadline" in out
     assert " 0 violations" in out
-    assert [line.split()[0] for line in out.splitlines()[2:]] == ["planner", *OTHERS]
+    assert [line.split()[0] for line in out.splitlines()[2:]] == ["planner", "daemon", *OTHERS]
     with pytest.raises(SystemExit, match=r"bench_planner: .*missing"):
         bench_planner.replay(tmp_path / "missing.csv")
+    with pytest.raises(SystemExit, match=r"60 jobs have no slice 6 of 10"):
+        bench_planner.replay(path, 6, 10)
+
+
+def test_a_trace_is_replayed_online_by_the_daemon_s_planner_and_all_orders(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = tmp_path / "trace.csv"
+    rows = (f"{n * 600},{100 + n % 7 * 50},1,{n * 600 + 900 if n % 2 else ''},{1 + n % 3}\n" for n in range(24))
+    path.write_text("".join(rows), "utf-8")
+    monkeypatch.setattr("sys.argv", ["bench_planner.py", str(path), "--online", "--slice", "1", "--jobs", "12"])
+    bench_planner.main()
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "trace.csv: 12 of 24 jobs, 6 with a deadline; 4 pools"
+    assert [line.split()[0] for line in lines[2:]] == ["planner", *ONLINE]
+
+
+def test_orders_replayed_online_are_what_they_are_called() -> None:
+    """One pool, one session at a time, all submitted at once: completions follow the order, computed by hand."""
+    pool = replace(KAGGLE, sessions_max=1, quotas=())
+    hours, weights = {"a": 6.0, "b": 2.0, "c": 4.0, "d": 9.0}, {"a": 9.0, "b": 1.0, "c": 8.0, "d": 4.0}
+    due = {"a": 2, "d": 1}
+    jobs = tuple(
+        replace(
+            job(name, length, position),
+            weight=weights[name],
+            deadline=EPOCH + due[name] * DAY if name in due else None,
+            not_before=EPOCH,
+        )
+        for position, (name, length) in enumerate(hours.items())
+    )
+    snapshot = Snapshot(EPOCH, jobs, (PoolView(pool),), WEEK)
+    orders = {"fifo": "abcd", "edf": "dabc", "priority": "acdb", "srtf": "bcad", "smith": "cabd"}
+    for name, order in orders.items():
+        ends, end = {}, 0.0
+        for one in order:
+            end += hours[one] + 0.1
+            ends[one] = end
+        outcome = replay(snapshot, by_order(name))
+        expected = sum(weights[one] * ends[one] for one in hours) / sum(weights.values())
+        assert outcome.flow.weighted == pytest.approx(expected, rel=1e-3), name
+        assert outcome.flow.done == 4
+
+
+def test_a_job_is_hidden_until_it_is_submitted() -> None:
+    """A rule that is told of one that is not yet there could keep hours for it."""
+    jobs = tuple(replace(job(f"j{n}", 1, n), not_before=EPOCH + n * HOUR) for n in range(4))
+    snapshot = Snapshot(EPOCH, jobs, (PoolView(KAGGLE),), WEEK)
+    seen: list[tuple[int, set[str]]] = []
+
+    def watch(known: Snapshot, incumbent: Plan | None) -> Plan:
+        seen.append((known.now, {view.name for view in known.jobs}))
+        return by_order("fifo")(known, incumbent)
+
+    replay(snapshot, watch)
+    assert all(EPOCH + int(name[1:]) * HOUR <= now for now, names in seen for name in names)
+    assert {name for _, names in seen for name in names} == {"j0", "j1", "j2", "j3"}
 
 
 def test_short_years_overdraw_nothing_and_give_every_ratio(capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,7 +16,7 @@ from scheduler.planner.dispatch.dispatcher import fill
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.policy import Schedule
 from scheduler.planner.model.pool_capacity import PoolCapacity
-from scheduler.planner.search.policies import first_candidates
+from scheduler.planner.search.candidates import priced_candidates
 from scheduler.planner.search.score import Score
 from tests.lab.planner.cases import EPOCH as NOW
 from tests.lab.planner.cases import KAGGLE, SAGEMAKER
@@ -106,9 +106,9 @@ def test_targets_are_among_the_candidates_and_make_more_of_unequal_pools() -> No
     planner = Planner(Options(search_steps=0))
     found = planner.choose(make_case(week), None, [])
     assert found.prices.targets
-    with_targets = first_candidates(make_case(week), found.prices, [found.candidate.policy])
+    with_targets = priced_candidates(make_case(week), found.prices, [found.candidate.policy])
     found.prices.targets = {}
-    without = first_candidates(make_case(week), found.prices, [found.candidate.policy])
+    without = priced_candidates(make_case(week), found.prices, [found.candidate.policy])
     assert len(with_targets) > len(without)
     assert max(c.score for c in with_targets) >= max(c.score for c in without)
 

@@ -232,4 +232,11 @@ def test_each_simple_order_starts_who_it_says() -> None:
     for policy in set(POLICIES) - {"static"}:
         plan, _ = what_if(snapshot, [], policy, QUICK)
         found[policy] = plan.due_now[0].lanes[0].job
-    assert found == {"fifo": "first", "edf": "soon", "priority": "heavy", "smith": "small", "density": "fast"}
+    assert found == {
+        "fifo": "first",
+        "edf": "soon",
+        "priority": "heavy",
+        "srtf": "small",
+        "smith": "small",
+        "density": "fast",
+    }

@@ -107,7 +107,7 @@ class _Dispatcher:
             self._schedule_start(index)
             if job.expected_steps and job.free_at is not None:
                 # A live run counts for its children when it ends: what it saves until then is not known yet.
-                self._pass_gates(index, partial(_at, job.free_at))
+                self._pass_gates(index, None, job.free_at)
         for pool in range(len(case.capacities)):
             heappush(self.events, (case.now, 1, pool))
 
@@ -173,13 +173,16 @@ class _Dispatcher:
             shortest, density, takes = group.shape(index, remaining)
             self.shortest[number][index], self.density[number][index] = shortest, density
             latest = job.deadline - takes if urgent and job.deadline is not None else -1
+            smith = -job.view.importance / remaining * offer.speeds[-1]
             if now <= latest <= now + self.policy.foresight_seconds:
                 tier, rank = URGENT, float(latest)
+            elif self.policy.order is not None:
+                rank, smith = self.policy.order(job.view, remaining), 0.0
             else:
                 factor = late * self.policy.factors.get((number, index), 1.0)
                 factor *= self.policy.phased.get((number, index, phase), 1.0)
                 rank = -factor * density
-            key = (tier, rank, -job.view.importance / remaining * offer.speeds[-1], index)
+            key = (tier, rank, smith, index)
             if latest > now + self.policy.foresight_seconds:
                 heappush(self.events, (latest - self.policy.foresight_seconds, 0, index))
             keys.append(key)
@@ -213,7 +216,7 @@ class _Dispatcher:
             for group, pools in members.items():
                 if group not in found:
                     found[group] = self._first_that_fits(now, group, pools, rooms) if pools else None
-            best = min((one for one in found.values() if one is not None), key=_rank, default=None)
+            best = min((one for one in found.values() if one is not None), key=self._rank, default=None)
             if best is None:
                 break
             _, group, pool, session = best
@@ -229,6 +232,11 @@ class _Dispatcher:
             }
         for pool in rooms:
             self._look_again(pool, now)
+
+    def _rank(self, found: tuple[Key, int, int, CandidateSession]) -> tuple[Key, float, int]:
+        """Return what the best goes by; where a job may start on pools of several classes, where it makes most."""
+        key, group, _, _ = found
+        return key, -self.density[group][key[3]], group
 
     def _first_that_fits(
         self, now: int, group: int, pools: list[int], rooms: dict[int, int]
@@ -372,12 +380,12 @@ class _Dispatcher:
             if offer is not None:
                 self.least[number] = min(self.least[number], group.shape(index, self.remaining[index])[0])
 
-    def _pass_gates(self, parent: int, passes_at: Callable[[int], int]) -> None:
-        """Release the children whose gate the parent's planned progress now reaches."""
+    def _pass_gates(self, parent: int, passes_at: Callable[[int], int] | None, ends: int = 0) -> None:
+        """Release the children whose gate the parent's planned progress now reaches; of a live run when it ends."""
         for child in self.case.children.get(parent, ()):
             needed = self.case.jobs[child].gate_step
             if child not in self.gate_passes and self.done[parent] >= needed:
-                self.gate_passes[child] = max(passes_at(needed), self.case.now + 1)
+                self.gate_passes[child] = max(passes_at(needed) if passes_at else ends, self.case.now + 1)
                 self._schedule_start(child)
 
     def _look_again(self, pool: int, now: int) -> None:
@@ -388,12 +396,3 @@ class _Dispatcher:
         self.looked_until[pool] = change
         if change < self.case.until:
             heappush(self.events, (change, 1, pool))
-
-
-def _rank(found: tuple[Key, int, int, CandidateSession]) -> tuple[Key, int]:
-    return found[0], found[1]
-
-
-def _at(instant: int, step: int) -> int:
-    del step
-    return instant

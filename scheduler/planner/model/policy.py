@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Protocol
 from scheduler.planner.model.pool_capacity import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from scheduler.core.plan import Placement
+    from scheduler.core.snapshot import JobView
     from scheduler.planner.model.lanes import CandidateSession
 
 # Equal parts of the horizon in which a policy may rank jobs differently.
@@ -46,6 +47,7 @@ class Policy:
     ``factors`` scale densities by (pool class, job), ``phased`` by (pool class, job, equal part of the horizon).
     ``admits(class, instant, session)`` tells whether a session is worth its hours. ``urgent`` jobs go first as long as
     they can make their deadline. ``pinned`` holds by pool what an earlier plan decided, which is done before all else.
+    ``order(job, remaining steps)`` takes the place of densities: the smallest goes first, whatever its hours are worth.
     """
 
     factors: Mapping[tuple[int, int], float] = field(default_factory=dict)
@@ -54,6 +56,7 @@ class Policy:
     urgent: frozenset[int] = frozenset()
     foresight_seconds: int = NEVER
     pinned: Mapping[int, tuple[PinnedSession, ...]] = field(default_factory=dict)
+    order: Callable[[JobView, int], float] | None = None
 
 
 @dataclass(frozen=True, slots=True)

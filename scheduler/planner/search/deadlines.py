@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from scheduler.core.window import DAY
 from scheduler.planner.dispatch.dispatcher import place
 from scheduler.planner.model.policy import PLAIN, Policy
 from scheduler.planner.model.pool_capacity import NEVER
+from scheduler.planner.model.value import reference_rate
 from scheduler.planner.search.score import met
 
 if TYPE_CHECKING:
+    from scheduler.core.snapshot import JobView
     from scheduler.planner.model.case import Case
 
 ROUNDS_MAX = 6
@@ -23,23 +26,25 @@ def committed(case: Case) -> list[Policy]:
     """Return policies that put first the jobs they bring in on time, one per foresight."""
     if not case.firm_deadlines:
         return [PLAIN]
+    due = frozenset(
+        job.index for job in case.jobs if job.deadline is not None and job.startable and job.deadline > case.now
+    )
+    small = met(case, place(case, Policy(order=partial(_shortest_due_first, case.now)))) & due
     found = []
     for foresight in FORESIGHTS_SECONDS:
         policy = Policy(foresight_seconds=foresight)
-        found.append(replace(policy, urgent=commit(case, policy)))
+        found.append(replace(policy, urgent=commit(case, policy, due, small)))
     return found
 
 
-def commit(case: Case, policy: Policy) -> frozenset[int]:
-    """Return the jobs that, put first by latest start, all finish before their deadlines.
+def commit(case: Case, policy: Policy, due: frozenset[int], small: frozenset[int]) -> frozenset[int]:
+    """Return jobs that, put first by latest start, finish before their deadlines.
 
-    Starts with everybody who has a deadline. Those who miss it only take hours from those who make it, so they are
-    dropped and the rest is planned again, until nobody misses or the rounds are over.
+    Starts with all who are ``due``. Those who miss it only take hours from those who make it, so they are dropped and
+    the rest is planned again, until nobody misses or the rounds are over. Where there is far too much, most are met by
+    the ``small`` ones: those are put in again at the end, if more are on time with them.
     """
-    urgent = frozenset(
-        job.index for job in case.jobs if job.deadline is not None and job.startable and job.deadline > case.now
-    )
-    best: frozenset[int] = frozenset()
+    urgent, best = due, frozenset[int]()
     for _ in range(ROUNDS_MAX):
         if not urgent:
             break
@@ -49,4 +54,12 @@ def commit(case: Case, policy: Policy) -> frozenset[int]:
         if made >= urgent:
             break
         urgent &= made
-    return best
+    if small <= best:
+        return best
+    made = met(case, place(case, replace(policy, urgent=best | small)))
+    return made if len(made) > len(best) else best
+
+
+def _shortest_due_first(now: int, job: JobView, remaining: int) -> float:
+    """Rank the least work first among jobs that are due; all others come last."""
+    return remaining / reference_rate(job) if job.deadline is not None and job.deadline > now else float("inf")

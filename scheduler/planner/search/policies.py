@@ -7,28 +7,26 @@ The number of steps is fixed by the size of the case, never by a clock: the same
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import exp
 from random import Random
 from typing import TYPE_CHECKING
 
 from scheduler.core.window import WEEK
-from scheduler.planner.dispatch.dispatcher import fill, place
-from scheduler.planner.model.policy import PHASES, Policy, Schedule
+from scheduler.planner.model.policy import PHASES
+from scheduler.planner.search.candidates import Bids, attempt
 from scheduler.planner.search.rebuild import Found, rebuild
-from scheduler.planner.search.score import Score, score
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from scheduler.planner.lp.prices import Prices
     from scheduler.planner.model.case import Case
+    from scheduler.planner.model.policy import Policy
+    from scheduler.planner.search.candidates import Candidate
 
 PRICE_FACTORS = (0.0, 0.5, 0.7, 0.8, 0.85, 0.9, 0.95, 1.0, 1.05)
 PATIENCES = (0.0, 0.8, 1.0)
-# (price factor, patience), most promising first; a large case tries the first only, after targets if it has some.
-FIRST_BIDS = ((0.85, 0.8), (0.9, 0.0), (0.8, 1.0), (0.85, 1.0), (0.9, 1.0), (0.95, 1.0))
-SMALL = 800
 STEPS_MAX = 400
 SEARCHED_JOBS_MAX = 300
 # What a step buys: so many bends of the policy and rebuilds of the schedule. A plan of few jobs is soon as good as it
@@ -40,53 +38,12 @@ FEW_JOBS = 20
 EFFORT = 120_000
 
 
-@dataclass(frozen=True, slots=True)
-class Bids:
-    """How strictly prices are honoured, by pool class, and how much of a job's worth elsewhere counts."""
-
-    price_factors: tuple[float, ...]
-    patience: float = 0.0
-
-
-@dataclass(frozen=True, slots=True)
-class Candidate:
-    """A schedule with the policy that made it and what it scores."""
-
-    policy: Policy
-    bids: Bids
-    schedule: Schedule
-    score: Score
-
-
 def steps_for(case: Case) -> int:
     """Return how many steps a case of this size deserves; with very many jobs a step moves nothing that matters."""
     if len(case.jobs) > SEARCHED_JOBS_MAX:
         return 0
     longest = STEPS_MAX * 2 * WEEK // max(2 * WEEK, case.snapshot.horizon_seconds)  # a step walks the whole horizon
     return min(longest, EFFORT // max(1, len(case.jobs) * len(case.classes)))
-
-
-def first_candidates(case: Case, prices: Prices | None, policies: Sequence[Policy]) -> list[Candidate]:
-    """Return the plain dispatch and, with prices or targets at hand, those that honour them more or less strictly."""
-    count = len(case.classes)
-    plain, small = Bids((0.0,) * count), len(case.jobs) * count <= SMALL
-    if prices is None:
-        return [attempt(case, policy, plain, None) for policy in policies]
-    tried = [Bids((factor,) * count, patience) for factor, patience in (FIRST_BIDS if small else FIRST_BIDS[:1])]
-    aimed = [replace(policy, phased=prices.targets) for policy in policies] if prices.targets else []
-    if small:
-        tried, aimed = [plain, *tried], [*policies, *aimed]
-    return [attempt(case, policy, bid, prices) for policy in aimed or policies for bid in tried]
-
-
-def attempt(case: Case, policy: Policy, bids: Bids, prices: Prices | None) -> Candidate:
-    """Return what the dispatcher makes of ``policy`` when sessions must pay their prices as ``bids`` say."""
-    if prices is not None and any(bids.price_factors):
-        policy = replace(policy, admits=prices.admits(bids.price_factors, bids.patience))
-    schedule = place(case, policy)
-    if policy.admits is not None:
-        schedule = fill(case, schedule, policy)
-    return Candidate(policy, bids, schedule, score(case, schedule))
 
 
 def improve(case: Case, start: Candidate, prices: Prices, steps: int) -> Candidate:

@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, NamedTuple
 from scheduler.planner.model.value import value
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from scheduler.planner.model.case import Case
     from scheduler.planner.model.policy import Schedule
 
@@ -18,16 +16,6 @@ class Score(NamedTuple):
 
     on_time: int
     value: float
-
-
-def choose(scores: Sequence[Score]) -> int:
-    """Return the index of the best score: the most valuable of those that meet nearly the most deadlines.
-
-    Of ten deadlines one may be given up for value, of fewer none.
-    """
-    most = max(found.on_time for found in scores)
-    enough = most - most // 10
-    return max(range(len(scores)), key=lambda n: (scores[n].on_time >= enough, scores[n].value, -n))
 
 
 def score(case: Case, schedule: Schedule) -> Score:

@@ -6,12 +6,12 @@ from scheduler.core.plan import Placement, PlannedLane
 from scheduler.core.snapshot import Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner.dispatch.dispatcher import place
+from scheduler.planner.dispatch.orders import in_order
 from scheduler.planner.model.case import Case, make_case
 from scheduler.planner.model.policy import PLAIN
-from scheduler.planner.questions.orders import ORDERS, in_order
 from tests.lab.planner.backfill import backfill
 
-OTHERS = ("fifo", "edf", "priority", "density", "backfill")
+OTHERS = ("fifo", "edf", "priority", "srtf", "smith", "density", "backfill")
 
 
 def ordered(snapshot: Snapshot, name: str, case: Case | None = None) -> tuple[Placement, ...]:
@@ -19,7 +19,7 @@ def ordered(snapshot: Snapshot, name: str, case: Case | None = None) -> tuple[Pl
     if name == "backfill":
         return backfill(snapshot).placements
     case = case or make_case(snapshot, firm_deadlines=False)
-    return place(case, PLAIN if name == "density" else in_order(case, ORDERS[name])).placements
+    return place(case, PLAIN if name == "density" else in_order(name)).placements
 
 
 def static_week(snapshot: Snapshot) -> tuple[Placement, ...]:

@@ -23,9 +23,9 @@ from scheduler.core.quota import ObservedLimit, RollingQuota
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner import Options, Planner, dispatch
+from scheduler.planner.dispatch.orders import in_order
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.urgency import with_urgency
-from scheduler.planner.questions.orders import ORDERS, in_order
 from tests.lab.planner.cases import EPOCH, KAGGLE, SAGEMAKER
 from tests.lab.planner.efficiency import efficiency
 from tests.lab.planner.limits import window_over_endless
@@ -61,7 +61,7 @@ def first_in_first_out(snapshot: Snapshot, incumbent: Plan | None) -> Plan:
     """First in, first out, with sessions as long as they are useful."""
     del incumbent
     case = make_case(snapshot, firm_deadlines=False)
-    return dispatch(snapshot, in_order(case, ORDERS["fifo"]), case)
+    return dispatch(snapshot, in_order("fifo"), case)
 
 
 class Simulation:

@@ -1,8 +1,12 @@
-"""Traces: public job logs replayed on our pools. CSV with submit seconds, duration seconds, GPUs, deadline or empty."""
+"""Traces: public job logs replayed on our pools.
+
+CSV with submit seconds, duration seconds, GPUs, deadline or empty, and a weight, which may be left out and is one then.
+"""
 
 from __future__ import annotations
 
 import csv
+from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
@@ -14,10 +18,11 @@ from tests.lab.planner.cases import EPOCH, MIX, make_pools
 
 # The work of a trace is scaled to this many times the hours the pools offer in a week.
 LOAD = 2.0
-OFFERED_HOURS = 2_510
+# What a pool of each kind offers in a week; the fifty together 2,510 hours.
+OFFERED_HOURS_OF = {"kaggle": 30, "sagemaker": 28, "local": 168, "slurm": 100}
 JOBS_MAX = 1_000
 SETUP_SECONDS = 720
-FORM = "submit seconds,duration seconds,GPUs,deadline or empty"
+FORM = "submit seconds,duration seconds,GPUs,deadline or empty,weight"
 
 
 class BadTrace(ValueError):
@@ -36,20 +41,34 @@ class Row:
     duration: float
     devices: float
     slack: float | None  # time from submit to deadline over the duration
+    weight: float = 1.0
 
 
-def read_trace(path: Path) -> tuple[Snapshot, int]:
-    """Return the first thousand jobs of ``path`` on fifty pools, and how many the file holds. Raises BadTrace, OSError.
+def read_trace(path: Path, number: int = 0, jobs: int = JOBS_MAX) -> tuple[Snapshot, int]:
+    """Return slice ``number`` of so many jobs of ``path``, as `on_our_pools` makes it, and how many the file holds.
+
+    Raises BadTrace, OSError.
+    """
+    rows = read_rows(path)
+    taken = rows[number * jobs : (number + 1) * jobs]
+    if not taken:
+        raise BadTrace(path, len(rows), f"{len(rows)} jobs have no slice {number} of {jobs}")
+    return on_our_pools(taken, jobs), len(rows)
+
+
+def on_our_pools(taken: Sequence[Row], size: int = JOBS_MAX) -> Snapshot:
+    """Return ``taken`` as jobs on fifty pools, or on fewer in proportion for slices of a smaller ``size``.
 
     Submits are spread over four fifths of a week. The work, durations times GPUs, is scaled to twice what the pools
     offer. A deadline keeps its distance from the submit in terms of the job's own time.
     """
-    rows = read_rows(path)
-    taken = rows[:JOBS_MAX]
     first, last = taken[0].submit, taken[-1].submit
     stretch = WEEK * 0.8 / max(1.0, last - first)
-    scale = LOAD * OFFERED_HOURS * HOUR / sum(row.duration * row.devices for row in taken)
-    pools = make_pools(MIX)
+    share = min(1.0, size / JOBS_MAX)
+    mix = tuple((pool, max(1, round(count * share))) for pool, count in MIX)
+    offered = sum(OFFERED_HOURS_OF[pool.name] * count for pool, count in mix)
+    scale = LOAD * offered * HOUR / sum(row.duration * row.devices for row in taken)
+    pools = make_pools(mix)
     names = [pool.name for pool in pools]
     jobs = []
     for number, row in enumerate(taken):
@@ -58,7 +77,7 @@ def read_trace(path: Path) -> tuple[Snapshot, int]:
         jobs.append(
             JobView(
                 name=f"trace-{number:04d}",
-                weight=1.0,
+                weight=row.weight,
                 target_step=work,
                 done_step=0,
                 needs=Needs(),
@@ -71,7 +90,7 @@ def read_trace(path: Path) -> tuple[Snapshot, int]:
                 reference_rate=1.0,
             )
         )
-    return Snapshot(EPOCH, tuple(jobs), tuple(PoolView(pool) for pool in pools), WEEK), len(rows)
+    return Snapshot(EPOCH, tuple(jobs), tuple(PoolView(pool) for pool in pools), WEEK)
 
 
 def read_rows(path: Path) -> list[Row]:
@@ -110,7 +129,7 @@ def _is_header(cells: list[str]) -> bool:
 
 
 def _row(path: Path, line: int, cells: list[str]) -> Row:
-    if len(cells) not in {3, 4}:
+    if len(cells) not in {3, 4, 5}:
         raise BadTrace(path, line, f"{len(cells)} columns")
     submit = _number(path, line, "submit", cells[0])
     duration = _number(path, line, "duration", cells[1])
@@ -118,12 +137,15 @@ def _row(path: Path, line: int, cells: list[str]) -> Row:
     if not devices > 0:
         raise BadTrace(path, line, f"{devices:g} GPUs")
     slack = None
-    if len(cells) == 4 and cells[3].strip():
+    if len(cells) > 3 and cells[3].strip():
         deadline = _number(path, line, "deadline", cells[3])
         if deadline <= submit:
             raise BadTrace(path, line, f"deadline {deadline:g} is not after submit {submit:g}")
         slack = (deadline - submit) / duration if duration > 0 else None
-    return Row(submit, duration, devices, slack)
+    weight = _number(path, line, "weight", cells[4]) if len(cells) == 5 and cells[4].strip() else 1.0
+    if not weight > 0:
+        raise BadTrace(path, line, f"weight {weight:g}")
+    return Row(submit, duration, devices, slack, weight)
 
 
 def _number(path: Path, line: int, what: str, cell: str) -> float:

@@ -1,0 +1,167 @@
+"""Candidates: the first plans, and which of them is chosen. No choice is worth less than what a simple order makes.
+
+Plain orders are candidates like those that prices and targets make. Where deadlines cost more value than the best order
+leaves, some are given up, those first whose hours others would pay most for, but never more than earliest deadline
+first would miss.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from scheduler.planner.dispatch.dispatcher import fill, place
+from scheduler.planner.dispatch.orders import in_order
+from scheduler.planner.model.policy import PLAIN, Policy, Schedule
+from scheduler.planner.search.score import Score, score
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.planner.lp.prices import Prices
+    from scheduler.planner.model.case import Case
+
+# (price factor, patience), most promising first. Above SMALL (jobs x classes) only some, with targets and without.
+FIRST_BIDS = ((0.85, 0.8), (0.9, 0.0), (0.8, 1.0), (0.85, 1.0), (0.9, 1.0), (0.95, 1.0))
+BIDS_OF_MANY, AIMED_BIDS_OF_MANY = ((0.9, 1.0), (0.95, 1.0)), ((0.85, 0.8), (0.95, 1.0))
+SMALL = 800
+# Of fewer deadlines none is given up.
+DEADLINES_MIN = 10
+HALVINGS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Bids:
+    """How strictly prices are honoured, by pool class, and how much of a job's worth elsewhere counts."""
+
+    price_factors: tuple[float, ...]
+    patience: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A schedule with the policy that made it and what it scores."""
+
+    policy: Policy
+    bids: Bids
+    schedule: Schedule
+    score: Score
+
+
+@dataclass(frozen=True, slots=True)
+class Floor:
+    """What every choice is held to: deadlines met by earliest deadline first, value of the best simple order."""
+
+    on_time: int = 0
+    value: float = 0.0
+
+
+def first_choice(case: Case, prices: Prices, policies: Sequence[Policy]) -> Candidate:
+    """Return the best of all first candidates; ``policies`` are those that deadlines make."""
+    orders = simple_orders(case)
+    floor = Floor(
+        max((found.score.on_time for name, found in orders.items() if name == "edf"), default=0),
+        max(found.score.value for found in orders.values()),
+    )
+    candidates = [*orders.values(), *priced_candidates(case, prices, policies)]
+    best = choose(candidates, floor)
+    if best.score.value < floor.value and best.score.on_time >= DEADLINES_MIN:
+        best = choose([*candidates, *_fewer_deadlines(case, best, prices, floor)], floor)
+    return best
+
+
+def simple_orders(case: Case) -> dict[str, Candidate]:
+    """Return by name what simple orders make of ``case``; what no job's figures tell from another is left out."""
+    views = [job.view for job in case.jobs]
+    names = ["fifo", "srtf"]
+    if any(view.deadline is not None for view in views):
+        names.append("edf")
+    if len({view.weight for view in views}) > 1:
+        names += ["priority", "smith"]
+    plain = _no_bids(case)
+    found = {name: attempt(case, in_order(name), plain, None) for name in names}
+    return {"density": attempt(case, PLAIN, plain, None)} | found
+
+
+def priced_candidates(case: Case, prices: Prices, policies: Sequence[Policy]) -> list[Candidate]:
+    """Return candidates that honour prices and targets more or less strictly, and those of ``policies`` alone."""
+    small, plain = len(case.jobs) * len(case.classes) <= SMALL, _no_bids(case)
+    bids, aimed_bids = (FIRST_BIDS, FIRST_BIDS) if small else (BIDS_OF_MANY, AIMED_BIDS_OF_MANY)
+    found = [attempt(case, policy, plain, None) for policy in policies if policy.urgent]
+    for policy in policies:
+        found += [attempt(case, policy, _bids(case, bid), prices) for bid in bids]
+        if prices.targets:
+            aimed = replace(policy, phased=prices.targets)
+            found += [attempt(case, aimed, _bids(case, bid), prices) for bid in aimed_bids]
+    return found
+
+
+def aimed_candidate(case: Case, prices: Prices) -> Candidate:
+    """Return the one candidate that a part of very many jobs is planned by."""
+    return attempt(case, replace(PLAIN, phased=prices.targets), _bids(case, AIMED_BIDS_OF_MANY[0]), prices)
+
+
+def choose(candidates: Sequence[Candidate], floor: Floor) -> Candidate:
+    """Return the most valuable of those that meet nearly the most deadlines and are not below ``floor``.
+
+    Of ten deadlines one may be given up for value, of fewer none. Where nothing reaches the floor's value, deadlines
+    come first.
+    """
+    enough = [found for found in candidates if found.score.on_time >= floor.on_time]
+    if max(found.score.on_time for found in enough) >= DEADLINES_MIN:
+        enough = [found for found in enough if found.score.value >= floor.value] or enough
+    most = max(found.score.on_time for found in enough)
+    return max((found for found in enough if found.score.on_time >= most - most // 10), key=_value)
+
+
+def attempt(case: Case, policy: Policy, bids: Bids, prices: Prices | None) -> Candidate:
+    """Return what the dispatcher makes of ``policy`` when sessions must pay their prices as ``bids`` say."""
+    if prices is not None and any(bids.price_factors):
+        policy = replace(policy, admits=prices.admits(bids.price_factors, bids.patience))
+    schedule = place(case, policy)
+    if policy.admits is not None:
+        schedule = fill(case, schedule, policy)
+    return Candidate(policy, bids, schedule, score(case, schedule))
+
+
+def _fewer_deadlines(case: Case, start: Candidate, prices: Prices, floor: Floor) -> list[Candidate]:
+    """Return candidates with fewer urgent jobs, by halving: just so few that their value reaches the floor's."""
+    policy = replace(start.policy, admits=None)
+    dearest = sorted(policy.urgent, key=lambda job: (-_loss(case, prices, job), job))
+    kept, given_up = 0, len(dearest)
+    found = []
+    for _ in range(HALVINGS):
+        middle = (kept + given_up) // 2
+        one = attempt(case, replace(policy, urgent=frozenset(dearest[middle:])), start.bids, prices)
+        found.append(one)
+        if one.score.value >= floor.value:
+            given_up = middle
+        else:
+            kept = middle
+    return found
+
+
+def _loss(case: Case, prices: Prices, job: int) -> float:
+    """Return what others would pay for the hours of ``job`` beyond what it brings in time, where that is least."""
+    view = case.jobs[job].view
+    remaining = view.remaining_steps - case.jobs[job].expected_steps
+    losses = []
+    for number, group in enumerate(case.classes):
+        offer = group.offers[job]
+        if offer is not None and remaining > 0:
+            end = case.jobs[job].deadline or case.until
+            start = max(case.now, end - offer.time_for(remaining))
+            losses.append(prices.cost(number, start, end) - offer.worth * remaining)
+    return min(losses, default=0.0)
+
+
+def _value(found: Candidate) -> float:
+    return found.score.value
+
+
+def _bids(case: Case, bid: tuple[float, float]) -> Bids:
+    return Bids((bid[0],) * len(case.classes), bid[1])
+
+
+def _no_bids(case: Case) -> Bids:
+    return Bids((0.0,) * len(case.classes))
