@@ -248,7 +248,7 @@ def _as_plan(case: Case, candidate: Candidate, bound: float | None, made_by: str
 
 def _within(case: Case, candidate: Candidate) -> float:
     """Return what a candidate is worth within the horizon."""
-    return value(case.snapshot, candidate.schedule.placements)
+    return case.within.total(candidate.schedule.placements)
 
 
 def _fall_back(case: Case, refused: Plan, passes: Mapping[int, int], violations: list[str]) -> Plan:

@@ -156,8 +156,8 @@ def what_if(
             "--policy",
             metavar="NAME",
             help="Planned by a simpler rule: static (the same sessions every week, jobs in fixed turns), fifo, "
-            "edf (next deadline first), priority (largest weight first), smith (largest weight per hour of work "
-            "left), density (what makes most of an hour).",
+            "edf (next deadline first), priority (largest weight first), srtf (least work left), smith (largest "
+            "weight per hour of work left), density (what makes most of an hour).",
         ),
     ] = None,
 ) -> None:

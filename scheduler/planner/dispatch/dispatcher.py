@@ -7,7 +7,6 @@ an hour there, weight * speed * (1 - overhead), ties to the job that finishes so
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections import Counter
 from dataclasses import replace
 from functools import partial
 from heapq import heappop, heappush
@@ -98,7 +97,9 @@ class _Dispatcher:
         self.idle: set[int] = set()
         self.busy_until = [0] * len(case.jobs)
         self.pinned = {pool: list(found) for pool, found in policy.pinned.items() if found}
-        self.pins = Counter(job for found in policy.pinned.values() for one in found for job in one.jobs)
+        self.pins = [0] * len(case.jobs)
+        for job in (job for found in policy.pinned.values() for one in found for job in one.jobs):
+            self.pins[job] += 1
         for pool, pins in self.pinned.items():
             for one in pins:
                 heappush(self.events, (one.start, 1, pool))
@@ -160,33 +161,38 @@ class _Dispatcher:
         remaining = self.remaining[index]
         if job.deadline is not None and now < job.deadline:
             heappush(self.events, (job.deadline, 0, index))
+        policy = self.policy
         late = LATE_FACTOR if job.deadline is not None and now >= job.deadline else 1.0
         phase = (now - self.case.now) * PHASES // self.case.snapshot.horizon_seconds
-        urgent = index in self.policy.urgent and late == 1.0
+        urgent = job.deadline is not None and late == 1.0 and index in policy.urgent
+        order = None if policy.order is None else policy.order(job.view, remaining)
+        weight_left = -job.view.importance / remaining
+        factors, phased = policy.factors, policy.phased
         keys: list[Key | None] = []
-        for number, (group, queue) in enumerate(zip(self.case.classes, self.queues, strict=True)):
+        for number, group in enumerate(self.case.classes):
             offer = group.offers[index]
             if offer is None:
                 keys.append(None)
                 continue
-            tier, rank = ORDINARY, 0.0
             shortest, density, takes = group.shape(index, remaining)
             self.shortest[number][index], self.density[number][index] = shortest, density
-            latest = job.deadline - takes if urgent and job.deadline is not None else -1
-            smith = -job.view.importance / remaining * offer.speeds[-1]
-            if now <= latest <= now + self.policy.foresight_seconds:
-                tier, rank = URGENT, float(latest)
-            elif self.policy.order is not None:
-                rank, smith = self.policy.order(job.view, remaining), 0.0
+            if order is not None:
+                key = (ORDINARY, order, 0.0, index)
             else:
-                factor = late * self.policy.factors.get((number, index), 1.0)
-                factor *= self.policy.phased.get((number, index, phase), 1.0)
-                rank = -factor * density
-            key = (tier, rank, smith, index)
-            if latest > now + self.policy.foresight_seconds:
-                heappush(self.events, (latest - self.policy.foresight_seconds, 0, index))
+                rank = -late * density
+                if factors:
+                    rank *= factors.get((number, index), 1.0)
+                if phased:
+                    rank *= phased.get((number, index, phase), 1.0)
+                key = (ORDINARY, rank, weight_left * offer.speeds[-1], index)
+            if urgent and job.deadline is not None:
+                latest = job.deadline - takes
+                if now <= latest <= now + policy.foresight_seconds:
+                    key = (URGENT, float(latest), weight_left * offer.speeds[-1], index)
+                elif latest > now:
+                    heappush(self.events, (latest - policy.foresight_seconds, 0, index))
             keys.append(key)
-            insort(queue, key)
+            insort(self.queues[number], key)
         self.keys[index] = keys
 
     def _dequeue(self, index: int) -> None:
@@ -289,7 +295,8 @@ class _Dispatcher:
                     self._start(now, self.case.class_of[pool], pool, session)
                     self._update_room(now, pool, rooms)
                 if session is not None or now >= due.start + PATIENCE_SECONDS:
-                    self.pins.subtract(due.jobs)
+                    for job in due.jobs:
+                        self.pins[job] -= 1
                 else:
                     kept.append(due)
             self.pinned[pool] = kept

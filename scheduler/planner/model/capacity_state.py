@@ -240,13 +240,15 @@ class CapacityState:
 
     def _taken(self, instant: int) -> int:
         """Return how many sessions run at ``instant``, those that have been started and those booked ahead."""
-        planned = self.planned
-        ahead = bisect_right(planned.begins, instant) - bisect_right(planned.finishes, instant)
-        return self._running(instant) + ahead
+        planned = self._planned or self.planned
+        taken = sum(map(instant.__lt__, planned.ends))
+        if planned.begins:
+            taken += bisect_right(planned.begins, instant) - bisect_right(planned.finishes, instant)
+        return taken
 
     def _running(self, instant: int) -> int:
         """Return how many of the sessions that have been started still run at ``instant``."""
-        return sum(end > instant for end in self.planned.ends)
+        return sum(map(instant.__lt__, self.planned.ends))
 
     def _next_change(self, after: int) -> int:
         rules, planned = self._rules, self.planned

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from scheduler.core.throughput import SURENESS
 from scheduler.planner.model.pool_capacity import PoolCapacity
 from scheduler.planner.model.session_yield import TOLERANCE, Terms, allowed, fits, longest, one_step, terms, too_short
-from scheduler.planner.model.value import Discount, reference_rate
+from scheduler.planner.model.value import Discount, Worth, reference_rate
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -135,6 +135,10 @@ class Afterwards:
 
     snapshot: Snapshot
     step_worth: list[float]
+    worth: Worth = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "worth", Worth(self.snapshot))
 
 
 @dataclass(slots=True)
@@ -149,6 +153,10 @@ class Case:
     firm_deadlines: bool = True  # False: lateness only costs value
     children: dict[int, list[int]] = field(default_factory=dict)
     afterwards: Afterwards | None = None  # None: what is left at the horizon is worth nothing
+    within: Worth = field(init=False)  # of sessions within the horizon
+
+    def __post_init__(self) -> None:
+        self.within = Worth(self.snapshot)
 
     @property
     def now(self) -> int:

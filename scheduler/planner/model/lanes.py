@@ -44,9 +44,8 @@ def compose(
     offer = group.offers[job]
     if offer is None or room < offer.shortest(remaining[job]):
         return None
-    devices_max = len(offer.speeds)
-    if devices_max == 1:
-        return _cut(group, room, [(job, 1)], remaining)
+    if len(offer.speeds) == 1:
+        return _alone(offer, room, job, remaining[job])
     others = _candidates(group, job, waiting)
     best: CandidateSession | None = None
     widest = max(1, _widest(offer))
@@ -57,6 +56,17 @@ def compose(
             if best is None or found.rate > best.rate * (1 + TOLERANCE):
                 best = found
     return best
+
+
+def _alone(offer: Offer, room: int, job: int, remaining: int) -> CandidateSession | None:
+    """Return what :func:`_cut` does for one job on the only device of a session."""
+    length = min(offer.session_for(remaining, 1, 1.0), room)
+    steps = offer.steps_in(length, 1, 1.0, remaining)
+    if steps < remaining:
+        worthwhile = offer.terms.minimum * offer.speeds[0] - TOLERANCE
+        if steps < worthwhile - 1 or steps < 1 or (offer.risk > 0 and length < offer.least):
+            return None
+    return CandidateSession(length, (CandidateLane(job, 1, steps),), offer.worth * steps / length)
 
 
 def _widest(offer: Offer) -> int:

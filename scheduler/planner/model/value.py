@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from scheduler.core.snapshot import JobView, Snapshot
 
 LATE_FACTOR = 0.3
+# So many sessions are remembered at a time.
+KNOWN_MAX = 100_000
 HORIZON_FACTOR = 0.5
 
 
@@ -61,18 +63,36 @@ def reference_rate(job: JobView) -> float:
     return max((rate.steps_per_second for rate in job.rates.values()), default=0.0) or 1.0
 
 
+class Worth:
+    """What sessions are worth in one snapshot, each worked out once: walks over schedules ask of the same again."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._jobs = {job.name: job for job in snapshot.jobs}
+        self._pools = {view.pool.name: view.pool for view in snapshot.pools}
+        self._discount = Discount(snapshot.now, snapshot.horizon_seconds)
+        self._known: dict[Placement, tuple[float, ...]] = {}
+
+    def lanes(self, placement: Placement) -> tuple[float, ...]:
+        """Return the value of each lane of a session."""
+        found = self._known.get(placement)
+        if found is None:
+            if len(self._known) >= KNOWN_MAX:
+                self._known.clear()
+            pool = self._pools[placement.pool]
+            found = self._known[placement] = tuple(
+                lane_value(self._jobs[lane.job], pool, placement, lane.devices, lane.steps, self._discount)
+                for lane in placement.lanes
+            )
+        return found
+
+    def total(self, placements: Iterable[Placement]) -> float:
+        """Return V of ``placements``."""
+        return sum(one for placement in placements for one in self.lanes(placement))
+
+
 def value(snapshot: Snapshot, placements: Iterable[Placement]) -> float:
     """Return V of ``placements`` in weighted, discounted useful hours of the reference device."""
-    jobs = {job.name: job for job in snapshot.jobs}
-    pools = {view.pool.name: view.pool for view in snapshot.pools}
-    discount = Discount(snapshot.now, snapshot.horizon_seconds)
-    return sum(
-        lane_value(
-            jobs[planned_lane.job], pools[placement.pool], placement, planned_lane.devices, planned_lane.steps, discount
-        )
-        for placement in placements
-        for planned_lane in placement.lanes
-    )
+    return Worth(snapshot).total(placements)
 
 
 def lane_value(job: JobView, pool: Pool, placement: Placement, devices: int, steps: int, discount: Discount) -> float:

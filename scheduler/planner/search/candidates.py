@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from scheduler.planner.dispatch.dispatcher import fill, place
 from scheduler.planner.dispatch.orders import in_order
 from scheduler.planner.model.policy import PLAIN, Policy, Schedule
-from scheduler.planner.search.score import Score, score
+from scheduler.planner.search.score import Score, score, within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -57,17 +57,28 @@ class Floor:
 
 
 def first_choice(case: Case, prices: Prices, policies: Sequence[Policy]) -> Candidate:
-    """Return the best of all first candidates; ``policies`` are those that deadlines make."""
+    """Return the best of all first candidates; ``policies`` are those that deadlines make.
+
+    What work is worth after the horizon is told by prices, at which many jobs are alike, and orders know no prices: they
+    are chosen only if they are worth more within the horizon as well.
+    """
     orders = simple_orders(case)
-    floor = Floor(
-        max((found.score.on_time for name, found in orders.items() if name == "edf"), default=0),
-        max(found.score.value for found in orders.values()),
-    )
-    candidates = [*orders.values(), *priced_candidates(case, prices, policies)]
+    floor = Floor(orders["edf"].score.on_time if "edf" in orders else 0)
+    candidates = [orders["density"], *priced_candidates(case, prices, policies)]
+    if all(found.score.on_time < floor.on_time for found in candidates):
+        candidates.append(orders["edf"])
     best = choose(candidates, floor)
-    if best.score.value < floor.value and best.score.on_time >= DEADLINES_MIN:
-        best = choose([*candidates, *_fewer_deadlines(case, best, prices, floor)], floor)
-    return best
+    mine = within(case, best.schedule)
+    better = [
+        found
+        for found in orders.values()
+        if found.score.value > best.score.value and within(case, found.schedule) >= mine
+    ]
+    if not better:
+        return best
+    floor = replace(floor, value=max(found.score.value for found in better))
+    more = _fewer_deadlines(case, best, prices, floor) if best.score.on_time >= DEADLINES_MIN else []
+    return choose([*candidates, *better, *more], floor)
 
 
 def simple_orders(case: Case) -> dict[str, Candidate]:

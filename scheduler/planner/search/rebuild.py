@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 from scheduler.core.window import DAY
 from scheduler.planner.dispatch.dispatcher import extend, fill
 from scheduler.planner.model.policy import Schedule
-from scheduler.planner.model.value import Discount, lane_value
 from scheduler.planner.search.score import score, within
 
 if TYPE_CHECKING:
@@ -74,13 +73,11 @@ class _Walk:
         self._rng = Random(1)
         self._index = {job.view.name: job.index for job in case.jobs}
         self._class_of = {capacity.pool.name: case.class_of[number] for number, capacity in enumerate(case.capacities)}
-        self._pools = {capacity.pool.name: capacity.pool for capacity in case.capacities}
         self._usable = [
             [number for number, group in enumerate(case.classes) if group.offers[job.index] is not None]
             for job in case.jobs
         ]
-        snapshot = case.snapshot if case.afterwards is None else case.afterwards.snapshot
-        self._discount = Discount(snapshot.now, snapshot.horizon_seconds)
+        self._worth = case.within if case.afterwards is None else case.afterwards.worth
 
     def losses(self, schedule: Schedule) -> list[tuple[float, int]]:
         """Return (value, job) of what sessions bring less than they cost, and of work left that is worth something."""
@@ -89,11 +86,9 @@ class _Walk:
         found = []
         for placement in schedule.placements:
             hours = prices.cost(self._class_of[placement.pool], placement.start, min(placement.end, case.until))
-            for planned_lane in placement.lanes:
+            for planned_lane, brings in zip(placement.lanes, self._worth.lanes(placement), strict=True):
                 job = self._index[planned_lane.job]
                 left[job] -= planned_lane.steps
-                pool, view = self._pools[placement.pool], case.jobs[job].view
-                brings = lane_value(view, pool, placement, planned_lane.devices, planned_lane.steps, self._discount)
                 found.append((hours / len(placement.lanes) + prices.work[job] * planned_lane.steps - brings, job))
         found += [(prices.work[job] * steps, job) for job, steps in enumerate(left) if case.jobs[job].startable]
         return [(lost, job) for lost, job in found if lost > 0]

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from scheduler.planner.model.value import value
-
 if TYPE_CHECKING:
     from scheduler.planner.model.case import Case
     from scheduler.planner.model.policy import Schedule
@@ -26,19 +24,19 @@ def score(case: Case, schedule: Schedule) -> Score:
 def worth(case: Case, schedule: Schedule) -> float:
     """Return the value of ``schedule``, less what its work could bring after the horizon if that counts."""
     if case.afterwards is None:
-        return value(case.snapshot, schedule.placements)
+        return case.within.total(schedule.placements)
     step_worth = {job.view.name: found for job, found in zip(case.jobs, case.afterwards.step_worth, strict=True)}
     elsewhere = sum(
         step_worth[planned_lane.job] * planned_lane.steps
         for placed in schedule.placements
         for planned_lane in placed.lanes
     )
-    return value(case.afterwards.snapshot, schedule.placements) - elsewhere
+    return case.afterwards.worth.total(schedule.placements) - elsewhere
 
 
 def within(case: Case, schedule: Schedule) -> float:
     """Return what ``schedule`` is worth within the horizon."""
-    return value(case.snapshot, schedule.placements)
+    return case.within.total(schedule.placements)
 
 
 def met(case: Case, schedule: Schedule) -> frozenset[int]:
