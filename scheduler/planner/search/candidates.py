@@ -59,8 +59,8 @@ class Floor:
 def first_choice(case: Case, prices: Prices, policies: Sequence[Policy]) -> Candidate:
     """Return the best of all first candidates; ``policies`` are those that deadlines make.
 
-    What work is worth after the horizon is told by prices, at which many jobs are alike, and orders know no prices: they
-    are chosen only if they are worth more within the horizon as well.
+    What work is worth after the horizon is told by prices, at which many jobs are alike, and orders know no prices:
+    they are chosen only if they are worth more within the horizon as well.
     """
     orders = simple_orders(case)
     floor = Floor(orders["edf"].score.on_time if "edf" in orders else 0)
@@ -147,6 +147,8 @@ def _fewer_deadlines(case: Case, start: Candidate, prices: Prices, floor: Floor)
         found.append(one)
         if one.score.value >= floor.value:
             given_up = middle
+        elif one.score.on_time <= floor.on_time:
+            break  # who gives up more meets too few, and here it is not enough
         else:
             kept = middle
     return found
