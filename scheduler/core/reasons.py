@@ -204,7 +204,10 @@ class LeftoverTooShort(Reason):
 
 @dataclass(frozen=True, slots=True)
 class Outbid(Reason):
-    """Other jobs make more of the hours. ``weight_to_start`` is the weight that would start the job now, if known."""
+    """Other jobs make more of the hours. ``weight_to_start`` is the weight that would start the job now, if known.
+
+    ``no_weight`` is set when it was sought and none does: deadlines or gates of others come first, whatever it weighs.
+    """
 
     code: ClassVar[str] = "outbid"
     pool: str
@@ -212,6 +215,14 @@ class Outbid(Reason):
     price: float | None
     weight_to_start: float | None
     planned_start: int | None
+    no_weight: bool = False
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the fields; what was not sought says nothing, and plans that are alike stay so between versions."""
+        found = Reason.to_json(self)
+        if not self.no_weight:
+            del found["no_weight"]
+        return found
 
     def sentence(self, zone: str = "UTC") -> str:
         parts = [f"{self.pool} goes to {self.by}"]
@@ -219,6 +230,8 @@ class Outbid(Reason):
             parts.append(f"price {self.price:.2f} per hour")
         if self.weight_to_start is not None:
             parts.append(f"would start now at weight {weight_rounded_up(self.weight_to_start):.6g}")
+        if self.no_weight:
+            parts.append("no weight would start it now, others come first by their deadlines")
         if self.planned_start is not None:
             parts.append(f"planned {show(self.planned_start, zone)}")
         return "; ".join(parts)

@@ -23,7 +23,7 @@ from scheduler.planner.lp.targets import targets
 from scheduler.planner.model.case import Afterwards, Case, make_case
 from scheduler.planner.model.policy import Schedule
 from scheduler.planner.model.value import value
-from scheduler.planner.search.candidates import Candidate, aimed_candidate, attempt, first_choice
+from scheduler.planner.search.candidates import Candidate, aimed_choice, attempt, first_choice
 from scheduler.planner.search.conserve import conserve
 from scheduler.planner.search.deadlines import committed
 from scheduler.planner.search.policies import improve, steps_for
@@ -59,7 +59,7 @@ class Options:
     time_limit_seconds: float = 120.0  # of a solver that hangs; what it may do is bounded by its steps
     # Work left at the horizon keeps what it would bring in so much time after it; zero: it is worth nothing.
     foresight_seconds: int = 0
-    one_candidate: bool = False  # no choice between plans: for the parts of very many jobs
+    few_candidates: bool = False  # one for each way to keep deadlines: for parts of very many jobs, and quick looks
     solver: Callable[[float], LinearSolver] = Solver  # makes one from its time limit
 
 
@@ -102,10 +102,9 @@ class Planner:
         prices, bound, solved = self._prices(case, warnings)
         if solved is not None and self._options.foresight_seconds > 0:
             prices = self._look_ahead(case, prices, warnings)
-        if self._options.one_candidate and not case.firm_deadlines:
-            best = aimed_candidate(case, prices)
-        else:
-            best = first_choice(case, prices, committed(case))
+        policies = committed(case)
+        few = self._options.few_candidates
+        best = aimed_choice(case, prices, policies) if few else first_choice(case, prices, policies)
         steps = steps_for(case) if self._options.search_steps is None else self._options.search_steps
         found = improve(case, best, prices, steps)
         # What work is worth after the horizon is told by prices, at which many jobs are alike: a walk that follows them
@@ -164,7 +163,7 @@ class Planner:
     def _plan_in_parts(self, snapshot: Snapshot, incumbent: Plan | None) -> Plan:
         """Plan each group of pools with its core of jobs, and join."""
         parts = divide(snapshot)
-        options = replace(self._options, foresight_seconds=0, one_candidate=True)  # so many jobs outlast any horizon
+        options = replace(self._options, foresight_seconds=0, few_candidates=True)  # so many jobs outlast any horizon
         found = [_plan_part(options, parts, part, incumbent) for part in parts.snapshots]
         placements = [placement for one in found for placement in one.placements]
         waiting = [deferral for one in found for deferral in one.deferrals]

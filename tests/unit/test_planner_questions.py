@@ -10,7 +10,7 @@ import pytest
 from jobs.spec import Gate
 from scheduler.core.ledger import Charge
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.reasons import HeldByPerson, Outbid, weight_rounded_up
+from scheduler.core.reasons import HeldByPerson, Outbid, from_json, weight_rounded_up
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner import (
@@ -240,3 +240,19 @@ def test_each_simple_order_starts_who_it_says() -> None:
         "smith": "small",
         "density": "fast",
     }
+
+
+@pytest.mark.parametrize("others", [1, 310])
+def test_where_a_deadline_goes_first_no_weight_is_told_and_that_is_said(others: int) -> None:
+    """One job must start now to be on time, on the only pool: it is not given up, whatever another one weighs."""
+    due = replace(job("due", 1, 3), allowed_pools=("sagemaker",), deadline=NOW + 3 * HOUR + 900)
+    jobs = (due, *(replace(job(f"other-{n}", 1, 4), position=n + 1) for n in range(others)))
+    snapshot = Snapshot(NOW, jobs, (PoolView(SAGEMAKER),), DAY)
+    reason = explain(snapshot, "other-0", Options(search_steps=0))
+    assert isinstance(reason, Outbid)
+    assert reason.by == "due"
+    assert reason.weight_to_start is None
+    assert reason.no_weight
+    assert "no weight would start it now" in reason.sentence()
+    assert from_json(reason.to_json()) == reason
+    assert "no_weight" not in replace(reason, no_weight=False).to_json()

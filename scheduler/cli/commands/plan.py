@@ -184,7 +184,9 @@ def _with_weight(cli: Cli, record: JobRecord, reason: Reason) -> Reason:
         found = ask_why(cli.planning_context, record.spec.name)
     except UnknownName:  # cancelled since its record was read
         return reason
-    return replace(reason, weight_to_start=found.weight_to_start) if isinstance(found, Outbid) else reason
+    if not isinstance(found, Outbid):
+        return reason
+    return replace(reason, weight_to_start=found.weight_to_start, no_weight=found.no_weight)
 
 
 def _answer(

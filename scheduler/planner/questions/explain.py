@@ -55,17 +55,19 @@ def explain(
     view = next(found for found in snapshot.jobs if found.name == job)
     # One planner for all tries: its solver goes on from the last basis, which is many times faster. Most tries do
     # without the local search, which is most of the work; the last few make sure with it.
-    light = Planner(replace(options, search_steps=0))
+    many = len(snapshot.jobs) > SEARCHED_JOBS_MAX  # then there is no search to do without, but fewer candidates do
+    light = Planner(replace(options, search_steps=0, few_candidates=many))
     guess = _guess(snapshot, view, reason)
-    many = len(snapshot.jobs) > SEARCHED_JOBS_MAX  # then there is no search to do without, and a plan takes long
-    close = CLOSE_AMONG_MANY if many else CLOSE
     if many and not starts(max(view.weight, guess) * STRIDES[-1], planner):
-        return reason  # where deadlines or gates go first, no weight changes anything: one look tells
-    near = None if many else _least(view.weight, guess, lambda weight: starts(weight, light))
-    found = _least(view.weight, near or guess, lambda weight: starts(weight, planner), close)
+        return replace(reason, no_weight=True)  # where others go first, no weight changes anything: one look tells
+    close = CLOSE_AMONG_MANY if many else CLOSE
+    near = _least(view.weight, guess, lambda weight: starts(weight, light), close)
+    found = near
+    if near is None or not many:
+        found = _least(view.weight, near or guess, lambda weight: starts(weight, planner), close)
     if found is None:
-        return reason
-    for _ in range(0 if many else LOWER_LOOKS):
+        return replace(reason, no_weight=True)
+    for _ in range(LOWER_LOOKS):
         # A search may miss a weight and find a lower one: whoever tries a little less must not be surprised.
         lower = found / CLEARLY_LESS
         if lower <= view.weight or not starts(lower, Planner(options)):

@@ -107,9 +107,10 @@ def priced_candidates(case: Case, prices: Prices, policies: Sequence[Policy]) ->
     return found
 
 
-def aimed_candidate(case: Case, prices: Prices) -> Candidate:
-    """Return the one candidate that a part of very many jobs is planned by."""
-    return attempt(case, replace(PLAIN, phased=prices.targets), _bids(case, AIMED_BIDS_OF_MANY[0]), prices)
+def aimed_choice(case: Case, prices: Prices, policies: Sequence[Policy]) -> Candidate:
+    """Return the best of one candidate for each of ``policies``: parts of very many jobs are planned by it."""
+    bids = _bids(case, AIMED_BIDS_OF_MANY[0])
+    return choose([attempt(case, replace(one, phased=prices.targets), bids, prices) for one in policies], Floor())
 
 
 def choose(candidates: Sequence[Candidate], floor: Floor) -> Candidate:
