@@ -21,7 +21,7 @@ from scheduler.planner.lp.scale import Solved, below_the_core, bound_of, divide
 from scheduler.planner.lp.solver import Solver, SolverFailed
 from scheduler.planner.lp.targets import targets
 from scheduler.planner.model.case import Afterwards, Case, make_case
-from scheduler.planner.model.policy import Schedule
+from scheduler.planner.model.policy import PLAIN, Policy, Schedule
 from scheduler.planner.model.value import value
 from scheduler.planner.search.candidates import Candidate, aimed_choice, attempt, first_choice
 from scheduler.planner.search.conserve import conserve
@@ -87,15 +87,27 @@ class Planner:
 
     def plan(self, snapshot: Snapshot, incumbent: Plan | None = None) -> Plan:
         """Return the plan from ``snapshot.now`` to the horizon; see :func:`plan_week`."""
+        return self.plan_and_policy(snapshot, incumbent)[0]
+
+    def plan_and_policy(self, snapshot: Snapshot, incumbent: Plan | None) -> tuple[Plan, Policy]:
+        """Return the plan and the policy that made it; of a plan in parts the plain one."""
         if len(snapshot.jobs) > WHOLE_JOBS_MAX:
-            return self._plan_in_parts(snapshot, incumbent)
+            return self._plan_in_parts(snapshot, incumbent), PLAIN
         case = make_case(snapshot, firm_deadlines=self._options.firm_deadlines)
         warnings: list[str] = []
         found = self.choose(case, incumbent, warnings)
         plan = _as_plan(case, found.candidate, found.bound, found.made_by, found.prices)
         plan = replace(plan, warnings=tuple(warnings))
         violations = verify(snapshot, plan)
-        return _fall_back(case, plan, found.candidate.schedule.gate_passes, violations) if violations else plan
+        if violations:
+            plan = _fall_back(case, plan, found.candidate.schedule.gate_passes, violations)
+        return plan, found.candidate.policy
+
+    def glance(self, snapshot: Snapshot, policy: Policy) -> Schedule:
+        """Return the sessions of one candidate that puts jobs first as ``policy`` does: a fraction of a plan's work."""
+        case = make_case(snapshot, firm_deadlines=self._options.firm_deadlines)
+        kept = Policy(urgent=policy.urgent, foresight_seconds=policy.foresight_seconds)
+        return aimed_choice(case, self._prices(case, [])[0], [kept]).schedule
 
     def choose(self, case: Case, incumbent: Plan | None, warnings: list[str]) -> Choice:
         """Return the best schedule that all layers together find."""

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from scheduler.core.reasons import Outbid, weight_rounded_up
 from scheduler.planner.model.session_yield import terms
 from scheduler.planner.model.value import reference_rate
-from scheduler.planner.planner import ALL_LAYERS, Options, Planner
+from scheduler.planner.planner import ALL_LAYERS, WHOLE_JOBS_MAX, Options, Planner
 from scheduler.planner.questions.whatif import SetWeight, UnknownName, apply
 from scheduler.planner.search.policies import SEARCHED_JOBS_MAX
 
@@ -43,31 +43,39 @@ def explain(
     if all(view.name != job for view in snapshot.jobs):
         raise UnknownName("job", job, [view.name for view in snapshot.jobs])
     planner = Planner(options)
-    plan = planner.plan(snapshot, incumbent)
+    plan, policy = planner.plan_and_policy(snapshot, incumbent)
     reason = next((found.reason for found in plan.deferrals if found.job == job), None)
     if not isinstance(reason, Outbid):
         return reason
 
-    def starts(weight: float, maker: Planner) -> bool:
-        found = maker.plan(apply(snapshot, SetWeight(job, weight)), incumbent)
-        return any(planned_lane.job == job for placement in found.due_now for planned_lane in placement.lanes)
+    def starts(weight: float, maker: Planner, *, glance: bool = False) -> bool:
+        edited = apply(snapshot, SetWeight(job, weight))
+        found = maker.glance(edited, policy).placements if glance else maker.plan(edited, incumbent).placements
+        return any(
+            planned_lane.job == job
+            for placement in found
+            if placement.start <= snapshot.now
+            for planned_lane in placement.lanes
+        )
 
     view = next(found for found in snapshot.jobs if found.name == job)
     # One planner for all tries: its solver goes on from the last basis, which is many times faster. Most tries do
     # without the local search, which is most of the work; the last few make sure with it.
-    many = len(snapshot.jobs) > SEARCHED_JOBS_MAX  # then there is no search to do without, but fewer candidates do
-    light = Planner(replace(options, search_steps=0, few_candidates=many))
+    # Among hundreds of jobs there is no search to do without, and a plan takes long: one candidate has to do.
+    many = SEARCHED_JOBS_MAX < len(snapshot.jobs) <= WHOLE_JOBS_MAX
+    light = Planner(replace(options, search_steps=0))
     guess = _guess(snapshot, view, reason)
-    if many and not starts(max(view.weight, guess) * STRIDES[-1], planner):
+    most = max(view.weight, guess) * STRIDES[-1]
+    if many and not starts(most, light, glance=True) and not starts(most, planner):
         return replace(reason, no_weight=True)  # where others go first, no weight changes anything: one look tells
     close = CLOSE_AMONG_MANY if many else CLOSE
-    near = _least(view.weight, guess, lambda weight: starts(weight, light), close)
+    near = _least(view.weight, guess, lambda weight: starts(weight, light, glance=many), close)
     found = near
     if near is None or not many:
         found = _least(view.weight, near or guess, lambda weight: starts(weight, planner), close)
     if found is None:
         return replace(reason, no_weight=True)
-    for _ in range(LOWER_LOOKS):
+    for _ in range(0 if many else LOWER_LOOKS):
         # A search may miss a weight and find a lower one: whoever tries a little less must not be surprised.
         lower = found / CLEARLY_LESS
         if lower <= view.weight or not starts(lower, Planner(options)):
