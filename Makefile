@@ -6,7 +6,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-nightly test-fast lint bench bench-planner kill9 fuzz mutants simulate simulate-long lock clean
+.PHONY: help run test test-train test-nightly test-fast lint bench bench-planner kill9 fuzz mutants simulate simulate-long lock clean
 
 BIN := .venv/bin
 PACKAGES := scheduler platforms jobs config
@@ -25,6 +25,9 @@ test: .venv/ready-dev lint ## Run every check and test, real services included (
 	.ci/services.sh
 	.ci/kagglesdk.sh
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
+
+test-train: .venv-train/ready ## Install torch and run the tests of fine-tuning on tiny models (ten minutes; ARGS=options of pytest)
+	OMP_NUM_THREADS=1 .venv-train/bin/python -m pytest --confcutdir tests/training tests/training --numprocesses 2 $(ARGS)
 
 test-nightly: .venv/ready-dev ## Run all that `make test` leaves out as well, and note the commit in .ci/nightly.txt (an hour)
 	.ci/services.sh
@@ -66,7 +69,7 @@ lock: ## Resolve the dependencies anew and write the hashed lock files
 	.ci/lock.sh
 
 clean: ## Remove the virtual environment and everything the tools left
-	rm -rf .venv dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-train dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find $(PYTHON_SOURCES) -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # One environment: dev.txt holds every line of run.txt, so the second stamp only adds to the first.
@@ -81,4 +84,8 @@ clean: ## Remove the virtual environment and everything the tools left
 
 .venv/ready-dev: .venv/ready requirements/dev.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
+	touch $@
+
+.venv-train/ready: requirements/train.txt requirements/torch-cpu.txt requirements/torch-cuda.txt
+	.ci/train.sh
 	touch $@

@@ -12,16 +12,31 @@ trap 'rm -rf "$tool"' EXIT
 compile() {
     local output=$1
     shift
-    "$tool/bin/uv" pip compile pyproject.toml "$@" --output-file "$output" --quiet --upgrade \
+    "$tool/bin/uv" pip compile "$@" --output-file "$output" --quiet --upgrade \
         --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate \
         --universal --python-version 3.11 --custom-compile-command "make lock"
 }
 
-compile requirements/dev.txt --extra plan --extra train --extra postgres --extra web --extra notify --extra uv --extra dev \
+compile requirements/dev.txt pyproject.toml --extra plan --extra train --extra postgres --extra web --extra notify --extra uv --extra dev \
     --group build
-compile requirements/run.txt --extra plan --extra train --extra kaggle --extra aws --extra emulators --extra web --extra report \
+compile requirements/run.txt pyproject.toml --extra plan --extra train --extra kaggle --extra aws --extra emulators --extra web --extra report \
     --group build --constraint requirements/dev.txt
-compile requirements/core.txt --constraint requirements/dev.txt
+compile requirements/core.txt pyproject.toml --constraint requirements/dev.txt
+
+# What fine-tuning is tested with, in an environment of its own, which is installed without dependencies: torch's build for
+# processors is the same version with a local part, and needs no CUDA. torch-cpu.txt is written by hand, since what no
+# index of this machine has cannot be resolved here: `pip hash` of each wheel, when torch moves.
+compile requirements/train.txt --group tuning --constraint requirements/dev.txt
+python3 - requirements/train.txt requirements/torch-cuda.txt <<'PYTHON'
+import re, sys
+from pathlib import Path
+
+train, cuda = map(Path, sys.argv[1:])
+head, *blocks = re.split(r"^(?=[a-z0-9])", train.read_text(), flags=re.MULTILINE)
+heavy = [block for block in blocks if re.match(r"nvidia-|cuda-|triton==|torch==", block)]
+train.write_text(head + "".join(block for block in blocks if block not in heavy))
+cuda.write_text(head + "".join(heavy))
+PYTHON
 
 # The resolver itself, for the next time.
 echo uv | "$tool/bin/uv" pip compile - --output-file requirements/uv.txt --quiet --upgrade --generate-hashes \

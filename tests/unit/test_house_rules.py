@@ -13,7 +13,7 @@ PACKAGES = ("scheduler", "platforms", "jobs", "config")
 LINES_LIMIT = 400
 
 # What the images that train bring along; the agent itself must do without.
-TRAINERS_MAY = {"numpy", "peft", "torch", "transformers"}
+TRAINERS_MAY = {"bitsandbytes", "numpy", "peft", "torch", "transformers"}
 
 # Slow to import, rude while importing (kaggle logs in and prints), or not installed with the core.
 HEAVY = {"boto3", "botocore", "highspy", "kaggle", "kagglesdk", "matplotlib", "numpy", "sagemaker"}
@@ -111,7 +111,7 @@ def test_the_payload_imports_only_itself_and_the_standard_library(repository: Pa
     siblings = {path.stem for path in payload.iterdir()} | {path.stem for path in (payload / "trainers").iterdir()}
     foreign = {}
     for path in python_files(repository, "jobs/payload"):
-        allowed = STANDARD_LIBRARY | siblings | (TRAINERS_MAY if path.parent.name == "trainers" else set())
+        allowed = STANDARD_LIBRARY | siblings | (TRAINERS_MAY if path.is_relative_to(payload / "trainers") else set())
         if names := imports(parse(path), everywhere=True) - allowed:
             foreign[path.relative_to(repository).as_posix()] = names
     assert foreign == {}
@@ -127,7 +127,9 @@ def test_the_tracked_text_names_no_machine_and_no_package_registry(repository: P
     assert named == {}
 
 
-@pytest.mark.parametrize("lock", ["core.txt", "run.txt", "dev.txt", "uv.txt"])
+@pytest.mark.parametrize(
+    "lock", ["core.txt", "run.txt", "dev.txt", "train.txt", "torch-cpu.txt", "torch-cuda.txt", "uv.txt"]
+)
 def test_a_lock_file_pins_and_hashes_everything_and_names_no_address(repository: Path, lock: str) -> None:
     text = (repository / "requirements" / lock).read_text(encoding="utf-8")
     assert "://" not in text

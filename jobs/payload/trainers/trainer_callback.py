@@ -9,7 +9,10 @@
     trainer.train(resume_from_checkpoint=scheduled.resume_from)
 
 Saves happen where an optimiser step ends, so that a resumed run repeats nothing and skips nothing. Leave
-``save_strategy`` at "no": when to save is the agent's to say.
+``save_strategy`` at "no": when to save is the agent's to say. With ``logging_steps`` above 1 the first loss after a
+resume is a mean over the steps since then only: the Trainer keeps no others.
+
+Several devices take one process each: ``{python} {payload}/trainers/ranks.py train.py``.
 """
 
 from __future__ import annotations
@@ -50,8 +53,14 @@ class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not there whe
         self.resume_from = str(resume) if resume else None
 
     def on_train_begin(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        """End set-up."""
-        del args, control
+        """End set-up. One process with several devices is refused: the Trainer would silently take DataParallel."""
+        del control
+        if args.n_gpu > 1:
+            raise SystemExit(
+                f"{args.n_gpu} devices and one process: the Trainer would use DataParallel, which is slower than one "
+                "device and multiplies the batch. Start one process a device: "
+                "{python} {payload}/trainers/ranks.py SCRIPT"
+            )
         if self._training.parent_dir is not None and self._held_out is not None:
             self._start_loss = self._held_out(model)
         self._training.progress(int(state.global_step))
@@ -63,7 +72,7 @@ class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not there whe
         """
         del args, control
         loss = (logs or {}).get("loss")
-        if loss is not None:
+        if loss is not None and state.is_world_process_zero:
             self._loss = float(loss) if math.isfinite(loss) else self._loss
             values = {"gpu_memory_bytes": torch.cuda.max_memory_allocated()} if torch.cuda.is_available() else {}
             self._training.progress(int(state.global_step), loss=float(loss), **values)
@@ -72,13 +81,28 @@ class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not there whe
         """Between two optimiser steps: report, and save or stop when that is due."""
         del args
         step = int(state.global_step)
-        self._training.progress(step)
-        if self._training.should_save or self._training.should_stop or step >= self.target_step:
-            self._training.begin_saving(step)
+        if state.is_world_process_zero:
+            self._training.progress(step)
+        save, stop = self._agreed()
+        if save or stop or step >= self.target_step:
+            self._training.should_save = False
+            if state.is_world_process_zero:
+                self._training.begin_saving(step)
             control.should_save = True
-        if self._training.should_stop:
+        if stop:
             control.should_training_stop = True
         return control
+
+    def _agreed(self) -> tuple[bool, bool]:
+        """Return whether any process was asked to save, and to stop: all must do it at the same step."""
+        wishes = self._training.should_save, self._training.should_stop
+        if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
+            return wishes
+        device = "cuda" if torch.distributed.get_backend() == "nccl" else "cpu"
+        said = torch.tensor([int(wish) for wish in wishes], device=device)
+        torch.distributed.all_reduce(said, torch.distributed.ReduceOp.MAX)
+        save, stop = said.tolist()
+        return bool(save), bool(stop)
 
     def on_save(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
         """Hand over what the Trainer wrote. Only the first process of several does."""

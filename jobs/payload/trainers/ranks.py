@@ -1,0 +1,107 @@
+"""Start one process a device, as one program: signals reach all of them, and when one dies, all end.
+
+``{python} {payload}/trainers/ranks.py train.py --rate 1e-4`` stands in for torchrun, which is killed by SIGUSR1, the
+agent's word for "save". Each process gets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as under torchrun.
+The standard library is all it needs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_ASK = ("nvidia-smi", "--query-gpu=index", "--format=csv,noheader")
+_FORWARDED = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+_SHELL_SIGNAL_BASE = 128
+
+
+def devices_visible(environment: Mapping[str, str]) -> int:
+    """Return how many devices this program was given: those of CUDA_VISIBLE_DEVICES, else all; 1 if there is none."""
+    given = environment.get("CUDA_VISIBLE_DEVICES")
+    if given is not None:
+        return max(1, len([name for name in given.split(",") if name.strip()]))
+    try:
+        answer = subprocess.run(_ASK, capture_output=True, text=True, timeout=60, check=True).stdout
+    except (OSError, subprocess.SubprocessError):
+        return 1  # no driver: a machine without devices, on which one process computes
+    return max(1, len(answer.split()))
+
+
+class Ranks:
+    """The processes of one program. Create it in the main thread: it takes over the signals of its process."""
+
+    def __init__(self) -> None:
+        self._processes: dict[int, int] = {}  # by process id, its rank
+        self.told_to_stop = False
+        for number in _FORWARDED:
+            signal.signal(number, self._forward)
+
+    def run(self, words: Sequence[str], count: int, more: Mapping[str, str] | None = None) -> int:
+        """Run ``count`` processes to their end and return their exit status.
+
+        That is 0, or that of the first to fail, 128 and the signal if one killed it: the others are then killed, since
+        they would wait for it for ever.
+        """
+        environment = {
+            **os.environ, **(more or {}), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count),
+            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()),
+        }  # fmt: skip
+        # Processes of one machine need no interface but its own.
+        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)  # none may come before there is somebody to tell
+        for rank in range(count):
+            started = subprocess.Popen(
+                words,
+                env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                preexec_fn=_begin,  # noqa: PLW1509 - this process has one thread
+            )
+            self._processes[started.pid] = rank
+            started.returncode = 0  # os.wait below takes its status: Popen must not look for the process itself
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
+        result = 0
+        while self._processes:
+            pid, status = os.wait()
+            rank, code = self._processes.pop(pid, -1), os.waitstatus_to_exitcode(status)
+            if code == 0 or rank < 0 or result:
+                continue
+            result = code if code > 0 else _SHELL_SIGNAL_BASE - code
+            if self._processes:
+                print(f"ranks: rank {rank} of {count} ended with status {code}, so all end", file=sys.stderr)
+            self._tell(signal.SIGKILL)
+        return result
+
+    def _forward(self, number: int, _frame: object) -> None:
+        self.told_to_stop = self.told_to_stop or number != signal.SIGUSR1
+        self._tell(number)
+
+    def _tell(self, number: int) -> None:
+        for pid in list(self._processes):  # none of them was waited for, so each id still means the one it was given to
+            os.kill(pid, number)
+
+
+def _begin() -> None:
+    """Run in the new process: it ends with us, and a wish to save that comes before it can does it no harm."""
+    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])
+
+
+if __name__ == "__main__":
+    if not sys.argv[1:]:
+        raise SystemExit("ranks: which script? usage: ranks.py SCRIPT [ARGUMENT ...]")
+    sys.exit(Ranks().run([sys.executable, *sys.argv[1:]], devices_visible(os.environ)))

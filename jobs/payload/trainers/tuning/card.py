@@ -1,0 +1,55 @@
+"""The device that a process computes on, and in which numbers: decided by its compute capability alone.
+
+``torch.cuda.is_bf16_supported()`` says yes on T4 and V100, which emulate it and crawl.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import torch
+
+from .errors import Refused
+
+_BF16_FROM = (8, 0)
+_TRITON_FROM = (7, 0)  # what torch.compile needs
+_TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
+
+
+class Card(NamedTuple):
+    """A device by its name, and what is computed in on it (bf16, fp16 or fp32)."""
+
+    device: str
+    name: str
+    precision: str
+    compiles: bool
+
+    @property
+    def dtype(self) -> Any:
+        """The torch type that products are computed in."""
+        return _TYPES[self.precision]
+
+    @property
+    def accelerated(self) -> bool:
+        """Whether it is more than the machine's processor."""
+        return self.device != "cpu"
+
+
+def find_card(local_rank: int, precision: str = "auto") -> Card:
+    """Return the device of a process; raises Refused for a precision that its units do not have."""
+    if not torch.cuda.is_available():
+        if precision == "fp16":
+            raise Refused(
+                "fp16 needs an accelerator, and torch finds none here: leave --precision out, or say fp32 or bf16"
+            )
+        return Card("cpu", "cpu", "fp32" if precision == "auto" else precision, compiles=False)
+    if local_rank >= torch.cuda.device_count():
+        raise Refused(f"process {local_rank + 1} of this machine has no device: torch sees {torch.cuda.device_count()}")
+    torch.cuda.set_device(local_rank)
+    capability = torch.cuda.get_device_capability()
+    if precision == "auto":
+        precision = "bf16" if capability >= _BF16_FROM else "fp16"
+    name = torch.cuda.get_device_name()
+    if precision == "bf16" and capability < _BF16_FROM:
+        raise Refused(f"{name} has no units for bf16 (compute capability {capability}): leave --precision out")
+    return Card(f"cuda:{local_rank}", name, precision, compiles=capability >= _TRITON_FROM)

@@ -1,0 +1,58 @@
+"""The files of a checkpoint: weights, optimiser and state apart, so that what has not changed is stored once."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .errors import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+FINGERPRINT, STATE, OPTIMIZER = "fingerprint.json", "state.json", "optimizer.pt"
+_BY_PRODUCTS = ("README.md",)  # what libraries write for a hub's visitors
+
+
+def read_fingerprint(folder: Path) -> Any:
+    """Return the fingerprint of a checkpoint; None for one of the program before, which kept none."""
+    path = folder / FINGERPRINT
+    return json.loads(path.read_bytes()) if path.exists() else None
+
+
+def read_step(folder: Path) -> int:
+    """Return the step of a checkpoint."""
+    return int(json.loads((folder / "meta.json").read_bytes())["step"])
+
+
+def read_state(folder: Path) -> Any:
+    """Return the state beside weights and optimiser. Raises Refused when it is missing: it decides what comes next."""
+    return json.loads(_there(folder, STATE).read_bytes())
+
+
+def read_optimizer(folder: Path) -> Any:
+    """Return the optimiser's state, on the processor. Raises Refused when it is missing."""
+    return torch.load(_there(folder, OPTIMIZER), map_location="cpu", weights_only=True)
+
+
+def write(
+    folder: Path, model: Any, tokenizer: Any, optimizer: Any, state: Mapping[str, Any], fingerprint: Mapping[str, Any]
+) -> None:
+    """Write a checkpoint. ``model`` is what is saved: an adapter, or a whole model with its tokenizer."""
+    model.whole.save_pretrained(folder)
+    if not model.adapter:
+        tokenizer.save_pretrained(folder)
+    for name in _BY_PRODUCTS:
+        (folder / name).unlink(missing_ok=True)
+    torch.save(optimizer.state_dict(), folder / OPTIMIZER)
+    (folder / STATE).write_text(json.dumps(state))
+    (folder / FINGERPRINT).write_text(json.dumps(fingerprint, indent=1))
+
+
+def _there(folder: Path, name: str) -> Path:
+    if not (folder / name).is_file():
+        raise Refused(f"the checkpoint in {folder} has no {name}: what decides the next step is lost with it")
+    return folder / name

@@ -1,0 +1,89 @@
+"""What decides the next step, and how exactly a training goes on when some of it has changed.
+
+``job`` is what the training is: with another of these the next step is another training's. ``place`` is where and how
+it is computed: with another of these the rows, the rates and the state are the same, and only rounding differs.
+
+E0  bit for bit: nothing has changed, and --deterministic holds
+E1  the same state: something of the place has changed
+E2  anything else; refused unless told to go on
+"""
+
+from __future__ import annotations
+
+import platform
+from importlib import metadata
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping
+
+    from .card import Card
+
+FORMAT = 1
+EXACT, SAME_STATE, INEXACT = "E0", "E1", "E2"
+_OPTIONS = ("lora", "alpha", "dropout", "bits", "length", "rate", "warmup", "schedule", "optimizer", "decay", "clip")
+_LIBRARIES = ("torch", "transformers", "tokenizers", "peft", "bitsandbytes", "numpy")
+
+
+class Resumption(NamedTuple):
+    """How a checkpoint is gone on from: its class, and what has changed, as (name, was, is)."""
+
+    exactness: str
+    changed: tuple[tuple[str, Any, Any], ...]
+
+    def told(self) -> str:
+        """Return what has changed, in words."""
+        return ", ".join(f"{name} was {was} and is {now}" for name, was, now in self.changed) or "nothing has changed"
+
+
+def fingerprint(
+    options: argparse.Namespace, digests: Mapping[str, str], training: Mapping[str, int], place: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Return the fingerprint. ``digests`` name model, tokenizer and data; ``training`` has seed and target step."""
+    job = {name: getattr(options, name) for name in _OPTIONS}
+    job |= {"rows a step": options.batch * options.accumulate, **digests, **training}
+    if options.schedule == "constant":
+        del job["target step"]  # decides nothing but when it is over
+    return {"format": FORMAT, "job": job, "place": dict(place)}
+
+
+def place(options: argparse.Namespace, card: Card, devices: int, rows_at_once: int) -> dict[str, Any]:
+    """Return where and how steps are computed."""
+    return {
+        "device": card.name,
+        "devices": devices,
+        "rows at once": rows_at_once,
+        "precision": card.precision,
+        "compiled": options.compile == "on" or (options.compile == "auto" and card.compiles),
+        "gradient checkpointing": options.gradient_checkpointing,
+        "deterministic": options.deterministic,
+        "python": platform.python_version(),
+        **{name: version for name in _LIBRARIES if (version := _version(name))},
+    }
+
+
+def compare(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> Resumption:
+    """Judge a resumption. None: the checkpoint has no fingerprint, as those of the program before this one."""
+    if before is None:
+        return Resumption(INEXACT, (("program", "one that kept no fingerprint", "this one"),))
+    if before.get("format") != now["format"]:
+        return Resumption(INEXACT, (("fingerprint's format", before.get("format"), now["format"]),))
+    changed = {part: _differences(before[part], now[part]) for part in ("job", "place")}
+    if changed["job"]:
+        return Resumption(INEXACT, changed["job"] + changed["place"])
+    if changed["place"] or not now["place"]["deterministic"]:
+        return Resumption(SAME_STATE, changed["place"])
+    return Resumption(EXACT, ())
+
+
+def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:
+    names = sorted(before.keys() | now.keys())
+    return tuple((name, before.get(name), now.get(name)) for name in names if before.get(name) != now.get(name))
+
+
+def _version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None

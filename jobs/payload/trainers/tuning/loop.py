@@ -1,0 +1,219 @@
+"""The loop: steps of the optimiser, between which it reports, saves and stops."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+import statistics
+from time import perf_counter
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from . import checkpoint
+
+if TYPE_CHECKING:
+    import argparse
+    from pathlib import Path
+
+    from ..trainer_kit import Training
+    from .card import Card
+    from .group import Group
+    from .model import Model
+    from .rows import Order, Rows
+
+_WARMING = 3  # steps of a session that are no measure of its speed
+
+
+class Work(NamedTuple):
+    """What is trained on what: ``rows_at_once`` on a device, ``held_out`` never."""
+
+    model: Model
+    tokenizer: Any
+    rows: Rows
+    order: Order
+    held_out: Rows
+    rows_at_once: int
+    fingerprint: dict[str, Any]
+
+
+class Loop:
+    """A training from its first or a restored step to its target, or until it is asked to stop."""
+
+    def __init__(self, options: argparse.Namespace, training: Training, group: Group, card: Card, work: Work) -> None:
+        self._options, self._training, self._group, self._card, self._work = options, training, group, card, work
+        self.step = 0
+        self._optimizer = make_optimizer(options, work.model, card)
+        self._scaler = torch.amp.GradScaler("cuda", enabled=card.precision == "fp16")
+        self._window = [0.0, 0]  # losses since the last report: their sum and number
+        self._last_loss: float | None = None
+        self._start_loss: float | None = None
+        self._resumptions: list[dict[str, Any]] = []
+        self._seconds: list[float] = []
+        self._padding = 0.0  # share of the last step's tokens that nothing is learned from
+        self._norm = 0.0
+
+    def restore(self, folder: Path, resumption: dict[str, Any], *, optimizer: bool = True) -> None:
+        """Take up all but the weights from a checkpoint. Without ``optimizer`` that begins anew at the same step."""
+        self.step = checkpoint.read_step(folder)
+        self._resumptions = [{"step": self.step, **resumption}]
+        if not optimizer:
+            return
+        self._optimizer.load_state_dict(checkpoint.read_optimizer(folder))
+        state = checkpoint.read_state(folder)
+        self._window, self._last_loss, self._start_loss = state["window"], state["last_loss"], state["start_loss"]
+        self._resumptions = [*state["resumptions"], *self._resumptions]
+        if self._scaler.is_enabled() and state["scaler"]:
+            self._scaler.load_state_dict(state["scaler"])
+
+    def run(self) -> None:
+        """Train. Whether to save or to stop is decided by all processes together, between the same two steps."""
+        if self._training.parent_dir is not None and len(self._work.held_out):
+            self._start_loss = self.held_out_loss()
+        self._report(self.step)
+        while True:
+            wishes = self._group.any(self._training.should_save, self._training.should_stop)
+            done = self.step >= self._training.target_step
+            if any(wishes) or done:
+                self._save()
+            if wishes[1] or done:
+                return
+            self._one_step()
+
+    def _one_step(self) -> None:
+        began = perf_counter()
+        indexes = self._work.order.step(self.step)
+        targets = max(1, self._work.rows.targets(indexes))
+        share = len(indexes) // self._group.size
+        start = self._group.rank * share
+        loss = torch.zeros((), device=self._card.device)
+        for first in range(start, start + share, self._work.rows_at_once):
+            torch.manual_seed(draw_seed(self._training.seed, self.step, first))
+            part = self._loss(self._work.rows, indexes[first : first + self._work.rows_at_once]) / targets
+            self._scaler.scale(part).backward()
+            loss += part.detach()
+        self._group.sum_gradients(self._work.model.trained, loss)
+        self._scaler.unscale_(self._optimizer)
+        norm = torch.nn.utils.clip_grad_norm_(self._work.model.trained, self._options.clip or math.inf)
+        for part in self._optimizer.param_groups:
+            part["lr"] = self._options.rate * rate_at(self._options, self.step, self._training.target_step)
+        value, self._norm = torch.stack([loss, norm.to(loss)]).tolist()
+        # One row that overflows must not end all weights. The scaler of fp16 looks for itself, and lowers its scale.
+        if self._scaler.is_enabled() or math.isfinite(self._norm):
+            self._scaler.step(self._optimizer)
+        self._scaler.update()
+        self._optimizer.zero_grad(set_to_none=True)
+        self.step += 1
+        self._seconds.append(perf_counter() - began)
+        self._padding = 1 - targets / (len(indexes) * self._options.length)
+        self._count(value)
+
+    def _loss(self, rows: Rows, indexes: list[int]) -> Any:
+        batch = rows.batch(indexes)
+        tokens, targets, positions, documents = (
+            torch.from_numpy(part).to(self._card.device, non_blocking=True) for part in batch
+        )
+        alone = not batch.positions.shape[0] or bool((batch.positions[:, -1] == rows.length - 1).all())
+        device = "cuda" if self._card.accelerated else "cpu"
+        with torch.autocast(device, self._card.dtype, enabled=self._card.precision != "fp32"):
+            # Rows of one document each need no mask, and the quickest attention takes none.
+            return self._work.model.summed_loss(tokens, targets, positions, None if alone else documents)
+
+    def _count(self, loss: float) -> None:
+        self._last_loss = loss if math.isfinite(loss) else self._last_loss
+        self._window = [self._window[0] + loss, self._window[1] + 1]
+        if self.step % self._options.report_every and self.step < self._training.target_step:
+            self._report(self.step)
+            return
+        mean = self._window[0] / self._window[1]
+        self._window = [0.0, 0]
+        values = {"gpu_memory_bytes": torch.cuda.max_memory_allocated()} if self._card.accelerated else {}
+        self._report(self.step, loss=mean, **values)
+        if self._group.first:
+            print(
+                f"finetune: step {self.step} loss {mean:.4f} norm {self._norm:.3f} {self._seconds[-1]:.3f} s",
+                flush=True,
+            )
+
+    def _report(self, step: int, **values: float) -> None:
+        if self._group.first:
+            self._training.progress(step, **values)
+
+    def _save(self) -> None:
+        """Save from the first process; the others wait for it before their next step."""
+        self._training.should_save = False
+        if not self._group.first:
+            return
+        self._training.begin_saving(self.step)
+        state = {
+            "window": self._window,
+            "last_loss": self._last_loss,
+            "start_loss": self._start_loss,
+            "scaler": self._scaler.state_dict(),
+            "resumptions": self._resumptions,
+        }
+        work = self._work
+        self._training.checkpoint(
+            self.step,
+            lambda folder: checkpoint.write(
+                folder, work.model, work.tokenizer, self._optimizer, state, work.fingerprint
+            ),
+            self._metrics(),
+        )
+
+    def _metrics(self) -> dict[str, float]:
+        metrics: dict[str, float] = {}
+        if self._last_loss is not None:
+            metrics["loss"] = self._last_loss
+        if self._start_loss is not None:
+            metrics["start_held_out_loss"] = self._start_loss
+        if len(self._work.held_out):
+            metrics["held_out_loss"] = self.held_out_loss()
+        if self._resumptions:
+            metrics["exactness"] = float(self._resumptions[-1]["class"].removeprefix("E"))
+        if measured := self._seconds[_WARMING:]:
+            rows = self._options.batch * self._options.accumulate
+            metrics["tokens_per_second"] = rows * self._options.length / statistics.median(measured)
+            metrics["padding"] = self._padding
+            metrics["gradient_norm"] = self._norm if math.isfinite(self._norm) else -1.0
+        return metrics
+
+    def held_out_loss(self) -> float:
+        """Return the mean loss, in nats a token, on rows that are never trained on; the model stays as it was."""
+        rows, total = self._work.held_out, 0.0
+        self._work.model.whole.eval()
+        with torch.no_grad():
+            for first in range(0, len(rows), self._work.rows_at_once):
+                some = list(range(first, min(first + self._work.rows_at_once, len(rows))))
+                total += float(self._loss(rows, some))
+        self._work.model.whole.train()
+        return total / max(1, int(rows.targets(range(len(rows)))))
+
+
+def draw_seed(seed: int, step: int, place: int) -> int:
+    """Return the seed for what dropout draws for the rows at a place of a step: nothing before them decides it."""
+    return int.from_bytes(hashlib.sha256(f"{seed} {step} {place}".encode()).digest()[:7], "big")
+
+
+def make_optimizer(options: argparse.Namespace, model: Model, card: Card) -> Any:
+    """Return AdamW over what is trained; decay spares vectors. Fused on an accelerator."""
+    groups = [
+        {"params": [part for part in model.trained if part.ndim > 1], "weight_decay": options.decay},
+        {"params": [part for part in model.trained if part.ndim <= 1], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    if options.optimizer == "adamw8bit":
+        from bitsandbytes.optim import AdamW8bit
+
+        return AdamW8bit(groups, lr=options.rate)
+    return torch.optim.AdamW(groups, lr=options.rate, fused=card.accelerated)
+
+
+def rate_at(options: argparse.Namespace, step: int, target: int) -> float:
+    """Return the share of the highest rate at a step: up in a line, then down in half a cosine, or level."""
+    if step < options.warmup:
+        return (step + 1) / float(options.warmup)
+    if options.schedule == "constant":
+        return 1.0
+    done = (step - options.warmup) / max(1, target - options.warmup)
+    return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))

@@ -1,0 +1,162 @@
+"""The model that is trained: all weights in 32 bit, or an adapter in 32 bit on a frozen base in 16 or 4 bit."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.nn import functional
+from torch.utils.checkpoint import checkpoint
+
+from .errors import Refused
+
+if TYPE_CHECKING:
+    import argparse
+
+    from .card import Card
+
+# What a model does to its logits before the loss; only a model that does nothing may have them computed in pieces.
+_ODD_LOGITS = ("final_logit_softcapping", "logits_scaling", "logit_scale", "output_router_logits")
+_TOKENS_AT_ONCE = 2_048  # logits of so many are held at a time
+_EDGE_BYTES = 1 << 20
+
+
+class Model:
+    """A causal language model as the loop sees it. ``whole`` is what is saved; inside is the one that computes."""
+
+    def __init__(self, whole: Any, *, adapter: bool) -> None:
+        self.whole, self.adapter = whole, adapter
+        self._causal = whole.get_base_model() if adapter else whole
+        self._odd = any(getattr(self._causal.config, name, None) for name in _ODD_LOGITS)
+        self.named = [(name, part) for name, part in whole.named_parameters() if part.requires_grad]
+        self.trained = [part for _, part in self.named]
+
+    @property
+    def layers(self) -> Any:
+        """The layers of the decoder, one like the other."""
+        return self._decoder.layers
+
+    @property
+    def _decoder(self) -> Any:
+        return getattr(self._causal, self._causal.base_model_prefix)
+
+    def summed_loss(self, tokens: Any, targets: Any, positions: Any, documents: Any) -> Any:
+        """Return the summed cross entropy, in nats, over all targets of a batch; -100 is no target.
+
+        No document sees another. The logits are computed some at a time, and again for the gradient: all at once would
+        be the largest thing in memory.
+        """
+        seen: dict[str, Any] = {}
+        if documents is not None:
+            length = tokens.shape[1]
+            before = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril()
+            mask = (documents[:, :, None] == documents[:, None, :]) & before
+            seen = {"attention_mask": mask[:, None], "position_ids": positions}
+        if self._odd:
+            logits = self._causal(input_ids=tokens, use_cache=False, **seen).logits
+            return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="sum")
+        hidden = self._decoder(input_ids=tokens, use_cache=False, **seen).last_hidden_state.flatten(0, 1)
+        head, flat = self._causal.get_output_embeddings(), targets.flatten()
+        total = torch.zeros((), device=tokens.device)
+        for some, wanted in zip(hidden.split(_TOKENS_AT_ONCE), flat.split(_TOKENS_AT_ONCE), strict=True):
+            total = total + checkpoint(_piece, head, some, wanted, use_reentrant=False)
+        return total
+
+
+def _piece(head: Any, hidden: Any, targets: Any) -> Any:
+    return functional.cross_entropy(head(hidden).float(), targets, reduction="sum")
+
+
+def make_model(options: argparse.Namespace, source: str, parent: Path | None, resume: Path | None, card: Card) -> Model:
+    """Return the model on its device: with weights of ``resume``, else of ``parent``, else of ``source``."""
+    from transformers import AutoModelForCausalLM
+
+    _check_parent(parent, options)
+    given = resume or parent
+    frozen = card.dtype if options.lora else torch.float32
+    loading: dict[str, Any] = {"dtype": frozen, "attn_implementation": "sdpa"}
+    if options.bits == 4:
+        loading["quantization_config"] = _four_bits(frozen)
+    if card.accelerated or options.bits == 4:
+        loading["device_map"] = {"": card.device}
+    whole = AutoModelForCausalLM.from_pretrained(given if given and not options.lora else source, **loading)
+    whole.config.use_cache = False
+    if options.lora:
+        whole = _with_adapter(whole, options, given)
+    if options.gradient_checkpointing:
+        whole.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    whole.train()
+    model = Model(whole, adapter=bool(options.lora))
+    odd = {name: part.dtype for name, part in model.named if part.dtype != torch.float32}
+    if odd:
+        raise Refused(f"weights to be trained must have 32 bits, and some have not: {odd}. Update peft (0.15 or later)")
+    if options.compile == "on" or (options.compile == "auto" and card.compiles):
+        for layer in model.layers:
+            layer.compile()
+    return model
+
+
+def _with_adapter(base: Any, options: argparse.Namespace, given: Path | None) -> Any:
+    from peft import LoraConfig, PeftModel, get_peft_model
+
+    base.requires_grad_(requires_grad=False)
+    if given is not None:
+        return PeftModel.from_pretrained(base, given, is_trainable=True)
+    return get_peft_model(
+        base,
+        LoraConfig(
+            r=options.lora,
+            lora_alpha=options.alpha,
+            lora_dropout=options.dropout,
+            target_modules="all-linear",
+            task_type="CAUSAL_LM",
+        ),
+    )
+
+
+def _four_bits(computed_in: Any) -> Any:
+    try:
+        import bitsandbytes  # noqa: F401 - transformers says less clearly that it is missing
+    except ImportError:
+        raise Refused(
+            "--use-4bit needs bitsandbytes, which is not installed here: name it in the job's requirements"
+        ) from None
+    from transformers import BitsAndBytesConfig
+
+    return BitsAndBytesConfig(
+        load_in_4bit=True,
+        bnb_4bit_quant_type="nf4",
+        bnb_4bit_use_double_quant=True,
+        bnb_4bit_compute_dtype=computed_in,
+    )
+
+
+def _check_parent(parent: Path | None, options: argparse.Namespace) -> None:
+    """Refuse weights of another kind than are trained here: an adapter belongs to the base that it was trained on."""
+    if parent is None:
+        return
+    kind = "an adapter" if (parent / "adapter_config.json").exists() else "a whole model"
+    if (kind == "an adapter") != bool(options.lora):
+        told = "with --lora 0" if kind == "a whole model" else "with --lora and its rank"
+        raise Refused(f"the parent's checkpoint is {kind}. Train this job {told} as well")
+
+
+def base_digest(source: str) -> str:
+    """Return what names a base model wherever it lies: its configuration, and size and edges of each file of weights.
+
+    Reading 13 GB would take as long as a dozen steps; the bytes of an input were all checked when it was fetched.
+    """
+    folder = Path(source)
+    if not folder.is_dir():
+        return source
+    whole = hashlib.sha256((folder / "config.json").read_bytes())
+    for path in sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")]):
+        size = path.stat().st_size
+        with path.open("rb") as file:
+            edges = file.read(_EDGE_BYTES)
+            file.seek(max(0, size - _EDGE_BYTES))
+            edges += file.read(_EDGE_BYTES)
+        whole.update(f"{path.name} {size} {hashlib.sha256(edges).hexdigest()}\n".encode())
+    return whole.hexdigest()

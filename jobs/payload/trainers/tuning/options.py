@@ -1,0 +1,93 @@
+"""The command line of finetune.py."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_USUAL_RANK = 16
+
+
+def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """Parse the command line; ends the program with status 2 and a reason where it means nothing."""
+    parser = argparse.ArgumentParser(prog="finetune", description="Fine-tune a causal language model.")
+    model = parser.add_argument_group("model")
+    model.add_argument(
+        "--model", required=True, help="folder or name of a pretrained model with its tokenizer, or input:NAME"
+    )
+    model.add_argument(
+        "--lora", type=int, default=0, metavar="RANK", help="train an adapter of this rank; 0: all weights"
+    )
+    model.add_argument("--use-lora", action="store_true", help=f"the same as --lora {_USUAL_RANK}")
+    model.add_argument("--alpha", type=int, metavar="N", help="scale of the adapter (default: twice its rank)")
+    model.add_argument(
+        "--dropout", type=float, default=0.0, help="dropout of the adapter; above 0 it takes much memory"
+    )
+    model.add_argument("--use-4bit", action="store_true", help="keep the frozen base in 4 bits (NF4, bitsandbytes)")
+    steps = parser.add_argument_group("steps (--batch x --accumulate rows each, on however many devices)")
+    steps.add_argument("--length", type=int, default=1024, help="tokens a row")
+    steps.add_argument("--batch", "--batch-size", type=int, default=4, help="rows at a time on a device, at most")
+    steps.add_argument(
+        "--accumulate", "--gradient-accumulation-steps", type=int, default=8, help="batches a step on one device"
+    )
+    steps.add_argument("--rate", type=float, default=2e-4, help="highest learning rate")
+    steps.add_argument("--warmup", type=int, default=100, help="steps until it is reached")
+    steps.add_argument("--schedule", choices=("cosine", "constant"), default="cosine", help="the rate afterwards")
+    steps.add_argument("--optimizer", choices=("adamw", "adamw8bit"), default="adamw", help="8 bit: bitsandbytes")
+    steps.add_argument("--decay", type=float, default=0.0, help="weight decay of matrices")
+    steps.add_argument("--clip", type=float, default=1.0, help="highest norm of the gradients; 0: any")
+    machine = parser.add_argument_group("machine")
+    machine.add_argument("--devices", type=int, metavar="N", help="use so many (default: all that the session has)")
+    machine.add_argument("--precision", choices=("auto", "bf16", "fp16", "fp32"), default="auto", help="of products")
+    machine.add_argument("--gradient-checkpointing", action="store_true", help="less memory for more time")
+    machine.add_argument(
+        "--compile", choices=("auto", "on", "off"), default="auto", help="compile each layer (auto: where Triton works)"
+    )
+    machine.add_argument("--deterministic", action="store_true", help="the same bits each time, some steps slower")
+    machine.add_argument("--cache", type=Path, default=_cache(), help="folder for packed rows")
+    machine.add_argument("--no-deepspeed", action="store_true", help="accepted; nothing here needs it")
+    parser.add_argument("--report-every", type=int, default=10, metavar="STEPS", help="steps between losses")
+    parser.add_argument(
+        "--accept-inexact", action="store_true", help="go on from a checkpoint that was made otherwise (class E2)"
+    )
+    options = parser.parse_args(arguments)
+    options.bits = 4 if options.use_4bit else 16
+    if (options.use_lora or options.use_4bit) and not options.lora:
+        options.lora = _USUAL_RANK
+    options.alpha = options.alpha or 2 * options.lora
+    for name in ("length", "batch", "accumulate", "report_every"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} must be at least 1")
+    if options.model.startswith("input:"):
+        named = options.model.removeprefix("input:")
+        folder = os.environ.get(f"SCHED_INPUT_{named.upper().replace('-', '_')}")
+        if not folder:
+            parser.error(
+                f"--model: the job has no input {named!r}; its definition would say inputs = {{ {named} = ... }}"
+            )
+        options.model = folder
+    return options
+
+
+def rows_at_once(options: argparse.Namespace, devices: int) -> int:
+    """Return how many rows a device takes at a time, so that a step has its rows on so many devices.
+
+    The largest number up to --batch that divides a device's share. Raises ValueError when the rows cannot be shared.
+    """
+    rows = options.batch * options.accumulate
+    share, rest = divmod(rows, devices)
+    if rest:
+        raise ValueError(
+            f"the {rows} rows of a step (--batch {options.batch} x --accumulate {options.accumulate}) cannot be "
+            f"shared by {devices} devices: choose a number that {devices} divides, or fewer --devices"
+        )
+    return next(number for number in range(min(options.batch, share), 0, -1) if share % number == 0)
+
+
+def _cache() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "uff-scheduler" / "rows"

@@ -1,0 +1,101 @@
+"""One process of a training, from the command line to the end of its loop."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import checkpoint, fingerprint
+from .card import find_card
+from .documents import data_digest, files
+from .errors import Refused, UnreadableData
+from .group import Group
+from .loop import Loop, Work
+from .model import base_digest, make_model
+from .options import rows_at_once
+from .rows import Order, Rows, pack
+from .tokenizer import digest, load_tokenizer
+
+if TYPE_CHECKING:
+    import argparse
+
+    from ..trainer_kit import Training
+    from .card import Card
+
+HELD_OUT_ROWS = 32
+
+
+def train(options: argparse.Namespace, training: Training, local_rank: int, no_corpus: str) -> None:
+    """Train until the target step, or until asked to stop. Raises Refused and UnreadableData."""
+    torch.use_deterministic_algorithms(options.deterministic)
+    card = find_card(local_rank, options.precision)
+    group = Group(card.device)
+    try:
+        _train(options, training, group, card, no_corpus)
+    finally:
+        group.leave()
+
+
+def _train(options: argparse.Namespace, training: Training, group: Group, card: Card, no_corpus: str) -> None:
+    source = adapted_base(options.model)
+    at_once = rows_at_once(options, group.size)
+    tokenizer = load_tokenizer(source)
+    rows, held_out, data = _corpus(options, training, group, tokenizer)
+    if not len(rows):
+        raise UnreadableData(
+            f"{training.data_dir} has nothing to learn for a row of {options.length} tokens. {no_corpus}"
+        )
+    now = fingerprint.fingerprint(
+        options,
+        {"model": base_digest(source), "tokenizer": digest(tokenizer), "data": data},
+        {"seed": training.seed, "target step": training.target_step},
+        fingerprint.place(options, card, group.size, at_once),
+    )
+    group.same("fingerprint", json.dumps(now, sort_keys=True))
+    resume = training.resume_dir
+    resumption = _judge(resume, now, accept=options.accept_inexact)
+    torch.manual_seed(training.seed)
+    model = make_model(options, source, training.parent_dir, resume, card)
+    group.share(model.trained)
+    order = Order(len(rows), options.batch * options.accumulate, training.seed)
+    loop = Loop(options, training, group, card, Work(model, tokenizer, rows, order, held_out, at_once, now))
+    if resume is not None and resumption is not None:
+        said = {"class": resumption.exactness, "changed": [list(change) for change in resumption.changed]}
+        # Of another program's checkpoint only the weights mean the same here.
+        loop.restore(resume, said, optimizer=checkpoint.read_fingerprint(resume) is not None)
+        if group.first:
+            print(f"finetune: going on from step {loop.step}, {resumption.exactness}: {resumption.told()}", flush=True)
+    loop.run()
+
+
+def _corpus(options: argparse.Namespace, training: Training, group: Group, tokenizer: Any) -> tuple[Rows, Rows, str]:
+    """Return rows to train on, rows held out, and the digest of the former's files. The first process packs them."""
+    paths = files(training.data_dir, "train-*.jsonl")
+    if not group.first:
+        group.wait()
+    rows = pack(paths, tokenizer, options.length, options.cache)
+    held_out = pack(files(training.data_dir, "heldout.jsonl"), tokenizer, options.length, options.cache, HELD_OUT_ROWS)
+    if group.first:
+        group.wait()
+    return rows, held_out, data_digest(paths)
+
+
+def _judge(resume: Path | None, now: dict[str, Any], *, accept: bool) -> fingerprint.Resumption | None:
+    """Return how exactly a checkpoint is gone on from; None on a first run. Raises Refused below the same state."""
+    if resume is None:
+        return None
+    judged = fingerprint.compare(checkpoint.read_fingerprint(resume), now)
+    if judged.exactness == fingerprint.INEXACT and not accept:
+        raise Refused(
+            f"the checkpoint was made otherwise ({judged.exactness}): {judged.told()}. Train under a new job name, "
+            "which may begin with this job's weights (start_from), or say --accept-inexact"
+        )
+    return judged
+
+
+def adapted_base(source: str) -> str:
+    """Return the source, a local folder in full: libraries would take a relative one for a repository's name."""
+    return str(Path(source).resolve()) if Path(source).is_dir() else source

@@ -1,0 +1,93 @@
+"""A model's tokenizer, proven to give back what it was given.
+
+transformers 5.0 to 5.21 rebuild tokenizers of the class Llama with that model's own treatment of white space, and drop
+all of it where the folder's tokenizer.json treats it as DeepSeek-Coder's does. Nothing fails then, and a model is
+trained on text without spaces or line ends. So text is encoded and decoded before anything is trained.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import sys
+import unicodedata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+# Indents, tabs, several line ends, words of two scripts and an emoji: what code is made of.
+PROBES = (
+    "def f(x):\n    return x + 1\n",
+    "\tif a  ==  b:\n\n\n\t\tpass  # two  spaces\n",
+    "  leading, trailing  ",
+    "äöü ß 漢字 \U0001f600 → x_1 <- {y: [1.5, 'a\"b']}",
+)
+
+
+def load_tokenizer(source: str) -> Any:
+    """Return the tokenizer of a folder or a name, as transformers loads it, or else as its own file says.
+
+    Raises Refused when neither gives back what it was given.
+    """
+    from transformers import AutoTokenizer, PreTrainedTokenizerFast, __version__
+
+    tokenizer = AutoTokenizer.from_pretrained(source)
+    lost = first_lost(tokenizer, PROBES)
+    if lost is None:
+        return tokenizer
+    if _file(source) is not None:
+        # The tokenizers library reads the file as it is, whatever class the configuration names.
+        again = PreTrainedTokenizerFast.from_pretrained(source, **_specials(source))
+        if first_lost(again, PROBES) is None:
+            print(
+                f"finetune: transformers {__version__} loads this tokenizer wrongly (it turned {lost[0]!r} into "
+                f"{lost[1]!r}); its tokenizer.json is used as it stands",
+                file=sys.stderr,
+            )
+            return again
+    raise Refused(
+        f"the tokenizer of {source} under transformers {__version__} turns {lost[0]!r} into {lost[1]!r}: a model "
+        "trained on that is lost. Use transformers 4.57, or 5.22 or later (requirements of the job), or another "
+        "tokenizer"
+    )
+
+
+def first_lost(tokenizer: Any, texts: Iterable[str]) -> tuple[str, str] | None:
+    """Return the first text that does not come back, and what came instead. Forms of one character are one."""
+    for text in texts:
+        ids = tokenizer(text, add_special_tokens=False)["input_ids"]
+        back = tokenizer.decode(ids, skip_special_tokens=False, clean_up_tokenization_spaces=False)
+        if unicodedata.normalize("NFC", back) != unicodedata.normalize("NFC", text):
+            return text, back
+    return None
+
+
+def digest(tokenizer: Any) -> str:
+    """Return what names a tokenizer: the sha256 of its whole definition and its special tokens."""
+    backend = getattr(tokenizer, "backend_tokenizer", None)
+    said = backend.to_str() if backend is not None else json.dumps(tokenizer.get_vocab(), sort_keys=True)
+    special = json.dumps([tokenizer.bos_token, tokenizer.eos_token, tokenizer.chat_template], sort_keys=True)
+    return hashlib.sha256(f"{said}\n{special}".encode()).hexdigest()
+
+
+def _file(source: str) -> Path | None:
+    path = Path(source) / "tokenizer.json"
+    return path if path.is_file() else None
+
+
+def _specials(source: str) -> dict[str, Any]:
+    """Return the special tokens that the configuration names; the class that it names is what went wrong."""
+    path = Path(source) / "tokenizer_config.json"
+    said = json.loads(path.read_bytes()) if path.is_file() else {}
+    named = {}
+    for name in ("bos_token", "eos_token", "unk_token", "pad_token"):
+        value = said.get(name)
+        if isinstance(value, dict):
+            value = value.get("content")
+        if isinstance(value, str):
+            named[name] = value
+    return named

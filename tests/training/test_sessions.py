@@ -1,0 +1,105 @@
+"""Fine-tuning under the real agent: on one device and two, from another job's weights, and when it cannot."""
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.lab.desk import REPOSITORY, Desk
+
+
+def test_a_session_on_two_devices_saves_when_asked_and_moves_to_one(make_desk: Callable[..., Desk]) -> None:
+    """The agent asks by SIGUSR1, of which torchrun dies."""
+    desk = make_desk("desk", "--lora", "4", target=300)
+    first = desk.session(cut=20, devices=2)
+    assert first["outcome"] == "preempted", desk.log()
+    assert first["checkpoint_step"] >= 20
+    kept = desk.newest()[1]
+    assert {"adapter_model.safetensors", "adapter_config.json", "optimizer.pt", "state.json"} <= kept.keys()
+    desk.command += ["--accept-inexact"]
+    desk.target = first["checkpoint_step"] + 20
+    second = desk.session()
+    assert (second["outcome"], second["restored_step"]) == ("finished", first["checkpoint_step"]), desk.log()
+    assert "E2: target step was 1000" in desk.log()
+    assert "devices was 2 and is 1" in desk.log()
+
+
+@pytest.mark.parametrize("options", [(), ("--lora", "4")], ids=["full", "lora"])
+def test_a_job_begins_with_the_weights_of_another(make_desk: Callable[..., Desk], options: tuple[str, ...]) -> None:
+    desk = make_desk("family", *options)
+    assert desk.session()["outcome"] == "finished", desk.log()
+    loss = desk.metrics()["held_out_loss"]
+    (desk.store / "jobs/toy").rename(desk.store / "jobs/main")
+    for path in (desk.store / "jobs/main/manifests").iterdir():
+        path.write_text(json.dumps({**json.loads(path.read_bytes()), "job": "main"}))
+    key = max(path.relative_to(desk.store).as_posix() for path in desk.store.glob("jobs/main/manifests/*.json"))
+    began = desk.session(parent=key)
+    assert began["outcome"] == "finished", desk.log()
+    assert desk.metrics()["start_held_out_loss"] == loss, "the parent's, not a beginner's"
+    if options:
+        desk.command += ["--lora", "0"]
+        for path in desk.manifests():
+            path.unlink()
+        refused = desk.session(parent=key)
+        assert refused["outcome"] == "failed"
+        assert "Train this job with --lora" in refused["message"]
+
+
+def test_data_that_fill_no_row_are_named(make_desk: Callable[..., Desk]) -> None:
+    desk = make_desk("desk", "--lora", "4")
+    (desk.store / "data/train-00000.jsonl").write_text("not json\n")
+    result = desk.session()
+    assert (result["outcome"], result["error_class"]) == ("failed", "data")
+    assert "has nothing to learn" in result["message"]
+
+
+def test_the_model_given_is_left_as_it_was(make_desk: Callable[..., Desk], model: Path) -> None:
+    """The base of a job is a file of somebody else's."""
+    before = {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in model.iterdir()}
+    assert make_desk("desk", target=3).run().codes == [0]
+    assert {path.name: hashlib.sha256(path.read_bytes()).hexdigest() for path in model.iterdir()} == before
+
+
+def test_instructions_are_learned_without_their_prompts(make_desk: Callable[..., Desk]) -> None:
+    """One answer to many questions: it is soon known by heart, and the questions are not."""
+    desk = make_desk("desk", "--rate", "1e-2", "--clip", "0")
+    desk.fill(
+        {"messages": [{"role": "user", "content": os.urandom(12).hex()}, {"role": "assistant", "content": "ABCDEFGH"}]}
+        for _ in range(60)
+    )
+    assert desk.run().codes == [0]
+    assert desk.metrics_kept()["held_out_loss"] < 0.5, "the questions alone would keep it above 2"
+
+
+def test_torchrun_is_refused_in_a_session(make_desk: Callable[..., Desk]) -> None:
+    refused = make_desk("desk").run(environment={"TORCHELASTIC_RUN_ID": "1"})
+    assert refused.codes == [2]
+    assert "torchrun ends at SIGUSR1" in refused.said
+
+
+def test_rows_that_cannot_be_shared_are_told_before_anything_is_loaded(model: Path) -> None:
+    program = REPOSITORY / "jobs/payload/trainers/finetune.py"
+    words = [sys.executable, str(program), "--model", str(model), "--batch", "1", "--accumulate", "3", "--devices", "2"]
+    refused = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert refused.returncode == 2
+    assert "cannot be shared by 2 devices" in refused.stderr
+
+
+def test_a_loss_that_is_no_number_leaves_the_weights_and_is_told(make_desk: Callable[..., Desk]) -> None:
+    desk = make_desk("desk", "--lora", "4", "--rate", "1e30", "--clip", "0", "--warmup", "1", "--report-every", "1")
+    result = desk.session()
+    assert (result["outcome"], result["error_class"]) == ("failed", "diverged"), desk.log()
+
+
+def test_nobody_waits_for_a_process_that_is_gone(make_desk: Callable[..., Desk]) -> None:
+    """The others would wait in a sum for ever; the launcher ends them."""
+    desk = make_desk("desk", "--lora", "4", target=100_000)
+    killed = desk.run(ranks=2, cut=5, told=1, sign=signal.SIGKILL)
+    assert killed.codes[1] == -signal.SIGKILL
+    assert killed.codes[0] != 0
