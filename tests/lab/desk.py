@@ -29,8 +29,8 @@ def source_texts() -> list[str]:
     return [path.read_text() for path in sorted((REPOSITORY / "jobs/payload").rglob("*.py"))]
 
 
-def make_model(folder: Path, *, chat: bool = False) -> Path:
-    """Make a Llama of DeepSeek-Coder's shape in small, and a tokenizer like its own: its class is Llama's by name."""
+def make_tokenizer(folder: Path, *, chat: bool = False) -> Any:
+    """Make a tokenizer like DeepSeek-Coder's: of bytes, and of Llama's class by name alone."""
     import tokenizers
     import transformers
 
@@ -53,6 +53,14 @@ def make_model(folder: Path, *, chat: bool = False) -> Path:
     tokenizer.save_pretrained(folder)
     told = json.loads((folder / "tokenizer_config.json").read_bytes())
     (folder / "tokenizer_config.json").write_text(json.dumps({**told, "tokenizer_class": "LlamaTokenizerFast"}))
+    return tokenizer
+
+
+def make_model(folder: Path, *, chat: bool = False) -> Path:
+    """Make a Llama of DeepSeek-Coder's shape in small, with its tokenizer."""
+    import transformers
+
+    tokenizer = make_tokenizer(folder, chat=chat)
     config = transformers.LlamaConfig(
         vocab_size=len(tokenizer),
         hidden_size=64,
@@ -177,6 +185,7 @@ class Desk:
                 "index": 0, "job": "toy", "attempt": self.attempts, "devices": list(range(devices)), "seed": 3,
                 "target_step": self.target, "command": self.command, "environment": self.environment, "data": "data",
                 "setup_seconds": 5, "checkpoint_seconds": 0.2, "restore": restore, "parent": parent,
+                "stall": {"loss_nan": 3},
             }],
         }  # fmt: skip
         folder = self.folder / run

@@ -5,9 +5,11 @@ import shutil
 import signal
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from jobs.payload.trainers.tuning.memory import STATUS
 from tests.lab.desk import Desk
 
 WAYS = {
@@ -149,3 +151,28 @@ def test_a_missing_part_is_no_fresh_start(name: str, interrupted: Desk) -> None:
     (folder / name).write_bytes(content)
     assert refused.codes == [1]
     assert f"has no {name}" in refused.said
+
+
+def test_memory_that_is_too_small_is_told_by_a_status_and_remembered(
+    make_desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device that holds one row: the launcher is told, tries less, and the next session begins with that."""
+    import torch
+
+    from jobs.payload.trainers.tuning.model import Model
+
+    whole = Model.summed_loss
+
+    def small(self: Model, tokens: Any, *others: Any) -> Any:
+        if len(tokens) > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+        return whole(self, tokens, *others)
+
+    monkeypatch.setattr(Model, "summed_loss", small)
+    desk = make_desk("desk", "--lora", "4")
+    assert desk.run().codes == [STATUS]
+    lowered = desk.run("--rows-at-once", "1", cut=5)
+    assert lowered.codes == [0], lowered.said
+    again = desk.run()
+    assert again.codes == [0], again.said
+    assert "E0" in again.said

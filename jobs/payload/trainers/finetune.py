@@ -17,11 +17,13 @@ if TYPE_CHECKING or __package__:
     from .ranks import Ranks, devices_visible
     from .trainer_kit import EXIT_DATA, NO_CORPUS, Training
     from .tuning.errors import Refused, UnreadableData
+    from .tuning.memory import STATUS, Fit, is_too_small, smaller
     from .tuning.options import read_options, rows_at_once
 else:
     from ranks import Ranks, devices_visible
     from trainer_kit import EXIT_DATA, NO_CORPUS, Training
     from tuning.errors import Refused, UnreadableData
+    from tuning.memory import STATUS, Fit, is_too_small, smaller
     from tuning.options import read_options, rows_at_once
 
 if TYPE_CHECKING:
@@ -47,7 +49,26 @@ def main(arguments: Sequence[str] | None = None) -> int:
         print(f"finetune: {error}", file=sys.stderr)
         return 2
     words = [sys.executable, str(Path(__file__).resolve()), *(sys.argv[1:] if arguments is None else arguments)]
-    return Ranks().run(words, devices, {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ})
+    return _until_it_fits(options, words, devices)
+
+
+def _until_it_fits(options: argparse.Namespace, words: list[str], devices: int) -> int:
+    """Run the processes; when memory was too small, run new ones that compute the same step in smaller parts."""
+    more = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
+    ranks, fit = Ranks(), Fit(rows_at_once(options, devices), options.gradient_checkpointing)
+    lowered: list[str] = []
+    while (status := ranks.run([*words, *lowered], devices, more)) == STATUS and not ranks.told_to_stop:
+        less = smaller(fit)
+        if less is None:
+            print(
+                "finetune: out of memory with one row at a time; --use-4bit or a smaller --length need less",
+                file=sys.stderr,
+            )
+            return 1
+        fit = less
+        lowered = ["--rows-at-once", str(fit.rows), *(["--gradient-checkpointing"] if fit.checkpointing else [])]
+        print(f"finetune: the memory did not hold a step; once more with {' '.join(lowered)}", file=sys.stderr)
+    return status
 
 
 def _process(options: argparse.Namespace) -> int:
@@ -72,6 +93,11 @@ def _process(options: argparse.Namespace) -> int:
     except UnreadableData as error:
         print(f"finetune: {error}", file=sys.stderr)
         return EXIT_DATA
+    except (MemoryError, RuntimeError) as error:
+        if not is_too_small(error):
+            raise
+        # At once: the process that started this one says what it means, and must hear it before the others miss us.
+        os._exit(STATUS)
     return 0
 
 

@@ -54,6 +54,7 @@ def place(options: argparse.Namespace, card: Card, devices: int, rows_at_once: i
         "device": card.name,
         "devices": devices,
         "rows at once": rows_at_once,
+        "memory was short": options.rows_at_once is not None,
         "precision": card.precision,
         "compiled": options.compile == "on" or (options.compile == "auto" and card.compiles),
         "gradient checkpointing": options.gradient_checkpointing,

@@ -35,6 +35,12 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     steps.add_argument(
         "--accumulate", "--gradient-accumulation-steps", type=int, default=8, help="batches a step on one device"
     )
+    steps.add_argument(
+        "--rows-at-once",
+        type=int,
+        metavar="N",
+        help="at most so many of --batch at a time; halved when memory is short",
+    )
     steps.add_argument("--rate", type=float, default=2e-4, help="highest learning rate")
     steps.add_argument("--warmup", type=int, default=100, help="steps until it is reached")
     steps.add_argument("--schedule", choices=("cosine", "constant"), default="cosine", help="the rate afterwards")
@@ -60,6 +66,8 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     if (options.use_lora or options.use_4bit) and not options.lora:
         options.lora = _USUAL_RANK
     options.alpha = options.alpha or 2 * options.lora
+    if options.rows_at_once is not None and options.rows_at_once < 1:
+        parser.error("--rows-at-once must be at least 1")
     for name in ("length", "batch", "accumulate", "report_every"):
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
@@ -86,7 +94,8 @@ def rows_at_once(options: argparse.Namespace, devices: int) -> int:
             f"the {rows} rows of a step (--batch {options.batch} x --accumulate {options.accumulate}) cannot be "
             f"shared by {devices} devices: choose a number that {devices} divides, or fewer --devices"
         )
-    return next(number for number in range(min(options.batch, share), 0, -1) if share % number == 0)
+    most = min(options.batch, share, options.rows_at_once or share)
+    return next(number for number in range(most, 0, -1) if share % number == 0)
 
 
 def _cache() -> Path:

@@ -33,14 +33,15 @@ def train(options: argparse.Namespace, training: Training, local_rank: int, no_c
     torch.use_deterministic_algorithms(options.deterministic)
     card = find_card(local_rank, options.precision)
     group = Group(card.device)
-    try:
-        _train(options, training, group, card, no_corpus)
-    finally:
-        group.leave()
+    _train(options, training, group, card, no_corpus)
+    group.leave()  # not after a fault: it would wait for the others, which wait for this process
 
 
 def _train(options: argparse.Namespace, training: Training, group: Group, card: Card, no_corpus: str) -> None:
     source = adapted_base(options.model)
+    resume = training.resume_dir
+    before = None if resume is None else checkpoint.read_fingerprint(resume)
+    _remember_memory(options, before, card, group)
     at_once = rows_at_once(options, group.size)
     tokenizer = load_tokenizer(source)
     rows, held_out, data = _corpus(options, training, group, tokenizer)
@@ -55,8 +56,7 @@ def _train(options: argparse.Namespace, training: Training, group: Group, card: 
         fingerprint.place(options, card, group.size, at_once),
     )
     group.same("fingerprint", json.dumps(now, sort_keys=True))
-    resume = training.resume_dir
-    resumption = _judge(resume, now, accept=options.accept_inexact)
+    resumption = None if resume is None else _judge(before, now, accept=options.accept_inexact)
     torch.manual_seed(training.seed)
     model = make_model(options, source, training.parent_dir, resume, card)
     group.share(model.trained)
@@ -65,7 +65,7 @@ def _train(options: argparse.Namespace, training: Training, group: Group, card: 
     if resume is not None and resumption is not None:
         said = {"class": resumption.exactness, "changed": [list(change) for change in resumption.changed]}
         # Of another program's checkpoint only the weights mean the same here.
-        loop.restore(resume, said, optimizer=checkpoint.read_fingerprint(resume) is not None)
+        loop.restore(resume, said, optimizer=before is not None)
         if group.first:
             print(f"finetune: going on from step {loop.step}, {resumption.exactness}: {resumption.told()}", flush=True)
     loop.run()
@@ -83,11 +83,17 @@ def _corpus(options: argparse.Namespace, training: Training, group: Group, token
     return rows, held_out, data_digest(paths)
 
 
-def _judge(resume: Path | None, now: dict[str, Any], *, accept: bool) -> fingerprint.Resumption | None:
-    """Return how exactly a checkpoint is gone on from; None on a first run. Raises Refused below the same state."""
-    if resume is None:
-        return None
-    judged = fingerprint.compare(checkpoint.read_fingerprint(resume), now)
+def _remember_memory(options: argparse.Namespace, before: Any, card: Card, group: Group) -> None:
+    """Begin with what fitted this many of this device when memory was short there in an earlier session."""
+    place = {} if before is None else before["place"]
+    if place.get("memory was short") and (place["device"], place["devices"]) == (card.name, group.size):
+        options.rows_at_once = min(place["rows at once"], options.rows_at_once or options.batch)
+        options.gradient_checkpointing = options.gradient_checkpointing or place["gradient checkpointing"]
+
+
+def _judge(before: Any, now: dict[str, Any], *, accept: bool) -> fingerprint.Resumption:
+    """Return how exactly a checkpoint is gone on from. Raises Refused below the same state, unless it is accepted."""
+    judged = fingerprint.compare(before, now)
     if judged.exactness == fingerprint.INEXACT and not accept:
         raise Refused(
             f"the checkpoint was made otherwise ({judged.exactness}): {judged.told()}. Train under a new job name, "

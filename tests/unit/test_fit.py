@@ -1,0 +1,71 @@
+"""Memory that is too small: the same step in smaller parts, by new processes, until nothing is left to try."""
+
+from typing import Any
+
+import pytest
+
+from jobs.payload.trainers import finetune
+from jobs.payload.trainers.tuning.memory import STATUS, Fit, is_too_small, smaller
+
+
+class Processes:
+    """Stands in for the launcher: each run ends in the status that is next."""
+
+    def __init__(self, *statuses: int, stop: bool = False) -> None:
+        self.statuses, self.told_to_stop, self.ran = list(statuses), stop, list[list[str]]()
+
+    def run(self, words: list[str], count: int, more: Any) -> int:
+        """Note what was asked for."""
+        self.ran.append(words[words.index("--model") + 2 :])
+        return self.statuses.pop(0)
+
+
+def tried(monkeypatch: pytest.MonkeyPatch, processes: Processes) -> tuple[int, list[list[str]]]:
+    monkeypatch.setattr(finetune, "Ranks", lambda: processes)
+    monkeypatch.delenv("RANK", raising=False)
+    return finetune.main(["--model", "m", "--batch", "4", "--accumulate", "2", "--devices", "1"]), [
+        words[6:] for words in processes.ran
+    ]
+
+
+def test_rows_are_halved_and_then_activations_computed_again(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    status, ran = tried(monkeypatch, Processes(STATUS, STATUS, STATUS, STATUS))
+    assert status == 1
+    assert ran == [
+        [],
+        ["--rows-at-once", "2"],
+        ["--rows-at-once", "1"],
+        ["--rows-at-once", "1", "--gradient-checkpointing"],
+    ]
+    assert "out of memory" in capsys.readouterr().err.splitlines()[-1], "by which the agent knows the class"
+
+
+def test_what_then_goes_well_went_well(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    status, ran = tried(monkeypatch, Processes(STATUS, 0))
+    assert (status, ran) == (0, [[], ["--rows-at-once", "2"]])
+    assert "out of memory" not in capsys.readouterr().err, "or a later fault would be taken for this one"
+
+
+@pytest.mark.parametrize(("processes", "status"), [(Processes(1), 1), (Processes(STATUS, stop=True), STATUS)])
+def test_a_fault_of_the_users_and_a_wish_to_stop_are_not_tried_again(
+    monkeypatch: pytest.MonkeyPatch, processes: Processes, status: int
+) -> None:
+    assert tried(monkeypatch, processes) == (status, [[]])
+
+
+def test_every_next_try_needs_less_until_none_is_left() -> None:
+    fit: Fit | None = Fit(7, checkpointing=False)
+    seen = []
+    while fit is not None:
+        seen.append(fit)
+        fit = smaller(fit)
+    assert seen == [Fit(7, False), Fit(3, False), Fit(1, False), Fit(1, True)]
+
+
+def test_which_errors_mean_it() -> None:
+    assert is_too_small(RuntimeError("CUDA out of memory. Tried to allocate 2.00 GiB"))
+    assert is_too_small(RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 8 bytes"))
+    assert is_too_small(MemoryError())
+    assert not is_too_small(RuntimeError("mat1 and mat2 shapes cannot be multiplied"))
