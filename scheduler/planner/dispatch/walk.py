@@ -50,9 +50,11 @@ class Walk:
             self._book(booked)
         # No session of a class is useful if it is shorter than this.
         self.least = [NEVER] * len(case.classes)
-        for index, left in enumerate(self.remaining):
-            if left > 0:
-                self._lower_least(index)
+        for number, group in enumerate(case.classes):
+            shape, offers = group.shape, group.offers
+            for index, left in enumerate(self.remaining):
+                if left > 0 and offers[index] is not None and (shortest := shape(index, left)[0]) < self.least[number]:
+                    self.least[number] = shortest
         self.queues: list[list[Key]] = [[] for _ in case.classes]
         # By class and job, as of when the job came into the queues: its shortest useful session, and its density.
         self.shortest = [[0] * len(case.jobs) for _ in case.classes]
