@@ -21,7 +21,7 @@ def test_a_good_one_is_taken_as_it_is(model: Path) -> None:
 
 
 def rebuilt_wrongly(model: Path) -> Any:
-    """What transformers 5.0 to 5.21 make of a byte-level file whose configuration names Llama's class."""
+    """What transformers 5.10 to 5.20 make of a byte-level file whose configuration names Llama's class."""
     words = tokenizers.Tokenizer.from_file(str(model / "tokenizer.json"))
     words.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="never")
     words.decoder = tokenizers.decoders.Metaspace(prepend_scheme="never")

@@ -1,6 +1,6 @@
 """A model's tokenizer, proven to give back what it was given.
 
-transformers 5.0 to 5.21 rebuild tokenizers of the class Llama with that model's own treatment of white space, and drop
+transformers 5.10 to 5.20 rebuild tokenizers of the class Llama with that model's own treatment of white space, and drop
 all of it where the folder's tokenizer.json treats it as DeepSeek-Coder's does. Nothing fails then, and a model is
 trained on text without spaces or line ends. So text is encoded and decoded before anything is trained.
 """
