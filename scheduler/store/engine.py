@@ -72,7 +72,7 @@ _WRITER_LOCK = 0x5C4ED
 _OF_DAMAGE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError, InvalidRequestError)
 """What stumbles over a value that nobody can have written. The last one: a row is missing, or there twice."""
 
-_PLAIN = {"builtins", "json.decoder", "scheduler.store.schema"}
+_PLAIN = {"builtins", "json.decoder", "scheduler.store.columns"}
 _DAMAGE_MAX = 100
 _EXPLAINED_MAX = 1_000
 

@@ -37,7 +37,7 @@ ODD: list[Any] = [
 BASE: dict[str, Any] = {
     "daemon": {},
     "clock": {"scale": 2.0, "epoch": float(NOW), "origin": float(NOW)},
-    "corpus": {},
+    "corpus": {"rules": [{"command": ["true"]}]},
     "retention": {},
     "report": {"smtp": {}, "slack": {}},
     "web": {},

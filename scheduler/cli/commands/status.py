@@ -27,8 +27,9 @@ def status(
     if cli.options.json:
         cli.out.data(overview_json(found))
         return
-    cli.out.line(verdict_line(found, cli.out))
-    cli.out.line(headline(found, cli.out))
+    told = [verdict_line(found, cli.out), headline(found, cli.out)]
+    for line in reversed(told) if found.daemon.problem else told:  # nothing goes well that nobody looks after
+        cli.out.line(line)
     for warning in found.plan_warnings:
         cli.out.warn(f"the newest plan: {warning}")
     for section in sections(found, cli.out):

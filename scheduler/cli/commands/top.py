@@ -107,8 +107,8 @@ class _Picture:
         parts: list[Text | Table] = []
         known = self.trouble or self.found.daemon.problem
         told = self.trouble or headline(self.found, out)
-        parts.append(Text(clean(verdict_line(self.found, out)), style="bold", no_wrap=True, overflow="ellipsis"))
         parts.append(Text(clean(told), style="red" if known else "", no_wrap=True, overflow="ellipsis"))
+        parts.append(Text(clean(verdict_line(self.found, out)), style="bold", no_wrap=True, overflow="ellipsis"))
         parts.append(Text(f"{out.instant(self.found.at)}   {_KEYS}: {self.order}", style="dim", no_wrap=True))
         room = lines - _HEAD_LINES - 1
         left = sections(self.found, out, self.order)

@@ -94,7 +94,7 @@ def sections(found: Overview, out: Output, order: str = "place") -> list[Section
         ),
         Section(
             "Sessions",
-            ("job", "pool", ">step", ">loss", "", ">steps/h", "health", "told", "ends", "~session"),
+            ("job", "pool", ">step", ">loss", "told", "ends", "session"),
             tuple(
                 _lane(going[lane.job], run, found.at, out)
                 for run in found.live
@@ -164,10 +164,11 @@ def overview_json(found: Overview) -> dict[str, Any]:
 
 
 def _lane(going: Training, run: Run, now: int, out: Output) -> tuple[str, ...]:
-    told = "" if going.told_at is None else f"{ago(now - going.told_at)}"
-    speed = "" if going.guessed or going.steps_per_hour is None else f"{going.steps_per_hour:,.0f}"
-    shown = (f"{going.step:,}", number(going.loss), arrow(going.trend), speed, going.health or "ended", told)
-    return (going.job, run.pool, *shown, when(run.deadline, now, out.zone), run.key)
+    """Return a row short enough for 80 columns: what is out of the ordinary stands for the age of the last word."""
+    health = going.health if going.health != "trains" else ""
+    told = health or ("" if going.told_at is None else ago(now - going.told_at))
+    loss = f"{number(going.loss)} {arrow(going.trend)}".strip()
+    return (going.job, run.pool, f"{going.step:,}", loss, told, when(run.deadline, now, out.zone), run.key)
 
 
 def _finished(job: JobRecord, at: int, going: Training, now: int, out: Output) -> tuple[str, ...]:

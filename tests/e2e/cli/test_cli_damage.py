@@ -93,6 +93,7 @@ _READER = {
     "plans": ("plan", "show"),
     "rates": ("queue", "show", "ufm"),
     "generations": ("queue", "show", "ufm"),
+    "series": ("queue", "show", "ufm"),
     "limits": ("quota",),
     "closures": ("pools",),
 }

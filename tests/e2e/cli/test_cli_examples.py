@@ -62,6 +62,7 @@ def typed(
         (home / name).write_text(settings)
     (home / "uff-ufm-0007-result.zip").write_bytes(b"what a person brings back")
     (home / "backups").mkdir()
+    (home / "garden" / "episodes").mkdir(parents=True)
     monkeypatch.chdir(home)
     monkeypatch.setenv("HOME", str(home))
 

@@ -19,7 +19,7 @@ from scheduler.app import App, load_app
 from scheduler.core import run as run_arrows
 from scheduler.core.job import Active, Failed, Held, Queued
 from scheduler.core.plan import Deferral, Placement, Plan, PlannedLane
-from scheduler.core.reasons import DoesNotFit
+from scheduler.core.reasons import DoesNotFit, SecretMissing
 from scheduler.core.run import Lane, Outcome, Reserved, Run
 from scheduler.core.window import DAY, WEEK, Calendar
 from scheduler.notify.alerts import _TELLS
@@ -66,7 +66,12 @@ def wait_for_failed(tx: Any) -> None:
 def misfit(tx: Any) -> None:
     jobs.add(tx, spec("wide"), BEFORE)
     jobs.add(tx, spec("late", deadline=NOW + DAY), BEFORE)
-    plans.save(tx, Plan(BEFORE, (), (Deferral("wide", DoesNotFit("8 x 80 GiB, fp16", "2 x 15 GiB")),)), BEFORE)
+    jobs.add(tx, spec("sealed"), BEFORE)
+    waiting = (
+        Deferral("wide", DoesNotFit("8 x 80 GiB, fp16", "2 x 15 GiB")),
+        Deferral("sealed", SecretMissing("HF_TOKEN", "", "there is no such credential", "put it there")),
+    )
+    plans.save(tx, Plan(BEFORE, (), waiting), BEFORE)
 
 
 def replan(tx: Any) -> None:
@@ -147,6 +152,7 @@ KINDS: dict[str, list[Kind]] = {
     "job failed": [Kind("failed", become("failed", Failed("oom", "out of memory", BEFORE)))],
     "gate cannot open": [Kind("child", wait_for_failed)],
     "job can never start": [Kind("wide", misfit, replan)],
+    "secret missing": [Kind("sealed", lambda tx: None, replan)],
     "deadline at risk": [Kind("late", lambda tx: None, replan)],
     "pool cannot be used": [Kind("unusable", close("unusable", NOW + 9, "waits for a person: no credentials"))],
     "pool closed": [Kind("shut", close("shut", None, "account under review"))],
@@ -243,7 +249,10 @@ def test_whatever_needs_a_person_is_shown_everywhere_alike(household: Household,
     expected = {(what, kind.subject) for what, kind in ALL} | {("job failed", "parent")}
     assert set(found) == expected
     assert all(
-        need.why and (need.since or what in {"job can never start", "deadline at risk", "letter not delivered"})
+        need.why
+        and (
+            need.since or what in {"job can never start", "secret missing", "deadline at risk", "letter not delivered"}
+        )
         for (what, _), need in found.items()
     )
     assert [need for (what, _), need in found.items() if what in need.why] == [], "what is said twice"
