@@ -122,8 +122,8 @@ def _waiting(queue: Sequence[JobRecord], plan: Plan | None) -> Iterator[Need]:
             explain = f"schedctl plan explain {deferral.job}"
             yield Need("job can never start", deferral.job, deferral.reason.sentence(), explain)
         elif deferral.job in waiting and isinstance(deferral.reason, SecretMissing):
-            reason = deferral.reason
-            yield Need("secret missing", deferral.job, reason.sentence(), reason.remedy)
+            why = f"{deferral.reason.sentence()}. {deferral.reason.remedy}"
+            yield Need("secret missing", deferral.job, why, f"schedctl plan explain {deferral.job}")
 
 
 def _deadlines(tx: Connection, queue: Sequence[JobRecord], plan: Plan | None, now: int) -> Iterator[Need]:

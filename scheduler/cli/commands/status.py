@@ -6,12 +6,13 @@ from typing import Annotated
 
 import typer
 
+from scheduler.cli.parts.training_words import OVER
 from scheduler.cli.shell.command import command
 from scheduler.cli.shell.context import Cli
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-_ROWS = {"Needs a person": 5, "Under way": 4, "Sessions": 5, "Pools": 6, "Jobs": 8, "Finished in these days": 4}
+_ROWS = {"Needs a person": 5, "Under way": 4, "Sessions": 5, "Pools": 6, "Jobs": 8, OVER: 4}
 
 
 @command(app, "schedctl status", "schedctl status --json")
@@ -33,6 +34,8 @@ def status(
     for warning in found.plan_warnings:
         cli.out.warn(f"the newest plan: {warning}")
     for section in sections(found, cli.out):
+        if section.title == OVER and found.live and not everything:
+            continue  # what runs matters more on one screen
         rows, hidden = cut(section, len(section.rows) if everything else _ROWS[section.title])
         cli.out.line()
         cli.out.line(section.title)

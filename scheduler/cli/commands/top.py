@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from scheduler.cli.parts.training_words import OVER
 from scheduler.cli.shell.command import command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit, UsageFault, code_of
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 _HEAD_LINES = 3
+_LINES_OF_ALL = 40  # of a terminal that has room for what is over
 _TITLE_LINES = 3  # a blank line, the title, the names of the columns
 # What may be left out when room is short comes last.
 _SHARES = {
@@ -36,7 +38,7 @@ _SHARES = {
     "Sessions": 0.3,
     "Pools": 0.35,
     "Jobs": 1.0,
-    "Finished in these days": 0.2,
+    OVER: 0.2,
 }
 _ROWS_MIN = 2
 _KEYS = "q quit   s order"
@@ -111,7 +113,7 @@ class _Picture:
         parts.append(Text(clean(verdict_line(self.found, out)), style="bold", no_wrap=True, overflow="ellipsis"))
         parts.append(Text(f"{out.instant(self.found.at)}   {_KEYS}: {self.order}", style="dim", no_wrap=True))
         room = lines - _HEAD_LINES - 1
-        left = sections(self.found, out, self.order)
+        left = [one for one in sections(self.found, out, self.order) if one.title != OVER or lines >= _LINES_OF_ALL]
         while left and room >= _TITLE_LINES + 1:
             section = left.pop(0)
             reserved = (_TITLE_LINES + _ROWS_MIN) * len(left)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
-from scheduler.cli.parts.training_words import ago, arrow, bar, forecast_words, last_loss, number, when
+from scheduler.cli.parts.training_words import OVER, ago, arrow, bar, forecast_words, last_loss, number, when
 from scheduler.cli.shell.output import amount, share
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
 from scheduler.core.why import why
@@ -116,7 +116,7 @@ def sections(found: Overview, out: Output, order: str = "place") -> list[Section
             "schedctl queue list",
         ),
         Section(
-            "Finished in these days",
+            OVER,
             ("job", "at", ">steps", ">loss"),
             tuple(_finished(job, at, going[job.spec.name], found.at, out) for at, job in over),
             "schedctl queue list",

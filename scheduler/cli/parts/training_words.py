@@ -11,6 +11,9 @@ from scheduler.cli.shell.output import share
 if TYPE_CHECKING:
     from scheduler.views.training import Training
 
+OVER = "Finished in these days"
+"""The section of what is over, which goes first where room is short."""
+
 _CLEAR_SECONDS = 6 * 86_400
 _STEADY = 0.002  # a loss that changed by less is drawn as level
 _HOUR, _DAY = 3_600, 86_400

@@ -102,7 +102,9 @@ def test_top_fits_80_columns_and_24_lines(request: pytest.FixtureRequest, people
 
 
 @pytest.mark.usefixtures("terminal")
-def test_top_orders_the_jobs_as_asked(world: Database, schedctl: Schedctl) -> None:
+def test_top_orders_the_jobs_as_asked(world: Database, schedctl: Schedctl, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("LINES", "40")
+
     def order(name: str) -> list[str]:
         lines = schedctl("top", "--once", "--order", name).out.splitlines()
         rows = lines[[text.strip() for text in lines].index("Jobs") + 2 :]
