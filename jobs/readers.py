@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from jobs.duration import parse_duration
 from jobs.ranges import RANGES
-from jobs.spec import RENEW_WORDS, START_WORDS
+from jobs.spec import RENEW_WORDS, ROLES, START_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from jobs.spec import Role
 
 _DTYPES = ("fp32", "fp16", "bf16", "int8")
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,39}$")
@@ -108,13 +110,12 @@ def name(value: Any) -> str:
     return value
 
 
-def role(value: Any) -> Literal["main", "manager"]:
+def role(value: Any) -> Role:
     """Read a role."""
-    if value == "main":
-        return "main"
-    if value == "manager":
-        return "manager"
-    raise Wrong("there is no such role", "use main or manager")
+    found = next((known for known in ROLES if known == value), None)
+    if found is None:
+        raise Wrong("there is no such role", "use main, manager or evaluate")
+    return found
 
 
 def corpus_version(value: Any) -> str:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Role = Literal["main", "manager"]
+Role = Literal["main", "manager", "evaluate"]
+ROLES: tuple[Role, ...] = get_args(Role)
 START_WORDS = ("newest", "done", "accepted")
 # Whose list of files the artifact store has for an input; of everything else it has the files.
 _LISTED = {"hf": "hub", "kaggle-model": "kaggle", "kaggle-dataset": "kaggle"}
