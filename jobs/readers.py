@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.duration import parse_duration
 from jobs.ranges import RANGES
-from jobs.spec import RENEW_WORDS, ROLES, START_WORDS
+from jobs.spec import PROMOTE_WORDS, RENEW_WORDS, ROLES, START_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -223,6 +223,20 @@ def inputs(value: Any) -> dict[str, str]:
             remedy = "write hf:org/name or hf:datasets/org/name, and @ a branch, tag or commit, and # patterns of files"
             raise Wrong(f"{source!r} is no repository of the Hub", remedy)
     return dict(value)
+
+
+def test_set(value: Any) -> str:
+    """Read where a test set comes from: a file, a folder, or what an input may be."""
+    if not isinstance(value, str) or not value.strip():
+        raise Wrong("this must be a file of items, or a folder with one", 'write it like set = "tests/held-out.jsonl"')
+    return inputs({"set": value})["set"]
+
+
+def promote(value: Any) -> str:
+    """Read who promotes an accepted version."""
+    if value not in PROMOTE_WORDS:
+        raise Wrong("an accepted version is promoted by itself or by a person", 'write "automatic" or "person"')
+    return str(value)
 
 
 def is_remote(source: str) -> bool:

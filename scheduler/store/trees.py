@@ -128,7 +128,9 @@ def needed(tx: Connection) -> set[str]:
 def named_by(spec: JobSpec) -> set[str]:
     """Return the digests of all trees that a job's definition names."""
     corpus = spec.mixture.corpus if spec.mixture else ""
-    found = {spec.code.digest if spec.code else "", corpus, *(given.digest for given in spec.inputs)} - {""}
+    test_set = spec.evaluation.test_set.digest if spec.evaluation else ""
+    inputs = {given.digest for given in spec.inputs}
+    found = {spec.code.digest if spec.code else "", corpus, test_set, *inputs} - {""}
     if spec.requirements is not None:
         lock = spec.requirements.digest
         found |= {lock, *(wheels_digest(lock, target) for target in spec.requirements.targets)}
