@@ -102,9 +102,8 @@ def add(tx: Connection, version: Version, now: int, by: str) -> Version:
 
     The number that ``version`` has is not looked at. Event ``version.made``.
     """
-    known = tx.execute(_OF_DIGEST, {"model": version.model, "digest": version.digest}).one_or_none()
-    if known is not None:
-        return _version(known)
+    if (known := of_digest(tx, version.model, version.digest)) is not None:
+        return known
     number = tx.execute(_COUNT, {"b_name": version.model}).scalar_one_or_none()
     if number is None:
         number = 1
@@ -137,6 +136,12 @@ def everything(tx: Connection, model: str | None = None) -> list[Version]:
 def of_checkpoint(tx: Connection, key: str) -> Version | None:
     """Return the version that was made of a checkpoint, or None."""
     row = tx.execute(_OF_CHECKPOINT, {"key": key}).first()
+    return None if row is None else _version(row)
+
+
+def of_digest(tx: Connection, model: str, digest: str) -> Version | None:
+    """Return the version of a model that holds what a digest names, or None."""
+    row = tx.execute(_OF_DIGEST, {"model": model, "digest": digest}).one_or_none()
     return None if row is None else _version(row)
 
 
