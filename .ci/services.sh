@@ -6,6 +6,7 @@ set -euo pipefail
 have_postgres() { compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || command -v initdb >/dev/null; }
 have_chromium() { command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null; }
 have_faketime() { compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null; }
+have_sandbox() { command -v bwrap >/dev/null && command -v setpriv >/dev/null && command -v prlimit >/dev/null; }
 have_systemd() { command -v systemd-nspawn >/dev/null && [ -x /usr/lib/systemd/systemd ]; }
 
 install_postgres() {
@@ -21,6 +22,8 @@ install_postgres() {
 install_chromium() { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; }
 
 install_faketime() { apt-get update -qq && apt-get install -y -qq --no-install-recommends libfaketime; }
+
+install_sandbox() { apt-get update -qq && apt-get install -y -qq --no-install-recommends bubblewrap util-linux; }
 
 # No debootstrap: the tests boot this machine's own files under an overlay.
 install_systemd() { apt-get update -qq && apt-get install -y -qq --no-install-recommends systemd-container; }
@@ -46,4 +49,5 @@ provide() {
 provide postgres "PostgreSQL server programs" postgresql
 provide chromium "Chromium and fonts, for the status page in a real browser" "chromium, with fonts-dejavu-core"
 provide faketime "library to set the clock of one process" libfaketime
+provide sandbox "bubblewrap, in which code that a model wrote is run" bubblewrap
 provide systemd "systemd-nspawn, for the service under a real systemd" systemd-container
