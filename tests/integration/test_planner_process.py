@@ -32,7 +32,7 @@ def pid_of(host: PlannerHost) -> int:
 def acting(body: str, patience_seconds: float = 60.0) -> PlannerHost:
     """A host whose child does ``body`` when it should plan."""
     code = (
-        "import os, sys, time\n"
+        "import os, signal, sys\n"
         "from scheduler.planner import Planner\n"
         f"def plan(self, snapshot, incumbent):\n    {body}\n"
         "Planner.plan = plan\n"
@@ -65,11 +65,11 @@ def test_a_planner_that_was_killed_is_replaced_within_the_same_plan() -> None:
     [
         ("os.abort()", "the planner's process was ended by SIGABRT"),
         ("raise ZeroDivisionError('weights')", "ZeroDivisionError: weights"),
-        ("time.sleep(600)", "did not answer in 1 s and was ended"),
+        ("signal.pause()", "did not answer in 1 s and was ended"),
     ],
 )
 def test_one_that_never_plans_is_said_and_the_plain_dispatcher_plans(body: str, why: str) -> None:
-    host = acting(body, 1.0 if "sleep" in body else 60.0)
+    host = acting(body, 1.0 if "pause" in body else 60.0)
     plan = host.plan(crowded_box(), None)
     host.close()
     assert plan.placements, "training goes on"
@@ -120,7 +120,7 @@ def test_it_ends_with_a_daemon_that_was_killed(tmp_path: Path) -> None:
 
 def test_a_child_that_does_not_even_listen_is_given_up() -> None:
     """The question is longer than a pipe holds, so that telling it would take forever as well."""
-    host = ChildHost("deaf", (sys.executable, "-c", "import time; time.sleep(600)"))
+    host = ChildHost("deaf", (sys.executable, "-c", "import signal; signal.pause()"))
     with pytest.raises(ChildFailed, match="the deaf's process did not answer in 1 s and was ended"):
         host.ask(b"x" * 10_000_000, 1.0)
     assert host.pid is None
@@ -138,8 +138,8 @@ def test_what_a_child_prints_is_no_answer() -> None:
 def test_a_child_at_work_is_ended_from_another_thread() -> None:
     """Within moments: a daemon that is told to stop waits for no plan."""
     code = (
-        "import time\nfrom scheduler.service.outside.child_process import serve\n"
-        "serve(lambda question: question and time.sleep(600))"
+        "import signal\nfrom scheduler.service.outside.child_process import serve\n"
+        "serve(lambda question: question and signal.pause())"
     )
     host = ChildHost("busy", (sys.executable, "-c", code))
     host.ask(0, 60.0)

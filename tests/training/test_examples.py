@@ -1,7 +1,6 @@
 """The examples as they stand: cut at some step and resumed, each ends with the very state of one that was never cut.
 
-Those for torch and transformers need what the project does not install; run them where it is:
-``python3 -m pytest --noconftest tests/integration/test_examples.py``.
+Those for torch and JAX need what ``make test`` does not install; ``make test-train`` runs them.
 """
 
 import ast
@@ -27,8 +26,14 @@ STATES = {  # what must be equal, byte for byte
     "pytorch": ("model.pt", "optimiser.pt", "state.pt"),
     "transformers": ("model.safetensors",),
     "lightning": ("model.pt",),
+    "jax": ("weights.npz", "first.npz", "second.npz", "step"),
 }
-NEEDED = {"pytorch": ("torch",), "transformers": ("torch", "transformers"), "lightning": ("torch", "lightning")}
+NEEDED = {
+    "pytorch": ("torch",),
+    "transformers": ("torch", "transformers"),
+    "lightning": ("torch", "lightning"),
+    "jax": ("jax",),
+}
 MORE_STEPS = 25
 COMMANDS = {"shell": ["bash", "train.sh"]}
 
@@ -98,7 +103,7 @@ def test_cut_and_resumed_it_ends_as_if_it_had_never_been_cut(tmp_path: Path, exa
     for needed in NEEDED.get(example, ()):
         pytest.importorskip(needed, reason=f"{needed} is not installed: examples/{example} is NOT tested here")
     desk = Desk(tmp_path / "cut", example)
-    reached = desk.run(10**6, [], cut=True)["checkpoint_step"]
+    reached = desk.run(10**9, [], cut=True)["checkpoint_step"]  # no example ends by itself before
     target = reached + MORE_STEPS
     assert desk.run(target, [desk.manifest(reached)])["restored_step"] == reached
     found = desk.parts(desk.manifest(target))
