@@ -114,8 +114,8 @@ def _check_form(where: str, component: Mapping[str, Any], checks: Checks) -> Non
     if checks.check(isinstance(metadata, dict), f"{where}.metadata", "is missing or no table"):
         assert isinstance(metadata, dict)  # noqa: S101 - the line above has seen to it
         for key, kind in METADATA.items():
-            value: Any = metadata.get(key)
-            fits = value == "" or isinstance(value, kind)
+            part: Any = metadata.get(key)
+            fits = part == "" or isinstance(part, kind)
             checks.check(fits, f"{where}.metadata.{key}", f"is missing or no {'table' if kind is dict else 'list'}")
 
 
