@@ -79,7 +79,7 @@ def sections(found: Overview, out: Output, order: str = "place") -> list[Section
     made = [
         Section(
             "Needs a person",
-            ("what", "whom", "since", "~why", "~remedy"),
+            ("what", "whom", "-since", "~why", "_remedy"),
             tuple(
                 (need.what, need.subject, when(need.since, found.at, out.zone), need.why, need.remedy)
                 for need in found.needs
@@ -88,13 +88,13 @@ def sections(found: Overview, out: Output, order: str = "place") -> list[Section
         ),
         Section(
             "Under way",
-            ("what", "state", "since", "~how far, or why"),
+            ("what", "state", "-since", "~how far, or why"),
             tuple((one.what, one.state, when(one.since, found.at, out.zone), one.told) for one in found.work),
             "schedctl status --all",
         ),
         Section(
             "Sessions",
-            ("job", "pool", ">step", ">loss", "told", "ends", "session"),
+            ("job", "-pool", ">step", ">loss", "told", "--ends", "---session"),
             tuple(
                 _lane(going[lane.job], run, found.at, out)
                 for run in found.live
@@ -105,19 +105,19 @@ def sections(found: Overview, out: Output, order: str = "place") -> list[Section
         ),
         Section(
             "Pools",
-            ("pool", "state", ">live", "~quota", ">free", ">of", "resets"),
+            ("pool", "state", "-->live", "~quota", ">free", "--->of", "-resets"),
             tuple(_pools(found, out)),
             "schedctl quota",
         ),
         Section(
             "Jobs",
-            (">#", "job", "state", "progress", ">done", ">loss", "done by", "~why, or when"),
+            ("--->#", "job", "state", "---progress", ">done", "-->loss", "-done by", "~why, or when"),
             tuple(_job(job, going[job.spec.name], found, out) for job in jobs),
             "schedctl queue list",
         ),
         Section(
             OVER,
-            ("job", "at", ">steps", ">loss"),
+            ("job", "at", "->steps", ">loss"),
             tuple(_finished(job, at, going[job.spec.name], found.at, out) for at, job in over),
             "schedctl queue list",
         ),
@@ -196,6 +196,9 @@ def _job(job: JobRecord, going: Training, found: Overview, out: Output) -> tuple
     if isinstance(job.state, Queued) and placement is not None:
         planned = f"{placement.pool} from {when(placement.start, found.at, out.zone)}"
         told = f"{planned}; now {told}" if told else planned
+    if isinstance(job.state, Active) and job.state.wish is None:
+        run = next((run for run in found.live if run.key == job.state.run), None)
+        told = f"{run.pool} until {when(run.deadline, found.at, out.zone)}" if run else told
     state = type(job.state).__name__.lower()
     drawn = bar(going.saved_step, going.step, going.target_step)
     done = share(going.step, going.target_step)
