@@ -15,7 +15,7 @@ from scheduler.views.overview import Overview, overview
 from scheduler.views.verdict import sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from scheduler.cli.shell.context import Cli
     from scheduler.cli.shell.output import Output
@@ -64,9 +64,15 @@ def headline(found: Overview, out: Output) -> str:
     return f"{daemon.leader} holds the lease; last cycle {out.instant(daemon.cycled_at)}{anew}."
 
 
-def sections(found: Overview, out: Output, order: str = "place") -> list[Section]:
-    """Return what there is to see; what needs a person first, no empty sections. ``order`` is that of the jobs."""
-    jobs = sorted((job for job in found.jobs if not isinstance(job.state, Done | Cancelled)), key=_KEYS[order])
+def sections(
+    found: Overview, out: Output, order: str = "place", keeps: Callable[[JobRecord], bool] | None = None
+) -> list[Section]:
+    """Return what there is to see; what needs a person first, no empty sections.
+
+    ``order`` is that of the jobs, ``keeps`` chooses among those that are not over.
+    """
+    jobs = [job for job in found.jobs if not isinstance(job.state, Done | Cancelled) and (not keeps or keeps(job))]
+    jobs.sort(key=_KEYS[order])
     over = sorted(
         (
             (job.state.at, job)
