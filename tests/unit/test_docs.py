@@ -126,7 +126,7 @@ def test_every_command_that_a_document_shows_can_be_parsed(
             # Prose names commands without their arguments; a group alone shows its help.
             named_only = type(error).__name__ in {"NoArgsIsHelpError", "MissingParameter"}
             elsewhere = str(error).endswith("does not exist.")  # a file of the reader's
-            if not (named_only or elsewhere) and getattr(error, "code", None) != 0:
+            if not (named_only or elsewhere) and getattr(error, "code", getattr(error, "exit_code", None)) != 0:
                 wrong.append(f"{document}: schedctl {' '.join(words)}: {type(error).__name__}: {error}")
     assert wrong == []
 
