@@ -68,8 +68,7 @@ def test_a_kill_before_any_step_leaves_one_whole_version_and_is_mended(
     then: str,
 ) -> None:
     one, two = make_release(tmp_path, 1), make_release(tmp_path, 2)
-    for tool in TOOLS:
-        programs = writes(tool, SHIM.replace("TOOL", tool))
+    (programs,) = {writes(tool, SHIM.replace("TOOL", tool)) for tool in TOOLS}
     usual = os.environ["PATH"]
     count = tmp_path / "count"
     monkeypatch.setenv("COUNT", str(count))
