@@ -218,6 +218,8 @@ def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, re
         environment["PATH"] = os.pathsep.join(
             filter(None, (str(packages / "bin"), environment.get("PATH") or os.defpath))
         )
+    if order.whole and prepared.parent:  # what it begins with is what it evaluates
+        environment.setdefault("SCHED_INPUT_MODEL", prepared.parent)
     if order.whole:
         # A script that knows the contract after all works as outside a session, and what it saves is output as well.
         output = folder / "command" / OUTPUT

@@ -39,6 +39,7 @@ from scheduler.service.launch.launch import launch_all, reserve
 from scheduler.service.outside import border
 from scheduler.service.quota.audit import close_books
 from scheduler.service.upkeep.retention import sweep_ended
+from scheduler.service.versions.look import Models
 from scheduler.store import checkpoints, events, jobs, plans, runs, watched
 
 if TYPE_CHECKING:
@@ -106,11 +107,13 @@ class Cycle:
         self._places = Places(ports)
         self._unopened: set[str] = set()  # pools whose platforms were not made yet when the newest plan was
         self._looks_back: bool | None = None  # not asked yet
+        self._models = Models(ports)
 
     def run(self) -> int:
         """Run one cycle and return the scheduled second it was run for. Raises what the database raises."""
         self._ports.calls.begin()
         now = self._settle()
+        self._models.look(now)
         if self._may_plan(now):
             self._plan_and_launch(now)
         return now

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -55,15 +56,25 @@ def take(
     def told(how_far: str) -> None:
         tell(f"input {given.name}: {how_far}")
 
-    if not given.source.startswith("s3:"):
-        packed = put_tree(database, artifacts, Path(given.source), KIND, delete_at, told, heal=heal)
-    else:
+    with tempfile.TemporaryDirectory(prefix="schedctl-input-") as scratch:
+        folder = _folder_of(Path(scratch) / "files", given.source, told)
+        packed = put_tree(database, artifacts, folder, KIND, delete_at, told, heal=heal)
+    return replace(given, digest=packed.digest, files=len(packed.tree.entries), bytes=packed.tree.bytes)
+
+
+def _folder_of(scratch: Path, source: str, told: Callable[[str], None]) -> Path:
+    """Return the folder that holds what ``source`` means; a file is copied, and a bucket's folder fetched."""
+    if source.startswith("s3:"):
         from platforms.artifacts.s3.folder import fetch_folder  # it needs the extra for AWS
 
-        with tempfile.TemporaryDirectory(prefix="schedctl-input-") as scratch:
-            fetch_folder(given.source, Path(scratch) / "files", told)
-            packed = put_tree(database, artifacts, Path(scratch) / "files", KIND, delete_at, told, heal=heal)
-    return replace(given, digest=packed.digest, files=len(packed.tree.entries), bytes=packed.tree.bytes)
+        fetch_folder(source, scratch, told)
+        return scratch
+    place = Path(source)
+    if not place.is_file():
+        return place
+    scratch.mkdir()
+    shutil.copy(place, scratch / place.name)
+    return scratch
 
 
 def kept(

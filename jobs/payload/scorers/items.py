@@ -1,0 +1,115 @@
+"""Test sets: one item a line, with an id, the cluster it belongs to, its domain, and what its scorer needs besides.
+
+Items of one cluster (one template, one component, one author) are not independent of each other, and no statistics
+here treat them as if they were. An item that names no cluster is one of its own.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from ..bounds import NAME_MAX, read_json, shown
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+    from typing import BinaryIO
+
+ITEMS_MAX = 100_000
+SET_BYTES_MAX = 1 << 28
+LINE_BYTES_MAX = 1 << 20
+_DOMAIN = re.compile(r"[a-z0-9][a-z0-9_-]{0,39}")
+
+
+class BadItems(ValueError):
+    """A test set that cannot be used: which line, why, and what would be right."""
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One item; ``task`` is the whole record, for the scorer that the set was made for."""
+
+    id: str
+    cluster: str
+    domain: str
+    task: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ItemSet:
+    """The items by id, in the order of the file, and the SHA-256 of its bytes, which names the set."""
+
+    digest: str
+    items: Mapping[str, Item]
+
+
+def read_items(path: Path) -> ItemSet:
+    """Read a test set. Raises BadItems for the first line that is no item, and OSError."""
+    digest = hashlib.sha256()
+    items: dict[str, Item] = {}
+    size = 0
+    with path.open("rb") as stream:
+        number = 0
+        while line := stream.readline(LINE_BYTES_MAX + 1):
+            number += 1
+            size += len(line)
+            digest.update(line)
+            where = f"{path.name}, line {number}"
+            if len(line) > LINE_BYTES_MAX:
+                raise BadItems(f"{where}: longer than {LINE_BYTES_MAX:,} bytes; keep large files beside the set")
+            if size > SET_BYTES_MAX:
+                raise BadItems(f"{where}: the set is larger than {SET_BYTES_MAX >> 20} MiB; split it")
+            if line.strip():
+                item = _item(line, where)
+                if item.id in items:
+                    raise BadItems(
+                        f"{where}: the id {shown(item.id)} stands on an earlier line; every item has its own"
+                    )
+                items[item.id] = item
+            if len(items) > ITEMS_MAX:
+                raise BadItems(f"{where}: more than {ITEMS_MAX:,} items; split the set")
+    if not items:
+        raise BadItems(f"{path.name}: no item in it; write one JSON object a line, with an id")
+    return ItemSet(digest.hexdigest(), items)
+
+
+def records(stream: BinaryIO, line_bytes_max: int = LINE_BYTES_MAX) -> Any:
+    """Yield number and object of each line; None for a line that is no JSON object or too long, never more of it."""
+    number = 0
+    while line := stream.readline(line_bytes_max + 1):
+        number += 1
+        whole = len(line) <= line_bytes_max
+        while not line.endswith(b"\n") and (rest := stream.readline(line_bytes_max)):
+            line, whole = rest, False
+        try:
+            record = read_json(line) if whole else None
+        except (ValueError, UnicodeDecodeError):
+            record = None
+        if line.strip():
+            yield number, record if isinstance(record, dict) else None
+
+
+def is_name(value: object) -> bool:
+    """Tell whether a value can be an id or a cluster: a text of 1 to 200 characters that can be shown."""
+    return isinstance(value, str) and 0 < len(value) <= NAME_MAX and value.isprintable() and value.strip() == value
+
+
+def _item(line: bytes, where: str) -> Item:
+    try:
+        record = read_json(line)
+    except ValueError as error:
+        raise BadItems(f"{where}: no JSON ({error}); write one object a line") from None
+    if not isinstance(record, dict):
+        raise BadItems(f"{where}: {shown(record)} is no object; write one like {{'id': 'sort-1', ...}}")
+    name = record.get("id")
+    cluster = record.get("cluster", name)
+    domain = record.get("domain", "")
+    for key, value in (("id", name), ("cluster", cluster)):
+        if not is_name(value):
+            raise BadItems(f"{where}: {key} is {shown(value)}; give a text of 1 to {NAME_MAX} characters")
+    if domain != "" and not (isinstance(domain, str) and _DOMAIN.fullmatch(domain)):
+        raise BadItems(f"{where}: domain is {shown(domain)}; use up to 40 small letters, digits, _ and -")
+    return Item(str(name), str(cluster), domain, record)

@@ -1,0 +1,206 @@
+"""Scores: what an evaluation says of a checkpoint, read from a file that may be mistaken or hostile.
+
+The first line names model, checkpoint, test set and scorer; each further line is one item's value of one metric. A file
+with anything wrong in it gives no verdict: there is no telling what else in it is. docs/gates.md has the format.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from jobs.payload.bounds import Unfit, clean, measure, read_json, shown
+from jobs.payload.scorers.items import is_name
+from jobs.payload.scorers.score_file import EXAMPLE_MAX, SCHEMA
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from typing import BinaryIO
+
+    from jobs.payload.scorers.items import Item
+
+SCORES_MAX = 200_000  # lines
+SCORES_BYTES_MAX = 64 << 20
+LINE_BYTES_MAX = 16_384
+METRICS_MAX = 100
+LABELS_KINDS_MAX = 20
+_METRIC = re.compile(r"[a-z0-9][a-z0-9_@-]{0,59}(\.[a-z0-9][a-z0-9_-]{0,39})?")
+_DIGEST = re.compile(r"[0-9a-f]{12,128}")
+_COUNT_MAX = 10**9
+
+
+class ScoresError(ValueError):
+    """A score file that gives no verdict: ``line`` of it (from 1; 0 for the whole), why, and what to do."""
+
+    def __init__(self, line: int, why: str, remedy: str) -> None:
+        super().__init__(f"scores{f', line {line}' if line else ''}: {why}; {remedy}")
+        self.line = line
+        self.why = why
+        self.remedy = remedy
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """One item's value of one metric, and perhaps a short text that shows why."""
+
+    item: str
+    cluster: str
+    value: float
+    example: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Scores:
+    """What one scorer said of one checkpoint on one test set: by metric, by item.
+
+    ``agreement`` is, for metrics that another model judges, the table of counts of people's labels against its own.
+    """
+
+    model: str
+    checkpoint: str
+    test_set: str
+    scorer: str
+    by_metric: Mapping[str, Mapping[str, Score]]
+    agreement: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+
+
+def read_scores(
+    stream: BinaryIO, *, model: str, checkpoint: str, test_set: str, items: Mapping[str, Item] | None = None
+) -> Scores:
+    """Read a score file that must be of this model, checkpoint and test set; nothing is held but what passes.
+
+    Where the set's ``items`` are given, a metric has a value of each of them and of no other, and one that is named
+    ``metric.domain`` of each item of that domain; clusters are the set's. Raises ScoresError for the first thing wrong.
+    """
+    reading = _Reading(stream)
+    header = reading.header()
+    for key, own in (("model", model), ("checkpoint", checkpoint), ("set", test_set)):
+        if header.get(key) != own:
+            why = f"{key} is {shown(header.get(key))} instead of {shown(own)}"
+            raise ScoresError(1, why, "these are another evaluation's scores; evaluate this one anew")
+    if not isinstance(header.get("scorer"), str) or not _DIGEST.fullmatch(header["scorer"]):
+        remedy = "write the digest of the scorer's code, in 12 to 128 hexadecimal digits"
+        raise ScoresError(1, f"scorer is {shown(header.get('scorer'))}, which is no digest", remedy)
+    found = reading.scores(items)
+    if items is not None:
+        _check_whole(found, items)
+    return Scores(model, checkpoint, test_set, header["scorer"], found, _agreement(header, found))
+
+
+class _Reading:
+    """Reads line by line, never more than one of them, and counts."""
+
+    def __init__(self, stream: BinaryIO) -> None:
+        self._stream = stream
+        self._bytes = 0
+        self.line = 0
+
+    def header(self) -> Mapping[str, Any]:
+        """Return the first line."""
+        document = self._next()
+        if document is None:
+            raise ScoresError(0, "the file is empty", "look into the evaluation's log: the scorer wrote nothing")
+        if document.get("schema") != SCHEMA or isinstance(document.get("schema"), bool):
+            remedy = f'begin with {{"schema": {SCHEMA}, "model": ..., "checkpoint": ..., "set": ..., "scorer": ...}}'
+            raise ScoresError(1, f"schema is {shown(document.get('schema'))} instead of {SCHEMA}", remedy)
+        return document
+
+    def scores(self, items: Mapping[str, Item] | None) -> dict[str, dict[str, Score]]:
+        """Return every further line."""
+        found: dict[str, dict[str, Score]] = {}
+        clusters: dict[str, str] = {}
+        while (document := self._next()) is not None:
+            metric, score = self._score(document)
+            of_metric = found.setdefault(metric, {})
+            if len(found) > METRICS_MAX:
+                self._wrong(f"more than {METRICS_MAX} metrics", "let a scorer report fewer")
+            if score.item in of_metric:
+                self._wrong(f"{metric} of {shown(score.item)} stands twice", "write one line for each item and metric")
+            own = self._cluster_of(score, items, clusters)
+            if score.cluster != own:
+                why = f"{shown(score.item)} is of cluster {shown(own)}, not {shown(score.cluster)}"
+                self._wrong(why, "write the cluster that the test set says")
+            of_metric[score.item] = score
+        if not found:
+            raise ScoresError(0, "there is a header and no score", "look into the evaluation's log: it may have failed")
+        return found
+
+    def _cluster_of(self, score: Score, items: Mapping[str, Item] | None, clusters: dict[str, str]) -> str:
+        if items is None:
+            return clusters.setdefault(score.item, score.cluster)
+        if score.item not in items:
+            self._wrong(f"{shown(score.item)} is no item of the test set", "score the items of the set, and no others")
+        return items[score.item].cluster
+
+    def _score(self, document: Mapping[str, Any]) -> tuple[str, Score]:
+        for key in ("item", "cluster"):
+            if not is_name(document.get(key)):
+                self._wrong(f"{key} is {shown(document.get(key))}", "write the text that the test set has")
+        metric, example = document.get("metric"), document.get("example", "")
+        if not isinstance(metric, str) or not _METRIC.fullmatch(metric):
+            remedy = "use small letters, digits, _, @ and -, and perhaps a dot and a domain: loss.python"
+            self._wrong(f"metric is {shown(metric)}", remedy)
+        if not isinstance(example, str):
+            self._wrong(f"example is {shown(example)}", "write a short text, or leave it out")
+        try:
+            value = measure(document.get("value"))
+        except Unfit as error:
+            remedy = "write a finite number: 1 or 0 for passed or failed; an item that gave none is worth 0"
+            self._wrong(f"value is {shown(document.get('value'))}, {error}", remedy)
+        return metric, Score(document["item"], document["cluster"], value, clean(example, EXAMPLE_MAX))
+
+    def _next(self) -> Mapping[str, Any] | None:
+        line = self._stream.readline(LINE_BYTES_MAX + 1)
+        if not line:
+            return None
+        self.line += 1
+        self._bytes += len(line)
+        if len(line) > LINE_BYTES_MAX:
+            self._wrong(f"longer than {LINE_BYTES_MAX:,} bytes", "shorten the example")
+        if self.line > SCORES_MAX + 1 or self._bytes > SCORES_BYTES_MAX:
+            why = f"more than {SCORES_MAX:,} scores or {SCORES_BYTES_MAX >> 20} MiB"
+            self._wrong(why, "score a smaller set, with fewer metrics or shorter examples")
+        try:
+            document = read_json(line)
+        except ValueError as error:
+            self._wrong(f"no JSON ({clean(str(error), 100)})", "write one object a line, without empty lines")
+        if not isinstance(document, dict):
+            self._wrong(f"{shown(document)} is no object", "write one object a line")
+        return document
+
+    def _wrong(self, why: str, remedy: str) -> NoReturn:
+        raise ScoresError(self.line, why, remedy)
+
+
+def _check_whole(found: Mapping[str, Mapping[str, Score]], items: Mapping[str, Item]) -> None:
+    """Raise ScoresError for a metric that left items out: those may be the ones that it fails."""
+    domains: dict[str, set[str]] = {}
+    for item in items.values():
+        domains.setdefault(item.domain, set()).add(item.id)
+    for metric, scores in found.items():
+        _, dot, domain = metric.partition(".")
+        wanted = domains.get(domain, set()) if dot else items.keys()
+        if missing := sorted(wanted - scores.keys()):
+            why = f"{metric} has no value of {len(missing):,} of {len(wanted):,} items, of {shown(missing[0])} for one"
+            raise ScoresError(0, why, "score every item: one that gave no answer is worth 0")
+        if foreign := sorted(scores.keys() - wanted):
+            why = f"{metric} has a value of {shown(foreign[0])}, which is not of domain {shown(domain)}"
+            raise ScoresError(0, why, "write metric.domain for items of that domain only")
+
+
+def _agreement(
+    header: Mapping[str, Any], found: Mapping[str, Mapping[str, Score]]
+) -> dict[str, tuple[tuple[int, ...], ...]]:
+    said = header.get("agreement", {})
+    remedy = 'write it like {"judge": [[80, 5], [7, 108]]}: rows what people said, columns what the judge said'
+    if not isinstance(said, dict) or not said.keys() <= found.keys():
+        raise ScoresError(1, f"agreement is {shown(said)}, which is no table of metrics of this file", remedy)
+    tables = {}
+    for metric, table in said.items():
+        size = len(table) if isinstance(table, list) else 0
+        square = 0 < size <= LABELS_KINDS_MAX and all(isinstance(row, list) and len(row) == size for row in table)
+        if not square or not all(type(count) is int and 0 <= count <= _COUNT_MAX for row in table for count in row):
+            raise ScoresError(1, f"agreement of {metric} is {shown(table)}, which is no square of counts", remedy)
+        tables[metric] = tuple(map(tuple, table))
+    return tables

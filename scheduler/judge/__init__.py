@@ -1,0 +1,1 @@
+"""Scores and gates in, verdicts with their evidence out: the statistics of promotion and of going back, all pure."""

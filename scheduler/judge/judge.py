@@ -1,0 +1,105 @@
+"""The verdict: gates and scores in, one judgement out. The same input gives the same judgement, on every machine."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from jobs.payload.scorers.kappa import AGREEMENT_MIN, LABELS_MIN, kappa_of
+from jobs.plural import counted
+from scheduler.judge.comparison import comparison_finding, hold
+from scheduler.judge.judgement import Finding, Judgement
+from scheduler.judge.threshold import threshold_finding
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jobs.quality_gate import QualityGate
+    from jobs.scores import Scores
+
+
+def judge(gates: Sequence[QualityGate], scores: Scores, in_force: Scores | None) -> Judgement:
+    """Judge a version by its scores and, where there is one, by those of the version in force.
+
+    Without a version in force only thresholds are asked. Scores that cannot be compared (another test set, another
+    scorer, other items) or a metric that is missing are an error, which is never a pass; so is having no gate at all.
+    """
+    if not gates:
+        return Judgement("error", "", "there is no gate to judge by; write [[gates]] in the model's definition", ())
+    if in_force is not None and (why := _incomparable(scores, in_force)):
+        return Judgement("error", "", why, ())
+    findings = [_finding(gate, scores, in_force) for gate in gates]
+    guards = [place for place, found in enumerate(findings) if _is_guard(found)]
+    for place, found in zip(guards, hold([findings[place] for place in guards]), strict=True):
+        findings[place] = found
+    return _verdict(tuple(findings), scores)
+
+
+def _finding(gate: QualityGate, scores: Scores, in_force: Scores | None) -> Finding:
+    new = scores.by_metric.get(gate.metric)
+    if new is None:
+        known = ", ".join(sorted(scores.by_metric))
+        return Finding(gate, "error", f"there are no scores of {gate.metric}, only of {known}")
+    if not gate.compares:
+        return threshold_finding(gate, new)
+    if in_force is None:
+        return Finding(gate, "not_asked", f"{gate.metric}: there is no version in force to compare with")
+    before = in_force.by_metric.get(gate.metric)
+    if before is None or before.keys() != new.keys():
+        remedy = "evaluate the version in force with the same scorer and set"
+        return Finding(
+            gate, "error", f"{gate.metric} was not scored on the same items in the version in force; {remedy}"
+        )
+    return comparison_finding(gate, new, before)
+
+
+def _verdict(findings: tuple[Finding, ...], scores: Scores) -> Judgement:
+    def of(outcome: str) -> list[Finding]:
+        return [found for found in findings if found.outcome == outcome]
+
+    if wrong := of("error"):
+        return Judgement("error", "", _all(wrong), findings)
+    if failed := of("failed"):
+        return Judgement("rejected", "", _all(failed), findings)
+    if few := of("not_enough_items"):
+        return Judgement("inconclusive", "not_enough_items", _all(few), findings)
+    if unclear := of("harm_unclear"):
+        return Judgement("inconclusive", "harm_unclear", _all(unclear), findings)
+    if why := _rests_on_a_doubtful_judge(findings, scores):
+        return Judgement("error", "", why, findings)
+    passed, skipped = of("passed"), of("not_asked")
+    reason = f"{counted(len(passed), 'gate')} passed"
+    if skipped:
+        reason += f"; {counted(len(skipped), 'gate')} not asked, as there is no version in force"
+    return Judgement("accepted", "", reason, findings)
+
+
+def _rests_on_a_doubtful_judge(findings: Sequence[Finding], scores: Scores) -> str:
+    """Say so if nothing but the word of models that agree too little with people speaks for a version."""
+    asked = [found.gate.metric for found in findings if found.outcome == "passed"]
+    doubtful = {metric for metric, table in scores.agreement.items() if not kappa_of(table).may_stand_alone}
+    if not asked or not set(asked) <= doubtful:
+        return ""
+    told = kappa_of(scores.agreement[asked[0]])
+    lower = "unknown" if told.lower is None else f"{told.lower:.2f}"
+    return (
+        f"only {asked[0]} speaks for this version, a judging model's word: it agrees with people by {lower} at least "
+        f"over {counted(told.labels, 'label')}, where {AGREEMENT_MIN} over {LABELS_MIN} are needed; add another gate"
+    )
+
+
+def _incomparable(scores: Scores, in_force: Scores) -> str:
+    if scores.model != in_force.model:
+        return f"these are scores of {scores.model}, and those in force of {in_force.model}"
+    if scores.test_set != in_force.test_set:
+        return "the version in force was scored on another test set; evaluate it on this one"
+    if scores.scorer != in_force.scorer:
+        return "the version in force was scored by another scorer; evaluate it again by this one"
+    return ""
+
+
+def _is_guard(found: Finding) -> bool:
+    return found.gate.kind == "no_harm" and found.outcome not in ("error", "not_asked")
+
+
+def _all(findings: Sequence[Finding]) -> str:
+    return "; ".join(found.reason for found in findings)

@@ -1,0 +1,75 @@
+"""Judgements: a verdict and, gate by gate, all that it rests on. Plain values, to be stored and shown as they are."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, replace
+from typing import Any, Literal
+
+from jobs.quality_gate import QualityGate
+
+Verdict = Literal["accepted", "rejected", "inconclusive", "error"]
+Unclear = Literal["", "not_enough_items", "harm_unclear"]
+Outcome = Literal["passed", "failed", "not_enough_items", "harm_unclear", "error", "not_asked"]
+Test = Literal["point", "bound", "sign-flip", "McNemar", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """An item that counted against the version; ``before`` is its value in the version in force."""
+
+    item: str
+    value: float
+    before: float | None
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one gate found, and what this set could have shown.
+
+    ``value`` is the version's mean, ``before`` of the one in force, ``gain`` their difference, positive where good.
+    ``differing`` (p_d) is the share of items that differ at all, ``design_effect`` how many of the items are worth one
+    independent one. ``low`` and ``high`` are one-sided 95 % bounds of the gain, or of the value for a threshold.
+    ``smallest_effect`` would have shown in four of five such sets. ``not_asked``: there is no version in force.
+    """
+
+    gate: QualityGate
+    outcome: Outcome
+    reason: str
+    test: Test = ""
+    items: int = 0
+    clusters: int = 0
+    value: float | None = None
+    before: float | None = None
+    gain: float | None = None
+    differing: float | None = None
+    design_effect: float | None = None
+    low: float | None = None
+    high: float | None = None
+    smallest_effect: float | None = None
+    p_value: float | None = None
+    examples: tuple[Example, ...] = ()
+
+    def decided(self, outcome: Outcome, reason: str) -> Finding:
+        """Return it with its outcome."""
+        return replace(self, outcome=outcome, reason=reason)
+
+    def document(self) -> dict[str, Any]:
+        """Return it in plain JSON types."""
+        said = asdict(self)
+        return said | {"gate": self.gate.document(), "examples": [asdict(example) for example in self.examples]}
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """One verdict. ``unclear`` says of an inconclusive one what it wants: more items, or a look at a guard."""
+
+    verdict: Verdict
+    unclear: Unclear
+    reason: str
+    findings: tuple[Finding, ...]
+
+    def document(self) -> dict[str, Any]:
+        """Return it in plain JSON types."""
+        findings = [finding.document() for finding in self.findings]
+        return {"verdict": self.verdict, "unclear": self.unclear, "reason": self.reason, "findings": findings}
