@@ -67,6 +67,12 @@ def open_release(model: str, version: int, folder: Path) -> Release:
     return Release(model, version, folder, listed, sums, hashlib.sha256(sums).hexdigest())
 
 
+def may_be_served(name: str) -> bool:
+    """Tell whether a file of this name is of a kind that is served; what it holds is looked at when it is there."""
+    last = name.rpartition("/")[2]
+    return last in _PLAIN_NAMES or any(last.lower().endswith(kind) for kind in _KINDS)
+
+
 def _names(folder: Path) -> frozenset[str]:
     """Return the relative names of all files below a folder, all of them plain."""
     found = set()
