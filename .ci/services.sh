@@ -7,6 +7,7 @@ have_postgres() { compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || co
 have_chromium() { command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null; }
 have_faketime() { compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null; }
 have_sshd() { [ -x /usr/sbin/sshd ] && command -v rsync >/dev/null; }
+have_sandbox() { command -v bwrap >/dev/null && command -v setpriv >/dev/null && command -v prlimit >/dev/null; }
 have_systemd() { command -v systemd-nspawn >/dev/null && [ -x /usr/lib/systemd/systemd ]; }
 
 install_postgres() {
@@ -22,6 +23,8 @@ install_postgres() {
 install_chromium() { apt-get update -qq && apt-get install -y -qq --no-install-recommends chromium fonts-dejavu-core; }
 
 install_faketime() { apt-get update -qq && apt-get install -y -qq --no-install-recommends libfaketime; }
+
+install_sandbox() { apt-get update -qq && apt-get install -y -qq --no-install-recommends bubblewrap util-linux; }
 
 # No debootstrap: the tests boot this machine's own files under an overlay.
 install_systemd() { apt-get update -qq && apt-get install -y -qq --no-install-recommends systemd-container; }
@@ -57,6 +60,7 @@ provide() {
 provide postgres "PostgreSQL server programs" postgresql
 provide chromium "Chromium and fonts, for the status page in a real browser" "chromium, with fonts-dejavu-core"
 provide faketime "library to set the clock of one process" libfaketime
+provide sandbox "bubblewrap, in which code that a model wrote is run" bubblewrap
 provide systemd "systemd-nspawn, for the service under a real systemd" systemd-container
 provide sshd "sshd and rsync, for deployments to another machine" "openssh-server, with rsync"
 # The second user behind that sshd. No password opens the account, and it is not locked, which sshd would refuse.

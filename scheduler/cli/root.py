@@ -32,6 +32,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "runs": ("scheduler.cli.commands.runs", "Sessions: list, logs, stop."),
     "handover": ("scheduler.cli.commands.handover", "Sessions that a person starts: take, give back, drop."),
     "checkpoints": ("scheduler.cli.commands.checkpoints", "Saved states: list, verify, copy, keep."),
+    "models": ("scheduler.cli.commands.models", "Versions of models: judged, in force, taken back."),
     "report": ("scheduler.cli.commands.report", "The week in figures: made, shown, sent."),
     "rehearse": ("scheduler.cli.commands.rehearse", "A whole week on this machine in minutes."),
     "service": ("scheduler.cli.commands.service", "The daemon as a service of systemd."),

@@ -163,7 +163,7 @@ def _enter(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now:
     if difference == 0 or (not settled and difference <= tolerated):
         return
     # A platform may bill the time in which a session of ours waited for its machine. That is nobody else's use.
-    foreign_use = difference - _waited(tx, pool, recent, window, min(looked_at, now - 2 * READ_EVERY_SECONDS))
+    foreign_use = difference - _waited(tx, pool, recent, window, _hidden_since(recent, looked_at, now))
     alarming = foreign_use > at_least(ports.clock, _ORPHAN_SECONDS, _ORPHAN_WALL_SECONDS)
     # Only how much counts, not when: all of it inside the window. What corrects sessions of ours goes where the last of
     # them ended, so that a report over their time has it; somebody else's use was until now.
@@ -216,6 +216,20 @@ def _waited(tx: Connection, pool: Pool, recent: Iterable[Run], window: Window, s
         if (began := run.state.started if isinstance(run.state, Ended) else _began(run)) is not None
         and (run.key in charged or not isinstance(run.state, Ended))
     )
+
+
+def _hidden_since(recent: Iterable[Run], looked_at: int, now: int) -> int:
+    """Return since when a difference may have been there unseen.
+
+    A session that waits for its machine is reckoned from its launch on. If the platform does not tell that yet, as much
+    of what it tells of others was hidden at the last look.
+    """
+    hiding = (
+        run.planned_start
+        for run in recent
+        if run.planned_start <= looked_at and not (isinstance(run.state, Ended) and run.state.at <= looked_at)
+    )
+    return min(looked_at, now - 2 * READ_EVERY_SECONDS, *hiding)
 
 
 def _began(run: Run) -> int:

@@ -54,6 +54,30 @@ class World:
             "instance_types": "ml.g4dn.xlarge",
         }
 
+    def pool(self, **more: Any) -> dict[str, Any]:
+        """The pool ``aws`` as a settings file has it."""
+        return {
+            "name": "aws",
+            "platform": "sagemaker",
+            "session_cap": "4h",
+            "session_min": "30m",
+            "setup": "5m",
+            "stop_margin": "10m",
+            "options": self.options,
+            "quotas": [{"name": "hours", "kind": "day", "limit": "20h", "zone": "UTC"}],
+            **more,
+        }
+
+    def settings(self, folder: Path, **pool: Any) -> dict[str, Any]:
+        """A daemon's settings with that pool, the account's bucket as artifact store, and the account's clock."""
+        store = {"bucket": self.bucket, "region": "us-east-1", "endpoint": self.address}
+        return {
+            "artifacts": {"kind": "s3", "root": str(folder / "artifacts"), "options": store},
+            "daemon": {"cycle": "3m", "heartbeat": "3m", "grace": "20m", "retry_base": "3m"},
+            "clock": {"scale": self.clock.scale, "epoch": self.clock.epoch, "origin": self.clock.origin},
+            "pools": [self.pool(**pool)],
+        }
+
     def adapter(self, **options: str) -> Platform:
         """A new adapter, as a daemon makes it at its start."""
         context = PlatformContext(self.folder / "state", sys.executable, BUNDLE, clock=self.clock.payload_clock())

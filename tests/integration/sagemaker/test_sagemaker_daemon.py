@@ -27,32 +27,15 @@ JOB = {
 
 
 def settings(world: World, folder: Path) -> dict[str, Any]:
-    pool = {
-        "name": "aws",
-        "platform": "sagemaker",
-        "session_cap": "4h",
-        "session_min": "30m",
-        "setup": "5m",
-        "stop_margin": "10m",
-        "overrun": "30m",
-        "visibility": "20m",
-        "price_per_hour": "$0.74",
-        "options": world.options,
-        "quotas": [
-            {"name": "hours", "kind": "day", "limit": "10h", "zone": "Europe/Berlin"},
-            {"name": "money", "kind": "money-day", "limit": "$10", "zone": "Europe/Berlin"},
-        ],
-    }
-    clock = {"scale": world.clock.scale, "epoch": world.clock.epoch, "origin": world.clock.origin}
-    store = {"bucket": world.bucket, "region": "us-east-1", "endpoint": world.address}
+    quotas = [
+        {"name": "hours", "kind": "day", "limit": "10h", "zone": "Europe/Berlin"},
+        {"name": "money", "kind": "money-day", "limit": "$10", "zone": "Europe/Berlin"},
+    ]
     return {
+        **world.settings(folder / "daemon", overrun="30m", visibility="20m", price_per_hour="$0.74", quotas=quotas),
         "state_dir": str(folder / "daemon"),
         "models": [],
-        "artifacts": {"kind": "s3", "root": str(folder / "daemon" / "artifacts"), "options": store},
-        "daemon": {"cycle": "3m", "heartbeat": "3m", "grace": "20m", "retry_base": "3m"},
-        "clock": clock,
         "corpus": {"max_bytes": 200_000},
-        "pools": [pool],
     }
 
 

@@ -32,24 +32,7 @@ def objects(world: World) -> bytes:
 def test_a_session_has_its_secret_and_nothing_that_it_leaves_tells_it(world: World, tmp_path: Path) -> None:
     value = new_canary()
     client(world, "ssm").put_parameter(Name=f"/uff/{NAME}", Value=value, Type="SecureString", Overwrite=True)
-    pool = {
-        "name": "aws",
-        "platform": "sagemaker",
-        "session_cap": "4h",
-        "session_min": "30m",
-        "setup": "5m",
-        "stop_margin": "10m",
-        "options": {**world.options, "secrets": "ssm:/uff/"},
-        "quotas": [{"name": "hours", "kind": "day", "limit": "20h", "zone": "UTC"}],
-    }
-    store = {"bucket": world.bucket, "region": "us-east-1", "endpoint": world.address}
-    clock = {"scale": world.clock.scale, "epoch": world.clock.epoch, "origin": world.clock.origin}
-    settings = {
-        "artifacts": {"kind": "s3", "root": str(tmp_path / "artifacts"), "options": store},
-        "daemon": {"cycle": "3m", "heartbeat": "3m", "grace": "20m"},
-        "clock": clock,
-        "pools": [pool],
-    }
+    settings = world.settings(tmp_path, options={**world.options, "secrets": "ssm:/uff/"})
     said = run_canary(tmp_path, settings, "")  # the daemon itself does not know the value
     proves_redaction(world.output("uff-leaky-0001"), value)
     assert told_in(said.encode(), value) == []

@@ -1,0 +1,106 @@
+"""Hidden tests on code that a model wrote: the tests in one sandbox, the code in another, plain values between them.
+
+The code can print what it likes, end its process, patch every module that it can reach: none of that is where results
+are made. It passes by returning the values that the tests ask for, and in no other way.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import secrets
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .sandbox import Program
+
+if TYPE_CHECKING:
+    from .sandbox import Sandbox
+
+_HERE = Path(__file__).parent
+SOURCE_BYTES_MAX = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Exam:
+    """How many of the ``expected`` tests passed, and in a few words what went wrong first."""
+
+    passed: int
+    expected: int
+    why: str = ""
+
+    @property
+    def green(self) -> bool:
+        """Tell whether all tests were there, ran and passed."""
+        return 0 < self.expected == self.passed
+
+
+def run_hidden_tests(sandbox: Sandbox, code: str, tests: str, entry: str = "") -> Exam:
+    """Run ``tests`` on ``code``; ``entry`` is the function that the tests call by its own name.
+
+    Tests are functions ``test_*``, methods of test cases, or one ``check(candidate)``. Raises ValueError when there are
+    none in ``tests``: that is a mistake of the test set, not of the model.
+    """
+    expected = count_tests(tests)
+    if not expected:
+        raise ValueError("the hidden tests have no test_* function, no test case and no check(candidate)")
+    given = code.encode(errors="replace")
+    if len(given) > SOURCE_BYTES_MAX:
+        return Exam(0, expected, f"the code has more than {SOURCE_BYTES_MAX:,} bytes")
+    token = secrets.token_hex(16)
+    asked_read, asked_write = os.pipe()
+    told_read, told_write = os.pipe()
+    words = [sandbox.python, "-I", "-S"]
+    candidate = Program(
+        [*words, "/in/run.py", str(asked_read), str(told_write)],
+        {"run.py": inside("inside_candidate"), "candidate.py": given},
+        (asked_read, told_write),
+    )
+    tester = Program(
+        [*words, "/in/run.py", str(asked_write), str(told_read), token, entry],
+        {"run.py": inside("inside_tester"), "tests.py": tests.encode()},
+        (asked_write, told_read),
+    )
+    ended, of_candidate = sandbox.run(tester, candidate)
+    if of_candidate.how == "output":
+        return Exam(0, expected, "the code printed too much")
+    if ended.how != "exited":
+        return Exam(0, expected, f"no result: {ended.how}")
+    return read_result(ended.output, token, expected)
+
+
+def count_tests(tests: str) -> int:
+    """Return how many tests a source has, without running it; 0 when it cannot be parsed."""
+    try:
+        tree = ast.parse(tests)
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return 0
+    count = 0
+    for node in tree.body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            count += node.name.startswith("test_") or node.name == "check"
+        elif isinstance(node, ast.ClassDef) and any("TestCase" in ast.unparse(base) for base in node.bases):
+            count += sum(isinstance(one, ast.FunctionDef) and one.name.startswith("test") for one in node.body)
+    return count
+
+
+def read_result(output: bytes, token: str, expected: int) -> Exam:
+    """Return what the last line of an output says of a run, when it has the token of it."""
+    lines = output.decode(errors="replace").splitlines()
+    try:
+        said = json.loads(lines[-1])
+        if said["token"] != token:
+            raise ValueError("another run's token")
+        passed, failed = int(said["passed"]), [str(why) for why in said["failed"]]
+    except (ValueError, LookupError, TypeError):
+        return Exam(0, expected, "the tests gave no result")
+    if passed != expected and not failed:
+        return Exam(passed, expected, f"{passed} of {expected} tests ran")
+    return Exam(min(passed, expected), expected, failed[0] if failed else "")
+
+
+def inside(name: str) -> bytes:
+    """Return the source of a program that runs inside."""
+    return (_HERE / f"{name}.py").read_bytes()

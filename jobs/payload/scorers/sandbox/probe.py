@@ -1,0 +1,106 @@
+"""Whether there is a sandbox here: it is tried by what it must stop, before anything else is run in it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from .confine import confine
+from .limits import Limits, SandboxMissing
+from .sandbox import Program, Sandbox, check_tools, free_uid, interpreters
+
+if TYPE_CHECKING:
+    from .limits import Ended
+
+_PROBE_LIMITS = Limits(wall_seconds=15.0, cpu_seconds=5, processes=16)
+# Each line must fail inside; what it prints is the list of those that did not.
+_PROBE = """
+import ctypes, os, socket
+held = []
+def tried(name, act):
+    try:
+        act()
+    except (OSError, MemoryError):
+        return
+    held.append(name)
+def network():
+    if [name for _, name in socket.if_nameindex() if name != "lo"]:
+        return
+    socket.create_connection(("192.0.2.1", 80), 1)
+def namespace():
+    if ctypes.CDLL(None).unshare(0x10000000):
+        raise OSError
+def forks():
+    for _ in range(64):
+        if os.fork() == 0:
+            os.close(other)
+            os.read(block, 1)
+            os._exit(0)
+block, other = os.pipe()
+tried("network", network)
+tried("processes", forks)
+tried("root", lambda: open("/in/more", "w"))
+tried("devices", lambda: os.mknod("/work/device", 0o60600, os.makedev(8, 0)))
+tried("namespaces", namespace)
+tried("root user", lambda: os.setuid(0))
+tried("shared memory", lambda: open("/dev/shm/more", "w"))
+for folder in ("/home", "/root", "/var", "/sys"):
+    tried(folder, lambda: os.listdir(folder))
+print("probe", os.getuid(), ",".join(held) or "none", flush=True)
+os._exit(0)
+"""
+_REMEDIES = (
+    ("uid map", "allow user namespaces for bwrap: on Ubuntu 24.04 an AppArmor profile for /usr/bin/bwrap with userns"),
+    (
+        "RTM_NEWADDR",
+        "allow user namespaces for bwrap: on Ubuntu 24.04 an AppArmor profile for /usr/bin/bwrap with userns",
+    ),
+    ("ENOSPC", "allow user namespaces: sysctl user.max_user_namespaces must not be 0"),
+    ("No space left", "allow user namespaces: sysctl user.max_user_namespaces must not be 0"),
+    ("not permitted", "in a container, allow user namespaces: its seccomp profile forbids unshare"),
+)
+
+
+def open_sandbox(limits: Limits | None = None) -> Sandbox:
+    """Return a sandbox of ``limits`` that has held what it must hold; close it when done. Raises SandboxMissing."""
+    limits = limits or Limits()
+    check_tools()
+    confinement = confine(limits)
+    try:
+        python = _held(Sandbox("", free_uid(), confinement, _PROBE_LIMITS))
+    except BaseException:
+        confinement.leave()
+        raise
+    return Sandbox(python, free_uid(), confinement, limits)
+
+
+def check_sandbox() -> str:
+    """Return in a few words what holds tested code on this machine. Raises SandboxMissing; what doctor calls."""
+    sandbox = open_sandbox()
+    sandbox.close()
+    return sandbox.told
+
+
+def _held(sandbox: Sandbox) -> str:
+    """Return the first interpreter that runs inside, when the sandbox holds. Raises SandboxMissing."""
+    said = b""
+    for python in interpreters():
+        (ended,) = replace(sandbox, python=python).run(Program([python, "-I", "-S", "-c", _PROBE]))
+        said = ended.output
+        words = _last_line(ended).split()
+        if words[:1] != ["probe"]:
+            continue
+        if ended.clean and words[1:] == ["1000", "none"]:
+            return python
+        raise SandboxMissing(
+            f"the sandbox does not hold: {' '.join(words[1:]) or 'it said nothing'}",
+            "tested code would not be contained; look at the versions of bubblewrap and of the kernel",
+        )
+    text = said.decode(errors="replace").strip()
+    remedy = next((cure for sign, cure in _REMEDIES if sign in text), "try: bwrap --unshare-all --ro-bind / / true")
+    raise SandboxMissing(f"bubblewrap cannot make a sandbox here: {text[-300:] or 'it said nothing'}", remedy)
+
+
+def _last_line(ended: Ended) -> str:
+    lines = ended.output.decode(errors="replace").strip().splitlines()
+    return lines[-1] if lines else ""

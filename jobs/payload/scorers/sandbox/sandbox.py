@@ -1,0 +1,271 @@
+"""Runs programs in namespaces of their own: no network, no files but given ones, another user, and an end in any case.
+
+Built on bubblewrap. Files go in as bytes through descriptors, never as a folder of this machine, so that there are no
+links to follow and no rights to set. What a program prints is read here and cut; what it claims nobody believes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import selectors
+import shutil
+import signal
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING
+
+from ...clock import stopwatch
+from .limits import FILE_BYTES_MAX, FILES_MAX, Ended, How, Limits, SandboxMissing
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from .confine import Confinement
+
+_READ_BYTES = 65_536
+_FIRST_UID = 60_000
+_REAP_SECONDS = 10
+_INSIDE_UID = "1000"
+_TMP = "/tmp"  # noqa: S108 - the one inside, which nobody shares
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """What runs: words of a command, files below ``/in`` by path, and descriptors that it keeps under their numbers."""
+
+    words: Sequence[str]
+    files: Mapping[str, bytes] = field(default_factory=dict)
+    keeps: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Sandbox:
+    """A sandbox that has been tried; see :func:`jobs.payload.scorers.sandbox.probe.open_sandbox`.
+
+    ``python`` is the interpreter inside; ``drop_to`` the user whom root becomes, None for whoever is none.
+    """
+
+    python: str
+    drop_to: int | None
+    confinement: Confinement
+    limits: Limits = field(default_factory=Limits)
+
+    @property
+    def told(self) -> str:
+        """Say in a few words what holds the code, for the record beside its results."""
+        bounded = {"scope": "memory in a systemd scope", "cgroup": "memory in a control group"}
+        return f"bubblewrap, {bounded.get(self.confinement.kind, 'memory bounded for each process only')}"
+
+    def close(self) -> None:
+        """Remove what was made for it."""
+        self.confinement.leave()
+
+    def run(self, *programs: Program) -> list[Ended]:
+        """Run programs side by side until all have ended, or one of them went too far; return how each ended.
+
+        ``keeps`` of a program are closed here once it has started: a pipe then ends with those who hold its ends.
+        """
+        started: list[_Started] = []
+        kept = [list(program.keeps) for program in programs]
+        deadline = stopwatch() + self.limits.wall_seconds
+        try:
+            for program in programs:
+                started.append(self._start(program))
+                _close(kept.pop(0))
+            _watch(started, deadline, self.limits.output_bytes)
+        finally:
+            for one in started:
+                one.end()
+            for numbers in kept:  # of programs that could not be started
+                _close(numbers)
+        return [one.ended() for one in started]
+
+    def command(self, words: Sequence[str], files: Mapping[str, int]) -> list[str]:
+        """Return the whole command line; ``files`` are descriptors by path below /in."""
+        limits = self.limits
+        dropped = (
+            []
+            if self.drop_to is None
+            else ["--reuid", str(self.drop_to), "--regid", str(self.drop_to), "--clear-groups"]
+        )
+        return [
+            *self.confinement.words,
+            *("setpriv", *dropped, "--no-new-privs", "--"),
+            *("bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"),
+            *("--clearenv", "--hostname", "sandbox", "--uid", _INSIDE_UID, "--gid", _INSIDE_UID, "--cap-drop", "ALL"),
+            *_system(self.python),
+            *("--proc", "/proc", "--dev", "/dev"),
+            *(
+                "--size",
+                str(limits.file_bytes),
+                "--tmpfs",
+                _TMP,
+                "--size",
+                str(limits.file_bytes),
+                "--tmpfs",
+                "/work",
+            ),
+            *_given(files),
+            # Last, so that nothing is writable but the two above.
+            *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/work"),
+            *("--setenv", "PATH", "/usr/bin", "--setenv", "HOME", _TMP, "--setenv", "LANG", "C.UTF-8", "--"),
+            *("prlimit", f"--nproc={limits.processes}", f"--as={limits.process_bytes}", f"--fsize={limits.file_bytes}"),
+            *(
+                f"--cpu={limits.cpu_seconds}:{limits.cpu_seconds + 1}",
+                f"--nofile={limits.open_files}",
+                "--core=0",
+                "--",
+            ),
+            *words,
+        ]
+
+    def _start(self, program: Program) -> _Started:
+        _check(program.files)
+        with contextlib.ExitStack() as opened:
+            files = {}
+            for path, content in program.files.items():
+                files[path] = os.memfd_create("given", 0)
+                opened.callback(os.close, files[path])
+                with open(files[path], "wb", closefd=False) as stream:
+                    stream.write(content)
+                os.lseek(files[path], 0, os.SEEK_SET)
+            process = subprocess.Popen(
+                self.command(program.words, files),
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                pass_fds=(*files.values(), *program.keeps),
+                start_new_session=True,
+                env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")},
+                cwd="/",
+            )
+        return _Started(process)
+
+
+class _Started:
+    """A running program, with what it has printed so far."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None  # noqa: S101 - it was asked for
+        self.process = process
+        self.stream = process.stdout
+        self.output = bytearray()
+        self.how: How | None = None
+
+    def read(self, most: int) -> bool:
+        """Take what is there; False at the end of it, or when it is more than ``most``."""
+        piece = os.read(self.stream.fileno(), _READ_BYTES)
+        self.output += piece[: most - len(self.output)]
+        if len(piece) and len(self.output) >= most:
+            self.how = "output"
+        return bool(piece) and self.how is None
+
+    def end(self) -> None:
+        """Kill what still runs of it, all at once, and wait for that."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait(_REAP_SECONDS)
+        self.stream.close()
+
+    def ended(self) -> Ended:
+        """Return how it ended."""
+        status = self.process.returncode
+        # Within, a signal shows as 128 and its number, as in a shell.
+        how: How = self.how or ("exited" if 0 <= status < 128 else "killed")
+        return Ended(how, status, bytes(self.output))
+
+
+def _watch(started: Sequence[_Started], deadline: float, most: int) -> None:
+    """Read all outputs until all have ended by themselves, or one must be ended."""
+    with selectors.DefaultSelector() as waiting:
+        for one in started:
+            waiting.register(one.stream, selectors.EVENT_READ, one)
+        while waiting.get_map():
+            left = deadline - stopwatch()
+            for key, _ in waiting.select(left) if left > 0 else ():
+                if not key.data.read(most):
+                    waiting.unregister(key.fileobj)
+                if key.data.how:
+                    return
+            if left <= 0:
+                break
+    for one in started:
+        try:
+            one.process.wait(max(0.0, deadline - stopwatch()))
+        except subprocess.TimeoutExpired:
+            one.how = "timeout"
+
+
+def _close(numbers: Sequence[int]) -> None:
+    for number in numbers:
+        os.close(number)
+
+
+def interpreters() -> list[str]:
+    """Return the interpreters that may run inside: the system's first, which every user can read."""
+    own = str(Path(sys.executable).resolve())
+    return [path for path in dict.fromkeys(["/usr/bin/python3", own]) if Path(path).exists()]
+
+
+def free_uid() -> int | None:
+    """Return a user of nobody's whom root can become, None for whoever is not root."""
+    if os.geteuid():
+        return None
+    taken = {entry.pw_uid for entry in pwd.getpwall()}
+    return next(uid for uid in range(_FIRST_UID, _FIRST_UID + len(taken) + 1) if uid not in taken)
+
+
+def check_tools() -> None:
+    """Raise SandboxMissing when a program is not there that the sandbox is made of."""
+    packages = {"bwrap": "bubblewrap", "setpriv": "util-linux", "prlimit": "util-linux"}
+    for program, package in packages.items():
+        if shutil.which(program) is None:
+            raise SandboxMissing(
+                f"there is no {program}", f"install the package {package} (Debian: apt-get install {package})"
+            )
+
+
+def _system(python: str) -> list[str]:
+    """Return what of this machine is seen inside, read-only: the system's programs, and the interpreter's folder."""
+    words = ["--ro-bind", "/usr", "/usr"]
+    for name in ("lib", "lib64", "bin"):
+        path = Path("/", name)
+        if path.is_symlink():
+            words += ["--symlink", f"usr/{name}", f"/{name}"]
+        elif path.is_dir():
+            words += ["--ro-bind", f"/{name}", f"/{name}"]
+    words += [
+        "--ro-bind-try",
+        "/etc/ld.so.cache",
+        "/etc/ld.so.cache",
+        "--ro-bind-try",
+        "/etc/alternatives",
+        "/etc/alternatives",
+    ]
+    if not python.startswith("/usr/"):
+        prefix = str(Path(python).parents[1])
+        words += ["--ro-bind", prefix, prefix]
+    return words
+
+
+def _given(files: Mapping[str, int]) -> list[str]:
+    words = ["--dir", "/in"]
+    for path, number in files.items():
+        words += ["--perms", "0444", "--file", str(number), f"/in/{path}"]
+    return words
+
+
+def _check(files: Mapping[str, bytes]) -> None:
+    """Raise ValueError for more than a program is given, and for paths that lead elsewhere."""
+    if len(files) > FILES_MAX or sum(map(len, files.values())) > FILE_BYTES_MAX:
+        raise ValueError(
+            f"{len(files)} files: a program gets at most {FILES_MAX}, of {FILE_BYTES_MAX >> 20} MiB together"
+        )
+    for path in files:
+        parts = PurePosixPath(path).parts
+        if not parts or path.startswith("/") or ".." in parts or not path.isprintable() or len(path) > 200:
+            raise ValueError(f"{path!r} is no path below the folder of the given files")
