@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from platforms.targets.base import Deployed
     from scheduler.service.deploy.desk import Desk
     from scheduler.store.deployments import Deployment
+    from scheduler.store.versions import Version
 
 
 def carry_out(desk: Desk, wanted: Deployment) -> Deployment:
@@ -28,21 +29,38 @@ def carry_out(desk: Desk, wanted: Deployment) -> Deployment:
     intended, and trying again later is safe.
     """
     with desk.alone(wanted.target, wanted.model):
-        with desk.read() as tx:
-            found = deployments.get(tx, wanted.id)
-        if found.state != "intended":
-            return found
-        try:
-            if _unwanted(desk, found):
-                return _take_back(desk, found)
-            done = _bring(desk, found)
-        except (TargetBusy, TargetUnreachable):
-            raise
-        except TargetError as error:
-            # The port promises that the version before serves on.
-            with desk.write() as tx:
-                return deployments.fail(tx, found, desk.now(), f"{error.why}. {error.remedy}".strip())
-        return _record(desk, found, done)
+        return _carry(desk, wanted.id)
+
+
+def deploy_now(desk: Desk, version: Version, target: str, by: str, why: str) -> Deployment:
+    """Write down what a person wants and carry it out; the same that is on its way already is carried on.
+
+    Raises as carry_out, and Refused while another version of the model is on its way there.
+    """
+    with desk.alone(target, version.model):
+        with desk.write() as tx:
+            known = deployments.intended(tx, version.model, target)
+            if known is None or known.number != version.number:
+                known = deployments.intend(tx, version, target, desk.now(), by, why)
+        return _carry(desk, known.id)
+
+
+def _carry(desk: Desk, number: int) -> Deployment:
+    with desk.read() as tx:
+        found = deployments.get(tx, number)
+    if found.state != "intended":
+        return found
+    try:
+        if _unwanted(desk, found):
+            return _take_back(desk, found)
+        done, digest = _bring(desk, found)
+    except (TargetBusy, TargetUnreachable):
+        raise
+    except TargetError as error:
+        # The port promises that the version before serves on.
+        with desk.write() as tx:
+            return deployments.fail(tx, found, desk.now(), f"{error.why}. {error.remedy}".strip())
+    return _record(desk, found, done, digest)
 
 
 def _unwanted(desk: Desk, wanted: Deployment) -> bool:
@@ -63,24 +81,26 @@ def _take_back(desk: Desk, unwanted: Deployment) -> Deployment:
         return deployments.fail(tx, unwanted, desk.now(), "another version came in force meanwhile")
 
 
-def _bring(desk: Desk, wanted: Deployment) -> Deployed:
+def _bring(desk: Desk, wanted: Deployment) -> tuple[Deployed, str]:
+    """Return what came of it, and the digest of what was sent; "" where nothing was."""
     target = desk.targets[wanted.target].open()
     tell("asks what serves there")
     seen = target.read(wanted.model)
     if seen.before[:1] == (wanted.number,) and seen.version is not None:
         tell("goes back to it")  # it lies there still
-        return target.go_back(wanted.model, seen.version)
+        return target.go_back(wanted.model, seen.version), ""
     with desk.read() as tx:
         version = versions.get(tx, wanted.model, wanted.number)
         manifest = checkpoints.get(tx, version.checkpoint).manifest
     tell("fetches its files")
     release = release_of(desk.artifacts, version, manifest, desk.folder)
     tell("copies, switches and checks")
-    return target.deploy(release)
+    return target.deploy(release), release.digest
 
 
-def _record(desk: Desk, wanted: Deployment, done: Deployed) -> Deployment:
-    now, evidence = desk.now(), {"outcome": done.outcome.value, "serves": done.version, "detail": done.detail}
+def _record(desk: Desk, wanted: Deployment, done: Deployed, digest: str) -> Deployment:
+    now = desk.now()
+    evidence = {"outcome": done.outcome.value, "serves": done.version, "detail": done.detail, "digest": digest}
     forget_releases(desk.folder, wanted.model)
     with desk.write() as tx:
         match done.outcome:

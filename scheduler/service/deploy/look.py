@@ -41,6 +41,16 @@ def resumed(tx: Connection) -> Mapping[str, int]:
     return {event.subject: event.at for event in events.tail(tx, limit=_RESUMED_MAX, kinds={RESUMED})}
 
 
+def stopped(tx: Connection) -> list[Deployment]:
+    """Return the newest deployments that ended badly and that nobody has resumed since."""
+    since = resumed(tx)
+    return [
+        one
+        for one in deployments.newest(tx)
+        if one.state in {"returned", "failed"} and since.get(one.model, 0) < (one.ended_at or 0)
+    ]
+
+
 def _models(tx: Connection) -> list[str]:
     return sorted({version.model for version in versions.everything(tx)})
 

@@ -7,46 +7,58 @@ from typing import TYPE_CHECKING
 
 from jobs.payload.store.manifest import blob_key, sha256_file
 from platforms.targets.base import BadRelease
-from platforms.targets.release import may_be_served, open_release, seal
+from platforms.targets.release import is_weights, may_be_served, open_release, seal
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from jobs.payload.store.manifest import Manifest
+    from jobs.payload.store.manifest import Component, Manifest
     from platforms.artifacts.base import BlobStore
     from platforms.targets.base import Release
     from scheduler.store.versions import Version
 
-# What trainers write beside weights and tokenizer; pickles of optimisers are left behind by their kind.
-_FOR_TRAINING = frozenset({"optimizer.npy", "optimizer.safetensors", "state.json", "fingerprint.json", "meta.json"})
-_OF_TRAINING = frozenset({".pt", ".pth", ".bin"})
+# What trainers write beside weights and tokenizer, of no use to whoever serves.
+_OF_TRAINING = (
+    "optimizer",
+    "scheduler",
+    "rng",
+    "trainer_state",
+    "training_args",
+    "state.",
+    "fingerprint.",
+    "meta.json",
+)
 
 
 def release_of(artifacts: BlobStore, version: Version, manifest: Manifest, folder: Path) -> Release:
     """Return the release of a version below ``folder``; what an earlier try has fetched is used again.
 
-    Raises BadRelease for files that are damaged, or of a kind that is never served; StoreError, OSError.
+    Raises BadRelease for files that are damaged and weights that are never served; StoreError, OSError.
     """
     place = folder / version.model / f"{version.number}-{version.digest[:12]}"
     if place.is_dir():
         return open_release(version.model, version.number, place)
     fresh = place.with_name(f".{place.name}")
     shutil.rmtree(fresh, ignore_errors=True)
-    served = [one for one in manifest.components if not _is_training(one.name)]
+    served = served_parts(manifest)
+    if not any(is_weights(component.name) for component in served):
+        why = "its checkpoint has no weights in a format that runs no code when it is loaded"
+        raise BadRelease(version.name, "prepare it", why, "Let its training save safetensors, and evaluate that")
     for component in served:
-        if not may_be_served(component.name):
-            raise BadRelease(version.name, "prepare it", f"{component.name} is no kind of file that is served")
         part = fresh / component.name
         part.parent.mkdir(parents=True, exist_ok=True)
         artifacts.fetch(blob_key(manifest.job, component.sha256), part)
         if sha256_file(part) != component.sha256:
             why = f"{component.name} is damaged in the artifact store"
             raise BadRelease(version.name, "prepare it", why, f"Look at it: schedctl checkpoints verify {manifest.key}")
-    if not served:
-        raise BadRelease(version.name, "prepare it", "its checkpoint has no file that is served")
     seal(fresh)
     fresh.replace(place)
     return open_release(version.model, version.number, place)
+
+
+def served_parts(manifest: Manifest) -> list[Component]:
+    """Return the files of a checkpoint that are served."""
+    return [component for component in manifest.components if _is_served(component.name)]
 
 
 def forget_releases(folder: Path, model: str) -> None:
@@ -54,7 +66,5 @@ def forget_releases(folder: Path, model: str) -> None:
     shutil.rmtree(folder / model, ignore_errors=True)
 
 
-def _is_training(name: str) -> bool:
-    last = name.rpartition("/")[2]
-    training = "optimizer" in last or "scheduler" in last or "rng" in last
-    return last in _FOR_TRAINING or (training and any(last.endswith(suffix) for suffix in _OF_TRAINING))
+def _is_served(name: str) -> bool:
+    return may_be_served(name) and not name.rpartition("/")[2].startswith(_OF_TRAINING)
