@@ -19,6 +19,7 @@ from sqlalchemy import Boolean, Float, Integer, select
 from jobs.spec import ROLES
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.run import Outcome
+from scheduler.core.version import VERSION_STATES
 from scheduler.store import checkpoints, codec, plans
 from scheduler.store.schema import metadata
 
@@ -172,6 +173,7 @@ _DECODERS: dict[str, dict[str, Callable[[Row], object]]] = {
         "state": lambda row: ("good", "quarantined", "expired").index(row["state"]),
     },
     "plans": {"body": lambda row: plans.loaded(row["body"])},
+    "model_versions": {"state": lambda row: VERSION_STATES.index(row["state"])},
     "verdicts": _objects("evidence"),
     "deployments": _objects("evidence"),
     "outbox": _objects("body"),

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from sqlalchemy import CheckConstraint, Column, ForeignKey, Index, Integer, Table, UniqueConstraint, text
 
 from scheduler.store.columns import Flag, Number, Serial, Whole, Words
-from scheduler.store.declare import metadata, one_of, required
+from scheduler.store.declare import metadata as metadata  # noqa: PLC0414 - whoever wants all tables asks here
+from scheduler.store.declare import one_of, required
 from scheduler.store.model_tables import deployments, evaluations
 
 if TYPE_CHECKING:

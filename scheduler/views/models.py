@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from jobs.payload.store.manifest import split_key
 from scheduler.core.ledger import fold
 from scheduler.store import deployments, evaluations, generations, jobs, ledger, runs, versions
 
@@ -175,8 +176,8 @@ def _parent(tx: Connection, version: Version) -> str:
     parent = versions.of_checkpoint(tx, version.parent_key)  # it may have become a version after its child
     if parent is not None:
         return parent.name
-    step = int(version.parent_key.rpartition("/")[2].partition("-")[0])
-    return f"{version.parent} step {step}"
+    named = split_key(version.parent_key)
+    return f"{version.parent} step {named[1]}" if named else version.parent_key
 
 
 def _children(tx: Connection, version: Version) -> list[str]:
@@ -189,9 +190,11 @@ def _children(tx: Connection, version: Version) -> list[str]:
 
 def _training_cost(tx: Connection, version: Version) -> Cost:
     """Return what the attempts of its generation were charged, up to the one that saved it."""
-    attempt = int(version.checkpoint.rpartition("-")[2].partition(".")[0])
-    began = generations.of_attempt(tx, version.model, attempt)
-    return _cost(tx, version.model, began.first_attempt if began else 1, attempt)
+    named = split_key(version.checkpoint)
+    if named is None:
+        return Cost()
+    began = generations.of_attempt(tx, version.model, named[2])
+    return _cost(tx, version.model, began.first_attempt if began else 1, named[2])
 
 
 def _cost(tx: Connection, job: str, first: int, last: int | None) -> Cost:

@@ -66,13 +66,14 @@ def compare_versions(cli: Cli, first: str, second: str) -> None:
     documents = [found.document() for found in both]
     measured = [_measured(found) for found in both]
     metrics = sorted({*measured[0], *measured[1]})
-    values = [{"metric": name, "values": [one.get(name) for one in measured]} for name in metrics]
+    values = {name: [one.get(name) for one in measured] for name in metrics}
     if cli.options.json:
-        cli.out.data({"versions": documents, "metrics": values})
+        told = [{"metric": name, "values": pair} for name, pair in values.items()]
+        cli.out.data({"versions": documents, "metrics": told})
         return
     rows = [(key, *(_plain(document[key]) for document in documents)) for key in _COMPARED]
     rows += [("cost", *(_cost(found.training + found.evaluating) for found in both))]
-    rows += [(row["metric"], *("" if value is None else f"{value:.4g}" for value in row["values"])) for row in values]
+    rows += [(name, *("" if value is None else f"{value:.4g}" for value in pair)) for name, pair in values.items()]
     cli.out.table(("", first, second), rows)
     if metrics:
         cli.out.say("Figures of other test sets or scorers cannot be compared; a gate of kind better decides by item.")

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import structlog
 
 from jobs.payload.scorers.items import read_items
 from jobs.payload.store.manifest import Component, Manifest, blob_key
@@ -17,7 +18,6 @@ from scheduler.service.versions.judging import case_of, judge_alone
 from scheduler.store import checkpoints, evaluations, jobs, lease
 from scheduler.store.engine import Database
 from tests.e2e.cli.conftest import NOW, Typed
-from tests.integration.conftest import Journal
 
 SHA = {"state", "why", "step", "model", "number", "created_at"}
 LISTED = {"name", "in_force", "parent", "serving"} | SHA
@@ -74,7 +74,7 @@ def judge(
     assert edited.code == Exit.OK, edited.err
     held = lease.acquire(world, "test", 1_000_000)
     assert held is not None
-    ports = load_app(home / "config.toml").ports(Journal(), held.epoch)
+    ports = load_app(home / "config.toml").ports(structlog.get_logger(), held.epoch)
     return Judge(world, artifacts, ports, items)
 
 
