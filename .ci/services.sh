@@ -6,8 +6,8 @@ set -euo pipefail
 have_postgres() { compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || command -v initdb >/dev/null; }
 have_chromium() { command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null; }
 have_faketime() { compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null; }
-have_sshd() { [ -x /usr/sbin/sshd ] && command -v rsync >/dev/null; }
 have_sandbox() { command -v bwrap >/dev/null && command -v setpriv >/dev/null && command -v prlimit >/dev/null; }
+have_sshd() { [ -x /usr/sbin/sshd ] && command -v rsync >/dev/null; }
 have_systemd() { command -v systemd-nspawn >/dev/null && [ -x /usr/lib/systemd/systemd ]; }
 
 install_postgres() {
