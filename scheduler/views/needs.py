@@ -15,6 +15,7 @@ from scheduler.core.run import Ended, Outcome, Reserved, Submitting
 from scheduler.core.window import DAY, HOUR
 from scheduler.report.forecast import forecast
 from scheduler.report.report import Need
+from scheduler.service.deploy.look import stopped
 from scheduler.service.faults.isolation import JOB_POISONED, POISONED, poisoned_runs
 from scheduler.service.faults.places import ANSWERS, SILENT, SILENT_SECONDS, WAITS
 from scheduler.service.faults.rests import WRONG_DEVICE_WHY
@@ -60,6 +61,7 @@ def needs(
         *_pools(tx, pools, now),
         *_poisoned(tx, queue),
         *_offers(tx),
+        *_deployments(tx),
         *_letters(tx),
         *_settings(tx),
         *_long_work(tx),
@@ -219,6 +221,13 @@ def refusals(tx: Connection, since: int) -> dict[str, list[tuple[int, str]]]:
         elif not isinstance(run.state, Reserved | Submitting):
             refused.clear()
     return {pool: refused for pool, refused in found.items() if refused}
+
+
+def _deployments(tx: Connection) -> Iterator[Need]:
+    for ended in stopped(tx):
+        why = f"{ended.version} was {ended.state}: {ended.why}"
+        about = f"{ended.model} at {ended.target}"
+        yield Need("deployment stopped", about, why, f"schedctl models resume {ended.model}", ended.ended_at)
 
 
 def _letters(tx: Connection) -> Iterator[Need]:

@@ -14,6 +14,7 @@ import httpx
 import pytest
 import structlog
 
+from jobs.payload.store.manifest import Component, Manifest
 from jobs.spec import Gate
 from scheduler.app import App, load_app
 from scheduler.core import run as run_arrows
@@ -26,8 +27,9 @@ from scheduler.notify.alerts import _TELLS
 from scheduler.notify.mail import Mailing, mail
 from scheduler.service.faults.isolation import JOB_POISONED, MENDED, POISONED
 from scheduler.service.faults.rests import WRONG_DEVICE_WHY
-from scheduler.store import checkpoints, due, events, jobs, limits, outbox, plans, runs
+from scheduler.store import checkpoints, deployments, due, events, jobs, limits, outbox, plans, runs, versions
 from scheduler.store.engine import Database
+from scheduler.store.versions import Version
 from scheduler.views import needs as service
 from scheduler.views.long_work import WORK, Work
 from scheduler.views.status_line import status_line
@@ -126,6 +128,17 @@ def rest(tx: Any) -> None:
     jobs.change_state(tx, "odd-job", jobs.get(tx, "odd-job").state, Queued(NOW), "requeue", NOW)
 
 
+def fail_to_deploy(tx: Any) -> None:
+    jobs.add(tx, spec("deployed"), BEFORE)
+    manifest = Manifest("deployed", 1, 1, "uff-deployed-0001", 0, None, BEFORE, 1, {}, (Component("w", "a" * 64, 3),))
+    checkpoints.record(tx, manifest, BEFORE)
+    version = Version("deployed", 0, manifest.key, "b" * 64, 1, "candidate", "", BEFORE)
+    made = versions.add(tx, version, BEFORE, "tester")
+    row = deployments.intend(tx, made, "griffith", BEFORE, "daemon")
+    deployments.give_back(tx, row, BEFORE, "the health check took too long")
+    checkpoints.expire(tx, manifest.key, "its files are in no store here", BEFORE)
+
+
 def fail_to_deliver(tx: Any) -> None:
     outbox.add(tx, "alerts", "77", "email", {}, BEFORE)
     for _ in range(3):
@@ -174,6 +187,7 @@ KINDS: dict[str, list[Kind]] = {
     ],
     "job cannot be planned": [Kind("odd-job", happen(JOB_POISONED, "odd-job", why="OverflowError"), rest)],
     "launches refused": [Kind("refusing", refuse, take)],
+    "deployment stopped": [Kind("deployed at griffith", fail_to_deploy)],
     "letter not delivered": [Kind("alerts 77 by email", fail_to_deliver, lambda tx: outbox.sent(tx, 1, NOW))],
     "report not made": [Kind("2026-W37", fail_to_report, lambda tx: due.forget(tx, service.REPORT_AGAIN))],
     "settings not taken over": [
@@ -321,5 +335,5 @@ def test_the_command_works_as_typed_and_the_need_goes_when_it_is_mended(
         assert (what, kind.subject) in household.found()
     assert (what, kind.subject) not in household.found(NOW + kind.after)
     with household.database.read() as tx:
-        assert checkpoints.everything(tx) == []
+        assert [one for one in checkpoints.everything(tx) if one.manifest.job != "deployed"] == []
         assert not isinstance(jobs.get(tx, "held").state, Queued) or what == "job held"
