@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from jobs.payload.store.manifest import Component, Manifest, blob_key, sha256_file
-from jobs.spec import JobSpec
+from jobs.payload.store.manifest import blob_key
 from platforms.artifacts.base import StoreUnreachable
 from platforms.targets.base import Outcome, TargetContext, TargetUnreachable
 from platforms.targets.registry import open_target
@@ -19,14 +18,15 @@ from scheduler.service.deploy.carry import carry_out
 from scheduler.service.deploy.desk import Desk
 from scheduler.service.deploy.look import RESUMED, Deployments
 from scheduler.service.outside.ports import Ports, ServedAt
-from scheduler.store import checkpoints, deployments, events, jobs, versions
+from scheduler.store import checkpoints, deployments, events
 from scheduler.store.engine import Database
-from scheduler.store.versions import Promotion, Version
 from tests.lab.clocks import HandClock
 from tests.lab.releases import WEIGHTS, weights
+from tests.lab.versions import make_version, put_in_force
 
 if TYPE_CHECKING:
     from platforms.targets.base import Deployed, Release, Served, Target
+    from scheduler.store.versions import Version
 
 HEALTH = f"! grep -q bad $FOLDER/{WEIGHTS}"
 
@@ -68,36 +68,11 @@ class World:
 
     def version(self, model: str, data: bytes) -> Version:
         """Save a checkpoint with these weights, and make a version of it in force."""
-        now, database = self.clock.now(), self.ports.database
-        step = len(list((self.root / "files").glob("*"))) + 1
-        folder = self.root / "files" / f"{model}-{step}"
-        folder.mkdir(parents=True)
-        (folder / WEIGHTS).write_bytes(weights(data))
-        (folder / "adapter_config.json").write_bytes(b"{}")
-        (folder / "optimizer.pt").write_bytes(b"\x80\x02 a pickle")
-        parts = []
-        for path in sorted(folder.iterdir()):
-            digest = sha256_file(path)
-            self.ports.artifacts.create(blob_key(model, digest), path)
-            parts.append(Component(path.name, digest, path.stat().st_size))
-        manifest = Manifest(model, step, 1, f"uff-{model}-0001", 0, None, now, 1, {}, tuple(parts))
-        with database.write() as tx:
-            if jobs.find(tx, model) is None:
-                jobs.add(tx, JobSpec(model, "manager", ("train",), 1_000, 1.0), now)
-            checkpoints.record(tx, manifest, now)
-            made = versions.add(
-                tx, Version(model, 0, manifest.key, f"{step:064x}", step, "candidate", "", now), now, "somebody"
-            )
-        self.put_in_force(made)
-        return made
+        return make_version(self.ports.database, self.ports.artifacts, self.clock.now(), data, model)
 
     def put_in_force(self, version: Version) -> None:
         """Promote a version, whatever it is."""
-        with self.ports.database.write() as tx:
-            before = versions.in_force(tx, version.model)
-            was = before.number if before else None
-            now = self.clock.now()
-            versions.note_promotion(tx, Promotion(version.model, "promote", version.number, was, "judge", "", now))
+        put_in_force(self.ports.database, version, self.clock.now())
 
     def cycle(self, seconds: int = 60) -> None:
         """Let a new daemon look once, after some time."""
@@ -307,3 +282,32 @@ def test_two_processes_of_a_machine_do_not_do_the_same_deployment(world: World, 
     assert carry_out(desk, row).state == "serving"
     assert carry_out(desk, row).state == "serving"  # as it was: nothing is done twice
     assert world.rows() == [(1, "serving")]
+
+
+def test_what_a_target_lost_is_brought_there_again(world: World) -> None:
+    world.version("ufm", b"one")
+    world.cycle()
+    daemon = Deployments(world.ports)
+    (world.root / "models/ufm/current").unlink()
+    world.clock.present += 700
+    daemon.look(world.clock.now())
+    assert (world.rows(), world.serves()) == ([(1, "replaced"), (1, "serving")], weights(b"one"))
+    asked: list[str] = []
+    world.target.before = asked.append
+    world.clock.present += 60
+    daemon.look(world.clock.now())
+    assert asked == []  # not all the time
+    world.clock.present += 700
+    daemon.look(world.clock.now())
+    assert (asked, len(world.rows())) == (["read"], 2)
+
+
+def test_what_cannot_be_brought_there_again_is_tried_once_and_waits_for_a_person(world: World) -> None:
+    world.version("ufm", b"one")
+    world.cycle()
+    options = {"path": str(world.root / "models"), "health": "exit 1"}
+    world.target.target = open_target("griffith", "directory", options, TargetContext(world.root, Path, str))
+    (world.root / "models/ufm/proven").write_text("0\n")
+    for _ in range(3):
+        world.cycle(700)
+    assert world.rows() == [(1, "returned"), (1, "returned")]

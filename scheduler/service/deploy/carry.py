@@ -107,6 +107,9 @@ def _record(desk: Desk, wanted: Deployment, done: Deployed, digest: str) -> Depl
             case Outcome.SERVING:
                 return deployments.serve(tx, wanted, now, evidence)
             case Outcome.RETURNED:
+                before = deployments.serving(tx, wanted.model, wanted.target)
+                if before is not None and before.number != done.version:
+                    deployments.give_back(tx, before, now, f"{wanted.version} was tried anew in vain", before.evidence)
                 return deployments.give_back(tx, wanted, now, done.detail, evidence)
             case Outcome.DOWN:
                 before = deployments.serving(tx, wanted.model, wanted.target)

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from jobs.payload.store.manifest import Component, Manifest, blob_key, sha256_file
 from scheduler.cli.shell.exits import Exit
-from scheduler.store import checkpoints, deployments, jobs, versions
-from scheduler.store.versions import Promotion, Version
-from tests.e2e.cli.conftest import NOW, spec
+from scheduler.store import deployments, versions
+from tests.e2e.cli.conftest import NOW
 from tests.lab.releases import WEIGHTS, weights
+from tests.lab.versions import make_version
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from platforms.artifacts.directory import DirectoryStore
     from scheduler.store.engine import Database
+    from scheduler.store.versions import Version
     from tests.e2e.cli.conftest import Schedctl
 
 DEPLOYMENT = {
@@ -42,32 +43,9 @@ def served(home: Path) -> Path:
 
 
 @pytest.fixture
-def accepted(database: Database, artifacts: DirectoryStore, tmp_path: Path, served: Path) -> Callable[..., Version]:
+def accepted(database: Database, artifacts: DirectoryStore, served: Path) -> Callable[..., Version]:
     """Make an accepted version with these weights, and put it in force unless told otherwise."""
-
-    def make(data: bytes, model: str = "ufm", *, in_force: bool = True) -> Version:
-        with database.write() as tx:
-            step = 1 + len(versions.everything(tx))
-            if jobs.find(tx, model) is None:
-                jobs.add(tx, spec(model), NOW)
-            parts = []
-            for name, content in ((WEIGHTS, weights(data)), ("optimizer.pt", b"\x80\x02")):
-                file = tmp_path / name
-                file.write_bytes(content)
-                digest = sha256_file(file)
-                artifacts.create(blob_key(model, digest), content)
-                parts.append(Component(name, digest, len(content)))
-            manifest = Manifest(model, step, 1, f"uff-{model}-1", 0, None, NOW, 1, {}, tuple(parts))
-            checkpoints.record(tx, manifest, NOW)
-            wanted = Version(model, 0, manifest.key, f"{step:064x}", step, "candidate", "", NOW)
-            made = versions.move(tx, versions.add(tx, wanted, NOW, "tester"), "overrule_accept", "good", NOW)
-            if in_force:
-                before = versions.in_force(tx, model)
-                was = before.number if before else None
-                versions.note_promotion(tx, Promotion(model, "promote", made.number, was, "tester", "", NOW))
-            return made
-
-    return make
+    return partial(make_version, database, artifacts, NOW)
 
 
 def serves(served: Path, model: str = "ufm") -> bytes:
@@ -79,7 +57,11 @@ def test_a_version_is_deployed_shown_and_deployed_again_in_vain(
 ) -> None:
     accepted(b"one")
     plan = schedctl("models", "deploy", "ufm", "--to", "griffith", "--dry-run", "--json").document
-    assert (plan["version"], plan["serves"], [one["name"] for one in plan["files"]]) == ("ufm@1", None, [WEIGHTS])
+    assert (plan["version"], plan["serves"], sorted(one["name"] for one in plan["files"])) == (
+        "ufm@1",
+        None,
+        ["adapter_config.json", WEIGHTS],
+    )
     assert not served.exists()
     done = schedctl("models", "deploy", "ufm", "--to", "griffith", "--reason", "first", "--json")
     assert (done.code, set(done.document["deployment"])) == (0, DEPLOYMENT)
@@ -175,3 +157,20 @@ def test_what_cannot_be_deployed_is_refused_with_the_next_command(
 def test_without_targets_it_is_said_where_they_are_written(schedctl: Schedctl, database: Database, home: Path) -> None:
     found = schedctl("models", "sync", "griffith")
     assert (found.code, "[[targets]]" in found.err) == (Exit.NOT_FOUND, True)
+
+
+def test_the_doctor_asks_targets_and_tells_what_is_wrong_with_them(
+    schedctl: Schedctl, accepted: Callable[..., Version], served: Path, home: Path
+) -> None:
+    accepted(b"one")
+    schedctl("models", "sync", "griffith")
+    found = {one["check"]: one for one in schedctl("doctor", "--json").document["checks"]}
+    assert (found["target griffith"]["grade"], "1 model served" in found["target griffith"]["found"]) == ("ok", True)
+    (served / "ufm" / "proven").write_text("0\n")
+    found = {one["check"]: one for one in schedctl("doctor", "--json").document["checks"]}
+    assert found["target griffith"]["grade"] == "warning"
+    assert found["target griffith"]["remedy"] == "Let it be brought there again: schedctl models sync griffith"
+    settings = (home / "config.toml").read_text()
+    (home / "config.toml").write_text(settings.replace("health =", "helth ="))
+    found = {one["check"]: one for one in schedctl("doctor", "--json").document["checks"]}
+    assert (found["target griffith"]["grade"], "no option helth" in found["target griffith"]["found"]) == ("bad", True)
