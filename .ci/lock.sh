@@ -17,9 +17,9 @@ compile() {
         --universal --python-version 3.11 --custom-compile-command "make lock"
 }
 
-compile requirements/dev.txt pyproject.toml --extra plan --extra train --extra postgres --extra web --extra notify --extra uv --extra dev \
+compile requirements/dev.txt pyproject.toml --extra plan --extra train --extra postgres --extra web --extra notify --extra uv --extra gates --extra dev \
     --group build
-compile requirements/run.txt pyproject.toml --extra plan --extra train --extra kaggle --extra aws --extra emulators --extra web --extra report \
+compile requirements/run.txt pyproject.toml --extra plan --extra train --extra kaggle --extra aws --extra emulators --extra web --extra report --extra gates \
     --group build --constraint requirements/dev.txt
 compile requirements/core.txt pyproject.toml --constraint requirements/dev.txt
 

@@ -28,6 +28,7 @@ LABELS_KINDS_MAX = 20
 _METRIC = re.compile(r"[a-z0-9][a-z0-9_@-]{0,59}(\.[a-z0-9][a-z0-9_-]{0,39})?")
 _DIGEST = re.compile(r"[0-9a-f]{12,128}")
 _COUNT_MAX = 10**9
+_NOTES_MAX = 20
 
 
 class ScoresError(ValueError):
@@ -54,7 +55,8 @@ class Score:
 class Scores:
     """What one scorer said of one checkpoint on one test set: by metric, by item.
 
-    ``agreement`` is, for metrics that another model judges, the table of counts of people's labels against its own.
+    ``agreement`` is, for metrics that another model judges, the table of counts of people's labels against its own;
+    ``notes`` say how it was scored.
     """
 
     model: str
@@ -63,6 +65,7 @@ class Scores:
     scorer: str
     by_metric: Mapping[str, Mapping[str, Score]]
     agreement: Mapping[str, tuple[tuple[int, ...], ...]] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 def read_scores(
@@ -85,7 +88,7 @@ def read_scores(
     found = reading.scores(items)
     if items is not None:
         _check_whole(found, items)
-    return Scores(model, checkpoint, test_set, header["scorer"], found, _agreement(header, found))
+    return Scores(model, checkpoint, test_set, header["scorer"], found, _agreement(header, found), _notes(header))
 
 
 class _Reading:
@@ -204,3 +207,10 @@ def _agreement(
             raise ScoresError(1, f"agreement of {metric} is {shown(table)}, which is no square of counts", remedy)
         tables[metric] = tuple(map(tuple, table))
     return tables
+
+
+def _notes(header: Mapping[str, Any]) -> tuple[str, ...]:
+    said = header.get("notes", [])
+    if not isinstance(said, list) or len(said) > _NOTES_MAX or not all(isinstance(note, str) for note in said):
+        raise ScoresError(1, f"notes are {shown(said)}", f"write a list of at most {_NOTES_MAX} texts, or leave it out")
+    return tuple(clean(note, EXAMPLE_MAX) for note in said)

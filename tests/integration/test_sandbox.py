@@ -55,7 +55,7 @@ def test_what_is_right_passes(sandbox: Sandbox) -> None:
 def test_nothing_of_this_machine_is_seen_but_its_programs(sandbox: Sandbox, tmp_path: Path) -> None:
     code = f"""
 import os, socket
-print(sorted(os.listdir("/")), sorted(os.environ), os.getuid(), os.listdir("/in"), os.listdir("/work"))
+print(sorted(os.listdir("/")), sorted(os.environ), os.getuid(), os.listdir("/in"), os.listdir("/box"))
 print(os.path.exists({str(tmp_path)!r}), [name for _, name in socket.if_nameindex()], len(os.listdir("/proc/self/fd")))
 """
     first, second = run(sandbox, code).output.decode().splitlines()
@@ -76,7 +76,7 @@ ATTACKS = {
         "import os, threading\nfor _ in range(30):\n    if os.fork() == 0:\n"
         "        held = bytearray(10**8)\n        threading.Event().wait()\nthreading.Event().wait()"
     ),
-    "writes a gigabyte": "with open('/work/big', 'wb') as f:\n    while True:\n        f.write(b'x' * (1 << 20))",
+    "writes a gigabyte": "with open('/box/big', 'wb') as f:\n    while True:\n        f.write(b'x' * (1 << 20))",
     "writes outside": "open('/usr/bin/mine', 'w').write('x')",
     "deletes its folder": "import shutil\nshutil.rmtree('/in')",
     "deletes everything": "import shutil\nshutil.rmtree('/', ignore_errors=True)\nraise SystemExit(3)",

@@ -14,6 +14,7 @@ LINES_LIMIT = 400
 
 # What the images that train bring along; the agent itself must do without.
 TRAINERS_MAY = {"bitsandbytes", "numpy", "peft", "torch", "transformers"}
+SCORERS_MAY = {"numpy", "peft", "torch", "transformers", "tree_sitter", "tree_sitter_elixir", "yaml"}
 
 # Slow to import, rude while importing (kaggle logs in and prints), or not installed with the core.
 HEAVY = {"boto3", "botocore", "highspy", "kaggle", "kagglesdk", "matplotlib", "numpy", "sagemaker"}
@@ -111,7 +112,8 @@ def test_the_payload_imports_only_itself_and_the_standard_library(repository: Pa
     siblings = {path.stem for path in payload.iterdir()} | {path.stem for path in (payload / "trainers").iterdir()}
     foreign = {}
     for path in python_files(repository, "jobs/payload"):
-        allowed = STANDARD_LIBRARY | siblings | (TRAINERS_MAY if path.is_relative_to(payload / "trainers") else set())
+        programs = {"trainers": TRAINERS_MAY, "scorers": SCORERS_MAY}
+        allowed = STANDARD_LIBRARY | siblings | programs.get(path.relative_to(payload).parts[0], set())
         if names := imports(parse(path), everywhere=True) - allowed:
             foreign[path.relative_to(repository).as_posix()] = names
     assert foreign == {}

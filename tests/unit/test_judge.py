@@ -3,6 +3,8 @@
 import json
 import random
 from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,14 +16,13 @@ BETTER = QualityGate("pass", "better")
 GUARD = QualityGate("pass", "no_harm")
 
 
-def scored(values: Sequence[float], per_cluster: int = 1, metric: str = "pass", **changed: str) -> Scores:
+def scored(values: Sequence[float], per_cluster: int = 1, metric: str = "pass") -> Scores:
     """Scores of items in order, so many to a cluster."""
     named = {
         f"i{place:04d}": Score(f"i{place:04d}", f"c{place // per_cluster:04d}", float(value), f"answer {place}")
         for place, value in enumerate(values)
     }
-    about = {"model": "ufm", "checkpoint": "1" * 64, "test_set": "2" * 64, "scorer": "3" * 64} | changed
-    return Scores(by_metric={metric: named}, **about)
+    return Scores("ufm", "1" * 64, "2" * 64, "3" * 64, {metric: named})
 
 
 def ones(passed: int, of: int) -> list[int]:
@@ -166,8 +167,8 @@ def test_a_rejected_version_shows_the_items_that_it_lost() -> None:
         ({"model": "ucm"}, "scores of ufm"),
     ],
 )
-def test_what_cannot_be_compared_is_an_error_and_never_a_pass(changed: dict[str, str], why: str) -> None:
-    found = judge([QualityGate("pass", "threshold", minimum=0.1)], scored([1] * 9), scored([1] * 9, **changed))
+def test_what_cannot_be_compared_is_an_error_and_never_a_pass(changed: dict[str, Any], why: str) -> None:
+    found = judge([QualityGate("pass", "threshold", minimum=0.1)], scored([1] * 9), replace(scored([1] * 9), **changed))
     assert found.verdict == "error"
     assert why in found.reason
 

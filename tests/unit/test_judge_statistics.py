@@ -140,3 +140,30 @@ def test_the_bound_of_kappa_is_rarely_above_the_truth() -> None:
         lower = kappa_of(table).lower
         above += lower is not None and lower > 0.64
     assert 0.02 < above / 400 < 0.09
+
+
+def test_the_arithmetic_is_that_of_scipy() -> None:
+    """An oracle in the tests alone: sums of a thousand terms need no library of 100 MB in every daemon."""
+    stats, special = pytest.importorskip("scipy.stats"), pytest.importorskip("scipy.special")
+    generator = random.Random(7)
+    for _ in range(300):
+        trials = generator.choice([3, 40, 700, 20_000])
+        count, chance = generator.randint(0, trials), generator.choice([0.01, 0.3, 0.5, 0.97])
+        expected = float(stats.binom.logsf(count - 1, trials, chance))
+        if expected > -600:
+            assert log_upper_tail(count, trials, chance) == pytest.approx(expected, rel=1e-8, abs=1e-10)
+        interval = stats.binomtest(count, trials, alternative="greater").proportion_ci(0.95, method="exact")
+        assert lower_bound(count, trials) == pytest.approx(float(interval.low), abs=1e-9)
+    for worse, votes, usual in ((60, 100, 0.5), (3, 50, 0.1), (90, 100, 0.5)):
+        above = math.log(float(special.betaincc(worse + 1, votes - worse + 1, usual)))
+        beta = float(special.betaln(worse + 1, votes - worse + 1))
+        bet = -math.log1p(-usual) - worse * math.log(usual) - (votes - worse) * math.log1p(-usual) + beta + above
+        assert log_evidence(worse, votes, usual) == pytest.approx(bet, abs=1e-9)
+
+
+def test_half_samples_are_scipys_permutation_test() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    generator = random.Random(21)
+    values = [generator.gauss(0.3, 1) for _ in range(12)]
+    found = stats.permutation_test((values,), math.fsum, permutation_type="samples", alternative="greater")
+    assert half_samples([Cluster(value, 1) for value in values]).p_above() == pytest.approx(float(found.pvalue))

@@ -36,13 +36,14 @@ def test_scores_are_read_by_metric_and_item() -> None:
 
 
 def test_what_the_payload_writes_is_what_is_read(tmp_path: Path) -> None:
-    header = Header("ufm", CHECKPOINT, SET, SCORER, {"loss": [[8, 1], [2, 9]]})
+    header = Header("ufm", CHECKPOINT, SET, SCORER, {"loss": [[8, 1], [2, 9]]}, ["sandbox: none"])
     lines = [Line(name, item.cluster, "loss", 0.5, "seen" * 1_000) for name, item in ITEMS.items()]
     assert write_scores(tmp_path / "scores.jsonl", header, lines) == 3
     with (tmp_path / "scores.jsonl").open("rb") as stream:
         scores = read_scores(stream, model="ufm", checkpoint=CHECKPOINT, test_set=SET, items=ITEMS)
     assert scores.by_metric["loss"].keys() == ITEMS.keys()
     assert scores.agreement == {"loss": ((8, 1), (2, 9))}
+    assert scores.notes == ("sandbox: none",)
 
 
 def test_nothing_that_is_not_finite_is_written(tmp_path: Path) -> None:
@@ -69,6 +70,7 @@ def test_nothing_that_is_not_finite_is_written(tmp_path: Path) -> None:
         ((HEADER | {"agreement": {"judge": [[1, 0], [0, 1]]}}, line()), 1, "no table of metrics"),
         ((HEADER | {"agreement": {"loss": [[1, 0], [0]]}}, line()), 1, "no square"),
         ((HEADER | {"agreement": {"loss": [[1, -1], [0, 1]]}}, line()), 1, "no square"),
+        ((HEADER | {"notes": [1]}, line()), 1, "notes are"),
         ((HEADER, line(value=float("nan"))), 2, "value is nan"),
         ((HEADER, line(value=float("inf"))), 2, "value is inf"),
         ((HEADER, b'{"item":"a1","cluster":"a","metric":"loss","value":1' + b"0" * 5_000 + b"}"), 2, "value is inf"),

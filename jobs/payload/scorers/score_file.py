@@ -35,6 +35,7 @@ class Header:
     """Model, and the digests of its checkpoint, of the test set and of the scorer.
 
     ``agreement`` is, by metric, how a judging model agreed with people: the table of counts that kappa is made of.
+    ``notes`` say how it was scored, such as what held the code that was run.
     """
 
     model: str
@@ -42,14 +43,15 @@ class Header:
     set: str
     scorer: str
     agreement: Mapping[str, Sequence[Sequence[int]]] = field(default_factory=dict)
+    notes: Sequence[str] = ()
 
     def document(self) -> dict[str, Any]:
         """Return it as the first line says it."""
         said: dict[str, Any] = {"schema": SCHEMA, "model": self.model, "checkpoint": self.checkpoint}
         said |= {"set": self.set, "scorer": self.scorer}
-        return said | (
-            {"agreement": {name: list(map(list, t)) for name, t in self.agreement.items()}} if self.agreement else {}
-        )
+        if self.agreement:
+            said["agreement"] = {metric: [list(row) for row in table] for metric, table in self.agreement.items()}
+        return said | ({"notes": list(self.notes)} if self.notes else {})
 
 
 def write_scores(path: Path, header: Header, lines: Iterable[Line]) -> int:

@@ -107,11 +107,11 @@ class Sandbox:
                 "--size",
                 str(limits.file_bytes),
                 "--tmpfs",
-                "/work",
+                "/box",
             ),
             *_given(files),
             # Last, so that nothing is writable but the two above.
-            *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/work"),
+            *("--remount-ro", "/dev", "--remount-ro", "/", "--chdir", "/box"),
             *("--setenv", "PATH", "/usr/bin", "--setenv", "HOME", _TMP, "--setenv", "LANG", "C.UTF-8", "--"),
             *("prlimit", f"--nproc={limits.processes}", f"--as={limits.process_bytes}", f"--fsize={limits.file_bytes}"),
             *(

@@ -1,0 +1,49 @@
+"""One question to any address that speaks OpenAI's chat completions, and its answer as text."""
+
+from __future__ import annotations
+
+import json
+import os
+import urllib.request
+
+from .given import NotGiven
+
+_ANSWER_BYTES_MAX = 4 << 20
+_SECONDS = 120.0
+KEY = "JUDGE_API_KEY"
+
+
+class NoAnswer(RuntimeError):
+    """The address did not answer, or not as it should; the message says what came."""
+
+
+def ask(address: str, model: str, prompt: str, *, tokens_max: int = 1_024) -> str:
+    """Return the answer to one prompt, at temperature 0. The key is in JUDGE_API_KEY, a secret. Raises NoAnswer."""
+    if not address.startswith(("http://", "https://")):
+        raise NotGiven(f"{address!r} is no address; write it like https://host/v1")
+    document = {
+        "model": model,
+        "messages": [{"role": "user", "content": prompt}],
+        "temperature": 0,
+        "max_tokens": tokens_max,
+    }
+    headers = {"Content-Type": "application/json"}
+    if key := os.environ.get(KEY):
+        headers["Authorization"] = f"Bearer {key}"
+    request = urllib.request.Request(  # noqa: S310 - checked above
+        address.rstrip("/") + "/chat/completions", json.dumps(document).encode(), headers
+    )
+    try:
+        with urllib.request.urlopen(request, timeout=_SECONDS) as response:  # noqa: S310 - as above
+            data = response.read(_ANSWER_BYTES_MAX + 1)
+    except (OSError, ValueError) as error:
+        raise NoAnswer(f"{address} does not answer: {error}") from None
+    if len(data) > _ANSWER_BYTES_MAX:
+        raise NoAnswer(f"{address} answers more than {_ANSWER_BYTES_MAX:,} bytes")
+    try:
+        said = json.loads(data)["choices"][0]["message"]["content"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        raise NoAnswer(f"{address} answers with something else than a completion") from None
+    if not isinstance(said, str):
+        raise NoAnswer(f"{address} answers with something else than a text")
+    return said

@@ -1,0 +1,93 @@
+"""The command line of the scorers: which ones, on what, and where their scores go. docs/gates.md shows its use."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from typing import TYPE_CHECKING
+
+from .chat import NoAnswer
+from .given import NotGiven, find_given, output_path
+from .items import BadItems
+from .sandbox.limits import SandboxMissing
+from .score_file import write_scores
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from .given import Given
+    from .score_file import Line
+
+# Word of the command line: module.
+SCORERS = {
+    "atomicity": "atomicity",
+    "generation": "generation",
+    "judge": "judge_model",
+    "loads": "loads",
+    "loss": "heldout_loss",
+    "tank-building": "tank_building",
+    "tiki": "tiki",
+}
+EXIT_GIVEN, EXIT_DATA, EXIT_MISSING = 2, 65, 69
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Score a test set; return 0, or an exit status with the reason on stderr. Then there is no scores file."""
+    options = _parser().parse_args(words)
+    try:
+        given = find_given(options)
+        try:
+            lines = list(_scored(options.scorers, given))
+        finally:
+            if given.sandbox is not None:
+                given.sandbox.close()
+        path = output_path(options)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        count = write_scores(path, given.header(), lines)
+    except (NotGiven, SandboxMissing, BadItems, NoAnswer, OSError) as error:
+        print(f"scorers: {error}", file=sys.stderr)
+        return EXIT_GIVEN if isinstance(error, NotGiven) else EXIT_DATA if isinstance(error, BadItems) else EXIT_MISSING
+    metrics = sorted({line.metric for line in lines})
+    for metric in metrics:
+        values = [line.value for line in lines if line.metric == metric]
+        print(f"{metric}: {sum(values) / len(values):.4g} over {len(values)} items")
+    print(f"{count} scores in {path}")
+    return 0
+
+
+def _scored(words: Sequence[str], given: Given) -> Iterator[Line]:
+    for word in words:
+        name, _, domain = word.partition(":")
+        module = importlib.import_module(f".{SCORERS[name]}", __package__)
+        items = [item for item in given.item_set.items.values() if not domain or item.domain == domain]
+        if not items:
+            raise NotGiven(f"the test set has no item of domain {domain!r}; look at the domains of its items")
+        yield from module.score(items, given, f"{module.METRIC}.{domain}" if domain else module.METRIC)
+
+
+def _scorer(word: str) -> str:
+    if word.partition(":")[0] not in SCORERS:
+        raise argparse.ArgumentTypeError(f"there is no scorer {word}; known are {', '.join(SCORERS)}")
+    return word
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="scorers", description="Give every item of a test set a number, and write scores.jsonl."
+    )
+    add = parser.add_argument
+    add("scorers", nargs="+", type=_scorer, metavar="SCORER", help=f"{', '.join(SCORERS)}; tiki:docs for one domain")
+    add("--items", metavar="FILE", help="the test set (in a session: the evaluation's)")
+    add("--outputs", metavar="FILE", help="what the model wrote, one {id, output} a line")
+    add("--checkpoint-dir", metavar="FOLDER", help="the checkpoint's files (in a session: the one evaluated)")
+    add("--base", metavar="FOLDER", help="the base of an adapter; by default what the adapter names")
+    add("--out", metavar="FILE", help="where the scores go (in a session: its output)")
+    add("--wall-seconds", type=float, default=10.0, metavar="S", help="longest run in the sandbox (%(default)s)")
+    add(
+        "--judge",
+        metavar="ADDRESS",
+        help="an OpenAI-like address, https://host/v1; its key is the secret JUDGE_API_KEY",
+    )
+    add("--judge-model", metavar="NAME", help="the model that judges")
+    return parser

@@ -1,0 +1,39 @@
+"""Code generation: the share of a task's samples that pass all of its hidden tests (pass@1), in the sandbox."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .code_block import code_in
+from .given import NotGiven
+from .score_file import Line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from .given import Given
+    from .items import Item
+
+METRIC = "pass@1"
+
+
+def score(items: Sequence[Item], given: Given, metric: str) -> Iterator[Line]:
+    """Score each item by ``tests`` and perhaps ``entry``, and ``prefix``, which stands before what the model wrote."""
+    from .sandbox.hidden_tests import run_hidden_tests
+
+    sandbox = given.needs_sandbox()
+    for item in items:
+        tests, entry = item.task.get("tests"), item.task.get("entry", "")
+        if not isinstance(tests, str) or not isinstance(entry, str):
+            raise NotGiven(f"item {item.id} has no tests; each task of code generation has the source of hidden tests")
+        prefix = str(item.task.get("prefix", ""))
+        samples = given.texts(item.id)
+        passed, why = 0, ""
+        for text in samples:
+            try:
+                exam = run_hidden_tests(sandbox, prefix + code_in(text), tests, entry)
+            except ValueError as error:
+                raise NotGiven(f"item {item.id}: {error}") from None
+            passed += exam.green
+            why = why or exam.why
+        yield Line(item.id, item.cluster, metric, passed / len(samples), why)

@@ -1,0 +1,43 @@
+"""The load test: whether a checkpoint can be read, gives numbers, and gives texts back through its tokenizer.
+
+Each item's ``text`` is worth 1 when the model loads, its loss is finite, and nothing of the text is lost.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+from .given import NotGiven
+from .heldout_loss import TEXT_MAX, load_model
+from .score_file import Line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from .given import Given
+    from .heldout_loss import Language
+    from .items import Item
+
+METRIC = "loads"
+
+
+def score(items: Sequence[Item], given: Given, metric: str) -> Iterator[Line]:
+    """Score each item; a checkpoint that cannot be loaded is worth 0 in all of them, and no error."""
+    folder = given.needs_checkpoint()
+    model: Language | None = None
+    why = ""
+    try:
+        model = load_model(folder, given.options.base)
+    except (NotGiven, OSError, ValueError, RuntimeError, KeyError) as error:
+        why = f"it does not load: {type(error).__name__}: {error}"
+    for item in items:
+        text = str(item.task.get("text") or "x = 1\n")[:TEXT_MAX]
+        fault = why if model is None else _fault(model, text)
+        yield Line(item.id, item.cluster, metric, float(not fault), fault)
+
+
+def _fault(model: Language, text: str) -> str:
+    if not math.isfinite(model.loss(text)):
+        return "it gives no number"
+    return model.lost(text)

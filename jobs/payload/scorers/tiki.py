@@ -1,0 +1,167 @@
+"""TIKI compliance: how far a component's specification keeps to the form, and to the code that it speaks of.
+
+A specification is a table with id, name, version, module, functions, code_ref, metadata and children, which are such
+tables again. The score is the share of checks that hold; what cannot be read as YAML is worth 0.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from .atomicity import Unparsed
+from .code_block import code_in
+from .score_file import Line
+from .strict_yaml import BadYaml, read_yaml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from .given import Given
+    from .items import Item
+
+METRIC = "tiki_compliance"
+TEXTS = ("id", "name", "version", "module", "code_ref")
+METADATA = {
+    "dependencies": list, "performance": dict, "inputs": list, "outputs": list, "failure_modes": list, "tags": list,
+}  # fmt: skip
+KEYS = (*TEXTS, "functions", "metadata", "children")
+_VERSION = re.compile(r"\d+\.\d+(\.\d+)?([-+][\w.]+)?")
+_FAULTS_SHOWN = 3
+
+
+@dataclass(slots=True)
+class Checks:
+    """How many checks were made, and where what did not hold."""
+
+    made: int = 0
+    faults: list[str] = field(default_factory=list)
+
+    def check(self, holds: object, where: str, fault: str) -> bool:
+        """Count a check, and note its fault when it does not hold."""
+        self.made += 1
+        if not holds:
+            self.faults.append(f"{where}: {fault}")
+        return bool(holds)
+
+    @property
+    def score(self) -> float:
+        """Return the share that holds."""
+        return 1 - len(self.faults) / self.made if self.made else 0.0
+
+
+def check_spec(text: str, code: Mapping[str, str], known: Sequence[str] = ()) -> Checks:
+    """Check a specification; ``code`` are sources by the path of a code_ref, ``known`` ids of other components."""
+    checks = Checks()
+    try:
+        document = read_yaml(text)
+    except BadYaml as error:
+        checks.check(holds=False, where="document", fault=str(error))
+        return checks
+    if not checks.check(isinstance(document, dict), "document", "is no table"):
+        return checks
+    components = list(_components(document, "document", checks))
+    ids = [component.get("id") for _, component in components]
+    for where, component in components:
+        _check_form(where, component, checks)
+        checks.check(ids.count(component.get("id")) == 1, f"{where}.id", "is another component's too")
+        _check_references(where, component, {*map(str, ids), *known}, checks)
+        if code:
+            _check_code(where, component, code, checks)
+    return checks
+
+
+def score(items: Sequence[Item], given: Given, metric: str) -> Iterator[Line]:
+    """Score each item's first output; an item may give ``code`` (sources by path) and ``known`` ids."""
+    for item in items:
+        code, known = item.task.get("code"), item.task.get("known")
+        checks = check_spec(
+            code_in(given.texts(item.id)[0]),
+            {str(path): str(text) for path, text in code.items()} if isinstance(code, dict) else {},
+            [str(name) for name in known] if isinstance(known, list) else (),
+        )
+        yield Line(item.id, item.cluster, metric, checks.score, "; ".join(checks.faults[:_FAULTS_SHOWN]))
+
+
+def _components(document: Mapping[str, Any], where: str, checks: Checks) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    yield where, document
+    children = document.get("children", [])
+    # An empty value is an empty text here, and means none.
+    if children == "":
+        return
+    if checks.check(isinstance(children, list), f"{where}.children", "is no list"):
+        for place, child in enumerate(children):
+            inner = f"{where}.children[{place}]"
+            if checks.check(isinstance(child, dict), inner, "is no table"):
+                yield from _components(child, inner, checks)
+
+
+def _check_form(where: str, component: Mapping[str, Any], checks: Checks) -> None:
+    for key in TEXTS:
+        value = component.get(key)
+        checks.check(isinstance(value, str) and value.strip(), f"{where}.{key}", "is missing or no text")
+    version = component.get("version")
+    checks.check(
+        isinstance(version, str) and _VERSION.fullmatch(version), f"{where}.version", "is not like 1.10 or 1.2.3"
+    )
+    functions = component.get("functions")
+    named = isinstance(functions, list) and functions and all(_function(function) for function in functions)
+    checks.check(named, f"{where}.functions", "is no list of names")
+    unknown = sorted(set(component) - set(KEYS))
+    checks.check(not unknown, where, f"has keys that TIKI does not know: {', '.join(unknown)[:100]}")
+    metadata = component.get("metadata")
+    if checks.check(isinstance(metadata, dict), f"{where}.metadata", "is missing or no table"):
+        assert isinstance(metadata, dict)  # noqa: S101 - the line above has seen to it
+        for key, kind in METADATA.items():
+            part: Any = metadata.get(key)
+            fits = part == "" or isinstance(part, kind)
+            checks.check(fits, f"{where}.metadata.{key}", f"is missing or no {'table' if kind is dict else 'list'}")
+
+
+def _check_references(where: str, component: Mapping[str, Any], known: set[str], checks: Checks) -> None:
+    metadata = component.get("metadata")
+    dependencies = metadata.get("dependencies") if isinstance(metadata, dict) else None
+    for name in dependencies if isinstance(dependencies, list) else ():
+        checks.check(
+            isinstance(name, str) and name in known, f"{where}.metadata.dependencies", f"{name!s:.50} is not known"
+        )
+
+
+def _check_code(where: str, component: Mapping[str, Any], code: Mapping[str, str], checks: Checks) -> None:
+    """Check that the code is there, and has the functions; what is after # or : in code_ref is a place in it."""
+    reference = str(component.get("code_ref", ""))
+    path = re.split(r"[#:]", reference, maxsplit=1)[0]
+    if not checks.check(path in code, f"{where}.code_ref", f"{path[:100]!r} is not there"):
+        return
+    functions = component.get("functions")
+    try:
+        defined = _defined(path, code[path])
+    except Unparsed as error:
+        checks.check(holds=False, where=f"{where}.code_ref", fault=str(error))
+        return
+    for function in functions if isinstance(functions, list) else ():
+        name = _function(function)
+        if name:
+            checks.check(name in defined, f"{where}.functions", f"{name[:50]} is not in {path[:100]}")
+
+
+def _function(said: Any) -> str:
+    """Return the name of a function, which a table may give, or a text like ``put/2`` or ``put(values, value)``."""
+    text = said.get("name", "") if isinstance(said, dict) else said
+    found = re.match(r"[A-Za-z_]\w*[?!]?", text) if isinstance(text, str) else None
+    return found[0] if found else ""
+
+
+def _defined(path: str, code: str) -> set[str]:
+    if path.endswith((".ex", ".exs")):
+        return set(re.findall(r"^\s*def(?:macro|delegate)?\s+([a-z_]\w*[?!]?)", code, re.MULTILINE))
+    import ast
+
+    try:
+        tree = ast.parse(code)
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise Unparsed(f"{path} does not parse: {error}"[:200]) from None
+    return {
+        node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef)
+    }
