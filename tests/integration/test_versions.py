@@ -32,6 +32,7 @@ from scheduler.service.versions.making import VersionRefused, evaluate
 from scheduler.store import checkpoints, evaluations, events, generations, jobs, trees, versions
 from scheduler.store.engine import Database
 from scheduler.store.verify import verify
+from scheduler.store.versions import Version
 from tests.integration.conftest import Journal
 from tests.lab.fake import FakeCloud, FakePlatform
 
@@ -137,6 +138,12 @@ def world(make_ports: Callable[..., Ports], database: Database, tmp_path: Path, 
     return World(ports=ports, database=database, cycle=cycle, items=items, journal=journal)
 
 
+def evaluated_again(tx: Any, version: Version, now: int, by: str) -> str:
+    record = jobs.get(tx, "ufm")
+    assert record.spec.evaluation is not None
+    return evaluate(tx, record, version, record.spec.evaluation.test_set, Path(), now, by)
+
+
 def passing(share: float) -> list[float]:
     return [1.0 if number < share * ITEMS else 0.0 for number in range(ITEMS)]
 
@@ -227,7 +234,7 @@ def test_scores_that_cannot_be_are_an_error_and_no_verdict(
     assert why in evaluation.error
     world.cycle.run()
     assert world.states() == [(1, "candidate")], "it is not tried again by itself"
-    job = world.ask(lambda tx, found, now, by: evaluate(tx, jobs.get(tx, "ufm"), found, Path(), now, by), 1)
+    job = world.ask(evaluated_again, 1)
     assert job == "ufm-eval-1-2"
     world.score(job, passing(1.0))
     world.cycle.run()
@@ -358,7 +365,7 @@ def test_a_person_may_overrule_and_both_words_stay(world: World) -> None:
     with pytest.raises(VersionRefused, match="accepted as it is"):
         world.ask(overrule, 1, "accepted", "again")
     with pytest.raises(VersionRefused, match="these gates have judged ufm@1"):
-        world.ask(lambda tx, found, now, by: evaluate(tx, jobs.get(tx, "ufm"), found, Path(), now, by), 1)
+        world.ask(evaluated_again, 1)
 
 
 def test_a_child_waits_for_an_accepted_version_and_begins_with_it(world: World) -> None:
