@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Literal
 from scheduler.core.version import split_version
 from scheduler.service.requests.checkpoint_files import choose
 from scheduler.service.versions import force, making
+from scheduler.service.versions.item_set import set_for
 from scheduler.service.versions.making import VersionRefused
-from scheduler.service.versions.test_set import test_set_of
 from scheduler.store import jobs, versions
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def evaluate(  # noqa: PLR0913 - where it is kept, what is asked, by whom
         if named:
             versions.get(tx, *named)
         spec = jobs.get(tx, named[0] if named else name).spec
-    test_set = test_set_of(spec, database, artifacts, corpora, now + keep_seconds)
+    test_set = set_for(spec, database, artifacts, corpora, now + keep_seconds)
     with database.write() as tx:
         record = jobs.get(tx, spec.name)
         version = versions.get(tx, *named) if named else making.version_of(tx, record, choose(tx, name, step), now, by)

@@ -10,10 +10,10 @@ from jobs.corpus.errors import CorpusError
 from jobs.payload.store.manifest import split_key
 from platforms.artifacts.base import StoreError
 from scheduler.core.job import Cancelled, Done, Failed, Held, Queued
+from scheduler.service.versions.item_set import set_for
 from scheduler.service.versions.judging import case_of, end_without_verdict, judge_alone, newest_scored
 from scheduler.service.versions.making import SET, VersionRefused, evaluate, version_of
 from scheduler.service.versions.reading import NoScores
-from scheduler.service.versions.test_set import test_set_of
 from scheduler.store import checkpoints, evaluations, events, jobs, versions
 from scheduler.store.errors import Refused
 
@@ -93,7 +93,7 @@ def _begin(ports: Ports, job: str, now: int) -> None:
         with ports.database.read() as tx:
             spec = jobs.get(tx, job).spec
         delete_at = now + ports.policy.retention.grace_seconds
-        test_set = test_set_of(spec, ports.database, ports.artifacts, ports.corpora, delete_at)
+        test_set = set_for(spec, ports.database, ports.artifacts, ports.corpora, delete_at)
         with ports.write() as tx:
             record = jobs.get(tx, job)
             saved = checkpoints.find(tx, record.checkpoint) if record.checkpoint else None

@@ -27,7 +27,7 @@ ITEMS = 300  # of a corpus; whoever wants more, or others, names a file of items
 TEXT_CHARACTERS = 1_000  # of an item, its beginning
 
 
-def test_set_of(
+def set_for(
     spec: JobSpec,
     database: Database,
     artifacts: BlobStore,
