@@ -56,6 +56,7 @@ def needs(
         *_jobs(queue),
         *_waiting(queue, plan),
         *_deadlines(tx, queue, plan, now),
+        *_paused(tx),
         *_pools(tx, pools, now),
         *_poisoned(tx, queue),
         *_offers(tx),
@@ -147,6 +148,11 @@ def _deadlines(tx: Connection, queue: Sequence[JobRecord], plan: Plan | None, no
         if found is None or found.latest > (job.spec.deadline or 0):
             end = "no session is planned for it" if found is None else "the forecast ends after its deadline"
             yield Need("deadline at risk", name, unreachable.get(name, end), f"schedctl plan explain {name}")
+
+
+def _paused(tx: Connection) -> Iterator[Need]:
+    if (paused := limits.paused(tx)) is not None:
+        yield Need("everything paused", "all pools", paused.why, "schedctl resume", paused.at)
 
 
 def _pools(tx: Connection, pools: Collection[str], now: int) -> Iterator[Need]:

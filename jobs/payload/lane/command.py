@@ -1,6 +1,6 @@
 """The training command: what it is told, a process group on a leash, its output, its progress lines.
 
-The environment that it is given is part of the training contract (docs/training-contract.md).
+The environment that it is given is part of the training contract (docs/your-own-training.md).
 """
 
 from __future__ import annotations

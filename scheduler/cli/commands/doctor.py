@@ -52,7 +52,8 @@ def doctor(
         ]
         cli.plain.data({"checks": checks})
     else:
-        cli.plain.table(("grade", "check", "~found", "~remedy"), [_row(diagnosis) for diagnosis in diagnoses])
+        rows = [_row(diagnosis) for diagnosis in diagnoses]
+        cli.plain.table(("grade", "check", "~found", "_remedy"), rows)
     bad = [diagnosis for diagnosis in diagnoses if diagnosis.finding.grade == "bad"]
     if bad:
         count = "1 check" if len(bad) == 1 else f"{len(bad)} checks"

@@ -31,7 +31,7 @@ def list_queue(cli: Cli, states: Sequence[str], *, each: bool = False) -> None:
         cli.out.data({"jobs": [listed_json(job) for job in found]})
         return
     cli.out.table(
-        (">#", "job", "role", "state", ">step", ">of", ">done", ">weight", "pool", "~why"),
+        ("-->#", "job", "---role", "state", "-->step", "-->of", ">done", "--->weight", "-pool", "~why"),
         [_row(job, cli.out.zone) if job else _row_of_sweep(found, sweep) for job, sweep in _lines(found, each=each)],
     )
     if not found and not states:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from scheduler.cli.parts.training_words import OVER
-from scheduler.cli.shell.command import command
+from scheduler.cli.shell.command import Tables, command
 from scheduler.cli.shell.context import Cli
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -15,7 +15,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 _ROWS = {"Needs a person": 5, "Under way": 4, "Sessions": 5, "Pools": 6, "Jobs": 8, OVER: 4}
 
 
-@command(app, "schedctl status", "schedctl status --json")
+@command(app, "schedctl status", "schedctl status --json", kind=Tables)
 def status(
     ctx: typer.Context,
     everything: Annotated[bool, typer.Option("--all", help="Every row, however many there are.")] = False,

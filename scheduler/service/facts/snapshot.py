@@ -61,7 +61,9 @@ def gather(
     charges = ledger.charges(tx, now - LOOK_BACK_SECONDS)
     possible = watched.possible_charges(tx)
     observed = limits.observed(tx)
-    closures = limits.closures(tx)
+    closures, paused = limits.closures(tx), limits.paused(tx)
+    if paused is not None:
+        closures = dict.fromkeys(pools, (None, paused.why))
     planned_lanes = {lane.job: run.key for run in live for lane in run.lanes if lane.outcome is None}
     views = []
     finished: dict[str, float] = {}

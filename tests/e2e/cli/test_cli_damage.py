@@ -41,8 +41,8 @@ _BROKEN = {
 _OF_MODELS = (
     "INSERT INTO models VALUES ('ulm', 1)",
     (
-        "INSERT INTO model_versions SELECT 'ulm', 1, key, 'ab', 500, NULL, NULL, NULL, NULL, job, NULL, key, "
-        "'accepted', '', 9 "
+        "INSERT INTO model_versions "
+        "SELECT 'ulm', 1, key, 'ab', 500, NULL, NULL, NULL, NULL, job, NULL, key, 'accepted', '', 9 "
         "FROM checkpoints WHERE job = 'ulm'"
     ),
     "INSERT INTO evaluations VALUES (1, 'ulm', 1, 'ulm', 'cd', 'ef', 'scored', 1790000000, 1790000009, '')",

@@ -155,6 +155,7 @@ KINDS: dict[str, list[Kind]] = {
     "secret missing": [Kind("sealed", lambda tx: None, replan)],
     "deadline at risk": [Kind("late", lambda tx: None, replan)],
     "pool cannot be used": [Kind("unusable", close("unusable", NOW + 9, "waits for a person: no credentials"))],
+    "everything paused": [Kind("all pools", close(limits.EVERY, None, "power cut"))],
     "pool closed": [Kind("shut", close("shut", None, "account under review"))],
     "place does not answer": [
         Kind(
