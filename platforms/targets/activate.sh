@@ -106,7 +106,10 @@ remove() { chmod -R u+w "$1" && rm -rf "$1"; }
 place() {
     local new="releases/.in-$version-${digest:0:12}"
     if [ -d "releases/$version" ]; then
-        whole "releases/$version" && return
+        if whole "releases/$version"; then
+            rm -rf "$new"
+            return
+        fi
         if [ "$(pointed)" = "$version" ]; then
             quit 65 "releases/$version serves and was changed there: $problem"
         fi
@@ -181,7 +184,7 @@ prune() {
 tell() {
     local now
     now=$(pointed)
-    printf 'current %s\nproven %s\n' "$now" "$(answered)"
+    printf 'current %s\nproven %s\nkept %s\n' "$now" "$(answered)" "$(cd releases 2>/dev/null && printf '%s ' [0-9]*)"
     if [ -n "$now" ] && found=$(sha256sum 2>/dev/null <"current/SHA256SUMS"); then
         printf 'digest %s\n' "${found%% *}"
     fi

@@ -28,10 +28,10 @@ if TYPE_CHECKING:
 
 _ANSWER_SECONDS = 60.0  # for a question, and beside what restart and health check may take
 _DAMAGED_MAX = 20
-_LINE = re.compile(r"(current|proven|digest|damaged) ?(.*)")
+_LINE = re.compile(r"(current|proven|kept|digest|damaged) ?(.*)")
 _NUMBERS = re.compile(r"(\d{1,9}( \d{1,9})*)?")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
-_RETURNED, _DOWN = 70, 71  # exit codes of activate.sh that are answers; the others are errors
+_BAD, _RETURNED, _DOWN = 65, 70, 71  # exit codes of activate.sh that are answers; the others are errors
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,8 +76,7 @@ class FolderTarget:
         """See Target.deploy."""
         seen = self.read(release.model)
         if not (seen.proven and (seen.version, seen.digest) == (release.version, release.digest)):
-            self._copy(release)
-            ran = self._act("deploy", release.model, release.version, release.digest, self.copy_seconds)
+            ran = self._bring("deploy", release)
             if ran.code == _RETURNED:
                 return Deployed(Outcome.RETURNED, self._served(ran.out).version, ran.last_words)
             if ran.code == _DOWN:
@@ -98,8 +97,7 @@ class FolderTarget:
 
     def place(self, release: Release) -> None:
         """Bring a release there, whole and checked, without pointing at it. Raises as Target.deploy."""
-        self._copy(release)
-        ran = self._act("place", release.model, release.version, release.digest, self.copy_seconds)
+        ran = self._bring("place", release)
         if ran.code:
             raise self._failed(ran, f"place {release.model} {release.version}")
 
@@ -108,6 +106,20 @@ class FolderTarget:
         ran = self._act("point", model, version, digest, self.copy_seconds)
         if ran.code:
             raise self._failed(ran, f"point at {model} {version}")
+
+    def _bring(self, action: str, release: Release) -> Ran:
+        """Have a release there and act on it. It is not sent where it lies already, unless that turns out damaged."""
+        told = self.reach.bash(_script(), ["read", self.path, release.model], _ANSWER_SECONDS)
+        lies_there = any(
+            line.startswith("kept ") and str(release.version) in line.split()[1:] for line in told.out.splitlines()
+        )
+        if not lies_there:
+            self._copy(release)
+        ran = self._act(action, release.model, release.version, release.digest, self.copy_seconds)
+        if ran.code == _BAD and lies_there:
+            self._copy(release)
+            ran = self._act(action, release.model, release.version, release.digest, self.copy_seconds)
+        return ran
 
     def _copy(self, release: Release) -> None:
         folder = f"{self.path}/{release.model}/releases/.in-{release.version}-{release.digest[:12]}"

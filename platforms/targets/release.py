@@ -28,7 +28,8 @@ _CONFIG_MAX_BYTES = 1 << 20
 _HEADER_MAX_BYTES = 1 << 20  # of a safetensors file; those of the largest models have some hundred kilobytes
 _NPY_HEADER_MAX_BYTES = 1 << 12
 _PIECE_BYTES = 1 << 20
-_KINDS = frozenset({".safetensors", ".npy", ".json", ".jsonl", ".md", ".txt", ".model", ".jinja"})
+_WEIGHTS = (".safetensors", ".npy", ".gguf")
+_KINDS = frozenset({*_WEIGHTS, ".json", ".jsonl", ".md", ".txt", ".model", ".jinja", ".tiktoken"})
 _PLAIN_NAMES = frozenset({"LICENSE", "NOTICE", SUMS})
 _PICKLES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".npz", ".dill"})
 _ZIP, _PICKLE = b"PK", tuple(bytes([0x80, protocol]) for protocol in range(1, 6))
@@ -65,6 +66,17 @@ def open_release(model: str, version: int, folder: Path) -> Release:
         if digest_of(folder / name) != digest:
             raise _bad(f"{name} is not as {SUMS} says", "Export the version anew")
     return Release(model, version, folder, listed, sums, hashlib.sha256(sums).hexdigest())
+
+
+def is_weights(name: str) -> bool:
+    """Tell whether a file of this name holds weights."""
+    return name.lower().endswith(_WEIGHTS)
+
+
+def may_be_served(name: str) -> bool:
+    """Tell whether a file of this name is of a kind that is served; what it holds is looked at when it is there."""
+    last = name.rpartition("/")[2]
+    return last in _PLAIN_NAMES or any(last.lower().endswith(kind) for kind in _KINDS)
 
 
 def _names(folder: Path) -> frozenset[str]:

@@ -58,9 +58,8 @@ class VllmTarget:
 
     def read(self, model: str, *, deep: bool = False) -> Served:
         """See Target.read. A version that the server has not loaded, as after its restart, is not proven."""
-        seen = self.folder.read(model, deep=deep)
-        loaded = seen.version is not None and f"{model}@{seen.version}" in self._loaded()
-        return replace(seen, proven=seen.proven and loaded)
+        loaded, seen = self._loaded(), self.folder.read(model, deep=deep)
+        return replace(seen, proven=seen.proven and f"{model}@{seen.version}" in loaded)
 
     def deploy(self, release: Release) -> Deployed:
         """See Target.deploy."""

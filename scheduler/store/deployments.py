@@ -9,7 +9,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from sqlalchemy import bindparam, insert, select, update
+from sqlalchemy import bindparam, func, insert, select, update
 
 from scheduler.core.version import version_name
 from scheduler.store import codec, events
@@ -55,6 +55,9 @@ _LIVE = _ALL.where(deployments.c.state.in_(["intended", "serving"]))
 _OF_MODEL = _ALL.where(deployments.c.model == bindparam("model"))
 _THERE = _OF_MODEL.where(deployments.c.target == bindparam("target"), deployments.c.state == bindparam("state"))
 _INTEND = insert(deployments).returning(deployments.c.id)
+_NEWEST = _ALL.where(
+    deployments.c.id.in_(select(func.max(deployments.c.id)).group_by(deployments.c.model, deployments.c.target))
+)
 _MOVE = (
     update(deployments)
     .where(deployments.c.id == bindparam("b_id"), deployments.c.state == bindparam("b_state"))
@@ -127,6 +130,11 @@ def intended(tx: Connection, model: str, target: str) -> Deployment | None:
 def live(tx: Connection) -> list[Deployment]:
     """Return what is on its way or serves, everywhere, the oldest first."""
     return [_deployment(row) for row in tx.execute(_LIVE)]
+
+
+def newest(tx: Connection) -> list[Deployment]:
+    """Return the newest deployment of each model at each target, the oldest first."""
+    return [_deployment(row) for row in tx.execute(_NEWEST)]
 
 
 def of_model(tx: Connection, model: str) -> list[Deployment]:

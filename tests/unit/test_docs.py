@@ -76,6 +76,16 @@ def test_every_pool_that_a_document_shows_can_be_used(repository: Path, tmp_path
         assert load(file, {}).pools, document
 
 
+def test_every_target_that_a_document_shows_can_be_used(repository: Path, tmp_path: Path) -> None:
+    shown = shown_settings(repository, "targets")
+    assert len(shown) >= 2
+    shutil.copy(repository / "config/models.toml", tmp_path)
+    for number, (document, block) in enumerate(shown):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(block)
+        assert load(file, {}).targets, document
+
+
 def test_every_job_that_a_document_shows_can_be_read_beside_the_shipped_ones(repository: Path, tmp_path: Path) -> None:
     shown = shown_settings(repository, "jobs")
     assert len(shown) >= 3

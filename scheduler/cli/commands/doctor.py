@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from platforms.base import Checked
     from scheduler.app import App
     from scheduler.host.doctor import Diagnosis, Finding
+    from scheduler.service.outside.ports import ServedAt
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -36,7 +37,7 @@ def doctor(
     """Check all that the scheduler stands on, at once and within a minute, each with its remedy.
 
     That is settings, models, database, daemon, disk, artifact store, clock, mail server, Slack, library versions,
-    platforms, service and package names.
+    platforms, service, sandbox and package names.
 
     With the name of a platform, check what that platform can tell of its account. Exits with 9 when something is bad;
     warnings do not count.
@@ -69,6 +70,7 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Finding]]:
 
     always: dict[str, Callable[[], Finding]] = {
         "service": machine.check_service,
+        "sandbox": machine.check_sandbox,
         "package names": service.check_names,
     }
     try:
@@ -90,6 +92,8 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Finding]]:
         checks[f"letters by {name}"] = channel_check(channel)
     if not app.channels:
         checks["letters"] = no_channel
+    for name, at in sorted(app.targets.items()):
+        checks[f"target {name}"] = partial(_target, app, at)
     checks["library versions"] = partial(machine.check_versions, _extras(app))
     runner = os.environ.get("UFF_LOCAL_RUNNER")
     if runner:
@@ -103,7 +107,7 @@ def _extras(app: App) -> set[str]:
     """Return the extras that the settings need."""
     platforms = {pool.platform for pool in app.pools.values()}
     found = {extra for platform, extra in (("kaggle", "kaggle"), ("sagemaker", "aws")) if platform in platforms}
-    if app.settings.artifacts.kind == "s3":
+    if "s3" in {app.settings.artifacts.kind, *(target.kind for target in app.settings.targets)}:
         found.add("aws")
     if "slack" in app.channels:
         found.add("report")
@@ -148,6 +152,15 @@ def _models(app: App) -> Finding:
     from scheduler.host.doctor import Finding
 
     return Finding("ok", f"models: {', '.join(spec.name for spec in app.catalogue.jobs)}")
+
+
+def _target(app: App, at: ServedAt) -> Finding:
+    from scheduler.host.doctor_targets import check_target
+    from scheduler.store import versions
+
+    with app.database.read() as tx:
+        models = sorted({version.model for version in versions.everything(tx)})
+    return check_target(at, models)
 
 
 def _disk_clock(folder: Path) -> float:

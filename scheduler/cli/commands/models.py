@@ -160,6 +160,40 @@ def export(ctx: typer.Context, version: Named, folder: Folder) -> None:
     export_version(ctx.obj, version, folder)
 
 
+@command(app, "schedctl models deploy ufm --to griffith", "schedctl models deploy ufm@3 --to griffith --dry-run")
+def deploy(
+    ctx: typer.Context,
+    version: Named,
+    to: Annotated[str, typer.Option("--to", metavar="TARGET", help="One of [[targets]].", show_default=False)],
+    reason: Reason = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")] = False,
+) -> None:
+    """Bring an accepted version to a target: copied, checked, switched to, asked to answer, else taken back."""
+    from scheduler.cli.commands import models_deploy
+
+    models_deploy.deploy(ctx.obj, version, to, reason, dry_run=dry_run)
+
+
+@command(app, "schedctl models sync griffith", "schedctl models sync griffith --dry-run")
+def sync(
+    ctx: typer.Context,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="One of [[targets]].")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what differs; change nothing.")] = False,
+) -> None:
+    """Compare a target with what is in force, every file by its digest, and bring it there. Exits with 9 on drift."""
+    from scheduler.cli.commands import models_deploy
+
+    models_deploy.sync(ctx.obj, target, dry_run=dry_run)
+
+
+@command(app, "schedctl models resume ufm")
+def resume(ctx: typer.Context, model: Model) -> None:
+    """Let the daemon deploy a model again after one of its versions was taken back or could not be brought."""
+    from scheduler.cli.commands import models_deploy
+
+    models_deploy.resume(ctx.obj, model)
+
+
 def _needed(reason: str) -> str:
     if not reason.strip():
         raise UsageFault("a reason is missing", "it is kept beside what was decided", 'Write --reason "why"')

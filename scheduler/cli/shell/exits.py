@@ -62,6 +62,7 @@ CODES: dict[str, Exit] = {
     "platforms.record_file.DamagedRecord": Exit.PLATFORM,
     "platforms.manual.handover.HandOverRefused": Exit.REFUSED,
     "platforms.artifacts.base.StoreError": Exit.PLATFORM,
+    "platforms.targets.base.TargetError": Exit.PLATFORM,
     "scheduler.core.job.IllegalArrow": Exit.REFUSED,
     "scheduler.daemon.LostLeadership": Exit.LEADERSHIP,
     "scheduler.service.requests.checkpoint_files.PullRefused": Exit.REFUSED,

@@ -9,10 +9,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.corpus.errors import CorpusDamaged
-from jobs.spec import HELD_OUT, Input
+from jobs.spec import HELD_OUT, TEST_SET, Input
 from scheduler.service.launch.inputs import KIND
 from scheduler.service.launch.trees import put_tree
-from scheduler.service.versions.making import SET, VersionRefused
+from scheduler.service.versions.making import VersionRefused
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -57,7 +57,7 @@ def set_for(
             for item in _items(corpora().open(corpus)):
                 stream.write(json.dumps(item) + "\n")
         packed = put_tree(database, artifacts, folder, KIND, delete_at)
-    made = Input(SET, HELD_OUT, revision=corpus)
+    made = Input(TEST_SET, HELD_OUT, revision=corpus)
     return replace(made, digest=packed.digest, files=1, bytes=packed.tree.bytes)
 
 

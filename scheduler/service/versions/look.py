@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 
 from jobs.corpus.errors import CorpusError
 from jobs.payload.store.manifest import split_key
+from jobs.spec import TEST_SET
 from platforms.artifacts.base import StoreError
 from scheduler.core.job import Cancelled, Done, Failed, Held, Queued
 from scheduler.service.versions.item_set import set_for
 from scheduler.service.versions.judging import case_of, end_without_verdict, judge_alone, newest_scored
-from scheduler.service.versions.making import SET, VersionRefused, evaluate, version_of
+from scheduler.service.versions.making import VersionRefused, evaluate, version_of
 from scheduler.service.versions.reading import NoScores
 from scheduler.store import checkpoints, evaluations, events, jobs, versions
 from scheduler.store.errors import Refused
@@ -79,7 +80,7 @@ class Models:
                 in_force = versions.in_force(tx, evaluation.model)
                 if in_force is not None and newest_scored(tx, in_force, evaluation) is None:
                     scored = jobs.find(tx, evaluation.job)
-                    test_set = next(given for given in scored.spec.inputs if given.name == SET) if scored else None
+                    test_set = next(given for given in scored.spec.inputs if given.name == TEST_SET) if scored else None
                     if test_set is not None:
                         model = jobs.get(tx, evaluation.model)
                         evaluate(tx, model, in_force, test_set, Path(ports.bundle), now, "daemon")

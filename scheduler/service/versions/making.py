@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.spec import JobSpec, Stall, StartFrom
+from jobs.spec import TEST_SET, JobSpec, Stall, StartFrom
 from scheduler.service.launch.inputs import note
 from scheduler.store import codec, evaluations, generations, jobs, trees, versions
 from scheduler.store.versions import Version
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from jobs.spec import Input
     from scheduler.store.jobs import JobRecord
 
-SET = "set"  # the input that is the test set
 _NAME_MAX = 40  # characters of a job's name
 _SCORERS = "{payload}/scorers"
 
@@ -136,7 +135,7 @@ def _job(spec: JobSpec, version: Version, test_set: Input, name: str, scorer: st
         not_before=None,
         deadline=now + wanted.within_seconds if wanted.within_seconds else None,
         stall=Stall(),
-        inputs=(*(given for given in spec.inputs if given.name != SET), replace(test_set, name=SET)),
+        inputs=(*(given for given in spec.inputs if given.name != TEST_SET), replace(test_set, name=TEST_SET)),
         sweep=f"{version.model[: _NAME_MAX - 5]}-eval",
         whole=True,
         evaluation=None,

@@ -73,9 +73,9 @@ def there(sshd: SshServer) -> Served:
     return Served("ssh", sshd.folder, sshd.options)
 
 
-@pytest.fixture(params=["here", "there"])
+@pytest.fixture(params=["here", pytest.param("there", marks=pytest.mark.nightly)])
 def served(request: pytest.FixtureRequest) -> Served:
-    """Each kind of folder in turn."""
+    """A folder here; in the night the same behind ssh, which with every push is tried by its own tests."""
     found: Served = request.getfixturevalue(request.param)
     return found
 

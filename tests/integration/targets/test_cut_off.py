@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from platforms.targets.base import Outcome, TargetBusy, TargetError, TargetUnreachable
+from platforms.targets.reach import Here
 from tests.lab.patience import until
 from tests.lab.releases import WEIGHTS, make_release
 
@@ -24,23 +25,8 @@ if TYPE_CHECKING:
     from tests.integration.targets.conftest import Served
     from tests.lab.sshd import SshServer
 
-TOOLS = [
-    "flock",
-    "mkdir",
-    "sha256sum",
-    "readlink",
-    "cat",
-    "rm",
-    "ln",
-    "mv",
-    "sync",
-    "find",
-    "sort",
-    "cut",
-    "chmod",
-    "timeout",
-    "bash",
-]
+_DOES = ["flock", "mkdir", "sha256sum", "readlink", "cat", "rm", "ln", "mv"]
+TOOLS = [*_DOES, "sync", "find", "sort", "cut", "chmod", "timeout", "bash"]
 # Counts the programs that the script starts, and kills all of it where the count is KILL_AT, before this one begins.
 SHIM = """#!/bin/bash
 n=$(( $(/bin/cat "$COUNT" 2>/dev/null || echo 0) + 1 )); echo $n > "$COUNT"
@@ -59,7 +45,7 @@ def whole(served: Served, releases: list[Release]) -> Release:
     return found
 
 
-@pytest.mark.parametrize("then", ["deploy", "go back"])
+@pytest.mark.parametrize("then", ["deploy", pytest.param("go back", marks=pytest.mark.nightly)])
 def test_a_kill_before_any_step_leaves_one_whole_version_and_is_mended(
     here: Served,
     tmp_path: Path,
@@ -285,3 +271,28 @@ def children(pid: int) -> list[int]:
         if parent == pid:
             found += [int(place.parent.name), *children(int(place.parent.name))]
     return found
+
+
+def test_what_lies_there_whole_is_not_sent_again_and_what_was_damaged_is(
+    here: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, two, three = (make_release(tmp_path, number) for number in (1, 2, 3))
+    target = here.target()
+    for release in (one, two, three):
+        target.deploy(release)
+    copied: list[str] = []
+    copy = Here.copy
+
+    def counted(reach: Here, release: Release, folder: str, timeout_seconds: float) -> None:
+        copied.append(folder)
+        copy(reach, release, folder, timeout_seconds)
+
+    monkeypatch.setattr(Here, "copy", counted)
+    assert target.deploy(two).outcome is Outcome.SERVING
+    assert copied == []
+    spoilt = here.folder / "releases" / "1" / WEIGHTS
+    spoilt.chmod(0o644)
+    spoilt.write_bytes(b"spoilt")
+    assert target.deploy(one).outcome is Outcome.SERVING
+    assert len(copied) == 1
+    assert whole(here, [one, two, three]) == one
