@@ -15,10 +15,12 @@ from scheduler.report.document import document_of
 from scheduler.report.loss_curve import loss_curve_svg
 from scheduler.report.timeline import timeline_svg
 from scheduler.store import outbox
+from scheduler.views import models as views
 from scheduler.views.long_work import long_work
 from scheduler.views.plan_history import NoPlanToCompare
 from scheduler.views.verdict import sentence
 from scheduler.web import archive, assets, plan, quota, show, week
+from scheduler.web import models as versions
 from scheduler.web import queue as queues
 from scheduler.web import runs as sessions
 from scheduler.web.api import Channel, JobName, JobState, Page, Week, day_of, known_week
@@ -66,6 +68,8 @@ class Pages:
             ("/jobs/{name}", self.job),
             ("/runs", self.runs),
             ("/runs/{key}", self.run),
+            ("/models", self.models),
+            ("/models/{name}", self.version),
             ("/quota", self.quota),
             ("/plan", self.plan),
             ("/ledger", self.ledger),
@@ -149,6 +153,18 @@ class Pages:
         log = self._tails.read(key, patience_seconds=_LOG_PATIENCE_SECONDS)
         with self._source.read() as tx:
             return self._page("run.html", "runs", tx, run=found, log=log)
+
+    def models(self) -> HTMLResponse:
+        """Versions of models, and who began with which."""
+        with self._source.read() as tx:
+            found = views.models(tx)
+            marks = {one.in_force: "in force" for one in found if one.in_force}
+            return self._page("models.html", "models", tx, found=found, lines=views.tree(found, marks))
+
+    def version(self, name: JobName) -> HTMLResponse:
+        """One version, with what it was judged by."""
+        with self._source.read() as tx:
+            return self._page("model.html", "models", tx, found=versions.facts(tx, name))
 
     def quota(self) -> HTMLResponse:
         """What is left of every quota."""
