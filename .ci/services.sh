@@ -7,6 +7,7 @@ have_postgres() { compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || co
 have_chromium() { command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null; }
 have_faketime() { compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null; }
 have_sandbox() { command -v bwrap >/dev/null && command -v setpriv >/dev/null && command -v prlimit >/dev/null; }
+have_sshd() { [ -x /usr/sbin/sshd ] && command -v rsync >/dev/null; }
 have_systemd() { command -v systemd-nspawn >/dev/null && [ -x /usr/lib/systemd/systemd ]; }
 
 install_postgres() {
@@ -27,6 +28,16 @@ install_sandbox() { apt-get update -qq && apt-get install -y -qq --no-install-re
 
 # No debootstrap: the tests boot this machine's own files under an overlay.
 install_systemd() { apt-get update -qq && apt-get install -y -qq --no-install-recommends systemd-container; }
+
+# Debian would start it on port 22; the tests start their own, as another user where they run as root.
+install_sshd() {
+    local policy=/usr/sbin/policy-rc.d made=
+    if [ ! -e "$policy" ]; then
+        printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod +x "$policy" && made=yes
+    fi
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends openssh-server rsync
+    [ -z "$made" ] || rm -f "$policy"
+}
 
 # provide NAME WHAT PACKAGE: installs with install_NAME what have_NAME does not find, or says what will be skipped.
 provide() {
@@ -51,3 +62,9 @@ provide chromium "Chromium and fonts, for the status page in a real browser" "ch
 provide faketime "library to set the clock of one process" libfaketime
 provide sandbox "bubblewrap, in which code that a model wrote is run" bubblewrap
 provide systemd "systemd-nspawn, for the service under a real systemd" systemd-container
+provide sshd "sshd and rsync, for deployments to another machine" "openssh-server, with rsync"
+# The second user behind that sshd. No password opens the account, and it is not locked, which sshd would refuse.
+if [ "$(id -u)" = 0 ] && ! id uff-target >/dev/null 2>&1; then
+    { useradd -m -s /bin/bash uff-target && usermod -p '*' uff-target; } ||
+        echo "WARNING: the user uff-target cannot be made: tests of deployments by ssh will be SKIPPED." >&2
+fi

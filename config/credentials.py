@@ -64,12 +64,21 @@ def read_secret(name: str, environ: Mapping[str, str], state_dir: Path) -> str:
 
     ``state_dir`` is the daemon's state folder.
     """
-    folders = secret_folders(environ, state_dir)
-    file = next((folder / name for folder in folders if (folder / name).exists()), None)
-    if file is None:
-        remedy = f"(umask 077; mkdir -p {folders[-1]}; cat > {folders[-1] / name}), paste it, then Ctrl-D"
-        raise _wrong(folders[0] / name, "there is no such credential", remedy)
-    return _secret(file)
+    return _secret(_found(name, environ, state_dir))
+
+
+def credential_file(name: str, environ: Mapping[str, str], state_dir: Path) -> Path:
+    """Return the file of a credential that another program reads, such as a key of ssh, which has many lines.
+
+    ``name`` is that of a credential, or a path with a ``/``. Raises ConfigError, also when others may read it.
+    """
+    file = Path(name).expanduser() if "/" in name else _found(name, environ, state_dir)
+    try:
+        found = file.stat()
+    except OSError as error:
+        raise _wrong(file, f"the credential cannot be read: {error.strerror}", "let this user read it") from None
+    _keep_private(file, found)
+    return file
 
 
 def hub_token(environ: Mapping[str, str], state_dir: Path) -> str:
@@ -94,13 +103,28 @@ def _secret(file: Path) -> str:
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "it is no text"
         raise _wrong(file, f"the credential cannot be read: {why}", "let this user read a file of text") from None
+    _keep_private(file, found)
+    if not text or "\n" in text:
+        raise _wrong(file, "a credential is one line, and this is not", "write the secret alone into the file")
+    return text
+
+
+def _found(name: str, environ: Mapping[str, str], state_dir: Path) -> Path:
+    """Return the file of a credential by its name. Raises ConfigError."""
+    folders = secret_folders(environ, state_dir)
+    file = next((folder / name for folder in folders if (folder / name).exists()), None)
+    if file is None:
+        remedy = f"(umask 077; mkdir -p {folders[-1]}; cat > {folders[-1] / name}), paste it, then Ctrl-D"
+        raise _wrong(folders[0] / name, "there is no such credential", remedy)
+    return file
+
+
+def _keep_private(file: Path, found: os.stat_result) -> None:
+    """Raise ConfigError where others may read a credential."""
     # The service manager gives its files to root and lets one user read them, which shows as a right of the group.
     others = stat.S_IRWXO if found.st_uid != os.geteuid() else stat.S_IRWXO | stat.S_IRWXG
     if found.st_mode & others:
         raise _wrong(file, "others may read the credential", f"run: chmod 600 {file}")
-    if not text or "\n" in text:
-        raise _wrong(file, "a credential is one line, and this is not", "write the secret alone into the file")
-    return text
 
 
 def _wrong(file: Path, why: str, remedy: str) -> ConfigError:

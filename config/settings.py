@@ -27,6 +27,7 @@ from config.section import (
     ZoneName,
     at_most,
 )
+from config.target_settings import TargetSettings
 from config.values import BadValue
 from config.web_settings import WebSettings
 from jobs.instant import parse_instant
@@ -152,6 +153,7 @@ class Settings(BaseSettings):
     report: ReportSettings
     web: WebSettings
     pools: tuple[PoolSettings, ...]
+    targets: tuple[TargetSettings, ...]
 
     _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
@@ -191,3 +193,11 @@ class Settings(BaseSettings):
         if twice:
             raise BadValue(f"two pools are named {', '.join(twice)}", "give each its own name")
         return pools
+
+    @field_validator("targets")
+    @classmethod
+    def _targets_once(cls, targets: tuple[TargetSettings, ...]) -> tuple[TargetSettings, ...]:
+        names = [target.name for target in targets]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise BadValue(f"two targets are named {', '.join(twice)}", "give each its own name")
+        return targets

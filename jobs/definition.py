@@ -9,7 +9,20 @@ from typing import TYPE_CHECKING, Any
 from jobs import readers
 from jobs.instant import parse_instant
 from jobs.problem import Problem, did_you_mean, shown
-from jobs.spec import Code, Gate, Input, JobSpec, Mixture, Needs, Requirements, Stall, StartFrom
+from jobs.quality_gate import read_gates
+from jobs.spec import (
+    LONGEST_SECONDS,
+    Code,
+    Evaluation,
+    Gate,
+    Input,
+    JobSpec,
+    Mixture,
+    Needs,
+    Requirements,
+    Stall,
+    StartFrom,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,7 +34,9 @@ _KEYS = (
     "deadline",
     "device_speedup",
     "environment",
+    "evaluation",
     "gate",
+    "gates",
     "image",
     "image_python",
     "inputs",
@@ -90,6 +105,8 @@ class Definition:
             "image_python": self._read(table, "image_python", readers.python, ""),
             "sweep": self._read(table, "sweep", readers.name, ""),
             "whole": "whole" in table,
+            "evaluation": self._evaluation(table),
+            "gates": self._read(table, "gates", read_gates, ()),
         }
         self._check_together(values, table)
         if values["start_from"] is not None:
@@ -108,6 +125,10 @@ class Definition:
         if twice := sorted(set(values["secrets"]) & set(values["environment"])):
             told = readers.Wrong(f"{twice[0]} is in environment as well", "give it in one of them")
             self._note("secrets", table["secrets"], told)
+        if bool(values["evaluation"]) != bool(values["gates"]):
+            key, other = ("evaluation", "gates") if values["evaluation"] else ("gates", "evaluation")
+            told = readers.Wrong(f"without {other} nothing comes of it", f"add {other}: docs/models.md shows both")
+            self._note(key, None, told)
         start = values["start_from"]
         if start is not None and gate is not None:
             self._note("gate", table["gate"], readers.Wrong("start_from waits for its job by itself", "remove gate"))
@@ -190,12 +211,27 @@ class Definition:
     def _inputs(self, table: Mapping[str, Any]) -> tuple[Input, ...]:
         """A folder is relative to the file that names it, like the code."""
         sources: dict[str, str] = self._read(table, "inputs", readers.inputs, {})
-        here = Path(self.file).parent
-        return tuple(
-            Input(
-                name, source if readers.is_remote(source) else str(here.joinpath(Path(source).expanduser()).resolve())
-            )
-            for name, source in sorted(sources.items())
+        return tuple(self._input(name, source) for name, source in sorted(sources.items()))
+
+    def _input(self, name: str, source: str) -> Input:
+        return Input(name, source if readers.is_remote(source) else self._path(source))
+
+    def _evaluation(self, table: Mapping[str, Any]) -> Evaluation | None:
+        """Its test set is a path like the code's, or comes from elsewhere like an input."""
+        keys = ("command", "longest", "needs", "pools", "promote", "set", "within")
+        inner = self._table(table, "evaluation", keys)
+        if not inner:
+            return None
+        here = Definition(self.file, f"{self.label}.evaluation".lstrip("."), self.problems)
+        source = here._read(inner, "set", readers.test_set)
+        return Evaluation(
+            command=here._read(inner, "command", readers.words),
+            test_set=self._input("set", source or ""),
+            longest_seconds=here._read(inner, "longest", readers.whole, LONGEST_SECONDS),
+            within_seconds=here._read(inner, "within", readers.span_or_off, None) or None,
+            needs=here._needs(inner),
+            pools=here._read(inner, "pools", readers.strings, ()),
+            promote=here._read(inner, "promote", readers.promote, "automatic"),
         )
 
     def _stall(self, table: Mapping[str, Any]) -> Stall:

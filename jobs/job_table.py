@@ -12,24 +12,18 @@ from jobs.spec import Stall
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from jobs.spec import JobSpec, Mixture
+    from jobs.spec import Evaluation, JobSpec, Mixture, Needs
 
 
 def table_of(spec: JobSpec) -> dict[str, Any]:
     """Return the table that :func:`jobs.catalogue.job_from_table` makes ``spec`` of; what is not set is left out."""
-    needs = spec.needs
-    alike = needs.devices_min == needs.devices_max
     table: dict[str, Any] = {
         "name": spec.name,
         "role": spec.role,
         "command": list(spec.command),
         **_work(spec),
         "weight": spec.weight,
-        "needs": {
-            "devices": needs.devices_min if alike else [needs.devices_min, needs.devices_max],
-            "vram_gib": needs.vram_gib,
-            "dtype": needs.dtype,
-        },
+        "needs": _needs(spec.needs),
         "device_speedup": list(spec.device_speedup),
         "setup": show_duration(spec.setup_seconds),
         "checkpoint": show_duration(spec.checkpoint_seconds),
@@ -58,10 +52,34 @@ def table_of(spec: JobSpec) -> dict[str, Any]:
         table["inputs"] = {given.name: given.source for given in spec.inputs}
     if spec.requirements is not None:
         table["requirements"] = spec.requirements.source
+    if spec.evaluation is not None:
+        table |= {"evaluation": _evaluation(spec.evaluation), "gates": [gate.document() for gate in spec.gates]}
     for key, instant in (("not_before", spec.not_before), ("deadline", spec.deadline)):
         if instant is not None:
             table[key] = datetime.fromtimestamp(instant, UTC).isoformat()
     return table
+
+
+def _needs(needs: Needs) -> dict[str, Any]:
+    alike = needs.devices_min == needs.devices_max
+    return {
+        "devices": needs.devices_min if alike else [needs.devices_min, needs.devices_max],
+        "vram_gib": needs.vram_gib,
+        "dtype": needs.dtype,
+    }
+
+
+def _evaluation(evaluation: Evaluation) -> dict[str, Any]:
+    within = evaluation.within_seconds
+    return {
+        "command": list(evaluation.command),
+        "set": evaluation.test_set.source,
+        "longest": show_duration(evaluation.longest_seconds),
+        "needs": _needs(evaluation.needs),
+        "pools": list(evaluation.pools),
+        "promote": evaluation.promote,
+        **({"within": show_duration(within)} if within else {}),
+    }
 
 
 def whole_of(spec: JobSpec) -> str:

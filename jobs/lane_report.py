@@ -1,7 +1,7 @@
 """Reports: what a lane says of itself, read from documents that may be mistaken or hostile.
 
 A heartbeat and a last word (``result.json``) are one kind of document; the last word alone has an outcome. What older
-payloads wrote is read too: a field that is missing was not said. docs/training-contract.md lists what is believed.
+payloads wrote is read too: a field that is missing was not said. docs/your-own-training.md lists what is believed.
 """
 
 from __future__ import annotations

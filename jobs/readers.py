@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from jobs.duration import parse_duration
 from jobs.ranges import RANGES
-from jobs.spec import RENEW_WORDS, START_WORDS
+from jobs.spec import PROMOTE_WORDS, RENEW_WORDS, ROLES, START_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from jobs.spec import Role
 
 _DTYPES = ("fp32", "fp16", "bf16", "int8")
 _NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,39}$")
@@ -108,13 +110,12 @@ def name(value: Any) -> str:
     return value
 
 
-def role(value: Any) -> Literal["main", "manager"]:
+def role(value: Any) -> Role:
     """Read a role."""
-    if value == "main":
-        return "main"
-    if value == "manager":
-        return "manager"
-    raise Wrong("there is no such role", "use main or manager")
+    found = next((known for known in ROLES if known == value), None)
+    if found is None:
+        raise Wrong("there is no such role", "use main, manager or evaluate")
+    return found
 
 
 def corpus_version(value: Any) -> str:
@@ -222,6 +223,20 @@ def inputs(value: Any) -> dict[str, str]:
             remedy = "write hf:org/name or hf:datasets/org/name, and @ a branch, tag or commit, and # patterns of files"
             raise Wrong(f"{source!r} is no repository of the Hub", remedy)
     return dict(value)
+
+
+def test_set(value: Any) -> str:
+    """Read where a test set comes from: a file, a folder, or what an input may be."""
+    if not isinstance(value, str) or not value.strip():
+        raise Wrong("this must be a file of items, or a folder with one", 'write it like set = "tests/held-out.jsonl"')
+    return inputs({"set": value})["set"]
+
+
+def promote(value: Any) -> str:
+    """Read who promotes an accepted version."""
+    if value not in PROMOTE_WORDS:
+        raise Wrong("an accepted version is promoted by itself or by a person", 'write "automatic" or "person"')
+    return str(value)
 
 
 def is_remote(source: str) -> bool:

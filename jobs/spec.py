@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, get_args
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-Role = Literal["main", "manager"]
+    from jobs.quality_gate import QualityGate
+
+Role = Literal["main", "manager", "evaluate"]
+ROLES: tuple[Role, ...] = get_args(Role)
 START_WORDS = ("newest", "done", "accepted")
 # Whose list of files the artifact store has for an input; of everything else it has the files.
 _LISTED = {"hf": "hub", "kaggle-model": "kaggle", "kaggle-dataset": "kaggle"}
 RENEW_WORDS = ("restart", "update")
+LONGEST_SECONDS = 1_800  # of an evaluation, unless it says another time
+PROMOTE_WORDS = ("automatic", "person")
 _ANY_CHECKPOINT = 1e-6  # of the parent's target: its first checkpoint, whose step is at least 1
 
 
@@ -29,7 +34,7 @@ class StartFrom:
     """The job begins with the weights of the job ``parent``, whose newest checkpoint counts when it is first launched.
 
     ``at`` says how far the parent must be by then: a fraction of its target above 0, ``newest`` (any checkpoint),
-    ``done``, or ``accepted`` (what judges accept; until there are judges, any checkpoint).
+    ``done``, or ``accepted``: its newest accepted version, or any checkpoint where the parent has no gates.
     """
 
     parent: str
@@ -124,6 +129,28 @@ class Input:
         return _LISTED.get(self.source.partition(":")[0], "input")
 
 
+TEST_SET = "set"
+"""By this name an evaluation's session is given its test set, and people name it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """How checkpoints of a model are scored: a command in a session of its own, which is run whole.
+
+    It takes ``longest_seconds`` at most, and shall be over ``within_seconds`` after it was queued, if that is said.
+    ``test_set`` is where its items come from; what they are is pinned like an input. An accepted version is promoted
+    by itself (``automatic``) or by a ``person``.
+    """
+
+    command: tuple[str, ...]
+    test_set: Input
+    longest_seconds: int = LONGEST_SECONDS
+    within_seconds: int | None = None
+    needs: Needs = Needs()
+    pools: tuple[str, ...] = ()
+    promote: str = "automatic"
+
+
 @dataclass(frozen=True, slots=True)
 class Requirements:
     """The packages that a job's command imports and that a platform's image may lack.
@@ -179,3 +206,5 @@ class JobSpec:
     secrets: tuple[str, ...] = ()  # names of variables; the values are the daemon's or the platform's to give
     sweep: str = ""  # what it has in common with jobs that differ in a few values; a list shows them as one
     whole: bool = False  # it knows nothing of checkpoints: its one step is the whole run, in one session
+    evaluation: Evaluation | None = None  # None: nobody judges it
+    gates: tuple[QualityGate, ...] = ()  # with an evaluation at least one

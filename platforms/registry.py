@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from platforms.base import Checked, Platform, Published
     from platforms.late import LatePlatform
 
-# name -> "module:function" with the signature Loader. Adding a platform: docs/adding-a-platform.md.
+# name -> "module:function" with the signature Loader. Adding a platform: docs/inside/adding-a-platform.md.
 _LOADERS: Mapping[str, str] = {
     "kaggle": "platforms.kaggle.adapter:load",
     "local": "platforms.local.adapter:load",

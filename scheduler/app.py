@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from scheduler.planner import Options
     from scheduler.service.launch.training_data import TrainingData
     from scheduler.service.outside.planner_process import PlannerHost
-    from scheduler.service.outside.ports import Log, Policy, Ports
+    from scheduler.service.outside.ports import Log, Policy, Ports, ServedAt
     from scheduler.service.outside.solver_process import SolverHost
     from scheduler.store.engine import Database
 
@@ -275,6 +275,13 @@ class App:
             None if quiet is None else DailyHours(quiet.zone, quiet.start, quiet.end, frozenset(quiet.weekdays)),
         )
 
+    @cached_property
+    def targets(self) -> dict[str, ServedAt]:
+        """Where versions are served, by name; each is opened when it is used."""
+        from scheduler.service.deploy.targets import targets_of
+
+        return targets_of(self.settings, os.environ)
+
     def _plan(self, snapshot: Snapshot, incumbent: Plan | None) -> Plan:
         return self.planner.plan(snapshot, incumbent)  # whose modules are loaded when there is something to plan
 
@@ -307,6 +314,7 @@ class App:
             epoch=epoch,
             published=self.published,
             scratch=self.settings.state_dir / "inputs",
+            targets=self.targets,
             redact=self.redact,
             corpora=lambda: self.training_data.folder,  # who needs it loads it
             read_secret=self.read_secret,

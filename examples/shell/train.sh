@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A shell script that keeps to the training contract (docs/training-contract.md) with nothing but bash:
+# A shell script that keeps to the training contract (docs/your-own-training.md) with nothing but bash:
 #
 #     schedctl submit train.sh --target-step 5000
 #

@@ -237,7 +237,7 @@ class SageMakerPlatform:
             raise Refused("sagemaker", "launch", f"the deadline {request.deadline} is not after {now}")
         store = request.launch.get("store", {})
         if store.get("kind") == "directory":
-            remedy = "Set artifacts.kind = 's3'; see docs/artifact-store.md"
+            remedy = "Set artifacts.kind = 's3'; see docs/inside/store.md"
             raise Misconfigured("sagemaker", "launch", "a training job cannot reach a folder of this machine", remedy)
         if self._settings.spot and not store.get("posts"):
             # What a lost instance had trained would be paid for and gone, each time anew.

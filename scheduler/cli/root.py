@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import closing
 from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from typer.core import TyperGroup
@@ -20,10 +20,13 @@ if TYPE_CHECKING:
 
 # name -> module and summary. The module has an ``app``; an app of one command is that command.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("scheduler.cli.commands.init", "Settings of what this machine has, and a database."),
     "status": ("scheduler.cli.commands.status", "The state of things on one screen."),
     "top": ("scheduler.cli.commands.top", "The state of things, live."),
     "prompt": ("scheduler.cli.commands.prompt_command", "One cached line for shell prompts."),
     "queue": ("scheduler.cli.commands.queue", "The jobs: add, list, hold, cancel, reorder."),
+    "pause": ("scheduler.cli.commands.pause", "Start nothing new anywhere; what runs goes on."),
+    "resume": ("scheduler.cli.commands.resume", "Start new sessions again."),
     "submit": ("scheduler.cli.commands.submit", "One line to train: a script and its folder become a job."),
     "corpus": ("scheduler.cli.commands.corpus", "What the models train on: build, show, compare, verify."),
     "plan": ("scheduler.cli.commands.plan", "What runs next, and why a job waits."),
@@ -32,6 +35,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "runs": ("scheduler.cli.commands.runs", "Sessions: list, logs, stop."),
     "handover": ("scheduler.cli.commands.handover", "Sessions that a person starts: take, give back, drop."),
     "checkpoints": ("scheduler.cli.commands.checkpoints", "Saved states: list, verify, copy, keep."),
+    "models": ("scheduler.cli.commands.models", "Versions of models: judged, in force, taken back."),
     "report": ("scheduler.cli.commands.report", "The week in figures: made, shown, sent."),
     "rehearse": ("scheduler.cli.commands.rehearse", "A whole week on this machine in minutes."),
     "service": ("scheduler.cli.commands.service", "The daemon as a service of systemd."),
@@ -83,7 +87,13 @@ def invoke(words: Sequence[str], options: Options) -> int:
 
 def tree() -> TyperGroup:
     """Return the command tree."""
-    app = typer.Typer(cls=Root, no_args_is_help=True, rich_markup_mode=None, pretty_exceptions_enable=False)
+    app = typer.Typer(
+        cls=Root,
+        no_args_is_help=True,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
     app.callback(epilog="\b\nExample:\n  schedctl queue list --state active")(_schedctl)
     root = get_command(app)
     if not isinstance(root, TyperGroup):
@@ -91,8 +101,22 @@ def tree() -> TyperGroup:
     return root
 
 
-def _schedctl() -> None:
+def _version(ctx: typer.Context, value: bool) -> None:
+    """Show the version and leave; other options of the line do not matter."""
+    if value:
+        from scheduler.cli.commands.version import show_version
+
+        show_version(ctx.obj)
+        raise typer.Exit
+
+
+def _schedctl(
+    version: Annotated[
+        bool, typer.Option("--version", help="Show the version.", is_eager=True, callback=_version)
+    ] = False,
+) -> None:
     """Train a family of models from scarce, metered GPU hours."""
+    del version
 
 
 def _load(name: str) -> Any:

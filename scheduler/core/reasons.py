@@ -104,6 +104,28 @@ class GateClosed(Reason):
 
 
 @dataclass(frozen=True, slots=True)
+class AwaitsVerdict(Reason):
+    """The job starts from an accepted version of ``parent``, which has none.
+
+    ``version`` is the newest there is, in ``state``; both are empty while there is none at all.
+    """
+
+    code: ClassVar[str] = "verdict"
+    parent: str
+    version: str
+    state: str
+
+    def sentence(self, zone: str = "UTC") -> str:
+        del zone
+        waits = f"waits for an accepted version of {self.parent}"
+        if not self.version:
+            return (
+                f"{waits}; it has none yet, one is made when it is done, or now: schedctl models evaluate {self.parent}"
+            )
+        return f"{waits}; {self.version} is {self.state}: schedctl models show {self.version}"
+
+
+@dataclass(frozen=True, slots=True)
 class NoAllowedPool(Reason):
     """No configured pool is in the job's list of allowed pools."""
 
@@ -266,6 +288,7 @@ _KINDS: tuple[type[Reason], ...] = (
     SecretMissing,
     NotReleased,
     GateClosed,
+    AwaitsVerdict,
     NoAllowedPool,
     DoesNotFit,
     DeadlineUnreachable,

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _NAMES_MAX = 10
 _RULES_MAX = 20
+_ORDER = {first: place for place, first in enumerate("FGTS")}  # finished and failed, gained, trains, stalled
+_TOLD_SECONDS = 180  # less would be rounded to nothing
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,18 +52,18 @@ def document_of(report: Report) -> Document:
     """Return the report in words."""
     period = f"{instant(report.start, report.zone)} to {instant(report.end, report.zone)}"
     return Document(
-        f"Training report {_clean(report.label)}",
+        f"Training report {_clean(report.label)}{', so far' * report.so_far}",
         f"{period}, made {instant(report.made_at, report.zone)}",
         (
-            Section("Summary", tuple(_summary(report))),
-            _needs(report),
+            _models(report),
             _pools(report),
+            _plan(report),
+            _needs(report),
             _waste(report),
             _jobs(report),
             _forecasts(report),
             _losses(report),
             _quotas(report),
-            _plan(report),
         ),
     )
 
@@ -86,6 +88,47 @@ def _change(now: int, before: int) -> str:
     return f"{(now - before) / 3_600:+.1f}"
 
 
+def _models(report: Report) -> Section:
+    """Say what became of each model: what a reader looks for first."""
+    groups: dict[str, list[str]] = {}
+    for job in report.jobs:
+        gained = f" {counted(job.steps, 'step')}" if job.steps and job.step < job.target_step else ""
+        if job.steps and job.step >= job.target_step:
+            what = "Finished"
+        elif job.state == "failed":
+            what = "Failed"
+        elif job.steps:
+            what = "Gained"
+        elif not job.runs or job.state in {"done", "cancelled"}:
+            continue
+        else:
+            what = "Trains, nothing kept yet" if job.state == "active" else "Stalled, trained and kept nothing"
+        groups.setdefault(what, []).append(f"{_clean(job.name)}{gained}")
+    lines = [
+        f"{what}: {', '.join(names)}." for what, names in sorted(groups.items(), key=lambda one: _ORDER[one[0][0]])
+    ]
+    rows = tuple(_model_row(job, report.zone) for job in report.jobs)
+    if not rows:
+        return Section("Models", ("There are no jobs. Add one: schedctl submit train.py --target-step 1000",))
+    columns = ("model", "state", ">done", ">steps", ">best loss", ">its change", "done by")
+    shares = tuple(min(1.0, job.step / job.target_step) if job.target_step else 0.0 for job in report.jobs)
+    return Section("Models", tuple(lines) or ("No model gained a step.",), Table(columns, rows, shares))
+
+
+def _model_row(job: JobReport, zone: str) -> tuple[str, ...]:
+    change = job.losses[-1][1] - job.loss_before if job.losses and job.loss_before is not None else None
+    end = "-" if job.forecast is None else instant(job.forecast.expected, zone)[:14]
+    return (
+        _clean(job.name),
+        job.state,
+        f"{job.step / job.target_step:.0%}" if job.target_step else "-",
+        f"+{job.steps:,}" if job.steps else "-",
+        "-" if job.loss_best is None else f"{job.loss_best:.4f}",
+        "-" if change is None else f"{change:+.4f}",
+        f"{end}, at risk" if job.at_risk else end,
+    )
+
+
 def _summary(report: Report) -> list[str]:
     total, before = report.total, report.total_before
     steps = sum(job.steps for job in report.jobs)
@@ -105,7 +148,16 @@ def _summary(report: Report) -> list[str]:
             f"(last week {before.sessions} and {steps_before:,})."
         ),
         f"Spent {_money(total.cost_microdollars)} (last week {_money(before.cost_microdollars)}).",
+        *_corrected(report),
     ]
+
+
+def _corrected(report: Report) -> Iterator[str]:
+    if abs(report.corrected_seconds) >= _TOLD_SECONDS:
+        yield (
+            f"Corrected after the end of the week: {report.corrected_seconds / 3_600:+.1f} h, by what platforms told "
+            "later. The figures are as they stood at the end."
+        )
 
 
 def _needs(report: Report) -> Section:
@@ -138,7 +190,8 @@ def _pools(report: Report) -> Section:
         for pool in report.pools
     )
     columns = ("pool", ">offered h", ">charged h", ">change", ">useful h", ">change", ">goodput", ">cost")
-    return Section("Pools", (), Table(columns, rows, tuple(pool.spent.goodput for pool in report.pools)))
+    table = Table(columns, rows, tuple(pool.spent.goodput for pool in report.pools))
+    return Section("Hours and money", tuple(_summary(report)), table)
 
 
 def _waste(report: Report) -> Section:

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 WORDS_ON_ONE_LINE = 24
 """Cells with so many letters are not broken: dates, states, names."""
 
-_FIGURES_AFTER = 1  # the summary, then what needs a person; nobody should have to pass the pictures for that
+_FIGURES_AFTER = (
+    3  # models, hours and money, what comes, what needs a person: nobody should have to pass pictures for those
+)
 
 _STYLE = """
 :root { color-scheme: light dark; }
@@ -35,6 +37,7 @@ figure { margin: 1em 0; } figcaption { font-size: .93em; margin: 0 0 .3em; }
 .figures figure { min-width: 0; } .figures figure:nth-child(-n+2) { grid-column: 1 / -1; }
 .figures figure img { background: #fff; }
 .bar { width: 80px; min-width: 80px; } .bar div { background: #0072b2; height: 8px; }
+@media (max-width: 480px) { body { font-size: 13px; } th, td { padding: 3px 4px; } .bar { display: none; } }
 """
 
 

@@ -11,14 +11,14 @@ from scheduler.core.quota import Meter, MoneyQuota, RollingQuota, limit_at, wind
 from scheduler.core.run import Ended, Outcome
 from scheduler.core.window import Window
 from scheduler.report.forecast import Forecast, forecast
-from scheduler.report.useful import useful_by_run
+from scheduler.report.useful import started, useful_by_run
 from scheduler.report.week import WeekFacts, jobs_of, violations
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
     from jobs.payload.store.manifest import Manifest
-    from scheduler.core.ledger import Charge
+    from scheduler.core.ledger import Charge, LedgerEntry
     from scheduler.core.plan import Plan
     from scheduler.core.pool import Pool
 
@@ -52,6 +52,8 @@ class Need:
 class ReportFacts:
     """What a report is made of. ``before`` is the week ahead of ``week``; ``speeds`` are keyed by job and pool.
 
+    Both weeks hold what was known at their own ends; ``later`` are the ledger's entries that came after ``week``'s.
+
     ``seen_at`` tells by manifest key when a checkpoint arrived; ``since`` is when the first job was added.
     """
 
@@ -67,6 +69,8 @@ class ReportFacts:
     quotas: Sequence[Meter]
     needs: Sequence[Need]
     since: int | None = None
+    later: Sequence[LedgerEntry] = ()
+    so_far: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +113,8 @@ class PoolReport:
 class JobReport:
     """One job. ``losses`` are (step, held-out loss) of the week's checkpoints; speeds are steps per hour.
 
+    ``loss_before`` is the newest held-out loss at the beginning of the week, ``loss_best`` the least until its end.
+
     ``starts_from`` is the job and step whose weights it began with, ``uff-main@2590``.
     """
 
@@ -127,6 +133,8 @@ class JobReport:
     checkpoints: int
     starts_from: str | None
     losses: tuple[tuple[int, float], ...]
+    loss_before: float | None
+    loss_best: float | None
     forecast: Forecast | None
     deadline: int | None
 
@@ -159,7 +167,11 @@ class Waiting:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """Everything the weekly report says. Instants are UTC seconds; the week is [start, end)."""
+    """Everything the weekly report says. Instants are UTC seconds; the week is [start, end).
+
+    ``corrected_seconds`` is by how much the charges of the week were corrected after its end, which no figure has: a
+    week always comes to the same.
+    """
 
     label: str
     zone: str
@@ -175,11 +187,14 @@ class Report:
     waiting: tuple[Waiting, ...]
     needs: tuple[Need, ...]
     broken_rules: tuple[str, ...]
+    corrected_seconds: int = 0
+    so_far: bool = False
 
 
 def report_of(facts: ReportFacts) -> Report:
     """Compute the report."""
-    charges = fold(facts.week.entries)
+    charges, span = fold(facts.week.entries), Window(facts.week.start, facts.week.end)
+    corrected = fold([*facts.week.entries, *facts.later]) if facts.later else charges
     spent, before = _all_spent(facts, facts.week, charges), _all_spent(facts, facts.before, fold(facts.before.entries))
     return Report(
         label=facts.label,
@@ -197,7 +212,12 @@ def report_of(facts: ReportFacts) -> Report:
         if facts.plan is None
         else tuple(Waiting(deferral.job, deferral.reason.sentence(facts.zone)) for deferral in facts.plan.deferrals),
         needs=tuple(facts.needs),
-        broken_rules=tuple(violations(facts.week, charges)),
+        broken_rules=tuple(violations(replace(facts.week, entries=[*facts.week.entries, *facts.later]), corrected)),
+        corrected_seconds=sum(
+            seconds_within(corrected.get(name, ()), span) - seconds_within(charges.get(name, ()), span)
+            for name in facts.week.pools
+        ),
+        so_far=facts.so_far,
     )
 
 
@@ -209,25 +229,31 @@ def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Ch
     """Split what was charged. Set-up is the measured one, capped by what the sessions did not train."""
     span = Window(week.start, week.end)
     charged = seconds_within(charges, span)
-    running = seconds_within([charge for charge in charges if charge.held], span)
     unattributed = seconds_within([charge for charge in charges if charge.run is None], span)
     trained = useful_by_run(week, pool, charges)
     useful = round(sum(trained.values()))
+    live = {charge.run for charge in charges if charge.held}
+    kept = round(sum(seconds for key, seconds in trained.items() if key in live))
+    running = max(0, seconds_within([charge for charge in charges if charge.held], span) - kept)
     set_up = lost = sessions = 0
     charged_to: dict[str | None, list[Charge]] = defaultdict(list)
     for charge in charges:
         charged_to[charge.run].append(charge)
     for run in week.runs:
-        if run.pool != pool.name or not isinstance(run.state, Ended) or run.state.started is None:
+        began = started(run)
+        if run.pool != pool.name or began is None:
             continue
         share = seconds_within(charged_to[run.key], span)
         if not share:
             continue
         sessions += 1
+        # What a session over the end of the week did not train is told when it is over; it set up where it began.
+        if run.key in live or not isinstance(run.state, Ended):
+            continue
         untrained = max(0, share - round(trained[run.key]))
         speeds = [facts.speeds.get((lane.job, pool.name)) for lane in run.lanes]
         measured = max((speed.setup_seconds for speed in speeds if speed), default=pool.setup_seconds)
-        preparing = min(measured, untrained)
+        preparing = min(measured, untrained) if began >= span.start else 0
         set_up += preparing
         if any(lane.outcome in _LOSING for lane in run.lanes) or run.state.outcome in _LOSING:
             lost += untrained - preparing
@@ -301,6 +327,7 @@ def _job_reports(facts: ReportFacts) -> Iterable[JobReport]:
         step = max((manifest.step for seen, manifest in at if seen < end), default=0)
         step_start = max((manifest.step for seen, manifest in at if seen < start), default=0)
         step_before = max((manifest.step for seen, manifest in at if seen < facts.before.start), default=0)
+        told = [(seen, loss) for seen, one in at if (loss := one.metrics.get("held_out_loss")) is not None]
         speeds = measured[job.name]
         best = max(speeds, key=lambda speed: speed.steps_per_second, default=None)
         sigma = max((speed.sigma for speed in speeds), default=None)
@@ -321,6 +348,8 @@ def _job_reports(facts: ReportFacts) -> Iterable[JobReport]:
             checkpoints=len(here),
             starts_from=job.starts_from,
             losses=tuple((m.step, loss) for m in here if (loss := m.metrics.get("held_out_loss")) is not None),
+            loss_before=next((loss for seen, loss in reversed(told) if seen < start), None),
+            loss_best=min((loss for seen, loss in told if seen < end), default=None),
             forecast=forecast(
                 job.name, job.target_step - job.step, facts.plan, (step - step_start) / (end - start), sigma, facts.now
             )

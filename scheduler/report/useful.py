@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from jobs.payload.store.manifest import split_key
 from scheduler.core.ledger import seconds_within
-from scheduler.core.run import Ended
+from scheduler.core.run import Ended, Running, Stopping
 from scheduler.core.window import Window
 
 if TYPE_CHECKING:
@@ -32,10 +32,17 @@ def metered(run: Run) -> tuple[int, int] | None:
     return None
 
 
-def useful_by_run(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> dict[str, float]:
-    """Return the useful seconds of each ended run of a pool; ``charges`` are the pool's.
+def started(run: Run) -> int | None:
+    """When a session began, or None when it never did."""
+    return run.state.started if isinstance(run.state, Running | Stopping | Ended) else None
 
-    Time that the platform gave back without naming a session is taken off all of them alike.
+
+def useful_by_run(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> dict[str, float]:
+    """Return the useful seconds of each run of a pool in the week; ``charges`` are the pool's.
+
+    Only what lies in the week counts, so that a session over its end is in both weeks, each with its part, and a week
+    comes to the same whenever it is asked. Time that the platform gave back without naming a session is taken off all
+    of them alike.
     """
     week = Window(facts.start, facts.end)
     of_run: dict[str | None, list[Charge]] = defaultdict(list)
@@ -48,10 +55,12 @@ def useful_by_run(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> di
     billed: dict[str, int] = {}
     useful: dict[str, float] = {}
     for run in facts.runs:
-        if run.pool != pool.name or metered(run) is None:
+        if run.pool != pool.name or (began := started(run)) is None:
             continue
         billed[run.key] = max(0, seconds_within(of_run[run.key], week))
-        share = _share(run, pool, published[run.key], survivors, facts.last_signs.get(run.key))
+        ended = metered(run)
+        part = max(began, week.start), min(ended[1] if ended else week.end, week.end)
+        share = _share(run, pool, part, published[run.key], survivors, min(facts.last_signs.get(run.key, 0), week.end))
         useful[run.key] = billed[run.key] * share
     given_back = -seconds_within((charge for charge in of_run[None] if charge.sign < 0), week)
     whole = sum(billed.values())
@@ -86,13 +95,15 @@ def _grew_out_of(manifest: Manifest, known: Mapping[str, Manifest], ordered: Seq
     return known.get(str(manifest.parent)) or next((one for one in ordered if one.step <= named[1]), None)
 
 
-def _share(run: Run, pool: Pool, published: Sequence[Manifest], survivors: set[str], last_sign: int | None) -> float:
-    """Return which part of a session, all its devices over its whole length, became training that survives."""
-    interval = metered(run)
-    if interval is None or not published:
+def _share(
+    run: Run, pool: Pool, part: tuple[int, int], published: Sequence[Manifest], survivors: set[str], last_sign: int
+) -> float:
+    """Return which share of a ``part`` of a session, all its devices over its length, is training that survives."""
+    began, ended = part
+    published = [manifest for manifest in published if manifest.created_at > began]
+    if not published:
         return 0.0
-    began, ended = interval
-    last = max(ended, last_sign or ended, *(manifest.created_at for manifest in published))
+    last = max(ended, last_sign, *(manifest.created_at for manifest in published))
     if last <= began:
         return 0.0
     trained = 0.0

@@ -11,8 +11,20 @@ from dataclasses import fields, is_dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from jobs.quality_gate import QualityGate
 from jobs.ranges import bounded
-from jobs.spec import Code, Gate, Input, JobSpec, Mixture, Needs, Requirements, Stall, StartFrom
+from jobs.spec import (
+    Code,
+    Evaluation,
+    Gate,
+    Input,
+    JobSpec,
+    Mixture,
+    Needs,
+    Requirements,
+    Stall,
+    StartFrom,
+)
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
 from scheduler.core.run import Ended, Outcome, Reserved, Running, Stopping, Submitting
 
@@ -186,6 +198,8 @@ def _spec(
     other["code"] = built(Code, other["code"]) if other.get("code") else None  # likewise
     other["inputs"] = tuple(built(Input, given) for given in other.get("inputs", ()))  # likewise
     other["requirements"] = _requirements(other.get("requirements"))
+    other["evaluation"] = _evaluation(other.get("evaluation"))
+    other["gates"] = tuple(built(QualityGate, gate) for gate in other.get("gates", ()))
     own = {
         "name": name,
         "role": role,
@@ -199,6 +213,14 @@ def _spec(
 
 def _requirements(stored: Any) -> Requirements | None:
     return replace(built(Requirements, stored), targets=tuple(stored["targets"])) if stored else None
+
+
+def _evaluation(stored: Any) -> Evaluation | None:
+    if not stored:
+        return None
+    test_set, needs = built(Input, stored["test_set"]), built(Needs, stored["needs"])
+    lists = {name: tuple(stored[name]) for name in ("command", "pools")}
+    return built(Evaluation, {**stored, **lists, "test_set": test_set, "needs": needs})
 
 
 @lru_cache(maxsize=1_024)

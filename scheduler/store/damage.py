@@ -16,8 +16,10 @@ from urllib.parse import quote
 
 from sqlalchemy import Boolean, Float, Integer, select
 
+from jobs.spec import ROLES
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.run import Outcome
+from scheduler.core.version import VERSION_STATES
 from scheduler.store import checkpoints, codec, plans
 from scheduler.store.schema import metadata
 
@@ -151,7 +153,7 @@ _DECODERS: dict[str, dict[str, Callable[[Row], object]]] = {
     "jobs": {
         "state_detail": lambda row: codec.job_state(row["state"], row["state_detail"]),
         "spec": lambda row: codec.spec(SimpleNamespace(**row)),  # type: ignore[arg-type]
-        "role": lambda row: ("main", "manager").index(row["role"]),
+        "role": lambda row: ROLES.index(row["role"]),
     },
     "runs": {
         "state_detail": lambda row: codec.run_state(row["state"], row["state_detail"]),
@@ -171,5 +173,8 @@ _DECODERS: dict[str, dict[str, Callable[[Row], object]]] = {
         "state": lambda row: ("good", "quarantined", "expired").index(row["state"]),
     },
     "plans": {"body": lambda row: plans.loaded(row["body"])},
+    "model_versions": {"state": lambda row: VERSION_STATES.index(row["state"])},
+    "verdicts": _objects("evidence"),
+    "deployments": _objects("evidence"),
     "outbox": _objects("body"),
 }

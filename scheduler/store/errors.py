@@ -170,7 +170,7 @@ def _of_postgresql(error: Any, cause: BaseException | None, where: str) -> Store
         case "55P03" | "40001" | "40P01":
             return DatabaseBusy("database is locked", where, why, _BUSY_REMEDY)
         case "XX001" | "XX002":
-            return DatabaseCorrupt("database is damaged", where, why, "Restore the newest backup (docs/store.md)")
+            return DatabaseCorrupt("database is damaged", where, why, "Restore the newest backup (docs/service.md)")
         case "3D000":
             return DatabaseMissing("no database", where, why, "Create it with `createdb`")
     unreachable = not state and type(cause).__name__ == "OperationalError"

@@ -27,6 +27,7 @@ _ALL = select(
     ledger.c.price_microdollars_per_hour,
     ledger.c.evidence,
 ).order_by(ledger.c.id)
+_OF_RUNS = _ALL.where(ledger.c.run.in_(bindparam("runs", expanding=True)))
 _NEWEST_FIRST = _ALL.order_by(None).order_by(ledger.c.id.desc())
 _NEWEST = select(func.max(ledger.c.id))
 _AFTER = _ALL.where(ledger.c.id > bindparam("number"))
@@ -74,6 +75,11 @@ def entries(tx: Connection, since: int | None = None, pool: str | None = None) -
     else:
         rows = tx.execute(_SINCE_OF_POOL, {"since": since, "pool": pool})
     return [_entry(tuple(row)) for row in rows]
+
+
+def of_runs(tx: Connection, keys: Sequence[str]) -> list[LedgerEntry]:
+    """Return all entries of these runs, in the order they were written."""
+    return [_entry(tuple(row)) for row in tx.execute(_OF_RUNS, {"runs": list(keys)})] if keys else []
 
 
 def page(tx: Connection, limit: int, offset: int = 0, pool: str | None = None) -> tuple[list[LedgerEntry], int]:

@@ -50,6 +50,10 @@ _CLOSURES = select(closures_table.c.pool, closures_table.c.until, closures_table
 )
 
 
+EVERY = "*"
+"""In place of a pool's name, which it cannot be: nothing new starts anywhere."""
+
+
 @dataclass(frozen=True, slots=True)
 class Closure:
     """A pool that is closed since ``at`` until an instant, or (None) until it is opened."""
@@ -126,5 +130,10 @@ def closures(tx: Connection) -> dict[str, tuple[int | None, str]]:
 
 
 def standing(tx: Connection) -> list[Closure]:
-    """Return every closure by pool, also those whose time is over."""
-    return [Closure(*row) for row in tx.execute(_CLOSURES)]
+    """Return the closures by pool, also those whose time is over; a pause of everything is none of them."""
+    return [Closure(*row) for row in tx.execute(_CLOSURES) if row.pool != EVERY]
+
+
+def paused(tx: Connection) -> Closure | None:
+    """Return since when and why nothing new starts anywhere, if a person said so: a closure of every pool."""
+    return next((Closure(*row) for row in tx.execute(_CLOSURES) if row.pool == EVERY), None)

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection, Table
 
 _BATCH_ROWS = 1_000
+_APPEND_ONLY = {"ledger", "events", "verdicts"}
 _NEXT_ID = text("SELECT setval(pg_get_serial_sequence(:name, 'id'), :highest)")
 
 
@@ -64,7 +65,7 @@ def _refuse_used(tx: Connection, where: str) -> None:
 
 
 def _copy(old: Connection, new: Connection, table: Table) -> int:
-    if table.name not in {"ledger", "events"}:  # append-only, and empty: what a migration put there gives way
+    if table.name not in _APPEND_ONLY:  # which are empty; what a migration put into others gives way
         new.execute(delete(table))
     copied = 0
     for rows in _batches(old, table):

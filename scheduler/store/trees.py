@@ -65,7 +65,9 @@ _CHANGE = (
 )
 _COPIES = select(trees.c.origin, trees.c.digest).where(trees.c.origin.is_not(None), trees.c.going == false())
 _REMOVE = delete(trees).where(trees.c.digest == bindparam("b_digest"))
-_OF_ATTEMPT = select(lanes.c.code).where(lanes.c.job == bindparam("job"), lanes.c.attempt == bindparam("attempt"))
+_OF_ATTEMPT = select(lanes.c.code, lanes.c.trees).where(
+    lanes.c.job == bindparam("job"), lanes.c.attempt == bindparam("attempt")
+)
 _LIVE = select(lanes.c.code, lanes.c.trees).where(lanes.c.live == true())
 _OF_CHECKPOINTS = (
     select(lanes.c.code, lanes.c.trees)
@@ -111,6 +113,12 @@ def code_of_attempt(tx: Connection, job: str, attempt: int) -> str | None:
     return digest
 
 
+def lock_of_attempt(tx: Connection, job: str, attempt: int) -> str | None:
+    """Return the lock of the packages that an attempt of a job ran with; None for those of its image."""
+    row = tx.execute(_OF_ATTEMPT, {"job": job, "attempt": attempt}).one_or_none()
+    return _lock(row.trees) if row is not None else None
+
+
 def needed(tx: Connection) -> set[str]:
     """Return the digests that a job of the queue or a live session names, and code and lock of all kept checkpoints."""
     found: set[str] = set()
@@ -120,15 +128,20 @@ def needed(tx: Connection) -> set[str]:
         found |= {code} if code else set()
         found |= {prefix.rpartition("/")[2] for prefix in codec.texts(given).values()}
     for code, given in tx.execute(_OF_CHECKPOINTS):
-        lock = codec.texts(given).get("lock", "").rpartition("/")[2]
-        found |= {code, lock} - {None, ""}
+        found |= {digest for digest in (code, _lock(given)) if digest}
     return found
+
+
+def _lock(given: str | None) -> str | None:
+    return codec.texts(given).get("lock", "").rpartition("/")[2] or None
 
 
 def named_by(spec: JobSpec) -> set[str]:
     """Return the digests of all trees that a job's definition names."""
     corpus = spec.mixture.corpus if spec.mixture else ""
-    found = {spec.code.digest if spec.code else "", corpus, *(given.digest for given in spec.inputs)} - {""}
+    test_set = spec.evaluation.test_set.digest if spec.evaluation else ""
+    inputs = {given.digest for given in spec.inputs}
+    found = {spec.code.digest if spec.code else "", corpus, test_set, *inputs} - {""}
     if spec.requirements is not None:
         lock = spec.requirements.digest
         found |= {lock, *(wheels_digest(lock, target) for target in spec.requirements.targets)}

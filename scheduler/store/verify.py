@@ -60,7 +60,10 @@ _TRIGGERS = {
         "GROUP BY relname"
     ),
 }
-_TRIGGERS_NEEDED = {"sqlite": {"events": 3, "ledger": 3}, "postgresql": {"events": 2, "ledger": 1}}
+_TRIGGERS_NEEDED = {
+    "sqlite": {"events": 3, "ledger": 3, "verdicts": 2},
+    "postgresql": {"events": 2, "ledger": 1, "verdicts": 1},
+}
 
 
 def _triggers(tx: Connection) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from scheduler.core.ledger import Charge
+from scheduler.core.ledger import Charge, fold
 from scheduler.core.window import Window
 from scheduler.report.burn_down import BurnDown, burn_down_of, burn_down_svg
 from scheduler.report.loss_curve import loss_curve_svg
@@ -87,7 +87,10 @@ def pictures_of(database: Database, pools: Mapping[str, Pool], report: Report) -
         plan = plans.newest(tx)
         past = timeline(tx, pools, None, Window(report.start, report.end), now)
         coming = timeline(tx, pools, plan, Window(now, now + _AHEAD_SECONDS), now)
-        quotas = burn_downs(tx, pools, plan, ledger.charges(tx, now - LOOK_BACK_SECONDS), now)
+        end = report.end  # the quotas of that week, as they stood then, whenever the report is made
+        booked = [entry for entry in ledger.entries(tx, since=end - LOOK_BACK_SECONDS) if entry.at < end]
+        ahead, at = (plan, end) if report.so_far else (None, end - 1)
+        quotas = burn_downs(tx, pools, ahead, fold(booked), at)
 
     curves = sorted((job for job in report.jobs if len(job.losses) > 1), key=lambda job: -len(job.losses))
     return [

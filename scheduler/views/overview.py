@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.core.window import WEEK
 from scheduler.service.quota.usage import meters
-from scheduler.store import counts, events, jobs, plans, runs
+from scheduler.store import counts, events, jobs, limits, plans, runs
 from scheduler.views.long_work import long_work
 from scheduler.views.needs import needs
 from scheduler.views.pools_now import pools_now
@@ -67,7 +67,14 @@ def overview(tx: Connection, pools: Mapping[str, Pool], daemon: DaemonHealth, be
     found = tuple(needs(tx, pools, now - WEEK, now))
     return Overview(
         at=now,
-        verdict=verdict(going, counts.jobs_by_state(tx), {} if daemon.over else coming, len(found), now),
+        verdict=verdict(
+            going,
+            counts.jobs_by_state(tx),
+            {} if daemon.over else coming,
+            len(found),
+            now,
+            paused=limits.paused(tx) is not None,
+        ),
         daemon=daemon,
         read_anew_at=life[0].at if life and life[0].kind == "daemon.reloaded" else None,
         live=tuple(live),

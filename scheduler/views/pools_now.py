@@ -33,11 +33,13 @@ class PoolNow:
 
 def pools_now(tx: Connection, pools: Mapping[str, Pool], live: Iterable[Run], now: int) -> list[PoolNow]:
     """Return the pools, by name; ``live`` are the runs that go on."""
-    closures = limits.closures(tx)
+    closures, paused = limits.closures(tx), limits.paused(tx)
     running = Counter(run.pool for run in live)
     found = []
     for name, pool in sorted(pools.items()):
         until, why = closures.get(name, (0, ""))
+        if paused is not None:
+            until, why = None, paused.why
         closed = until is None or until > now
         found.append(
             PoolNow(

@@ -33,15 +33,22 @@ class Verdict:
     next_job: str | None
     next_pool: str | None
     next_at: int | None
+    paused: bool = False
 
 
 def verdict(
-    trainings: Sequence[Training], states: Mapping[str, int], coming: Mapping[str, Placement], needs: int, now: int
+    trainings: Sequence[Training],
+    states: Mapping[str, int],
+    coming: Mapping[str, Placement],
+    needs: int,
+    now: int,
+    *,
+    paused: bool = False,
 ) -> Verdict:
-    """Return it; ``coming`` has the next planned session of jobs."""
+    """Return it; ``coming`` has the next planned session of jobs. While everything is ``paused`` none comes."""
     live = [one for one in trainings if one.health]
     ahead = [(placement.start, job, placement.pool) for job, placement in coming.items() if placement.start > now]
-    at, job, pool = min(ahead, default=(None, None, None))
+    at, job, pool = (None, None, None) if paused else min(ahead, default=(None, None, None))
     return Verdict(
         running=len(live),
         silent=sum(one.health == "silent" for one in live),
@@ -51,6 +58,7 @@ def verdict(
         next_job=job,
         next_pool=pool,
         next_at=at,
+        paused=paused,
     )
 
 
@@ -65,7 +73,7 @@ def sentence(found: Verdict, now: int, zone: str) -> str:
         first = f"All done: {counted(found.total, 'job')}"
     else:
         first = "Nothing runs"
-    parts = [first]
+    parts = ["Paused, nothing new starts", first] if found.paused else [first]
     if found.done < found.total:
         parts.append(f"{found.done} of {found.total} done")
     if found.next_at is not None:

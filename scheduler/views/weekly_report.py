@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from scheduler.core.pool import Pool
     from scheduler.report.picture import Picture
+    from scheduler.report.week import WeekFacts
     from scheduler.store.engine import Database
 
 Format = Literal["text", "html", "markdown", "json", "slack"]
@@ -45,6 +46,11 @@ def last_week(now: int, zone: str) -> WeekOf:
     return _named(window, zone)
 
 
+def this_week(now: int, zone: str) -> WeekOf:
+    """Return the ISO week of ``zone`` that goes on."""
+    return _named(Calendar("week", zone).window_at(now), zone)
+
+
 def week_named(label: str, zone: str) -> WeekOf:
     """Return the week that ``2026-W47`` names. Raises ValueError."""
     year, mark, number = label.partition("-W")
@@ -61,7 +67,8 @@ def _named(window: Window, zone: str) -> WeekOf:
 
 
 def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zone: str, now: int) -> Report:
-    """Return the report of a week. Raises StoreFailure."""
+    """Return the report of a week, so far if it is not over. Raises StoreFailure."""
+    last = Calendar("week", zone).window_at(week.start - 1)
     with database.read() as tx:
         records = [record for record in checkpoints.everything(tx) if record.state != "quarantined"]
         entries = ledger.entries(tx, since=week.start - WEEK - _LOOK_BACK_SECONDS)
@@ -75,12 +82,16 @@ def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zon
         quotas = meters(tx, pools, now)
         found = needs(tx, pools, week.start, now)
         since = jobs.first_added(tx)
-        # Retention deletes files, not history: an expired checkpoint was useful all the same.
-        manifests = [record.manifest for record in records if record.seen_at < week.end]
-        this, before = (
-            facts_within(tx, pools, start, start + length, 1.0, entries, manifests, queue)
-            for start, length in ((week.start, week.end - week.start), (week.start - WEEK, WEEK))
-        )
+
+        def known_at_its_end(start: int, end: int) -> WeekFacts:
+            # Retention deletes files, not history: an expired checkpoint was useful all the same.
+            saved = [record.manifest for record in records if record.seen_at < end]
+            booked = [entry for entry in entries if entry.at < end]
+            return facts_within(tx, pools, start, end, 1.0, booked, saved, queue)
+
+        so_far = week.start < now < week.end
+        end = now if so_far else week.end
+        this, before = known_at_its_end(week.start, end), known_at_its_end(last.start, last.end)
     return report_of(
         ReportFacts(
             label=week.label,
@@ -95,6 +106,8 @@ def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zon
             quotas=quotas,
             needs=found,
             since=since,
+            so_far=so_far,
+            later=[entry for entry in entries if entry.at >= end],
         )
     )
 

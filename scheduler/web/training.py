@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.store import counts, jobs
+from scheduler.store import counts, jobs, limits
 from scheduler.views.verdict import verdict
 from scheduler.web.queue import rows
 from scheduler.web.shapes import TrainingNow, TrainingRow
@@ -28,7 +28,9 @@ def training_now(source: Source, tx: Connection, needs: int, now: int) -> Traini
     states = counts.jobs_by_state(tx)
     over = source.app.settings.clock.stopped_at is not None
     return TrainingNow(
-        verdict=verdict(going, states, {} if over else source.places(tx), needs, now),
+        verdict=verdict(
+            going, states, {} if over else source.places(tx), needs, now, paused=limits.paused(tx) is not None
+        ),
         jobs=[
             TrainingRow(**row.model_dump(), training=each)
             for row, each in zip(rows(source, tx, found), going, strict=True)

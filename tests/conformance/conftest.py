@@ -1,6 +1,6 @@
 """The places and stores that the conformance suites run against.
 
-A new adapter joins with one function that yields a Place, and one line in PLACES; see docs/adding-a-platform.md.
+A new adapter joins with one function that yields a Place, and one line in PLACES; see docs/inside/adding-a-platform.md.
 """
 
 import json

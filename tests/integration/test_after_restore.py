@@ -20,7 +20,7 @@ from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.launch.lanes import note_lanes, noted_lanes
 from scheduler.service.outside.ports import Ports
 from scheduler.service.requests import queue
-from scheduler.store import due, jobs, ledger, runs
+from scheduler.store import due, events, jobs, ledger, runs
 from scheduler.store.engine import Database
 from scheduler.store.verify import verify
 from tests.lab.fake import FakeCloud, FakePlatform, Script
@@ -233,8 +233,12 @@ def test_nothing_is_planned_before_every_place_has_answered(world: SimpleNamespa
     with pytest.raises(pytest.fail.Exception):
         cycles(world, lambda: world.plans, most=3)
     assert world.plans == []
+    with world.database.read() as tx:
+        assert not events.tail(tx, kinds=["restore.looked_back"])
     world.cloud.outage = set()
     cycles(world, lambda: world.plans)
+    with world.database.read() as tx:
+        assert len(events.tail(tx, kinds=["restore.looked_back"])) == 1
 
 
 def test_a_store_that_does_not_answer_is_waited_for(world: SimpleNamespace, tmp_path: Path) -> None:

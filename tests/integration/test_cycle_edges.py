@@ -159,6 +159,42 @@ def test_an_intent_is_not_given_up_while_its_stop_flag_cannot_be_put(
     assert world.live() == []
 
 
+@pytest.mark.parametrize(("told", "configured"), [(3_000, 60), (60, 3_000)])
+def test_a_launch_without_an_answer_is_waited_for_as_long_as_platform_or_pool_may_hide_it(
+    world: World, told: int, configured: int
+) -> None:
+    world.cloud.usual = Script(fault=Fault.LOST_REQUEST, hidden_seconds=told)
+    world.ports.platforms["paid"] = FakePlatform(world.cloud)
+    world.ports.pools["paid"] = replace(world.ports.pools["paid"], visibility_seconds=configured)
+    world.launch(2 * HOUR)
+    world.after(2_999 + world.ports.policy.overdue_seconds)
+    assert [type(run.state) for run in world.live()] == [Submitting]
+    for _ in range(10):
+        world.after(60)
+    assert world.live() == []
+
+
+def test_a_session_that_was_given_up_is_asked_for_now_and_then_and_not_in_every_cycle(
+    world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world.cloud.usual = Script(fault=Fault.LOST_REQUEST)
+    world.launch(2 * HOUR)
+    for _ in range(3):
+        world.after(HOUR)
+    with world.database.read() as tx:
+        (late,) = watched.everything(tx)
+    asked, find = list[int](), FakePlatform.find
+
+    def counted(self: FakePlatform, keys: Any, now: int) -> Any:
+        asked.extend([now] * (late.run.key in keys))
+        return find(self, keys, now)
+
+    monkeypatch.setattr(FakePlatform, "find", counted)
+    for _ in range(40):
+        world.after(60)
+    assert len(asked) == 4, "in forty minutes"
+
+
 def _intent(since: int) -> str:
     return json.dumps({"attempts": 1, "since": since}, sort_keys=True, separators=(",", ":"))
 

@@ -45,11 +45,12 @@ def database(tmp_path: Path) -> Iterator[Database]:
     """A job that saved twice, and four hours that were charged."""
     opened = open_database(f"sqlite:///{tmp_path}/scheduler.db", create=True)
     spec = JobSpec(name="ufm", role="manager", command=("x",), target_step=5_000, steps_per_hour=100.0)
+    over = WEEK_47.end
     with opened.write() as tx:
         jobs.add(tx, spec, WEEK_47.start)
         ledger.append(
             tx,
-            [LedgerEntry(EntryKind.ADJUST, "kaggle", None, NOW - 4 * HOUR, NOW, NOW, evidence="the platform's books")],
+            [LedgerEntry(EntryKind.ADJUST, "kaggle", None, over - 4 * HOUR, over, over - 1, evidence="its books")],
         )
         for step, loss in ((1_000, 3.5), (2_000, 2.5)):
             manifest = Manifest(

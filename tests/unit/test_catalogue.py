@@ -157,7 +157,7 @@ def test_gates_point_across_files(tmp_path: Path) -> None:
     ("change", "message"),
     [
         ('name = "Bad Name"', 'name = "Bad Name": this is no usable name'),
-        ('role = "boss"', 'role = "boss": there is no such role; use main or manager'),
+        ('role = "boss"', 'role = "boss": there is no such role; use main, manager or evaluate'),
         ('command = "python x"', "a command is a list of words"),
         ("command = []", "a command is a list of words"),
         ('command = ["{home}/x"]', "nothing is filled in for {home}; use {python} or {payload}"),

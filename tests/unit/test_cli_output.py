@@ -6,7 +6,9 @@ from hypothesis import strategies as st
 
 from scheduler.cli.main import plainly_asked
 from scheduler.cli.parts.gantt import gantt
-from scheduler.cli.shell.output import Output, clean, hours, size
+from scheduler.cli.shell.exits import UsageFault
+from scheduler.cli.shell.output import Output, clean, hours, plain, size
+from scheduler.cli.shell.table import column_of, drawn, width_of
 from scheduler.core.plan import Placement, PlannedLane
 
 
@@ -34,6 +36,51 @@ def test_ordinary_text_stays_as_it_is(text: str) -> None:
 )
 def test_what_steers_a_terminal_is_taken_out(text: str, shown: str) -> None:
     assert clean(text) == shown
+
+
+NAMES = st.text(alphabet="abc-", min_size=1, max_size=24)
+ROWS = st.lists(st.tuples(NAMES, NAMES, NAMES, st.text(alphabet="日ab ", max_size=300)), max_size=5)
+
+
+@given(ROWS, st.integers(60, 200), st.booleans())
+def test_tables_fit_their_width_and_keep_every_name(rows: list[tuple[str, ...]], width: int, one_line: bool) -> None:
+    columns = [column_of(title) for title in ("job", "-pool", "-->size", "~why")]
+    lines = list(drawn(columns, rows, width, one_line=one_line, paint=plain))
+    assert max(map(width_of, lines)) <= width
+    assert all(any(line.startswith(row[0]) for line in lines) for row in rows)
+    if one_line:
+        assert len(lines) == len(rows) + 1
+
+
+def test_what_matters_least_is_left_out_first_and_what_says_nothing_before() -> None:
+    columns = [column_of(title) for title in ("job", "--pool", "-state", "---size")]
+    rows = [("a" * 20, "kaggle", "held", ""), ("b" * 20, "desk", "done", "")]
+
+    def titles(width: int) -> list[str]:
+        return next(iter(drawn(columns, rows, width, one_line=True, paint=plain))).split()
+
+    assert titles(80) == ["job", "pool", "state", "size"]
+    assert titles(36) == ["job", "pool", "state"]
+    assert titles(30) == ["job", "state"]
+    assert titles(10) == ["job"]
+
+
+def test_a_command_to_copy_stands_whole_on_a_line_of_its_own() -> None:
+    columns = [column_of(title) for title in ("job", "~why", "_remedy")]
+    command = "schedctl queue release " + "a" * 80
+    lines = list(drawn(columns, [("ufm", "it is held " * 20, command)], 40, one_line=True, paint=plain))
+    assert lines[2] == f"  {command}"
+    assert max(map(len, lines[:2])) <= 40
+
+
+def test_wide_tables_have_everything_and_chosen_columns_come_as_asked(capsys: pytest.CaptureFixture[str]) -> None:
+    columns, rows = ("job", "-pool", "~why"), [("ufm", "desk", "w" * 500)]
+    Output(as_json=False, colour=False, wide=True).table(columns, rows)
+    assert f"ufm  desk  {'w' * 500}\n" in capsys.readouterr().out
+    Output(as_json=False, colour=False, only=("pool", "job")).table(columns, rows)
+    assert capsys.readouterr().out == "POOL  JOB\ndesk  ufm\n"
+    with pytest.raises(UsageFault, match="job, pool, why"):
+        Output(as_json=False, colour=False, only=("size",)).table(columns, rows)
 
 
 def test_plain_tables_are_aligned_also_for_wide_characters(capsys: pytest.CaptureFixture[str]) -> None:

@@ -49,7 +49,7 @@ def keys_of(model: type[BaseModel], before: str = "") -> Iterator[str]:
 
 
 def test_every_setting_is_in_the_reference_and_nothing_else(told: dict[str, str]) -> None:
-    wanted = {key for key in keys_of(Settings) if not key.startswith("pools[]")}
+    wanted = {key for key in keys_of(Settings) if not key.startswith(("pools[]", "targets[]"))}
     assert len(wanted) > 50
     assert set(told) == wanted
 
@@ -72,3 +72,10 @@ def test_every_key_of_a_pool_and_a_quota_is_in_the_reference(reference: str) -> 
     named = set(re.findall(r"`([a-z_]+)`", pools)) | set(re.findall(r"^([a-z_]+) = ", pools, re.MULTILINE))
     keys = {key.rpartition(".")[2] for key in keys_of(Settings) if key.startswith("pools[]")}
     assert keys - named == set()
+
+
+def test_every_key_of_a_target_is_in_the_reference(reference: str) -> None:
+    targets = reference.partition("## Targets")[2].partition("\n## ")[0]
+    keys = {key.removeprefix("targets[].") for key in keys_of(Settings) if key.startswith("targets[]")}
+    assert len(keys) > 5
+    assert keys - set(re.findall(r"`([a-z_]+)`", targets)) == set()

@@ -8,6 +8,7 @@ import pytest
 from scheduler.core import reasons
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, JobState, Queued
 from scheduler.core.reasons import (
+    AwaitsVerdict,
     BadDefinition,
     ConcurrencyFull,
     DeadlineUnreachable,
@@ -40,6 +41,11 @@ CASES: list[tuple[Reason, list[str]]] = [
     (NotReleased(AT, "retry delay"), ["retry delay", "14:05"]),
     (GateClosed("uff-main", 0.123, 0.2, AT), ["uff-main", "20%", "12.3%", "14:05"]),
     (GateClosed("uff-main", 0.0, 1.0), ["uff-main", "100%", "0.0%"]),
+    (AwaitsVerdict("uff-main", "", ""), ["uff-main", "schedctl models evaluate uff-main"]),
+    (
+        AwaitsVerdict("uff-main", "uff-main@2", "rejected"),
+        ["uff-main@2 is rejected", "schedctl models show uff-main@2"],
+    ),
     (NoAllowedPool(("kaggle", "desk")), ["kaggle", "desk"]),
     (DoesNotFit("1 x 24 GiB", "2 x 15 GiB"), ["1 x 24 GiB", "2 x 15 GiB"]),
     (DeadlineUnreachable(AT, 12.34, 5.67), ["14:05", "12.3 h", "5.7 h"]),

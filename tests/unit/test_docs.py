@@ -17,29 +17,38 @@ from scheduler.cli.shell.context import Cli, Options
 if TYPE_CHECKING:
     from pathlib import Path
 
-LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]+)(?:#[^)]*)?\)")
+LINK = re.compile(r"\[[^\]]+\]\(([^)#\s]*)(?:#([^)]*))?\)")
+HEADING = re.compile(r"^#+ (.*)$", re.MULTILINE)
 FENCE = re.compile(r"^```[a-z]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 TOML = re.compile(r"^```toml\n(.*?)^```", re.MULTILINE | re.DOTALL)
 INLINE = re.compile(r"`(schedctl [^`\n]+)`")
 
 
 def documents(repository: Path) -> list[Path]:
-    return [repository / "README.md", repository / "CHANGELOG.md", *sorted((repository / "docs").glob("*.md"))]
+    return [repository / "README.md", repository / "CHANGELOG.md", *sorted((repository / "docs").rglob("*.md"))]
 
 
-def test_every_link_to_a_file_leads_to_one(repository: Path) -> None:
-    broken = [
-        f"{document.name}: {target}"
-        for document in documents(repository)
-        for target in LINK.findall(document.read_text(encoding="utf-8"))
-        if "://" not in target and not (document.parent / target).exists()
-    ]
+def anchors(page: Path) -> set[str]:
+    """What a link may name of the page: its headings in lower case, without signs, hyphens for blanks."""
+    headings = HEADING.findall(FENCE.sub("", page.read_text(encoding="utf-8")))
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+def test_every_link_leads_to_a_file_and_to_a_heading_of_it(repository: Path) -> None:
+    broken = []
+    for document in documents(repository):
+        for target, anchor in LINK.findall(document.read_text(encoding="utf-8")):
+            page = document.parent / target if target else document
+            if "://" not in target and (not page.exists() or (anchor and anchor not in anchors(page))):
+                broken.append(f"{document.name}: {target}#{anchor}")
     assert broken == []
 
 
-def test_every_document_is_named_in_the_readme(repository: Path) -> None:
-    readme = (repository / "README.md").read_text(encoding="utf-8")
-    assert {path.name for path in (repository / "docs").glob("*.md") if f"docs/{path.name}" not in readme} == set()
+@pytest.mark.parametrize(("folder", "index"), [("docs", "README.md"), ("docs/inside", "docs/inside/README.md")])
+def test_every_document_is_named_in_the_list_of_its_folder(repository: Path, folder: str, index: str) -> None:
+    page = repository / index
+    named = {(page.parent / target).resolve() for target, _ in LINK.findall(page.read_text(encoding="utf-8")) if target}
+    assert {path.name for path in (repository / folder).glob("*.md") if path.resolve() not in named | {page}} == set()
 
 
 def test_the_readme_is_one_page(repository: Path) -> None:
@@ -65,6 +74,16 @@ def test_every_pool_that_a_document_shows_can_be_used(repository: Path, tmp_path
         file = tmp_path / f"{number}.toml"
         file.write_text(block)
         assert load(file, {}).pools, document
+
+
+def test_every_target_that_a_document_shows_can_be_used(repository: Path, tmp_path: Path) -> None:
+    shown = shown_settings(repository, "targets")
+    assert len(shown) >= 2
+    shutil.copy(repository / "config/models.toml", tmp_path)
+    for number, (document, block) in enumerate(shown):
+        file = tmp_path / f"{number}.toml"
+        file.write_text(block)
+        assert load(file, {}).targets, document
 
 
 def test_every_job_that_a_document_shows_can_be_read_beside_the_shipped_ones(repository: Path, tmp_path: Path) -> None:
@@ -117,7 +136,7 @@ def test_every_command_that_a_document_shows_can_be_parsed(
             # Prose names commands without their arguments; a group alone shows its help.
             named_only = type(error).__name__ in {"NoArgsIsHelpError", "MissingParameter"}
             elsewhere = str(error).endswith("does not exist.")  # a file of the reader's
-            if not (named_only or elsewhere) and getattr(error, "code", None) != 0:
+            if not (named_only or elsewhere) and getattr(error, "code", getattr(error, "exit_code", None)) != 0:
                 wrong.append(f"{document}: schedctl {' '.join(words)}: {type(error).__name__}: {error}")
     assert wrong == []
 

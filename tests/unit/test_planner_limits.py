@@ -30,7 +30,7 @@ def test_a_longer_window_comes_nearer_to_the_endless_limit() -> None:
 
 
 def test_a_window_of_one_session_with_failures_is_below_one() -> None:
-    """SageMaker's day: the figure that docs/planning.md names."""
+    """SageMaker's day: the figure that docs/inside/planning.md names."""
     assert window_over_endless(4 * HOUR, 4 * HOUR, 720, 60, 1 / (12 * HOUR)) == pytest.approx(0.993, abs=0.001)
 
 

@@ -141,7 +141,8 @@ def test_jobs_that_wait_for_the_same_share_a_line() -> None:
     empty, later = QuotaEmpty("kaggle", "week", END + DAY), NotReleased(END + DAY, "not before")
     jobs = [*(f"m{number}" for number in range(12)), "ucm"]
     plan = Plan(END, (), tuple(Deferral(job, later if job == "ucm" else empty) for job in jobs))
-    lines = document_of(report_of(facts(plan=plan))).sections[-1].lines
+    sections = {section.title: section for section in document_of(report_of(facts(plan=plan))).sections}
+    lines = sections["Next seven days"].lines
     names = ", ".join(f"m{number}" for number in range(10))
     assert lines[1:] == (f"{names} and 2 more wait: {empty.sentence()}.", f"ucm waits: {later.sentence()}.")
 
@@ -169,7 +170,7 @@ def words(report: Report) -> dict[str, str]:
 def test_all_renderings_carry_equal_numbers(report: Report) -> None:
     """Every number of the plain text stands as often in every other rendering, in the same order."""
     found = {
-        name: re.findall(r"[+-]?\$?\d[\d,.:-]*%?", text.partition("Summary")[2]) for name, text in words(report).items()
+        name: re.findall(r"[+-]?\$?\d[\d,.:-]*%?", text.partition("Models")[2]) for name, text in words(report).items()
     }
     assert len(found["text"]) > 50
     assert found["markdown"] == found["text"]
@@ -196,6 +197,16 @@ def test_hostile_names_stay_words(report: Report) -> None:
     assert "<script>" not in html_of(document, inline([Picture("loss", HOSTILE, drawn, drawn, 640)]))
     assert all("<!channel>" not in block["text"]["text"] for block in slack_of(document))
     assert "\x1b" not in text_of(document) + markdown_of(document)
+
+
+def test_a_report_leads_with_what_became_of_the_models(report: Report) -> None:
+    titles = [section.title for section in document_of(report).sections]
+    assert titles[:4] == ["Models", "Hours and money", "Next seven days", "What needs a person"]
+    text = words(report)["text"]
+    assert "Gained: ufm 2,345 steps." in text
+    assert f"{report.jobs[0].loss_best:.4f}" in text.partition("Hours and money")[0]
+    stalled = replace(facts().week, manifests=[])
+    assert "Stalled, trained and kept nothing: ufm." in text_of(document_of(report_of(facts(week=stalled))))
 
 
 def test_a_week_in_which_nothing_ran_says_so() -> None:

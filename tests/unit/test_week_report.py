@@ -106,7 +106,7 @@ def test_a_session_across_the_end_of_the_week_counts_for_its_part() -> None:
     end = START + 7 * DAY
     late = run("uff-ufm-1", end - HOUR, end + HOUR)
     (pool,) = week_of(facts([late], [saved(late, "ufm", 100, end)])).pools
-    assert (pool.charged_seconds, pool.useful_seconds) == (HOUR, HOUR // 4)
+    assert (pool.charged_seconds, pool.useful_seconds) == (HOUR, HOUR // 2)  # on one of two devices
 
 
 def test_a_resume_elsewhere_is_proven_by_the_parent_of_the_first_checkpoint() -> None:

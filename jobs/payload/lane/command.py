@@ -1,6 +1,6 @@
 """The training command: what it is told, a process group on a leash, its output, its progress lines.
 
-The environment that it is given is part of the training contract (docs/training-contract.md).
+The environment that it is given is part of the training contract (docs/your-own-training.md).
 """
 
 from __future__ import annotations
@@ -218,6 +218,8 @@ def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, re
         environment["PATH"] = os.pathsep.join(
             filter(None, (str(packages / "bin"), environment.get("PATH") or os.defpath))
         )
+    if order.whole and prepared.parent:  # what it begins with is what it evaluates
+        environment.setdefault("SCHED_INPUT_MODEL", prepared.parent)
     if order.whole:
         # A script that knows the contract after all works as outside a session, and what it saves is output as well.
         output = folder / "command" / OUTPUT

@@ -84,6 +84,12 @@ class Manifest:
         """Bytes of all components."""
         return sum(component.bytes for component in self.components)
 
+    @property
+    def digest(self) -> str:
+        """The sha256 of what it holds: names, sizes and digests of all components, whoever made it and when."""
+        lines = sorted(f"{part.sha256} {part.bytes} {part.name}\n" for part in self.components)
+        return hashlib.sha256("".join(lines).encode()).hexdigest()
+
     def encode(self) -> bytes:
         """Return the document's bytes."""
         return json.dumps({"format": FORMAT, **asdict(self)}, indent=1).encode()

@@ -18,6 +18,13 @@ if TYPE_CHECKING:
 PIECE_BYTES = 1 << 20
 
 
+class Fetches(Protocol):
+    """The part of a store that trees are fetched with."""
+
+    def fetch(self, key: str, target: Path) -> str:
+        """See Transport.fetch."""
+
+
 class Transport(Protocol):
     """A store of immutable objects and a few overwritten documents, under ``/``-separated keys.
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import IO, BinaryIO
 
-    from .transport import Transport
+    from .transport import Fetches
 
 LIMITS = Limits(files=100_000, bytes=50 << 30, listing_bytes=48 << 20)
 PIECE_BYTES = 64 << 20
@@ -71,7 +71,7 @@ def parse_tree(data: bytes) -> Tree:
 
 
 def fetch_tree(
-    transport: Transport, prefix: str, target: Path, tell: Callable[[int, int], None] = lambda _done, _all: None
+    transport: Fetches, prefix: str, target: Path, tell: Callable[[int, int], None] = lambda _done, _all: None
 ) -> Tree:
     """Put the files of the tree at ``prefix`` into the read-only folder ``target``; return what they are.
 
@@ -210,7 +210,7 @@ class _Content:
     """The bytes of a tree one after another, a piece of them at a time on the disk."""
 
     def __init__(
-        self, transport: Transport, prefix: str, tree: Tree, scratch: Path, tell: Callable[[int, int], None]
+        self, transport: Fetches, prefix: str, tree: Tree, scratch: Path, tell: Callable[[int, int], None]
     ) -> None:
         self._transport, self._prefix, self._tree, self._scratch = transport, prefix, tree, scratch
         self._tell, self._bytes = tell, tree.bytes
@@ -266,7 +266,7 @@ class _Content:
         return self._scratch
 
 
-def fetch_listing(transport: Transport, prefix: str, making: Path) -> bytes:
+def fetch_listing(transport: Fetches, prefix: str, making: Path) -> bytes:
     """Return the listing at a prefix that ends in its digest. Raises BadListing, OSError."""
     place = making / LISTING
     place.unlink(missing_ok=True)

@@ -42,7 +42,7 @@ def load(root: Path, options: Mapping[str, str]) -> S3Store:
     if unknown := sorted(set(options) - _OPTIONS):
         raise StoreError("open", where, f"unknown: {', '.join(unknown)}", f"Known: {', '.join(sorted(_OPTIONS))}")
     if missing := [name for name in ("bucket", "region") if not options.get(name)]:
-        raise StoreError("open", where, f"missing: {', '.join(missing)}", "See docs/artifact-store.md")
+        raise StoreError("open", where, f"missing: {', '.join(missing)}", "See docs/inside/store.md")
     prefix, keeper = options.get("prefix", ""), options.get("create_only", "server")
     if prefix and not (prefix.endswith("/") and is_key(prefix[:-1])):
         raise StoreError("open", where, f"prefix = {prefix!r}", "Write plain words that end with '/', like uff/")

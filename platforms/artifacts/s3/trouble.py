@@ -47,7 +47,7 @@ def translated(action: str, key: str, bucket: str) -> Iterator[None]:
     except ClientError as error:
         raise _answered(action, key, bucket, error) from error
     except (NoCredentialsError, PartialCredentialsError) as error:
-        remedy = "Give the daemon credentials by a profile, a role or the environment; see docs/artifact-store.md"
+        remedy = "Give the daemon credentials by a profile, a role or the environment; see docs/inside/store.md"
         raise StoreError(action, key, str(error), remedy) from error
     except (BotoCoreError, ResponseParserError, OSError) as error:
         raise StoreUnreachable(action, key, str(error), "Check the endpoint and the network") from error

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jobs.plural import counted
-from scheduler.cli.commands.complete import job_names
-from scheduler.cli.shell.command import command, group
+from scheduler.cli.commands.complete import checkpoint_keys, job_names
+from scheduler.cli.shell.command import Listing, command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import NotFound, Violations
 from scheduler.cli.shell.names import meant
@@ -21,10 +21,17 @@ if TYPE_CHECKING:
 
 app = group("Saved states: list, verify, copy, keep.")
 
-Key = Annotated[str, typer.Argument(metavar="KEY", help="Key of the checkpoint, as checkpoints list shows it.")]
+Key = Annotated[
+    str,
+    typer.Argument(
+        metavar="KEY", help="Key of the checkpoint, as checkpoints list shows it.", autocompletion=checkpoint_keys
+    ),
+]
 
 
-@command(app, "schedctl checkpoints list ufm", name="list")
+@command(
+    app, "schedctl checkpoints list ufm", "schedctl checkpoints list ufm --columns step,key", name="list", kind=Listing
+)
 def list_(
     ctx: typer.Context,
     job: Annotated[
@@ -43,14 +50,14 @@ def list_(
         cli.out.data({"checkpoints": [checkpoint_json(record) for record in found]})
         return
     cli.out.table(
-        ("job", ">step", "state", ">size", ">loss", "made", "pinned", "~key", "~why"),
+        ("job", ">step", "state", "-->size", "->loss", "-made", "---pinned", "--key", "~why"),
         [_row(cli, record) for record in found],
     )
     if not found:
         cli.out.say("No checkpoints yet. Sessions make them: schedctl runs list")
 
 
-@command(app, "schedctl checkpoints retention", "schedctl checkpoints retention ufm")
+@command(app, "schedctl checkpoints retention", "schedctl checkpoints retention ufm", kind=Listing)
 def retention(
     ctx: typer.Context,
     job: Annotated[
@@ -86,7 +93,7 @@ def retention(
         )
         return
     cli.out.table(
-        ("job", ">step", "", "goes", ">size", "~why"),
+        ("job", ">step", "verdict", "goes", "->size", "~why"),
         [
             (
                 one.record.manifest.job,
@@ -208,7 +215,7 @@ def _pin(cli: Cli, key: str, *, pinned: bool) -> None:
 
 
 def _leaves(cli: Cli, delete_at: int | None) -> str:
-    return "to be marked" if delete_at is None else cli.out.instant(delete_at)
+    return "to be marked" if delete_at is None else cli.out.moment(delete_at)
 
 
 def _row(cli: Cli, record: CheckpointRecord) -> tuple[str, ...]:
@@ -220,7 +227,7 @@ def _row(cli: Cli, record: CheckpointRecord) -> tuple[str, ...]:
         record.state,
         size(manifest.size),
         "" if loss is None else f"{loss:.4f}",
-        cli.out.instant(manifest.created_at),
+        cli.out.moment(manifest.created_at),
         "yes" if record.pinned else "",
         manifest.key,
         record.why,

@@ -10,16 +10,54 @@ from scheduler.cli.commands.queue_list import STATES
 from scheduler.cli.shell.exits import Exit, code_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from sqlalchemy import Connection
+
     from scheduler.cli.shell.context import Cli
+
+_RUNS = 200  # the newest ones are offered
 
 
 def job_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the jobs whose name begins so; none when the database cannot be read."""
     from scheduler.store.listing import list_jobs
 
-    cli: Cli = ctx.find_root().obj
+    return _begin(ctx, incomplete, lambda cli: (job.name for job in list_jobs(cli.paths.database_url)))
+
+
+def run_keys(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the launch keys that begin so, of the newest runs."""
+    from scheduler.store import runs
+
+    return _begin(ctx, incomplete, lambda cli: _read(cli, lambda tx: [run.key for run in runs.recent(tx, _RUNS)]))
+
+
+def checkpoint_keys(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the keys of checkpoints that begin so."""
+    from scheduler.store import checkpoints
+
+    return _begin(
+        ctx,
+        incomplete,
+        lambda cli: _read(cli, lambda tx: [one.manifest.key for one in checkpoints.everything(tx)]),
+    )
+
+
+def pool_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the configured pools whose name begins so."""
+    return _begin(ctx, incomplete, lambda cli: sorted(cli.app.pools))
+
+
+def _read(cli: Cli, read: Callable[[Connection], list[str]]) -> list[str]:
+    with cli.app.database.read() as tx:
+        return read(tx)
+
+
+def _begin(ctx: typer.Context, incomplete: str, names: Callable[[Cli], Iterable[str]]) -> list[str]:
+    """Return the names that begin so; none when settings or database cannot be read."""
     try:
-        return [job.name for job in list_jobs(cli.paths.database_url) if job.name.startswith(incomplete)]
+        return [name for name in names(ctx.find_root().obj) if name.startswith(incomplete)]
     except Exception as error:
         # A mistake of ours must show; that there is no database yet is no news while typing.
         if code_of(error) is Exit.BUG:

@@ -6,13 +6,13 @@ from typing import Annotated
 
 import typer
 
-from scheduler.cli.shell.command import command, group
+from scheduler.cli.shell.command import Listing, command, group
 from scheduler.cli.shell.context import Cli
 
 app = group("The settings and where they come from.")
 
 
-@command(app, "schedctl config show", "schedctl config show daemon --json")
+@command(app, "schedctl config show", "schedctl config show daemon --json", kind=Listing)
 def show(
     ctx: typer.Context,
     prefix: Annotated[str, typer.Argument(metavar="KEY", help="Only keys that begin so.", show_default=False)] = "",
@@ -25,7 +25,7 @@ def show(
     if cli.options.json:
         cli.out.data({"settings": [{"key": key, "value": value, "source": source} for key, value, source in found]})
     else:
-        cli.out.table(("key", "~value", "~set by"), found)
+        cli.out.table(("~key", "~value", "-~set by"), found)
 
 
 @command(app, "schedctl config check", "schedctl --config new.toml config check")
@@ -48,6 +48,6 @@ def check(ctx: typer.Context) -> None:
         warnings = [{"file": one.file, "key": one.key, "why": one.why, "remedy": one.remedy} for one in doubtful]
         cli.out.data({"pools": pools, "models": models, "warnings": warnings})
         return
-    cli.out.line(f"The settings can be used. Pools: {', '.join(pools)}. Models: {', '.join(models)}.")
+    cli.out.line(f"The settings can be used. Pools: {', '.join(pools)}. Models: {', '.join(models) or 'none'}.")
     for one in doubtful:
         cli.out.warn(str(one))

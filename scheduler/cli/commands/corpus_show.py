@@ -111,7 +111,7 @@ def _tables(cli: Cli, manifest: CorpusManifest) -> None:
     if manifest.overlap:
         out.line()
         table = [(one, *(_both(manifest, one, other) for other in names)) for one in names]
-        out.table(("of the texts of", *(f">also {name}" for name in names)), table)
+        out.table(("of the texts of", *(f"->also {name}" for name in names)), table)
     if manifest.keywords:
         out.line()
         words = [

@@ -54,7 +54,7 @@ def restore(
     cli: Cli = ctx.obj
     url = cli.paths.database_url
     if not url.startswith("sqlite:///"):
-        raise Refusal("not restored", "the database is not SQLite", "Use pg_restore (docs/store.md)")
+        raise Refusal("not restored", "the database is not SQLite", "Use pg_restore (docs/service.md)")
     backups.restore(file, Path(url.removeprefix("sqlite:///")))
     if cli.options.json:
         cli.out.data({"restored": str(file.absolute())})

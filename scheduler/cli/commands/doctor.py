@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from platforms.base import Checked
     from scheduler.app import App
     from scheduler.host.doctor import Diagnosis, Finding
+    from scheduler.service.outside.ports import ServedAt
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -52,7 +53,8 @@ def doctor(
         ]
         cli.plain.data({"checks": checks})
     else:
-        cli.plain.table(("grade", "check", "~found", "~remedy"), [_row(diagnosis) for diagnosis in diagnoses])
+        rows = [_row(diagnosis) for diagnosis in diagnoses]
+        cli.plain.table(("grade", "check", "~found", "_remedy"), rows)
     bad = [diagnosis for diagnosis in diagnoses if diagnosis.finding.grade == "bad"]
     if bad:
         count = "1 check" if len(bad) == 1 else f"{len(bad)} checks"
@@ -90,6 +92,8 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Finding]]:
         checks[f"letters by {name}"] = channel_check(channel)
     if not app.channels:
         checks["letters"] = no_channel
+    for name, at in sorted(app.targets.items()):
+        checks[f"target {name}"] = partial(_target, app, at)
     checks["library versions"] = partial(machine.check_versions, _extras(app))
     runner = os.environ.get("UFF_LOCAL_RUNNER")
     if runner:
@@ -103,7 +107,7 @@ def _extras(app: App) -> set[str]:
     """Return the extras that the settings need."""
     platforms = {pool.platform for pool in app.pools.values()}
     found = {extra for platform, extra in (("kaggle", "kaggle"), ("sagemaker", "aws")) if platform in platforms}
-    if app.settings.artifacts.kind == "s3":
+    if "s3" in {app.settings.artifacts.kind, *(target.kind for target in app.settings.targets)}:
         found.add("aws")
     if "slack" in app.channels:
         found.add("report")
@@ -148,6 +152,15 @@ def _models(app: App) -> Finding:
     from scheduler.host.doctor import Finding
 
     return Finding("ok", f"models: {', '.join(spec.name for spec in app.catalogue.jobs)}")
+
+
+def _target(app: App, at: ServedAt) -> Finding:
+    from scheduler.host.doctor_targets import check_target
+    from scheduler.store import versions
+
+    with app.database.read() as tx:
+        models = sorted({version.model for version in versions.everything(tx)})
+    return check_target(at, models)
 
 
 def _disk_clock(folder: Path) -> float:

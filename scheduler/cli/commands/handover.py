@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scheduler.cli.shell.command import command, group
+from scheduler.cli.shell.command import Listing, command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import NotFound
 from scheduler.cli.shell.names import meant
@@ -24,7 +24,7 @@ app = group("Sessions that a person starts: take, give back, drop.")
 Key = Annotated[str, typer.Argument(metavar="KEY", help="Launch key of the session, as handover list shows it.")]
 
 
-@command(app, "schedctl handover list", name="list")
+@command(app, "schedctl handover list", name="list", kind=Listing)
 def list_(ctx: typer.Context) -> None:
     """List what waits for a person, what a person has, and what was handed in lately."""
     cli: Cli = ctx.obj
@@ -43,12 +43,12 @@ def list_(ctx: typer.Context) -> None:
             pool,
             " and ".join(offer.jobs),
             observed.state,
-            cli.out.instant(offer.lapses_at if observed.state == "queued" else offer.deadline),
+            cli.out.moment(offer.lapses_at if observed.state == "queued" else offer.deadline),
             _next_step(key, observed, wanted_back),
         )
         for pool, key, offer, observed, wanted_back in found
     ]
-    cli.out.table(("key", "pool", "jobs", "state", "until", "~next"), rows)
+    cli.out.table(("key", "-pool", "-jobs", "state", "-until", "_next"), rows)
     if not found:
         cli.out.say("Nothing was offered. What is planned: schedctl plan show")
 

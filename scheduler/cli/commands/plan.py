@@ -10,7 +10,7 @@ import typer
 
 from scheduler.cli.commands.queue import Job
 from scheduler.cli.parts.gantt import gantt
-from scheduler.cli.shell.command import command, group
+from scheduler.cli.shell.command import Tables, command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.output import hours
 from scheduler.core.why import why
@@ -27,7 +27,7 @@ _NO_PLAN = "There is no plan yet. The daemon makes one: schedctl daemon. What it
 _GANTT_COLUMNS = 96
 
 
-@command(app, "schedctl plan show")
+@command(app, "schedctl plan show", kind=Tables)
 def show(ctx: typer.Context) -> None:
     """Show the newest plan: sessions with their jobs, a picture of the week, and what waits for what."""
     from scheduler.store import plans
@@ -43,7 +43,7 @@ def show(ctx: typer.Context) -> None:
         _show(cli, plan)
 
 
-@command(app, "schedctl plan preview", "schedctl plan preview --json")
+@command(app, "schedctl plan preview", "schedctl plan preview --json", kind=Tables)
 def preview(ctx: typer.Context) -> None:
     """Plan now, as the daemon would, and show it: before it runs, or after a change. Nothing is stored or launched."""
     from scheduler.service.requests.questions import ask_plan
@@ -93,11 +93,11 @@ def explain(ctx: typer.Context, job: Job) -> None:
     if planned:
         cli.out.line()
         cli.out.table(
-            ("from", "to", ">length", "pool", ">steps"),
+            ("from", "-to", ">length", "pool", ">steps"),
             [
                 (
-                    cli.out.instant(found.start),
-                    cli.out.instant(found.end),
+                    cli.out.moment(found.start),
+                    cli.out.moment(found.end),
                     hours(found.end - found.start),
                     found.pool,
                     str(_steps(found, job)),
@@ -223,11 +223,11 @@ def _show(cli: Cli, plan: Plan) -> None:
     if plan.placements:
         out.line()
         out.table(
-            ("from", "to", ">length", "pool", "~jobs", ">steps"),
+            ("from", "-to", ">length", "pool", "~jobs", "--~>steps"),
             [
                 (
-                    out.instant(found.start),
-                    out.instant(found.end),
+                    out.moment(found.start),
+                    out.moment(found.end),
                     hours(found.end - found.start),
                     found.pool,
                     ", ".join(planned_lane.job for planned_lane in found.lanes),
@@ -237,7 +237,8 @@ def _show(cli: Cli, plan: Plan) -> None:
             ],
         )
         out.line()
-        for line in gantt(plan.placements, plan.made_at, _GANTT_COLUMNS, out.zone):
+        room = out.columns - max(len(found.pool) for found in plan.placements) - 2
+        for line in gantt(plan.placements, plan.made_at, max(1, min(_GANTT_COLUMNS, room)), out.zone):
             out.line(line)
     if plan.deferrals:
         out.line()

@@ -48,7 +48,7 @@ def _show(cli: Cli, found: PlanDiff) -> None:
     if found.sessions:
         out.line()
         out.table(
-            ("session", "~jobs", "pool", "from", ">length", "~was"),
+            ("session", "~jobs", "pool", "from", "->length", "~was"),
             [_session_row(cli, change) for change in found.sessions],
         )
     show_changes(out, found.difference)
@@ -61,7 +61,7 @@ def _session_row(cli: Cli, change: SessionChange) -> tuple[str, ...]:
         raise ValueError("a change of no session")
     jobs = ", ".join(planned_lane.job for planned_lane in shown.lanes)
     was = _was(cli, before, after) if before and after else ""
-    return change.change, jobs, shown.pool, cli.out.instant(shown.start), hours(shown.end - shown.start), was
+    return change.change, jobs, shown.pool, cli.out.moment(shown.start), hours(shown.end - shown.start), was
 
 
 def _was(cli: Cli, before: Placement, after: Placement) -> str:

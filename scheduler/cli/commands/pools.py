@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from scheduler.cli.shell.command import command, group
+from scheduler.cli.commands.complete import pool_names
+from scheduler.cli.shell.command import Listing, command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.names import find_pool
 from scheduler.cli.shell.output import hours
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 app = group("The places where sessions run.", help_alone=False)
 
-Name = Annotated[str, typer.Argument(metavar="POOL", help="Name of the pool.")]
+Name = Annotated[str, typer.Argument(metavar="POOL", help="Name of the pool.", autocompletion=pool_names)]
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 
 
@@ -29,7 +30,7 @@ def pools(ctx: typer.Context) -> None:
         _list(ctx.obj)
 
 
-@command(app, "schedctl pools list --json", name="list")
+@command(app, "schedctl pools list --json", name="list", kind=Listing)
 def list_(ctx: typer.Context) -> None:
     """List the pools; the same as schedctl pools."""
     _list(ctx.obj)
@@ -83,7 +84,10 @@ def _list(cli: Cli) -> None:
         cli.out.data({"pools": [_json(*pool) for pool in found]})
         return
     cli.out.table(
-        ("pool", "state", "platform", "~accelerator", ">devices", ">sessions", ">cap", "~hours", "~source", "~why"),
+        (
+            *("pool", "state", "---platform", "--~accelerator", "--->devices", ">sessions", "-->cap"),
+            *("-~hours", "----~source", "~why"),
+        ),
         [_row(cli, *pool) for pool in found],
     )
 
@@ -122,7 +126,7 @@ def _json(pool: Pool, found: PoolNow) -> dict[str, Any]:
 
 
 def _row(cli: Cli, pool: Pool, found: PoolNow) -> tuple[str, ...]:
-    until = f" (until {cli.out.instant(found.closed_until)})" if found.closed_until is not None else ""
+    until = f" (until {cli.out.moment(found.closed_until)})" if found.closed_until is not None else ""
     return (
         pool.name,
         found.state,

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from scheduler.cli.commands.complete import job_names, states
 from scheduler.cli.commands.queue_list import STATES, list_queue
-from scheduler.cli.parts.loss import warn_of_loss
-from scheduler.cli.shell.command import command, group
+from scheduler.cli.shell.command import Listing, Tables, command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 
@@ -19,10 +18,22 @@ if TYPE_CHECKING:
 
 app = group("The jobs: add, list, edit, hold, cancel, remove, reorder.")
 
+Jobs = Annotated[
+    list[str] | None,
+    typer.Argument(metavar="JOB...", help="Names of the jobs.", autocompletion=job_names, show_default=False),
+]
+All = Annotated[bool, typer.Option("--all", help="Every job that this can be done to, instead of names.")]
 Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", autocompletion=job_names)]
 
 
-@command(app, "schedctl queue list", "schedctl queue list --state held --json", name="list")
+@command(
+    app,
+    "schedctl queue list",
+    "schedctl queue list --state held --json",
+    "schedctl queue list --columns job,done,why",
+    name="list",
+    kind=Listing,
+)
 def list_(
     ctx: typer.Context,
     state: Annotated[
@@ -40,7 +51,7 @@ def list_(
     list_queue(ctx.obj, state or [], each=each)
 
 
-@command(app, "schedctl queue show ufm")
+@command(app, "schedctl queue show ufm", kind=Tables)
 def show(ctx: typer.Context, job: Job) -> None:
     """Show all there is to know about one job."""
     from scheduler.cli.commands.queue_show import show_job
@@ -256,13 +267,15 @@ def remove(ctx: typer.Context, job: Job) -> None:
     cli.wake_daemon()
 
 
-@command(app, "schedctl queue retry ufm")
-def retry(ctx: typer.Context, job: Job) -> None:
-    """Let a job that failed try again at once, with a fresh count of failures."""
+@command(app, "schedctl queue retry ufm", "schedctl queue retry --all")
+def retry(ctx: typer.Context, names: Jobs = None, everything: All = False) -> None:
+    """Let jobs that failed try again at once, with a fresh count of failures; with --all, every failed one."""
+    from scheduler.cli.commands.queue_each import change_each
     from scheduler.service.requests import queue
 
     cli: Cli = ctx.obj
-    _changed(cli, queue.retry(cli.app.database, job, cli.now, cli.who), "is tried again")
+    every = "tried again" if everything else None
+    change_each(cli, names, every, lambda name: queue.retry(cli.app.database, name, cli.now, cli.who), "is tried again")
 
 
 @command(app, "schedctl queue restart ufm", "schedctl queue restart ufm --from 4000")
@@ -279,33 +292,44 @@ def restart(
     restart_job(ctx.obj, job, start)
 
 
-@command(app, "schedctl queue cancel ufm")
-def cancel(ctx: typer.Context, job: Job) -> None:
-    """Cancel a job; a running session saves and ends first. Its checkpoints stay: queue release undoes it."""
+@command(app, "schedctl queue cancel ufm", "schedctl queue cancel ufm ucm")
+def cancel(ctx: typer.Context, names: Jobs = None, everything: All = False) -> None:
+    """Cancel jobs; a running session saves and ends first. Their checkpoints stay: queue release undoes it."""
+    from scheduler.cli.commands.queue_each import change_each
     from scheduler.service.requests import queue
 
     cli: Cli = ctx.obj
-    _changed(cli, queue.cancel(cli.app.database, job, cli.now, cli.who), "is cancelled")
+    every = "cancelled" if everything else None
+    change_each(cli, names, every, lambda name: queue.cancel(cli.app.database, name, cli.now, cli.who), "is cancelled")
 
 
-@command(app, "schedctl queue hold ufm --why 'data are being cleaned'")
+@command(app, "schedctl queue hold ufm --why 'data are being cleaned'", "schedctl queue hold --all")
 def hold(
-    ctx: typer.Context, job: Job, why: Annotated[str, typer.Option("--why", help="For whoever asks.")] = ""
+    ctx: typer.Context,
+    names: Jobs = None,
+    why: Annotated[str, typer.Option("--why", help="For whoever asks.")] = "",
+    everything: All = False,
 ) -> None:
-    """Keep a job from starting until it is released; a running session saves and ends first."""
+    """Keep jobs from starting until they are released; a running session saves and ends first."""
+    from scheduler.cli.commands.queue_each import change_each
     from scheduler.service.requests import queue
 
     cli: Cli = ctx.obj
-    _changed(cli, queue.hold(cli.app.database, job, why, cli.now, cli.who), "is held")
+    every = "held" if everything else None
+    change_each(cli, names, every, lambda name: queue.hold(cli.app.database, name, why, cli.now, cli.who), "is held")
 
 
-@command(app, "schedctl queue release ufm")
-def release(ctx: typer.Context, job: Job) -> None:
-    """Let a held, failed or cancelled job run again."""
+@command(app, "schedctl queue release ufm", "schedctl queue release --all")
+def release(ctx: typer.Context, names: Jobs = None, everything: All = False) -> None:
+    """Let held, failed or cancelled jobs run again; with --all, those that are held."""
+    from scheduler.cli.commands.queue_each import change_each
     from scheduler.service.requests import queue
 
     cli: Cli = ctx.obj
-    _changed(cli, queue.release(cli.app.database, job, cli.now, cli.who), "may run again")
+    every = "released" if everything else None
+    change_each(
+        cli, names, every, lambda name: queue.release(cli.app.database, name, cli.now, cli.who), "may run again"
+    )
 
 
 @command(app, "schedctl queue priority ufm 4")
@@ -341,15 +365,10 @@ def move(
 
 
 def _changed(cli: Cli, record: JobRecord, done: str) -> None:
-    from scheduler.core.job import Active
+    from scheduler.cli.commands.queue_each import tell
     from scheduler.views.documents import job_json
 
     if cli.options.json:
-        document: dict[str, Any] = {"job": job_json(record)}
-        cli.out.data(document)
-    elif isinstance(record.state, Active) and record.state.wish is not None:
-        cli.out.line(f"{record.spec.name} {done} as soon as {record.state.run} has saved and ended.")
-        warn_of_loss(cli, record.state.run, record.spec.name)
-    else:
-        cli.out.line(f"{record.spec.name} {done}.")
+        cli.out.data({"job": job_json(record)})
+    tell(cli, record, done)
     cli.wake_daemon()

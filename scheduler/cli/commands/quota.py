@@ -6,14 +6,14 @@ from dataclasses import asdict
 
 import typer
 
-from scheduler.cli.shell.command import command
+from scheduler.cli.shell.command import Listing, command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.output import amount
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
-@command(app, "schedctl quota", "schedctl quota --json")
+@command(app, "schedctl quota", "schedctl quota --json", kind=Listing)
 def quota(ctx: typer.Context) -> None:
     """Show for each pool and quota the limit, what is used, held and free, and when it resets."""
     from scheduler.service.quota.usage import meters
@@ -25,7 +25,7 @@ def quota(ctx: typer.Context) -> None:
         cli.out.data({"quotas": [asdict(meter) for meter in found]})
         return
     cli.out.table(
-        ("pool", "~quota", ">limit", ">used", ">held", ">free", "resets", "~source"),
+        ("pool", "~quota", "-->limit", "-->used", "--->held", ">free", "-resets", "----~source"),
         [
             (
                 meter.pool,
@@ -34,7 +34,7 @@ def quota(ctx: typer.Context) -> None:
                 amount(meter.used, meter.unit),
                 amount(meter.held, meter.unit),
                 amount(meter.free, meter.unit),
-                cli.out.instant(meter.resets_at),
+                cli.out.moment(meter.resets_at),
                 f"{meter.source} {meter.as_of}".strip(),
             )
             for meter in found

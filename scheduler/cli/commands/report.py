@@ -25,11 +25,16 @@ def report() -> None:
     """Keep ``weekly`` a word of its own, for reports to come."""
 
 
-@command(app, "schedctl report weekly", "schedctl report weekly --week 2026-W47 --out week.html")
+@command(
+    app,
+    "schedctl report weekly",
+    "schedctl report weekly --week this",
+    "schedctl report weekly --week 2026-W47 --out week.html",
+)
 def weekly(
     ctx: typer.Context,
     week: Annotated[
-        str | None, typer.Option("--week", help="ISO week, like 2026-W47; the last one that is over.")
+        str | None, typer.Option("--week", help="ISO week, like 2026-W47, or this; the last one that is over.")
     ] = None,
     form: Annotated[
         Literal["text", "html", "markdown", "json", "slack"] | None,
@@ -41,14 +46,15 @@ def weekly(
     send: Annotated[bool, typer.Option("--send", help="Have the daemon send it; once a week and channel.")] = False,
 ) -> None:
     """Show what a week's hours became: pools, jobs, losses, money, forecasts, and what needs a person."""
-    from scheduler.views.weekly_report import last_week, make_report, render, week_named
+    from scheduler.views.weekly_report import last_week, make_report, render, this_week, week_named
 
     cli: Cli = ctx.obj
     zone = cli.app.settings.zone
     try:
-        span = last_week(cli.now, zone) if week is None else week_named(week, zone)
+        named = {"last": last_week, "this": this_week}.get(week or "last")
+        span = named(cli.now, zone) if named else week_named(str(week), zone)
     except ValueError:
-        raise UsageFault(f"--week {week}", "there is no such week", "Write it like 2026-W47") from None
+        raise UsageFault(f"--week {week}", "there is no such week", "Write it like 2026-W47, or: this") from None
     made = make_report(cli.app.database, cli.app.pools, span, zone, cli.now)
     if send:
         _send(cli, made)

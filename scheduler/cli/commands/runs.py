@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from scheduler.cli.commands.complete import job_names
+from scheduler.cli.commands.complete import job_names, pool_names, run_keys
 from scheduler.cli.parts.loss import warn_of_loss
 from scheduler.cli.parts.runs_table import RUN_COLUMNS, run_row
-from scheduler.cli.shell.command import command, group
+from scheduler.cli.shell.command import Listing, Tables, command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import NotFound
 from scheduler.cli.shell.names import find_pool, find_run
@@ -27,15 +27,19 @@ if TYPE_CHECKING:
 
 app = group("Sessions: list, logs, stop.")
 
-Key = Annotated[str, typer.Argument(metavar="KEY", help="Launch key of the run, as runs list shows it.")]
+Key = Annotated[
+    str, typer.Argument(metavar="KEY", help="Launch key of the run, as runs list shows it.", autocompletion=run_keys)
+]
 _LOOK_AGAIN_SECONDS = 1.0
 
 
-@command(app, "schedctl runs list --live", "schedctl runs list --job ufm --limit 5", name="list")
+@command(app, "schedctl runs list --live", "schedctl runs list --job ufm --limit 5", name="list", kind=Listing)
 def list_(
     ctx: typer.Context,
     live: Annotated[bool, typer.Option("--live", help="Only runs that have not ended.")] = False,
-    pool: Annotated[str | None, typer.Option("--pool", help="Only runs on this pool.")] = None,
+    pool: Annotated[
+        str | None, typer.Option("--pool", help="Only runs on this pool.", autocompletion=pool_names)
+    ] = None,
     job: Annotated[str | None, typer.Option("--job", help="Only runs with this job.", autocompletion=job_names)] = None,
     limit: Annotated[int, typer.Option("--limit", min=1, help="At most so many, the newest.")] = 50,
 ) -> None:
@@ -60,7 +64,7 @@ def list_(
         cli.out.say("No such runs. What is planned: schedctl plan show")
 
 
-@command(app, "schedctl runs show uff-ufm-0007")
+@command(app, "schedctl runs show uff-ufm-0007", kind=Tables)
 def show(ctx: typer.Context, key: Key) -> None:
     """Show one run: its lanes, their last words, and what happened to it."""
     from jobs.lane_report import LaneReport
@@ -90,7 +94,7 @@ def show(ctx: typer.Context, key: Key) -> None:
     cli.out.table(RUN_COLUMNS, [run_row(run, cli.out)])
     cli.out.line()
     cli.out.table(
-        (">lane", "job", "code", ">from step", ">step", ">loss", ">steps/h", "phase", "outcome", "~message"),
+        (">lane", "job", "---code", "-->from step", ">step", "->loss", "-->steps/h", "phase", "outcome", "~message"),
         [
             _lane_row(
                 lane, heartbeats.get((key, lane.index)) or LaneReport(key, lane.index, lane.job), parents.get(lane.job)
@@ -103,8 +107,8 @@ def show(ctx: typer.Context, key: Key) -> None:
         cli.out.table((">lane", "was given", "~from the artifact store"), given)
     cli.out.line()
     cli.out.table(
-        ("at", "event", "by", "~why"),
-        [(cli.out.instant(e.at), e.kind, e.by, str(e.data.get("why", ""))) for e in history],
+        ("at", "event", "-by", "~why"),
+        [(cli.out.moment(e.at), e.kind, e.by, str(e.data.get("why", ""))) for e in history],
     )
 
 

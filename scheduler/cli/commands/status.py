@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
+from scheduler.cli.commands.queue_list import empty_queue
 from scheduler.cli.parts.training_words import OVER
-from scheduler.cli.shell.command import command
+from scheduler.cli.shell.command import Tables, command
 from scheduler.cli.shell.context import Cli
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -15,7 +16,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 _ROWS = {"Needs a person": 5, "Under way": 4, "Sessions": 5, "Pools": 6, "Jobs": 8, OVER: 4}
 
 
-@command(app, "schedctl status", "schedctl status --json")
+@command(app, "schedctl status", "schedctl status --json", kind=Tables)
 def status(
     ctx: typer.Context,
     everything: Annotated[bool, typer.Option("--all", help="Every row, however many there are.")] = False,
@@ -43,4 +44,4 @@ def status(
         if hidden:
             cli.out.line(f"and {hidden} more: {section.more}")
     if not found.jobs:
-        cli.out.say("The queue is empty. Add jobs with: schedctl queue add --models")
+        cli.out.say(empty_queue(cli))

@@ -40,7 +40,7 @@ _REQUIREMENTS = "requirements.txt"
 _RUNNERS = {".py": "{python}", ".sh": "bash"}
 _HERE = "command line"
 _HOW_FAR = (
-    "Give --target-step N to a script that saves and resumes (docs/training-contract.md), or to any other the longest "
+    "Give --target-step N to a script that saves and resumes (docs/your-own-training.md), or to any other the longest "
     "that it may take: --whole 3h"
 )
 

@@ -6,7 +6,6 @@ import select
 import shutil
 import sys
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -15,19 +14,21 @@ from scheduler.cli.parts.training_words import OVER
 from scheduler.cli.shell.command import command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit, UsageFault, code_of
-from scheduler.cli.shell.output import STYLES, clean
+from scheduler.cli.shell.output import clean, painted, plain
+from scheduler.cli.shell.table import column_of, drawn
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from rich.console import Group
-    from rich.table import Table
+    from rich.text import Text
 
     from scheduler.cli.parts.screen import Section
     from scheduler.views.overview import Overview
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
+_JOBS = "Jobs"
 _HEAD_LINES = 3
 _LINES_OF_ALL = 40  # of a terminal that has room for what is over
 _TITLE_LINES = 3  # a blank line, the title, the names of the columns
@@ -37,11 +38,12 @@ _SHARES = {
     "Under way": 0.2,
     "Sessions": 0.3,
     "Pools": 0.35,
-    "Jobs": 1.0,
+    _JOBS: 1.0,
     OVER: 0.2,
 }
 _ROWS_MIN = 2
-_KEYS = "q quit   s order"
+_KEYS = "q quit   ? keys   e explain   l log   s order"
+_SEQUENCES = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down", "\x1b": "esc"}
 
 
 @command(app, "schedctl top", "schedctl top --once")
@@ -51,7 +53,7 @@ def top(
     every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.2, help="Seconds between looks.")] = 2.0,
     order: Annotated[str, typer.Option("--order", help="Order of the jobs: place, progress, state or name.")] = "place",
 ) -> None:
-    """Watch what runs, what is left and what waits. Keys: q leaves, s changes the order of the jobs.
+    """Watch what runs, what is left and what waits. Keys: ? shows them all, q leaves.
 
     It goes on while the daemon is down or the database does not answer, and says so.
     """
@@ -73,81 +75,109 @@ def top(
         console.print(picture.draw())
         return
     with _keys(), Live(picture.draw(), console=Console(no_color=not cli.colour, highlight=False), screen=True) as live:
-        while True:
-            key = _key(every)
-            if key in {"q", "Q", "\x1b", "\x03"}:
-                return
-            if key in {"s", "S"}:
-                picture.order = ORDERS[(ORDERS.index(picture.order) + 1) % len(ORDERS)]
-            live.update(picture.draw(), refresh=True)
+        while not picture.view.over:
+            if key := _key(every):
+                picture.view.press(key, picture.shown)
+            live.update(picture.draw(fresh=not key), refresh=True)
 
 
-@dataclass
 class _Picture:
     """What is drawn; the newest state that could be read stays while the database does not answer."""
 
-    cli: Cli
-    order: str
-    found: Overview | None = None
-    trouble: str = ""
+    def __init__(self, cli: Cli, order: str) -> None:
+        from scheduler.cli.parts.top_view import View
 
-    def draw(self) -> Group:
-        """Look again and return the picture, no larger than the terminal."""
+        self.view = View(cli, order)
+        self.shown: list[str] = []
+        self._cli = cli
+        self._found: Overview | None = None
+        self._trouble = ""
+
+    def draw(self, *, fresh: bool = True) -> Group:
+        """Return the picture, no larger than the terminal; ``fresh`` looks again, as what a key changed does."""
         from rich.console import Group
         from rich.text import Text
 
-        from scheduler.cli.parts.screen import headline, look, sections, verdict_line
+        from scheduler.cli.parts.screen import headline, verdict_line
+
+        found = self._look() if fresh or self._found is None or self.view.said else self._found
+        lines, out, view = shutil.get_terminal_size().lines, self._cli.out, self.view
+        told = self._trouble or headline(found, out)
+        parts = [
+            _line(told, "red" if self._trouble or found.daemon.problem else ""),
+            _line(verdict_line(found, out), "bold"),
+            _line(view.question(), "reverse") if view.question() else _line(self._foot(found), "dim"),
+        ]
+        room = lines - _HEAD_LINES - 1
+        if view.page == "main":
+            parts += self._tables(found, room, lines)
+        else:
+            title = view.chosen if view.page != "help" else "Keys"
+            parts += [Text(), _line(title, "bold"), *map(_line, view.lines(found, out.zone)[-(room - 2) :])]
+        return Group(*parts)
+
+    def _look(self) -> Overview:
+        """Look again; what was seen before stays when that cannot be."""
+        from scheduler.cli.parts.screen import look
 
         try:
-            self.found, self.trouble = look(self.cli), ""
+            self._found, self._trouble = look(self._cli), ""
         except Exception as error:
-            if code_of(error) is Exit.BUG or self.found is None:
+            if code_of(error) is Exit.BUG or self._found is None:
                 raise
-            self.trouble = f"Nothing new since: {error}"
-        lines = shutil.get_terminal_size().lines
-        out = self.cli.out
-        parts: list[Text | Table] = []
-        known = self.trouble or self.found.daemon.problem
-        told = self.trouble or headline(self.found, out)
-        parts.append(Text(clean(told), style="red" if known else "", no_wrap=True, overflow="ellipsis"))
-        parts.append(Text(clean(verdict_line(self.found, out)), style="bold", no_wrap=True, overflow="ellipsis"))
-        parts.append(Text(f"{out.instant(self.found.at)}   {_KEYS}: {self.order}", style="dim", no_wrap=True))
-        room = lines - _HEAD_LINES - 1
-        left = [one for one in sections(self.found, out, self.order) if one.title != OVER or lines >= _LINES_OF_ALL]
+            self._trouble = f"Nothing new since: {error}"
+        return self._found
+
+    def _foot(self, found: Overview) -> str:
+        view = self.view
+        shown = f"   jobs: {view.filter}" if view.filter != "all" else ""
+        named = f"   names with {view.name}" if view.name else ""
+        return f"{self._cli.out.moment(found.at)}   {_KEYS}: {view.order}{shown}{named}"
+
+    def _tables(self, found: Overview, room: int, lines: int) -> list[Text]:
+        """Return the sections as far as there is room, and remember which jobs they show."""
+        from rich.text import Text
+
+        from scheduler.cli.parts.screen import sections
+
+        view, parts = self.view, list[Text]()
+        every = sections(found, self._cli.out, view.order, view.keeps)
+        left = [one for one in every if one.title != OVER or lines >= _LINES_OF_ALL]
+        self.shown = [row[1] for one in every if one.title == _JOBS for row in one.rows]
         while left and room >= _TITLE_LINES + 1:
             section = left.pop(0)
             reserved = (_TITLE_LINES + _ROWS_MIN) * len(left)
             most = max(_ROWS_MIN, min(room - _TITLE_LINES - reserved, round(lines * _SHARES[section.title])))
-            table, used = _table(section, min(most, room - _TITLE_LINES))
-            parts += [Text(), Text(section.title, style="bold"), table]
-            room -= _TITLE_LINES - 1 + used
-        return Group(*parts)
+            drawn_ = _table(section, min(most, room - _TITLE_LINES), view.chosen, colour=self._cli.colour)
+            parts += [Text(), _line(section.title, "bold"), *drawn_]
+            room -= 2 + len(drawn_)
+        return parts
 
 
-def _table(section: Section, most: int) -> tuple[Table, int]:
-    """Return a section as a table of one line a row, and how many lines it takes, its head included."""
-    from rich.table import Table
+def _line(text: str, style: str = "") -> Text:
     from rich.text import Text
 
-    from scheduler.cli.parts.screen import cut
+    return Text(clean(text), style=style, no_wrap=True, overflow="ellipsis")
 
-    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False, expand=True, header_style="dim")
-    for column in section.columns:
-        wide = column.startswith("~")
-        table.add_column(
-            column.lstrip(">~"),
-            justify="right" if column.startswith(">") else "left",
-            no_wrap=True,
-            overflow="ellipsis",
-            ratio=1 if wide else None,
-            max_width=None if wide else 30,
-        )
-    rows, hidden = cut(section, most)
-    for row in rows:
-        table.add_row(*(Text(clean(cell), style=STYLES.get(cell, ""), no_wrap=True) for cell in row))
-    if hidden:
-        table.add_row("", f"and {hidden} more", style="dim")
-    return table, len(rows) + bool(hidden) + 1
+
+def _table(section: Section, most: int, chosen: str, *, colour: bool) -> list[Text]:
+    """Return a section as lines of at most the terminal's width, its titles first; the ``chosen`` job is among them."""
+    from rich.text import Text
+
+    columns = [column_of(title) for title in section.columns]
+    kept = [at for at, column in enumerate(columns) if not column.below]  # explain tells the command
+    names = [row[1] for row in section.rows] if section.title == _JOBS else []
+    first = max(0, names.index(chosen) - (most - 2)) if chosen in names and len(names) > most else 0
+    rows = section.rows if len(section.rows) <= most else section.rows[first : first + max(0, most - 1)]
+    hidden = len(section.rows) - len(rows)
+    cells = [[clean(row[at]) for at in kept] for row in rows]
+    width = shutil.get_terminal_size().columns
+    found = drawn([columns[at] for at in kept], cells, width, one_line=True, paint=painted if colour else plain)
+    lines = [Text.from_ansi(line, no_wrap=True, overflow="ellipsis") for line in found]
+    lines[0].stylize("dim")
+    if chosen in names:
+        lines[1 + names.index(chosen) - first].stylize("reverse")
+    return [*lines, _line(f"and {hidden} more", "dim")] if hidden else lines
 
 
 @contextmanager
@@ -166,8 +196,9 @@ def _keys() -> Iterator[None]:
 
 
 def _key(seconds: float) -> str:
-    """Return the key pressed within so many seconds, else nothing."""
+    """Return the key pressed within so many seconds, else nothing; arrows and Escape have names."""
     import os
 
     ready, _, _ = select.select([sys.stdin], [], [], seconds)
-    return os.read(sys.stdin.fileno(), 1).decode(errors="replace") if ready else ""
+    read = os.read(sys.stdin.fileno(), 8).decode(errors="replace") if ready else ""
+    return _SEQUENCES.get(read, read[:1])

@@ -16,7 +16,11 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 @command(app, "schedctl version --json")
 def version(ctx: typer.Context) -> None:
     """Show the version of this program and of its Python."""
-    cli: Cli = ctx.obj
+    show_version(ctx.obj)
+
+
+def show_version(cli: Cli) -> None:
+    """Write it; also for schedctl --version."""
     versions = {"version": version_of("uff-scheduler"), "python": python_version()}
     if cli.options.json:
         cli.plain.data(versions)

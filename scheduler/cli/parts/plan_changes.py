@@ -28,7 +28,7 @@ def show_changes(out: Output, difference: Difference) -> None:
         out.line(f"{_summary(difference.jobs)}.")
         out.line()
         out.table(
-            ("job", "starts", "finishes", ">finish moves", ">hours", "deadline"),
+            ("job", "--~starts", "~finishes", ">finish moves", "-~hours", "-deadline"),
             [_job_row(out, change) for change in difference.jobs],
         )
     if difference.pools:
@@ -88,7 +88,7 @@ def _job_row(out: Output, change: JobChange) -> tuple[str, ...]:
         moves = signed(after.finish - before.finish)
     return (
         change.job,
-        _arrow(out.instant(before.start) if before else "", out.instant(after.start) if after else ""),
+        _arrow(out.moment(before.start) if before else "", out.moment(after.start) if after else ""),
         _arrow(_finish(out, before), _finish(out, after)),
         moves,
         _arrow(hours(before.session_seconds if before else 0), hours(after.session_seconds if after else 0)),
@@ -103,7 +103,7 @@ def _arrow(before: str, after: str) -> str:
 def _finish(out: Output, outlook: JobOutlook | None) -> str:
     if outlook is None:
         return ""
-    return "after the horizon" if outlook.finish is None else out.instant(outlook.finish)
+    return "after the horizon" if outlook.finish is None else out.moment(outlook.finish)
 
 
 def _deadline(outlook: JobOutlook | None) -> str:

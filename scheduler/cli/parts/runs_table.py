@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from scheduler.cli.shell.output import Output
     from scheduler.core.run import Run
 
-RUN_COLUMNS = ("key", "pool", "~jobs", "state", "started", "ends", ">length", "~outcome")
+RUN_COLUMNS = ("key", "-pool", "--~jobs", "state", "-started", "---ends", "-->length", "~outcome")
 
 
 def run_row(run: Run, out: Output) -> tuple[str, ...]:
@@ -24,8 +24,8 @@ def run_row(run: Run, out: Output) -> tuple[str, ...]:
         run.pool,
         ", ".join(lane.job for lane in run.lanes),
         type(state).__name__.lower(),
-        out.instant(started),
-        out.instant(ends),
+        out.moment(started),
+        out.moment(ends),
         hours(ends - started) if started is not None else "",
         ", ".join(lane.outcome or "" for lane in run.lanes) if isinstance(state, Ended) else "",
     )

@@ -15,7 +15,7 @@ from scheduler.views.overview import Overview, overview
 from scheduler.views.verdict import sentence
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from scheduler.cli.shell.context import Cli
     from scheduler.cli.shell.output import Output
@@ -64,9 +64,15 @@ def headline(found: Overview, out: Output) -> str:
     return f"{daemon.leader} holds the lease; last cycle {out.instant(daemon.cycled_at)}{anew}."
 
 
-def sections(found: Overview, out: Output, order: str = "place") -> list[Section]:
-    """Return what there is to see; what needs a person first, no empty sections. ``order`` is that of the jobs."""
-    jobs = sorted((job for job in found.jobs if not isinstance(job.state, Done | Cancelled)), key=_KEYS[order])
+def sections(
+    found: Overview, out: Output, order: str = "place", keeps: Callable[[JobRecord], bool] | None = None
+) -> list[Section]:
+    """Return what there is to see; what needs a person first, no empty sections.
+
+    ``order`` is that of the jobs, ``keeps`` chooses among those that are not over.
+    """
+    jobs = [job for job in found.jobs if not isinstance(job.state, Done | Cancelled) and (not keeps or keeps(job))]
+    jobs.sort(key=_KEYS[order])
     over = sorted(
         (
             (job.state.at, job)
@@ -79,7 +85,7 @@ def sections(found: Overview, out: Output, order: str = "place") -> list[Section
     made = [
         Section(
             "Needs a person",
-            ("what", "whom", "since", "~why", "~remedy"),
+            ("what", "whom", "-since", "~why", "_remedy"),
             tuple(
                 (need.what, need.subject, when(need.since, found.at, out.zone), need.why, need.remedy)
                 for need in found.needs
@@ -88,13 +94,13 @@ def sections(found: Overview, out: Output, order: str = "place") -> list[Section
         ),
         Section(
             "Under way",
-            ("what", "state", "since", "~how far, or why"),
+            ("what", "state", "-since", "~how far, or why"),
             tuple((one.what, one.state, when(one.since, found.at, out.zone), one.told) for one in found.work),
             "schedctl status --all",
         ),
         Section(
             "Sessions",
-            ("job", "pool", ">step", ">loss", "told", "ends", "session"),
+            ("job", "-pool", ">step", ">loss", "told", "--ends", "---session"),
             tuple(
                 _lane(going[lane.job], run, found.at, out)
                 for run in found.live
@@ -105,19 +111,19 @@ def sections(found: Overview, out: Output, order: str = "place") -> list[Section
         ),
         Section(
             "Pools",
-            ("pool", "state", ">live", "~quota", ">free", ">of", "resets"),
+            ("pool", "state", "-->live", "~quota", ">free", "--->of", "-resets"),
             tuple(_pools(found, out)),
             "schedctl quota",
         ),
         Section(
             "Jobs",
-            (">#", "job", "state", "progress", ">done", ">loss", "done by", "~why, or when"),
+            ("--->#", "job", "state", "---progress", ">done", "-->loss", "-done by", "~why, or when"),
             tuple(_job(job, going[job.spec.name], found, out) for job in jobs),
             "schedctl queue list",
         ),
         Section(
             OVER,
-            ("job", "at", ">steps", ">loss"),
+            ("job", "at", "->steps", ">loss"),
             tuple(_finished(job, at, going[job.spec.name], found.at, out) for at, job in over),
             "schedctl queue list",
         ),
@@ -196,6 +202,9 @@ def _job(job: JobRecord, going: Training, found: Overview, out: Output) -> tuple
     if isinstance(job.state, Queued) and placement is not None:
         planned = f"{placement.pool} from {when(placement.start, found.at, out.zone)}"
         told = f"{planned}; now {told}" if told else planned
+    if isinstance(job.state, Active) and job.state.wish is None:
+        run = next((run for run in found.live if run.key == job.state.run), None)
+        told = f"{run.pool} until {when(run.deadline, found.at, out.zone)}" if run else told
     state = type(job.state).__name__.lower()
     drawn = bar(going.saved_step, going.step, going.target_step)
     done = share(going.step, going.target_step)

@@ -16,23 +16,14 @@ if TYPE_CHECKING:
 def show_week(out: Output, week: Week, folder: Path) -> None:
     """Write pools, jobs, goodput, broken rules and what did not go; all hours are metered hours."""
     out.table(
-        ("pool", ">offered h", ">charged h", ">useful h", ">useful / charged", ">fullest window", ">cost"),
+        ("pool", "-->offered h", ">charged h", ">useful h", "->useful / charged", "-->fullest window", ">cost"),
         [_pool_row(pool) for pool in week.pools],
     )
     out.line()
     out.table(
         (
-            "job",
-            "state",
-            ">step",
-            ">target",
-            ">runs",
-            ">resumed",
-            ">elsewhere",
-            ">saved",
-            "starts from",
-            "held-out loss",
-            "pools",
+            *("job", "state", ">step", "->target", "-->runs", "-->resumed", "--->elsewhere", "-->saved"),
+            *("--starts from", "held-out loss", "-~pools"),
         ),
         [_job_row(job) for job in week.jobs],
     )

@@ -39,6 +39,20 @@ class Command(TyperCommand):
         super().__init__(*args, params=[*(params or ()), *_shared_options()], **options)
 
 
+class Tables(Command):
+    """A command that shows tables."""
+
+    def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
+        super().__init__(*args, params=[*(params or ()), _list_options()[0]], **options)
+
+
+class Listing(Command):
+    """A command that shows one table, whose columns can be chosen."""
+
+    def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
+        super().__init__(*args, params=[*(params or ()), *_list_options()], **options)
+
+
 class Group(TyperGroup):
     """A group of commands; it takes the shared options as well."""
 
@@ -46,18 +60,31 @@ class Group(TyperGroup):
         super().__init__(*args, params=[*(params or ()), *_shared_options()], **options)
 
 
+class ListingGroup(Group):
+    """A group that alone shows one table, whose columns can be chosen."""
+
+    def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
+        super().__init__(*args, params=[*(params or ()), *_list_options()], **options)
+
+
 def group(summary: str, *, help_alone: bool = True) -> typer.Typer:
-    """Return a new, empty group; alone it shows its help, or what its callback shows."""
-    return typer.Typer(help=summary, cls=Group, no_args_is_help=help_alone, add_completion=False, rich_markup_mode=None)
+    """Return a new, empty group; alone it shows its help, or the list that its callback shows."""
+    kind = Group if help_alone else ListingGroup
+    return typer.Typer(help=summary, cls=kind, no_args_is_help=help_alone, add_completion=False, rich_markup_mode=None)
 
 
 def command(
-    app: typer.Typer, *examples: str, name: str | None = None, job_file: str = "", script: str = ""
+    app: typer.Typer,
+    *examples: str,
+    name: str | None = None,
+    job_file: str = "",
+    script: str = "",
+    kind: type[Command] = Command,
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function as a command; ``examples`` are what a user would type.
 
     ``job_file`` is the name by which they call a job's definition, ``script`` that of a script: what it holds is shown
-    below them.
+    below them. ``kind`` is :class:`Listing` for a list, :class:`Tables` for several.
     """
     lines = ["Example:" if len(examples) == 1 else "Examples:", *(f"  {e}" for e in examples)]
     if job_file:
@@ -65,13 +92,43 @@ def command(
     if script:
         lines += [f"where {script} holds:", *(f"    {line}" for line in _SCRIPT)]
     # A line with \b alone keeps the lines of a paragraph apart in the help.
-    return app.command(name, cls=Command, epilog="\b\n" + "\n".join(lines))
+    return app.command(name, cls=kind, epilog="\b\n" + "\n".join(lines))
 
 
 def _remember(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:
     if value:
         setattr(ctx.obj.options, str(param.name), value)
     return value
+
+
+@lru_cache(maxsize=1)
+def _list_options() -> tuple[Any, ...]:
+    """Return ``--wide`` and ``--columns``, made as the shared options are."""
+    app = typer.Typer(add_completion=False)
+
+    @app.command()
+    def declare(
+        wide: Annotated[
+            bool,
+            typer.Option(
+                "--wide", help="Every column, one line a row, however long.", callback=_remember, expose_value=False
+            ),
+        ] = False,
+        columns: Annotated[
+            str,
+            typer.Option(
+                "--columns",
+                metavar="A,B",
+                help="Only these columns, in this order, by their titles.",
+                callback=_remember,
+                expose_value=False,
+                show_default=False,
+            ),
+        ] = "",
+    ) -> None:
+        del wide, columns
+
+    return tuple(get_command(app).params)
 
 
 @lru_cache(maxsize=1)

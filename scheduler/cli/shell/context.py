@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from config.known_secrets import KnownSecrets
     from config.paths import Paths
+    from jobs.payload.redact import Redact
     from platforms.base import Platform
     from scheduler.app import App
     from scheduler.service.requests.questions import PlanningContext
@@ -22,12 +23,14 @@ if TYPE_CHECKING:
 
 @dataclass(slots=True)
 class Options:
-    """The options that every command takes, before or after its name."""
+    """The options that every command takes, before or after its name, and those of lists."""
 
     config: Path | None = None
     json: bool = False
     no_color: bool = False
     debug: bool = False
+    wide: bool = False
+    columns: str = ""
 
 
 @dataclass
@@ -53,7 +56,7 @@ class Cli:
     @cached_property
     def out(self) -> Output:
         """Where to write; times are shown in the zone of the settings."""
-        return Output(self.options.json, self.colour, self.paths.zone, self.redact)
+        return self._output(self.paths.zone, self.redact)
 
     @cached_property
     def redact(self) -> KnownSecrets:
@@ -72,7 +75,11 @@ class Cli:
         """As ``out``, for commands that must work while the settings do not."""
         from scheduler.cli.shell.exits import known_to
 
-        return Output(self.options.json, self.colour, redact=known_to(self.options))
+        return self._output("UTC", known_to(self.options))
+
+    def _output(self, zone: str, redact: Redact) -> Output:
+        only = tuple(name.strip().lower() for name in self.options.columns.split(",") if name.strip())
+        return Output(self.options.json, self.colour, zone, redact, self.options.wide, only)
 
     @property
     def planning_context(self) -> PlanningContext:

@@ -9,11 +9,12 @@ from __future__ import annotations
 import json
 import os
 import sys
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from jobs.payload.redact import Redactor
+from scheduler.cli.shell.table import column_of, drawn
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,8 +24,7 @@ if TYPE_CHECKING:
 # Colours and cursor movements (ESC [ ... letter), and titles and links (ESC ] ... BEL or ESC \\).
 _TERMINAL_COMMAND = r"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?)"
 
-_WRAPPED_COLUMNS = 16  # text that may be wrapped gets at least so much room
-_GAP_COLUMNS = 2
+_PIPE_COLUMNS = 160  # of a pipe or file, unless COLUMNS says otherwise
 
 STYLES = {
     "active": "green",
@@ -35,6 +35,7 @@ STYLES = {
     "finished": "green",
     "done": "bold",
     "held": "yellow",
+    "paused": "yellow",
     "closed": "yellow",
     "warning": "yellow",
     "stopping": "yellow",
@@ -44,16 +45,22 @@ STYLES = {
     "lost": "red",
     "quarantined": "red",
 }
+_CODES = {"green": 32, "yellow": 33, "red": 31, "bold": 1}
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where a command writes. ``zone`` is the one in which people read times; ``redact`` sees all that is written."""
+    """Where a command writes. ``zone`` is the one in which people read times; ``redact`` sees all that is written.
+
+    Tables have all their columns when ``wide``, and those that ``only`` names if it names any.
+    """
 
     as_json: bool
     colour: bool
     zone: str = "UTC"
     redact: Redact = field(default_factory=Redactor)
+    wide: bool = False
+    only: tuple[str, ...] = ()
 
     def data(self, document: dict[str, Any]) -> None:
         """Write one JSON document: a single line, or indented for the eyes of a person."""
@@ -74,12 +81,39 @@ class Output:
         sys.stderr.write(f"schedctl: warning: {self.redact(clean(text))}\n")
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-        """Write a table. ``>`` before a title puts numbers to the right, ``~`` marks text that may be wrapped."""
+        """Write a table whose ``columns`` are marked as in scheduler.cli.shell.table. Raises UsageFault.
+
+        A terminal gets long text wrapped, a pipe or a file one line for each row, with long text cut off.
+        """
+        found = [column_of(title) for title in columns]
         cells = [[self.redact(clean(cell)) for cell in row] for row in rows]
-        if sys.stdout.isatty():
-            self._rich_table(columns, cells)
-        else:
-            sys.stdout.writelines(_aligned(columns, cells))
+        if self.only:
+            chosen = self._chosen([column.title for column in found])
+            found = [replace(found[at], goes=0, below=False) for at in chosen]
+            cells = [[row[at] for at in chosen] for row in cells]
+        terminal = sys.stdout.isatty()
+        if not terminal:
+            found = [replace(column, title=column.title.upper()) for column in found]
+        width = None if self.wide else self.columns
+        paint = painted if terminal and self.colour else plain
+        lines = drawn(found, cells, width, one_line=not terminal, paint=paint)
+        sys.stdout.writelines(f"{line}\n" for line in lines)
+
+    def _chosen(self, titles: Sequence[str]) -> list[int]:
+        """Return where the columns are that were asked for, in that order."""
+        unknown = [name for name in self.only if name not in titles]
+        if unknown:
+            from scheduler.cli.shell.exits import UsageFault
+
+            raise UsageFault(f"--columns {unknown[0]}", "there is no such column", f"Use: {', '.join(titles)}")
+        return [titles.index(name) for name in self.only]
+
+    @property
+    def columns(self) -> int:
+        """How wide a line may be."""
+        import shutil
+
+        return shutil.get_terminal_size((_PIPE_COLUMNS, 0)).columns
 
     def facts(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Write names and values, one pair a line; empty values are left out."""
@@ -89,32 +123,30 @@ class Output:
 
     def instant(self, at: int | None) -> str:
         """Return an instant in the user's zone: ``Sat 2026-11-21 14:05 CET``; nothing for None."""
+        return self._local(at, "%a %Y-%m-%d %H:%M %Z")
+
+    def moment(self, at: int | None) -> str:
+        """Return an instant as tables show it: ``Sat 21 Nov 14:05``, in full if they are wide."""
+        return self.instant(at) if self.wide else self._local(at, "%a %d %b %H:%M")
+
+    def _local(self, at: int | None, form: str) -> str:
         if at is None:
             return ""
         from zoneinfo import ZoneInfo
 
-        return datetime.fromtimestamp(at, UTC).astimezone(ZoneInfo(self.zone)).strftime("%a %Y-%m-%d %H:%M %Z")
+        return datetime.fromtimestamp(at, UTC).astimezone(ZoneInfo(self.zone)).strftime(form)
 
-    def _rich_table(self, columns: Sequence[str], cells: Sequence[Sequence[str]]) -> None:
-        import shutil
 
-        from rich.console import Console
-        from rich.table import Table
-        from rich.text import Text
+def plain(text: str, cell: str) -> str:
+    """Return the text as it is, whatever its ``cell`` says."""
+    del cell
+    return text
 
-        table = Table(box=None, padding=(0, _GAP_COLUMNS, 0, 0))
-        needed = 0
-        for index, title in enumerate(columns):
-            wraps = title.startswith("~")
-            natural = max(_width(cell) for cell in (title.lstrip(">~"), *(row[index] for row in cells)))
-            needed += (min(natural, _WRAPPED_COLUMNS) if wraps else natural) + _GAP_COLUMNS
-            justify: Literal["left", "right"] = "right" if title.startswith(">") else "left"
-            table.add_column(title.lstrip(">~"), justify=justify, no_wrap=not wraps, overflow="fold")
-        for row in cells:
-            table.add_row(*(Text(cell, style=STYLES.get(cell, "")) for cell in row))
-        # On a terminal that is too narrow for the table the lines run over: that is ugly, but nothing is cut off.
-        width = max(shutil.get_terminal_size().columns, needed)
-        Console(no_color=not self.colour, highlight=False, width=width).print(table)
+
+def painted(text: str, cell: str) -> str:
+    """Return a text in the colour of what its ``cell`` says."""
+    style = STYLES.get(cell)
+    return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if style else text
 
 
 def clean(text: str) -> str:
@@ -147,28 +179,6 @@ def size(count: int) -> str:
             return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
         amount /= 1_024
     return f"{amount:.1f} TiB"
-
-
-def _aligned(columns: Sequence[str], cells: Sequence[Sequence[str]]) -> Iterable[str]:
-    titles = [title.lstrip(">~").upper() for title in columns]
-    right = [title.startswith(">") for title in columns]
-    lines = [titles, *cells]
-    widths = [max(_width(line[index]) for line in lines) for index in range(len(titles))]
-    for line in lines:
-        padded = [
-            " " * (width - _width(cell)) + cell if at_right else cell + " " * (width - _width(cell))
-            for cell, width, at_right in zip(line, widths, right, strict=True)
-        ]
-        yield "  ".join(padded).rstrip() + "\n"
-
-
-def _width(text: str) -> int:
-    """Return how many columns a text takes; ideographs take two, combining marks none."""
-    if text.isascii():
-        return len(text)
-    import unicodedata
-
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
 
 
 def share(part: int, whole: int) -> str:

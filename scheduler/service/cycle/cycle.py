@@ -19,6 +19,7 @@ from scheduler.service.cycle.after_restore import catch_up, is_wanted
 from scheduler.service.cycle.late_sessions import observe_late
 from scheduler.service.cycle.stops import Stops
 from scheduler.service.cycle.stuck import Stuck
+from scheduler.service.deploy.look import Deployments
 from scheduler.service.facts.apply import apply
 from scheduler.service.facts.homecoming import Homecoming
 from scheduler.service.facts.observation import Known
@@ -39,6 +40,7 @@ from scheduler.service.launch.launch import launch_all, reserve
 from scheduler.service.outside import border
 from scheduler.service.quota.audit import close_books
 from scheduler.service.upkeep.retention import sweep_ended
+from scheduler.service.versions.look import Models
 from scheduler.store import checkpoints, events, jobs, plans, runs, watched
 
 if TYPE_CHECKING:
@@ -106,11 +108,15 @@ class Cycle:
         self._places = Places(ports)
         self._unopened: set[str] = set()  # pools whose platforms were not made yet when the newest plan was
         self._looks_back: bool | None = None  # not asked yet
+        self._models = Models(ports)
+        self._deployments = Deployments(ports)
 
     def run(self) -> int:
         """Run one cycle and return the scheduled second it was run for. Raises what the database raises."""
         self._ports.calls.begin()
         now = self._settle()
+        self._models.look(now)
+        self._deployments.look(now)
         if self._may_plan(now):
             self._plan_and_launch(now)
         return now

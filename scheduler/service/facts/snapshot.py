@@ -2,24 +2,25 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from config.errors import ConfigError
 from platforms.image import has_lock, options_for
 from platforms.registry import secret_way
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
-from scheduler.core.reasons import BadDefinition, HeldByPerson, SecretMissing
+from scheduler.core.reasons import AwaitsVerdict, BadDefinition, HeldByPerson, SecretMissing
 from scheduler.core.run import Ended, Running, Stopping
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.throughput import PRIOR_SIGMA
 from scheduler.core.window import DAY
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.faults.isolation import isolated
-from scheduler.store import jobs, ledger, limits, rates, runs, watched
+from scheduler.store import jobs, ledger, limits, rates, runs, versions, watched
 from scheduler.store.jobs import JobRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -54,12 +55,15 @@ def gather(
     ``read_secret`` raises ConfigError for one that the daemon does not have; who is not the daemon takes all for there.
     """
     records = jobs.everything(tx)
+    gated = {record.spec.name for record in records if record.spec.gates}
     live = runs.live(tx)
     overheads = Overheads(rates.everything(tx))
     charges = ledger.charges(tx, now - LOOK_BACK_SECONDS)
     possible = watched.possible_charges(tx)
     observed = limits.observed(tx)
-    closures = limits.closures(tx)
+    closures, paused = limits.closures(tx), limits.paused(tx)
+    if paused is not None:
+        closures = dict.fromkeys(pools, (None, paused.why))
     planned_lanes = {lane.job: run.key for run in live for lane in run.lanes if lane.outcome is None}
     views = []
     finished: dict[str, float] = {}
@@ -68,7 +72,8 @@ def gather(
             case Queued() | Active() | Held():
                 name = record.spec.name
                 with isolated(faults, name):
-                    views.append(job_view(record, pools, overheads, planned_lanes.get(name), read_secret))
+                    view = job_view(record, pools, overheads, planned_lanes.get(name), read_secret)
+                    views.append(replace(view, blocked=view.blocked or _awaits_verdict(tx, record, gated)))
                 if name in faults:
                     finished[name] = record.done_step / max(1, record.spec.target_step)
             case Done():
@@ -92,6 +97,18 @@ def gather(
         horizon_seconds=horizon_seconds,
         finished=finished,
     )
+
+
+def _awaits_verdict(tx: Connection, record: JobRecord, gated: Collection[str]) -> AwaitsVerdict | None:
+    """Return why a job waits that starts from an accepted version, of which its parent has none yet."""
+    start = record.spec.start_from
+    if start is None or start.at != "accepted" or start.parent not in gated or record.done_step:
+        return None
+    parent = jobs.find(tx, start.parent)
+    if parent is None or not parent.done_step or versions.newest_accepted(tx, start.parent) is not None:
+        return None  # before its first checkpoint it waits for that
+    newest = next(reversed(versions.everything(tx, start.parent)), None)
+    return AwaitsVerdict(start.parent, newest.name if newest else "", newest.state if newest else "")
 
 
 def _closed_until(closures: Mapping[str, tuple[int | None, str]], pool: str, now: int) -> int | None:

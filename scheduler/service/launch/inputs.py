@@ -60,7 +60,7 @@ def note(tx: Connection, spec: JobSpec) -> None:
         trees.note(tx, "lock", spec.requirements.digest, None)
     if spec.mixture is not None and spec.mixture.corpus:
         trees.note(tx, trees.CORPUS, spec.mixture.corpus, None)
-    for given in spec.inputs:
+    for given in (*spec.inputs, *([spec.evaluation.test_set] if spec.evaluation else ())):
         trees.note(tx, given.kind, given.digest, None)
 
 
@@ -97,7 +97,7 @@ def _is_shipped(given: Input, able: Capabilities) -> bool:
 
 def _bring_alone(ports: Ports, given: Input) -> bool:
     try:
-        _bring(ports, given)
+        bring(ports, given)
     except StoreFailure:
         raise
     except Exception as error:  # noqa: BLE001 - whatever is wrong with an input, sessions without it are launched
@@ -107,7 +107,7 @@ def _bring_alone(ports: Ports, given: Input) -> bool:
     return True
 
 
-def _bring(ports: Ports, given: Input) -> None:
+def bring(ports: Ports, given: Input) -> None:
     """Make sure that the store holds the files of what is only listed; may take hours, goes on where it was cut off.
 
     Raises what the clients of the Hub and Kaggle and put_tree raise.

@@ -96,7 +96,7 @@ def _reserve_one(
     """Reserve one placement, leaving what ``others`` on the same pool still need; None when it no longer fits."""
     pool = ports.pools[placement.pool]
     until, _ = limits.closures(tx).get(pool.name, (now, ""))
-    if until is None or until > now or 2 * (placement.end - now) < placement.end - placement.start:
+    if until is None or until > now or limits.paused(tx) or 2 * (placement.end - now) < placement.end - placement.start:
         return None  # the plan came late: the pool was closed since, or less than half of the session is left
     placement = _of_one_image(tx, placement, pool)
     booked = ledger.charges(tx, now - LOOK_BACK_SECONDS).get(pool.name, ())

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from jobs.corpus.folder import CorpusFolder
     from platforms.artifacts.base import BlobStore
     from platforms.base import Platform, Published
+    from platforms.targets.base import Target
     from scheduler.clock import Clock
+    from scheduler.core.deployment import Rule
     from scheduler.core.plan import Plan
     from scheduler.core.pool import Pool
     from scheduler.core.snapshot import Snapshot
@@ -77,6 +79,14 @@ class Policy:
 
 
 @dataclass(frozen=True, slots=True)
+class ServedAt:
+    """A target of the settings: when something is brought there, and how it is opened. ``open`` raises TargetError."""
+
+    rule: Rule
+    open: Callable[[], Target]
+
+
+@dataclass(frozen=True, slots=True)
 class Ports:
     """What the daemon's use cases run on. ``platforms``, ``pools`` and ``openings`` are keyed by pool name."""
 
@@ -100,6 +110,7 @@ class Ports:
     corpora: Callable[[], CorpusFolder] | None = None  # None: no corpora are looked after
     redact: Callable[[str], str] = str  # takes known secrets out of what is kept of others' words
     read_secret: Callable[[str], str] = str  # of a job, by name; raises ConfigError for one that is not there
+    targets: Mapping[str, ServedAt] = field(default_factory=dict)  # where versions are served, by name
     hub_token: Callable[[], str] = str  # with which the daemon itself opens the Hub's repositories; raises ConfigError
 
     @contextmanager

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 import tempfile
 from dataclasses import replace
 from pathlib import Path
@@ -15,6 +16,7 @@ from jobs.payload.store import mount
 from jobs.payload.store.hub import KIND as HUB
 from jobs.payload.store.listing import LISTING, BadListing, encode_listing
 from jobs.payload.store.tree import LIMITS, tree_prefix
+from jobs.spec import TEST_SET
 from scheduler.service.launch.inputs import KIND, note
 from scheduler.service.launch.trees import drop_damaged, put_tree
 from scheduler.service.outside.ports import no_account
@@ -55,15 +57,25 @@ def take(
     def told(how_far: str) -> None:
         tell(f"input {given.name}: {how_far}")
 
-    if not given.source.startswith("s3:"):
-        packed = put_tree(database, artifacts, Path(given.source), KIND, delete_at, told, heal=heal)
-    else:
+    with tempfile.TemporaryDirectory(prefix="schedctl-input-") as scratch:
+        folder = _folder_of(Path(scratch) / "files", given.source, told)
+        packed = put_tree(database, artifacts, folder, KIND, delete_at, told, heal=heal)
+    return replace(given, digest=packed.digest, files=len(packed.tree.entries), bytes=packed.tree.bytes)
+
+
+def _folder_of(scratch: Path, source: str, told: Callable[[str], None]) -> Path:
+    """Return the folder that holds what ``source`` means; a file is copied, and a bucket's folder fetched."""
+    if source.startswith("s3:"):
         from platforms.artifacts.s3.folder import fetch_folder  # it needs the extra for AWS
 
-        with tempfile.TemporaryDirectory(prefix="schedctl-input-") as scratch:
-            fetch_folder(given.source, Path(scratch) / "files", told)
-            packed = put_tree(database, artifacts, Path(scratch) / "files", KIND, delete_at, told, heal=heal)
-    return replace(given, digest=packed.digest, files=len(packed.tree.entries), bytes=packed.tree.bytes)
+        fetch_folder(source, scratch, told)
+        return scratch
+    place = Path(source)
+    if not place.is_file():
+        return place
+    scratch.mkdir()
+    shutil.copy(place, scratch / place.name)
+    return scratch
 
 
 def kept(
@@ -138,11 +150,14 @@ def _store(database: Database, artifacts: BlobStore, kind: str, listing: bytes, 
 def change(database: Database, name: str, wanted: Iterable[Input], now: int, by: str) -> JobRecord:
     """Let the next sessions of a job have these inputs, which are stored, in place of those of the same names.
 
-    Raises UnknownJob, TreeGoes.
+    Of a job that is evaluated, ``set`` is the test set of its next evaluation. Raises UnknownJob, TreeGoes.
     """
     with database.write() as tx:
         spec = jobs.get(tx, name).spec
         together = {given.name: given for given in (*spec.inputs, *wanted)}
-        changed = replace(spec, inputs=tuple(together[found] for found in sorted(together)))
-        note(tx, changed)
-        return jobs.change_spec(tx, name, now, by, inputs=changed.inputs)
+        evaluation = spec.evaluation
+        if evaluation is not None and TEST_SET in together:
+            evaluation = replace(evaluation, test_set=together.pop(TEST_SET))
+        given = tuple(together[found] for found in sorted(together))
+        note(tx, replace(spec, inputs=given, evaluation=evaluation))
+        return jobs.change_spec(tx, name, now, by, inputs=given, evaluation=evaluation)

@@ -134,6 +134,9 @@ def change(database: Database, name: str, now: int, by: str, **fields: Any) -> J
 _OF_SESSION = {"command", "environment", "mixture", "needs", "role", "seed", "target_step", "whole"}
 
 
+_OF_JUDGING = {"evaluation", "gates"}  # what a trained model is held to may change
+
+
 def edit(database: Database, name: str, spec: JobSpec, now: int, by: str) -> tuple[JobRecord, list[str]]:
     """Give a job another definition; return it with the names of the fields that changed.
 
@@ -150,7 +153,7 @@ def edit(database: Database, name: str, spec: JobSpec, now: int, by: str) -> tup
         written = [field.name for field in fields(spec) if field.name != "name"] if record.faults else changed
         if not written:
             return record, []
-        if {"code", "inputs", "mixture", "requirements"} & set(changed):
+        if {"code", "evaluation", "inputs", "mixture", "requirements"} & set(changed):
             note(tx, spec)
         record = jobs.change_spec(tx, name, now, by, **{field: getattr(spec, field) for field in written})
         # Whoever wrote start_from did not write the gate that comes with it.
@@ -161,7 +164,7 @@ def _contradiction(tx: Connection, record: JobRecord, spec: JobSpec, changed: se
     name, state = record.spec.name, record.state
     if "name" in changed:
         return f"its name stays {name}, because its sessions and checkpoints carry it. Remove it and add another"
-    if isinstance(state, Done) and changed:
+    if isinstance(state, Done) and changed - _OF_JUDGING:
         return (
             f"it is done. To train on from step {record.done_step}: schedctl queue remove {name}, then "
             "schedctl queue add FILE --continue"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
 from scheduler.service.requests import code, environment, inputs
@@ -9,7 +10,7 @@ from scheduler.service.requests import code, environment, inputs
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from jobs.spec import JobSpec
+    from jobs.spec import Evaluation, JobSpec
     from platforms.artifacts.base import BlobStore
     from platforms.base import Published
     from scheduler.core.pool import Pool
@@ -55,4 +56,18 @@ def stored(
         spec = inputs.kept(
             places.database, places.artifacts, spec, delete_at, say, old, places.hub_token, places.published
         )
+    if spec.evaluation is not None:
+        spec = replace(spec, evaluation=_with_set(places, spec.evaluation, delete_at, say, before))
     return spec
+
+
+def _with_set(
+    places: Places, evaluation: Evaluation, delete_at: int, say: Callable[[str], None], before: JobSpec | None
+) -> Evaluation:
+    """Return an evaluation whose test set is stored; the same one as before stays what it was."""
+    wanted, old = evaluation.test_set, before.evaluation.test_set if before and before.evaluation else None
+    if old is not None and old.source == wanted.source:
+        return replace(evaluation, test_set=old)
+    database, artifacts = places.database, places.artifacts
+    taken = inputs.take(database, artifacts, wanted, delete_at, say, places.hub_token, places.published)
+    return replace(evaluation, test_set=taken)

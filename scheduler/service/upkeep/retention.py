@@ -17,7 +17,7 @@ from jobs.payload.store.manifest import BadManifest, blob_key, parse_manifest
 from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
 from scheduler.core.retention import SavedState, may_be_read, verdicts
 from scheduler.service.outside import border
-from scheduler.store import checkpoints, discards, generations, jobs, runs
+from scheduler.store import checkpoints, discards, generations, jobs, runs, versions
 from scheduler.store.discards import Discard
 
 if TYPE_CHECKING:
@@ -129,7 +129,8 @@ def _verdicts(
     mine = [run for run in live if any(lane.job == job for lane in run.lanes)]
     readers = [may_be_read(saved, run.key, run.planned_start, checkpoints.RESTORABLE) for run in mine]
     read = dict.fromkeys(set().union(*readers), "a live session may read it")
-    return verdicts(saved, found.checkpoint, generations.kept(tx, job) | read, found.spec.target_step, rule, now)
+    needed = generations.kept(tx, job) | versions.kept(tx, job) | read
+    return verdicts(saved, found.checkpoint, needed, found.spec.target_step, rule, now)
 
 
 def _saved(record: CheckpointRecord, fenced_attempt: int) -> SavedState:

@@ -219,7 +219,7 @@ def test_quota_counts_what_is_used_and_held(world: Database, schedctl: Schedctl)
     assert meter["free"] == 108_000 - 10_800
     assert meter["resets_at"] == meter["end"] == 1_790_380_800
     line = schedctl("quota").out.splitlines()[1]
-    assert "30h 00m  0h 00m  3h 00m  27h 00m  Sat 2026-09-26 02:00 CEST" in line
+    assert "30h 00m  0h 00m  3h 00m  27h 00m  Sat 26 Sep 02:00" in line
 
 
 def test_pools_show_where_limits_come_from_and_what_is_closed(
@@ -234,7 +234,7 @@ def test_pools_show_where_limits_come_from_and_what_is_closed(
     assert schedctl("pools", "close", "kaggle", "--for", "2h", "--why", "checking").code == 0
     with world.read() as tx:
         assert limits.closures(tx) == {"kaggle": (1_790_007_200, "checking")}
-    assert "checking (until Mon 2026-09-21 18:13 CEST)" in schedctl("pools").out
+    assert "checking (until Mon 21 Sep 18:13)" in schedctl("pools").out
     assert schedctl("pools", "open", "kaggle").out == "kaggle is open.\n"
     with world.read() as tx:
         assert limits.closures(tx) == {}

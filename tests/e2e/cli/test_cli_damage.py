@@ -38,6 +38,19 @@ _BROKEN = {
     "nothing": None,
     "an unknown word": "asleep",
 }
+_OF_MODELS = (
+    "INSERT INTO models VALUES ('ulm', 1)",
+    (
+        "INSERT INTO model_versions "
+        "SELECT 'ulm', 1, key, 'ab', 500, NULL, NULL, NULL, NULL, job, NULL, key, 'accepted', '', 9 "
+        "FROM checkpoints WHERE job = 'ulm'"
+    ),
+    "INSERT INTO evaluations VALUES (1, 'ulm', 1, 'ulm', 'cd', 'ef', 'scored', 1790000000, 1790000009, '')",
+    "INSERT INTO verdicts VALUES (1, 'ulm', 1, 1, 'ab', 'cd', 'accepted', '{\"findings\": []}', 1790000009)",
+    "INSERT INTO overrules VALUES (1, 'ulm', 1, 'rejected', 'accepted', 'me', 'why', 1790000009)",
+    "INSERT INTO promotions VALUES (1, 'ulm', 'promote', 1, NULL, 'me', 'why', 1790000009)",
+    "INSERT INTO deployments VALUES (1, 'ulm', 1, 'here', 'serving', 'me', 'why', '{}', 1790000000, 1790000009, NULL)",
+)
 TABLES = [table.name for table in metadata.sorted_tables if table.name != "pruned"]
 
 
@@ -52,6 +65,7 @@ def whole(world: Database, home: Path) -> bytes:
             "INSERT INTO closures VALUES ('desk', NULL, 'shut', 1790000000)",
             "INSERT INTO generations VALUES ('ufm', 1, 1, 1790000000, 'uff-main', 7, 'jobs/main/7', '[]')",
             "INSERT INTO series VALUES ('ufm', 1, 10, 1790000000, 2.0, 2.5)",
+            *_OF_MODELS,
             "INSERT INTO due VALUES ('cycle', 1790000000)",
             "INSERT INTO outbox VALUES (1, 'report', 'w', 'email', '{}', 1, 0, 1, NULL, '')",
         ):
@@ -95,6 +109,8 @@ _READER = {
     "rates": ("queue", "show", "ufm"),
     "generations": ("queue", "show", "ufm"),
     "series": ("queue", "show", "ufm"),
+    **dict.fromkeys(("evaluations", "verdicts", "overrules"), ("models", "show", "ulm")),
+    **dict.fromkeys(("model_versions", "promotions", "deployments"), ("models", "list")),
     "limits": ("quota",),
     "closures": ("pools",),
 }
@@ -129,7 +145,7 @@ def test_no_command_says_unexpected_whatever_a_row_holds(
                         f"table {one.table}, row " in answer.err and one.column in answer.err for one in found
                     ), where
     assert tried
-    assert caught or table in {"trees", "discards", "watched", "due", "lease", "outbox", "events"}
+    assert caught or table in {"trees", "discards", "watched", "due", "lease", "models", "outbox", "events"}
 
 
 def test_verify_lists_every_damaged_row_and_not_the_first_alone(schedctl: Schedctl, whole: bytes, home: Path) -> None:

@@ -132,17 +132,21 @@ def test_top_is_left_by_a_key_and_leaves_the_terminal_as_it_was(world: Database)
     program = subprocess.Popen(
         [script, "top"], stdin=theirs, stdout=theirs, stderr=theirs, env={**environment, "TERM": "xterm"}
     )
-    drawn = _read_until(ours, b"progress", press=b"s")
-    assert b"uff-uff-main-0001" in drawn
-    os.write(ours, b"q")
-    rest = b""
-    while program.poll() is None:
-        rest += _read(ours)
-    assert program.returncode == 0
-    assert b"\x1b[?1049l" in rest + drawn + _read(ours)
-    assert termios.tcgetattr(theirs) == before
-    os.close(ours)
-    os.close(theirs)
+    try:
+        drawn = _read_until(ours, b"progress", press=b"s")
+        assert b"uff-uff-main-0001" in drawn
+        os.write(ours, b"q")
+        rest = b""
+        while program.poll() is None:
+            rest += _read(ours)
+        assert program.returncode == 0
+        assert b"\x1b[?1049l" in rest + drawn + _read(ours)
+        assert termios.tcgetattr(theirs) == before
+    finally:
+        program.kill()  # does nothing to one that has ended
+        program.wait()
+        os.close(ours)
+        os.close(theirs)
 
 
 def _read(terminal: int) -> bytes:

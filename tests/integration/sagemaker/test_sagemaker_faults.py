@@ -315,7 +315,7 @@ def test_a_job_without_a_bill_is_not_over(world: World, waiting: Waiting) -> Non
 def test_a_folder_on_this_machine_is_no_store_for_a_training_job(world: World, waiting: Waiting) -> None:
     request = waiting("uff-lm-1")
     launch = {**request.launch, "store": {"kind": "directory", "root": "/somewhere"}}
-    with pytest.raises(Misconfigured, match="artifact-store"):
+    with pytest.raises(Misconfigured, match=r"inside/store\.md"):
         world.adapter().launch(replace(request, launch=launch), world.clock.now())
 
 

@@ -1,0 +1,172 @@
+"""Targets that are folders: a release is copied beside the others, and one symbolic link says which one serves.
+
+All that must be atomic is done where the folder is, by activate.sh and under its lock.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from importlib import resources
+from typing import TYPE_CHECKING
+
+from platforms.targets.base import (
+    KEPT_RELEASES,
+    BadRelease,
+    Deployed,
+    Outcome,
+    Served,
+    TargetBusy,
+    TargetError,
+    TargetUnreachable,
+)
+
+if TYPE_CHECKING:
+    from platforms.targets.base import Release
+    from platforms.targets.command import Ran
+    from platforms.targets.reach import Reach
+
+_ANSWER_SECONDS = 60.0  # for a question, and beside what restart and health check may take
+_DAMAGED_MAX = 20
+_LINE = re.compile(r"(current|proven|kept|digest|damaged) ?(.*)")
+_NUMBERS = re.compile(r"(\d{1,9}( \d{1,9})*)?")
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_BAD, _RETURNED, _DOWN = 65, 70, 71  # exit codes of activate.sh that are answers; the others are errors
+
+
+@dataclass(frozen=True, slots=True)
+class Commands:
+    """What is run where the model is served, by bash, with MODEL, VERSION and FOLDER set; each may be empty.
+
+    ``restart`` makes the server take up what ``current`` points at, ``health`` succeeds when that version answers.
+    ``return_health`` judges the version before after a failure; without it ``health`` does, unless it hung.
+    """
+
+    restart: str = ""
+    health: str = ""
+    return_health: str = ""
+    restart_seconds: int = 60
+    health_seconds: int = 120
+
+    @property
+    def seconds(self) -> int:
+        """How long a deployment that fails may take in all: both commands, for both versions."""
+        return 2 * (self.restart_seconds + self.health_seconds + 10)
+
+
+@dataclass(frozen=True, slots=True)
+class FolderTarget:
+    """Models below ``path`` of the machine that ``reach`` leads to. A copy may take ``copy_seconds``."""
+
+    name: str
+    reach: Reach
+    path: str
+    commands: Commands = Commands()
+    copy_seconds: int = 3_600
+
+    def read(self, model: str, *, deep: bool = False) -> Served:
+        """See Target.read."""
+        seconds = self.copy_seconds if deep else _ANSWER_SECONDS
+        ran = self.reach.bash(_script(), ["check" if deep else "read", self.path, model], seconds)
+        if ran.code:
+            raise self._failed(ran, "read what it serves")
+        return self._served(ran.out)
+
+    def deploy(self, release: Release) -> Deployed:
+        """See Target.deploy."""
+        seen = self.read(release.model)
+        if not (seen.proven and (seen.version, seen.digest) == (release.version, release.digest)):
+            ran = self._bring("deploy", release)
+            if ran.code == _RETURNED:
+                return Deployed(Outcome.RETURNED, self._served(ran.out).version, ran.last_words)
+            if ran.code == _DOWN:
+                return Deployed(Outcome.DOWN, None, ran.last_words)
+            if ran.code:
+                raise self._failed(ran, f"deploy {release.model} {release.version}")
+            seen = self._served(ran.out)
+        return Deployed(Outcome.SERVING, seen.version)
+
+    def go_back(self, model: str, leaving: int) -> Deployed:
+        """See Target.go_back."""
+        ran = self._act("back", model, leaving, "", _ANSWER_SECONDS)
+        if ran.code == _DOWN:
+            return Deployed(Outcome.DOWN, None, ran.last_words)
+        if ran.code:
+            raise self._failed(ran, f"go back from {model} {leaving}")
+        return Deployed(Outcome.SERVING, self._served(ran.out).version)
+
+    def place(self, release: Release) -> None:
+        """Bring a release there, whole and checked, without pointing at it. Raises as Target.deploy."""
+        ran = self._bring("place", release)
+        if ran.code:
+            raise self._failed(ran, f"place {release.model} {release.version}")
+
+    def point(self, model: str, version: int, digest: str) -> None:
+        """Point at a release that was placed and was seen to answer. Raises as Target.deploy."""
+        ran = self._act("point", model, version, digest, self.copy_seconds)
+        if ran.code:
+            raise self._failed(ran, f"point at {model} {version}")
+
+    def _bring(self, action: str, release: Release) -> Ran:
+        """Have a release there and act on it. It is not sent where it lies already, unless that turns out damaged."""
+        told = self.reach.bash(_script(), ["read", self.path, release.model], _ANSWER_SECONDS)
+        lies_there = any(
+            line.startswith("kept ") and str(release.version) in line.split()[1:] for line in told.out.splitlines()
+        )
+        if not lies_there:
+            self._copy(release)
+        ran = self._act(action, release.model, release.version, release.digest, self.copy_seconds)
+        if ran.code == _BAD and lies_there:
+            self._copy(release)
+            ran = self._act(action, release.model, release.version, release.digest, self.copy_seconds)
+        return ran
+
+    def _copy(self, release: Release) -> None:
+        folder = f"{self.path}/{release.model}/releases/.in-{release.version}-{release.digest[:12]}"
+        self.reach.copy(release, folder, self.copy_seconds)
+
+    def _act(self, action: str, model: str, version: int, digest: str, seconds: float) -> Ran:
+        told = self.commands
+        words = [action, self.path, model, str(version), digest, told.restart, told.health, told.return_health]
+        numbers = [str(number) for number in (told.restart_seconds, told.health_seconds, KEPT_RELEASES)]
+        return self.reach.bash(_script(), [*words, *numbers], seconds + told.seconds)
+
+    def _served(self, out: str) -> Served:
+        """Return what the lines of an answer say. What the target prints beside them is passed over."""
+        told: dict[str, str] = {}
+        damaged: list[str] = []
+        for line in out.splitlines():
+            if match := _LINE.fullmatch(line):
+                told[match[1]] = match[2].strip()
+                damaged += [match[2][:200]] if match[1] == "damaged" else []
+        current, proven = told.get("current", ""), told.get("proven", "")
+        if not (_NUMBERS.fullmatch(current) and _NUMBERS.fullmatch(proven)) or " " in current:
+            raise TargetUnreachable(self.name, "read what it serves", "its answer makes no sense")
+        digest = told.get("digest", "")
+        answered = [int(number) for number in proven.split()]
+        version = int(current) if current else None
+        return Served(
+            version,
+            digest if _DIGEST.fullmatch(digest) else "",
+            proven=version is not None and answered[:1] == [version],
+            before=tuple(number for number in answered if number not in {0, version}),
+            damaged=tuple(damaged[:_DAMAGED_MAX]),
+        )
+
+    def _failed(self, ran: Ran, action: str) -> TargetError:
+        why = ran.last_words or f"it ended with {ran.code}"
+        match ran.code:
+            case 65:
+                return BadRelease(self.name, action, why, "Deploy it again; if that does not help, export it anew")
+            case 66:
+                return TargetError(self.name, action, why, "Deploy a version that is good")
+            case 69:
+                remedy = f"It needs bash, flock and GNU coreutils, and to write to {self.path}"
+                return TargetError(self.name, action, why, remedy)
+            case 75:
+                return TargetBusy(self.name, action, why, "Try again when that is over")
+        return TargetUnreachable(self.name, action, why, "Look at its disk; deploying again finishes or returns")
+
+
+def _script() -> bytes:
+    return resources.files("platforms.targets").joinpath("activate.sh").read_bytes()

@@ -1,0 +1,166 @@
+"""Ways to a folder that serves models: on this machine, or on another by ssh and rsync.
+
+Both do two things, run a script of bash there and bring a folder there, so that all else is the same for both.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Protocol
+
+from platforms.targets.base import TargetError, TargetUnreachable
+from platforms.targets.command import Ran, run
+from platforms.targets.release import SUMS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from platforms.targets.base import Release
+
+_BROKEN = 255  # ssh's own exit code: not connected, or not any more
+_ALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
+_CLEARING_SECONDS = 30.0
+_FULL = "No space left on device"
+_PLAIN_PATH = re.compile(r"(~/|/)?[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)*")
+_LOCAL_PATH = re.compile(r"[^'\"\s]+")  # rsync splits the command that it reaches the other side by
+_HOST = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._@:-]{0,250}")
+
+
+class Reach(Protocol):
+    """A way to the machine that serves. Raises TargetError, TargetUnreachable."""
+
+    def bash(self, script: bytes, words: Sequence[str], timeout_seconds: float) -> Ran:
+        """Run a script there with ``words`` as its arguments."""
+        ...
+
+    def copy(self, release: Release, folder: str, timeout_seconds: float) -> None:
+        """Make ``folder`` there hold the files of a release and nothing else. What is there already is not sent."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Here:
+    """This machine. ``name`` is that of the target, for errors."""
+
+    name: str
+
+    def bash(self, script: bytes, words: Sequence[str], timeout_seconds: float) -> Ran:
+        """See Reach.bash."""
+        try:
+            found = run(["bash", "-s", "--", *words], timeout_seconds, script)
+        except OSError as error:
+            raise TargetError(self.name, "start bash", str(error), "Install bash and GNU coreutils") from error
+        if found.code is None or found.code < 0:
+            raise TargetUnreachable(self.name, "deploy", "it took too long or was ended", "It is tried again")
+        return found
+
+    def copy(self, release: Release, folder: str, timeout_seconds: float) -> None:
+        """See Reach.copy. Files are synced; a disk of this machine has no time-out."""
+        del timeout_seconds
+        root = Path(folder)
+        try:
+            shutil.rmtree(root, ignore_errors=True)
+            for name in (*release.files, SUMS):
+                place = root / name
+                place.parent.mkdir(parents=True, exist_ok=True)
+                with (release.folder / name).open("rb") as source, place.open("xb") as copy:
+                    shutil.copyfileobj(source, copy, 1 << 20)
+                    copy.flush()
+                    os.fsync(copy.fileno())
+        except OSError as error:
+            shutil.rmtree(root, ignore_errors=True)  # room for whoever else needs the disk
+            raise TargetError(self.name, "copy the release", str(error), f"Make room on the disk of {root}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class Ssh:
+    """Another machine, by the ssh and rsync of this one.
+
+    ``options`` are the words between ``ssh`` and the host. ``identity`` finds the file of the key when it is needed.
+    """
+
+    name: str
+    host: str
+    options: tuple[str, ...]
+    identity: Callable[[], Path] | None = None
+    stalled_seconds: int = 30  # in which not a byte moves
+
+    def bash(self, script: bytes, words: Sequence[str], timeout_seconds: float) -> Ran:
+        """See Reach.bash. The connection may break while the script goes on there: nobody knows then."""
+        command = shlex.join(["bash", "-s", "--", *words])
+        found = self._run([*self._ssh(), "--", self.host, command], timeout_seconds, script)
+        if found.code is None or found.code == _BROKEN or found.code < 0:
+            raise self._broken("reach it", found)
+        if found.code == 127:
+            raise TargetError(self.name, "run bash there", found.last_words, f"Install bash on {self.host}")
+        return found
+
+    def copy(self, release: Release, folder: str, timeout_seconds: float) -> None:
+        """See Reach.copy. What arrived in part is kept where nobody looks for files, and the next try goes on."""
+        words = [
+            "rsync", "--recursive", "--times", "--checksum", "--delete", "--delay-updates", "--partial-dir=.part",
+            "--fsync", "--mkpath", "--chmod=D755,F644", f"--timeout={self.stalled_seconds}",
+            "-e", shlex.join(self._ssh()), "--", f"{release.folder}/", f"{self.host}:{folder}/",
+        ]  # fmt: skip
+        found = self._run(words, timeout_seconds, b"")
+        if found.code == 0:
+            return
+        if _FULL in found.err:
+            # Whoever serves there needs the disk more than a part of a release does.
+            self.bash(b'rm -rf -- "$1"', [folder], _CLEARING_SECONDS)
+            remedy = f"Make room on the disk of {self.host}, then deploy again; the old version serves on"
+            raise TargetError(self.name, "copy the release", "the disk there is full", remedy)
+        if found.code == 127 or "command not found" in found.err:
+            raise TargetError(self.name, "copy the release", "there is no rsync there", f"Install it on {self.host}")
+        raise self._broken("copy the release", found)
+
+    def _ssh(self) -> list[str]:
+        key = ["-i", str(self.identity()), "-o", "IdentitiesOnly=yes"] if self.identity else []
+        return ["ssh", *self.options, *key]
+
+    def _run(self, words: Sequence[str], timeout_seconds: float, given: bytes) -> Ran:
+        try:
+            return run(words, timeout_seconds, given)
+        except OSError as error:
+            raise TargetError(self.name, f"start {words[0]}", str(error), f"Install {words[0]} here") from error
+
+    def _broken(self, action: str, found: Ran) -> TargetError:
+        said = found.last_words
+        if "Host key verification failed" in found.err or "IDENTIFICATION HAS CHANGED" in found.err:
+            remedy = f"Compare the key with its owner's, then put it into the known_hosts file: ssh-keyscan {self.host}"
+            return TargetError(self.name, action, "the key of that host is not the known one", remedy)
+        if "Permission denied" in found.err:
+            return TargetError(self.name, action, said, f"Let {self.host} know the public key of this target")
+        why = f"no answer in time. {said}" if found.code is None else said or f"it ended with {found.code}"
+        return TargetUnreachable(self.name, action, why, f"Check that {self.host} is on and answers ssh")
+
+
+def ssh_words(options: dict[str, str], connect_seconds: int) -> tuple[str, ...]:
+    """Return the words of ssh's command line that a target's options come to. Never asks, never trusts a new host."""
+    words: list[str] = []
+    if options.get("ssh_config"):
+        words += ["-F", options["ssh_config"]]
+    if options.get("known_hosts"):
+        words += ["-o", f"UserKnownHostsFile={options['known_hosts']}"]
+    if options.get("port"):
+        words += ["-p", options["port"]]
+    words += ["-o", "BatchMode=yes", "-o", "StrictHostKeyChecking=yes", "-o", f"ConnectTimeout={connect_seconds}"]
+    return (*words, *_ALIVE)
+
+
+def checked_ssh(name: str, options: dict[str, str]) -> None:
+    """Hold the options that become words of command lines against what these can be. Raises TargetError."""
+    wanted = {"host": _HOST, "path": _PLAIN_PATH, "port": re.compile(r"[0-9]{1,5}")}
+    wanted |= dict.fromkeys(("ssh_config", "known_hosts", "identity"), _LOCAL_PATH)
+    for option, form in wanted.items():
+        if option in options and not form.fullmatch(options[option]):
+            raise TargetError(
+                name, "use its options", f"{option} = {options[option]!r} is not usable", "See docs/deployment.md"
+            )
+    if ".." in PurePosixPath(options["path"]).parts:
+        raise TargetError(name, "use its options", "path leads up", "Write it from / or ~/ on")

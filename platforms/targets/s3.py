@@ -1,0 +1,211 @@
+"""The target ``s3``: releases as objects of a bucket, and one small object that says which one serves.
+
+A server follows ``MODEL/current.json``. It is changed by a conditional write alone, so that of two deployers one is
+told that the other was faster. Nobody can be seen to answer here: what the pointer names counts as serving.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
+from platforms.artifacts.keys import is_key
+from platforms.artifacts.s3.client import connect
+from platforms.artifacts.s3.store import S3Store
+from platforms.artifacts.s3.trouble import CONTENDED, TAKEN, code_of, translated
+from platforms.targets.base import (
+    KEPT_RELEASES,
+    BadRelease,
+    Deployed,
+    Outcome,
+    Served,
+    TargetBusy,
+    TargetError,
+    TargetUnreachable,
+)
+from platforms.targets.options import Options
+from platforms.targets.release import SUMS, digest_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from platforms.targets.base import Release, TargetContext
+
+_OPTIONS = frozenset({"bucket", "region", "prefix", "endpoint", "profile", "credentials"})
+_POINTER_MAX_BYTES = 1 << 14
+_FORMAT = 1
+
+
+def load(name: str, options: Mapping[str, str], context: TargetContext) -> S3Target:
+    """Return the target; ``bucket`` and ``region`` are required. Raises TargetError."""
+    read = Options(name, options, _OPTIONS, ("bucket", "region"))
+    prefix, credentials = read["prefix"], read["credentials"]
+    if prefix and not (prefix.endswith("/") and is_key(prefix[:-1])):
+        raise read.wrong(f"prefix = {prefix!r}", "Write plain words that end with '/', like models/")
+    if credentials and "/" not in credentials:
+        credentials = str(context.credential(credentials))
+    from botocore.exceptions import BotoCoreError
+
+    try:
+        client = connect(
+            "s3",
+            region=read["region"],
+            endpoint=read["endpoint"],
+            profile=read["profile"],
+            credentials=credentials,
+        )
+    except (BotoCoreError, ValueError) as error:
+        raise read.wrong(str(error), "Correct profile, credentials, region or endpoint") from error
+    return S3Target(
+        name, client, read["bucket"], S3Store(client, read["bucket"], context.scratch / name, prefix=prefix), prefix
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Pointer:
+    """What ``current.json`` says: versions with their digests, the one that serves first; and the mark it bears."""
+
+    releases: tuple[tuple[int, str], ...] = ()
+    mark: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class S3Target:
+    """Models below ``prefix`` of ``bucket``."""
+
+    name: str
+    client: Any
+    bucket: str
+    store: S3Store
+    prefix: str
+
+    def read(self, model: str, *, deep: bool = False) -> Served:
+        """See Target.read."""
+        with self._told("read what it serves"):
+            pointer = self._pointer(model)
+            if not pointer.releases:
+                return Served()
+            (version, digest), *before = pointer.releases
+            damaged = tuple(self._damaged(model, version, digest)) if deep else ()
+            older = tuple(number for number, _ in before)
+            return Served(version, digest, proven=True, before=older, damaged=damaged)
+
+    def deploy(self, release: Release) -> Deployed:
+        """See Target.deploy."""
+        with self._told(f"deploy {release.model} {release.version}"):
+            seen, new = self._pointer(release.model), (release.version, release.digest)
+            if seen.releases[:1] != (new,):
+                if any(number == release.version and found != release.digest for number, found in seen.releases):
+                    why = f"another release of version {release.version} was served there"
+                    raise BadRelease(self.name, "deploy it", why, "Export it under a new number")
+                self._send(release)
+                others = [one for one in seen.releases if one != new]
+                self._point(release.model, (new, *others)[:KEPT_RELEASES], seen.mark)
+            self._prune(release.model)
+            return Deployed(Outcome.SERVING, release.version)
+
+    def go_back(self, model: str, leaving: int) -> Deployed:
+        """See Target.go_back."""
+        with self._told(f"go back from {model} {leaving}"):
+            seen = self._pointer(model)
+            now = seen.releases[0][0] if seen.releases else None
+            if now != leaving:
+                return Deployed(Outcome.SERVING, now)
+            if len(seen.releases) < 2:
+                raise TargetError(
+                    self.name, "go back", f"no version before {leaving} is kept", "Deploy a version that is good"
+                )
+            self._point(model, seen.releases[1:], seen.mark)
+            return Deployed(Outcome.SERVING, seen.releases[1][0])
+
+    def _send(self, release: Release) -> None:
+        """Write what is missing of a release, its list last. What lies there already must be as long as it should."""
+        folder = _folder(release.model, release.version, release.digest)
+        for name, digest in release.files.items():
+            if digest_of(release.folder / name) != digest:
+                raise BadRelease(self.name, "send it", f"{name} changed since it was exported", "Export it anew")
+            self.store.create(f"{folder}{name}", release.folder / name)
+            if self.store.size(f"{folder}{name}") != (release.folder / name).stat().st_size:
+                why = f"{name} lies there already and is of another size"
+                raise BadRelease(self.name, "send it", why, f"Look at {folder} in the bucket, and delete it")
+        self.store.create(f"{folder}{SUMS}", release.sums)
+
+    def _point(self, model: str, releases: tuple[tuple[int, str], ...], mark: str) -> None:
+        from botocore.exceptions import ClientError
+
+        told = {"format": _FORMAT, "model": model, "version": releases[0][0], "digest": releases[0][1]}
+        told["folder"] = self.prefix + _folder(model, *releases[0])
+        told["before"] = [{"version": version, "digest": digest} for version, digest in releases[1:]]
+        condition = {"IfMatch": mark} if mark else {"IfNoneMatch": "*"}
+        with translated("write", f"{model}/current.json", self.bucket):
+            try:
+                self.client.put_object(
+                    Bucket=self.bucket, Key=self._key(model), Body=json.dumps(told).encode(), **condition
+                )
+            except ClientError as error:
+                if code_of(error) not in TAKEN | CONTENDED:
+                    raise
+                raise TargetBusy(self.name, "point at it", "another deployer was faster", "Try again") from error
+
+    def _pointer(self, model: str) -> _Pointer:
+        """Return what the pointer says. Raises StoreError, and TargetUnreachable for one that makes no sense."""
+        try:
+            with translated("read", f"{model}/current.json", self.bucket):
+                answer = self.client.get_object(Bucket=self.bucket, Key=self._key(model))
+                with answer["Body"] as body:
+                    data = body.read(_POINTER_MAX_BYTES)
+        except Missing:
+            return _Pointer()
+        try:
+            told = json.loads(data)
+            listed = [told, *told["before"]]
+            releases = tuple((int(one["version"]), str(one["digest"])) for one in listed)
+            if told["model"] != model or told["format"] != _FORMAT or len(releases) > KEPT_RELEASES:
+                raise ValueError(model)
+        except (ValueError, KeyError, TypeError, RecursionError):
+            raise TargetUnreachable(
+                self.name, "read what it serves", f"{model}/current.json makes no sense", "Mend or delete that object"
+            ) from None
+        return _Pointer(releases, str(answer["ETag"]))
+
+    def _damaged(self, model: str, version: int, digest: str) -> Iterator[str]:
+        """Yield what is missing of a release. The bucket itself keeps what it has as it was sent."""
+        folder = _folder(model, version, digest)
+        there = {key.removeprefix(folder) for key in self.store.keys(folder)}
+        if SUMS not in there:
+            yield f"{SUMS} is missing"
+            return
+        listed = self.store.read(f"{folder}{SUMS}").decode("ascii", "replace").splitlines()
+        for name in sorted({line[66:] for line in listed} - there):
+            yield f"{name} is missing"
+
+    def _prune(self, model: str) -> None:
+        """Delete older releases that the pointer does not name. A newer one may be another deployer's, on its way."""
+        pointer = self._pointer(model)
+        kept = {_folder(model, *one) for one in pointer.releases}
+        for key in list(self.store.keys(f"{model}/releases/")):
+            folder = "/".join(key.split("/")[:3]) + "/"
+            number = folder.split("/")[2].partition("-")[0]
+            if folder not in kept and number.isdigit() and int(number) < pointer.releases[0][0]:
+                self.store.delete(key)
+
+    def _key(self, model: str) -> str:
+        return f"{self.prefix}{model}/current.json"
+
+    @contextmanager
+    def _told(self, action: str) -> Iterator[None]:
+        """Turn what the store raises into the port's errors."""
+        try:
+            yield
+        except StoreUnreachable as error:
+            raise TargetUnreachable(self.name, action, error.why, error.remedy) from error
+        except StoreError as error:
+            raise TargetError(self.name, action, error.why, error.remedy) from error
+
+
+def _folder(model: str, version: int, digest: str) -> str:
+    """Return the prefix of a release's objects: named by content as well, so that two never mix."""
+    return f"{model}/releases/{version}-{digest[:12]}/"

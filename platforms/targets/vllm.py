@@ -1,0 +1,154 @@
+"""The target ``vllm``: adapters of one base, loaded beside each other into a server that goes on answering.
+
+An adapter bears its version in its name, ``ufm@7``, since servers keep caches by name: nothing is ever loaded in place.
+The order is: files, load, probe, router, ``current``, and then unload what is older than the version before. That one
+stays loaded until the next deployment, so that requests under way end well and going back takes no load.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from platforms.targets import probe
+from platforms.targets.base import Deployed, Outcome, TargetBusy, TargetError, TargetUnreachable
+from platforms.targets.folder import Commands, FolderTarget
+from platforms.targets.loopback import Loopback, port_of
+from platforms.targets.options import Options
+from platforms.targets.reach import Here
+from platforms.targets.ssh import REACH, reach
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from platforms.targets.base import Release, Served, TargetContext
+
+_OWN = frozenset({"url", "base", "path", "api_key", "router", "router_key", "answer_time", "copy_time"})
+
+
+def load(name: str, options: Mapping[str, str], context: TargetContext) -> VllmTarget:
+    """Return the target; ``url``, ``base`` and ``path`` are required. Raises TargetError."""
+    read = Options(name, options, _OWN | REACH, ("url", "base", "path"))
+    if not read["path"].startswith("/"):
+        raise read.wrong(f"path = {read['path']!r}", "Write it from / on, as the server sees it")
+    seconds = read.seconds("answer_time", "1m", 3_600)
+
+    def server(option: str, key: str) -> Loopback:
+        credential = read[key]
+        bearer = (lambda: context.read_secret(credential)) if credential else str
+        return Loopback(name, port_of(name, option, read[option]), bearer, seconds)
+
+    there = reach(name, read, context) if read["host"] else Here(name)
+    return VllmTarget(
+        FolderTarget(name, there, read["path"], Commands(), read.seconds("copy_time", "1h")),
+        server("url", "api_key"),
+        read["base"],
+        server("router", "router_key") if read["router"] else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class VllmTarget:
+    """A server with the model ``base``, which reads adapters from ``folder``, and perhaps a router before it."""
+
+    folder: FolderTarget
+    server: Loopback
+    base: str
+    router: Loopback | None = None
+
+    def read(self, model: str, *, deep: bool = False) -> Served:
+        """See Target.read. A version that the server has not loaded, as after its restart, is not proven."""
+        loaded, seen = self._loaded(), self.folder.read(model, deep=deep)
+        return replace(seen, proven=seen.proven and f"{model}@{seen.version}" in loaded)
+
+    def deploy(self, release: Release) -> Deployed:
+        """See Target.deploy."""
+        asked = probe.probe_of(release)
+        seen = self.read(release.model)
+        if seen.proven and (seen.version, seen.digest) == (release.version, release.digest):
+            self._point_router(release.model, release.version)
+            return Deployed(Outcome.SERVING, release.version)
+        self.folder.place(release)
+        why = self._load(release.model, release.version, asked)
+        if why:
+            self._unload(release.model, {release.version})
+            return self._kept(seen, release.version, why)
+        self._point_router(release.model, release.version)
+        self.folder.point(release.model, release.version, release.digest)
+        kept = {release.version, seen.version, *(seen.before[:1] if seen.version == release.version else ())}
+        self._unload(release.model, {one for one in self._versions(release.model) if one not in kept})
+        return Deployed(Outcome.SERVING, release.version)
+
+    def go_back(self, model: str, leaving: int) -> Deployed:
+        """See Target.go_back. A version that was only loaded, and never pointed at, is unloaded."""
+        seen = self.folder.read(model)
+        if seen.version == leaving:
+            if not seen.before:
+                raise TargetError(self.folder.name, "go back", f"no version before {leaving} is kept", "Deploy another")
+            if why := self._load(model, seen.before[0], probe.Probe()):
+                return Deployed(Outcome.DOWN, None, why)
+            self._point_router(model, seen.before[0])
+        back = self.folder.go_back(model, leaving)
+        if back.version != leaving:
+            self._unload(model, {leaving})
+        return back
+
+    def _kept(self, seen: Served, refused: int, why: str) -> Deployed:
+        """Return what stands after a refusal: nothing was switched, so the version before serves on."""
+        if seen.version is None or seen.version == refused or not seen.proven:
+            return Deployed(Outcome.DOWN, None, why)
+        return Deployed(Outcome.RETURNED, seen.version, why)
+
+    def _load(self, model: str, version: int, asked: probe.Probe) -> str:
+        """Load a version that is not loaded and probe it; return why it cannot serve, or ""."""
+        name, place = f"{model}@{version}", f"{self.folder.path}/{model}/releases/{version}"
+        known = self._loaded()
+        if name in known and known[name] not in {"", place}:
+            return f"{name} is loaded from {known[name]}, not from {place}; unload it there"
+        if name not in known:
+            told = self.server.call("POST", "/v1/load_lora_adapter", {"lora_name": name, "lora_path": place})
+            if told.status == 404:
+                return "the server loads no adapters; start it with VLLM_ALLOW_RUNTIME_LORA_UPDATING=True"
+            if told.status != 200:
+                return f"the server refused {name} with {told.status}: {told.text}"
+            if name not in self._loaded():
+                return f"the server said that it loaded {name}, and does not list it"
+        return probe.fault(self.server, asked, name, self.base)
+
+    def _unload(self, model: str, versions: set[int]) -> None:
+        """Let the server forget versions. One that it does not know is no fault."""
+        for version in sorted(versions & self._versions(model)):
+            told = self.server.call("POST", "/v1/unload_lora_adapter", {"lora_name": f"{model}@{version}"})
+            if told.status not in {200, 404}:
+                raise TargetUnreachable(self.folder.name, f"unload {model}@{version}", told.text, "It is tried again")
+
+    def _versions(self, model: str) -> set[int]:
+        parts = (name.rpartition("@") for name in self._loaded())
+        return {int(number) for of, _, number in parts if of == model and number.isascii() and number.isdigit()}
+
+    def _loaded(self) -> dict[str, str]:
+        """Return the models that the server lists, with the folder that each came from. Raises TargetUnreachable."""
+        told = self.server.call("GET", "/v1/models")
+        try:
+            found = {str(one["id"]): str(one.get("root") or "") for one in told.document["data"]}
+        except (KeyError, TypeError, AttributeError):
+            found = {}
+        if told.status != 200 or self.base not in found:
+            why = f"the server does not list {self.base}: {told.status} {told.text}"
+            raise TargetUnreachable(self.folder.name, "read what it serves", why, "Correct option base, or the server")
+        return found
+
+    def _point_router(self, model: str, version: int) -> None:
+        """Let the router send requests for ``model`` to a version, unless somebody else changed its table meanwhile."""
+        if self.router is None:
+            return
+        table = self.router.call("GET", "/admin/table").document
+        generation = table.get("generation")
+        if not isinstance(generation, int):
+            raise TargetUnreachable(self.folder.name, "read the router's table", "it makes no sense", "Look at it")
+        order = {"model": model, "to": f"{model}@{version}", "expected_generation": generation}
+        told = self.router.call("POST", "/admin/point", order)
+        if told.status == 409:
+            raise TargetBusy(self.folder.name, "switch the router", "its table was changed meanwhile", "Try again")
+        if told.status != 200:
+            raise TargetUnreachable(self.folder.name, "switch the router", told.text, "Look at the router's log")

@@ -1,0 +1,181 @@
+"""Versions shown: lists, one with all its verdicts, two side by side, and one as a folder for others."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from scheduler.cli.shell.output import amount, hours
+from scheduler.service.requests.models import meant, meant_exactly
+from scheduler.views import models
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from scheduler.cli.shell.context import Cli
+    from scheduler.store.evaluations import StoredVerdict
+    from scheduler.views.models import Cost, ListedVersion, VersionFacts
+
+_COMPARED = ("step", "state", "parent", "code", "environment", "corpus", "mixture", "digest")
+_SHOWN = 16  # characters of a digest
+_WORDS_SHOWN = 100
+
+
+def list_models(cli: Cli, name: str | None) -> None:
+    """List models, or one. Raises UnknownJob."""
+    with cli.app.database.read() as tx:
+        found = models.models(tx) if name is None else [models.model(tx, name)]
+    if cli.options.json:
+        cli.out.data({"models": [asdict(one) for one in found]})
+        return
+    rows = [_row(cli, version) for one in found for version in one.versions]
+    cli.out.table(("version", ">step", "state", "", "began with", "serves", "made", "~why"), rows)
+    for one in found:
+        if one.paused:
+            cli.out.say(
+                f"{one.name}: one was taken back, so none is promoted by itself: schedctl models promote {one.name}@N"
+            )
+    if not rows:
+        cli.out.say("No versions yet. One is made when a model with [evaluation] is done: docs/models.md")
+
+
+def show_version(cli: Cli, name: str) -> None:
+    """Show one version, and the tree that it stands in. Raises UnknownVersion, UnknownJob, VersionRefused."""
+    with cli.app.database.read() as tx:
+        found = models.facts(tx, meant(tx, name))
+        family = models.models(tx)
+    if cli.options.json:
+        cli.out.data({"version": found.document()})
+        return
+    cli.out.facts(_facts(found))
+    for verdict in found.verdicts:
+        _show_verdict(cli, verdict)
+    for said in found.overrules:
+        cli.out.line()
+        cli.out.line(f"{said.by} said {said.verdict} where it was {said.was}, {cli.out.instant(said.at)}: {said.why}")
+    cli.out.line()
+    for line in models.tree(family, {one.in_force: "in force" for one in family if one.in_force}):
+        cli.out.line(line)
+
+
+def compare_versions(cli: Cli, first: str, second: str) -> None:
+    """Show what two versions are made of and what was measured of them. Raises UnknownVersion."""
+    with cli.app.database.read() as tx:
+        both = [models.facts(tx, meant_exactly(tx, name)) for name in (first, second)]
+    documents = [found.document() for found in both]
+    measured = [_measured(found) for found in both]
+    metrics = sorted({*measured[0], *measured[1]})
+    values = {name: [one.get(name) for one in measured] for name in metrics}
+    if cli.options.json:
+        told = [{"metric": name, "values": pair} for name, pair in values.items()]
+        cli.out.data({"versions": documents, "metrics": told})
+        return
+    rows = [(key, *(_plain(document[key]) for document in documents)) for key in _COMPARED]
+    rows += [("cost", *(_cost(found.training + found.evaluating) for found in both))]
+    rows += [(name, *("" if value is None else f"{value:.4g}" for value in pair)) for name, pair in values.items()]
+    cli.out.table(("", first, second), rows)
+    if metrics:
+        cli.out.say("Figures of other test sets or scorers cannot be compared; a gate of kind better decides by item.")
+
+
+def export_version(cli: Cli, name: str, folder: Path) -> None:
+    """Make a folder of a version for others. Raises UnknownVersion, VersionRefused, PullRefused, StoreError."""
+    from scheduler.report.model_card import model_card
+    from scheduler.service.requests.model_export import export
+    from scheduler.store import checkpoints, jobs
+
+    with cli.app.database.read() as tx:
+        version = meant(tx, name)
+        document = models.facts(tx, version).document()
+        manifest = checkpoints.get(tx, version.checkpoint).manifest
+        record = jobs.find(tx, version.model)
+    sources = [given.source for given in record.spec.inputs if given.name == "base"] if record else []
+    base = next((source[3:].partition("#")[0].partition("@")[0] for source in sources if source.startswith("hf:")), "")
+    made = export(cli.app.artifacts, manifest, model_card(document, base), document, folder)
+    if cli.options.json:
+        told = {"folder": str(folder.absolute()), "files": list(made.files), "left_out": list(made.left_out)}
+        cli.out.data({"version": version.name, **told})
+        return
+    cli.out.line(f"{version.name} is in {folder}: {', '.join(made.files)}.")
+    if made.left_out:
+        cli.out.say(f"Left out, as of use to its training alone or not plain data: {', '.join(made.left_out)}")
+
+
+def _row(cli: Cli, version: ListedVersion) -> tuple[str, ...]:
+    return (
+        version.name,
+        str(version.step),
+        version.state,
+        "in force" if version.in_force else "",
+        version.parent,
+        ", ".join(version.serving),
+        cli.out.instant(version.created_at),
+        version.why,
+    )
+
+
+def _facts(found: VersionFacts) -> list[tuple[str, str]]:
+    listed, version = found.listed, found.version
+    parent = listed.parent or "nothing"
+    evaluated = [f"{one.job} {one.state}{f': {one.error}' if one.error else ''}" for one in found.evaluations]
+    rows = [
+        ("version", f"{listed.name}{', in force' if listed.in_force else ''}"),
+        ("state", f"{version.state}{f': {version.why}' if version.why else ''}"),
+        ("checkpoint", f"step {version.step}, {version.checkpoint}"),
+        ("content", version.digest),
+        ("began with", f"{parent}, which was taken back since" if found.returned_parent else parent),
+        ("began with it", ", ".join(found.children)),
+        ("code", version.code or ""),
+        ("packages", version.environment or ""),
+        ("corpus", " ".join(filter(None, (version.corpus, version.mixture)))),
+        ("training", _cost(found.training)),
+        ("evaluation", _cost(found.evaluating) if found.evaluations else ""),
+        *(("evaluated by", told) for told in evaluated),
+        *(("target", f"{one.target} {one.state}{f': {one.why}' if one.why else ''}") for one in found.deployments),
+    ]
+    return [(name, value) for name, value in rows if value]
+
+
+def _show_verdict(cli: Cli, verdict: StoredVerdict) -> None:
+    evidence = verdict.evidence
+    cli.out.line()
+    against = f", compared with {evidence['in_force']}" if evidence.get("in_force") else ""
+    cli.out.line(f"{verdict.verdict} {cli.out.instant(verdict.at)}{against}: {evidence.get('reason', '')}")
+    findings = evidence.get("findings", ())
+    cli.out.table(
+        ("gate", "outcome", ">value", ">before", ">items", ">clusters", ">low", ">high", ">smallest effect", "test"),
+        [_finding_row(found) for found in findings],
+    )
+    for found in findings:
+        for example in found["examples"]:
+            before = "" if example["before"] is None else f", before {example['before']:.4g}"
+            text = example["text"][:_WORDS_SHOWN]
+            cli.out.line(
+                f"  {found['gate']['metric']} of {example['item']}: {example['value']:.4g}{before}  {text}".rstrip()
+            )
+    cli.out.line(f"  test set {verdict.set_digest[:_SHOWN]}, used for {evidence.get('set_uses', 1)} decisions so far")
+
+
+def _finding_row(found: Mapping[str, Any]) -> tuple[str, ...]:
+    gate = found["gate"]
+    limits = [f"{word} {gate[key]:g}" for word, key in (("at least", "minimum"), ("at most", "maximum")) if key in gate]
+    figures = ("value", "before", "items", "clusters", "low", "high", "smallest_effect")
+    told = ["" if found[name] is None else f"{found[name]:.4g}" for name in figures]
+    return (" ".join([gate["metric"], gate["kind"], *limits]), found["outcome"], *told, found["test"])
+
+
+def _measured(found: VersionFacts) -> dict[str, float]:
+    """Return what the newest verdict measured, by metric."""
+    newest = found.verdicts[-1].evidence.get("findings", ()) if found.verdicts else ()
+    return {one["gate"]["metric"]: one["value"] for one in newest if one["value"] is not None}
+
+
+def _plain(value: Any) -> str:
+    text = "" if value is None else str(value)
+    return text[:_SHOWN] if len(text) == 64 and text.isalnum() else text  # a digest
+
+
+def _cost(cost: Cost) -> str:
+    money = f", {amount(cost.microdollars, 'microdollars')}" if cost.microdollars else ""
+    return f"{hours(cost.seconds)}{money}"

@@ -1,0 +1,203 @@
+"""`schedctl models`: versions of models, how they were judged, which one is in force."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from scheduler.cli.commands.complete import job_names
+from scheduler.cli.shell.command import command, group
+from scheduler.cli.shell.exits import UsageFault
+from scheduler.cli.shell.output import size
+
+if TYPE_CHECKING:
+    from scheduler.cli.shell.context import Cli
+
+app = group("Versions of models: list, show, compare, evaluate, promote, take back, export.")
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model's job.", autocompletion=job_names)]
+Version = Annotated[str, typer.Argument(metavar="MODEL@N", help="A version, such as ufm@3.")]
+Named = Annotated[
+    str, typer.Argument(metavar="MODEL[@N]", help="A version; of a model the one in force, else the newest.")
+]
+Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")]
+Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept and shown.", show_default=False)]
+
+
+@command(app, "schedctl models list", "schedctl models list ufm", name="list")
+def list_(
+    ctx: typer.Context,
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="Only of this model.", autocompletion=job_names)
+    ] = None,
+) -> None:
+    """List models and their versions: what became of each, which is in force, what it began with."""
+    from scheduler.cli.commands.model_show import list_models
+
+    list_models(ctx.obj, model)
+
+
+@command(app, "schedctl models show ufm", "schedctl models show ufm@3")
+def show(ctx: typer.Context, version: Named) -> None:
+    """Show all there is to know of a version: lineage, verdicts with what they rest on, cost, where it serves."""
+    from scheduler.cli.commands.model_show import show_version
+
+    show_version(ctx.obj, version)
+
+
+@command(app, "schedctl models compare ufm@2 ufm@3")
+def compare(ctx: typer.Context, first: Version, second: Version) -> None:
+    """Show two versions side by side: what they were made of, and what the gates measured."""
+    from scheduler.cli.commands.model_show import compare_versions
+
+    compare_versions(ctx.obj, first, second)
+
+
+@command(
+    app, "schedctl models evaluate ufm", "schedctl models evaluate ufm --step 4000", "schedctl models evaluate ufm@3"
+)
+def evaluate(
+    ctx: typer.Context,
+    model: Annotated[str, typer.Argument(metavar="MODEL[@N]", help="A model, or a version to evaluate again.")],
+    step: Annotated[int | None, typer.Option("--step", min=1, help="Default: its newest checkpoint.")] = None,
+) -> None:
+    """Make a version of a checkpoint and queue its evaluation; the daemon does so by itself when a model is done."""
+    from scheduler.service.requests import models
+
+    cli: Cli = ctx.obj
+    if step is not None and "@" in model:
+        raise UsageFault(f"--step {step} and {model} do not go together", "a version has its step", "Leave out one")
+    version, job = models.evaluate(cli.app.database, cli.app.bundle, model, step, cli.now, cli.who)
+    if cli.options.json:
+        from dataclasses import asdict
+
+        cli.out.data({"version": {**asdict(version), "name": version.name}, "job": job})
+    else:
+        cli.out.line(f"{version.name} (step {version.step}) is evaluated by the job {job}.")
+        cli.out.say(f"Its verdict, when there is one: schedctl models show {version.name}")
+    cli.wake_daemon()
+
+
+@command(app, 'schedctl models promote ufm@3 --reason "better on what users ask"')
+def promote(ctx: typer.Context, version: Version, reason: Reason = "") -> None:
+    """Put an accepted version in force; the one before it is retired and stays at hand."""
+    from scheduler.service.requests import models
+
+    cli: Cli = ctx.obj
+    found = models.promote(cli.app.database, version, reason, cli.now, cli.who)
+    _changed(cli, found.model, f"{found.name} is in force.")
+
+
+@command(app, 'schedctl models rollback ufm --reason "invents modules"')
+def rollback(ctx: typer.Context, model: Model, reason: Reason = "") -> None:
+    """Take back the version in force: it is barred, and the one before it counts again.
+
+    From then on no version is promoted by itself until a person promotes one.
+    """
+    from scheduler.service.requests import models
+
+    cli: Cli = ctx.obj
+    gone, back = models.rollback(cli.app.database, model, _needed(reason), cli.now, cli.who)
+    _changed(cli, model, f"{gone.name} is taken back; {f'{back.name} is' if back else 'nothing is'} in force.")
+
+
+@command(
+    app,
+    'schedctl models overrule ufm@3 --reason "item 17 of the set is wrong"',
+    'schedctl models overrule ufm@3 --reject --reason "unsafe code"',
+)
+def overrule(
+    ctx: typer.Context,
+    version: Version,
+    reject: Annotated[bool, typer.Option("--reject", help="Refuse it; it is accepted if this is left out.")] = False,
+    reason: Reason = "",
+) -> None:
+    """Let your word count in place of the judge's. Both stay on record, with your reason."""
+    from scheduler.service.requests import models
+
+    cli: Cli = ctx.obj
+    verdict: Literal["accepted", "rejected"] = "rejected" if reject else "accepted"
+    found = models.overrule(cli.app.database, version, verdict, _needed(reason), cli.now, cli.who)
+    _changed(cli, found.model, f"{found.name} is {found.state}.")
+
+
+@command(app, "schedctl models pull ufm@3 ./ufm-3")
+def pull(ctx: typer.Context, version: Named, folder: Folder) -> None:
+    """Copy a version's checkpoint out of the store as it is, every byte checked."""
+    from scheduler.service.requests import checkpoint_files, models
+    from scheduler.store import checkpoints
+
+    cli: Cli = ctx.obj
+    with cli.app.database.read() as tx:
+        found = models.meant(tx, version)
+        manifest = checkpoints.get(tx, found.checkpoint).manifest
+    checkpoint_files.pull(cli.app.artifacts, manifest, folder)
+    if cli.options.json:
+        names = [component.name for component in manifest.components]
+        cli.out.data({"version": found.name, "folder": str(folder.absolute()), "files": names})
+    else:
+        cli.out.line(f"{found.name} (step {found.step}) is in {folder} ({size(manifest.size)}).")
+
+
+@command(app, "schedctl models export ufm@3 ./ufm-3")
+def export(ctx: typer.Context, version: Named, folder: Folder) -> None:
+    """Make a folder that others can use: plain weights, a model card filled from facts, digests of all files."""
+    from scheduler.cli.commands.model_show import export_version
+
+    export_version(ctx.obj, version, folder)
+
+
+@command(app, "schedctl models deploy ufm --to griffith", "schedctl models deploy ufm@3 --to griffith --dry-run")
+def deploy(
+    ctx: typer.Context,
+    version: Named,
+    to: Annotated[str, typer.Option("--to", metavar="TARGET", help="One of [[targets]].", show_default=False)],
+    reason: Reason = "",
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")] = False,
+) -> None:
+    """Bring an accepted version to a target: copied, checked, switched to, asked to answer, else taken back."""
+    from scheduler.cli.commands import models_deploy
+
+    models_deploy.deploy(ctx.obj, version, to, reason, dry_run=dry_run)
+
+
+@command(app, "schedctl models sync griffith", "schedctl models sync griffith --dry-run")
+def sync(
+    ctx: typer.Context,
+    target: Annotated[str, typer.Argument(metavar="TARGET", help="One of [[targets]].")],
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what differs; change nothing.")] = False,
+) -> None:
+    """Compare a target with what is in force, every file by its digest, and bring it there. Exits with 9 on drift."""
+    from scheduler.cli.commands import models_deploy
+
+    models_deploy.sync(ctx.obj, target, dry_run=dry_run)
+
+
+@command(app, "schedctl models resume ufm")
+def resume(ctx: typer.Context, model: Model) -> None:
+    """Let the daemon deploy a model again after one of its versions was taken back or could not be brought."""
+    from scheduler.cli.commands import models_deploy
+
+    models_deploy.resume(ctx.obj, model)
+
+
+def _needed(reason: str) -> str:
+    if not reason.strip():
+        raise UsageFault("a reason is missing", "it is kept beside what was decided", 'Write --reason "why"')
+    return reason
+
+
+def _changed(cli: Cli, model: str, told: str) -> None:
+    """Show a model after something was decided of it, and let the daemon plan anew."""
+    from dataclasses import asdict
+
+    from scheduler.views import models
+
+    if cli.options.json:
+        with cli.app.database.read() as tx:
+            cli.out.data({"model": asdict(models.model(tx, model))})
+    else:
+        cli.out.line(told)
+    cli.wake_daemon()

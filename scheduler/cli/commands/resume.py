@@ -1,0 +1,28 @@
+"""`schedctl resume`: the end of `schedctl pause`."""
+
+from __future__ import annotations
+
+import typer
+
+from scheduler.cli.shell.command import command
+from scheduler.cli.shell.context import Cli
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+
+@command(app, "schedctl resume")
+def resume(ctx: typer.Context) -> None:
+    """Let new sessions start again after schedctl pause. Pools and jobs that were closed or held stay so."""
+    from scheduler.store import limits
+
+    cli: Cli = ctx.obj
+    with cli.app.database.write() as tx:
+        before = limits.paused(tx)
+        limits.open_pool(tx, limits.EVERY, cli.now, cli.who)
+    if cli.options.json:
+        cli.out.data({"paused": False, "was_paused": before is not None})
+    elif before is None:
+        cli.out.line("Nothing was paused.")
+    else:
+        cli.out.line(f"New sessions start again; {before.why}, since {cli.out.instant(before.at)}.")
+    cli.wake_daemon()

@@ -1,0 +1,224 @@
+"""What `top` does at a key and shows beside its tables: a job chosen, its log, its facts, a question, a filter."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+from threading import Thread
+from typing import TYPE_CHECKING, Literal
+
+from jobs.ranges import RANGES
+from scheduler.cli.parts.screen import ORDERS
+from scheduler.cli.parts.training_words import facts, when
+from scheduler.cli.shell.exits import Exit, code_of
+from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
+from scheduler.core.why import why
+from scheduler.service.requests import queue
+from scheduler.service.requests.sessions import lines, log_pieces
+from scheduler.store import runs
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from scheduler.cli.shell.context import Cli
+    from scheduler.store.jobs import JobRecord
+    from scheduler.views.overview import Overview
+
+KEYS = (
+    ("↑ ↓, k j", "choose a job"),
+    ("Enter, e", "explain it: how it trains, why it waits, what is planned"),
+    ("l", "the log of its newest session"),
+    ("h", "hold it, after a question; a session that runs saves and ends"),
+    ("r", "release it, when it is held, failed or cancelled"),
+    ("p", "give it another weight"),
+    ("f", "show all jobs, those that run, that wait, or that need a look"),
+    ("/", "show jobs whose name holds some letters"),
+    ("s", f"change the order: {', '.join(ORDERS)}"),
+    ("Esc", "back"),
+    ("q", "quit"),
+)
+_FILTERS: dict[str, tuple[type, ...]] = {
+    "all": (Active, Queued, Held, Failed, Done, Cancelled),
+    "running": (Active,),
+    "waiting": (Queued,),
+    "held or failed": (Held, Failed),
+}
+_LOG_LINES = 200
+_SAVES = "\r\n"
+
+
+@dataclass
+class View:
+    """What is looked at. ``asked`` is a question that the letters typed answer; ``said`` is what came of the last."""
+
+    cli: Cli
+    order: str
+    page: Literal["main", "explain", "log", "help"] = "main"
+    chosen: str = ""
+    filter: str = "all"
+    name: str = ""
+    asked: Literal["", "hold", "weight", "name"] = ""
+    typed: str = ""
+    said: str = ""
+    log: deque[str] = field(default_factory=lambda: deque(maxlen=_LOG_LINES))
+    over: bool = False
+
+    def keeps(self, job: JobRecord) -> bool:
+        """Return whether the filters show a job."""
+        return isinstance(job.state, _FILTERS[self.filter]) and self.name in job.spec.name
+
+    def press(self, key: str, shown: Sequence[str]) -> None:
+        """Do what a key means; ``shown`` are the names of the jobs on the screen, in order."""
+        if self.asked:
+            self._answer(key)
+            return
+        self.said = ""
+        match key:
+            case "q" | "Q" | "\x03":
+                self.over = True
+            case "esc" if self.page == "main" and not (self.name or self.filter != "all"):
+                self.over = True
+            case "esc":
+                self.page, self.name, self.filter = "main", "", "all"
+            case "up" | "k" | "down" | "j":
+                self._move(-1 if key in {"up", "k"} else 1, shown)
+            case "?":
+                self.page = "help"
+            case "s" | "S":
+                self.order = ORDERS[(ORDERS.index(self.order) + 1) % len(ORDERS)]
+            case "f":
+                names = list(_FILTERS)
+                self.filter = names[(names.index(self.filter) + 1) % len(names)]
+            case "/":
+                self.asked, self.typed = "name", ""
+            case _ if self.chosen:
+                self._act(key)
+            case _:
+                pass
+
+    def question(self) -> str:
+        """Return the line that asks, or what came of the last answer."""
+        words = {
+            "hold": f"Hold {self.chosen}? y or n",
+            "weight": f"Weight of {self.chosen}: {self.typed}_",
+            "name": f"Names with: {self.typed}_",
+        }
+        return words.get(self.asked, self.said)
+
+    def lines(self, found: Overview, zone: str) -> list[str]:
+        """Return the lines of a page other than the main one."""
+        if self.page == "help":
+            return [f"{keys:<10}{what}" for keys, what in KEYS]
+        if self.page == "log":
+            return list(self.log.copy())
+        return explained(found, self.chosen, zone)
+
+    def _move(self, by: int, shown: Sequence[str]) -> None:
+        if shown:
+            at = shown.index(self.chosen) + by if self.chosen in shown else 0
+            self.chosen = shown[min(max(at, 0), len(shown) - 1)]
+
+    def _act(self, key: str) -> None:
+        match key:
+            case "\r" | "\n" | "e":
+                self.page = "explain"
+            case "l":
+                self.page = "log"
+                self._read_log()
+            case "h":
+                self.asked = "hold"
+            case "p":
+                self.asked, self.typed = "weight", ""
+            case "r":
+                self._do(lambda now: queue.release(self.cli.app.database, self.chosen, now, self.cli.who), "released")
+            case _:
+                pass
+
+    def _answer(self, key: str) -> None:
+        """Take a key while something is asked."""
+        if self.asked == "hold":
+            self.asked = ""
+            if key in {"y", "Y"}:
+                hold = queue.hold
+                self._do(lambda now: hold(self.cli.app.database, self.chosen, "", now, self.cli.who), "held")
+        elif key == "esc":
+            self.asked = ""
+        elif key == "\x7f":
+            self.typed = self.typed[:-1]
+        elif key in _SAVES:
+            asked, self.asked = self.asked, ""
+            if asked == "name":
+                self.name = self.typed
+            else:
+                self._weigh()
+        elif len(key) == 1 and key.isprintable():
+            self.typed += key
+
+    def _weigh(self) -> None:
+        try:
+            weight = float(self.typed)
+        except ValueError:
+            weight = -1.0
+        if not RANGES["weight"].holds(weight):
+            self.said = f"{self.typed} is no weight in the range {RANGES['weight']}"
+            return
+        change = queue.change
+        self._do(
+            lambda now: change(self.cli.app.database, self.chosen, now, self.cli.who, weight=weight),
+            f"of weight {weight:g}",
+        )
+
+    def _do(self, change: Callable[[int], object], done: str) -> None:
+        """Change the chosen job and say so, or why not."""
+        try:
+            change(self.cli.now)
+        except Exception as error:
+            if code_of(error) is Exit.BUG:
+                raise
+            self.said = str(error)
+            return
+        from scheduler.wake import wake
+
+        answers = wake(self.cli.paths.state_dir)
+        self.said = f"{self.chosen} is {done}" + ("" if answers else "; no daemon runs, the next one acts on it")
+
+    def _read_log(self) -> None:
+        """Read the newest session's log beside the drawing: a platform may take its time."""
+        self.log = deque(maxlen=_LOG_LINES)  # who still reads another one fills what nobody looks at
+        with self.cli.app.database.read() as tx:
+            newest = runs.recent(tx, 1, job=self.chosen)
+        if not newest or newest[0].pool not in self.cli.app.pools:
+            self.log.append("It has no session whose log can be read.")
+            return
+        (run,), into = newest, self.log
+
+        def read() -> None:
+            into.append(f"{run.key} on {run.pool}")
+            try:
+                for line in lines(log_pieces(self.cli.platform(run.pool), run.key)):
+                    into.append(self.cli.redact(line.decode("utf-8", "replace").rstrip("\n")))
+            except Exception as error:  # noqa: BLE001 - whatever a platform says is what there is to show
+                into.append(f"The log cannot be read: {error}")
+
+        Thread(target=read, daemon=True).start()
+
+
+def explained(found: Overview, name: str, zone: str) -> list[str]:
+    """Return what is known of a job in lines: how it trains, why it waits, what is planned, what it needs."""
+    job = next((job for job in found.jobs if job.spec.name == name), None)
+    if job is None:
+        return [f"{name} is not in the queue any more."]
+    going = next(one for one in found.trainings if one.job == name)
+    reason, placement = found.waits.get(name), found.next.get(name)
+    pairs = [
+        ("job", name),
+        ("state", type(job.state).__name__.lower()),
+        ("why", why(job.state, reason.to_json() if reason and isinstance(job.state, Queued) else None, zone)),
+        *facts(going, found.at, zone),
+        ("weight", f"{job.spec.weight:g}"),
+    ]
+    if placement is not None and not isinstance(job.state, Active):
+        pairs.append(("planned", f"{placement.pool} from {when(placement.start, found.at, zone)}"))
+    pairs += [("needs you", f"{need.why}: {need.remedy}") for need in found.needs if need.subject == name]
+    pairs.append(("more", f"schedctl plan explain {name}"))
+    return [f"{title:<10}{text}" for title, text in pairs if text]

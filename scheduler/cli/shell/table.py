@@ -1,0 +1,163 @@
+"""Table: rows as lines that fit a width. What matters least is left out first; long text is wrapped, or cut in a pipe.
+
+A column is a title with marks before it: ``>`` puts numbers to the right, ``~`` lets text be wrapped, ``-`` lets the
+column be left out where room is short, and each further ``-`` lets it go earlier. What stands in a ``_`` column, a
+command to copy, is never cut: it gets a line of its own below its row.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
+_ROOM_COLUMNS = 30  # columns are left out until text that may be wrapped has so much room
+_LEAST_COLUMNS = 12  # and it gets so much even where that makes lines too long
+_LINES_MOST = 6  # of one row; what is longer is looked at by itself
+_GAP = "  "
+_MARKS = ">~-_"
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column; ``goes`` is how early it may be left out, 0 for never."""
+
+    title: str
+    right: bool
+    wraps: bool
+    goes: int
+    below: bool = False
+
+
+def column_of(marked: str) -> Column:
+    """Return the column that a title with its marks means."""
+    title = marked.lstrip(_MARKS)
+    marks = marked[: len(marked) - len(title)]
+    return Column(title, ">" in marks, "~" in marks, marks.count("-"), "_" in marks)
+
+
+def drawn(
+    columns: Sequence[Column],
+    rows: Sequence[Sequence[str]],
+    width: int | None,
+    *,
+    one_line: bool,
+    paint: Callable[[str, str], str],
+) -> Iterator[str]:
+    """Yield title line and rows, at most ``width`` columns wide if that can be; None: all there is.
+
+    ``one_line`` cuts long text off with an ellipsis where it would be wrapped. ``paint`` colours a padded text by what
+    its cell says. Names and numbers are never cut: where they alone are wider, the lines run over.
+    """
+    titles = [column.title for column in columns]
+    natural = [max(map(width_of, cells)) for cells in zip(titles, *rows, strict=True)]
+    kept = [index for index, column in enumerate(columns) if width is None or not column.below]
+    widths = natural
+    if width is not None:
+        empty = {index for index in kept if rows and not any(row[index] for row in rows)}
+        kept = _kept(columns, natural, kept, empty, width)
+        widths = _widths(columns, natural, kept, width)
+    for number, cells in enumerate((titles, *rows)):
+        broken = [[cells[index]] if width is None else _broken(cells[index], widths[index], one_line) for index in kept]
+        for height in range(max(map(len, broken), default=0)):
+            padded = []
+            for index, found in zip(kept, broken, strict=True):
+                text = found[height] if height < len(found) else ""
+                space = " " * (widths[index] - width_of(text))
+                shown = space + text if columns[index].right else text + space
+                padded.append(paint(shown, cells[index]) if number and text else shown)
+            yield _GAP.join(padded).rstrip()
+        for cell, column in zip(cells, columns, strict=True):
+            if number and width is not None and column.below and cell:
+                yield _GAP + cell
+
+
+def width_of(text: str) -> int:
+    """Return how many columns a text takes; ideographs take two, combining marks none."""
+    if text.isascii():
+        return len(text)
+    import unicodedata
+
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+
+
+def cut_off(text: str, width: int) -> str:
+    """Return a text of at most ``width`` columns, with an ellipsis for what is missing."""
+    return text if width_of(text) <= width else _head(text, width - 1).rstrip() + "…"
+
+
+def wrapped(text: str, width: int) -> list[str]:
+    """Return a text in lines of at most ``width`` columns, broken between words where that can be."""
+    if width_of(text) <= width:
+        return [text]
+    lines, line = [], ""
+    for whole in text.split():
+        word = whole
+        if line and width_of(f"{line} {word}") > width:
+            lines.append(line)
+            line = ""
+        while width_of(word) > width:
+            head = _head(word, width)
+            lines.append(head)
+            word = word[len(head) :]
+        line = f"{line} {word}" if line else word
+    return [*lines, line]
+
+
+def _kept(
+    columns: Sequence[Column], natural: Sequence[int], shown: Sequence[int], empty: set[int], width: int
+) -> list[int]:
+    """Return which columns stay: those without a word go first, then those that may, the last of them first."""
+    kept = list(shown)
+    may_go = sorted(
+        (index for index in kept if columns[index].goes),
+        key=lambda index: (index in empty, columns[index].goes, index),
+    )
+    while may_go and sum(_roomy(columns[index], natural[index]) + len(_GAP) for index in kept) - len(_GAP) > width:
+        kept.remove(may_go.pop())
+    return kept
+
+
+def _least(column: Column, natural: int) -> int:
+    return min(natural, _LEAST_COLUMNS) if column.wraps else natural
+
+
+def _roomy(column: Column, natural: int) -> int:
+    return min(natural, _ROOM_COLUMNS) if column.wraps else natural
+
+
+def _widths(columns: Sequence[Column], natural: Sequence[int], kept: Sequence[int], width: int) -> list[int]:
+    """Return how wide each column is; text that may be wrapped shares what the others leave."""
+    widths = [min(room, width) if column.wraps else room for column, room in zip(columns, natural, strict=True)]
+    soft = [index for index in kept if columns[index].wraps and widths[index] > _least(columns[index], natural[index])]
+    over = sum(widths[index] + len(_GAP) for index in kept) - len(_GAP) - width
+    while over > 0 and soft:
+        widest = max(soft, key=lambda index: widths[index])
+        widths[widest] -= 1
+        over -= 1
+        soft = [index for index in soft if widths[index] > _least(columns[index], natural[index])]
+    return widths
+
+
+def _broken(text: str, width: int, one_line: bool) -> list[str]:
+    """Return a cell's lines."""
+    if one_line:
+        return [cut_off(text, width)]
+    lines = wrapped(text, width)
+    return (
+        lines
+        if len(lines) <= _LINES_MOST
+        else [*lines[: _LINES_MOST - 1], cut_off(lines[_LINES_MOST - 1] + " …", width)]
+    )
+
+
+def _head(text: str, width: int) -> str:
+    """Return the longest beginning of at most ``width`` columns, but one character at least."""
+    taken = 0
+    for index, character in enumerate(text):
+        taken += width_of(character)
+        if taken > width and index:
+            return text[:index]
+    return text

@@ -1,0 +1,52 @@
+"""Versions of models: their states, and the arrows between these. A version itself never changes.
+
+``candidate`` was made of a checkpoint; ``evaluating`` is being scored; ``accepted``, ``rejected`` and ``inconclusive``
+are what the judge or a person said; ``retired`` was in force until a newer one took its place. Which one is in force is
+no state: it is what the newest promotion says.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal, get_args
+
+from scheduler.core.job import IllegalArrow
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+VersionState = Literal["candidate", "evaluating", "accepted", "rejected", "inconclusive", "retired"]
+VERSION_STATES: tuple[VersionState, ...] = get_args(VersionState)
+
+_ARROWS: Mapping[str, tuple[frozenset[VersionState], VersionState]] = {
+    "evaluate": (frozenset({"candidate", "rejected", "inconclusive"}), "evaluating"),
+    "fail": (frozenset({"evaluating"}), "candidate"),  # no scores, hence no verdict: as if it had not been evaluated
+    "accept": (frozenset({"evaluating"}), "accepted"),
+    "reject": (frozenset({"evaluating"}), "rejected"),
+    "leave_open": (frozenset({"evaluating"}), "inconclusive"),
+    "overrule_accept": (frozenset({"candidate", "rejected", "inconclusive"}), "accepted"),
+    "overrule_reject": (frozenset({"candidate", "accepted", "inconclusive", "retired"}), "rejected"),
+    "replace": (frozenset({"accepted"}), "retired"),
+    "recall": (frozenset({"retired"}), "accepted"),
+    "return": (frozenset({"accepted"}), "rejected"),
+}
+OF_VERDICT = {"accepted": "accept", "rejected": "reject", "inconclusive": "leave_open"}
+
+
+def moved(state: VersionState, arrow: str) -> VersionState:
+    """Return the state after an arrow. Raises IllegalArrow where it does not begin there."""
+    begins, ends = _ARROWS[arrow]
+    if state not in begins:
+        raise IllegalArrow(arrow, state)
+    return ends
+
+
+def version_name(model: str, number: int) -> str:
+    """Return what people and events call a version: ``ufm@3``."""
+    return f"{model}@{number}"
+
+
+def split_version(name: str) -> tuple[str, int] | None:
+    """Return model and number of ``ufm@3``; None when it is no version's name."""
+    model, at, number = name.rpartition("@")
+    plain = number.isascii() and number.isdigit() and len(number) <= 9
+    return (model, int(number)) if at and model and plain and int(number) else None

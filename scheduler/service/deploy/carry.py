@@ -1,0 +1,121 @@
+"""Carry out: one deployment that was written down is done, and what came of it is written down.
+
+It may be cut off anywhere and carried out again: a target finishes what it began, and a version that serves already is
+left alone. So whoever finds an intended deployment that nobody is at carries it out.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, assert_never
+
+from platforms.targets.base import Outcome, TargetBusy, TargetError, TargetUnreachable
+from scheduler.service.deploy.release_files import forget_releases, release_of
+from scheduler.service.outside.calls import tell
+from scheduler.store import checkpoints, deployments, versions
+
+DAEMON = "daemon"  # by whom what is due by itself is written down
+
+if TYPE_CHECKING:
+    from platforms.targets.base import Deployed
+    from scheduler.service.deploy.desk import Desk
+    from scheduler.store.deployments import Deployment
+    from scheduler.store.versions import Version
+
+
+def carry_out(desk: Desk, wanted: Deployment) -> Deployment:
+    """Bring a version to its target and record what came of it; one that is over already is returned as it is.
+
+    Raises TargetBusy and TargetUnreachable, StoreError and OSError: nothing is known then, the deployment stays
+    intended, and trying again later is safe.
+    """
+    with desk.alone(wanted.target, wanted.model):
+        return _carry(desk, wanted.id)
+
+
+def deploy_now(desk: Desk, version: Version, target: str, by: str, why: str) -> Deployment:
+    """Write down what a person wants and carry it out; the same that is on its way already is carried on.
+
+    Raises as carry_out, and Refused while another version of the model is on its way there.
+    """
+    with desk.alone(target, version.model):
+        with desk.write() as tx:
+            known = deployments.intended(tx, version.model, target)
+            if known is None or known.number != version.number:
+                known = deployments.intend(tx, version, target, desk.now(), by, why)
+        return _carry(desk, known.id)
+
+
+def _carry(desk: Desk, number: int) -> Deployment:
+    with desk.read() as tx:
+        found = deployments.get(tx, number)
+    if found.state != "intended":
+        return found
+    try:
+        if _unwanted(desk, found):
+            return _take_back(desk, found)
+        done, digest = _bring(desk, found)
+    except (TargetBusy, TargetUnreachable):
+        raise
+    except TargetError as error:
+        # The port promises that the version before serves on.
+        with desk.write() as tx:
+            return deployments.fail(tx, found, desk.now(), f"{error.why}. {error.remedy}".strip())
+    return _record(desk, found, done, digest)
+
+
+def _unwanted(desk: Desk, wanted: Deployment) -> bool:
+    """Tell whether the daemon wrote it down for a version that is not in force any more."""
+    if wanted.by != DAEMON:
+        return False
+    with desk.read() as tx:
+        in_force = versions.in_force(tx, wanted.model)
+    return in_force is None or in_force.number != wanted.number
+
+
+def _take_back(desk: Desk, unwanted: Deployment) -> Deployment:
+    """Undo what may have been begun; nothing is touched where the version never came."""
+    target = desk.targets[unwanted.target].open()
+    tell("takes back what was begun")
+    target.go_back(unwanted.model, unwanted.number)
+    with desk.write() as tx:
+        return deployments.fail(tx, unwanted, desk.now(), "another version came in force meanwhile")
+
+
+def _bring(desk: Desk, wanted: Deployment) -> tuple[Deployed, str]:
+    """Return what came of it, and the digest of what was sent; "" where nothing was."""
+    target = desk.targets[wanted.target].open()
+    tell("asks what serves there")
+    seen = target.read(wanted.model)
+    if seen.before[:1] == (wanted.number,) and seen.version is not None:
+        tell("goes back to it")  # it lies there still
+        return target.go_back(wanted.model, seen.version), ""
+    with desk.read() as tx:
+        version = versions.get(tx, wanted.model, wanted.number)
+        manifest = checkpoints.get(tx, version.checkpoint).manifest
+    tell("fetches its files")
+    release = release_of(desk.artifacts, version, manifest, desk.folder)
+    tell("copies, switches and checks")
+    return target.deploy(release), release.digest
+
+
+def _record(desk: Desk, wanted: Deployment, done: Deployed, digest: str) -> Deployment:
+    now = desk.now()
+    evidence = {"outcome": done.outcome.value, "serves": done.version, "detail": done.detail, "digest": digest}
+    forget_releases(desk.folder, wanted.model)
+    with desk.write() as tx:
+        match done.outcome:
+            case Outcome.SERVING:
+                return deployments.serve(tx, wanted, now, evidence)
+            case Outcome.RETURNED:
+                before = deployments.serving(tx, wanted.model, wanted.target)
+                if before is not None and before.number != done.version:
+                    deployments.give_back(tx, before, now, f"{wanted.version} was tried anew in vain", before.evidence)
+                return deployments.give_back(tx, wanted, now, done.detail, evidence)
+            case Outcome.DOWN:
+                before = deployments.serving(tx, wanted.model, wanted.target)
+                if before is not None:
+                    why = f"it answers no more since {wanted.version} was tried"
+                    deployments.give_back(tx, before, now, why, before.evidence)
+                return deployments.give_back(tx, wanted, now, f"nothing answers there: {done.detail}", evidence)
+            case _:
+                assert_never(done.outcome)

@@ -1,0 +1,60 @@
+"""The desk: all that a deployment needs, the same for the daemon and for a person's command."""
+
+from __future__ import annotations
+
+import fcntl
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from platforms.targets.base import TargetBusy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+    from sqlalchemy import Connection
+
+    from platforms.artifacts.base import BlobStore
+    from scheduler.service.outside.ports import Ports, ServedAt
+
+
+FOLDER = "deployments"  # below what is on its way
+
+
+@dataclass(frozen=True, slots=True)
+class Desk:
+    """Where deployments are carried out from.
+
+    ``write`` opens a transaction that only whoever may decide can commit; ``folder`` of this machine holds files on
+    their way and the locks that keep two processes of it apart. ``now`` tells scheduled UTC seconds.
+    """
+
+    read: Callable[[], AbstractContextManager[Connection]]
+    write: Callable[[], AbstractContextManager[Connection]]
+    artifacts: BlobStore
+    targets: Mapping[str, ServedAt]
+    folder: Path
+    now: Callable[[], int]
+
+    @classmethod
+    def of(cls, ports: Ports) -> Desk:
+        """Return the daemon's."""
+        folder = ports.scratch / FOLDER
+        return cls(ports.database.read, ports.write, ports.artifacts, ports.targets, folder, ports.clock.now)
+
+    @contextmanager
+    def alone(self, target: str, model: str) -> Iterator[None]:
+        """Keep other processes of this machine from the same work. Raises TargetBusy at once when one is at it.
+
+        The lock is the operating system's: it ends with the process, however that ends.
+        """
+        self.folder.mkdir(parents=True, exist_ok=True, mode=0o700)
+        with (self.folder / f"{target}--{model}.lock").open("ab") as handle:
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                why = f"another process of this machine deploys {model} there"
+                raise TargetBusy(target, "deploy", why, "Try again when it is done") from None
+            yield

@@ -1,0 +1,164 @@
+"""Look: what is in force and not where it should be is brought there, and what was cut off is carried out again."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING
+
+from platforms.artifacts.base import StoreError
+from platforms.targets.base import TargetError
+from scheduler.core.deployment import Due, decide, paused_by
+from scheduler.service.deploy.carry import DAEMON, carry_out
+from scheduler.service.deploy.desk import Desk
+from scheduler.service.faults.isolation import why
+from scheduler.service.outside.calls import fail
+from scheduler.store import deployments, events, versions
+from scheduler.store.errors import Refused, StoreFailure
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy import Connection
+
+    from scheduler.core.deployment import Waits
+    from scheduler.service.outside.ports import Ports
+    from scheduler.store.deployments import Deployment
+
+RESUMED = "deployment.resume"
+_RESUMED_MAX = 500
+_ASK_EVERY_SECONDS = 600
+_FIRST_REST_SECONDS, _LONGEST_REST_SECONDS = 60, 3_600
+
+
+def decisions(tx: Connection, desk: Desk, now: int) -> list[Due | Waits]:
+    """Return what is due or waits at the automatic targets now."""
+    in_force = {model: found.number for model in _models(tx) if (found := versions.in_force(tx, model)) is not None}
+    rows = [row for model in in_force for row in deployments.of_model(tx, model)]
+    return decide([at.rule for at in desk.targets.values()], in_force, rows, resumed(tx), now)
+
+
+def resumed(tx: Connection) -> Mapping[str, int]:
+    """Return when each model was last resumed by a person."""
+    return {event.subject: event.at for event in events.tail(tx, limit=_RESUMED_MAX, kinds={RESUMED})}
+
+
+def stopped(tx: Connection) -> list[Deployment]:
+    """Return the newest deployments that ended badly and that nobody has resumed since."""
+    since = resumed(tx)
+    return [
+        one
+        for one in deployments.newest(tx)
+        if one.state in {"returned", "failed"} and since.get(one.model, 0) < (one.ended_at or 0)
+    ]
+
+
+def _models(tx: Connection) -> list[str]:
+    return sorted({version.model for version in versions.everything(tx)})
+
+
+def _settled(tx: Connection, desk: Desk) -> list[Deployment]:
+    """Return what serves as it should at automatic targets, with nothing on its way and nothing to wait for."""
+    found, since = deployments.live(tx), resumed(tx)
+    under_way = {(row.model, row.target) for row in found if row.state == "intended"}
+    settled = []
+    for row in found:
+        at, in_force = desk.targets.get(row.target), versions.in_force(tx, row.model)
+        wanted = in_force is not None and in_force.number == row.number
+        if row.state != "serving" or at is None or not at.rule.automatic or not wanted:
+            continue
+        rows = deployments.of_model(tx, row.model)
+        if (row.model, row.target) in under_way or paused_by(
+            rows, row.model, row.target, row.number, since.get(row.model)
+        ):
+            continue
+        settled.append(row)
+    return settled
+
+
+class Deployments:
+    """Looks after deployments once a turn. Keeps only what may be lost: who rests after no answer, and how often."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._desk = Desk.of(ports)
+        self._rests: dict[int, tuple[int, int]] = {}  # deployment -> (until, tries)
+        self._asking: set[str] = set()  # who serves where, of whom a target has not told yet
+        self._ask_again_at = 0
+
+    def look(self, now: int) -> None:
+        """Write down what is due, and begin or go on with all that is written down."""
+        if not self._desk.targets:
+            return
+        self._mend(now)
+        ports = self._ports
+        with ports.database.read() as tx:
+            due = [one for one in decisions(tx, self._desk, now) if isinstance(one, Due)]
+            intended = [row for row in deployments.live(tx) if row.state == "intended"]
+        for one in due:
+            intended += self._intend(one, now)
+        self._carry([row for row in intended if not self._gone(row, now)], now)
+
+    def _mend(self, now: int) -> None:
+        """Ask automatic targets now and then whether they serve what they should, and bring it there where not."""
+        with self._ports.database.read() as tx:
+            found = {f"{row.version} at {row.target}": row for row in _settled(tx, self._desk)}
+        if not self._asking and now >= self._ask_again_at:
+            self._asking, self._ask_again_at = set(found), now + _ASK_EVERY_SECONDS
+        self._asking &= found.keys()
+        work = {name: partial(self._drift, found[name]) for name in self._asking}
+        for name, drift in self._ports.calls.gather("target", work).items() if work else ():
+            self._asking.discard(name)
+            if drift:
+                row = found[name]
+                self._ports.log.warning("target.drifted", version=row.version, target=row.target, why=drift)
+                self._intend(Due(row.model, row.number, row.target), now, drift)
+
+    def _drift(self, row: Deployment) -> str:
+        """Return what a target serves in place of what it should; "" where all is well or nothing can be told."""
+        try:
+            seen = self._desk.targets[row.target].open().read(row.model)
+        except TargetError as error:
+            fail(why(error))
+            return ""
+        if seen.version != row.number:
+            return f"{'nothing' if seen.version is None else f'{row.model}@{seen.version}'} served there"
+        return "" if seen.proven else "it was not seen to answer any more"
+
+    def _intend(self, due: Due, now: int, cause: str = "it is in force") -> list[Deployment]:
+        try:
+            with self._ports.write() as tx:
+                version = versions.get(tx, due.model, due.number)
+                return [deployments.intend(tx, version, due.target, now, DAEMON, cause)]
+        except Refused:  # a person was faster
+            return []
+
+    def _gone(self, row: Deployment, now: int) -> bool:
+        """End what is on its way to a target that the settings do not name any more."""
+        if row.target in self._desk.targets:
+            return False
+        with self._ports.write() as tx:
+            deployments.fail(tx, row, now, "the settings do not name this target any more")
+        return True
+
+    def _carry(self, rows: list[Deployment], now: int) -> None:
+        ready = {row.id: row for row in rows if self._rests.get(row.id, (0, 0))[0] <= now}
+        work = {f"{row.version} to {row.target}": partial(self._carried, row) for row in ready.values()}
+        for number, over in self._ports.calls.gather("deploy", work).values():
+            _, tries = self._rests.pop(number, (0, 0))
+            if not over:
+                rest = min(_LONGEST_REST_SECONDS, _FIRST_REST_SECONDS << min(tries, 10))
+                self._rests[number] = (now + rest, tries + 1)
+
+    def _carried(self, row: Deployment) -> tuple[int, bool]:
+        """Carry one out; return its id, and whether it is over."""
+        try:
+            done = carry_out(self._desk, row)
+        except StoreFailure:
+            raise
+        except (TargetError, StoreError, OSError) as error:
+            self._ports.log.warning("deployment.unknown", version=row.version, target=row.target, why=str(error))
+            fail(why(error))
+            return row.id, False
+        said = self._ports.log.info if done.state == "serving" else self._ports.log.error
+        said(f"deployment.{done.state}", version=done.version, target=done.target, why=done.why)
+        return row.id, True

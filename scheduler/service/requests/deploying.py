@@ -1,0 +1,118 @@
+"""Deploying: what people ask of targets, with or without a running daemon: bring a version there, compare, resume."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from platforms.targets.base import TargetError
+from scheduler.service.deploy.carry import deploy_now
+from scheduler.service.deploy.look import RESUMED, stopped
+from scheduler.service.versions.making import VersionRefused
+from scheduler.store import deployments, events, versions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from sqlalchemy import Connection
+
+    from platforms.targets.base import Served
+    from scheduler.service.deploy.desk import Desk
+    from scheduler.store.deployments import Deployment
+    from scheduler.store.versions import Version
+
+_SERVED_STATES = {"accepted", "retired"}
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """One model at a target: what is in force, what serves there, and what is wrong with it; no ``drift``: nothing.
+
+    ``did`` tells what was done about it, "" for nothing. ``still`` is True where something is wrong afterwards.
+    """
+
+    model: str
+    wanted: int | None
+    served: int | None
+    proven: bool
+    drift: str
+    did: str = ""
+    still: bool = False
+
+
+def may_be_deployed(desk: Desk, version: Version, target: str) -> None:
+    """Raise VersionRefused where a version is not to be served at a target."""
+    if version.state not in _SERVED_STATES:
+        raise VersionRefused(
+            f"{version.name} is {version.state}, only an accepted version is deployed. See why: "
+            f"schedctl models show {version.name}"
+        )
+    if not desk.targets[target].rule.serves(version.model):
+        raise VersionRefused(f"{target} does not serve {version.model}. Add it to models of [[targets]] {target}")
+
+
+def deploy(desk: Desk, version: Version, target: str, by: str, why: str) -> Deployment:
+    """Bring a version to a target now. Raises VersionRefused, and as carry_out."""
+    may_be_deployed(desk, version, target)
+    return deploy_now(desk, version, target, by, why)
+
+
+def sync(desk: Desk, name: str, by: str, *, look_only: bool) -> Iterator[Compared]:
+    """Compare a target with what is in force, file by file, and bring it there; yield each model when it is done.
+
+    What is as it should be is left alone, so that a second call does nothing. Raises TargetError for a target that
+    cannot be asked.
+    """
+    at = desk.targets[name]
+    target = at.open()
+    with desk.read() as tx:
+        models = sorted({version.model for version in versions.everything(tx) if at.rule.serves(version.model)})
+    for model in models:
+        seen = target.read(model, deep=True)
+        with desk.read() as tx:
+            wanted, drift = versions.in_force(tx, model), _drift(tx, model, name, seen)
+        number = wanted.number if wanted else None
+        found = Compared(model, number, seen.version, seen.proven, drift, still=bool(drift))
+        if drift and wanted is not None and not look_only and not seen.damaged:
+            found = _mended(desk, found, wanted, name, by)
+        if drift or seen.version is not None or wanted is not None:
+            yield found
+
+
+def resume(desk: Desk, model: str, by: str) -> list[Deployment]:
+    """Let the daemon deploy a model again; return what had kept it from that. Raises VersionRefused for nothing."""
+    with desk.write() as tx:
+        kept = [one for one in stopped(tx) if one.model == model]
+        if not kept:
+            raise VersionRefused(f"nothing keeps {model} from being deployed. See: schedctl models list {model}")
+        events.append(tx, RESUMED, model, desk.now(), by, why=kept[-1].why)
+    return kept
+
+
+def _mended(desk: Desk, found: Compared, wanted: Version, target: str, by: str) -> Compared:
+    try:
+        done = deploy_now(desk, wanted, target, by, f"sync: {found.drift}")
+    except TargetError as error:
+        return Compared(found.model, found.wanted, found.served, found.proven, found.drift, str(error), still=True)
+    good = done.state == "serving"
+    told = "brought there" if good else f"{done.state}: {done.why}"
+    return Compared(
+        found.model, found.wanted, wanted.number if good else found.served, good, found.drift, told, still=not good
+    )
+
+
+def _drift(tx: Connection, model: str, target: str, seen: Served) -> str:
+    """Return what is otherwise than it should be, in words; "" for nothing."""
+    wanted, row = versions.in_force(tx, model), deployments.serving(tx, model, target)
+    if seen.damaged:
+        return f"files were changed there: {'; '.join(seen.damaged)}"
+    if wanted is None:
+        return "it serves a version, and none is in force" if seen.version is not None else ""
+    if seen.version != wanted.number:
+        return f"{'nothing' if seen.version is None else f'{model}@{seen.version}'} serves, {wanted.name} is in force"
+    if not seen.proven:
+        return f"nobody has seen {wanted.name} answer since it was switched to"
+    if row is None or row.number != wanted.number:
+        return f"our books do not know that {wanted.name} serves there"
+    sent = str(row.evidence.get("digest", ""))
+    return "its files are others than were deployed" if sent and sent != seen.digest else ""

@@ -1,0 +1,94 @@
+"""In force: which version of a model counts, how one is put in the place of another, and how it is taken back."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Literal
+
+from scheduler.service.versions.making import VersionRefused
+from scheduler.store import evaluations, versions
+from scheduler.store.evaluations import Overrule
+from scheduler.store.versions import Promotion
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from scheduler.store.versions import Version
+
+
+def promote(tx: Connection, version: Version, why: str, now: int, by: str) -> Version:
+    """Put a version in force; the one before it is retired, and stays at hand. Raises VersionRefused."""
+    if version.state not in {"accepted", "retired"}:
+        remedy = "See why" if version.state in {"rejected", "inconclusive"} else "Wait for its verdict"
+        raise VersionRefused(
+            f"{version.name} is {version.state}, only an accepted version is put in force. {remedy}: "
+            f"schedctl models show {version.name}"
+        )
+    before = versions.in_force(tx, version.model)
+    if before is not None and before.number == version.number:
+        raise VersionRefused(f"{version.name} is in force already. See: schedctl models show {version.model}")
+    if before is not None and before.state == "accepted":
+        versions.move(tx, before, "replace", f"replaced by {version.name}", now, by)
+    if version.state == "retired":
+        version = versions.move(tx, version, "recall", why, now, by)
+    was = before.number if before else None
+    versions.note_promotion(tx, Promotion(version.model, "promote", version.number, was, by, why, now))
+    return version
+
+
+def promote_by_itself(tx: Connection, version: Version, now: int) -> bool:
+    """Put an accepted version in force unless a newer one is, or a person took one back since the last promotion."""
+    newest = next(iter(versions.promotions_of(tx, version.model)), None)
+    if newest is not None and (newest.kind == "rollback" or (newest.number or 0) >= version.number):
+        return False
+    promote(tx, version, "its gates accepted it", now, "daemon")
+    return True
+
+
+def rollback(tx: Connection, model: str, why: str, now: int, by: str) -> tuple[Version, Version | None]:
+    """Take back what is in force: it is barred, and what was in force before counts again, if there is any.
+
+    No version is put in force by itself any more until a person promotes one. Returns what was taken back, and what is
+    in force now. Raises VersionRefused.
+    """
+    gone = versions.in_force(tx, model)
+    if gone is None:
+        raise VersionRefused(f"no version of {model} is in force. See: schedctl models list {model}")
+    if gone.state == "accepted":  # a person may have overruled it since
+        gone = versions.move(tx, gone, "return", f"returned: {why}", now, by)
+    before = _before(tx, gone)
+    if before is not None and before.state == "retired":
+        before = versions.move(tx, before, "recall", f"{gone.name} was returned", now, by)
+    number = before.number if before else None
+    versions.note_promotion(tx, Promotion(model, "rollback", number, gone.number, by, why, now))
+    return gone, before
+
+
+def overrule(
+    tx: Connection, version: Version, verdict: Literal["accepted", "rejected"], why: str, now: int, by: str
+) -> Version:
+    """Let a person's word count in place of the judge's; both stay on record. Raises VersionRefused."""
+    if version.state == verdict:
+        raise VersionRefused(f"{version.name} is {verdict} as it is. See: schedctl models show {version.name}")
+    if version.state == "evaluating":
+        raise VersionRefused(
+            f"{version.name} is being evaluated. Wait for its verdict: schedctl models show {version.name}"
+        )
+    force = versions.in_force(tx, version.model)
+    if verdict == "rejected" and force is not None and force.number == version.number:
+        raise VersionRefused(
+            f"{version.name} is in force. Take it back: schedctl models rollback {version.model} --reason WHY"
+        )
+    if verdict == "accepted" and version.state == "retired":
+        raise VersionRefused(f"{version.name} was accepted. Put it in force: schedctl models promote {version.name}")
+    arrow = "overrule_accept" if verdict == "accepted" else "overrule_reject"
+    evaluations.overrule(tx, Overrule(version.model, version.number, version.state, verdict, by, why, now))
+    return versions.move(tx, version, arrow, f"overruled: {why}", now, by)
+
+
+def _before(tx: Connection, gone: Version) -> Version | None:
+    """Return the version that was in force before this one and may be again."""
+    for past in versions.promotions_of(tx, gone.model):
+        found = versions.find(tx, gone.model, past.was) if past.was is not None else None
+        if found is not None and found.number != gone.number and found.state in {"accepted", "retired"}:
+            return found
+    return None

@@ -1,0 +1,131 @@
+"""Look: what became of models since the last turn. New ends of training become versions, scores become verdicts."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from scheduler.core.job import Cancelled, Done, Failed, Held, Queued
+from scheduler.service.versions.judging import case_of, end_without_verdict, judge_alone, newest_scored
+from scheduler.service.versions.making import VersionRefused, evaluate, version_of
+from scheduler.service.versions.reading import NoScores
+from scheduler.store import checkpoints, evaluations, events, jobs, versions
+from scheduler.store.errors import Refused
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from scheduler.service.outside.ports import Ports
+    from scheduler.service.versions.judging import Case
+    from scheduler.store.evaluations import Evaluation
+    from scheduler.store.versions import Version
+
+
+class Models:
+    """Looks after models once a turn. Keeps only what may be lost: which news it has seen, and what is under way."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._seen = -1
+        self._judging = False
+
+    def look(self, now: int) -> None:
+        """Make versions, queue evaluations, judge what is scored. Verdicts are reached beside the cycle."""
+        ports = self._ports
+        with ports.database.read() as tx:
+            newest = events.newest_id(tx)
+            if newest == self._seen and not self._judging:
+                return
+            trained = _trained(tx)
+            opened = evaluations.open_ones(tx)
+        self._seen = newest
+        for job in trained:
+            self._begin(job, now)
+        cases = {case.version.name: case for one in opened if (case := self._case(one, now)) is not None}
+        done = ports.calls.gather("verdict", {name: partial(_judged, ports, case) for name, case in cases.items()})
+        self._judging = bool(cases.keys() - done.keys()) or any(not answer for answer in done.values())
+
+    def _begin(self, job: str, now: int) -> None:
+        """Make a version of a model that has just been trained, and queue its evaluation."""
+        ports = self._ports
+        try:
+            with ports.write() as tx:
+                record = jobs.get(tx, job)
+                saved = checkpoints.find(tx, record.checkpoint) if record.checkpoint else None
+                if saved is not None:
+                    version = version_of(tx, record, saved.manifest, now, "daemon")
+                    evaluate(tx, record, version, Path(ports.bundle), now, "daemon")
+        except (VersionRefused, Refused) as error:  # such as a test set that is being deleted: told, and tried again
+            ports.log.warning("version.not_evaluated", job=job, why=str(error))
+
+    def _case(self, evaluation: Evaluation, now: int) -> Case | None:
+        """Return an evaluation that can be judged now; one that gives no scores is closed."""
+        ports = self._ports
+        with ports.database.read() as tx:
+            try:
+                if why := _broken(tx, evaluation):
+                    raise NoScores(why)
+                record = jobs.find(tx, evaluation.job)
+                if record is None or not isinstance(record.state, Done):
+                    return None
+                case = case_of(tx, evaluation)
+            except NoScores as error:
+                problem = str(error)
+            else:
+                if case is None:
+                    self._score_in_force(evaluation, now)
+                return case
+        end_without_verdict(ports, evaluation, problem)
+        return None
+
+    def _score_in_force(self, evaluation: Evaluation, now: int) -> None:
+        """Have the version in force scored on the same set by the same scorer, once."""
+        ports = self._ports
+        try:
+            with ports.write() as tx:
+                in_force = versions.in_force(tx, evaluation.model)
+                if in_force is not None and newest_scored(tx, in_force, evaluation) is None:
+                    evaluate(tx, jobs.get(tx, evaluation.model), in_force, Path(ports.bundle), now, "daemon")
+        except (VersionRefused, Refused, jobs.UnknownJob) as error:
+            ports.log.warning("version.not_evaluated", job=evaluation.model, why=str(error))
+
+
+def _judged(ports: Ports, case: Case) -> bool:
+    """Judge, and tell whether the evaluation is over."""
+    judge_alone(ports, case)
+    with ports.database.read() as tx:
+        found = evaluations.of_job(tx, case.evaluation.job)
+    return found is None or found.state != "open"
+
+
+def _trained(tx: Connection) -> list[str]:
+    """Return the models that are done, and whose last checkpoint is no version yet."""
+    found = []
+    for record in jobs.everything(tx, {"done"}):
+        if record.spec.evaluation is None or record.checkpoint is None:
+            continue
+        if versions.of_checkpoint(tx, record.checkpoint) is not None:
+            continue
+        saved = checkpoints.find(tx, record.checkpoint)
+        known = versions.of_digest(tx, record.spec.name, saved.manifest.digest) if saved else None
+        if saved is not None and saved.state == "good" and known is None:
+            found.append(record.spec.name)
+    return found
+
+
+def _broken(tx: Connection, evaluation: Evaluation) -> str:
+    """Return why an evaluation will never have scores; empty while it may."""
+    version: Version = versions.get(tx, evaluation.model, evaluation.number)
+    record = jobs.find(tx, evaluation.job)
+    if record is None or record.removed_at is not None:
+        return f"its job {evaluation.job} was removed"
+    if isinstance(record.state, Failed):
+        return f"its job {evaluation.job} failed: {record.state.message}"
+    if isinstance(record.state, Cancelled):
+        return f"its job {evaluation.job} was cancelled"
+    saved = checkpoints.find(tx, version.checkpoint)
+    waits = isinstance(record.state, Queued | Held)
+    if waits and (saved is None or saved.state != "good"):
+        return f"the checkpoint of {version.name} is damaged"
+    return ""

@@ -1,0 +1,156 @@
+"""Making: a checkpoint becomes a version of its model, and a job is queued that evaluates it."""
+
+from __future__ import annotations
+
+import hashlib
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.spec import TEST_SET, JobSpec, Stall, StartFrom
+from scheduler.service.launch.inputs import note
+from scheduler.store import codec, evaluations, generations, jobs, trees, versions
+from scheduler.store.versions import Version
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from jobs.payload.store.manifest import Manifest
+    from scheduler.store.jobs import JobRecord
+
+_NAME_MAX = 40  # characters of a job's name
+_SCORERS = "scorers/"
+
+
+class VersionRefused(Exception):
+    """What was asked of a version is not possible; the message says why and what to do next."""
+
+
+def version_of(tx: Connection, record: JobRecord, manifest: Manifest, now: int, by: str) -> Version:
+    """Return the version that a checkpoint of a job is, which is made if there is none of the same content."""
+    mixture = record.spec.mixture
+    began = generations.of_attempt(tx, manifest.job, manifest.attempt)
+    parent = versions.of_checkpoint(tx, began.parent_key) if began and began.parent_key else None
+    made = Version(
+        model=manifest.job,
+        number=0,
+        checkpoint=manifest.key,
+        digest=manifest.digest,
+        step=manifest.step,
+        state="candidate",
+        why="",
+        created_at=now,
+        code=trees.code_of_attempt(tx, manifest.job, manifest.attempt),
+        environment=trees.lock_of_attempt(tx, manifest.job, manifest.attempt),
+        corpus=mixture.corpus or None if mixture else None,
+        mixture=f"{mixture.extra_share:.0%} of {mixture.domain} on top" if mixture and mixture.domain else None,
+        parent=began.parent if began else None,
+        parent_number=parent.number if parent else None,
+        parent_key=began.parent_key if began else None,
+    )
+    return versions.add(tx, made, now, by)
+
+
+def evaluate(tx: Connection, record: JobRecord, version: Version, bundle: Path, now: int, by: str) -> str:
+    """Queue a job that scores a version as its model's definition says now; return the job's name.
+
+    Raises VersionRefused: without an evaluation, while one is open, or when the same was asked and answered before.
+    """
+    wanted = record.spec.evaluation
+    if wanted is None:
+        raise VersionRefused(
+            f"the definition of {version.model} does not say how it is evaluated. Add evaluation and gates to it: "
+            f"schedctl queue edit {version.model}; docs/models.md shows them"
+        )
+    earlier = evaluations.of_version(tx, version)
+    if earlier and earlier[-1].state == "open":
+        raise VersionRefused(
+            f"{version.name} is being evaluated by {earlier[-1].job}: schedctl queue show {earlier[-1].job}"
+        )
+    scorer, test_set = scorer_digest(record.spec, bundle), wanted.test_set.digest
+    known = evaluations.same_verdict(tx, version, gates_digest(record.spec, scorer), test_set)
+    if known is not None:
+        raise VersionRefused(
+            f"these gates have judged {version.name} on this test set already: it was {known.verdict}. Change the "
+            f"gates, the scorer or the set, or say otherwise: schedctl models overrule {version.name} --reason WHY"
+        )
+    name = _free_name(tx, version)
+    spec = _job(record.spec, version, name, scorer, now)
+    note(tx, spec)
+    jobs.add(tx, spec, now, by)
+    beginning = generations.begin(tx, name, 1, now)
+    generations.pin(tx, beginning, version.model, version.step, version.checkpoint, now, by)
+    evaluations.begin(tx, version, name, test_set, scorer, now)
+    if version.state not in {"accepted", "retired"}:  # those are scored to be compared with, and stay what they are
+        versions.move(tx, version, "evaluate", "", now, by, job=name)
+    return name
+
+
+def scorer_digest(spec: JobSpec, bundle: Path) -> str:
+    """Return what names all that makes scores of a model: command, code and packages, and shipped scorers' files."""
+    wanted = spec.evaluation
+    words = wanted.command if wanted else ()
+    shipped = hashlib.sha256()
+    if any(_SCORERS in word for word in words):
+        for path in sorted((bundle / "payload" / _SCORERS).glob("*.py")):
+            shipped.update(path.name.encode() + b"\0" + path.read_bytes())
+    parts = {
+        "command": words,
+        "code": spec.code.digest if spec.code else "",
+        "requirements": spec.requirements.digest if spec.requirements else "",
+        "image": spec.image,
+        "inputs": {given.name: given.digest for given in spec.inputs},
+        "shipped": shipped.hexdigest(),
+    }
+    return hashlib.sha256(codec.dump(parts).encode()).hexdigest()
+
+
+def gates_digest(spec: JobSpec, scorer: str) -> str:
+    """Return what names the gates of a model, together with the scorer whose figures they judge."""
+    document = {"gates": [gate.document() for gate in spec.gates], "scorer": scorer}
+    return hashlib.sha256(codec.dump(document).encode()).hexdigest()
+
+
+def _job(spec: JobSpec, version: Version, name: str, scorer: str, now: int) -> JobSpec:
+    """Return the job that evaluates a version: with all that its model's jobs are given, but another command."""
+    wanted = spec.evaluation
+    assert wanted is not None  # noqa: S101 - the caller has seen to it
+    told = {
+        "EVALUATION_MODEL": version.model,
+        "EVALUATION_CHECKPOINT": version.digest,
+        "EVALUATION_SCORER": scorer,
+    }
+    return replace(
+        spec,
+        name=name,
+        role="evaluate",
+        command=wanted.command,
+        target_step=1,
+        steps_per_hour=3_600 / wanted.longest_seconds,
+        needs=wanted.needs,
+        mixture=None,
+        gate=None,  # its parent's checkpoint is there
+        start_from=StartFrom(version.model, "newest"),
+        pools=wanted.pools,
+        device_speedup=(1.0,),
+        environment={**spec.environment, **told},
+        not_before=None,
+        deadline=now + wanted.within_seconds if wanted.within_seconds else None,
+        stall=Stall(),
+        inputs=(*(given for given in spec.inputs if given.name != TEST_SET), replace(wanted.test_set, name=TEST_SET)),
+        sweep=f"{version.model[: _NAME_MAX - 5]}-eval",
+        whole=True,
+        evaluation=None,
+        gates=(),
+    )
+
+
+def _free_name(tx: Connection, version: Version) -> str:
+    """Return a name that no job ever had: ``ufm-eval-3``, or ``ufm-eval-3-2`` for its second evaluation."""
+    again = 1
+    while True:
+        end = f"-eval-{version.number}" + (f"-{again}" if again > 1 else "")
+        name = version.model[: _NAME_MAX - len(end)] + end
+        if jobs.find(tx, name) is None:
+            return name
+        again += 1

@@ -1,0 +1,99 @@
+"""Reading: an evaluation's scores and its test set, out of the artifact store and through the border."""
+
+from __future__ import annotations
+
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.payload.scorers.items import BadItems, read_items
+from jobs.payload.store.listing import BadListing
+from jobs.payload.store.manifest import blob_key, sha256_file
+from jobs.payload.store.tree import fetch_tree, remove_tree, tree_prefix
+from jobs.scores import SCORES_BYTES_MAX, ScoresError, read_scores
+from jobs.spec import TEST_SET
+from platforms.artifacts.base import Missing
+from scheduler.service.launch.inputs import KIND, bring
+from scheduler.store import checkpoints, jobs, trees
+
+if TYPE_CHECKING:
+    from jobs.payload.scorers.items import ItemSet
+    from jobs.payload.store.manifest import Manifest
+    from jobs.scores import Scores
+    from jobs.spec import Input
+    from platforms.artifacts.base import BlobStore
+    from scheduler.service.outside.ports import Ports
+    from scheduler.store.evaluations import Evaluation
+    from scheduler.store.versions import Version
+
+SCORES = "output/scores.jsonl"  # where a command that is run whole leaves it
+
+
+class NoScores(Exception):
+    """An evaluation left nothing that can be judged; the message says what is wrong and what to do."""
+
+
+class _Fetching:
+    """An artifact store as trees are fetched from it."""
+
+    def __init__(self, artifacts: BlobStore) -> None:
+        self._artifacts = artifacts
+
+    def fetch(self, key: str, target: Path) -> str:
+        self._artifacts.fetch(key, target)
+        return sha256_file(target)
+
+
+def scores_of(ports: Ports, evaluation: Evaluation, version: Version) -> Scores:
+    """Return what an evaluation says of a version. Raises NoScores, and StoreError where nothing can be told yet."""
+    with ports.database.read() as tx:
+        record = jobs.find(tx, evaluation.job)
+        saved = checkpoints.find(tx, record.checkpoint) if record is not None and record.checkpoint else None
+    given = next((one for one in record.spec.inputs if one.name == TEST_SET), None) if record else None
+    if saved is None or given is None:
+        raise NoScores(f"{evaluation.job} left no output. See its log: schedctl queue show {evaluation.job}")
+    with tempfile.TemporaryDirectory(prefix="schedctl-scores-") as folder:
+        scratch = Path(folder)
+        try:
+            items = _items(ports, given, scratch / "set")
+            scores = _fetched(ports.artifacts, saved.manifest, scratch / "scores.jsonl")
+            with scores.open("rb") as stream:
+                known = {"model": version.model, "checkpoint": version.digest, "test_set": items.digest}
+                return read_scores(stream, **known, items=items.items)
+        except (ScoresError, BadItems, BadListing) as error:
+            raise NoScores(str(error)) from None
+        finally:
+            remove_tree(scratch / "set")
+
+
+def _items(ports: Ports, given: Input, target: Path) -> ItemSet:
+    """Return the items of a test set: the one file of JSON lines in its folder."""
+    digest = given.digest
+    if given.kind != KIND:
+        bring(ports, given)
+        with ports.database.read() as tx:
+            digest = trees.copies(tx)[given.digest]
+    fetch_tree(_Fetching(ports.artifacts), tree_prefix(KIND, digest), target)
+    found = sorted(target.glob("*.jsonl"))
+    if len(found) != 1:
+        names = ", ".join(path.name for path in found[:5]) or "none"
+        raise NoScores(f"the test set {given.source} must have one file of JSON lines (.jsonl), and has: {names}")
+    return read_items(found[0])
+
+
+def _fetched(artifacts: BlobStore, manifest: Manifest, target: Path) -> Path:
+    component = next((part for part in manifest.components if part.name == SCORES), None)
+    if component is None:
+        raise NoScores(
+            f"{manifest.job} wrote no {Path(SCORES).name}. Let its command leave it in the folder that "
+            f"SCHED_OUTPUT_DIR names; see its log: schedctl runs logs {manifest.run}"
+        )
+    if component.bytes > SCORES_BYTES_MAX:
+        raise NoScores(f"its scores have {component.bytes:,} bytes, at most {SCORES_BYTES_MAX:,} are read")
+    try:
+        artifacts.fetch(blob_key(manifest.job, component.sha256), target)
+    except Missing:
+        raise NoScores(f"the scores of {manifest.job} are gone from the artifact store. Evaluate it again") from None
+    if sha256_file(target) != component.sha256:
+        raise NoScores(f"the scores of {manifest.job} are damaged in the artifact store. Evaluate it again")
+    return target

@@ -1,0 +1,169 @@
+"""Deployments: which version was brought to which target, when it served, and how that ended. Rows only ever gain.
+
+What is intended is written before a target is touched, so that whoever comes after a crash knows where to look. The
+database holds that one version of a model is on its way to a target at a time, and that one serves there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from sqlalchemy import bindparam, func, insert, select, update
+
+from scheduler.core.version import version_name
+from scheduler.store import codec, events
+from scheduler.store.errors import Stale
+from scheduler.store.model_tables import deployments
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy import Connection
+
+    from scheduler.store.versions import Version
+
+DeploymentState = Literal["intended", "serving", "returned", "failed", "replaced"]
+_NOTHING: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class Deployment:
+    """One version on its way to a target, there, or there no more; ``served_at`` is when its health was proven."""
+
+    id: int
+    model: str
+    number: int
+    target: str
+    state: DeploymentState
+    by: str
+    why: str
+    evidence: Mapping[str, Any]
+    intended_at: int
+    served_at: int | None
+    ended_at: int | None
+
+    @property
+    def version(self) -> str:
+        """What is deployed: ``ufm@3``."""
+        return version_name(self.model, self.number)
+
+
+_ALL = select(deployments).order_by(deployments.c.id)
+_ONE = _ALL.where(deployments.c.id == bindparam("id"))
+_LIVE = _ALL.where(deployments.c.state.in_(["intended", "serving"]))
+_OF_MODEL = _ALL.where(deployments.c.model == bindparam("model"))
+_THERE = _OF_MODEL.where(deployments.c.target == bindparam("target"), deployments.c.state == bindparam("state"))
+_INTEND = insert(deployments).returning(deployments.c.id)
+_NEWEST = _ALL.where(
+    deployments.c.id.in_(select(func.max(deployments.c.id)).group_by(deployments.c.model, deployments.c.target))
+)
+_MOVE = (
+    update(deployments)
+    .where(deployments.c.id == bindparam("b_id"), deployments.c.state == bindparam("b_state"))
+    .values(
+        state=bindparam("new_state"),
+        why=bindparam("new_why"),
+        evidence=bindparam("new_evidence"),
+        served_at=bindparam("new_served_at"),
+        ended_at=bindparam("new_ended_at"),
+    )
+)
+
+
+def intend(tx: Connection, version: Version, target: str, now: int, by: str, why: str = "") -> Deployment:
+    """Write down what is about to be done to a target. The database refuses a second one that is under way there."""
+    row = {
+        "model": version.model,
+        "number": version.number,
+        "target": target,
+        "state": "intended",
+        "by": by,
+        "why": why,
+        "evidence": codec.dump({}),
+        "intended_at": now,
+        "served_at": None,
+        "ended_at": None,
+    }
+    number = tx.execute(_INTEND, row).scalar_one()
+    events.append(tx, "deployment.intend", version.name, now, by, target=target, why=why)
+    return get(tx, number)
+
+
+def serve(tx: Connection, deployment: Deployment, now: int, evidence: Mapping[str, Any] = _NOTHING) -> Deployment:
+    """Note that an intended version serves; what served there before is replaced. Raises Stale."""
+    before = serving(tx, deployment.model, deployment.target)
+    if before is not None:
+        _move(tx, before, "replaced", now, f"by {deployment.version}", before.evidence)
+    return _move(tx, deployment, "serving", now, deployment.why, evidence)
+
+
+def fail(
+    tx: Connection, deployment: Deployment, now: int, why: str, evidence: Mapping[str, Any] = _NOTHING
+) -> Deployment:
+    """Note that an intended version does not serve; what served before still does. Raises Stale."""
+    return _move(tx, deployment, "failed", now, why, evidence)
+
+
+def give_back(
+    tx: Connection, deployment: Deployment, now: int, why: str, evidence: Mapping[str, Any] = _NOTHING
+) -> Deployment:
+    """Note that a version was taken back: one that served, or an intended one that was there already. Raises Stale."""
+    return _move(tx, deployment, "returned", now, why, evidence)
+
+
+def get(tx: Connection, number: int) -> Deployment:
+    """Return one deployment by its id; it must be there."""
+    return _deployment(tx.execute(_ONE, {"id": number}).one())
+
+
+def serving(tx: Connection, model: str, target: str) -> Deployment | None:
+    """Return what serves at a target, or None."""
+    return _there(tx, model, target, "serving")
+
+
+def intended(tx: Connection, model: str, target: str) -> Deployment | None:
+    """Return what is on its way to a target, or None; after a crash nobody may be at it."""
+    return _there(tx, model, target, "intended")
+
+
+def live(tx: Connection) -> list[Deployment]:
+    """Return what is on its way or serves, everywhere, the oldest first."""
+    return [_deployment(row) for row in tx.execute(_LIVE)]
+
+
+def newest(tx: Connection) -> list[Deployment]:
+    """Return the newest deployment of each model at each target, the oldest first."""
+    return [_deployment(row) for row in tx.execute(_NEWEST)]
+
+
+def of_model(tx: Connection, model: str) -> list[Deployment]:
+    """Return all deployments of a model, the oldest first."""
+    return [_deployment(row) for row in tx.execute(_OF_MODEL, {"model": model})]
+
+
+def _there(tx: Connection, model: str, target: str, state: str) -> Deployment | None:
+    row = tx.execute(_THERE, {"model": model, "target": target, "state": state}).one_or_none()
+    return None if row is None else _deployment(row)
+
+
+def _move(
+    tx: Connection, deployment: Deployment, state: DeploymentState, now: int, why: str, evidence: Mapping[str, Any]
+) -> Deployment:
+    serves = state == "serving"
+    values = {
+        "new_state": state,
+        "new_why": why,
+        "new_evidence": codec.dump(dict(evidence)),
+        "new_served_at": now if serves else deployment.served_at,
+        "new_ended_at": None if serves else now,
+    }
+    if not tx.execute(_MOVE, {"b_id": deployment.id, "b_state": deployment.state, **values}).rowcount:
+        found = get(tx, deployment.id).state
+        raise Stale(f"deployment {deployment.id} of {deployment.version}", deployment.state, found)
+    events.append(tx, f"deployment.{state}", deployment.version, now, target=deployment.target, why=why)
+    return get(tx, deployment.id)
+
+
+def _deployment(row: Any) -> Deployment:
+    return Deployment(**{**row._asdict(), "evidence": codec.load_object(row.evidence)})

@@ -1,0 +1,197 @@
+"""Evaluations of versions, the verdicts that came of them, and what people said against these."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from sqlalchemy import bindparam, func, insert, select, update
+
+from scheduler.core.version import version_name
+from scheduler.store import codec, events
+from scheduler.store.errors import Stale
+from scheduler.store.model_tables import evaluations, overrules, verdicts
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy import Connection
+
+    from scheduler.store.versions import Version
+
+EvaluationState = Literal["open", "scored", "failed"]
+VerdictWord = Literal["accepted", "rejected", "inconclusive"]
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """One job that scores a version on a test set; ``error`` says why there are no scores that can be used."""
+
+    id: int
+    model: str
+    number: int
+    job: str
+    set_digest: str
+    scorer_digest: str
+    state: EvaluationState
+    began_at: int
+    ended_at: int | None
+    error: str
+
+    @property
+    def version(self) -> str:
+        """What it is of: ``ufm@3``."""
+        return version_name(self.model, self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredVerdict:
+    """What was said of a version by gates on a test set, and on what evidence; written once and never changed."""
+
+    id: int
+    model: str
+    number: int
+    evaluation: int
+    gates_digest: str
+    set_digest: str
+    verdict: VerdictWord
+    evidence: Mapping[str, Any]
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Overrule:
+    """A person's word against what was: who, when and why."""
+
+    model: str
+    number: int
+    was: str
+    verdict: Literal["accepted", "rejected"]
+    by: str
+    why: str
+    at: int
+
+
+_EVALUATIONS = select(evaluations).order_by(evaluations.c.id)
+_OF_VERSION = _EVALUATIONS.where(evaluations.c.model == bindparam("model"), evaluations.c.number == bindparam("number"))
+_OPEN = _EVALUATIONS.where(evaluations.c.state == "open")
+_OF_JOB = _EVALUATIONS.where(evaluations.c.job == bindparam("job"))
+_BEGIN = insert(evaluations).returning(evaluations.c.id)
+_END = (
+    update(evaluations)
+    .where(evaluations.c.id == bindparam("b_id"), evaluations.c.state == "open")
+    .values(state=bindparam("new_state"), ended_at=bindparam("new_ended_at"), error=bindparam("new_error"))
+)
+_VERDICTS = (
+    select(verdicts)
+    .where(verdicts.c.model == bindparam("model"), verdicts.c.number == bindparam("number"))
+    .order_by(verdicts.c.id)
+)
+_SAME = _VERDICTS.where(verdicts.c.gates_digest == bindparam("gates"), verdicts.c.set_digest == bindparam("test_set"))
+_SAY = insert(verdicts)
+_USES = select(func.count()).select_from(verdicts).where(verdicts.c.set_digest == bindparam("digest"))
+_OVERRULES = (
+    select(overrules)
+    .where(overrules.c.model == bindparam("model"), overrules.c.number == bindparam("number"))
+    .order_by(overrules.c.id)
+)
+_OVERRULE = insert(overrules)
+
+
+def begin(tx: Connection, version: Version, job: str, set_digest: str, scorer_digest: str, now: int) -> int:
+    """Note that a job scores a version; return its number. The database refuses a second one that is open."""
+    row = {
+        "model": version.model,
+        "number": version.number,
+        "job": job,
+        "set_digest": set_digest,
+        "scorer_digest": scorer_digest,
+        "state": "open",
+        "began_at": now,
+        "ended_at": None,
+        "error": "",
+    }
+    return int(tx.execute(_BEGIN, row).scalar_one())
+
+
+def end(tx: Connection, evaluation: Evaluation, state: EvaluationState, now: int, error: str = "") -> None:
+    """Close an open evaluation; event ``evaluation.<state>``. Raises Stale when it is not open any more."""
+    values = {"new_state": state, "new_ended_at": now, "new_error": error}
+    if not tx.execute(_END, {"b_id": evaluation.id, **values}).rowcount:
+        raise Stale(f"evaluation {evaluation.id} of {evaluation.version}", "open", "closed")
+    events.append(tx, f"evaluation.{state}", evaluation.version, now, job=evaluation.job, why=error)
+
+
+def open_ones(tx: Connection) -> list[Evaluation]:
+    """Return the evaluations that have no end yet, the oldest first."""
+    return [Evaluation(**row._asdict()) for row in tx.execute(_OPEN)]
+
+
+def of_version(tx: Connection, version: Version) -> list[Evaluation]:
+    """Return all evaluations of a version, the oldest first."""
+    return [Evaluation(**row._asdict()) for row in tx.execute(_OF_VERSION, _key(version))]
+
+
+def of_job(tx: Connection, job: str) -> Evaluation | None:
+    """Return the evaluation that a job is, or None."""
+    row = tx.execute(_OF_JOB, {"job": job}).one_or_none()
+    return None if row is None else Evaluation(**row._asdict())
+
+
+def say(
+    tx: Connection,
+    evaluation: Evaluation,
+    gates_digest: str,
+    verdict: VerdictWord,
+    evidence: Mapping[str, Any],
+    now: int,
+) -> None:
+    """Write a verdict; the database refuses a second one by the same gates on the same set."""
+    row = {
+        "model": evaluation.model,
+        "number": evaluation.number,
+        "evaluation": evaluation.id,
+        "gates_digest": gates_digest,
+        "set_digest": evaluation.set_digest,
+        "verdict": verdict,
+        "evidence": codec.dump(evidence),
+        "at": now,
+    }
+    tx.execute(_SAY, row)
+    events.append(tx, "version.judged", evaluation.version, now, verdict=verdict, gates=gates_digest)
+
+
+def verdicts_of(tx: Connection, version: Version) -> list[StoredVerdict]:
+    """Return all verdicts on a version, the oldest first."""
+    return [_verdict(row) for row in tx.execute(_VERDICTS, _key(version))]
+
+
+def same_verdict(tx: Connection, version: Version, gates_digest: str, set_digest: str) -> StoredVerdict | None:
+    """Return what these gates said of a version on this set, or None when they were not asked yet."""
+    asked = {**_key(version), "gates": gates_digest, "test_set": set_digest}
+    row = tx.execute(_SAME, asked).one_or_none()
+    return None if row is None else _verdict(row)
+
+
+def uses(tx: Connection, set_digest: str) -> int:
+    """Return how many decisions were made on a test set: each one makes the next say a little less."""
+    return int(tx.execute(_USES, {"digest": set_digest}).scalar_one())
+
+
+def overrule(tx: Connection, overruled: Overrule) -> None:
+    """Write down a person's word; the version's own event tells it."""
+    tx.execute(_OVERRULE, asdict(overruled))
+
+
+def overrules_of(tx: Connection, version: Version) -> list[Overrule]:
+    """Return what people said of a version, the oldest first."""
+    found = (row._asdict() for row in tx.execute(_OVERRULES, _key(version)))
+    return [Overrule(**{name: value for name, value in row.items() if name != "id"}) for row in found]
+
+
+def _key(version: Version) -> dict[str, Any]:
+    return {"model": version.model, "number": version.number}
+
+
+def _verdict(row: Any) -> StoredVerdict:
+    return StoredVerdict(**{**row._asdict(), "evidence": codec.load_object(row.evidence)})

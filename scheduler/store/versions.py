@@ -1,0 +1,193 @@
+"""Versions of models: what was made of which checkpoint, in which state it is, and which is in force."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from sqlalchemy import bindparam, insert, select, update
+
+from scheduler.core.version import VersionState, moved, version_name
+from scheduler.store import events
+from scheduler.store.errors import Stale, StoreFailure
+from scheduler.store.model_tables import model_versions, models, promotions
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+
+class UnknownVersion(StoreFailure):
+    """No version has this name."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__("unknown version", name, "no version has this name", "See `schedctl models list`")
+        self.name = name
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version. ``digest`` names what its checkpoint holds, ``code`` and ``environment`` what trained it.
+
+    ``mixture`` says as text which data beside those of ``corpus``. It began with the checkpoint ``parent_key`` of
+    ``parent``, which is version ``parent_number`` of that, or none.
+    """
+
+    model: str
+    number: int
+    checkpoint: str
+    digest: str
+    step: int
+    state: VersionState
+    why: str
+    created_at: int
+    code: str | None = None
+    environment: str | None = None
+    corpus: str | None = None
+    mixture: str | None = None
+    parent: str | None = None
+    parent_number: int | None = None
+    parent_key: str | None = None
+
+    @property
+    def name(self) -> str:
+        """What it is called: ``ufm@3``."""
+        return version_name(self.model, self.number)
+
+
+@dataclass(frozen=True, slots=True)
+class Promotion:
+    """A change of what is in force: ``number`` from then on, before it ``was``; None: none."""
+
+    model: str
+    kind: Literal["promote", "rollback"]
+    number: int | None
+    was: int | None
+    by: str
+    why: str
+    at: int
+
+
+_ALL = select(model_versions).order_by(model_versions.c.model, model_versions.c.number)
+_OF_MODEL = _ALL.where(model_versions.c.model == bindparam("model"))
+_ONE = _OF_MODEL.where(model_versions.c.number == bindparam("number"))
+_OF_DIGEST = _OF_MODEL.where(model_versions.c.digest == bindparam("digest"))
+_OF_CHECKPOINT = _ALL.where(model_versions.c.checkpoint == bindparam("key"))
+_ACCEPTED = _OF_MODEL.where(model_versions.c.state == "accepted").order_by(None)
+_NEWEST_ACCEPTED = _ACCEPTED.order_by(model_versions.c.number.desc()).limit(1)
+_INSERT = insert(model_versions)
+_FIRST = insert(models)
+_COUNT = (
+    update(models)
+    .where(models.c.name == bindparam("b_name"))
+    .values(counter=models.c.counter + 1)
+    .returning(models.c.counter)
+)
+_MOVE = (
+    update(model_versions)
+    .where(
+        model_versions.c.model == bindparam("b_model"),
+        model_versions.c.number == bindparam("b_number"),
+        model_versions.c.state == bindparam("b_state"),
+    )
+    .values(state=bindparam("new_state"), why=bindparam("new_why"))
+)
+_PROMOTIONS = (
+    select(promotions).where(promotions.c.model == bindparam("model")).order_by(promotions.c.id.desc()).limit(500)
+)
+_PROMOTE = insert(promotions)
+
+
+def add(tx: Connection, version: Version, now: int, by: str) -> Version:
+    """Store a version under the next number of its model; the same content again is the version that it was.
+
+    The number that ``version`` has is not looked at. Event ``version.made``.
+    """
+    if (known := of_digest(tx, version.model, version.digest)) is not None:
+        return known
+    number = tx.execute(_COUNT, {"b_name": version.model}).scalar_one_or_none()
+    if number is None:
+        number = 1
+        tx.execute(_FIRST, {"name": version.model, "counter": number})
+    tx.execute(_INSERT, {**asdict(version), "number": number})
+    made = get(tx, version.model, number)
+    events.append(tx, "version.made", made.name, now, by, step=made.step, checkpoint=made.checkpoint)
+    return made
+
+
+def find(tx: Connection, model: str, number: int) -> Version | None:
+    """Return one version, or None when there is none."""
+    row = tx.execute(_ONE, {"model": model, "number": number}).one_or_none()
+    return None if row is None else _version(row)
+
+
+def get(tx: Connection, model: str, number: int) -> Version:
+    """Return one version. Raises UnknownVersion."""
+    found = find(tx, model, number)
+    if found is None:
+        raise UnknownVersion(version_name(model, number))
+    return found
+
+
+def everything(tx: Connection, model: str | None = None) -> list[Version]:
+    """Return all versions, of one model if asked, by model and number."""
+    return [_version(row) for row in (tx.execute(_ALL) if model is None else tx.execute(_OF_MODEL, {"model": model}))]
+
+
+def of_checkpoint(tx: Connection, key: str) -> Version | None:
+    """Return the version that was made of a checkpoint, or None."""
+    row = tx.execute(_OF_CHECKPOINT, {"key": key}).first()
+    return None if row is None else _version(row)
+
+
+def of_digest(tx: Connection, model: str, digest: str) -> Version | None:
+    """Return the version of a model that holds what a digest names, or None."""
+    row = tx.execute(_OF_DIGEST, {"model": model, "digest": digest}).one_or_none()
+    return None if row is None else _version(row)
+
+
+def newest_accepted(tx: Connection, model: str) -> Version | None:
+    """Return the accepted version of the highest number, or None."""
+    row = tx.execute(_NEWEST_ACCEPTED, {"model": model}).one_or_none()
+    return None if row is None else _version(row)
+
+
+def move(tx: Connection, version: Version, arrow: str, why: str, now: int, by: str = "daemon", **data: Any) -> Version:
+    """Store the state after an arrow if it is still as ``version`` has it; event ``version.<arrow>``.
+
+    Raises IllegalArrow, Stale.
+    """
+    state = moved(version.state, arrow)
+    guard = {"b_model": version.model, "b_number": version.number, "b_state": version.state}
+    if not tx.execute(_MOVE, {**guard, "new_state": state, "new_why": why}).rowcount:
+        raise Stale(f"version {version.name}", version.state, get(tx, version.model, version.number).state)
+    told = {**data, "why": why, "from": version.state, "to": state}
+    events.write(tx, f"version.{arrow}", version.name, now, by, told)
+    return get(tx, version.model, version.number)
+
+
+def kept(tx: Connection, job: str) -> dict[str, str]:
+    """Return which checkpoints of a job stay because versions are made of them, by key, and why."""
+    return {found.checkpoint: f"it is {found.name}" for found in everything(tx, job)}
+
+
+def promotions_of(tx: Connection, model: str) -> list[Promotion]:
+    """Return the newest changes of what is in force, the newest first."""
+    found = (row._asdict() for row in tx.execute(_PROMOTIONS, {"model": model}))
+    return [Promotion(**{name: value for name, value in row.items() if name != "id"}) for row in found]
+
+
+def in_force(tx: Connection, model: str) -> Version | None:
+    """Return the version that is in force, or None."""
+    newest = next(iter(promotions_of(tx, model)), None)
+    return find(tx, model, newest.number) if newest is not None and newest.number is not None else None
+
+
+def note_promotion(tx: Connection, promotion: Promotion) -> None:
+    """Write down what is in force from now on; event ``model.promote`` or ``model.rollback``."""
+    tx.execute(_PROMOTE, asdict(promotion))
+    told = {"number": promotion.number, "was": promotion.was, "why": promotion.why}
+    events.write(tx, f"model.{promotion.kind}", promotion.model, promotion.at, promotion.by, told)
+
+
+def _version(row: Any) -> Version:
+    return Version(**row._asdict())

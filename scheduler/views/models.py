@@ -1,0 +1,207 @@
+"""Models as they are: versions, how each was judged, which is in force and where, what each cost, what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any
+
+from jobs.payload.store.manifest import split_key
+from scheduler.core.ledger import fold
+from scheduler.store import deployments, evaluations, generations, jobs, ledger, runs, versions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from sqlalchemy import Connection
+
+    from scheduler.core.version import VersionState
+    from scheduler.store.deployments import Deployment
+    from scheduler.store.evaluations import Evaluation, Overrule, StoredVerdict
+    from scheduler.store.versions import Promotion, Version
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What sessions were charged: metered seconds and micro-dollars; a session of two jobs counts half for each."""
+
+    seconds: int = 0
+    microdollars: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        """Return both together."""
+        return Cost(self.seconds + other.seconds, self.microdollars + other.microdollars)
+
+
+@dataclass(frozen=True, slots=True)
+class ListedVersion:
+    """A version in a list; ``serving`` names the targets where it serves."""
+
+    name: str
+    model: str
+    number: int
+    step: int
+    state: VersionState
+    why: str
+    in_force: bool
+    parent: str  # such as uff-main@2, or uff-main step 4000; empty: it started from nothing
+    serving: tuple[str, ...]
+    created_at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A model with its versions, the newest last. ``paused``: none is promoted by itself until a person promotes."""
+
+    name: str
+    in_force: str | None
+    paused: bool
+    versions: tuple[ListedVersion, ...]
+    promotions: tuple[Promotion, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VersionFacts:
+    """All there is to know of a version. ``children`` are versions and jobs that began with it.
+
+    ``returned_parent`` is set when what it began with was taken back or overruled since.
+    """
+
+    listed: ListedVersion
+    version: Version
+    returned_parent: bool
+    children: tuple[str, ...]
+    training: Cost
+    evaluating: Cost
+    evaluations: tuple[Evaluation, ...]
+    verdicts: tuple[StoredVerdict, ...]
+    overrules: tuple[Overrule, ...]
+    deployments: tuple[Deployment, ...]
+
+    def document(self) -> dict[str, Any]:
+        """Return it in plain JSON types: what is listed, and the rest beside it."""
+        whole = asdict(self)
+        return {**asdict(self.version), **whole.pop("listed"), **{k: v for k, v in whole.items() if k != "version"}}
+
+
+def models(tx: Connection) -> list[Model]:
+    """Return all models that have versions or say how they are evaluated, in queue order."""
+    by_model: dict[str, list[Version]] = {}
+    for version in versions.everything(tx):
+        by_model.setdefault(version.model, []).append(version)
+    queue = [record.spec.name for record in jobs.everything(tx) if record.spec.evaluation is not None]
+    names = [*queue, *(name for name in by_model if name not in queue)]
+    return [_model(tx, name, by_model.get(name, [])) for name in names]
+
+
+def model(tx: Connection, name: str) -> Model:
+    """Return one model. Raises UnknownJob where no job ever had this name."""
+    if jobs.find(tx, name) is None:
+        jobs.get(tx, name)
+    return _model(tx, name, versions.everything(tx, name))
+
+
+def facts(tx: Connection, version: Version) -> VersionFacts:
+    """Return all there is to know of a version."""
+    listed = next(one for one in model(tx, version.model).versions if one.number == version.number)
+    parent = versions.of_checkpoint(tx, version.parent_key) if version.parent_key else None
+    evaluated = evaluations.of_version(tx, version)
+    return VersionFacts(
+        listed=listed,
+        version=version,
+        returned_parent=parent is not None and parent.state == "rejected",
+        children=tuple(_children(tx, version)),
+        training=_training_cost(tx, version),
+        evaluating=sum((_cost(tx, one.job, 1, None) for one in evaluated), Cost()),
+        evaluations=tuple(evaluated),
+        verdicts=tuple(evaluations.verdicts_of(tx, version)),
+        overrules=tuple(evaluations.overrules_of(tx, version)),
+        deployments=tuple(one for one in deployments.of_model(tx, version.model) if one.number == version.number),
+    )
+
+
+def tree(found: Sequence[Model], marks: Mapping[str, str]) -> list[str]:
+    """Return the lineage of versions as lines of a text: whoever began with a version stands below it, moved right.
+
+    ``marks`` are words behind a version's name.
+    """
+    everyone = [version for one in found for version in one.versions]
+    known = {version.name for version in everyone}
+    below: dict[str, list[ListedVersion]] = {}
+    for version in everyone:
+        below.setdefault(version.parent if version.parent in known else "", []).append(version)
+    lines: list[str] = []
+
+    def draw(name: str, indent: str) -> None:
+        members = below.get(name, [])
+        for place, version in enumerate(members, start=1):
+            last = place == len(members)
+            branch = "" if not name else "└─ " if last else "├─ "
+            origin = f"  from {version.parent}" if not name and version.parent else ""
+            lines.append(f"{indent}{branch}{version.name}  {marks.get(version.name, version.state)}{origin}")
+            draw(version.name, indent + ("" if not name else "   " if last else "│  "))
+
+    draw("", "")
+    return lines
+
+
+def _model(tx: Connection, name: str, found: Sequence[Version]) -> Model:
+    moves = versions.promotions_of(tx, name)
+    force = next((one.number for one in moves[:1]), None)
+    serving: dict[int, list[str]] = {}
+    for one in deployments.of_model(tx, name):
+        if one.state == "serving":
+            serving.setdefault(one.number, []).append(one.target)
+    listed = tuple(
+        ListedVersion(
+            name=version.name,
+            model=name,
+            number=version.number,
+            step=version.step,
+            state=version.state,
+            why=version.why,
+            in_force=version.number == force,
+            parent=_parent(tx, version),
+            serving=tuple(serving.get(version.number, ())),
+            created_at=version.created_at,
+        )
+        for version in found
+    )
+    in_force = next((one.name for one in listed if one.in_force), None)
+    return Model(name, in_force, bool(moves) and moves[0].kind == "rollback", listed, tuple(moves))
+
+
+def _parent(tx: Connection, version: Version) -> str:
+    if version.parent_key is None:
+        return ""
+    parent = versions.of_checkpoint(tx, version.parent_key)  # it may have become a version after its child
+    if parent is not None:
+        return parent.name
+    named = split_key(version.parent_key)
+    return f"{version.parent} step {named[1]}" if named else version.parent_key
+
+
+def _children(tx: Connection, version: Version) -> list[str]:
+    """Return versions that began with this one, and jobs whose newest generation did."""
+    made = [one.name for one in versions.everything(tx) if one.parent_key == version.checkpoint]
+    scoring = {one.job for one in evaluations.of_version(tx, version)}
+    begun = [job for job, key in generations.parents(tx).items() if key == version.checkpoint and job not in scoring]
+    return [*made, *begun]
+
+
+def _training_cost(tx: Connection, version: Version) -> Cost:
+    """Return what the attempts of its generation were charged, up to the one that saved it."""
+    named = split_key(version.checkpoint)
+    if named is None:
+        return Cost()
+    began = generations.of_attempt(tx, version.model, named[2])
+    return _cost(tx, version.model, began.first_attempt if began else 1, named[2])
+
+
+def _cost(tx: Connection, job: str, first: int, last: int | None) -> Cost:
+    made = runs.attempts(tx, job)
+    keys = [one.run for number, one in made.items() if number >= first and (last is None or number <= last)]
+    shares = {key: len(runs.get(tx, key).lanes) for key in keys}
+    charges = [charge for found in fold(ledger.of_runs(tx, keys)).values() for charge in found if charge.run in shares]
+    seconds = sum(charge.within(charge.start, charge.end) / shares[charge.run or ""] for charge in charges)
+    money = sum(charge.cost_within(charge.start, charge.end) / shares[charge.run or ""] for charge in charges)
+    return Cost(round(seconds), round(money))

@@ -1,0 +1,179 @@
+"""`schedctl models`: from a done job to a version that is shown, promoted, taken back and given away."""
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from jobs.payload.scorers.items import read_items
+from jobs.payload.store.manifest import Component, Manifest, blob_key
+from platforms.artifacts.directory import DirectoryStore
+from scheduler.cli.shell.exits import Exit
+from scheduler.core.job import Done
+from scheduler.service.versions.judging import case_of, judge_alone
+from scheduler.store import checkpoints, evaluations, jobs, lease
+from scheduler.store.engine import Database
+from tests.e2e.cli.conftest import NOW, Typed
+
+SHA = {"state", "why", "step", "model", "number", "created_at"}
+LISTED = {"name", "in_force", "parent", "serving"} | SHA
+VERSION = LISTED | {
+    *("checkpoint", "digest", "code", "environment", "corpus", "mixture", "parent_number", "parent_key"),
+    *("returned_parent", "children", "training", "evaluating", "evaluations", "verdicts", "overrules", "deployments"),
+}
+
+
+class Judge:
+    """Lets evaluations end with values of a test's choice, as a session and the daemon would."""
+
+    def __init__(self, database: Database, artifacts: DirectoryStore, ports: Any, items: Path) -> None:
+        self.database, self.artifacts, self.ports, self.items = database, artifacts, ports, items
+
+    def end(self, job: str, share: float) -> None:
+        """Let a job leave scores of which so many pass, and judge them."""
+        with self.database.write() as tx:
+            told = jobs.get(tx, job).spec.environment
+            names = ("model", "checkpoint", "scorer")
+            header = {"schema": 1, "set": read_items(self.items).digest}
+            header |= {name: told[f"EVALUATION_{name.upper()}"] for name in names}
+            lines = [header]
+            for number in range(20):
+                name, value = f"item-{number}", float(number < 20 * share)
+                lines.append({"item": name, "cluster": name, "metric": "atomicity", "value": value, "example": "def f"})
+            content = "\n".join(map(json.dumps, lines)).encode()
+            digest = hashlib.sha256(content).hexdigest()
+            self.artifacts.create(blob_key(job, digest), content)
+            scores = (Component("output/scores.jsonl", digest, len(content)),)
+            manifest = Manifest(job, 1, 1, "uff-x-0001", 0, None, NOW, 60, {}, scores)
+            checkpoints.record(tx, manifest, NOW)
+            jobs.note_progress(tx, job, 1, manifest.key)
+            jobs.change_state(tx, job, jobs.get(tx, job).state, Done(NOW), "finish", NOW)
+            (evaluation,) = evaluations.open_ones(tx)
+            case = case_of(tx, evaluation)
+        assert case is not None
+        judge_alone(self.ports, case)
+
+
+@pytest.fixture
+def judge(
+    world: Database, artifacts: DirectoryStore, home: Path, schedctl: Callable[..., Typed], tmp_path: Path
+) -> Judge:
+    """The judge of `ulm`, whose definition has a test set and a gate since it was done."""
+    from scheduler.app import load_app
+
+    items = home / "items.jsonl"
+    items.write_text("".join(json.dumps({"id": f"item-{number}"}) + "\n" for number in range(20)))
+    edited = schedctl(
+        *("queue", "edit", "ulm", "--set", f'evaluation={{ command = ["score"], set = "{items}" }}'),
+        *("--set", 'gates=[{ metric = "atomicity", kind = "threshold", minimum = 0.9 }]'),
+    )
+    assert edited.code == Exit.OK, edited.err
+    held = lease.acquire(world, "test", 1_000_000)
+    assert held is not None
+    ports = load_app(home / "config.toml").ports(structlog.get_logger(), held.epoch)
+    return Judge(world, artifacts, ports, items)
+
+
+def test_a_version_goes_its_way_by_commands(judge: Judge, home: Path, schedctl: Callable[..., Typed]) -> None:
+    begun = schedctl("models", "evaluate", "ulm", "--json").document
+    assert (begun["version"]["name"], begun["version"]["state"], begun["job"]) == ("ulm@1", "evaluating", "ulm-eval-1")
+    waits = schedctl("models", "evaluate", "ulm")
+    assert waits.code == Exit.REFUSED
+    assert "ulm@1 is being evaluated by ulm-eval-1" in waits.err
+    judge.end("ulm-eval-1", 0.95)
+    shown = schedctl("models", "show", "ulm", "--json").document["version"]
+    assert set(shown) == VERSION
+    assert (shown["state"], shown["in_force"], shown["training"]["seconds"]) == ("accepted", True, 7_500)
+    (verdict,) = shown["verdicts"]
+    assert verdict["evidence"]["findings"][0]["items"] == 20
+    text = schedctl("models", "show", "ulm@1").out
+    for part in (
+        "ulm@1, in force",
+        "atomicity threshold at least 0.9",
+        "passed",
+        "item-19",
+        "def f",
+        "1 decisions so far",
+    ):
+        assert part in text
+    again = schedctl("models", "evaluate", "ulm@1")
+    assert again.code == Exit.REFUSED
+    assert "these gates have judged ulm@1 on this test set already" in again.err
+    taken = schedctl("models", "rollback", "ulm", "--reason", "it lies")
+    assert taken.out == "ulm@1 is taken back; nothing is in force.\n"
+    refused = schedctl("models", "promote", "ulm@1")
+    assert refused.code == Exit.REFUSED
+    assert "ulm@1 is rejected" in refused.err
+    told = schedctl("models", "overrule", "ulm@1", "--reason", "it does not", "--json").document["model"]
+    assert (told["versions"][0]["state"], told["in_force"], told["paused"]) == ("accepted", None, True)
+    assert schedctl("models", "promote", "ulm@1").out == "ulm@1 is in force.\n"
+    listed = schedctl("models", "list", "--json").document["models"]
+    assert [set(one) for one in listed] == [{"name", "in_force", "paused", "versions", "promotions"}]
+    assert [set(one) for one in listed[0]["versions"]] == [LISTED]
+    assert [move["kind"] for move in listed[0]["promotions"]] == ["promote", "rollback", "promote"]
+    assert "in force" in schedctl("models", "list").out
+
+
+def test_a_refusal_shows_the_items_that_count_against_it(judge: Judge, schedctl: Callable[..., Typed]) -> None:
+    schedctl("models", "evaluate", "ulm")
+    judge.end("ulm-eval-1", 0.5)
+    text = schedctl("models", "show", "ulm").out
+    assert "atomicity is 0.5, where at least 0.9 is asked" in text
+    assert "atomicity of item-10: 0  def f" in text
+    overruled = schedctl("models", "overrule", "ulm@1")
+    assert overruled.code == Exit.USAGE
+    assert "a reason is missing" in overruled.err
+
+
+def test_two_versions_stand_side_by_side(
+    judge: Judge, artifacts: DirectoryStore, schedctl: Callable[..., Typed]
+) -> None:
+    schedctl("models", "evaluate", "ulm")
+    judge.end("ulm-eval-1", 1.0)
+    with judge.database.write() as tx:
+        saved = checkpoints.newest(tx, "ulm")[0].manifest
+        other = Manifest("ulm", 400, 1, saved.run, 0, None, NOW, 60, {}, (Component("weights.npz", "ab" * 32, 3),))
+        checkpoints.record(tx, other, NOW)
+    assert schedctl("models", "evaluate", "ulm", "--step", "400", "--json").document["version"]["name"] == "ulm@2"
+    judge.end("ulm-eval-2", 0.95)
+    found = schedctl("models", "compare", "ulm@1", "ulm@2", "--json").document
+    assert found["metrics"] == [{"metric": "atomicity", "values": [1.0, 0.95]}]
+    text = schedctl("models", "compare", "ulm@1", "ulm@2").out
+    assert "atomicity" in text
+    assert "0.95" in text
+
+
+def test_a_folder_for_others_has_plain_weights_a_card_and_digests(
+    judge: Judge, home: Path, schedctl: Callable[..., Typed]
+) -> None:
+    schedctl("models", "evaluate", "ulm")
+    judge.end("ulm-eval-1", 1.0)
+    made = schedctl("models", "export", "ulm@1", str(home / "out"), "--json").document
+    assert made["files"] == ["README.md", "version.json", "weights.npz", "SHA256SUMS"]
+    assert made["left_out"] == ["optimizer/state.json"]
+    card = (home / "out" / "README.md").read_text()
+    assert str(home) not in card, "no path of a machine is told"
+    assert "threshold on atomicity | passed | 1 | 20 | 20" in card
+    assert json.loads((home / "out" / "version.json").read_text())["name"] == "ulm@1"
+    for line in (home / "out" / "SHA256SUMS").read_text().splitlines():
+        digest, name = line.split("  ")
+        assert hashlib.sha256((home / "out" / name).read_bytes()).hexdigest() == digest
+    twice = schedctl("models", "export", "ulm@1", str(home / "out"))
+    assert twice.code == Exit.REFUSED
+    pulled = schedctl("models", "pull", "ulm", str(home / "whole"), "--json").document
+    assert pulled["files"] == ["weights.npz", "optimizer/state.json"]
+
+
+def test_names_that_are_none_are_told(judge: Judge, schedctl: Callable[..., Typed]) -> None:
+    assert schedctl("models", "show", "ulm@7").code == Exit.NOT_FOUND
+    assert schedctl("models", "show", "nobody").code == Exit.NOT_FOUND
+    missing = schedctl("models", "show", "ulm")
+    assert missing.code == Exit.REFUSED
+    assert "schedctl models evaluate ulm" in missing.err
+    undefined = schedctl("models", "evaluate", "uff-main")
+    assert undefined.code == Exit.REFUSED
+    assert schedctl("models", "list").err.startswith("No versions yet")
