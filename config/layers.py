@@ -93,12 +93,19 @@ def read_layers(
 def _files(path: Path | None, environ: Mapping[str, str]) -> Iterator[Path]:
     yield shipped("defaults.toml")
     yield shipped("pools.toml")
-    if path is not None:
-        yield path.expanduser()
-    elif environ.get(FILE_VARIABLE):
-        yield Path(environ[FILE_VARIABLE]).expanduser()
+    file = own_file(path, environ)
+    if path is not None or environ.get(FILE_VARIABLE) or file.exists():
+        yield file
     elif SYSTEM_FILE.exists():
         yield SYSTEM_FILE
+
+
+def own_file(path: Path | None, environ: Mapping[str, str]) -> Path:
+    """Return the file of one's own settings, there or not: ``path``, what a variable names, or that of the user."""
+    if path is None and environ.get(FILE_VARIABLE):
+        path = Path(environ[FILE_VARIABLE])
+    home = environ.get("XDG_CONFIG_HOME") or f"{environ.get('HOME', '')}/.config"
+    return path.expanduser() if path is not None else Path(home) / "uff-scheduler" / "config.toml"
 
 
 def _nested(keys: Iterable[str], text: str, name: str) -> dict[str, Any]:

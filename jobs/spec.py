@@ -129,6 +129,10 @@ class Input:
         return _LISTED.get(self.source.partition(":")[0], "input")
 
 
+TEST_SET = "set"
+"""By this name an evaluation's session is given its test set, and people name it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """How checkpoints of a model are scored: a command in a session of its own, which is run whole.

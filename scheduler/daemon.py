@@ -16,6 +16,7 @@ from config.credentials import credential_files
 from config.logging import configure
 from platforms.fingerprint import fingerprint
 from scheduler import clock, line
+from scheduler.core.run import Running
 from scheduler.core.window import WEEK
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.cycle.endings import tell_endings
@@ -29,12 +30,13 @@ from scheduler.views.status_line import status_line
 from scheduler.wake import Waker
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from types import FrameType
 
     from apscheduler.schedulers.base import BaseScheduler
 
     from scheduler.app import App
+    from scheduler.core.run import Run
     from scheduler.service.outside.ports import Log, Ports
     from scheduler.store.lease import Lease
 
@@ -43,7 +45,9 @@ _MAIL_SECONDS = 60
 _RELOAD, _STOP = "reload", "stop"
 _WHY_CHARACTERS = 1_000
 _LOOKS_PER_LEASE = 6  # of a daemon that stands by
-_LOOKS_PER_CYCLE = 6  # at most, when answers come late
+_LOOKS_PER_CYCLE = 6  # at most, when answers come late or sessions have just begun
+_CLOSE_LOOK_WALL_SECONDS = 10.0  # cycles that come faster see everything soon enough
+_BEGINS_WALL_SECONDS = 60.0
 _LAST_WORDS_SECONDS = 10.0  # real time in which a launch, a letter or a deployment may end; all else is begun anew
 _PLANNER_IDLE_SECONDS = 10.0  # real time after which the planner's process ends when no session runs
 _PLANNER_WARM_SECONDS = 900.0  # and while one runs: each piece of news may want a plan, and a warm one is cheap
@@ -246,8 +250,19 @@ class Daemon:
         self._work.note(self._ports, self._ports.clock.now())
         self._tell_progress()
         with self._ports.database.read() as tx:
-            waits = _PLANNER_WARM_SECONDS if runs.live(tx) else _PLANNER_IDLE_SECONDS
+            live = runs.live(tx)
+        waits = _PLANNER_WARM_SECONDS if live else _PLANNER_IDLE_SECONDS
+        if self._watched_closely(live):
+            self._calls.on_late()
         self.app.planner.rest_when_idle(clock.stopwatch(), waits)
+
+    def _watched_closely(self, live: Sequence[Run]) -> bool:
+        """Return whether a session has just begun: its first words, or that it failed at once, are waited for."""
+        wall, now = self.app.clock.wall_seconds, self._ports.clock.now()
+        if wall(self.app.settings.daemon.cycle_seconds) < _CLOSE_LOOK_WALL_SECONDS:
+            return False
+        began = [run.state.started for run in live if isinstance(run.state, Running)]
+        return any(wall(now - at) < _BEGINS_WALL_SECONDS for at in began)
 
     def _keep_house(self) -> None:
         # Here, because sessions wait to be adopted while a daemon starts; what follows is not needed for that.

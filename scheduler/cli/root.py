@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 # name -> module and summary. The module has an ``app``; an app of one command is that command.
 COMMANDS: dict[str, tuple[str, str]] = {
+    "init": ("scheduler.cli.commands.init", "Settings of what this machine has, and a database."),
     "status": ("scheduler.cli.commands.status", "The state of things on one screen."),
     "top": ("scheduler.cli.commands.top", "The state of things, live."),
     "prompt": ("scheduler.cli.commands.prompt_command", "One cached line for shell prompts."),

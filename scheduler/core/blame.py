@@ -28,6 +28,7 @@ BURNT = {
 """What ended a session that burnt hours for nothing, by error class, with the remedy."""
 
 _NOT_THE_JOBS = frozenset({"device", WRONG_DEVICE, "store", "network", PARENT})
+_SAID_MAX = 200  # characters of an error's last line
 _DIGITS = re.compile(r"0x[0-9a-f]+|\d+")
 
 
@@ -66,7 +67,7 @@ def again(end: LaneEnd, failures: int, earlier: Sequence[Lane], same_error: int)
             alike += 1
         elif end.error_class not in BURNT:
             break
-    said = " ".join(end.message.split())[-200:]
+    said = " ".join((end.message.strip().splitlines() or [""])[-1].split())[-_SAID_MAX:]
     if end.error_class in BURNT:
         if alike < 2:
             return ""

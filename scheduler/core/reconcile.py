@@ -319,9 +319,11 @@ def _said_end(lane: Lane, result: LaneReport | None, run: Run, sighting: Sightin
             why = f"ended by force, what it trained since its start is lost: {run.state.why}"
             return LaneEnd(lane.index, lane.job, Outcome.CANCELLED, None, None, why[:_MESSAGE_MAX])
         return LaneEnd(lane.index, lane.job, Outcome.LOST, None, "killed", f"ended without a result. {detail}".strip())
-    words = (result.why, result.message)
+    lines = [line for line in result.message.splitlines() if line.strip()]
+    # A traceback ends in what went wrong, which is said first: lists have room for the beginning alone.
+    why = f"{result.why}: {lines[-1].strip()}" if result.why and len(lines) > 1 else result.why
     # A failure's reason may be all that there is to say: it is said once.
-    message = "; ".join(dict.fromkeys(part for part in words if part))[:_MESSAGE_MAX]
+    message = "; ".join(dict.fromkeys(part for part in (why, result.message) if part))[:_MESSAGE_MAX]
     outcome = Outcome(result.outcome or "failed")
     return LaneEnd(lane.index, lane.job, outcome, result.checkpoint_step, result.error_class, message)
 

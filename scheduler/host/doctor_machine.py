@@ -66,6 +66,17 @@ def check_service() -> Finding:
     return Finding("bad" if unit.enabled else "warning", told, f"Look at: journalctl -e -u {MAIN}")
 
 
+def check_sandbox() -> Finding:
+    """Try the sandbox for code that models write. Only scorers that run such code need one, and refuse without it."""
+    from jobs.payload.scorers.sandbox.limits import SandboxMissing
+    from jobs.payload.scorers.sandbox.probe import check_sandbox as tried
+
+    try:
+        return Finding("ok", tried())
+    except SandboxMissing as missing:
+        return Finding("ok", f"none ({missing.why}): scorers that run code refuse here; to have one, {missing.remedy}")
+
+
 def check_privacy(state_dir: Path, database: Path | None) -> Finding:
     """See that nobody else can read the books, the lock and what sessions left, whatever made them."""
     names = [f"{database}{ending}" for ending in ("", "-wal", "-shm")] if database else []

@@ -195,7 +195,7 @@ def open_database(url: str, *, create: bool = False, read_only: bool = False) ->
     path = database.path
     if path is not None and (not path.exists() or path.stat().st_size == 0):
         if not create:
-            raise DatabaseMissing("no database", str(path), "there is no such file", "Run `schedctl db upgrade`")
+            raise DatabaseMissing("no database", str(path), "there is no such file", "Run `schedctl init`")
         upgrade(url)
     try:
         with database.read() as tx:

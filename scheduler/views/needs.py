@@ -20,7 +20,7 @@ from scheduler.service.faults.isolation import JOB_POISONED, POISONED, poisoned_
 from scheduler.service.faults.places import ANSWERS, SILENT, SILENT_SECONDS, WAITS
 from scheduler.service.faults.rests import WRONG_DEVICE_WHY
 from scheduler.service.quota.audit import UNREADABLE
-from scheduler.store import due, events, jobs, limits, outbox, plans, rates, runs
+from scheduler.store import due, evaluations, events, jobs, limits, outbox, plans, rates, runs, versions
 from scheduler.views.long_work import long_work
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def needs(
         *_pools(tx, pools, now),
         *_poisoned(tx, queue),
         *_offers(tx),
+        *_versions(tx),
         *_deployments(tx),
         *_letters(tx),
         *_settings(tx),
@@ -221,6 +222,22 @@ def refusals(tx: Connection, since: int) -> dict[str, list[tuple[int, str]]]:
         elif not isinstance(run.state, Reserved | Submitting):
             refused.clear()
     return {pool: refused for pool, refused in found.items() if refused}
+
+
+def _versions(tx: Connection) -> Iterator[Need]:
+    """The newest version of each model, where it has no verdict for want of scores, or one that keeps it back."""
+    for version in {one.model: one for one in versions.everything(tx)}.values():
+        tried = evaluations.of_version(tx, version)
+        if version.state == "candidate" and tried and tried[-1].state == "failed":
+            remedy = f"schedctl models evaluate {version.name}"
+            yield Need("evaluation failed", version.name, tried[-1].error, remedy, tried[-1].ended_at)
+        elif version.state in {"rejected", "inconclusive"} and not evaluations.overrules_of(tx, version):
+            said = evaluations.verdicts_of(tx, version)
+            if said and said[-1].verdict == version.state:  # else it was accepted once, and a person took it back
+                why = f"{version.state}: {version.why}"
+                yield Need(
+                    "version not accepted", version.name, why, f"schedctl models show {version.name}", said[-1].at
+                )
 
 
 def _deployments(tx: Connection) -> Iterator[Need]:

@@ -72,7 +72,7 @@ def idle(stage: Stage) -> Stage:
 
 def test_a_missing_database_is_said(idle: Stage) -> None:
     database_of(idle).unlink()
-    refused(idle, "no database", "schedctl db upgrade")
+    refused(idle, "no database", "schedctl init")
 
 
 def test_a_database_of_a_newer_version_is_never_touched(idle: Stage) -> None:

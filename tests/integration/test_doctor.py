@@ -15,7 +15,7 @@ from aiosmtpd.smtp import AuthResult
 from scheduler.host import doctor_machine
 from scheduler.host.doctor import Finding, examine
 from scheduler.host.doctor_channels import check_mail, check_slack
-from scheduler.host.doctor_machine import check_runner, check_service, check_versions
+from scheduler.host.doctor_machine import check_runner, check_sandbox, check_service, check_versions
 from scheduler.host.systemd_status import UnitStatus
 from scheduler.notify.deliver import EmailChannel, SlackChannel
 
@@ -185,3 +185,12 @@ def test_the_socket_of_local_sessions_is_looked_at(tmp_path: Path) -> None:
         listener.bind(address)
         listener.listen()
         assert check_runner(address).grade == "ok"
+
+
+def test_a_machine_without_a_sandbox_is_told_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """It is no fault: only scorers that run code need one."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+    found = check_sandbox()
+    assert found.grade == "ok"
+    assert found.found.startswith("none (there is no bwrap): scorers that run code refuse here")
+    assert "install the package bubblewrap" in found.found

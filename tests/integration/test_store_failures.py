@@ -92,7 +92,7 @@ def flip_page_of(path: Path, table: str) -> None:
 def test_a_missing_file(tmp_path: Path) -> None:
     with pytest.raises(DatabaseMissing) as caught:
         open_database(url_of(tmp_path / "none.db"))
-    told(caught.value, "none.db", "schedctl db upgrade")
+    told(caught.value, "none.db", "schedctl init")
     assert not (tmp_path / "none.db").exists()
 
 

@@ -301,6 +301,18 @@ def test_a_session_whose_command_failed_does_not_end_for_exit_code_0(closed_befo
     assert step.why == why
 
 
+def test_the_last_line_of_a_traceback_is_said_first() -> None:
+    """Lists show the beginning of a message, and what went wrong is what they are read for."""
+    told = "Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\nKeyError: 'id'"
+    results = {0: LaneReport("r", 0, "job0", outcome="failed", why="the command failed", message=told)}
+    (step,) = [
+        one
+        for one in reconcile([facts(run_in(Running("r", START)), ENDED, results=results)], 3_000)
+        if isinstance(one, Finish)
+    ]
+    assert [end.message for end in step.lanes] == [f"the command failed: KeyError: 'id'; {told}"]
+
+
 ENDED = Sighting("ended", "r", START, 3_000)
 
 

@@ -48,6 +48,6 @@ def check(ctx: typer.Context) -> None:
         warnings = [{"file": one.file, "key": one.key, "why": one.why, "remedy": one.remedy} for one in doubtful]
         cli.out.data({"pools": pools, "models": models, "warnings": warnings})
         return
-    cli.out.line(f"The settings can be used. Pools: {', '.join(pools)}. Models: {', '.join(models)}.")
+    cli.out.line(f"The settings can be used. Pools: {', '.join(pools)}. Models: {', '.join(models) or 'none'}.")
     for one in doubtful:
         cli.out.warn(str(one))

@@ -37,7 +37,7 @@ def doctor(
     """Check all that the scheduler stands on, at once and within a minute, each with its remedy.
 
     That is settings, models, database, daemon, disk, artifact store, clock, mail server, Slack, library versions,
-    platforms, service and package names.
+    platforms, service, sandbox and package names.
 
     With the name of a platform, check what that platform can tell of its account. Exits with 9 when something is bad;
     warnings do not count.
@@ -70,6 +70,7 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Finding]]:
 
     always: dict[str, Callable[[], Finding]] = {
         "service": machine.check_service,
+        "sandbox": machine.check_sandbox,
         "package names": service.check_names,
     }
     try:

@@ -178,4 +178,4 @@ def _plain(value: Any) -> str:
 
 def _cost(cost: Cost) -> str:
     money = f", {amount(cost.microdollars, 'microdollars')}" if cost.microdollars else ""
-    return f"{hours(cost.seconds)} h{money}"
+    return f"{hours(cost.seconds)}{money}"

@@ -35,7 +35,17 @@ def list_queue(cli: Cli, states: Sequence[str], *, each: bool = False) -> None:
         [_row(job, cli.out.zone) if job else _row_of_sweep(found, sweep) for job, sweep in _lines(found, each=each)],
     )
     if not found and not states:
-        cli.out.say("The queue is empty. Add jobs with: schedctl queue add --models")
+        cli.out.say(empty_queue(cli))
+
+
+def empty_queue(cli: Cli) -> str:
+    """Return what to type when there is no job: the settings may name models, or none."""
+    next_ = (
+        "Add jobs with: schedctl queue add --models"
+        if cli.paths.values.get("models")
+        else "See: schedctl submit --help"
+    )
+    return f"The queue is empty. {next_}"
 
 
 def listed_json(job: ListedJob) -> dict[str, Any]:

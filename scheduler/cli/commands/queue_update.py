@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from jobs.catalogue import job_from_table
 from jobs.job_table import table_of
 from jobs.plural import counted
+from jobs.spec import TEST_SET
 from scheduler.cli.commands.queue_add import inputs_of, warn_of_lock, warn_of_secrets
 from scheduler.cli.commands.queue_show import code_line, input_line, lock_line
 from scheduler.cli.shell.names import listed
@@ -24,11 +25,12 @@ if TYPE_CHECKING:
 
 
 def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
-    """Take inputs of a job anew, named as ``NAME`` or ``NAME=SOURCE``.
+    """Take inputs of a job anew, named as ``NAME`` or ``NAME=SOURCE``; ``set`` is the test set of one that has one.
 
     Raises CatalogueError, TreeError, TreeGoes, StoreError, UnknownJob, UsageFault.
     """
-    sources = {given.name: given.source for given in spec.inputs}
+    now_there = (*spec.inputs, *([replace(spec.evaluation.test_set, name=TEST_SET)] if spec.evaluation else ()))
+    sources = {given.name: given.source for given in now_there}
     wanted = inputs_of([word if "=" in word else f"{word}={sources.get(word, '')}" for word in words]) or {}
     changed = job_from_table({**table_of(spec), "inputs": {**sources, **wanted}}, "command line")
     app, keep_until = cli.app, cli.now + cli.app.policy.retention.grace_seconds
@@ -39,13 +41,14 @@ def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
         for given in changed.inputs
         if given.name in wanted
     ]
-    same = set(taken) <= set(spec.inputs)
+    same = set(taken) <= set(now_there)
     record = inputs.change(app.database, spec.name, taken, cli.now, cli.who)
     if cli.options.json:
         cli.out.data({"job": job_json(record), "changed": not same})
     else:
         for given in taken:
-            cli.out.line(f"{spec.name} has {given.name} from its next session on: {input_line(given)}.")
+            use = "evaluation" if spec.evaluation and given.name == TEST_SET else "session"
+            cli.out.line(f"{spec.name} has {given.name} from its next {use} on: {input_line(given)}.")
     cli.wake_daemon()
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 import typer
 
+from scheduler.cli.commands.queue_list import empty_queue
 from scheduler.cli.parts.training_words import OVER
 from scheduler.cli.shell.command import Tables, command
 from scheduler.cli.shell.context import Cli
@@ -43,4 +44,4 @@ def status(
         if hidden:
             cli.out.line(f"and {hidden} more: {section.more}")
     if not found.jobs:
-        cli.out.say("The queue is empty. Add jobs with: schedctl queue add --models")
+        cli.out.say(empty_queue(cli))

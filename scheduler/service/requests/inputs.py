@@ -16,6 +16,7 @@ from jobs.payload.store import mount
 from jobs.payload.store.hub import KIND as HUB
 from jobs.payload.store.listing import LISTING, BadListing, encode_listing
 from jobs.payload.store.tree import LIMITS, tree_prefix
+from jobs.spec import TEST_SET
 from scheduler.service.launch.inputs import KIND, note
 from scheduler.service.launch.trees import drop_damaged, put_tree
 from scheduler.service.outside.ports import no_account
@@ -149,11 +150,14 @@ def _store(database: Database, artifacts: BlobStore, kind: str, listing: bytes, 
 def change(database: Database, name: str, wanted: Iterable[Input], now: int, by: str) -> JobRecord:
     """Let the next sessions of a job have these inputs, which are stored, in place of those of the same names.
 
-    Raises UnknownJob, TreeGoes.
+    Of a job that is evaluated, ``set`` is the test set of its next evaluation. Raises UnknownJob, TreeGoes.
     """
     with database.write() as tx:
         spec = jobs.get(tx, name).spec
         together = {given.name: given for given in (*spec.inputs, *wanted)}
-        changed = replace(spec, inputs=tuple(together[found] for found in sorted(together)))
-        note(tx, changed)
-        return jobs.change_spec(tx, name, now, by, inputs=changed.inputs)
+        evaluation = spec.evaluation
+        if evaluation is not None and TEST_SET in together:
+            evaluation = replace(evaluation, test_set=together.pop(TEST_SET))
+        given = tuple(together[found] for found in sorted(together))
+        note(tx, replace(spec, inputs=given, evaluation=evaluation))
+        return jobs.change_spec(tx, name, now, by, inputs=given, evaluation=evaluation)

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.spec import JobSpec, Stall, StartFrom
+from jobs.spec import TEST_SET, JobSpec, Stall, StartFrom
 from scheduler.service.launch.inputs import note
 from scheduler.store import codec, evaluations, generations, jobs, trees, versions
 from scheduler.store.versions import Version
@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from jobs.payload.store.manifest import Manifest
     from scheduler.store.jobs import JobRecord
 
-SET = "set"  # the input that is the test set
 _NAME_MAX = 40  # characters of a job's name
 _SCORERS = "scorers/"
 
@@ -138,7 +137,7 @@ def _job(spec: JobSpec, version: Version, name: str, scorer: str, now: int) -> J
         not_before=None,
         deadline=now + wanted.within_seconds if wanted.within_seconds else None,
         stall=Stall(),
-        inputs=(*(given for given in spec.inputs if given.name != SET), replace(wanted.test_set, name=SET)),
+        inputs=(*(given for given in spec.inputs if given.name != TEST_SET), replace(wanted.test_set, name=TEST_SET)),
         sweep=f"{version.model[: _NAME_MAX - 5]}-eval",
         whole=True,
         evaluation=None,

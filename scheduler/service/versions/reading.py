@@ -11,9 +11,9 @@ from jobs.payload.store.listing import BadListing
 from jobs.payload.store.manifest import blob_key, sha256_file
 from jobs.payload.store.tree import fetch_tree, remove_tree, tree_prefix
 from jobs.scores import SCORES_BYTES_MAX, ScoresError, read_scores
+from jobs.spec import TEST_SET
 from platforms.artifacts.base import Missing
 from scheduler.service.launch.inputs import KIND, bring
-from scheduler.service.versions.making import SET
 from scheduler.store import checkpoints, jobs, trees
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ def scores_of(ports: Ports, evaluation: Evaluation, version: Version) -> Scores:
     with ports.database.read() as tx:
         record = jobs.find(tx, evaluation.job)
         saved = checkpoints.find(tx, record.checkpoint) if record is not None and record.checkpoint else None
-    given = next((one for one in record.spec.inputs if one.name == SET), None) if record else None
+    given = next((one for one in record.spec.inputs if one.name == TEST_SET), None) if record else None
     if saved is None or given is None:
         raise NoScores(f"{evaluation.job} left no output. See its log: schedctl queue show {evaluation.job}")
     with tempfile.TemporaryDirectory(prefix="schedctl-scores-") as folder:

@@ -131,7 +131,7 @@ def test_settings_that_are_not_there_are_named(home: Path, schedctl: Schedctl) -
 
 @pytest.mark.parametrize("words", ["queue list", "queue show ufm", "quota", "runs list", "plan show", "db verify"])
 def test_a_missing_database_says_how_to_make_it(words: str, home: Path, schedctl: Schedctl) -> None:
-    refuses(schedctl(*words.split()), Exit.DATABASE, "there is no such file", "schedctl db upgrade")
+    refuses(schedctl(*words.split()), Exit.DATABASE, "there is no such file", "schedctl init")
 
 
 @pytest.mark.parametrize("words", ["queue list", "queue show ufm", "daemon"])

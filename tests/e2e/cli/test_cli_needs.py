@@ -27,7 +27,20 @@ from scheduler.notify.alerts import _TELLS
 from scheduler.notify.mail import Mailing, mail
 from scheduler.service.faults.isolation import JOB_POISONED, MENDED, POISONED
 from scheduler.service.faults.rests import WRONG_DEVICE_WHY
-from scheduler.store import checkpoints, deployments, due, events, jobs, limits, outbox, plans, runs, versions
+from scheduler.service.versions import force
+from scheduler.store import (
+    checkpoints,
+    deployments,
+    due,
+    evaluations,
+    events,
+    jobs,
+    limits,
+    outbox,
+    plans,
+    runs,
+    versions,
+)
 from scheduler.store.engine import Database
 from scheduler.store.versions import Version
 from scheduler.views import needs as service
@@ -128,15 +141,42 @@ def rest(tx: Any) -> None:
     jobs.change_state(tx, "odd-job", jobs.get(tx, "odd-job").state, Queued(NOW), "requeue", NOW)
 
 
-def fail_to_deploy(tx: Any) -> None:
-    jobs.add(tx, spec("deployed"), BEFORE)
-    manifest = Manifest("deployed", 1, 1, "uff-deployed-0001", 0, None, BEFORE, 1, {}, (Component("w", "a" * 64, 3),))
+def made_version(tx: Any, model: str) -> Version:
+    jobs.add(tx, spec(model), BEFORE)
+    manifest = Manifest(model, 1, 1, f"uff-{model}-0001", 0, None, BEFORE, 1, {}, (Component("w", "a" * 64, 3),))
     checkpoints.record(tx, manifest, BEFORE)
-    version = Version("deployed", 0, manifest.key, "b" * 64, 1, "candidate", "", BEFORE)
-    made = versions.add(tx, version, BEFORE, "tester")
-    row = deployments.intend(tx, made, "griffith", BEFORE, "daemon")
-    deployments.give_back(tx, row, BEFORE, "the health check took too long")
+    made = versions.add(tx, Version(model, 0, manifest.key, "b" * 64, 1, "candidate", "", BEFORE), BEFORE, "tester")
     checkpoints.expire(tx, manifest.key, "its files are in no store here", BEFORE)
+    return made
+
+
+def fail_to_deploy(tx: Any) -> None:
+    row = deployments.intend(tx, made_version(tx, "deployed"), "griffith", BEFORE, "daemon")
+    deployments.give_back(tx, row, BEFORE, "the health check took too long")
+
+
+def evaluating(tx: Any, model: str) -> Version:
+    made = made_version(tx, model)
+    evaluations.begin(tx, made, model, "c" * 64, "d" * 64, BEFORE)
+    return versions.move(tx, made, "evaluate", "", BEFORE)
+
+
+def fail_to_evaluate(tx: Any) -> None:
+    version = evaluating(tx, "unscored")
+    evaluations.end(tx, evaluations.of_version(tx, version)[-1], "failed", BEFORE, "line 3: no number")
+    versions.move(tx, version, "fail", "line 3: no number", BEFORE)
+
+
+def reject(tx: Any) -> None:
+    version = evaluating(tx, "refused")
+    (evaluation,) = evaluations.of_version(tx, version)
+    evaluations.end(tx, evaluation, "scored", BEFORE)
+    evaluations.say(tx, evaluation, "e" * 64, "rejected", {"findings": []}, BEFORE)
+    versions.move(tx, version, "reject", "quality is 0.5, where at least 0.9 is asked", BEFORE)
+
+
+def accept_anyway(model: str) -> Change:
+    return lambda tx: force.overrule(tx, versions.get(tx, model, 1), "accepted", "it will do", NOW, "mia")
 
 
 def fail_to_deliver(tx: Any) -> None:
@@ -187,6 +227,8 @@ KINDS: dict[str, list[Kind]] = {
     ],
     "job cannot be planned": [Kind("odd-job", happen(JOB_POISONED, "odd-job", why="OverflowError"), rest)],
     "launches refused": [Kind("refusing", refuse, take)],
+    "evaluation failed": [Kind("unscored@1", fail_to_evaluate, accept_anyway("unscored"), typed=False)],
+    "version not accepted": [Kind("refused@1", reject, accept_anyway("refused"))],
     "deployment stopped": [Kind("deployed at griffith", fail_to_deploy)],
     "letter not delivered": [Kind("alerts 77 by email", fail_to_deliver, lambda tx: outbox.sent(tx, 1, NOW))],
     "report not made": [Kind("2026-W37", fail_to_report, lambda tx: due.forget(tx, service.REPORT_AGAIN))],
@@ -335,5 +377,7 @@ def test_the_command_works_as_typed_and_the_need_goes_when_it_is_mended(
         assert (what, kind.subject) in household.found()
     assert (what, kind.subject) not in household.found(NOW + kind.after)
     with household.database.read() as tx:
-        assert [one for one in checkpoints.everything(tx) if one.manifest.job != "deployed"] == []
+        assert [
+            one for one in checkpoints.everything(tx) if one.manifest.job not in {"deployed", "unscored", "refused"}
+        ] == []
         assert not isinstance(jobs.get(tx, "held").state, Queued) or what == "job held"

@@ -105,7 +105,7 @@ def test_without_a_database_the_page_does_not_start(place: Path) -> None:
     (place / "state" / "scheduler.db").unlink()
     code, error = refused(place, "--port", "0")
     assert code == 4
-    assert "schedctl db upgrade" in error["message"]
+    assert "schedctl init" in error["message"]
 
 
 def test_without_the_extra_its_name_is_told(place: Path) -> None:

@@ -1,0 +1,163 @@
+"""`schedctl init`: settings of what this machine has, and a database."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections import Counter
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from scheduler.cli.shell.command import command
+from scheduler.cli.shell.context import Cli
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.host.belongings import Belongings, Gpu
+
+app = typer.Typer(add_completion=False, rich_markup_mode=None)
+
+_KAGGLE = """
+# Kaggle: its key is in {where}. Needs the extra "kaggle"; checked by: schedctl doctor kaggle
+[[pools]]
+name = "kaggle"
+platform = "kaggle"
+accelerator = "T4 x2"
+devices_per_session = 2
+sessions_max = 2
+vram_gib = 15
+session_cap = "12h"
+stop_margin = "15m"
+overrun = "10m"
+
+[[pools.quotas]]
+name = "GPU hours of the week"
+kind = "week"
+limit = "30h"
+resets = "Saturday 00:00"
+"""
+_AWS = """
+# Amazon SageMaker: credentials are in {where}. A pool costs money and needs a role and a bucket of yours, so none was
+# made: docs/sagemaker.md. In short:
+# [[pools]]
+# name = "sagemaker"
+# platform = "sagemaker"
+# accelerator = "ml.g4dn.xlarge"
+# session_cap = "4h"
+# price_per_hour = "$0.74"
+"""
+_MAIL = """
+# The weekly report and alerts by e-mail; take the marks away and name your mail server:
+# [report.smtp]
+# host = "mail.example.org"
+# sender = "{mail}"
+# recipients = ["{mail}"]
+"""
+
+
+@command(app, "schedctl init", "schedctl init --demo", "schedctl --config ./config.toml init")
+def init(
+    ctx: typer.Context,
+    demo: Annotated[bool, typer.Option("--demo", help="Also write models to play with, beside the settings.")] = False,
+) -> None:
+    """Look what this machine has, write settings of it with comments, and make the database.
+
+    It finds GPUs, Kaggle's and Amazon's credentials and the zone. Settings and a database that are there stay.
+    """
+    from config.layers import own_file
+    from scheduler.host.belongings import look
+    from scheduler.store.engine import upgrade
+
+    cli: Cli = ctx.obj
+    found = look(os.environ, Path.home())
+    file = own_file(cli.options.config, os.environ)
+    written = not file.exists()
+    if written:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        _write(file, settings_of(found, demo=demo))
+    if demo:
+        _write_demo(file.with_name("models.toml"))
+    cli.options.config = file
+    before, _ = upgrade(cli.paths.database_url)
+    if cli.options.json:
+        cli.out.data({"config": str(file), "written": written, "database_new": before is None, "found": asdict(found)})
+        return
+    cli.out.facts(
+        [
+            ("GPUs", _gpus(found) or "none"),
+            ("Kaggle", found.kaggle or "no credentials"),
+            ("AWS", found.aws or "no credentials"),
+            ("zone", found.zone),
+            ("settings", f"{file}{'' if written else ', which was there'}"),
+            ("database", cli.paths.database_url.removeprefix("sqlite:///") if before is None else "was there"),
+        ]
+    )
+    cli.out.say("Train a script of yours: schedctl submit --help. Then let it run: schedctl daemon")
+
+
+def settings_of(found: Belongings, *, demo: bool) -> str:
+    """Return settings, in TOML with comments, of what was found."""
+    models = '"models.toml"' if demo else ""
+    parts = [
+        "# Written by schedctl init from what it found. Every setting with its default: schedctl config show",
+        f'zone = "{found.zone}"  # in which times are shown; quotas have zones of their own',
+        f"models = [{models}]  # files with models of yours; schedctl submit needs none",
+        "",
+    ]
+    kinds: dict[Gpu | None, list[str]] = {}
+    for number, gpu in enumerate(found.gpus):
+        kinds.setdefault(gpu, []).append(str(number))
+    for number, (kind, devices) in enumerate((kinds or {None: []}).items(), 1):
+        parts += _local_pool(number, kind, devices)
+    text = "\n".join(parts) + "\n"
+    text += _KAGGLE.format(where=found.kaggle) if found.kaggle else ""
+    text += _AWS.format(where=found.aws) if found.aws else ""
+    return text + (_MAIL.format(mail=found.mail) if found.mail else "")
+
+
+def _local_pool(number: int, gpu: Gpu | None, devices: Sequence[str]) -> list[str]:
+    """Return a pool of this machine's devices of one kind, or of its processor."""
+    what = f"{len(devices)} x {gpu.name}, found by nvidia-smi" if gpu else "no GPU was found"
+    of_gpu = (
+        [
+            f"devices_per_session = {len(devices)}",
+            f"vram_gib = {gpu.memory_gib:g}",
+            f'options = {{ devices = "{",".join(devices)}" }}',
+        ]
+        if gpu
+        else []
+    )
+    return [
+        f"# This machine: {what}. Nothing limits its hours.",
+        "[[pools]]",
+        f'name = "local{number if number > 1 else ""}"',
+        'platform = "local"',
+        f'accelerator = "{gpu.name if gpu else "this machine"}"',
+        *of_gpu,
+        'setup = "1m"',
+        'start_delay = "5s"',
+        'stop_margin = "1m"',
+        'session_min = "10m"',
+        'visibility = "10s"',
+    ]
+
+
+def _gpus(found: Belongings) -> str:
+    return ", ".join(f"{count} x {gpu.name}, {gpu.memory_gib:g} GiB" for gpu, count in Counter(found.gpus).items())
+
+
+def _write_demo(file: Path) -> None:
+    from config.shipped import shipped
+
+    if not file.exists():
+        shutil.copyfile(shipped("models.toml"), file)
+
+
+def _write(file: Path, text: str) -> None:
+    fresh = file.with_name(f"{file.name}.new")
+    fresh.write_text(text, encoding="utf-8")
+    fresh.replace(file)

@@ -1,0 +1,98 @@
+"""Belongings: what this machine has that training could use: GPUs, accounts, its zone, and its user's address."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+_ASK_GPUS = ("nvidia-smi", "--query-gpu=name,memory.total", "--format=csv,noheader,nounits")
+_ASK_MAIL = ("git", "config", "--get", "user.email")
+_PATIENCE_SECONDS = 10.0
+_GPUS_MAX = 64
+_MEBIBYTES_MAX = 4_000_000
+_NAME = re.compile(r"[ -~]{1,80}")
+_MAIL = re.compile(r"[^@\s\"\\]{1,64}@[A-Za-z0-9.-]{1,190}")
+_ZONE_FILES = Path("/usr/share/zoneinfo")
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One device: its name, and its memory in GiB, rounded down to half a one."""
+
+    name: str
+    memory_gib: float
+
+
+@dataclass(frozen=True, slots=True)
+class Belongings:
+    """What was found; empty where nothing was. ``kaggle`` and ``aws`` say where the credentials are, never what."""
+
+    gpus: tuple[Gpu, ...]
+    kaggle: str
+    aws: str
+    zone: str
+    mail: str
+
+
+def look(environ: Mapping[str, str], home: Path, local_time: Path = Path("/etc/localtime")) -> Belongings:
+    """Look around; nothing is asked over a network."""
+    return Belongings(
+        gpus_of(_answer(_ASK_GPUS)), _kaggle(environ, home), _aws(environ, home), _zone(local_time), _mail()
+    )
+
+
+def gpus_of(answer: str) -> tuple[Gpu, ...]:
+    """Read what nvidia-smi says, ``NVIDIA H100, 81559`` a line; lines that cannot be are passed over."""
+    found = []
+    for line in answer.splitlines()[:_GPUS_MAX]:
+        name, _, memory = (part.strip() for part in line.rpartition(","))
+        if _NAME.fullmatch(name) and memory.isascii() and memory.isdigit() and 0 < int(memory) <= _MEBIBYTES_MAX:
+            found.append(Gpu(name.replace('"', "").replace("\\", ""), int(memory) // 512 / 2))
+    return tuple(found)
+
+
+def _answer(command: Sequence[str]) -> str:
+    """Return what a command prints; nothing when it is not there, fails or hangs."""
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, timeout=_PATIENCE_SECONDS, check=False)
+    except (OSError, subprocess.TimeoutExpired, UnicodeDecodeError):
+        return ""
+    return done.stdout if done.returncode == 0 else ""
+
+
+def _kaggle(environ: Mapping[str, str], home: Path) -> str:
+    if environ.get("KAGGLE_API_TOKEN"):
+        return "KAGGLE_API_TOKEN"
+    if environ.get("KAGGLE_USERNAME") and environ.get("KAGGLE_KEY"):
+        return "KAGGLE_USERNAME and KAGGLE_KEY"
+    folder = Path(environ.get("KAGGLE_CONFIG_DIR") or home / ".kaggle")
+    return next((str(folder / name) for name in ("access_token", "kaggle.json") if (folder / name).is_file()), "")
+
+
+def _aws(environ: Mapping[str, str], home: Path) -> str:
+    if environ.get("AWS_ACCESS_KEY_ID"):
+        return "AWS_ACCESS_KEY_ID"
+    file = Path(environ.get("AWS_SHARED_CREDENTIALS_FILE") or home / ".aws" / "credentials")
+    return str(file) if file.is_file() else ""
+
+
+def _zone(local_time: Path) -> str:
+    """Return the zone that the machine's local time is a link to; UTC when it says none."""
+    try:
+        name = str(local_time.resolve().relative_to(_ZONE_FILES))
+        ZoneInfo(name)
+    except (OSError, ValueError, ZoneInfoNotFoundError):
+        return "UTC"
+    return "UTC" if name == "Etc/UTC" else name
+
+
+def _mail() -> str:
+    told = _answer(_ASK_MAIL).strip()
+    return told if _MAIL.fullmatch(told) else ""

@@ -1,0 +1,59 @@
+"""What `schedctl init` finds on a machine, and the settings that it writes of it."""
+
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+
+from config.load import load
+from scheduler.cli.commands.init import settings_of
+from scheduler.host.belongings import Belongings, Gpu, gpus_of, look
+
+H100, T4 = Gpu("NVIDIA H100 80GB HBM3", 79.5), Gpu("Tesla T4", 15.0)
+
+
+def test_what_nvidia_smi_says_is_read_and_what_cannot_be_is_passed_over() -> None:
+    said = "NVIDIA H100 80GB HBM3, 81559\nTesla T4, 15360\nno comma\n, 12\nGPU, many\nGPU, 99999999999\n\x1b[1m, 5\n"
+    assert gpus_of(said) == (H100, T4)
+    assert gpus_of("") == ()
+
+
+def test_a_machine_is_looked_at_without_a_network(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text(f"#!{sys.executable}\nprint('Tesla T4, 15360')\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    (tmp_path / ".kaggle").mkdir()
+    (tmp_path / ".kaggle" / "kaggle.json").write_text("{}")
+    found = look({}, tmp_path, Path("/usr/share/zoneinfo/Europe/Berlin"))
+    assert found == Belongings((T4,), str(tmp_path / ".kaggle" / "kaggle.json"), "", "Europe/Berlin", "")
+    environ = {"KAGGLE_API_TOKEN": "x", "AWS_ACCESS_KEY_ID": "y"}
+    told = look(environ, tmp_path, tmp_path)
+    assert (told.kaggle, told.aws, told.zone) == ("KAGGLE_API_TOKEN", "AWS_ACCESS_KEY_ID", "UTC")
+
+
+@pytest.mark.parametrize(
+    ("found", "pools"),
+    [
+        (Belongings((), "", "", "UTC", ""), {"local": 1}),
+        (
+            Belongings((H100, H100, T4), "a file", "a file", "Europe/Berlin", "a@example.org"),
+            {
+                "local": 2,
+                "local2": 1,
+                "kaggle": 2,
+            },
+        ),
+    ],
+)
+def test_the_settings_that_are_written_load(tmp_path: Path, found: Belongings, pools: dict[str, int]) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text(settings_of(found, demo=False))
+    settings = load(file, {})
+    assert {pool.name: pool.devices_per_session for pool in settings.pools} == pools
+    assert (settings.zone, settings.models) == (found.zone, ())
+    if found.gpus:
+        assert [pool.vram_gib for pool in settings.pools][:2] == [79.5, 15.0]
+        assert tomllib.loads(file.read_text())["pools"][1]["options"] == {"devices": "2"}
+        assert "a@example.org" in file.read_text()
