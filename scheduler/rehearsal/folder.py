@@ -108,7 +108,14 @@ def settings_for(rehearsal: Rehearsal, base: Mapping[str, Any]) -> dict[str, Any
     }
     document["logging"] = {"format": "json", "level": "info"}
     document["pools"] = [_pool(rehearsal, pool) for pool in base.get("pools", [])]
+    document["targets"] = [_target(rehearsal, target) for target in base.get("targets", [])]
     return document
+
+
+def _target(rehearsal: Rehearsal, target: Mapping[str, Any]) -> dict[str, Any]:
+    """Whatever a target is in earnest, a rehearsal deploys to a folder of its own and asks nobody's server."""
+    path = rehearsal.folder / "targets" / str(target.get("name", ""))
+    return {**target, "kind": "directory", "options": {"path": str(path)}}
 
 
 def _folder_store(rehearsal: Rehearsal) -> dict[str, Any]:
