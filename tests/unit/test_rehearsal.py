@@ -64,6 +64,13 @@ def test_margins_are_raised_to_what_a_machine_needs_and_never_lowered(tmp_path: 
     assert (slow["setup"], slow["stop_margin"]) == ("600s", "3600s")
 
 
+def test_a_rehearsal_deploys_to_folders_of_its_own_and_to_nobodys_server(tmp_path: Path) -> None:
+    options = {"host": "deploy@griffith", "path": "/opt/models", "restart": "eliasctl restart $MODEL"}
+    earnest = {"name": "griffith", "kind": "ssh", "automatic": True, "first": "uam", "options": options}
+    (target,) = settings_for(rehearsal_in(tmp_path), {**BASE, "targets": [earnest]})["targets"]
+    assert target == {**earnest, "kind": "directory", "options": {"path": str(tmp_path / "served" / "griffith")}}
+
+
 def test_a_command_wakes_the_daemon_and_learns_when_none_listens(tmp_path: Path) -> None:
     woken = threading.Event()
     assert not wake(tmp_path)
