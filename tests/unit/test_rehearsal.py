@@ -96,3 +96,13 @@ def test_all_that_is_prepared_happened_when_the_rehearsal_began(tmp_path: Path) 
     assert job.spec.mixture is not None
     assert (folder / "artifacts" / "corpus" / job.spec.mixture.corpus).is_dir(), "it is pinned to what was built"
     assert app.settings.clock.stopped_at is None
+
+
+def test_no_rehearsal_touches_what_really_serves(tmp_path: Path) -> None:
+    """A rehearsal of somebody's own settings has a folder in place of each target, and runs no command of it."""
+    rehearsal = Rehearsal(tmp_path, 1_790_000_000, 6.0, 60.0, 0.0)
+    options = {"host": "griffith", "path": "/opt/models", "restart": "systemctl restart elias"}
+    target = {"name": "griffith", "kind": "ssh", "automatic": True, "first": "uam", "options": options}
+    (found,) = settings_for(rehearsal, {"targets": [target]})["targets"]
+    assert (found["kind"], found["automatic"], found["first"]) == ("directory", True, "uam")
+    assert found["options"] == {"path": str(tmp_path / "served" / "griffith")}
