@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from html.parser import HTMLParser
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urljoin, urlsplit
 
@@ -13,6 +12,7 @@ from jobs.spec import Input, JobSpec
 from scheduler.core.job import Held, finish
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.store import jobs, ledger, limits, outbox, runs
+from tests.lab.web.page import Page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -21,49 +21,6 @@ if TYPE_CHECKING:
 
 EVIL = '<script>alert("1")</script><img src=x onerror=alert(1)>\x1b[2J\u202e&amp;\'"'
 PLACES = ["/", "/queue", "/runs", "/models", "/quota", "/plan", "/ledger", "/reports"]
-VOID = {"meta", "link", "input", "img", "br", "hr"}
-
-
-class Page(HTMLParser):
-    """What a page holds: tags with their attributes, text, and whether every tag was closed in order."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.open: list[str] = []
-        self.problems: list[str] = []
-        self.feed(text)
-        self.close()
-        self.problems += [f"<{tag}> is not closed" for tag in self.open]
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note a tag."""
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note a tag that closes itself."""
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        """Compare an end with what is open."""
-        if not self.open or self.open.pop() != tag:
-            self.problems.append(f"</{tag}> closes another")
-
-    def handle_data(self, data: str) -> None:
-        """Note text."""
-        self.words.append(data)
-
-    def all(self, name: str) -> list[dict[str, str | None]]:
-        """Return the attributes of every tag of a name."""
-        return [attributes for tag, attributes in self.tags if tag == name]
-
-    @property
-    def text(self) -> str:
-        """The text of the page, spaces folded."""
-        return " ".join(" ".join(self.words).split())
 
 
 def read(site: Any, path: str) -> Page:
