@@ -6,12 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.corpus.errors import CorpusError
 from jobs.payload.store.manifest import split_key
 from jobs.spec import TEST_SET
 from platforms.artifacts.base import StoreError
 from scheduler.core.job import Cancelled, Done, Failed, Held, Queued
-from scheduler.service.versions.item_set import set_for
 from scheduler.service.versions.judging import case_of, end_without_verdict, judge_alone, newest_scored
 from scheduler.service.versions.making import VersionRefused, evaluate, version_of
 from scheduler.service.versions.reading import NoScores
@@ -90,6 +88,9 @@ class Models:
 
 def _begin(ports: Ports, job: str, now: int) -> None:
     """Make a version of what a model has saved, and queue its evaluation. May take a while, and be repeated."""
+    from jobs.corpus.errors import CorpusError  # with the corpus, only where a model is judged: it costs a start
+    from scheduler.service.versions.item_set import set_for
+
     try:
         with ports.database.read() as tx:
             spec = jobs.get(tx, job).spec
