@@ -48,7 +48,7 @@ _LOOKS_PER_LEASE = 6  # of a daemon that stands by
 _LOOKS_PER_CYCLE = 6  # at most, when answers come late or sessions have just begun
 _CLOSE_LOOK_WALL_SECONDS = 10.0  # cycles that come faster see everything soon enough
 _BEGINS_WALL_SECONDS = 60.0
-_LAST_WORDS_SECONDS = 10.0  # real time in which a launch or a letter that is under way may end; all else is begun anew
+_LAST_WORDS_SECONDS = 10.0  # real time in which a launch, a letter or a deployment may end; all else is begun anew
 _PLANNER_IDLE_SECONDS = 10.0  # real time after which the planner's process ends when no session runs
 _PLANNER_WARM_SECONDS = 900.0  # and while one runs: each piece of news may want a plan, and a warm one is cheap
 _WATCH_SECONDS = 2.0  # between two looks at whether the clock was set
@@ -218,7 +218,7 @@ class Daemon:
             self.manager.stopping("lets the cycle end; sessions go on")
             with self.manager.more_time():
                 timer.shutdown(wait=True)
-                self._calls.settle(("launch", "mail"), _LAST_WORDS_SECONDS)
+                self._calls.settle(("launch", "mail", "deploy"), _LAST_WORDS_SECONDS)
             for folder in self._line_folders():
                 line.remove(folder)
         if self._failure is None:

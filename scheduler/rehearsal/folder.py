@@ -113,9 +113,10 @@ def settings_for(rehearsal: Rehearsal, base: Mapping[str, Any]) -> dict[str, Any
 
 
 def _target(rehearsal: Rehearsal, target: Mapping[str, Any]) -> dict[str, Any]:
-    """Whatever a target is in earnest, a rehearsal deploys to a folder of its own and asks nobody's server."""
-    path = rehearsal.folder / "targets" / str(target.get("name", ""))
-    return {**target, "kind": "directory", "options": {"path": str(path)}}
+    """Return a folder in place of a target: no rehearsal touches what really serves, or runs a command there."""
+    name = str(target.get("name", ""))
+    path = rehearsal.folder / "served" / name
+    return {**target, "name": name, "kind": "directory", "options": {"path": str(path)}}
 
 
 def _folder_store(rehearsal: Rehearsal) -> dict[str, Any]:

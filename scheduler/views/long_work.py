@@ -30,6 +30,8 @@ _WORDS = {
     "wheels": "packages of {}",
     "plan": "planning",
     "launch": "launch of {}",
+    "deploy": "deployment of {}",
+    "target": "look at {}",
     "collect": "what {} left",
     "open": "access to {}",
     "mail": "letters",
@@ -76,7 +78,7 @@ class LongWork:
         second = ports.clock.wall_seconds(1.0)
         for one in ports.calls.slow(_DATA_SHOWN_WALL_SECONDS):
             if one.kind not in _WORDS or (
-                one.kind not in {"data", "wheels"} and one.wall_seconds < _SHOWN_WALL_SECONDS
+                one.kind not in {"data", "wheels", "deploy"} and one.wall_seconds < _SHOWN_WALL_SECONDS
             ):
                 continue
             began = now - round(one.wall_seconds / second)

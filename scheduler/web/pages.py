@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
@@ -11,10 +12,11 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from scheduler.core.window import DAY
 from scheduler.notify.mail import WEEKLY
 from scheduler.report.burn_down import burn_down_svg
+from scheduler.report.chart import hues_of
 from scheduler.report.document import document_of
 from scheduler.report.loss_curve import loss_curve_svg
 from scheduler.report.timeline import timeline_svg
-from scheduler.store import outbox
+from scheduler.store import jobs, outbox
 from scheduler.views import models as views
 from scheduler.views.long_work import long_work
 from scheduler.views.plan_history import NoPlanToCompare
@@ -29,6 +31,8 @@ from scheduler.web.status import newest_needs, pools, scheduler_health
 from scheduler.web.training import training_now
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scheduler.web.log_tail import LogTails
     from scheduler.web.shapes import Fault
     from scheduler.web.source import Source
@@ -57,7 +61,8 @@ class Pages:
             auto_reload=False,
         )
         self.environment.filters.update(show.filters(source.zone))
-        self.environment.globals.update(asset=assets.address, zone=source.zone)
+        self.environment.globals.update(asset=assets.address, zone=source.zone, hue=self._hue)
+        self._hues: Mapping[str, int] = {}
 
     def router(self) -> APIRouter:
         """Return the routes of all pages."""
@@ -190,7 +195,19 @@ class Pages:
         except NoPlanToCompare:
             difference = None
         with self._source.read() as tx:
-            return self._page("plan.html", "plan", tx, plan=found, difference=difference, most=_PLANNED_SHOWN)
+            training = training_now(self._source, tx, 0, self._source.now)
+            open_ = [job for job in training.jobs if job.state not in {"done", "cancelled"}]
+            sessions_ = Counter(lane.job for place in found.placements for lane in place.lanes) if found else Counter()
+            return self._page(
+                "plan.html",
+                "plan",
+                tx,
+                plan=found,
+                difference=difference,
+                most=_PLANNED_SHOWN,
+                jobs=open_,
+                sessions=sessions_,
+            )
 
     def ledger(self, page: Page = 1, pool: Name = None) -> HTMLResponse:
         """The facts about metered time."""
@@ -239,6 +256,7 @@ class Pages:
     def _page(self, template: str, place: str, tx: Any, **context: Any) -> HTMLResponse:
         source, now = self._source, self._source.now
         leader, cycled_at, problems = scheduler_health(source, tx, now)
+        self._hues = source.kept("hues", source.news(tx), lambda: hues_of(jobs.names_by_age(tx)))
         written = self.environment.get_template(template).render(
             place=place,
             now=now,
@@ -249,6 +267,10 @@ class Pages:
             **context,
         )
         return HTMLResponse(written)
+
+    def _hue(self, name: str) -> str:
+        """Return the classes of a model's colour."""
+        return f" hue h{self._hues[name]}" if name in self._hues else ""
 
     def _day(self, at: int) -> str:
         return show.local_day(at, self._source.zone)

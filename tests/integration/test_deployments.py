@@ -311,3 +311,15 @@ def test_what_cannot_be_brought_there_again_is_tried_once_and_waits_for_a_person
     for _ in range(3):
         world.cycle(700)
     assert world.rows() == [(1, "returned"), (1, "returned")]
+
+
+def test_a_secret_that_a_health_check_says_is_kept_nowhere(world: World) -> None:
+    options = {"path": str(world.root / "models"), "health": "echo token=hush-hush-123; exit 1"}
+    world.target.target = open_target("griffith", "directory", options, TargetContext(world.root, Path, str))
+    world.ports = replace(world.ports, redact=lambda text: text.replace("hush-hush-123", "[secret]"))
+    world.version("ufm", b"one")
+    world.cycle()
+    with world.ports.database.read() as tx:
+        (row,) = deployments.of_model(tx, "ufm")
+    assert "token=[secret]" in row.why
+    assert "hush-hush-123" not in f"{row.why} {row.evidence}"

@@ -94,7 +94,8 @@ def _desk(cli: Cli, target: str) -> Desk:
         known = near(target, sorted(app.targets), "docs/deployment.md") if app.targets else "Write [[targets]] first"
         raise NotFound("unknown target", f"the settings name no target {target}", known)
     folder = app.settings.state_dir / "inputs" / FOLDER
-    return Desk(app.database.read, app.database.write, app.artifacts, app.targets, folder, app.clock.now)
+    base, now = app.database, app.clock.now
+    return Desk(base.read, base.write, app.artifacts, app.targets, folder, now, app.redact)
 
 
 def _show_plan(cli: Cli, desk: Desk, version: Version, target: str, parts: list[tuple[str, int]]) -> None:

@@ -59,7 +59,7 @@ def _carry(desk: Desk, number: int) -> Deployment:
     except TargetError as error:
         # The port promises that the version before serves on.
         with desk.write() as tx:
-            return deployments.fail(tx, found, desk.now(), f"{error.why}. {error.remedy}".strip())
+            return deployments.fail(tx, found, desk.now(), desk.redact(f"{error.why}. {error.remedy}".strip()))
     return _record(desk, found, done, digest)
 
 
@@ -99,8 +99,8 @@ def _bring(desk: Desk, wanted: Deployment) -> tuple[Deployed, str]:
 
 
 def _record(desk: Desk, wanted: Deployment, done: Deployed, digest: str) -> Deployment:
-    now = desk.now()
-    evidence = {"outcome": done.outcome.value, "serves": done.version, "detail": done.detail, "digest": digest}
+    now, detail = desk.now(), desk.redact(done.detail)
+    evidence = {"outcome": done.outcome.value, "serves": done.version, "detail": detail, "digest": digest}
     forget_releases(desk.folder, wanted.model)
     with desk.write() as tx:
         match done.outcome:
@@ -110,12 +110,12 @@ def _record(desk: Desk, wanted: Deployment, done: Deployed, digest: str) -> Depl
                 before = deployments.serving(tx, wanted.model, wanted.target)
                 if before is not None and before.number != done.version:
                     deployments.give_back(tx, before, now, f"{wanted.version} was tried anew in vain", before.evidence)
-                return deployments.give_back(tx, wanted, now, done.detail, evidence)
+                return deployments.give_back(tx, wanted, now, detail, evidence)
             case Outcome.DOWN:
                 before = deployments.serving(tx, wanted.model, wanted.target)
                 if before is not None:
                     why = f"it answers no more since {wanted.version} was tried"
                     deployments.give_back(tx, before, now, why, before.evidence)
-                return deployments.give_back(tx, wanted, now, f"nothing answers there: {done.detail}", evidence)
+                return deployments.give_back(tx, wanted, now, f"nothing answers there: {detail}", evidence)
             case _:
                 assert_never(done.outcome)

@@ -37,12 +37,14 @@ class Desk:
     targets: Mapping[str, ServedAt]
     folder: Path
     now: Callable[[], int]
+    redact: Callable[[str], str] = str  # takes known secrets out of what a target said
 
     @classmethod
     def of(cls, ports: Ports) -> Desk:
         """Return the daemon's."""
         folder = ports.scratch / FOLDER
-        return cls(ports.database.read, ports.write, ports.artifacts, ports.targets, folder, ports.clock.now)
+        read, now = ports.database.read, ports.clock.now
+        return cls(read, ports.write, ports.artifacts, ports.targets, folder, now, ports.redact)
 
     @contextmanager
     def alone(self, target: str, model: str) -> Iterator[None]:
