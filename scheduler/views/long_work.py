@@ -30,6 +30,8 @@ _WORDS = {
     "wheels": "packages of {}",
     "plan": "planning",
     "launch": "launch of {}",
+    "version": "test set of {}",
+    "verdict": "verdict on {}",
     "deploy": "deployment of {}",
     "target": "look at {}",
     "collect": "what {} left",
