@@ -11,6 +11,7 @@ from jobs.instant import parse_instant
 from jobs.problem import Problem, did_you_mean, shown
 from jobs.quality_gate import read_gates
 from jobs.spec import (
+    HELD_OUT,
     LONGEST_SECONDS,
     Code,
     Evaluation,
@@ -129,6 +130,9 @@ class Definition:
             key, other = ("evaluation", "gates") if values["evaluation"] else ("gates", "evaluation")
             told = readers.Wrong(f"without {other} nothing comes of it", f"add {other}: docs/models.md shows both")
             self._note(key, None, told)
+        if values["evaluation"] and values["evaluation"].test_set.source == HELD_OUT and not values["mixture"]:
+            told = readers.Wrong("a job without a mixture has no corpus", "add mixture = {}, or name a file of items")
+            self._note("evaluation.set", HELD_OUT, told)
         start = values["start_from"]
         if start is not None and gate is not None:
             self._note("gate", table["gate"], readers.Wrong("start_from waits for its job by itself", "remove gate"))
@@ -218,7 +222,7 @@ class Definition:
 
     def _evaluation(self, table: Mapping[str, Any]) -> Evaluation | None:
         """Its test set is a path like the code's, or comes from elsewhere like an input."""
-        keys = ("command", "longest", "needs", "pools", "promote", "set", "within")
+        keys = ("at", "command", "longest", "needs", "pools", "promote", "set", "within")
         inner = self._table(table, "evaluation", keys)
         if not inner:
             return None
@@ -232,6 +236,7 @@ class Definition:
             needs=here._needs(inner),
             pools=here._read(inner, "pools", readers.strings, ()),
             promote=here._read(inner, "promote", readers.promote, "automatic"),
+            at=here._read(inner, "at", readers.parts, (1.0,)),
         )
 
     def _stall(self, table: Mapping[str, Any]) -> Stall:

@@ -78,6 +78,7 @@ def _evaluation(evaluation: Evaluation) -> dict[str, Any]:
         "needs": _needs(evaluation.needs),
         "pools": list(evaluation.pools),
         "promote": evaluation.promote,
+        "at": list(evaluation.at),
         **({"within": show_duration(within)} if within else {}),
     }
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.duration import parse_duration
 from jobs.ranges import RANGES
-from jobs.spec import PROMOTE_WORDS, RENEW_WORDS, ROLES, START_WORDS
+from jobs.spec import HELD_OUT, PROMOTE_WORDS, RENEW_WORDS, ROLES, START_WORDS
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -229,7 +229,16 @@ def test_set(value: Any) -> str:
     """Read where a test set comes from: a file, a folder, or what an input may be."""
     if not isinstance(value, str) or not value.strip():
         raise Wrong("this must be a file of items, or a folder with one", 'write it like set = "tests/held-out.jsonl"')
-    return inputs({"set": value})["set"]
+    return value if value == HELD_OUT else inputs({"set": value})["set"]
+
+
+def parts(value: Any) -> tuple[float, ...]:
+    """Read parts of a way, each above 0 and at most 1."""
+    read = number("gate.fraction")
+    found = tuple(sorted({read(part) for part in few(value)})) if isinstance(value, list) else ()
+    if not found or not found[0]:
+        raise Wrong("this must be a list of parts of the target", "write it like [0.5, 1.0]; 1.0 is when it is done")
+    return found
 
 
 def promote(value: Any) -> str:

@@ -17,6 +17,7 @@ START_WORDS = ("newest", "done", "accepted")
 _LISTED = {"hf": "hub", "kaggle-model": "kaggle", "kaggle-dataset": "kaggle"}
 RENEW_WORDS = ("restart", "update")
 LONGEST_SECONDS = 1_800  # of an evaluation, unless it says another time
+HELD_OUT = "corpus:held-out"  # as a test set: what the model's own corpus keeps out of training
 PROMOTE_WORDS = ("automatic", "person")
 _ANY_CHECKPOINT = 1e-6  # of the parent's target: its first checkpoint, whose step is at least 1
 
@@ -137,9 +138,10 @@ TEST_SET = "set"
 class Evaluation:
     """How checkpoints of a model are scored: a command in a session of its own, which is run whole.
 
-    It takes ``longest_seconds`` at most, and shall be over ``within_seconds`` after it was queued, if that is said.
-    ``test_set`` is where its items come from; what they are is pinned like an input. An accepted version is promoted
-    by itself (``automatic``) or by a ``person``.
+    It is queued by itself when so much of the target is saved as ``at`` names (1: all of it), takes ``longest_seconds``
+    at most, and shall be over ``within_seconds`` after it was queued, if that is said. ``test_set`` is where its items
+    come from; what they are is pinned like an input, or with each evaluation where it is HELD_OUT. An accepted version
+    is promoted by itself (``automatic``) or by a ``person``.
     """
 
     command: tuple[str, ...]
@@ -149,6 +151,7 @@ class Evaluation:
     needs: Needs = Needs()
     pools: tuple[str, ...] = ()
     promote: str = "automatic"
+    at: tuple[float, ...] = (1.0,)
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,11 +32,18 @@ _ARROWS: Mapping[str, tuple[frozenset[VersionState], VersionState]] = {
 OF_VERDICT = {"accepted": "accept", "rejected": "reject", "inconclusive": "leave_open"}
 
 
+class IllegalMove(IllegalArrow):
+    """A version cannot go that way from where it is."""
+
+    def __init__(self, arrow: str, state: VersionState) -> None:
+        ValueError.__init__(self, f"{arrow} is not possible of a version that is {state}")
+
+
 def moved(state: VersionState, arrow: str) -> VersionState:
-    """Return the state after an arrow. Raises IllegalArrow where it does not begin there."""
+    """Return the state after an arrow. Raises IllegalMove where it does not begin there."""
     begins, ends = _ARROWS[arrow]
     if state not in begins:
-        raise IllegalArrow(arrow, state)
+        raise IllegalMove(arrow, state)
     return ends
 
 

@@ -15,7 +15,7 @@ from xml.sax.saxutils import escape, quoteattr
 from zoneinfo import ZoneInfo
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
 STYLE = """
 :root { --ink: #1b1e22; --quiet: #59616b; --line: #e2e4e8; --past: #5f7590; --live: #1d5fbf; --bad: #b3352a;
@@ -47,6 +47,20 @@ STYLE = """
 .chart a:hover rect { opacity: .85; }
 @media (min-width: 900px) { .chart .roomy { display: inline; } }
 """
+
+HUES = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#b8860b", "#56b4e9", "#8c564b", "#7f6bd0")
+"""The colours of models, told apart also by those who see few colours; beside a word, never in its place."""
+
+STYLE += "".join(
+    f".chart .h{number} {{ fill: {hue}; }} .h{number}::before {{ background: {hue}; }} "
+    f".spark.h{number} .measured {{ stroke: {hue}; }}\n"
+    for number, hue in enumerate(HUES)
+)
+
+
+def hues_of(names: Iterable[str]) -> dict[str, int]:
+    """Return the colour of each model, a place in :data:`HUES`; ``names`` in the order in which they came."""
+    return {name: number % len(HUES) for number, name in enumerate(names)}
 
 
 GUTTER = 44

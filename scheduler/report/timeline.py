@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from scheduler.core.run import Ended, Outcome, Running, Stopping
@@ -23,6 +23,8 @@ _HEAD = 24
 _ROW = 18
 _GAP = 10
 _LETTER = 6.5
+_LETTERS_MIN = 3  # of a name that is cut, its ellipsis among them
+_STRIPE = 4  # pixels at the beginning of a bar that have its model's colour
 # A label is drawn where it fits into a chart of so many pixels, and "roomy" ones on wide screens only.
 _NARROW, _WIDE = 660, 1_000
 _BAD = {Outcome.FAILED, Outcome.LOST, Outcome.REJECTED}
@@ -57,7 +59,10 @@ class Session:
 
 @dataclass(frozen=True, slots=True)
 class Timeline:
-    """What the picture of [start, end) shows. ``slots`` is how many rows of sessions each pool needs."""
+    """What the picture of [start, end) shows. ``slots`` is how many rows of sessions each pool needs.
+
+    ``hues`` are the colours of models, which their bars begin with.
+    """
 
     start: int
     end: int
@@ -66,6 +71,7 @@ class Timeline:
     slots: Mapping[str, int]
     sessions: tuple[Session, ...]
     closed: Mapping[str, Sequence[Window]]
+    hues: Mapping[str, int] = field(default_factory=dict)
 
 
 def timeline_of(
@@ -75,6 +81,7 @@ def timeline_of(
     runs: Sequence[Run],
     plan: Plan | None,
     closed: Mapping[str, Sequence[Window]],
+    hues: Mapping[str, int] | None = None,
 ) -> Timeline:
     """Lay out what happened and what is planned. ``runs`` are those that touch the span; refused ones are left out."""
     found: list[Session] = []
@@ -92,7 +99,7 @@ def timeline_of(
             free[slot : slot + 1] = [entry.ends]
             found.append(_on(entry, slot))
         slots[pool.name] = max(1, len(free))
-    return Timeline(span.start, span.end, now, shown, slots, tuple(found), closed)
+    return Timeline(span.start, span.end, now, shown, slots, tuple(found), closed, hues or {})
 
 
 def upcoming(plan: Plan | None, runs: Sequence[Run], pool: str, now: int) -> list[Placement]:
@@ -245,6 +252,8 @@ def _bars(
             bar += f'<rect class="{style}" x="{frame.x(left)}" width="{frame.length(wide)}" {box}/>'
             ink = "on-planned" if session.phase == "planned" else "on"
             label = _label(frame, left, y + height / 2 + 4, shown.job + (" ✕" if style == "bad" else ""), wide, ink)
+        if (hue := timeline.hues.get(shown.job)) is not None:
+            bar += f'<rect class="h{hue}" x="{frame.x(left)}" width="{_STRIPE}" {box}/>'
         bar += label
         # The table beside the picture has the same links for the keyboard; two hundred stops here would help nobody.
         yield (
@@ -255,14 +264,16 @@ def _bars(
 
 
 def _label(frame: Frame, left: float, y: float, text: str, wide: float, style: str) -> str:
-    """Return the text if it fits, cut to its bar in any case."""
-    needed = len(text) * _LETTER + 7
-    if needed > wide * (frame.width or _WIDE):
+    """Return the text as far as it fits; nothing where that would be hardly a letter."""
+    letters = int((wide * (frame.width or _WIDE) - _STRIPE - 4) / _LETTER)
+    if letters < min(_LETTERS_MIN, len(text)):
         return ""
+    text = text if len(text) <= letters else text[: letters - 1] + "…"
+    needed = len(text) * _LETTER + _STRIPE + 4
     roomy = " roomy" if frame.width is None and needed > wide * _NARROW else ""
     return (
         f'<svg x="{frame.x(left)}" y="0" width="{frame.length(wide)}" height="100%">'
-        f'<text class="bar-label {style}{roomy}" x="4" y="{y:g}">{words(text)}</text></svg>'
+        f'<text class="bar-label {style}{roomy}" x="{_STRIPE + 2}" y="{y:g}">{words(text)}</text></svg>'
     )
 
 

@@ -219,7 +219,7 @@ def _evaluation(stored: Any) -> Evaluation | None:
     if not stored:
         return None
     test_set, needs = built(Input, stored["test_set"]), built(Needs, stored["needs"])
-    lists = {name: tuple(stored[name]) for name in ("command", "pools")}
+    lists = {name: tuple(stored[name]) for name in ("command", "pools", "at")}
     return built(Evaluation, {**stored, **lists, "test_set": test_set, "needs": needs})
 
 

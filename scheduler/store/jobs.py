@@ -84,6 +84,7 @@ class JobRecord:
 _IN_QUEUE = jobs.c.removed_at.is_(None)
 _EVERY = select(jobs).order_by(jobs.c.position, jobs.c.name)
 _ALL = _EVERY.where(_IN_QUEUE)
+_BY_AGE = select(jobs.c.name).where(jobs.c.removed_at.is_(None)).order_by(jobs.c.created_at, jobs.c.name)
 _FIRST_ADDED = select(func.min(jobs.c.created_at))
 _ONE = select(jobs).where(jobs.c.name == bindparam("name"))
 _SPEC = select(jobs.c.spec).where(jobs.c.name == bindparam("name"))
@@ -229,6 +230,11 @@ def page(
         wanted.append(jobs.c.name.contains(part, autoescape=True))
     total: int = tx.execute(_COUNT.where(*wanted)).scalar_one()
     return [_record(row) for row in tx.execute(_ALL.where(*wanted).limit(limit).offset(offset))], total
+
+
+def names_by_age(tx: Connection) -> list[str]:
+    """Return the names of the queue's jobs, in the order in which they were added."""
+    return list(tx.execute(_BY_AGE).scalars())
 
 
 def first_added(tx: Connection) -> int | None:

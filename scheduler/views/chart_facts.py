@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING
 from scheduler.core.ledger import Charge, fold
 from scheduler.core.window import Window
 from scheduler.report.burn_down import BurnDown, burn_down_of, burn_down_svg
+from scheduler.report.chart import hues_of
 from scheduler.report.loss_curve import loss_curve_svg
 from scheduler.report.picture import Picture
 from scheduler.report.timeline import Timeline, timeline_of, timeline_svg, upcoming
 from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
-from scheduler.store import events, ledger, limits, plans, runs
+from scheduler.store import events, jobs, ledger, limits, plans, runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -39,6 +40,7 @@ def timeline(tx: Connection, pools: Mapping[str, Pool], plan: Plan | None, span:
         runs.between(tx, span.start, span.end),
         plan,
         {name: closures(tx, name, now, span.end) for name in pools},
+        hues_of(jobs.names_by_age(tx)),
     )
 
 

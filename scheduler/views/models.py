@@ -104,19 +104,24 @@ def facts(tx: Connection, version: Version) -> VersionFacts:
     """Return all there is to know of a version."""
     listed = next(one for one in model(tx, version.model).versions if one.number == version.number)
     parent = versions.of_checkpoint(tx, version.parent_key) if version.parent_key else None
-    evaluated = evaluations.of_version(tx, version)
     return VersionFacts(
         listed=listed,
         version=version,
         returned_parent=parent is not None and parent.state == "rejected",
         children=tuple(_children(tx, version)),
         training=_training_cost(tx, version),
-        evaluating=sum((_cost(tx, one.job, 1, None) for one in evaluated), Cost()),
-        evaluations=tuple(evaluated),
+        evaluating=_evaluating_cost(tx, version),
+        evaluations=tuple(evaluations.of_version(tx, version)),
         verdicts=tuple(evaluations.verdicts_of(tx, version)),
         overrules=tuple(evaluations.overrules_of(tx, version)),
         deployments=tuple(one for one in deployments.of_model(tx, version.model) if one.number == version.number),
     )
+
+
+def cost(tx: Connection, version: ListedVersion) -> Cost:
+    """Return what the training and all evaluations of a version were charged."""
+    whole = versions.get(tx, version.model, version.number)
+    return _training_cost(tx, whole) + _evaluating_cost(tx, whole)
 
 
 def tree(found: Sequence[Model], marks: Mapping[str, str]) -> list[str]:
@@ -195,6 +200,10 @@ def _training_cost(tx: Connection, version: Version) -> Cost:
         return Cost()
     began = generations.of_attempt(tx, version.model, named[2])
     return _cost(tx, version.model, began.first_attempt if began else 1, named[2])
+
+
+def _evaluating_cost(tx: Connection, version: Version) -> Cost:
+    return sum((_cost(tx, one.job, 1, None) for one in evaluations.of_version(tx, version)), Cost())
 
 
 def _cost(tx: Connection, job: str, first: int, last: int | None) -> Cost:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from scheduler.core.job import Active
 from scheduler.core.run import Running, Stopping
+from scheduler.core.window import WEEK
 from scheduler.report.forecast import Forecast, forecast
 from scheduler.store import rates, runs, series
 
@@ -46,7 +47,8 @@ class Training:
     ``saved_step`` lies in a checkpoint, ``step`` is the newest that its live session told. ``loss`` is the newest;
     ``trend`` is by which share the mean of the last tenth of its points lies above (or, negative, below) that of the
     tenth before. ``losses`` are (step, loss), held-out ones as soon as two are known. ``steps_per_hour`` is
-    measured, ``guessed`` tells that it never was.
+    measured, ``guessed`` tells that it never was. ``week_change`` is by how much the last of ``losses`` differs from
+    that of seven days ago, or from the first since.
     """
 
     job: str
@@ -65,6 +67,7 @@ class Training:
     steps_per_hour: float | None
     guessed: bool
     forecast: Forecast | None
+    week_change: float | None = None
 
 
 def trainings(
@@ -146,6 +149,9 @@ def _training(  # noqa: PLR0913, PLR0917 - what was read, for one job
             now,
             (until, speed) if until and speed else None,
         ),
+        week_change=_week_change([(one.at, one.held_out_loss) for one in held], now)
+        if len(held) > 1
+        else _week_change([(one.at, one.loss) for one in told], now),
     )
 
 
@@ -171,6 +177,13 @@ def _trend(losses: Sequence[float]) -> float | None:
     if len(losses) < 2 * tenth or not (before := fmean(losses[-2 * tenth : -tenth])):
         return None
     return (fmean(losses[-tenth:]) - before) / abs(before)
+
+
+def _week_change(losses: Sequence[tuple[int, float | None]], now: int) -> float | None:
+    """Return the newest of (instant, loss) less that of a week ago, or the oldest since; None of less than two."""
+    before = max((at for at, _ in losses if at <= now - WEEK), default=None)
+    known = [loss for at, loss in losses if loss is not None and (before is None or at >= before)]
+    return known[-1] - known[0] if len(known) > 1 else None
 
 
 def _spread(points: Sequence[Point]) -> float | None:

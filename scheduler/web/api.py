@@ -12,8 +12,10 @@ from fastapi.responses import PlainTextResponse
 
 from scheduler.views.weekly_report import render
 from scheduler.web import archive, plan, quota, week
+from scheduler.web import models as versions
 from scheduler.web import queue as queues
 from scheduler.web import runs as sessions
+from scheduler.web.models import Models, VersionDetail
 from scheduler.web.paging import PAGE_ROWS, Paging
 from scheduler.web.plan_shapes import NewestPlan, PlanDifference, Span
 from scheduler.web.shapes import (
@@ -118,6 +120,17 @@ def routers(source: Source, tails: LogTails) -> tuple[APIRouter, APIRouter]:  # 
     def log(key: JobName, after: Annotated[int, Query(ge=0, le=2**53)] = 0) -> Log:
         """Return the end of what a session printed, from byte ``after`` on."""
         return tails.read(key, after)
+
+    @api.get("/models")
+    def all_models() -> Models:
+        """Return models with their versions: state, what is in force, what each began with."""
+        with source.read() as tx:
+            return versions.everything(tx)
+
+    @api.get("/models/{name}", responses=_MISSING)
+    def version(name: JobName) -> VersionDetail:
+        """Return one version, such as ``ufm@3``, with its verdicts and what they rest on."""
+        return versions.detail(source, name)
 
     @api.get("/quota")
     def quotas() -> Quotas:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scheduler.store import counts
+from scheduler.views import models
 from scheduler.web import quota
 from scheduler.web.status import newest_needs, pools, scheduler_health
 
@@ -40,6 +42,7 @@ def metrics(source: Source) -> str:
     with source.read() as tx:
         found = [*_daemon(source, tx, now), *_work(source, tx), *_pools(source, tx, now)]
         # Sums over whole tables; no scrape comes more often.
+        found += source.kept("models", now // _TOTALS_SECONDS, lambda: list(_models(tx)))
         found += source.kept("totals", now // _TOTALS_SECONDS, lambda: list(_totals(tx)))
     return "".join(_written(metric) for metric in found)
 
@@ -71,6 +74,28 @@ def _work(source: Source, tx: Connection) -> Iterable[Metric]:
     )
     yield Metric("uff_job_target_steps", "gauge", "Steps to train.", [({"job": n}, t) for n, _, t in records])
     yield _one("uff_outbox_waiting", "gauge", "Messages not delivered yet.", counts.letters_waiting(tx))
+
+
+def _models(tx: Connection) -> Iterable[Metric]:
+    found = models.models(tx)
+    states = Counter(version.state for one in found for version in one.versions)
+    yield Metric(
+        "uff_versions", "gauge", "Versions of models by state.", [({"state": s}, n) for s, n in states.items()]
+    )
+    listed = [version for one in found for version in one.versions if version.in_force]
+    yield Metric(
+        "uff_version_in_force",
+        "gauge",
+        "Number of the version in force.",
+        [({"model": v.model}, v.number) for v in listed],
+    )
+    costs = [(version, models.cost(tx, version)) for version in listed]
+    for unit, scale, words in (("seconds", 1, "Metered time"), ("dollars", 1_000_000, "Money")):
+        field_name = "seconds" if unit == "seconds" else "microdollars"
+        samples: list[Sample] = [({"model": v.model}, getattr(cost, field_name) / scale) for v, cost in costs]
+        yield Metric(
+            f"uff_version_cost_{unit}", "gauge", f"{words} that the version in force took, judging too.", samples
+        )
 
 
 def _totals(tx: Connection) -> Iterable[Metric]:

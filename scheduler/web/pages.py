@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from fastapi import APIRouter, Query
@@ -11,14 +12,17 @@ from jinja2 import Environment, PackageLoader, StrictUndefined
 from scheduler.core.window import DAY
 from scheduler.notify.mail import WEEKLY
 from scheduler.report.burn_down import burn_down_svg
+from scheduler.report.chart import hues_of
 from scheduler.report.document import document_of
 from scheduler.report.loss_curve import loss_curve_svg
 from scheduler.report.timeline import timeline_svg
-from scheduler.store import outbox
+from scheduler.store import jobs, outbox
+from scheduler.views import models as views
 from scheduler.views.long_work import long_work
 from scheduler.views.plan_history import NoPlanToCompare
 from scheduler.views.verdict import sentence
 from scheduler.web import archive, assets, plan, quota, show, week
+from scheduler.web import models as versions
 from scheduler.web import queue as queues
 from scheduler.web import runs as sessions
 from scheduler.web.api import Channel, JobName, JobState, Page, Week, day_of, known_week
@@ -27,6 +31,8 @@ from scheduler.web.status import newest_needs, pools, scheduler_health
 from scheduler.web.training import training_now
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from scheduler.web.log_tail import LogTails
     from scheduler.web.shapes import Fault
     from scheduler.web.source import Source
@@ -55,7 +61,8 @@ class Pages:
             auto_reload=False,
         )
         self.environment.filters.update(show.filters(source.zone))
-        self.environment.globals.update(asset=assets.address, zone=source.zone)
+        self.environment.globals.update(asset=assets.address, zone=source.zone, hue=self._hue)
+        self._hues: Mapping[str, int] = {}
 
     def router(self) -> APIRouter:
         """Return the routes of all pages."""
@@ -66,6 +73,8 @@ class Pages:
             ("/jobs/{name}", self.job),
             ("/runs", self.runs),
             ("/runs/{key}", self.run),
+            ("/models", self.models),
+            ("/models/{name}", self.version),
             ("/quota", self.quota),
             ("/plan", self.plan),
             ("/ledger", self.ledger),
@@ -150,6 +159,18 @@ class Pages:
         with self._source.read() as tx:
             return self._page("run.html", "runs", tx, run=found, log=log)
 
+    def models(self) -> HTMLResponse:
+        """Versions of models, and who began with which."""
+        with self._source.read() as tx:
+            found = views.models(tx)
+            marks = {one.in_force: "in force" for one in found if one.in_force}
+            return self._page("models.html", "models", tx, found=found, lines=views.tree(found, marks))
+
+    def version(self, name: JobName) -> HTMLResponse:
+        """One version, with what it was judged by."""
+        with self._source.read() as tx:
+            return self._page("model.html", "models", tx, found=versions.facts(tx, name))
+
     def quota(self) -> HTMLResponse:
         """What is left of every quota."""
         source, now = self._source, self._source.now
@@ -174,7 +195,19 @@ class Pages:
         except NoPlanToCompare:
             difference = None
         with self._source.read() as tx:
-            return self._page("plan.html", "plan", tx, plan=found, difference=difference, most=_PLANNED_SHOWN)
+            training = training_now(self._source, tx, 0, self._source.now)
+            open_ = [job for job in training.jobs if job.state not in {"done", "cancelled"}]
+            sessions_ = Counter(lane.job for place in found.placements for lane in place.lanes) if found else Counter()
+            return self._page(
+                "plan.html",
+                "plan",
+                tx,
+                plan=found,
+                difference=difference,
+                most=_PLANNED_SHOWN,
+                jobs=open_,
+                sessions=sessions_,
+            )
 
     def ledger(self, page: Page = 1, pool: Name = None) -> HTMLResponse:
         """The facts about metered time."""
@@ -223,6 +256,7 @@ class Pages:
     def _page(self, template: str, place: str, tx: Any, **context: Any) -> HTMLResponse:
         source, now = self._source, self._source.now
         leader, cycled_at, problems = scheduler_health(source, tx, now)
+        self._hues = source.kept("hues", source.news(tx), lambda: hues_of(jobs.names_by_age(tx)))
         written = self.environment.get_template(template).render(
             place=place,
             now=now,
@@ -233,6 +267,10 @@ class Pages:
             **context,
         )
         return HTMLResponse(written)
+
+    def _hue(self, name: str) -> str:
+        """Return the classes of a model's colour."""
+        return f" hue h{self._hues[name]}" if name in self._hues else ""
 
     def _day(self, at: int) -> str:
         return show.local_day(at, self._source.zone)

@@ -70,11 +70,15 @@ class TrainingRow(JobRow):
 
 
 class TrainingNow(Shape):
-    """The verdict, and the jobs that matter most; ``more`` are in the queue besides them."""
+    """The verdict, and the jobs that matter most; ``more`` are in the queue besides them.
+
+    ``finished`` are those that were done in the last seven days, the newest first.
+    """
 
     verdict: Verdict
     jobs: list[TrainingRow]
     more: int
+    finished: list[JobRow]
 
 
 class Queue(Shape):

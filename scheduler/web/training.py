@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.store import counts, jobs, limits
+from scheduler.core.job import Done
+from scheduler.core.window import WEEK
+from scheduler.store import counts, events, jobs, limits
 from scheduler.views.verdict import verdict
 from scheduler.web.queue import rows
 from scheduler.web.shapes import TrainingNow, TrainingRow
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
     from scheduler.web.source import Source
 
 _SHOWN = 12
+_FINISHED_SHOWN = 6
 
 
 def training_now(source: Source, tx: Connection, needs: int, now: int) -> TrainingNow:
@@ -27,7 +30,14 @@ def training_now(source: Source, tx: Connection, needs: int, now: int) -> Traini
     going = source.trainings(tx, found, now)
     states = counts.jobs_by_state(tx)
     over = source.app.settings.clock.stopped_at is not None
+    week = [
+        event.subject
+        for event in events.tail(tx, limit=_FINISHED_SHOWN, kinds=("job.finish",))
+        if event.at > now - WEEK
+    ]
+    over_now = [record for name in dict.fromkeys(reversed(week)) if (record := jobs.find(tx, name)) is not None]
     return TrainingNow(
+        finished=rows(source, tx, [record for record in over_now if isinstance(record.state, Done)]),
         verdict=verdict(
             going, states, {} if over else source.places(tx), needs, now, paused=limits.paused(tx) is not None
         ),

@@ -27,7 +27,7 @@ def test_a_newcomer_trains_an_example_with_the_commands_of_the_quickstart(reposi
     section = page.partition("\n## 2.")[2].partition("\n## ")[0]
     lines = [line.partition(" #")[0].split() for block in FENCE.findall(section) for line in block.splitlines()]
     commands = [words[1:] for words in lines if words[0] == "schedctl"]
-    assert [words[0] for words in commands] == ["db", "daemon", "submit", "status", "checkpoints"]
+    assert [words[0] for words in commands] == ["init", "daemon", "submit", "status", "checkpoints"]
     folder, daemon = tmp_path, None
     try:
         for words in commands:

@@ -70,6 +70,12 @@ def test_nothing_new_is_not_planned_again_for_hours(world: SimpleNamespace) -> N
     assert planned(world, after=6 * HOUR) == 1
 
 
+def test_a_launch_that_goes_as_planned_is_no_reason_to_plan_again(world: SimpleNamespace) -> None:
+    world.cloud.scripts.append(Script(runs_seconds=None))
+    assert [planned(world), planned(world), planned(world)] == [1, 0, 0]
+    assert len(world.cloud.sessions) == 1
+
+
 def test_every_event_that_changes_what_is_known_is_planned_with(world: SimpleNamespace) -> None:
     """A job added, a weight changed, a quota observed to differ, a pool closed: each is in the next snapshot."""
     world.cloud.scripts.append(Script(runs_seconds=None))

@@ -9,7 +9,7 @@ import pytest
 
 from jobs.spec import JobSpec
 from scheduler.core.pool import Pool
-from scheduler.core.window import HOUR
+from scheduler.core.window import HOUR, WEEK
 from scheduler.planner import Options, Planner
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Ports
@@ -131,3 +131,13 @@ def test_a_job_that_takes_a_removed_ones_name_has_a_curve_of_its_own(database: D
         jobs.remove(tx, "ufm", NOW, "me")
         jobs.add(tx, SPEC, NOW)
         assert series.of_job(tx, "ufm") == []
+
+
+def test_a_loss_tells_how_it_changed_in_seven_days(world: SimpleNamespace) -> None:
+    told(world, 600, step=50, loss=2.0, steps_per_second=0.1)
+    assert seen(world).week_change is None
+    told(world, 600, step=110, loss=1.5, steps_per_second=0.1)
+    assert seen(world).week_change == pytest.approx(-0.5)
+    told(world, 600, step=170, loss=1.2, steps_per_second=0.1)
+    assert seen(world).week_change == pytest.approx(-0.8)
+    assert seen(world, later=WEEK - 300).week_change == pytest.approx(-0.3), "counted from the last before the week"

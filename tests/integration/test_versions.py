@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from jobs.payload.scorers.items import read_items
-from jobs.payload.store.manifest import Component, Manifest, blob_key
 from jobs.quality_gate import QualityGate
-from jobs.spec import Evaluation, Input, JobSpec, StartFrom
+from jobs.spec import Evaluation, JobSpec, StartFrom
 from platforms.artifacts.base import StoreUnreachable
-from scheduler.core.job import Done, Failed
-from scheduler.core.plan import Plan
-from scheduler.core.pool import Pool
 from scheduler.core.reasons import AwaitsVerdict
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.facts.snapshot import gather
 from scheduler.service.launch.start import pinned
 from scheduler.service.outside.ports import Ports
-from scheduler.service.requests import inputs
 from scheduler.service.upkeep.retention import judge
 from scheduler.service.versions import judging
 from scheduler.service.versions.force import overrule, promote, rollback
@@ -32,113 +23,22 @@ from scheduler.service.versions.making import VersionRefused, evaluate
 from scheduler.store import checkpoints, evaluations, events, generations, jobs, trees, versions
 from scheduler.store.engine import Database
 from scheduler.store.verify import verify
-from tests.integration.conftest import Journal
-from tests.lab.fake import FakeCloud, FakePlatform
+from scheduler.store.versions import Version
+from tests.lab.trained_model import ITEMS, NOW, World, make_world, passing
 
-NOW = 1_795_000_000
-ITEMS = 40
-POINT = QualityGate("atomicity", "threshold", minimum=0.9)
 BETTER = QualityGate("atomicity", "better")
 
 
-class World(SimpleNamespace):
-    """A model whose training and evaluations end as a test says, and the daemon's cycle."""
-
-    def train(self, content: str) -> None:
-        """Let the model be trained to its end, as its next generation; ``content`` stands for its weights."""
-        with self.database.write() as tx:
-            record = jobs.get(tx, "ufm")
-            if isinstance(record.state, Done):
-                jobs.restart(tx, "ufm", NOW, "test")
-            attempt = jobs.note_launch(tx, "ufm", "pool")
-            weights = Component("weights.npy", hashlib.sha256(content.encode()).hexdigest(), 3)
-            manifest = Manifest("ufm", 100, attempt, "uff-ufm-0001", 0, None, NOW, 60, {}, (weights,))
-            checkpoints.record(tx, manifest, NOW)
-            jobs.note_progress(tx, "ufm", 100, manifest.key)
-            self._end(tx, "ufm", Done(NOW))
-
-    def score(self, job: str, values: list[float] | bytes, **header: Any) -> None:
-        """Let an evaluation end and leave these values, of items 0, 1, 2..., or any other bytes."""
-        with self.database.write() as tx:
-            told = jobs.get(tx, job).spec.environment
-            said = {
-                "schema": 1,
-                "model": told["EVALUATION_MODEL"],
-                "checkpoint": told["EVALUATION_CHECKPOINT"],
-                "set": read_items(self.items).digest,
-                "scorer": told["EVALUATION_SCORER"],
-                **header,
-            }
-            lines = [json.dumps(said)]
-            if not isinstance(values, bytes):
-                for number, value in enumerate(values):
-                    name = f"item-{number}"
-                    lines.append(json.dumps({"item": name, "cluster": name, "metric": "atomicity", "value": value}))
-            content = values if isinstance(values, bytes) else "\n".join(lines).encode()
-            digest = hashlib.sha256(content).hexdigest()
-            self.ports.artifacts.create(blob_key(job, digest), content)
-            attempt = jobs.note_launch(tx, job, "pool")
-            scores = Component("output/scores.jsonl", digest, len(content))
-            manifest = Manifest(job, 1, attempt, f"uff-{job}-0001", 0, None, NOW, 60, {}, (scores,))
-            checkpoints.record(tx, manifest, NOW)
-            jobs.note_progress(tx, job, 1, manifest.key)
-            self._end(tx, job, Done(NOW))
-
-    def judged(self, content: str, values: list[float]) -> None:
-        """Train, evaluate and judge one version."""
-        self.train(content)
-        self.cycle.run()
-        with self.database.read() as tx:
-            (job,) = [one.job for one in evaluations.open_ones(tx)]
-        self.score(job, values)
-        self.cycle.run()
-
-    def _end(self, tx: Any, job: str, state: Any) -> None:
-        jobs.change_state(tx, job, jobs.get(tx, job).state, state, "finish", NOW)
-
-    def fail(self, job: str) -> None:
-        """Let a job fail for good."""
-        with self.database.write() as tx:
-            self._end(tx, job, Failed("code", "it broke", NOW))
-
-    def states(self) -> list[tuple[int, str]]:
-        """Return the versions' numbers and states."""
-        with self.database.read() as tx:
-            return [(found.number, found.state) for found in versions.everything(tx, "ufm")]
-
-    def in_force(self) -> int | None:
-        """Return the number of the version in force."""
-        with self.database.read() as tx:
-            found = versions.in_force(tx, "ufm")
-        return found.number if found else None
-
-    def ask(self, act: Callable[..., Any], number: int, *words: Any) -> Any:
-        """Do what a person asks of a version."""
-        with self.database.write() as tx:
-            return act(tx, versions.get(tx, "ufm", number), *words, NOW, "somebody")
-
-
 @pytest.fixture
-def world(make_ports: Callable[..., Ports], database: Database, tmp_path: Path, journal: Journal) -> World:
-    """The world, with a threshold of 0.9 on a set of forty items."""
-    items = tmp_path / "held-out.jsonl"
-    items.write_text("".join(json.dumps({"id": f"item-{number}"}) + "\n" for number in range(ITEMS)))
-    ports = make_ports(
-        platforms={"pool": FakePlatform(FakeCloud())},
-        pools={"pool": Pool("pool", "fake", "T4", ())},
-        plan=lambda snapshot, _: Plan(snapshot.now, (), ()),
-        bundle=str(tmp_path),
-    )
-    test_set = inputs.take(database, ports.artifacts, Input("set", str(items)), NOW, print)
-    wanted = Evaluation(("score",), test_set, within_seconds=86_400)
-    with database.write() as tx:
-        jobs.add(tx, JobSpec("ufm", "manager", ("train",), 100, 10.0, evaluation=wanted, gates=(POINT,)), NOW)
-    cycle = Cycle(ports)
-    return World(ports=ports, database=database, cycle=cycle, items=items, journal=journal)
+def world(make_ports: Callable[..., Ports], database: Database, tmp_path: Path, journal: Any) -> World:
+    """A model with a threshold of 0.9 on a set of forty items."""
+    return make_world(make_ports, database, tmp_path, journal)
 
 
-def passing(share: float) -> list[float]:
-    return [1.0 if number < share * ITEMS else 0.0 for number in range(ITEMS)]
+def evaluated_again(tx: Any, version: Version, now: int, by: str) -> str:
+    record = jobs.get(tx, "ufm")
+    assert record.spec.evaluation is not None
+    return evaluate(tx, record, version, record.spec.evaluation.test_set, Path(), now, by)
 
 
 def test_what_was_trained_becomes_a_version_and_a_job_evaluates_it(world: World) -> None:
@@ -208,8 +108,9 @@ def test_the_same_content_again_is_no_new_version(world: World) -> None:
         (passing(1.0), {"checkpoint": "0" * 64}, "checkpoint is"),
         (b"", {}, "the file is empty"),
         (b"\xff\xfe", {}, "no JSON"),
+        (passing(1.0), {"repeated": 2}, "stands twice"),
     ],
-    ids=["nan", "missing", "foreign", "other model", "other checkpoint", "empty", "garbage"],
+    ids=["nan", "missing", "foreign", "other model", "other checkpoint", "empty", "garbage", "doubled"],
 )
 def test_scores_that_cannot_be_are_an_error_and_no_verdict(
     world: World, values: list[float] | bytes, header: dict[str, Any], why: str
@@ -227,25 +128,11 @@ def test_scores_that_cannot_be_are_an_error_and_no_verdict(
     assert why in evaluation.error
     world.cycle.run()
     assert world.states() == [(1, "candidate")], "it is not tried again by itself"
-    job = world.ask(lambda tx, found, now, by: evaluate(tx, jobs.get(tx, "ufm"), found, Path(), now, by), 1)
+    job = world.ask(evaluated_again, 1)
     assert job == "ufm-eval-1-2"
     world.score(job, passing(1.0))
     world.cycle.run()
     assert world.states() == [(1, "accepted")]
-
-
-def test_an_item_twice_is_an_error(world: World) -> None:
-    world.train("a")
-    world.cycle.run()
-    with world.database.read() as tx:
-        told = jobs.get(tx, "ufm-eval-1").spec.environment
-    header = {"schema": 1, "model": "ufm", "checkpoint": told["EVALUATION_CHECKPOINT"], "scorer": "ab" * 32}
-    line = json.dumps({"item": "item-0", "cluster": "item-0", "metric": "atomicity", "value": 1.0})
-    header["set"] = read_items(world.items).digest
-    world.score("ufm-eval-1", f"{json.dumps(header)}\n{line}\n{line}\n".encode())
-    world.cycle.run()
-    with world.database.read() as tx:
-        assert "stands twice" in versions.get(tx, "ufm", 1).why
 
 
 def test_an_evaluation_that_fails_is_told_with_its_reason(world: World) -> None:
@@ -358,7 +245,7 @@ def test_a_person_may_overrule_and_both_words_stay(world: World) -> None:
     with pytest.raises(VersionRefused, match="accepted as it is"):
         world.ask(overrule, 1, "accepted", "again")
     with pytest.raises(VersionRefused, match="these gates have judged ufm@1"):
-        world.ask(lambda tx, found, now, by: evaluate(tx, jobs.get(tx, "ufm"), found, Path(), now, by), 1)
+        world.ask(evaluated_again, 1)
 
 
 def test_a_child_waits_for_an_accepted_version_and_begins_with_it(world: World) -> None:

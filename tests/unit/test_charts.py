@@ -16,7 +16,7 @@ from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, Quota
 from scheduler.core.run import Ended, Lane, Outcome, Run, Running
 from scheduler.core.window import DAY, HOUR, Calendar, Window
 from scheduler.report.burn_down import amount, burn_down_of, burn_down_svg
-from scheduler.report.chart import STYLE, Frame, days, labels, short, ticks
+from scheduler.report.chart import STYLE, Frame, days, hues_of, labels, short, ticks
 from scheduler.report.loss_curve import loss_curve_svg
 from scheduler.report.timeline import Timeline, timeline_of, timeline_svg
 
@@ -66,6 +66,20 @@ def test_the_names_of_the_days_are_thinned_until_they_lie_beside_one_another(wid
     places = on_the_axis(timeline_svg(drawn, "UTC", width))
     assert len(places) >= min(length, 3)
     assert all(end <= left for (_, end), (left, _) in pairwise(places))
+
+
+def test_a_model_has_one_colour_and_its_name_stands_in_a_narrow_bar_as_far_as_it_fits() -> None:
+    assert hues_of(["a", "b", *"cdefghi"]) == {**{name: number for number, name in enumerate("abcdefgh")}, "i": 0}
+    runs = [a_run("r1", SPAN.start, SPAN.start + HOUR // 2, "uff-main"), a_run("r2", SPAN.start, SPAN.end, "ufm")]
+    drawn = timeline_of(SPAN, NOW, [POOL], runs, None, {}, {"uff-main": 5})
+    bars = [bar for bar in timeline_svg(drawn, "UTC", 1_000).split("<g>") if "<title>" in bar]
+    assert ['class="h5"' in bar for bar in bars] == ["uff-main" in bar for bar in bars]
+    span = Window(SPAN.start, SPAN.start + DAY)
+    for hours, name in ((1, "uff-…"), (2, "uff-main")):
+        narrow = timeline_of(
+            span, NOW, [POOL], [a_run("r", SPAN.start, SPAN.start + hours * HOUR, "uff-main")], None, {}
+        )
+        assert f">{name}</text>" in timeline_svg(narrow, "UTC", 1_000), hours
 
 
 @pytest.mark.parametrize("edges", [(0.04, 0.96), (2.0, 2.0)])

@@ -52,9 +52,11 @@ INNER = {
     "jobs.environment.tool.NoWheel",
     "jobs.payload.store.manifest.BadManifest",
     "jobs.readers.Wrong",
+    "jobs.scores.ScoresError",
     "platforms.bundle.BadArchive",
     "platforms.relay._NotSmall",
     "scheduler.service.outside.child_process.ChildFailed",
+    "scheduler.service.versions.reading.NoScores",
     "scheduler.store.columns.WrongType",
 }
 

@@ -141,6 +141,41 @@ def test_every_command_that_a_document_shows_can_be_parsed(
     assert wrong == []
 
 
+def typed(repository: Path, beginning: str) -> list[tuple[str, list[str]]]:
+    """Every line of a code block, and every command in the text, that begins with this word."""
+    found = []
+    for document in documents(repository):
+        text = document.read_text(encoding="utf-8")
+        lines = "\n".join(FENCE.findall(text)).replace("\\\n", " ").splitlines()
+        lines += re.findall(rf"`({beginning} [^`\n]+)`", FENCE.sub("", text))
+        cut = (line.partition(" #")[0].strip() for line in lines)
+        found += [(document.name, line.split()) for line in cut if line.startswith(f"{beginning} ")]
+    return found
+
+
+def test_every_target_of_make_that_a_document_names_exists(repository: Path) -> None:
+    known = set(re.findall(r"^([a-z0-9-]+):", (repository / "Makefile").read_text(encoding="utf-8"), re.MULTILINE))
+    named = {words[1] for _, words in typed(repository, "make")}
+    assert len(named) > 8
+    assert named <= known
+
+
+def test_every_program_that_a_document_starts_is_there_and_knows_the_options(repository: Path) -> None:
+    wrong, seen = [], 0
+    for document, words in [*typed(repository, "python"), *typed(repository, "python3")]:
+        name = words[2].replace(".", "/") if words[1] == "-m" else words[1]
+        if name in {"pytest", "venv"}:
+            continue
+        files = [repository / name, repository / f"{name}.py", *(repository / name).glob("*.py")]
+        source = "".join(file.read_text(encoding="utf-8") for file in files if file.is_file())
+        missing = [word for word in words if word.startswith("--") and f'"{word}"' not in source]
+        seen += 1
+        if not source or missing:
+            wrong.append(f"{document}: {' '.join(words)}: {missing or 'no such program'}")
+    assert wrong == []
+    assert seen >= 5
+
+
 def _parse(command: object, words: list[str]) -> None:
     """Follow the words down the tree of commands as the program would, and run nothing."""
     context = command.make_context("schedctl", list(words), obj=Cli(Options()), resilient_parsing=False)  # type: ignore[attr-defined]

@@ -286,31 +286,19 @@ def test_silence_of_an_answer_counts_from_when_it_was_asked_for() -> None:
 
 @pytest.mark.parametrize("closed_before", [False, True], ids=["with it", "before it"])
 def test_a_session_whose_command_failed_does_not_end_for_exit_code_0(closed_before: bool) -> None:
-    """A place calls a session well done whose agent ended well; the lane's end may have been written cycles before."""
-    why = "the command failed with exit status 1"
+    """A place calls a session well done whose agent ended well; the lane's end may lie cycles before."""
+    why, told = "the command failed with exit status 1", "Traceback (most recent call last):\nKeyError: 'id'"
     run = run_in(Running("r", START))
     results: dict[int, LaneReport] = {}
     if closed_before:
-        lane = replace(run.lanes[0], outcome=Outcome.FAILED, error_class="code", message=why)
-        run = replace(run, lanes=(lane,))
+        run = replace(run, lanes=(replace(run.lanes[0], outcome=Outcome.FAILED, error_class="code", message=why),))
     else:
-        results = {0: LaneReport("r", 0, "job0", outcome="failed", why=why, error_class="code", message=why)}
-    sighting = Sighting("ended", "r", START, 2_000, detail="exit code 0")
-    (step,) = [one for one in reconcile([facts(run, sighting, results=results)], 2_000) if isinstance(one, Finish)]
+        results = {0: LaneReport("r", 0, "job0", outcome="failed", why=why, error_class="code", message=told)}
+        why += f": KeyError: 'id'; {told}"  # what went wrong comes first
+    over = facts(run, Sighting("ended", "r", START, 2_000, detail="exit code 0"), results=results)
+    (step,) = [one for one in reconcile([over], 2_000) if isinstance(one, Finish)]
     assert step.outcome == Outcome.FAILED
     assert step.why == why
-
-
-def test_the_last_line_of_a_traceback_is_said_first() -> None:
-    """Lists show the beginning of a message, and what went wrong is what they are read for."""
-    told = "Traceback (most recent call last):\n  File \"train.py\", line 3, in <module>\nKeyError: 'id'"
-    results = {0: LaneReport("r", 0, "job0", outcome="failed", why="the command failed", message=told)}
-    (step,) = [
-        one
-        for one in reconcile([facts(run_in(Running("r", START)), ENDED, results=results)], 3_000)
-        if isinstance(one, Finish)
-    ]
-    assert [end.message for end in step.lanes] == [f"the command failed: KeyError: 'id'; {told}"]
 
 
 ENDED = Sighting("ended", "r", START, 3_000)

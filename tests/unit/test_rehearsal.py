@@ -64,6 +64,13 @@ def test_margins_are_raised_to_what_a_machine_needs_and_never_lowered(tmp_path: 
     assert (slow["setup"], slow["stop_margin"]) == ("600s", "3600s")
 
 
+def test_a_rehearsal_deploys_to_folders_of_its_own_and_to_nobodys_server(tmp_path: Path) -> None:
+    options = {"host": "deploy@griffith", "path": "/opt/models", "restart": "eliasctl restart $MODEL"}
+    earnest = {"name": "griffith", "kind": "ssh", "automatic": True, "first": "uam", "options": options}
+    (target,) = settings_for(rehearsal_in(tmp_path), {**BASE, "targets": [earnest]})["targets"]
+    assert target == {**earnest, "kind": "directory", "options": {"path": str(tmp_path / "served" / "griffith")}}
+
+
 def test_a_command_wakes_the_daemon_and_learns_when_none_listens(tmp_path: Path) -> None:
     woken = threading.Event()
     assert not wake(tmp_path)
@@ -96,13 +103,3 @@ def test_all_that_is_prepared_happened_when_the_rehearsal_began(tmp_path: Path) 
     assert job.spec.mixture is not None
     assert (folder / "artifacts" / "corpus" / job.spec.mixture.corpus).is_dir(), "it is pinned to what was built"
     assert app.settings.clock.stopped_at is None
-
-
-def test_no_rehearsal_touches_what_really_serves(tmp_path: Path) -> None:
-    """A rehearsal of somebody's own settings has a folder in place of each target, and runs no command of it."""
-    rehearsal = Rehearsal(tmp_path, 1_790_000_000, 6.0, 60.0, 0.0)
-    options = {"host": "griffith", "path": "/opt/models", "restart": "systemctl restart elias"}
-    target = {"name": "griffith", "kind": "ssh", "automatic": True, "first": "uam", "options": options}
-    (found,) = settings_for(rehearsal, {"targets": [target]})["targets"]
-    assert (found["kind"], found["automatic"], found["first"]) == ("directory", True, "uam")
-    assert found["options"] == {"path": str(tmp_path / "served" / "griffith")}

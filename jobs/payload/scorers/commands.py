@@ -81,7 +81,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--items", metavar="FILE", help="the test set (in a session: the evaluation's)")
     add("--outputs", metavar="FILE", help="what the model wrote, one {id, output} a line")
     add("--checkpoint-dir", metavar="FOLDER", help="the checkpoint's files (in a session: the one evaluated)")
-    add("--base", metavar="FOLDER", help="the base of an adapter; by default what the adapter names")
+    add("--base", metavar="FOLDER", help="the base of an adapter, or input:NAME as in training")
     add("--out", metavar="FILE", help="where the scores go (in a session: its output)")
     add("--wall-seconds", type=float, default=10.0, metavar="S", help="longest run in the sandbox (%(default)s)")
     add(

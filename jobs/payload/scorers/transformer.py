@@ -3,58 +3,80 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+import os
+from pathlib import Path
+from typing import Any
 
 from .given import NotGiven
 
-if TYPE_CHECKING:
-    from pathlib import Path
-
 _TOKENS_MAX = 2_048
-_WEIGHTS = (".safetensors", ".json", ".txt", ".model", ".jinja", ".pt")
+# A pickle runs code when it is read: weights are read as safetensors only, the optimiser's state not at all.
+_NEVER = (".bin", ".pkl", ".pickle", ".pth", ".ckpt", ".py", ".h5", ".msgpack")
 
 
 class Transformer:
-    """A causal language model. ``base`` is the folder of an adapter's base; by default what the adapter names."""
+    """A causal language model. ``base`` is the folder of an adapter's base, or ``input:NAME``, as in training."""
 
     def __init__(self, folder: Path, base: str | None) -> None:
+        for path in folder.rglob("*"):
+            if path.suffix in _NEVER:
+                raise NotGiven(f"{path.name} is no file of a checkpoint; weights are read as safetensors only")
         try:
             import torch
-            from transformers import AutoModelForCausalLM, AutoTokenizer
-        except ImportError as error:
-            raise NotGiven(f"{error}; add torch and transformers to the requirements of the evaluation") from None
-        for path in folder.rglob("*"):
-            # A pickle runs code when it is read: the optimiser's state is never read here, weights only as safetensors.
-            if path.is_file() and path.suffix not in _WEIGHTS:
-                raise NotGiven(f"{path.name} is no file of a checkpoint; weights are read as safetensors only")
-        self._torch = torch
-        options = {"use_safetensors": True, "trust_remote_code": False, "dtype": torch.float32}
-        adapter = folder / "adapter_config.json"
-        if adapter.is_file():
-            from peft import PeftModel
+            from transformers import AutoModelForCausalLM
 
-            source = base or str(json.loads(adapter.read_bytes())["base_model_name_or_path"])
-            whole = AutoModelForCausalLM.from_pretrained(source, **options)
-            self._model: Any = PeftModel.from_pretrained(whole, str(folder), use_safetensors=True)
-        else:
-            source = str(folder)
-            self._model = AutoModelForCausalLM.from_pretrained(source, **options)
-        self._tokenizer: Any = AutoTokenizer.from_pretrained(source, trust_remote_code=False)
+            from ..trainers.tuning.model import base_digest
+            from ..trainers.tuning.tokenizer import first_lost, load_tokenizer
+        except ImportError as error:
+            raise NotGiven(f"{error}; add torch and transformers to the evaluation's requirements") from None
+        self._torch, self._first_lost = torch, first_lost
+        adapter = (folder / "adapter_config.json").is_file()
+        source = _base(folder, base) if adapter else str(folder)
+        trained_on = _trained_on(folder) if adapter else None
+        if trained_on is not None and base_digest(source) != trained_on:
+            raise NotGiven(f"{source} is another base than this adapter was trained on; give that one by --base")
+        options: dict[str, Any] = {"use_safetensors": True, "trust_remote_code": False, "dtype": torch.float32}
+        try:
+            self._model: Any = AutoModelForCausalLM.from_pretrained(source, **options)
+            if adapter:
+                from peft import PeftModel
+
+                self._model = PeftModel.from_pretrained(self._model, str(folder), use_safetensors=True)
+            self._tokenizer: Any = load_tokenizer(source)
+        except Exception as error:  # four libraries, each with errors of its own
+            raise NotGiven(f"{folder} does not load: {type(error).__name__}: {error}"[:500]) from error
+        for name, part in self._model.named_parameters():
+            if not torch.isfinite(part).all():
+                raise NotGiven(f"{name} holds values that are not finite")
         self._device = "cuda" if torch.cuda.is_available() else "cpu"
         self._model.to(self._device).eval()
 
     def loss(self, text: str) -> float:
         """Return the mean loss of a text's tokens after the first, of 2,048 at most."""
         torch = self._torch
-        tokens = self._tokenizer(text, return_tensors="pt", truncation=True, max_length=_TOKENS_MAX).input_ids
-        if tokens.shape[1] < 2:
-            tokens = torch.cat([tokens, tokens], dim=1)
-        tokens = tokens.to(self._device)
+        codes = self._tokenizer(text, add_special_tokens=False)["input_ids"]
+        start = self._tokenizer.bos_token_id
+        codes = ([start] if start is not None else codes[:1]) + codes
+        tokens = torch.tensor([codes[:_TOKENS_MAX]], device=self._device)
         with torch.no_grad():
             return float(self._model(input_ids=tokens, labels=tokens).loss)
 
     def lost(self, text: str) -> str:
         """Return what is not given back by encoding and decoding."""
-        codes = self._tokenizer(text, add_special_tokens=False).input_ids
-        again = self._tokenizer.decode(codes, clean_up_tokenization_spaces=False)
-        return "" if again == text else f"came back as {again[:100]!r}"
+        lost = self._first_lost(self._tokenizer, [text])
+        return "" if lost is None else f"came back as {lost[1][:100]!r}"
+
+
+def _base(folder: Path, base: str | None) -> str:
+    """Return where the base lies. What an adapter names is a path of the machine that trained it, and is not asked."""
+    if base is not None and base.startswith("input:"):
+        base = os.environ.get(f"SCHED_INPUT_{base.removeprefix('input:').upper().replace('-', '_')}")
+    if not base or not Path(base).is_dir():
+        raise NotGiven(f"{folder} has an adapter, and no folder of its base is given; give --base FOLDER or input:NAME")
+    return base
+
+
+def _trained_on(folder: Path) -> str | None:
+    """Return the digest of the base that a checkpoint was trained on; None where none was kept."""
+    path = folder / "fingerprint.json"
+    return str(json.loads(path.read_bytes())["job"]["model"]) if path.is_file() else None

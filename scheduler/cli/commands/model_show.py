@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from scheduler.cli.parts.versions_table import show_versions
 from scheduler.cli.shell.output import amount, hours
 from scheduler.service.requests.models import meant, meant_exactly
 from scheduler.views import models
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 
     from scheduler.cli.shell.context import Cli
     from scheduler.store.evaluations import StoredVerdict
-    from scheduler.views.models import Cost, ListedVersion, VersionFacts
+    from scheduler.views.models import Cost, VersionFacts
 
 _COMPARED = ("step", "state", "parent", "code", "environment", "corpus", "mixture", "digest")
 _SHOWN = 16  # characters of a digest
@@ -29,15 +30,8 @@ def list_models(cli: Cli, name: str | None) -> None:
     if cli.options.json:
         cli.out.data({"models": [asdict(one) for one in found]})
         return
-    rows = [_row(cli, version) for one in found for version in one.versions]
-    cli.out.table(("version", ">step", "state", "", "began with", "serves", "made", "~why"), rows)
-    for one in found:
-        if one.paused:
-            cli.out.say(
-                f"{one.name}: one was taken back, so none is promoted by itself: schedctl models promote {one.name}@N"
-            )
-    if not rows:
-        cli.out.say("No versions yet. One is made when a model with [evaluation] is done: docs/models.md")
+    if not show_versions(cli.out, found):
+        cli.out.say("No versions yet. One is made when a model with [evaluation] has saved enough: docs/models.md")
 
 
 def show_version(cli: Cli, name: str) -> None:
@@ -100,19 +94,6 @@ def export_version(cli: Cli, name: str, folder: Path) -> None:
     cli.out.line(f"{version.name} is in {folder}: {', '.join(made.files)}.")
     if made.left_out:
         cli.out.say(f"Left out, as of use to its training alone or not plain data: {', '.join(made.left_out)}")
-
-
-def _row(cli: Cli, version: ListedVersion) -> tuple[str, ...]:
-    return (
-        version.name,
-        str(version.step),
-        version.state,
-        "in force" if version.in_force else "",
-        version.parent,
-        ", ".join(version.serving),
-        cli.out.instant(version.created_at),
-        version.why,
-    )
 
 
 def _facts(found: VersionFacts) -> list[tuple[str, str]]:

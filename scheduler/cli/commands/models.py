@@ -69,7 +69,18 @@ def evaluate(
     cli: Cli = ctx.obj
     if step is not None and "@" in model:
         raise UsageFault(f"--step {step} and {model} do not go together", "a version has its step", "Leave out one")
-    version, job = models.evaluate(cli.app.database, cli.app.bundle, model, step, cli.now, cli.who)
+    app = cli.app
+    version, job = models.evaluate(
+        app.database,
+        app.artifacts,
+        lambda: app.training_data.folder,
+        app.bundle,
+        model,
+        step,
+        keep_seconds=app.policy.retention.grace_seconds,
+        now=cli.now,
+        by=cli.who,
+    )
     if cli.options.json:
         from dataclasses import asdict
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jobs.plural import counted
 from scheduler.cli.parts.loss import warn_of_loss
 from scheduler.cli.shell.exits import Refusal, UsageFault
 from scheduler.core.job import Active, Failed, Held, Queued
@@ -62,7 +63,9 @@ def change_each(
         cli.wake_daemon()
     if refused:
         raise Refusal(
-            f"{len(refused)} of {len(asked)} jobs stay as they are", "; ".join(refused), "See: schedctl status"
+            f"{len(refused)} of {counted(len(asked), 'job')} stay as they are",
+            "; ".join(refused),
+            "See: schedctl status",
         )
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jobs.catalogue import job_from_table
 from jobs.job_table import table_of
 from jobs.plural import counted
-from jobs.spec import TEST_SET
+from jobs.spec import HELD_OUT, TEST_SET
 from scheduler.cli.commands.queue_add import inputs_of, warn_of_lock, warn_of_secrets
 from scheduler.cli.commands.queue_show import code_line, input_line, lock_line
 from scheduler.cli.shell.names import listed
@@ -29,7 +29,9 @@ def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
 
     Raises CatalogueError, TreeError, TreeGoes, StoreError, UnknownJob, UsageFault.
     """
-    now_there = (*spec.inputs, *([replace(spec.evaluation.test_set, name=TEST_SET)] if spec.evaluation else ()))
+    test_set = spec.evaluation.test_set if spec.evaluation else None
+    taken_once = test_set is not None and test_set.source != HELD_OUT  # that of a corpus comes with each evaluation
+    now_there = (*spec.inputs, *([replace(test_set, name=TEST_SET)] if test_set and taken_once else ()))
     sources = {given.name: given.source for given in now_there}
     wanted = inputs_of([word if "=" in word else f"{word}={sources.get(word, '')}" for word in words]) or {}
     changed = job_from_table({**table_of(spec), "inputs": {**sources, **wanted}}, "command line")

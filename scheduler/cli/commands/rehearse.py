@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from scheduler import clock
+from scheduler.cli.parts.versions_table import show_versions
 from scheduler.cli.parts.week_summary import show_week
 from scheduler.cli.shell.command import command
 from scheduler.cli.shell.context import Cli
@@ -33,6 +34,7 @@ from scheduler.rehearsal.run import (
     write_week,
 )
 from scheduler.report.week import to_json
+from scheduler.views import models
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
@@ -101,5 +103,7 @@ def rehearse(  # noqa: PLR0913, PLR0917 - one parameter per option
         output.data(to_json(week))
     else:
         show_week(output, week, out)
+        with app.database.read() as tx:
+            show_versions(output, models.models(tx))
     if week.violations or week.barred:
         raise typer.Exit(Exit.VIOLATIONS)

@@ -60,7 +60,8 @@ def note(tx: Connection, spec: JobSpec) -> None:
         trees.note(tx, "lock", spec.requirements.digest, None)
     if spec.mixture is not None and spec.mixture.corpus:
         trees.note(tx, trees.CORPUS, spec.mixture.corpus, None)
-    for given in (*spec.inputs, *([spec.evaluation.test_set] if spec.evaluation else ())):
+    evaluation = spec.evaluation
+    for given in (*spec.inputs, *([evaluation.test_set] if evaluation and evaluation.test_set.digest else ())):
         trees.note(tx, given.kind, given.digest, None)
 
 

@@ -7,14 +7,18 @@ from typing import TYPE_CHECKING, Literal
 from scheduler.core.version import split_version
 from scheduler.service.requests.checkpoint_files import choose
 from scheduler.service.versions import force, making
+from scheduler.service.versions.item_set import set_for
 from scheduler.service.versions.making import VersionRefused
 from scheduler.store import jobs, versions
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from sqlalchemy import Connection
 
+    from jobs.corpus.folder import CorpusFolder
+    from platforms.artifacts.base import BlobStore
     from scheduler.store.engine import Database
     from scheduler.store.versions import Version
 
@@ -37,17 +41,33 @@ def meant(tx: Connection, name: str) -> Version:
     return found
 
 
-def evaluate(database: Database, bundle: Path, name: str, step: int | None, now: int, by: str) -> tuple[Version, str]:
+def evaluate(  # noqa: PLR0913 - where it is kept, what is asked, by whom
+    database: Database,
+    artifacts: BlobStore,
+    corpora: Callable[[], CorpusFolder],
+    bundle: Path,
+    name: str,
+    step: int | None,
+    *,
+    keep_seconds: int,
+    now: int,
+    by: str,
+) -> tuple[Version, str]:
     """Queue the evaluation of a version, or of a model's newest checkpoint or that at ``step``, of which one is made.
 
     Returns the version and the job that evaluates it. Raises UnknownVersion, UnknownJob, PullRefused, VersionRefused,
-    TreeGoes.
+    TreeGoes, CorpusError, StoreError.
     """
+    named = split_version(name)
+    with database.read() as tx:
+        if named:
+            versions.get(tx, *named)
+        spec = jobs.get(tx, named[0] if named else name).spec
+    test_set = set_for(spec, database, artifacts, corpora, now + keep_seconds)
     with database.write() as tx:
-        named = split_version(name)
-        record = jobs.get(tx, named[0] if named else name)
+        record = jobs.get(tx, spec.name)
         version = versions.get(tx, *named) if named else making.version_of(tx, record, choose(tx, name, step), now, by)
-        job = making.evaluate(tx, record, version, bundle, now, by)
+        job = making.evaluate(tx, record, version, test_set, bundle, now, by)
         return versions.get(tx, version.model, version.number), job
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING, Protocol
 
+from jobs.spec import HELD_OUT
 from scheduler.service.requests import code, environment, inputs
 
 if TYPE_CHECKING:
@@ -56,7 +57,7 @@ def stored(
         spec = inputs.kept(
             places.database, places.artifacts, spec, delete_at, say, old, places.hub_token, places.published
         )
-    if spec.evaluation is not None:
+    if spec.evaluation is not None and spec.evaluation.test_set.source != HELD_OUT:
         spec = replace(spec, evaluation=_with_set(places, spec.evaluation, delete_at, say, before))
     return spec
 

@@ -6,7 +6,12 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobs.corpus.errors import CorpusError
+from jobs.payload.store.manifest import split_key
+from jobs.spec import TEST_SET
+from platforms.artifacts.base import StoreError
 from scheduler.core.job import Cancelled, Done, Failed, Held, Queued
+from scheduler.service.versions.item_set import set_for
 from scheduler.service.versions.judging import case_of, end_without_verdict, judge_alone, newest_scored
 from scheduler.service.versions.making import VersionRefused, evaluate, version_of
 from scheduler.service.versions.reading import NoScores
@@ -16,9 +21,11 @@ from scheduler.store.errors import Refused
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from jobs.payload.store.manifest import Manifest
     from scheduler.service.outside.ports import Ports
     from scheduler.service.versions.judging import Case
     from scheduler.store.evaluations import Evaluation
+    from scheduler.store.jobs import JobRecord
     from scheduler.store.versions import Version
 
 
@@ -40,24 +47,10 @@ class Models:
             trained = _trained(tx)
             opened = evaluations.open_ones(tx)
         self._seen = newest
-        for job in trained:
-            self._begin(job, now)
+        ports.calls.gather("version", {job: partial(_begin, ports, job, now) for job in trained})
         cases = {case.version.name: case for one in opened if (case := self._case(one, now)) is not None}
         done = ports.calls.gather("verdict", {name: partial(_judged, ports, case) for name, case in cases.items()})
         self._judging = bool(cases.keys() - done.keys()) or any(not answer for answer in done.values())
-
-    def _begin(self, job: str, now: int) -> None:
-        """Make a version of a model that has just been trained, and queue its evaluation."""
-        ports = self._ports
-        try:
-            with ports.write() as tx:
-                record = jobs.get(tx, job)
-                saved = checkpoints.find(tx, record.checkpoint) if record.checkpoint else None
-                if saved is not None:
-                    version = version_of(tx, record, saved.manifest, now, "daemon")
-                    evaluate(tx, record, version, Path(ports.bundle), now, "daemon")
-        except (VersionRefused, Refused) as error:  # such as a test set that is being deleted: told, and tried again
-            ports.log.warning("version.not_evaluated", job=job, why=str(error))
 
     def _case(self, evaluation: Evaluation, now: int) -> Case | None:
         """Return an evaluation that can be judged now; one that gives no scores is closed."""
@@ -86,9 +79,30 @@ class Models:
             with ports.write() as tx:
                 in_force = versions.in_force(tx, evaluation.model)
                 if in_force is not None and newest_scored(tx, in_force, evaluation) is None:
-                    evaluate(tx, jobs.get(tx, evaluation.model), in_force, Path(ports.bundle), now, "daemon")
+                    scored = jobs.find(tx, evaluation.job)
+                    test_set = next(given for given in scored.spec.inputs if given.name == TEST_SET) if scored else None
+                    if test_set is not None:
+                        model = jobs.get(tx, evaluation.model)
+                        evaluate(tx, model, in_force, test_set, Path(ports.bundle), now, "daemon")
         except (VersionRefused, Refused, jobs.UnknownJob) as error:
             ports.log.warning("version.not_evaluated", job=evaluation.model, why=str(error))
+
+
+def _begin(ports: Ports, job: str, now: int) -> None:
+    """Make a version of what a model has saved, and queue its evaluation. May take a while, and be repeated."""
+    try:
+        with ports.database.read() as tx:
+            spec = jobs.get(tx, job).spec
+        delete_at = now + ports.policy.retention.grace_seconds
+        test_set = set_for(spec, ports.database, ports.artifacts, ports.corpora, delete_at)
+        with ports.write() as tx:
+            record = jobs.get(tx, job)
+            saved = checkpoints.find(tx, record.checkpoint) if record.checkpoint else None
+            if saved is not None and _is_due(tx, record, saved.manifest):
+                version = version_of(tx, record, saved.manifest, now, "daemon")
+                evaluate(tx, record, version, test_set, Path(ports.bundle), now, "daemon")
+    except (VersionRefused, CorpusError, StoreError, Refused, jobs.UnknownJob) as error:
+        ports.log.warning("version.not_evaluated", job=job, why=str(error), next=f"schedctl models evaluate {job}")
 
 
 def _judged(ports: Ports, case: Case) -> bool:
@@ -100,18 +114,25 @@ def _judged(ports: Ports, case: Case) -> bool:
 
 
 def _trained(tx: Connection) -> list[str]:
-    """Return the models that are done, and whose last checkpoint is no version yet."""
+    """Return the models that have saved so much that a version is to be made of it."""
     found = []
-    for record in jobs.everything(tx, {"done"}):
+    for record in jobs.everything(tx, {"queued", "active", "held", "done"}):
         if record.spec.evaluation is None or record.checkpoint is None:
             continue
-        if versions.of_checkpoint(tx, record.checkpoint) is not None:
-            continue
         saved = checkpoints.find(tx, record.checkpoint)
-        known = versions.of_digest(tx, record.spec.name, saved.manifest.digest) if saved else None
-        if saved is not None and saved.state == "good" and known is None:
+        if saved is not None and saved.state == "good" and _is_due(tx, record, saved.manifest):
             found.append(record.spec.name)
     return found
+
+
+def _is_due(tx: Connection, record: JobRecord, newest: Manifest) -> bool:
+    """Tell whether a part of the way is saved at which a model is judged, and this generation has no version of it."""
+    wanted, target = record.spec.evaluation, record.spec.target_step
+    passed = [part * target for part in wanted.at if part * target <= newest.step] if wanted else []
+    if not passed or versions.of_digest(tx, record.spec.name, newest.digest) is not None:
+        return False
+    made = [split_key(version.checkpoint) for version in versions.everything(tx, record.spec.name)]
+    return not any(key and key[2] > record.fenced_attempt and key[1] >= passed[-1] for key in made)
 
 
 def _broken(tx: Connection, evaluation: Evaluation) -> str:

@@ -16,10 +16,11 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from jobs.payload.store.manifest import Manifest
+    from jobs.spec import Input
     from scheduler.store.jobs import JobRecord
 
 _NAME_MAX = 40  # characters of a job's name
-_SCORERS = "scorers/"
+_SCORERS = "{payload}/scorers"
 
 
 class VersionRefused(Exception):
@@ -51,36 +52,32 @@ def version_of(tx: Connection, record: JobRecord, manifest: Manifest, now: int, 
     return versions.add(tx, made, now, by)
 
 
-def evaluate(tx: Connection, record: JobRecord, version: Version, bundle: Path, now: int, by: str) -> str:
-    """Queue a job that scores a version as its model's definition says now; return the job's name.
+def evaluate(
+    tx: Connection, record: JobRecord, version: Version, test_set: Input, bundle: Path, now: int, by: str
+) -> str:
+    """Queue a job that scores a version on a test set as its model's definition says now; return the job's name.
 
-    Raises VersionRefused: without an evaluation, while one is open, or when the same was asked and answered before.
+    Raises VersionRefused: while one is open, or when the same was asked and answered before.
     """
-    wanted = record.spec.evaluation
-    if wanted is None:
-        raise VersionRefused(
-            f"the definition of {version.model} does not say how it is evaluated. Add evaluation and gates to it: "
-            f"schedctl queue edit {version.model}; docs/models.md shows them"
-        )
     earlier = evaluations.of_version(tx, version)
     if earlier and earlier[-1].state == "open":
         raise VersionRefused(
             f"{version.name} is being evaluated by {earlier[-1].job}: schedctl queue show {earlier[-1].job}"
         )
-    scorer, test_set = scorer_digest(record.spec, bundle), wanted.test_set.digest
-    known = evaluations.same_verdict(tx, version, gates_digest(record.spec, scorer), test_set)
+    scorer = scorer_digest(record.spec, bundle)
+    known = evaluations.same_verdict(tx, version, gates_digest(record.spec, scorer), test_set.digest)
     if known is not None:
         raise VersionRefused(
             f"these gates have judged {version.name} on this test set already: it was {known.verdict}. Change the "
             f"gates, the scorer or the set, or say otherwise: schedctl models overrule {version.name} --reason WHY"
         )
     name = _free_name(tx, version)
-    spec = _job(record.spec, version, name, scorer, now)
+    spec = _job(record.spec, version, test_set, name, scorer, now)
     note(tx, spec)
     jobs.add(tx, spec, now, by)
     beginning = generations.begin(tx, name, 1, now)
     generations.pin(tx, beginning, version.model, version.step, version.checkpoint, now, by)
-    evaluations.begin(tx, version, name, test_set, scorer, now)
+    evaluations.begin(tx, version, name, test_set.digest, scorer, now)
     if version.state not in {"accepted", "retired"}:  # those are scored to be compared with, and stay what they are
         versions.move(tx, version, "evaluate", "", now, by, job=name)
     return name
@@ -92,8 +89,9 @@ def scorer_digest(spec: JobSpec, bundle: Path) -> str:
     words = wanted.command if wanted else ()
     shipped = hashlib.sha256()
     if any(_SCORERS in word for word in words):
-        for path in sorted((bundle / "payload" / _SCORERS).glob("*.py")):
-            shipped.update(path.name.encode() + b"\0" + path.read_bytes())
+        folder = bundle / "payload" / "scorers"
+        for path in sorted(folder.rglob("*.py")):
+            shipped.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
     parts = {
         "command": words,
         "code": spec.code.digest if spec.code else "",
@@ -111,7 +109,7 @@ def gates_digest(spec: JobSpec, scorer: str) -> str:
     return hashlib.sha256(codec.dump(document).encode()).hexdigest()
 
 
-def _job(spec: JobSpec, version: Version, name: str, scorer: str, now: int) -> JobSpec:
+def _job(spec: JobSpec, version: Version, test_set: Input, name: str, scorer: str, now: int) -> JobSpec:
     """Return the job that evaluates a version: with all that its model's jobs are given, but another command."""
     wanted = spec.evaluation
     assert wanted is not None  # noqa: S101 - the caller has seen to it
@@ -137,7 +135,7 @@ def _job(spec: JobSpec, version: Version, name: str, scorer: str, now: int) -> J
         not_before=None,
         deadline=now + wanted.within_seconds if wanted.within_seconds else None,
         stall=Stall(),
-        inputs=(*(given for given in spec.inputs if given.name != TEST_SET), replace(wanted.test_set, name=TEST_SET)),
+        inputs=(*(given for given in spec.inputs if given.name != TEST_SET), replace(test_set, name=TEST_SET)),
         sweep=f"{version.model[: _NAME_MAX - 5]}-eval",
         whole=True,
         evaluation=None,

@@ -177,3 +177,29 @@ def test_names_that_are_none_are_told(judge: Judge, schedctl: Callable[..., Type
     undefined = schedctl("models", "evaluate", "uff-main")
     assert undefined.code == Exit.REFUSED
     assert schedctl("models", "list").err.startswith("No versions yet")
+
+
+def test_a_test_set_is_taken_anew_by_its_name(schedctl: Callable[..., Typed], world: Database, tmp_path: Path) -> None:
+    items = tmp_path / "items.jsonl"
+    items.write_text('{"id": "one"}\n')
+    (tmp_path / "mine.toml").write_text(
+        'name = "mine"\nrole = "manager"\ncommand = ["/bin/true"]\ntarget_step = 10\nsteps_per_hour = 10\n'
+        '[evaluation]\ncommand = ["/bin/true"]\nset = "items.jsonl"\n'
+        '[[gates]]\nmetric = "quality"\nkind = "threshold"\nminimum = 0.9\n'
+    )
+    added = schedctl("queue", "add", str(tmp_path / "mine.toml"))
+    assert added.code == 0, added.err
+
+    def digest() -> str:
+        with world.read() as tx:
+            spec = jobs.get(tx, "mine").spec
+        assert spec.evaluation is not None
+        assert spec.inputs == ()
+        return spec.evaluation.test_set.digest
+
+    first = digest()
+    assert json.loads(schedctl("--json", "queue", "update", "mine", "--input", "set").out)["changed"] is False
+    items.write_text('{"id": "two"}\n')
+    told = schedctl("queue", "update", "mine", "--input", "set")
+    assert (told.code, digest() != first) == (0, True), told.err
+    assert f"mine has set from its next evaluation on: {digest()[:12]}" in told.out

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from html.parser import HTMLParser
+import re
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote, urljoin, urlsplit
 
 import pytest
 
 from jobs.spec import Input, JobSpec
-from scheduler.core.job import Held
+from scheduler.core.job import Held, finish
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.store import jobs, ledger, limits, outbox, runs
+from tests.lab.web.page import Page
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,50 +20,7 @@ if TYPE_CHECKING:
     from tests.lab.web.world import World
 
 EVIL = '<script>alert("1")</script><img src=x onerror=alert(1)>\x1b[2J\u202e&amp;\'"'
-PLACES = ["/", "/queue", "/runs", "/quota", "/plan", "/ledger", "/reports"]
-VOID = {"meta", "link", "input", "img", "br", "hr"}
-
-
-class Page(HTMLParser):
-    """What a page holds: tags with their attributes, text, and whether every tag was closed in order."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.tags: list[tuple[str, dict[str, str | None]]] = []
-        self.words: list[str] = []
-        self.open: list[str] = []
-        self.problems: list[str] = []
-        self.feed(text)
-        self.close()
-        self.problems += [f"<{tag}> is not closed" for tag in self.open]
-
-    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note a tag."""
-        self.tags.append((tag, dict(attrs)))
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        """Note a tag that closes itself."""
-        self.tags.append((tag, dict(attrs)))
-
-    def handle_endtag(self, tag: str) -> None:
-        """Compare an end with what is open."""
-        if not self.open or self.open.pop() != tag:
-            self.problems.append(f"</{tag}> closes another")
-
-    def handle_data(self, data: str) -> None:
-        """Note text."""
-        self.words.append(data)
-
-    def all(self, name: str) -> list[dict[str, str | None]]:
-        """Return the attributes of every tag of a name."""
-        return [attributes for tag, attributes in self.tags if tag == name]
-
-    @property
-    def text(self) -> str:
-        """The text of the page, spaces folded."""
-        return " ".join(" ".join(self.words).split())
+PLACES = ["/", "/queue", "/runs", "/models", "/quota", "/plan", "/ledger", "/reports"]
 
 
 def read(site: Any, path: str) -> Page:
@@ -173,6 +131,22 @@ def test_the_overview_shows_what_ran_runs_and_is_planned(site: Any) -> None:
     span = site.json("/api/v1/sessions")
     assert f"The {len(span['sessions'])} sessions as a table" in page.text
     assert {session["phase"] for session in span["sessions"]} >= {"past", "running", "planned"}
+    assert any(re.fullmatch(r"h[0-7]", bar) for bar in bars), "bars begin with the colour of their model"
+    assert len(site.get("/").content) <= 100_000
+
+
+def test_what_finished_lately_is_listed_and_the_plan_says_when_each_model_is_done(
+    make_world: Callable[..., World], serve: Any
+) -> None:
+    world = make_world()
+    with world.database.write() as tx:
+        jobs.add(tx, JobSpec("over", "manager", ("train",), 100, 10.0), world.now - 500)
+        before = jobs.get(tx, "over").state
+        jobs.change_state(tx, "over", before, finish(before, world.now - 100), "finish", world.now - 100)
+    with serve(world) as site:
+        assert "over" in [job["name"] for job in site.json("/api/v1/training")["finished"]]
+        assert "schedctl checkpoints pull over ./over" in read(site, "/").text
+        assert "When models are done" in read(site, "/plan").text
 
 
 def test_the_queue_is_leafed_through_filtered_and_searched(site: Any) -> None:

@@ -1,0 +1,35 @@
+"""Versions of models as a table."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.cli.shell.output import Output
+    from scheduler.views.models import ListedVersion, Model
+
+
+def show_versions(out: Output, found: Sequence[Model]) -> bool:
+    """Write the versions of models, and which of these a person must promote; return whether there are versions."""
+    rows = [_row(out, version) for one in found for version in one.versions]
+    if rows:
+        out.table(("version", ">step", "state", "force", "-began with", "-serves", "--made", "~why"), rows)
+    for one in found:
+        if one.paused:
+            out.say(f"{one.name}: one was taken back, so a person promotes: schedctl models promote {one.name}@N")
+    return bool(rows)
+
+
+def _row(out: Output, version: ListedVersion) -> tuple[str, ...]:
+    return (
+        version.name,
+        str(version.step),
+        version.state,
+        "in force" if version.in_force else "",
+        version.parent,
+        ", ".join(version.serving),
+        out.instant(version.created_at),
+        version.why,
+    )

@@ -1,0 +1,77 @@
+"""Test sets: the one that a definition names, or one made of what a corpus keeps out of training."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.corpus.errors import CorpusDamaged
+from jobs.spec import HELD_OUT, TEST_SET, Input
+from scheduler.service.launch.inputs import KIND
+from scheduler.service.launch.trees import put_tree
+from scheduler.service.versions.making import VersionRefused
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from jobs.corpus import CorpusManifest
+    from jobs.corpus.folder import CorpusFolder
+    from jobs.spec import JobSpec
+    from platforms.artifacts.base import BlobStore
+    from scheduler.store.engine import Database
+
+ITEMS = 300  # of a corpus; whoever wants more, or others, names a file of items
+TEXT_CHARACTERS = 1_000  # of an item, its beginning
+
+
+def set_for(
+    spec: JobSpec,
+    database: Database,
+    artifacts: BlobStore,
+    corpora: Callable[[], CorpusFolder] | None,
+    delete_at: int,
+) -> Input:
+    """Return what a model is evaluated on now, stored; it goes after ``delete_at`` if no job names it by then.
+
+    May take a while: a corpus' held-out texts are read. Raises VersionRefused, CorpusError, TreeGoes, StoreError,
+    OSError.
+    """
+    wanted = spec.evaluation
+    if wanted is None:
+        raise VersionRefused(
+            f"the definition of {spec.name} does not say how it is evaluated. Add evaluation and gates to it: "
+            f"schedctl queue edit {spec.name}; docs/models.md shows them"
+        )
+    if wanted.test_set.source != HELD_OUT:
+        return wanted.test_set
+    corpus = spec.mixture.corpus if spec.mixture else ""
+    if not corpus or corpora is None:
+        raise VersionRefused(f"{spec.name} has no corpus yet whose held-out part it could be evaluated on")
+    with tempfile.TemporaryDirectory(prefix="schedctl-set-") as scratch:
+        folder = Path(scratch) / "files"
+        folder.mkdir()
+        with (folder / "held-out.jsonl").open("w", encoding="utf-8") as stream:
+            for item in _items(corpora().open(corpus)):
+                stream.write(json.dumps(item) + "\n")
+        packed = put_tree(database, artifacts, folder, KIND, delete_at)
+    made = Input(TEST_SET, HELD_OUT, revision=corpus)
+    return replace(made, digest=packed.digest, files=1, bytes=packed.tree.bytes)
+
+
+def _items(corpus: CorpusManifest) -> Iterator[dict[str, str]]:
+    """Yield the first held-out texts as items; their order is that of their digests, which is as good as chance."""
+    path = corpus.folder / corpus.held_out.name
+    try:
+        with path.open("rb") as file:
+            for line, _ in zip(file, range(ITEMS), strict=False):
+                row = json.loads(line)
+                domain = row["domains"][0] if row["domains"] else ""
+                text = row["text"][:TEXT_CHARACTERS]
+                yield {"id": row["id"], "cluster": str(row["cluster"]), "domain": domain, "text": text}
+    except OSError as error:
+        raise CorpusDamaged(path, error.strerror or str(error)) from error
+    except (ValueError, KeyError, TypeError) as error:
+        raise CorpusDamaged(path, f"not rows of a corpus ({error})") from error
