@@ -35,6 +35,7 @@ _WORDS = {
     "collect": "what {} left",
     "open": "access to {}",
     "mail": "letters",
+    "exports": "exported files",
     "duty": "housekeeping: {}",
     "reports": "artifact store",
     "manifests": "artifact store",
