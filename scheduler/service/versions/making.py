@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.payload.scorers.given import shipped_digest
-from jobs.spec import TEST_SET, JobSpec, Stall, StartFrom
+from jobs.spec import EVALUATE, TEST_SET, JobSpec, Stall, StartFrom
 from scheduler.service.launch.inputs import note
 from scheduler.store import codec, evaluations, generations, jobs, trees, versions
 from scheduler.store.versions import Version
@@ -118,7 +118,7 @@ def _job(spec: JobSpec, version: Version, test_set: Input, name: str, scorer: st
     return replace(
         spec,
         name=name,
-        role="evaluate",
+        role=EVALUATE,
         command=wanted.command,
         target_step=1,
         steps_per_hour=3_600 / wanted.longest_seconds,
