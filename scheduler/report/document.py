@@ -56,6 +56,7 @@ def document_of(report: Report) -> Document:
         f"{period}, made {instant(report.made_at, report.zone)}",
         (
             _models(report),
+            *_judged(report),
             _pools(report),
             _plan(report),
             _needs(report),
@@ -91,7 +92,8 @@ def _change(now: int, before: int) -> str:
 def _models(report: Report) -> Section:
     """Say what became of each model: what a reader looks for first."""
     groups: dict[str, list[str]] = {}
-    for job in report.jobs:
+    found = [job for job in report.jobs if job.role != "evaluate"]  # those train nothing
+    for job in found:
         gained = f" {counted(job.steps, 'step')}" if job.steps and job.step < job.target_step else ""
         if job.steps and job.step >= job.target_step:
             what = "Finished"
@@ -107,12 +109,25 @@ def _models(report: Report) -> Section:
     lines = [
         f"{what}: {', '.join(names)}." for what, names in sorted(groups.items(), key=lambda one: _ORDER[one[0][0]])
     ]
-    rows = tuple(_model_row(job, report.zone) for job in report.jobs)
+    rows = tuple(_model_row(job, report.zone) for job in found)
     if not rows:
         return Section("Models", ("There are no jobs. Add one: schedctl submit train.py --target-step 1000",))
     columns = ("model", "state", ">done", ">steps", ">best loss", ">its change", "done by")
-    shares = tuple(min(1.0, job.step / job.target_step) if job.target_step else 0.0 for job in report.jobs)
+    shares = tuple(min(1.0, job.step / job.target_step) if job.target_step else 0.0 for job in found)
     return Section("Models", tuple(lines) or ("No model gained a step.",), Table(columns, rows, shares))
+
+
+def _judged(report: Report) -> Iterator[Section]:
+    """Say which versions were judged, and what came of it; nothing where none was."""
+    if not report.judged:
+        return
+    accepted = sum(1 for one in report.judged if one.verdict == "accepted")
+    line = f"{counted(len(report.judged), 'version')} judged, {accepted} accepted."
+    rows = tuple(
+        (_clean(one.version), one.verdict + (", in force" if one.in_force else ""), _clean(one.why))
+        for one in report.judged
+    )
+    yield Section("Versions", (line,), Table(("version", "verdict", "why"), rows))
 
 
 def _model_row(job: JobReport, zone: str) -> tuple[str, ...]:

@@ -49,6 +49,16 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
+class Judged:
+    """A version that was judged in the week, in one sentence why so, and whether it is in force now."""
+
+    version: str
+    verdict: str
+    why: str
+    in_force: bool
+
+
+@dataclass(frozen=True, slots=True)
 class ReportFacts:
     """What a report is made of. ``before`` is the week ahead of ``week``; ``speeds`` are keyed by job and pool.
 
@@ -71,6 +81,7 @@ class ReportFacts:
     since: int | None = None
     later: Sequence[LedgerEntry] = ()
     so_far: bool = False
+    judged: Sequence[Judged] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -189,6 +200,7 @@ class Report:
     broken_rules: tuple[str, ...]
     corrected_seconds: int = 0
     so_far: bool = False
+    judged: tuple[Judged, ...] = ()
 
 
 def report_of(facts: ReportFacts) -> Report:
@@ -218,6 +230,7 @@ def report_of(facts: ReportFacts) -> Report:
             for name in facts.week.pools
         ),
         so_far=facts.so_far,
+        judged=tuple(facts.judged),
     )
 
 

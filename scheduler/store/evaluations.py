@@ -88,6 +88,11 @@ _VERDICTS = (
     .order_by(verdicts.c.id)
 )
 _SAME = _VERDICTS.where(verdicts.c.gates_digest == bindparam("gates"), verdicts.c.set_digest == bindparam("test_set"))
+_BETWEEN = (
+    select(verdicts)
+    .where(verdicts.c.at >= bindparam("start"), verdicts.c.at < bindparam("end"))
+    .order_by(verdicts.c.id)
+)
 _SAY = insert(verdicts)
 _USES = select(func.count()).select_from(verdicts).where(verdicts.c.set_digest == bindparam("digest"))
 _OVERRULES = (
@@ -164,6 +169,11 @@ def say(
 def verdicts_of(tx: Connection, version: Version) -> list[StoredVerdict]:
     """Return all verdicts on a version, the oldest first."""
     return [_verdict(row) for row in tx.execute(_VERDICTS, _key(version))]
+
+
+def verdicts_between(tx: Connection, start: int, end: int) -> list[StoredVerdict]:
+    """Return all verdicts of [start, end), the oldest first."""
+    return [_verdict(row) for row in tx.execute(_BETWEEN, {"start": start, "end": end})]
 
 
 def same_verdict(tx: Connection, version: Version, gates_digest: str, set_digest: str) -> StoredVerdict | None:

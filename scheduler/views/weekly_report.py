@@ -8,24 +8,28 @@ from datetime import UTC, date, datetime, timedelta
 from typing import TYPE_CHECKING, Literal, assert_never
 from zoneinfo import ZoneInfo
 
+from scheduler.core.version import version_name
 from scheduler.core.window import WEEK, Calendar, Window
 from scheduler.report.document import document_of
 from scheduler.report.html import html_of, inline
-from scheduler.report.report import Report, ReportFacts, Speed, report_of
+from scheduler.report.report import Judged, Report, ReportFacts, Speed, report_of
 from scheduler.report.slack import slack_of
 from scheduler.report.text import markdown_of, text_of
 from scheduler.service.quota.usage import meters
-from scheduler.store import checkpoints, jobs, ledger, plans, rates
+from scheduler.store import checkpoints, evaluations, jobs, ledger, plans, rates, versions
 from scheduler.views.needs import needs
 from scheduler.views.week_facts import facts_within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
+    from sqlalchemy import Connection
+
     from scheduler.core.pool import Pool
     from scheduler.report.picture import Picture
     from scheduler.report.week import WeekFacts
     from scheduler.store.engine import Database
+    from scheduler.store.evaluations import StoredVerdict
 
 Format = Literal["text", "html", "markdown", "json", "slack"]
 _LOOK_BACK_SECONDS = 32 * 86_400  # the longest quota window
@@ -82,6 +86,7 @@ def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zon
         quotas = meters(tx, pools, now)
         found = needs(tx, pools, week.start, now)
         since = jobs.first_added(tx)
+        judged = [_judged(tx, verdict) for verdict in evaluations.verdicts_between(tx, week.start, week.end)]
 
         def known_at_its_end(start: int, end: int) -> WeekFacts:
             # Retention deletes files, not history: an expired checkpoint was useful all the same.
@@ -107,9 +112,17 @@ def make_report(database: Database, pools: Mapping[str, Pool], week: WeekOf, zon
             needs=found,
             since=since,
             so_far=so_far,
+            judged=judged,
             later=[entry for entry in entries if entry.at >= end],
         )
     )
+
+
+def _judged(tx: Connection, verdict: StoredVerdict) -> Judged:
+    force = versions.in_force(tx, verdict.model)
+    name = version_name(verdict.model, verdict.number)
+    reason = str(verdict.evidence.get("reason", ""))
+    return Judged(name, verdict.verdict, reason, force is not None and force.name == name)
 
 
 def render(report: Report, form: Format, pictures: Sequence[Picture] = ()) -> str:

@@ -53,6 +53,23 @@ def test_each_part_of_the_way_is_judged_once(world: World) -> None:
     assert world.states()[2:] == [(3, "evaluating")], "the next generation goes its own way"
 
 
+def test_why_a_model_cannot_be_judged_is_told_once(world: World) -> None:
+    with world.database.write() as tx:
+        wanted = jobs.get(tx, "ufm").spec.evaluation
+        assert wanted is not None
+        jobs.change_spec(tx, "ufm", NOW, "test", evaluation=replace(wanted, test_set=Input("set", HELD_OUT)))
+    world.train("a", step=60)
+    for name in ("one", "two"):
+        world.cycle.run()
+        with world.database.write() as tx:
+            jobs.add(tx, JobSpec(name, "manager", ("train",), 10, 1.0), NOW)  # something happens
+    world.cycle.run()
+    told = [line for line in world.journal.lines if "version.not_evaluated" in line]
+    assert len(told) == 1
+    assert "ufm has no corpus yet" in told[0]
+    assert world.states() == []
+
+
 class Corpora:
     """A folder of corpora with one version, whose held-out rows a test writes."""
 

@@ -23,7 +23,7 @@ from scheduler.report.forecast import forecast
 from scheduler.report.html import html_of, inline
 from scheduler.report.loss_curve import loss_curve_svg
 from scheduler.report.picture import Picture
-from scheduler.report.report import Need, Report, ReportFacts, Speed, report_of
+from scheduler.report.report import Judged, Need, Report, ReportFacts, Speed, report_of
 from scheduler.report.slack import slack_of
 from scheduler.report.text import markdown_of, text_of
 from scheduler.report.week import JobFacts, WeekFacts
@@ -104,6 +104,10 @@ def facts(**changes: Any) -> ReportFacts:
         "plan": plan,
         "quotas": [
             Meter("kaggle", "week", "seconds", 30 * HOUR, 8 * HOUR, 0, 22 * HOUR, START, END, END + DAY, "", "")
+        ],
+        "judged": [
+            Judged("ufm@2", "rejected", HOSTILE, in_force=False),
+            Judged("uam@1", "accepted", "", in_force=True),
         ],
         "needs": [Need("job held", HOSTILE, "by daemon: no data", "schedctl queue show ufm")],
         **changes,
@@ -201,7 +205,7 @@ def test_hostile_names_stay_words(report: Report) -> None:
 
 def test_a_report_leads_with_what_became_of_the_models(report: Report) -> None:
     titles = [section.title for section in document_of(report).sections]
-    assert titles[:4] == ["Models", "Hours and money", "Next seven days", "What needs a person"]
+    assert titles[:5] == ["Models", "Versions", "Hours and money", "Next seven days", "What needs a person"]
     text = words(report)["text"]
     assert "Gained: ufm 2,345 steps." in text
     assert f"{report.jobs[0].loss_best:.4f}" in text.partition("Hours and money")[0]
@@ -253,3 +257,12 @@ def test_weeks_have_names_that_lead_back_to_them_also_across_clock_changes(zone:
 def test_what_names_no_week_is_refused(label: str) -> None:
     with pytest.raises(ValueError):  # noqa: PT011 - whatever the calendar says
         week_named(label, "UTC")
+
+
+def test_versions_that_were_judged_are_told_and_none_at_all_where_none_was(report: Report) -> None:
+    (section,) = [found for found in document_of(report).sections if found.title == "Versions"]
+    assert section.lines == ("2 versions judged, 1 accepted.",)
+    assert section.table is not None
+    assert [row[:2] for row in section.table.rows] == [("ufm@2", "rejected"), ("uam@1", "accepted, in force")]
+    without = document_of(replace(report, judged=()))
+    assert "Versions" not in [found.title for found in without.sections]

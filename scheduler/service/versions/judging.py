@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 from platforms.artifacts.base import StoreError
 from scheduler.core.version import OF_VERDICT
-from scheduler.judge.judge import judge
 from scheduler.service.faults.isolation import why
 from scheduler.service.outside.calls import fail
 from scheduler.service.versions.force import promote_by_itself
@@ -93,6 +92,8 @@ def end_without_verdict(ports: Ports, evaluation: Evaluation, error: str) -> Non
 
 def _judgement(ports: Ports, case: Case) -> Judgement | None:
     """Return what the gates say; None of a version that was only scored to be compared with."""
+    from scheduler.judge.judge import judge  # only where there are scores: it costs a daemon's start
+
     scores = scores_of(ports, case.evaluation, case.version)
     if case.version.state != "evaluating":
         return None

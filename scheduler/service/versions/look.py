@@ -6,12 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.corpus.errors import CorpusError
 from jobs.payload.store.manifest import split_key
 from jobs.spec import TEST_SET
 from platforms.artifacts.base import StoreError
 from scheduler.core.job import Cancelled, Done, Failed, Held, Queued
-from scheduler.service.versions.item_set import set_for
 from scheduler.service.versions.judging import case_of, end_without_verdict, judge_alone, newest_scored
 from scheduler.service.versions.making import VersionRefused, evaluate, version_of
 from scheduler.service.versions.reading import NoScores
@@ -19,6 +17,8 @@ from scheduler.store import checkpoints, evaluations, events, jobs, versions
 from scheduler.store.errors import Refused
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sqlalchemy import Connection
 
     from jobs.payload.store.manifest import Manifest
@@ -36,6 +36,7 @@ class Models:
         self._ports = ports
         self._seen = -1
         self._judging = False
+        self._refused: dict[str, str] = {}  # by model, why no version could be made or evaluated, as it was told
 
     def look(self, now: int) -> None:
         """Make versions, queue evaluations, judge what is scored. Verdicts are reached beside the cycle."""
@@ -47,10 +48,18 @@ class Models:
             trained = _trained(tx)
             opened = evaluations.open_ones(tx)
         self._seen = newest
-        ports.calls.gather("version", {job: partial(_begin, ports, job, now) for job in trained})
+        self._tell(ports.calls.gather("version", {job: partial(_begin, ports, job, now) for job in trained}))
         cases = {case.version.name: case for one in opened if (case := self._case(one, now)) is not None}
         done = ports.calls.gather("verdict", {name: partial(_judged, ports, case) for name, case in cases.items()})
         self._judging = bool(cases.keys() - done.keys()) or any(not answer for answer in done.values())
+
+    def _tell(self, answers: Mapping[str, str]) -> None:
+        """Say once why a model cannot be judged: it is tried again with whatever happens next."""
+        for job, why in answers.items():
+            if why and self._refused.get(job) != why:
+                following = f"schedctl models evaluate {job}"
+                self._ports.log.warning("version.not_evaluated", job=job, why=why, next=following)
+            self._refused[job] = why
 
     def _case(self, evaluation: Evaluation, now: int) -> Case | None:
         """Return an evaluation that can be judged now; one that gives no scores is closed."""
@@ -88,8 +97,14 @@ class Models:
             ports.log.warning("version.not_evaluated", job=evaluation.model, why=str(error))
 
 
-def _begin(ports: Ports, job: str, now: int) -> None:
-    """Make a version of what a model has saved, and queue its evaluation. May take a while, and be repeated."""
+def _begin(ports: Ports, job: str, now: int) -> str:
+    """Make a version of what a model has saved, and queue its evaluation; return why that cannot be, if so.
+
+    May take a while, and be repeated.
+    """
+    from jobs.corpus.errors import CorpusError  # with the corpus, only where a model is judged: it costs a start
+    from scheduler.service.versions.item_set import set_for
+
     try:
         with ports.database.read() as tx:
             spec = jobs.get(tx, job).spec
@@ -102,7 +117,8 @@ def _begin(ports: Ports, job: str, now: int) -> None:
                 version = version_of(tx, record, saved.manifest, now, "daemon")
                 evaluate(tx, record, version, test_set, Path(ports.bundle), now, "daemon")
     except (VersionRefused, CorpusError, StoreError, Refused, jobs.UnknownJob) as error:
-        ports.log.warning("version.not_evaluated", job=job, why=str(error), next=f"schedctl models evaluate {job}")
+        return str(error)
+    return ""
 
 
 def _judged(ports: Ports, case: Case) -> bool:
