@@ -187,6 +187,7 @@ def test_a_checkpoint_that_does_not_load_is_worth_nothing(score: Score, checkpoi
         (["judge"], TEXTS, 2, "there is no judge"),
         (["atomicity", "--ask", "http://127.0.0.1:9/v1"], TEXTS, 2, "give --ask-model NAME"),
         (["atomicity", "--ask", "file:///etc", "--ask-model", "m"], [{"id": "a", "prompt": "x"}], 2, "is no address"),
+        (["samples"], TEXTS, 2, "there are no samples; give --samples"),
         (["nothing"], TEXTS, 2, "there is no scorer nothing; known are atomicity"),
         (["atomicity"], [{"id": ""}], 65, "line 1: id is ''"),
     ],

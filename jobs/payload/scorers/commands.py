@@ -26,6 +26,7 @@ SCORERS = {
     "judge": "judge_model",
     "loads": "loads",
     "loss": "heldout_loss",
+    "samples": "samples",
     "tank-building": "tank_building",
     "tiki": "tiki",
 }
@@ -84,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--base", metavar="FOLDER", help="the base of an adapter, or input:NAME as in training")
     add("--out", metavar="FILE", help="where the scores go (in a session: its output)")
     add("--wall-seconds", type=float, default=10.0, metavar="S", help="longest run in the sandbox (%(default)s)")
+    add("--samples", metavar="PATH", help="what lm-eval or inspect-ai logged: a file, or a folder of them")
     add(
         "--ask", metavar="ADDRESS", help="ask a served model for outputs, at an OpenAI-like address; key: MODEL_API_KEY"
     )

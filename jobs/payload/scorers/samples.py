@@ -1,0 +1,97 @@
+"""Scores of lm-eval and inspect-ai, taken from the samples that they log: neither is imported, both run on their own.
+
+lm-eval: ``samples_TASK_*.jsonl`` of ``--log_samples``; its task reads the test set, so that each document has its id.
+inspect-ai: the log of ``--log-format json``; its samples have the set's ids. Each metric of theirs becomes one of ours.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .given import NotGiven
+from .items import is_name, records
+from .score_file import Line
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from .given import Given
+    from .items import Item
+
+METRIC = ""  # those that the logs name
+LOG_BYTES_MAX = 1 << 28
+_LINE_BYTES_MAX = 4 << 20
+_LETTERS = {"C": 1.0, "P": 0.5, "I": 0.0, "N": 0.0}  # inspect's: correct, partly, incorrect, no answer
+_EXAMPLE_MAX = 300
+Found = dict[str, dict[str, list[tuple[float, str]]]]
+
+
+def score(items: Sequence[Item], given: Given, metric: str) -> Iterator[Line]:
+    """Score each item by the mean of its samples; one that the logs leave out is worth 0."""
+    if not given.options.samples:
+        raise NotGiven("there are no samples; give --samples FILE or FOLDER, of lm-eval or inspect-ai")
+    found: Found = {}
+    for path in _files(Path(given.options.samples)):
+        (_inspect if path.suffix == ".json" else _lm_eval)(path, found)
+    if not found:
+        raise NotGiven(f"{given.options.samples} has no sample with an id and a score; log samples, by the set's ids")
+    for name, of_item in sorted(found.items()):
+        for item in items:
+            values = of_item.get(item.id, [(0.0, "not among the samples")])
+            mean = math.fsum(value for value, _ in values) / len(values)
+            yield Line(item.id, item.cluster, name + metric, mean, values[0][1][:_EXAMPLE_MAX])
+
+
+def _files(path: Path) -> list[Path]:
+    if path.is_file():
+        return [path]
+    found = sorted([*path.rglob("samples_*.jsonl"), *path.rglob("*_*.json")]) if path.is_dir() else []
+    # lm-eval puts its results, which have no samples, beside them.
+    return [one for one in found if not one.name.startswith("results_")]
+
+
+def _lm_eval(path: Path, found: Found) -> None:
+    """Take lm-eval's samples; of several filters the first counts."""
+    filters: dict[str, str] = {}
+    with path.open("rb") as stream:
+        for _, record in records(stream, _LINE_BYTES_MAX):
+            document = record.get("doc") if record else None
+            if not record or not isinstance(document, dict) or not is_name(document.get("id")):
+                continue
+            for name in record["metrics"] if isinstance(record.get("metrics"), list) else ():
+                own = str(record.get("filter", ""))
+                if isinstance(name, str) and filters.setdefault(name, own) == own:
+                    _note(found, name, str(document["id"]), record.get(name), str(record.get("filtered_resps", "")))
+
+
+def _inspect(path: Path, found: Found) -> None:
+    """Take the samples of an inspect log that went through. Raises NotGiven for one that did not."""
+    if path.stat().st_size > LOG_BYTES_MAX:
+        raise NotGiven(f"{path.name} is larger than {LOG_BYTES_MAX >> 20} MiB; log fewer samples a file")
+    try:
+        log = json.loads(path.read_bytes())
+    except (ValueError, RecursionError) as error:
+        raise NotGiven(f"{path.name} is no log of inspect-ai: {error}"[:200]) from None
+    if not isinstance(log, dict) or not isinstance(log.get("samples"), list):
+        raise NotGiven(f"{path.name} is no log of inspect-ai with samples; run it with --log-format json")
+    if log.get("status") != "success":
+        raise NotGiven(f"{path.name} is of an evaluation that did not end well: {str(log.get('status'))[:50]}")
+    for sample in log["samples"]:
+        scores = sample.get("scores") if isinstance(sample, dict) else None
+        if isinstance(scores, dict) and is_name(sample.get("id")):
+            for name, said in scores.items():
+                if isinstance(said, dict):
+                    _note(found, name, sample["id"], said.get("value"), str(said.get("answer", "")))
+
+
+def _note(found: Found, name: str, item: str, value: Any, example: str) -> None:
+    """Note a value under a name that a metric can have; what is no finite number is worth 0, and says so."""
+    number = _LETTERS.get(value) if isinstance(value, str) else value
+    good = isinstance(number, bool | int | float) and math.isfinite(number)
+    told = example if good else f"{value!r:.100} is no score"
+    metric = re.sub(r"[^a-z0-9_@-]+", "_", name.lower()).strip("_@-")[:60] or "score"
+    found.setdefault(metric, {}).setdefault(item, []).append((float(number or 0.0) if good else 0.0, told))
