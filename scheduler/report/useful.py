@@ -50,7 +50,8 @@ def useful_by_run(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> di
         of_run[charge.run].append(charge)
     published: dict[str, list[Manifest]] = defaultdict(list)
     for manifest in facts.manifests:
-        published[manifest.run].append(manifest)
+        if manifest.created_at <= week.end:
+            published[manifest.run].append(manifest)
     survivors = {manifest.key for manifest in surviving(facts.manifests)}
     billed: dict[str, int] = {}
     useful: dict[str, float] = {}
