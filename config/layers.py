@@ -33,6 +33,8 @@ _PATHS = (
     ("corpus", "sources"),
     ("logging", "file"),
     ("web", "bearer_file"),
+    ("export", "calendar"),
+    ("export", "series"),
 )
 _NO_PATHS = {"", "stdlib"}
 

@@ -106,6 +106,13 @@ class RetentionSettings(Section):
     events_seconds: PositiveSeconds
 
 
+class ExportSettings(Section):
+    """Files for other programs: a calendar, and a folder with the series of every job."""
+
+    calendar: Path | None = None
+    series: Path | None = None
+
+
 class LoggingSettings(Section):
     """How the daemon talks."""
 
@@ -151,6 +158,7 @@ class Settings(BaseSettings):
     logging: LoggingSettings
     retention: RetentionSettings
     report: ReportSettings
+    export: ExportSettings
     web: WebSettings
     pools: tuple[PoolSettings, ...]
     targets: tuple[TargetSettings, ...]

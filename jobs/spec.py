@@ -130,6 +130,9 @@ class Input:
         return _LISTED.get(self.source.partition(":")[0], "input")
 
 
+EVALUATE: Literal["evaluate"] = "evaluate"
+"""The role of a job that scores a version; it trains nothing."""
+
 TEST_SET = "set"
 """By this name an evaluation's session is given its test set, and people name it."""
 

@@ -271,6 +271,7 @@ class Daemon:
         run_due(self._ports, self._ports.clock.now())
 
     def _mail(self) -> None:
+        from scheduler.notify.exports import export
         from scheduler.notify.mail import mail
         from scheduler.views.needs import watch_needs
 
@@ -278,6 +279,8 @@ class Daemon:
         now = ports.clock.now()
         # First: letters go out whatever keeps the list from being made. A server that hangs keeps nothing else waiting.
         self._calls.gather("mail", {"": lambda: self._guarded(lambda: mail(ports, mailing, now))})
+        wanted = self.app.settings.export
+        self._calls.gather("exports", {"": lambda: self._guarded(lambda: export(ports, wanted, now))})
         self._needs = watch_needs(self._ports, now, now - WEEK)
 
     def _tell_progress(self) -> None:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 _BROKEN = 255  # ssh's own exit code: not connected, or not any more
 _ALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
 _CLEARING_SECONDS = 30.0
+_NOT_WRITTEN = 11  # rsync's exit code; of a full disk the other side does not always get to say more
 _FULL = "No space left on device"
 _PLAIN_PATH = re.compile(r"(~/|/)?[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)*")
 _LOCAL_PATH = re.compile(r"[^'\"\s]+")  # rsync splits the command that it reaches the other side by
@@ -110,11 +111,17 @@ class Ssh:
         found = self._run(words, timeout_seconds, b"")
         if found.code == 0:
             return
-        if _FULL in found.err:
+        if _FULL in found.err or found.code == _NOT_WRITTEN:
             # Whoever serves there needs the disk more than a part of a release does.
             self.bash(b'rm -rf -- "$1"', [folder], _CLEARING_SECONDS)
+            why = "the disk there is full"
+            if _FULL not in found.err:
+                why = f"a file could not be written there. {found.last_words}".strip()
             remedy = f"Make room on the disk of {self.host}, then deploy again; the old version serves on"
-            raise TargetError(self.name, "copy the release", "the disk there is full", remedy)
+            raise TargetError(self.name, "copy the release", why, remedy)
+        if "unknown option" in found.err:
+            remedy = "Install rsync 3.2.4 or newer on both sides"
+            raise TargetError(self.name, "copy the release", found.last_words, remedy)
         if found.code == 127 or "command not found" in found.err:
             raise TargetError(self.name, "copy the release", "there is no rsync there", f"Install it on {self.host}")
         raise self._broken("copy the release", found)

@@ -93,22 +93,17 @@ def decide(
 def paused_by(rows: Sequence[Row], model: str, target: str, number: int, resumed_at: int | None) -> Row | None:
     """Return the end of a deployment that keeps a version from being tried at a target by itself; None for none.
 
-    What was returned anywhere pauses its model everywhere; what failed is not tried again where it did.
+    ``rows`` are oldest first. What was returned anywhere pauses its model everywhere; what failed is not tried again
+    where it did. Whatever served there since has ended the pause.
     """
-    ends = [
-        row for row in rows if row.model == model and row.ended_at is not None and row.state in {"returned", "failed"}
-    ]
-    for row in reversed(ends):
+    ours = [row for row in rows if row.model == model]
+    for place, row in reversed(list(enumerate(ours))):
+        if row.ended_at is None or row.state not in {"returned", "failed"}:
+            continue
         here = row.target == target and row.number == number
-        served = any(
-            other.model == model and other.target == row.target and (other.served_at or 0) > (row.ended_at or 0)
-            for other in rows
-        )
-        if (
-            not served
-            and (row.state == "returned" or here)
-            and (resumed_at is None or resumed_at < (row.ended_at or 0))
-        ):
+        served_since = any(later.target == row.target and later.served_at is not None for later in ours[place + 1 :])
+        asleep = resumed_at is None or resumed_at < row.ended_at
+        if asleep and not served_since and (row.state == "returned" or here):
             return row
     return None
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from zoneinfo import ZoneInfo
 
 from jobs.plural import counted
+from jobs.spec import EVALUATE
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -92,7 +93,7 @@ def _change(now: int, before: int) -> str:
 def _models(report: Report) -> Section:
     """Say what became of each model: what a reader looks for first."""
     groups: dict[str, list[str]] = {}
-    found = [job for job in report.jobs if job.role != "evaluate"]  # those train nothing
+    found = [job for job in report.jobs if job.role != EVALUATE]  # those train nothing
     for job in found:
         gained = f" {counted(job.steps, 'step')}" if job.steps and job.step < job.target_step else ""
         if job.steps and job.step >= job.target_step:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import func, select
 
+from jobs.spec import EVALUATE
 from scheduler.store.schema import checkpoints, jobs, lanes, ledger, outbox, runs
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
 _JOBS = select(jobs.c.state, func.count().label("many")).where(jobs.c.removed_at.is_(None)).group_by(jobs.c.state)
+_TRAINING = _JOBS.where(jobs.c.role != EVALUATE)
 _LIVE = select(func.count()).select_from(runs).where(runs.c.state != "ended")
 _OPEN = (
     select(jobs.c.name, jobs.c.done_step, jobs.c.target_step)
@@ -39,6 +41,11 @@ _WAITING = select(func.count()).select_from(outbox).where(outbox.c.sent_at.is_(N
 def jobs_by_state(tx: Connection) -> Counter[str]:
     """Return the number of jobs in each state that has any (queued, active, held, done, failed, cancelled)."""
     return Counter({row.state: row.many for row in tx.execute(_JOBS)})
+
+
+def training_by_state(tx: Connection) -> Counter[str]:
+    """Return the same of the jobs that train something."""
+    return Counter({row.state: row.many for row in tx.execute(_TRAINING)})
 
 
 def live_sessions(tx: Connection) -> int:

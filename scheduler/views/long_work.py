@@ -37,6 +37,7 @@ _WORDS = {
     "collect": "what {} left",
     "open": "access to {}",
     "mail": "letters",
+    "exports": "exported files",
     "duty": "housekeeping: {}",
     "reports": "artifact store",
     "manifests": "artifact store",

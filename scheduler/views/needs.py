@@ -136,7 +136,10 @@ def _deadlines(tx: Connection, queue: Sequence[JobRecord], plan: Plan | None, no
     left = {job.spec.name: job.spec.target_step - job.done_step for job in dated}
     if not any(steps > 0 for steps in left.values()):
         return
-    speeds = rates.everything(tx)
+    sigmas: dict[str, float] = {}
+    for (of, _), rate in rates.everything(tx).items():
+        if rate.samples:
+            sigmas[of] = max(rate.sigma, sigmas.get(of, 0.0))
     unreachable = {
         deferral.job: deferral.reason.sentence()
         for deferral in (plan.deferrals if plan else ())
@@ -146,8 +149,7 @@ def _deadlines(tx: Connection, queue: Sequence[JobRecord], plan: Plan | None, no
         name = job.spec.name
         if left[name] <= 0:
             continue
-        sigma = max((rate.sigma for (of, _), rate in speeds.items() if of == name and rate.samples), default=None)
-        found = forecast(name, left[name], plan, 0.0, sigma, now)
+        found = forecast(name, left[name], plan, 0.0, sigmas.get(name), now)
         if found is None or found.latest > (job.spec.deadline or 0):
             end = "no session is planned for it" if found is None else "the forecast ends after its deadline"
             yield Need("deadline at risk", name, unreachable.get(name, end), f"schedctl plan explain {name}")

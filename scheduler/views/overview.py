@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from jobs.spec import EVALUATE
+from scheduler.core.job import Done
 from scheduler.core.window import WEEK
 from scheduler.service.quota.usage import meters
 from scheduler.store import counts, events, jobs, limits, plans, runs
@@ -62,14 +64,15 @@ def overview(tx: Connection, pools: Mapping[str, Pool], daemon: DaemonHealth, be
     for placement in sorted(plan.placements, key=lambda each: each.start) if plan else ():
         for planned_lane in placement.lanes:
             coming.setdefault(planned_lane.job, placement)
-    queue = tuple(jobs.everything(tx))
+    # What scored a version and is over says no more than the version does.
+    queue = tuple(one for one in jobs.everything(tx) if one.spec.role != EVALUATE or not isinstance(one.state, Done))
     going = tuple(trainings(tx, queue, live, plan, pools, beat_seconds, now))
     found = tuple(needs(tx, pools, now - WEEK, now))
     return Overview(
         at=now,
         verdict=verdict(
             going,
-            counts.jobs_by_state(tx),
+            counts.training_by_state(tx),
             {} if daemon.over else coming,
             len(found),
             now,

@@ -40,6 +40,7 @@ if TYPE_CHECKING:
 Day = Annotated[str | None, Query(alias="from", max_length=10)]
 Name = Annotated[str | None, Query(max_length=200)]
 _PLANNED_SHOWN = 100
+_SESSIONS_SHOWN = 60  # the page weighs 100 kB at most
 _ROWS_SHOWN = 100
 _CURVES_SHOWN = 24
 _LINES_SHOWN = 30
@@ -112,6 +113,7 @@ class Pages:
                 later=self._day(span.end + DAY // 2),
                 around_now=day is None,
                 picture=picture,
+                most=_SESSIONS_SHOWN,
                 sessions=sorted(timeline.sessions, key=lambda found: (found.start, found.pool), reverse=True),
                 meters=quota.meters(source, tx, now),
                 pools=pools(source, tx, now),

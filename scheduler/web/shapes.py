@@ -207,6 +207,7 @@ class GenerationRow(Shape):
     parent: str | None
     parent_step: int | None
     parent_key: str | None
+    refused: list[str]
 
 
 class JobDetail(JobRow):

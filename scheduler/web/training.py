@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from jobs.spec import EVALUATE
 from scheduler.core.job import Done
 from scheduler.core.window import WEEK
 from scheduler.store import counts, events, jobs, limits
@@ -27,8 +28,10 @@ def training_now(source: Source, tx: Connection, needs: int, now: int) -> Traini
     for wanted in ({"failed", "held"}, {"queued"}, {"done"}):
         room = _SHOWN - len(found)
         found += jobs.page(tx, room, states=wanted)[0] if room > 0 else []
+    # What scored a version and is over says no more than the version does.
+    found = [record for record in found if record.spec.role != EVALUATE or not isinstance(record.state, Done)]
     going = source.trainings(tx, found, now)
-    states = counts.jobs_by_state(tx)
+    states = counts.training_by_state(tx)
     over = source.app.settings.clock.stopped_at is not None
     week = [
         event.subject
@@ -37,7 +40,11 @@ def training_now(source: Source, tx: Connection, needs: int, now: int) -> Traini
     ]
     over_now = [record for name in dict.fromkeys(reversed(week)) if (record := jobs.find(tx, name)) is not None]
     return TrainingNow(
-        finished=rows(source, tx, [record for record in over_now if isinstance(record.state, Done)]),
+        finished=rows(
+            source,
+            tx,
+            [one for one in over_now if isinstance(one.state, Done) and one.spec.role != EVALUATE],
+        ),
         verdict=verdict(
             going, states, {} if over else source.places(tx), needs, now, paused=limits.paused(tx) is not None
         ),
@@ -45,5 +52,6 @@ def training_now(source: Source, tx: Connection, needs: int, now: int) -> Traini
             TrainingRow(**row.model_dump(), training=each)
             for row, each in zip(rows(source, tx, found), going, strict=True)
         ],
-        more=sum(count for state, count in states.items() if state != "cancelled") - len(found),
+        more=sum(count for state, count in states.items() if state != "cancelled")
+        - sum(record.spec.role != EVALUATE for record in found),
     )

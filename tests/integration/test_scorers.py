@@ -17,6 +17,8 @@ import pytest
 from jobs.payload.scorers.items import read_items
 from jobs.payload.trainers import charlm
 from jobs.scores import Scores, read_scores
+from jobs.spec import Evaluation, Input, JobSpec
+from scheduler.service.versions.making import scorer_digest
 
 Score = Callable[..., tuple[subprocess.CompletedProcess[str], Scores | None]]
 needs_sandbox = pytest.mark.skipif(shutil.which("bwrap") is None, reason="no bubblewrap: no tested code is run")
@@ -183,6 +185,8 @@ def test_a_checkpoint_that_does_not_load_is_worth_nothing(score: Score, checkpoi
         (["loss"], TEXTS, 2, "there is no checkpoint; give --checkpoint-dir"),
         (["atomicity:ruby"], TEXTS, 2, "no item of domain 'ruby'"),
         (["judge"], TEXTS, 2, "there is no judge"),
+        (["atomicity", "--ask", "http://127.0.0.1:9/v1"], TEXTS, 2, "give --ask-model NAME"),
+        (["atomicity", "--ask", "file:///etc", "--ask-model", "m"], [{"id": "a", "prompt": "x"}], 2, "is no address"),
         (["nothing"], TEXTS, 2, "there is no scorer nothing; known are atomicity"),
         (["atomicity"], [{"id": ""}], 65, "line 1: id is ''"),
     ],
@@ -245,8 +249,40 @@ def test_a_judging_model_tells_how_far_it_agrees_with_people(score: Score, judge
     assert set(keys) == {"Bearer secret"}
 
 
+def test_a_served_model_is_asked_and_its_outputs_are_kept(
+    score: Score, judge: tuple[str, list[str]], tmp_path: Path
+) -> None:
+    """The server answers what is no code: it is scored as what it is."""
+    address, keys = judge
+    items = [{"id": "a", "prompt": "Write code.\nAnswer: fine"}]
+    words = ["atomicity", "--ask", address, "--ask-model", "ufm@3"]
+    ended, scores = score(words, items, MODEL_API_KEY="another secret")
+    assert ended.returncode == 0, ended.stderr
+    assert values(scores, "component_atomicity") == {"a": 0.0}
+    kept = json.loads((tmp_path / "out/outputs.jsonl").read_text())
+    assert kept == {"id": "a", "output": "It does what is asked.\ngood"}
+    assert keys == ["Bearer another secret"]
+
+
 def test_a_judge_that_is_not_there_gives_no_scores(score: Score) -> None:
     words = ["judge", "--judge", "http://127.0.0.1:9/v1", "--judge-model", "any"]
     ended, scores = score(words, [{"id": "a"}], [])
     assert (ended.returncode, scores) == (69, None)
     assert "does not answer" in ended.stderr
+
+
+def test_a_change_of_any_shipped_scorer_makes_another_scorer(tmp_path: Path, repository: Path) -> None:
+    """Scores of before and after are not compared; a command of one's own is none of theirs."""
+    shutil.copytree(repository / "jobs/payload/scorers", tmp_path / "payload/scorers")
+    given = Input("set", "set.jsonl", "0" * 64)
+
+    def digest(*command: str) -> str:
+        spec = JobSpec("ufm", "manager", ("train",), 100, 10.0, evaluation=Evaluation(command, given))
+        return scorer_digest(spec, tmp_path)
+
+    shipped, own = ("{python}", "{payload}/scorers", "atomicity"), ("{python}", "score.py")
+    before = digest(*shipped), digest(*own)
+    with (tmp_path / "payload/scorers/sandbox/limits.py").open("a") as stream:
+        stream.write("# changed")
+    assert digest(*shipped) != before[0]
+    assert digest(*own) == before[1]

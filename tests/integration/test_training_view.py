@@ -2,15 +2,19 @@
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from config.settings import ExportSettings
 from jobs.spec import JobSpec
 from scheduler.core.pool import Pool
 from scheduler.core.window import HOUR, WEEK
+from scheduler.notify.exports import export
 from scheduler.planner import Options, Planner
+from scheduler.report.event_file import newest
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.outside.ports import Ports
 from scheduler.store import events, jobs, plans, rates, runs, series
@@ -141,3 +145,23 @@ def test_a_loss_tells_how_it_changed_in_seven_days(world: SimpleNamespace) -> No
     told(world, 600, step=170, loss=1.2, steps_per_second=0.1)
     assert seen(world).week_change == pytest.approx(-0.8)
     assert seen(world, later=WEEK - 300).week_change == pytest.approx(-0.3), "counted from the last before the week"
+
+
+def test_what_sessions_tell_is_exported_for_other_programs(world: SimpleNamespace, tmp_path: Path) -> None:
+    wanted = ExportSettings(calendar=tmp_path / "training.ics", series=tmp_path / "series")
+    told(world, 600, step=50, loss=2.0, steps_per_second=0.1)
+    export(world.ports, wanted, world.clock.present)
+    told(world, 600, step=110, loss=1.5, steps_per_second=0.1)
+    export(world.ports, wanted, world.clock.present)
+    assert "UID:uff-ufm-0001@uff-scheduler" in (tmp_path / "training.ics").read_text()
+    rows = (tmp_path / "series" / "ufm" / "series.csv").read_text().splitlines()
+    assert [row.split(",")[1] for row in rows] == ["step", "50", "110"]
+    (events_,) = (tmp_path / "series" / "ufm").glob("events.out.tfevents.*")
+    assert newest(events_.read_bytes()) == (world.clock.present, events_.stat().st_size)
+
+
+def test_a_folder_that_cannot_be_written_is_told_and_hurts_nothing(world: SimpleNamespace, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    told(world, 600, step=50, loss=2.0, steps_per_second=0.1)
+    export(world.ports, ExportSettings(series=tmp_path / "file"), world.clock.present)
+    assert "exports.failed" in world.ports.log.said

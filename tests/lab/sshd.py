@@ -9,6 +9,7 @@ import os
 import pwd
 import shutil
 import socket
+import stat
 import subprocess
 import tempfile
 from contextlib import contextmanager
@@ -31,6 +32,11 @@ def missing() -> str:
         return "no sshd and rsync (Debian: openssh-server, rsync)"
     if os.geteuid() == 0 and SECOND_USER not in {user.pw_name for user in pwd.getpwall()}:
         return f"no second user (.ci/services.sh makes it: useradd -m -s /bin/bash {SECOND_USER})"
+    if os.geteuid() == 0:
+        place = Path(tempfile.gettempdir()).resolve()
+        closed = [folder for folder in (place, *place.parents) if not folder.stat().st_mode & stat.S_IXOTH]
+        if closed:
+            return f"{closed[0]} is closed to the second user (set TMPDIR to a folder that is not)"
     return ""
 
 

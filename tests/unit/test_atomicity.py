@@ -149,3 +149,38 @@ def test_code_is_taken_from_between_fences() -> None:
     assert code_in("Look:\n```python\nx = 1\n```\nand\n```\ny\n```\n") == "x = 1\n"
     assert code_in("x = 1\n") == "x = 1\n"
     assert code_in("```python\nx = 1") == "```python\nx = 1"
+
+
+@pytest.mark.parametrize(
+    ("body", "complexity"),
+    [
+        ("1", 1),
+        ("if a, do: 1", 2),
+        ("unless a, do: 1", 2),
+        ("a && (b || c)", 3),
+        ("a and b or c", 3),
+        ("case a do\n 1 -> 1\n 2 -> 2\n _ -> 3\n end", 3),
+        ("Enum.map(a, fn 1 -> 1\n _ -> 2 end)", 2),
+    ],
+)
+def test_ways_through_elixir_are_counted(body: str, complexity: int) -> None:
+    pytest.importorskip("tree_sitter_elixir", reason="the extra gates is not installed")
+    assert measure(f"defmodule A do\n  def f(a, b, c) do\n    {body}\n  end\nend\n", "elixir").complexity == complexity
+
+
+@pytest.mark.parametrize(
+    ("body", "complexity"),
+    [
+        ("return a", 1),
+        ("return a if b else c", 2),
+        ("return [x for x in a if x if b]", 4),
+        ("while a:\n        pass", 2),
+        ("try:\n        a()\n    except OSError:\n        b()", 2),
+        ("assert a and b", 3),
+        ("match a:\n        case 1:\n            b()\n        case _:\n            c()", 3),
+        ("def g(x):\n        return x if x else c\n    return g", 2),
+    ],
+)
+def test_ways_through_python_are_counted(body: str, complexity: int) -> None:
+    """Those of a function inside are its own."""
+    assert measure(f"def f(a, b, c):\n    {body}\n", "python").complexity == complexity

@@ -55,6 +55,19 @@ def test_the_readme_is_one_page(repository: Path) -> None:
     assert len((repository / "README.md").read_text(encoding="utf-8").splitlines()) <= 80
 
 
+def test_every_page_that_the_code_names_exists(repository: Path) -> None:
+    """Errors, help and comments lead people to pages."""
+    named = {
+        name
+        for folder in ("scheduler", "platforms", "jobs", "config", "systemd", "examples", "tests/conformance")
+        for file in (repository / folder).rglob("*")
+        if file.suffix in {".py", ".toml", ".sh", ".html"}
+        for name in re.findall(r"docs/[\w/-]+\.(?:md|json)", file.read_text(encoding="utf-8"))
+    }
+    assert len(named) > 8
+    assert {name for name in named if not (repository / name).exists()} == set()
+
+
 def shown_settings(repository: Path, table: str) -> list[tuple[str, str]]:
     """Every block of TOML that declares such a table."""
     return [

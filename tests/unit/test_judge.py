@@ -43,6 +43,8 @@ def ones(passed: int, of: int) -> list[int]:
         (QualityGate("pass", "threshold", minimum=0.95, by="lower"), ones(98, 100), "inconclusive", "not_enough_items"),
         (QualityGate("pass", "threshold", minimum=0.95, by="lower"), ones(90, 100), "rejected", ""),
         (QualityGate("pass", "threshold", maximum=0.05, by="lower"), ones(0, 59), "accepted", ""),
+        (QualityGate("pass", "threshold", maximum=0.05, by="lower"), ones(1, 100), "accepted", ""),
+        (QualityGate("pass", "threshold", maximum=0.05, by="lower"), ones(2, 100), "inconclusive", "not_enough_items"),
         (QualityGate("pass", "threshold", maximum=4.0, by="lower"), [3.0] * 10, "inconclusive", "not_enough_items"),
         (QualityGate("pass", "threshold", maximum=4.0, by="lower"), [2.0, 3.0] * 10, "accepted", ""),
     ],
@@ -93,6 +95,22 @@ def test_clustered_items_are_decided_by_their_clusters() -> None:
     assert (found.verdict, found.unclear) == ("inconclusive", "not_enough_items")
     assert (found.findings[0].test, found.findings[0].p_value) == ("sign-flip", 0.125)
     assert found.findings[0].clusters == 3
+
+
+def test_four_clusters_that_differ_show_nothing_whatever_their_number() -> None:
+    """Even a set that would have shown the margin."""
+    before, new = [0] * 400, [1] * 8 + [0] * 392
+    found = judge([QualityGate("pass", "better", margin=0.5)], scored(new, 2), scored(before, 2))
+    assert (found.verdict, found.unclear) == ("inconclusive", "not_enough_items")
+    assert "differs in 4 of 200 clusters, and with fewer than 5" in found.reason
+
+
+def test_reasons_say_which_way_a_version_went() -> None:
+    same, worse = scored(ones(5, 9)), scored(ones(4, 9))
+    assert judge([BETTER], same, same).reason == "pass is no better: the same"
+    assert judge([BETTER], worse, same).reason == "pass is no better: worse by 0.1111"
+    gate = QualityGate("pass", "not_worse", margin=0.9)
+    assert "better by 0.1111" in judge([gate], same, worse).findings[0].reason
 
 
 def test_a_difference_worth_knowing_that_the_set_would_have_shown_ends_in_a_refusal() -> None:

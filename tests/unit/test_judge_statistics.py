@@ -89,6 +89,14 @@ def test_the_design_effect_says_what_clustered_items_are_worth() -> None:
     assert alone.smallest_effect == pytest.approx(2.4865 * (alone.error or 0), rel=1e-4)
 
 
+def test_the_figures_of_a_small_set_are_those_worked_out_by_hand() -> None:
+    """Two clusters of two: variance of items 1/3, of their mean over clusters 2/1 * 2/16 = 1/4."""
+    spread = spread_of([("a", 1.0), ("a", 1.0), ("b", 0.0), ("b", 0.0)])
+    assert (spread.items, spread.clusters, spread.mean, spread.differing) == (4, 2, 0.5, 0.5)
+    assert spread.error == pytest.approx(0.5)
+    assert spread.design_effect == pytest.approx(3.0)
+
+
 def test_where_nothing_differs_nothing_is_claimed() -> None:
     spread = spread_of([("a", 0.0), ("a", 0.0), ("b", 0.0)])
     assert (spread.mean, spread.differing, spread.error, spread.smallest_effect) == (0.0, 0.0, None, None)

@@ -37,6 +37,7 @@ def test_gates_are_read_and_written_back() -> None:
         ([{"metric": "a", "kind": "threshold", "minimum": True}], "must be a number"),
         ([{"metric": "a", "kind": "threshold", "minimum": float("nan")}], "must be a number"),
         ([{"metric": "a", "kind": "threshold", "minimum": 1, "by": "lower"}], "no number of items shows"),
+        ([{"metric": "a", "kind": "threshold", "maximum": 0, "by": "lower"}], "no number of items shows"),
         ([{"metric": "a", "kind": "threshold", "minimum": 1, "by": "upper"}], "by of the gate on a"),
         ([{"metric": "a", "kind": "threshold", "minimum": 1, "margin": 0.1}], "has a margin"),
         ([{"metric": "a", "kind": "better", "by": "lower"}], "has a minimum, a maximum or by"),

@@ -7,7 +7,9 @@ from typing import Any
 
 import pytest
 
-from jobs.payload.scorers.items import BadItems, Item, read_items
+from jobs.payload.scorers import items
+from jobs.payload.scorers.given import OUTPUT_BYTES_MAX, read_outputs
+from jobs.payload.scorers.items import BadItems, Item, read_items, records
 from jobs.payload.scorers.score_file import Header, Line, write_scores
 from jobs.scores import LINE_BYTES_MAX, METRICS_MAX, SCORES_MAX, Scores, ScoresError, read_scores
 
@@ -163,3 +165,32 @@ def test_a_test_set_that_cannot_be_used_says_which_line(tmp_path: Path, text: st
     path.write_text(text)
     with pytest.raises(BadItems, match=why):
         read_items(path)
+
+
+def test_a_test_set_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "set.jsonl"
+    path.write_text('{"id": "a"}\n{"id": "b", "text": "' + "x" * items.LINE_BYTES_MAX + '"}\n')
+    with pytest.raises(BadItems, match="line 2: longer than"):
+        read_items(path)
+    monkeypatch.setattr(items, "ITEMS_MAX", 3)
+    path.write_text("".join(f'{{"id": "{number}"}}\n' for number in range(3)))
+    assert len(read_items(path).items) == 3
+    path.write_text("".join(f'{{"id": "{number}"}}\n' for number in range(4)))
+    with pytest.raises(BadItems, match="line 4: more than 3 items"):
+        read_items(path)
+
+
+def test_what_a_model_wrote_is_read_line_by_line_and_damage_passed_over(tmp_path: Path) -> None:
+    """An item whose line cannot be read has no output, and gets what that is worth."""
+    path = tmp_path / "outputs.jsonl"
+    good = [{"id": "a", "output": "1"}, {"id": "a", "output": "2"}, {"id": "b", "output": "3"}]
+    rows = [json.dumps(row).encode() for row in good]
+    long = b'{"id": "c", "output": "' + b"x" * OUTPUT_BYTES_MAX + b'"}'
+    path.write_bytes(b"\n".join([rows[0], b"{", b"", b"[1]", rows[1], long, b'{"id": 3}', rows[2]]))
+    found = read_outputs(path)
+    assert {name: [record["output"] for record in of_item] for name, of_item in found.items()} == {
+        "a": ["1", "2"],
+        "b": ["3"],
+    }
+    with path.open("rb") as stream:
+        assert [number for number, _ in records(stream, OUTPUT_BYTES_MAX)] == [1, 2, 4, 5, 6, 7, 8]

@@ -10,15 +10,14 @@ from .given import NotGiven
 
 _ANSWER_BYTES_MAX = 4 << 20
 _SECONDS = 120.0
-KEY = "JUDGE_API_KEY"
 
 
 class NoAnswer(RuntimeError):
     """The address did not answer, or not as it should; the message says what came."""
 
 
-def ask(address: str, model: str, prompt: str, *, tokens_max: int = 1_024) -> str:
-    """Return the answer to one prompt, at temperature 0. The key is in JUDGE_API_KEY, a secret. Raises NoAnswer."""
+def ask(address: str, model: str, prompt: str, *, key: str, tokens_max: int = 1_024) -> str:
+    """Return the answer to one prompt, at temperature 0; ``key`` names the secret's variable. Raises NoAnswer."""
     if not address.startswith(("http://", "https://")):
         raise NotGiven(f"{address!r} is no address; write it like https://host/v1")
     document = {
@@ -28,8 +27,8 @@ def ask(address: str, model: str, prompt: str, *, tokens_max: int = 1_024) -> st
         "max_tokens": tokens_max,
     }
     headers = {"Content-Type": "application/json"}
-    if key := os.environ.get(KEY):
-        headers["Authorization"] = f"Bearer {key}"
+    if secret := os.environ.get(key):
+        headers["Authorization"] = f"Bearer {secret}"
     request = urllib.request.Request(  # noqa: S310 - checked above
         address.rstrip("/") + "/chat/completions", json.dumps(document).encode(), headers
     )

@@ -85,6 +85,10 @@ def _parser() -> argparse.ArgumentParser:
     add("--out", metavar="FILE", help="where the scores go (in a session: its output)")
     add("--wall-seconds", type=float, default=10.0, metavar="S", help="longest run in the sandbox (%(default)s)")
     add(
+        "--ask", metavar="ADDRESS", help="ask a served model for outputs, at an OpenAI-like address; key: MODEL_API_KEY"
+    )
+    add("--ask-model", metavar="NAME", help="the model that is asked")
+    add(
         "--judge",
         metavar="ADDRESS",
         help="an OpenAI-like address, https://host/v1; its key is the secret JUDGE_API_KEY",

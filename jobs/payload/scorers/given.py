@@ -72,19 +72,25 @@ class Given:
     def header(self) -> Header:
         """Return the header of the scores."""
         told = os.environ.get
-        scorer = told("EVALUATION_SCORER") or own_digest()
+        scorer = told("EVALUATION_SCORER") or shipped_digest(Path(__file__).parent)
         model, checkpoint = told("EVALUATION_MODEL") or "model", told("EVALUATION_CHECKPOINT") or _UNNAMED
         return Header(model, checkpoint, self.item_set.digest, scorer, self.agreement, self.notes)
 
 
 def find_given(options: argparse.Namespace) -> Given:
-    """Return what there is to be scored. Raises NotGiven, BadItems and OSError."""
+    """Return what there is to be scored. Raises NotGiven, BadItems, NoAnswer and OSError."""
     items = _one_file(options.items or os.environ.get("SCHED_INPUT_SET"), "test set", "--items")
     if items is None:
         raise NotGiven("there is no test set; give --items FILE, or name it in the model's evaluation")
     folder = options.checkpoint_dir or os.environ.get("SCHED_INPUT_MODEL")
     outputs = _one_file(options.outputs or os.environ.get("SCHED_INPUT_OUTPUTS"), "outputs", "--outputs")
-    return Given(read_items(items), read_outputs(outputs) if outputs else {}, Path(folder) if folder else None, options)
+    item_set = read_items(items)
+    written: Mapping[str, Sequence[Mapping[str, Any]]] = read_outputs(outputs) if outputs else {}
+    if options.ask:
+        from .asked import ask_all
+
+        written = ask_all(item_set, options.ask, options.ask_model, output_path(options).parent)
+    return Given(item_set, written, Path(folder) if folder else None, options)
 
 
 def read_outputs(path: Path) -> dict[str, list[Mapping[str, Any]]]:
@@ -107,12 +113,11 @@ def output_path(options: argparse.Namespace) -> Path:
     return Path(options.out or Path(os.environ.get("SCHED_OUTPUT_DIR") or ".") / "scores.jsonl")
 
 
-def own_digest() -> str:
-    """Return what names these scorers where nobody else did: the digest of their files."""
+def shipped_digest(folder: Path) -> str:
+    """Return what names the shipped scorers in a folder: the digest of all their files."""
     digest = hashlib.sha256()
-    here = Path(__file__).parent
-    for path in sorted(here.rglob("*.py")):
-        digest.update(path.relative_to(here).as_posix().encode() + b"\0" + path.read_bytes())
+    for path in sorted(folder.rglob("*.py")):
+        digest.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()
 
 

@@ -44,6 +44,17 @@ def checkpoint_keys(ctx: typer.Context, incomplete: str) -> list[str]:
     )
 
 
+def version_names(ctx: typer.Context, incomplete: str) -> list[str]:
+    """Return the versions of models whose name, such as ufm@3, begins so."""
+    from scheduler.store import versions
+
+    return _begin(
+        ctx,
+        incomplete,
+        lambda cli: _read(cli, lambda tx: [f"{one.model}@{one.number}" for one in versions.everything(tx)]),
+    )
+
+
 def pool_names(ctx: typer.Context, incomplete: str) -> list[str]:
     """Return the configured pools whose name begins so."""
     return _begin(ctx, incomplete, lambda cli: sorted(cli.app.pools))

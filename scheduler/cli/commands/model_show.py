@@ -125,7 +125,10 @@ def _show_verdict(cli: Cli, verdict: StoredVerdict) -> None:
     cli.out.line(f"{verdict.verdict} {cli.out.instant(verdict.at)}{against}: {evidence.get('reason', '')}")
     findings = evidence.get("findings", ())
     cli.out.table(
-        ("gate", "outcome", ">value", ">before", ">items", ">clusters", ">low", ">high", ">smallest effect", "test"),
+        (
+            *("~gate", "outcome", ">value", "->before", "-->items", "--->clusters", "->low", "->high"),
+            *("-->smallest effect", "--test"),
+        ),
         [_finding_row(found) for found in findings],
     )
     for found in findings:

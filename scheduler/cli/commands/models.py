@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from scheduler.cli.commands.complete import job_names
-from scheduler.cli.shell.command import command, group
+from scheduler.cli.commands.complete import job_names, version_names
+from scheduler.cli.shell.command import Listing, Tables, command, group
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.output import size
 
@@ -18,15 +18,22 @@ if TYPE_CHECKING:
 app = group("Versions of models: list, show, compare, evaluate, promote, take back, export.")
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Name of the model's job.", autocompletion=job_names)]
-Version = Annotated[str, typer.Argument(metavar="MODEL@N", help="A version, such as ufm@3.")]
+Version = Annotated[
+    str, typer.Argument(metavar="MODEL@N", help="A version, such as ufm@3.", autocompletion=version_names)
+]
 Named = Annotated[
-    str, typer.Argument(metavar="MODEL[@N]", help="A version; of a model the one in force, else the newest.")
+    str,
+    typer.Argument(
+        metavar="MODEL[@N]",
+        help="A version; of a model the one in force, else the newest.",
+        autocompletion=version_names,
+    ),
 ]
 Folder = Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")]
 Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept and shown.", show_default=False)]
 
 
-@command(app, "schedctl models list", "schedctl models list ufm", name="list")
+@command(app, "schedctl models list", "schedctl models list ufm", name="list", kind=Listing)
 def list_(
     ctx: typer.Context,
     model: Annotated[
@@ -39,7 +46,7 @@ def list_(
     list_models(ctx.obj, model)
 
 
-@command(app, "schedctl models show ufm", "schedctl models show ufm@3")
+@command(app, "schedctl models show ufm", "schedctl models show ufm@3", kind=Tables)
 def show(ctx: typer.Context, version: Named) -> None:
     """Show all there is to know of a version: lineage, verdicts with what they rest on, cost, where it serves."""
     from scheduler.cli.commands.model_show import show_version

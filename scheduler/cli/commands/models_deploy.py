@@ -63,7 +63,7 @@ def sync(cli: Cli, target: str, *, dry_run: bool) -> None:
             (one.model, _number(one.wanted), _number(one.served), one.drift if one.still else "", one.did)
             for one in found
         ]
-        cli.out.table(("model", ">in force", ">serves", "~drift", "~did"), rows)
+        cli.out.table(("model", "->in force", ">serves", "~drift", "~did"), rows)
     if left := [one for one in found if one.still]:
         names = ", ".join(one.model for one in left)
         remedy = (

@@ -30,6 +30,6 @@ def _row(out: Output, version: ListedVersion) -> tuple[str, ...]:
         "in force" if version.in_force else "",
         version.parent,
         ", ".join(version.serving),
-        out.instant(version.created_at),
+        out.moment(version.created_at),
         version.why,
     )

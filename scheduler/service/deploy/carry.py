@@ -35,12 +35,15 @@ def carry_out(desk: Desk, wanted: Deployment) -> Deployment:
 def deploy_now(desk: Desk, version: Version, target: str, by: str, why: str) -> Deployment:
     """Write down what a person wants and carry it out; the same that is on its way already is carried on.
 
-    Raises as carry_out, and Refused while another version of the model is on its way there.
+    Another that is on its way, which no process of this machine is at, makes room. Raises as carry_out.
     """
     with desk.alone(target, version.model):
         with desk.write() as tx:
             known = deployments.intended(tx, version.model, target)
-            if known is None or known.number != version.number:
+            if known is not None and known.number != version.number:
+                deployments.fail(tx, known, desk.now(), f"{by} deploys {version.name} in its place")
+                known = None
+            if known is None:
                 known = deployments.intend(tx, version, target, desk.now(), by, why)
         return _carry(desk, known.id)
 

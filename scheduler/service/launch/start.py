@@ -5,6 +5,7 @@ from __future__ import annotations
 from math import ceil
 from typing import TYPE_CHECKING
 
+from jobs.spec import EVALUATE
 from scheduler.store import checkpoints, generations, jobs, versions
 
 if TYPE_CHECKING:
@@ -29,7 +30,7 @@ def pinned(ports: Ports, tx: Connection, records: Sequence[JobRecord], now: int)
         start = record.spec.start_from
         if start is None or record.checkpoint is not None or _parent(tx, record) is not None:
             continue
-        if record.spec.role == "evaluate":  # of one checkpoint and no other
+        if record.spec.role == EVALUATE:  # of one checkpoint and no other
             ports.log.warning("reserve.parentless", job=record.spec.name, why="what it evaluates is damaged")
             return False
         step = max(1, ceil(start.gate.fraction * jobs.get(tx, start.parent).spec.target_step - _TOLERANCE))

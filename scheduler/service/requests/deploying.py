@@ -47,8 +47,16 @@ def may_be_deployed(desk: Desk, version: Version, target: str) -> None:
             f"{version.name} is {version.state}, only an accepted version is deployed. See why: "
             f"schedctl models show {version.name}"
         )
-    if not desk.targets[target].rule.serves(version.model):
+    rule = desk.targets[target].rule
+    if not rule.serves(version.model):
         raise VersionRefused(f"{target} does not serve {version.model}. Add it to models of [[targets]] {target}")
+    with desk.read() as tx:
+        in_force = versions.in_force(tx, version.model)
+    if rule.automatic and (in_force is None or in_force.number != version.number):
+        raise VersionRefused(
+            f"{target} is automatic: it follows what is in force, which {version.name} is not. Put it in force: "
+            f"schedctl models promote {version.name}"
+        )
 
 
 def deploy(desk: Desk, version: Version, target: str, by: str, why: str) -> Deployment:

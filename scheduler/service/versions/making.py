@@ -7,7 +7,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from jobs.spec import TEST_SET, JobSpec, Stall, StartFrom
+from jobs.payload.scorers.given import shipped_digest
+from jobs.spec import EVALUATE, TEST_SET, JobSpec, Stall, StartFrom
 from scheduler.service.launch.inputs import note
 from scheduler.store import codec, evaluations, generations, jobs, trees, versions
 from scheduler.store.versions import Version
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from scheduler.store.jobs import JobRecord
 
 _NAME_MAX = 40  # characters of a job's name
-_SCORERS = "{payload}/scorers"
+_SHIPPED = "{payload}/scorers"
 
 
 class VersionRefused(Exception):
@@ -87,18 +88,14 @@ def scorer_digest(spec: JobSpec, bundle: Path) -> str:
     """Return what names all that makes scores of a model: command, code and packages, and shipped scorers' files."""
     wanted = spec.evaluation
     words = wanted.command if wanted else ()
-    shipped = hashlib.sha256()
-    if any(_SCORERS in word for word in words):
-        folder = bundle / "payload" / "scorers"
-        for path in sorted(folder.rglob("*.py")):
-            shipped.update(path.relative_to(folder).as_posix().encode() + b"\0" + path.read_bytes())
+    shipped = any(_SHIPPED in word for word in words)
     parts = {
         "command": words,
         "code": spec.code.digest if spec.code else "",
         "requirements": spec.requirements.digest if spec.requirements else "",
         "image": spec.image,
         "inputs": {given.name: given.digest for given in spec.inputs},
-        "shipped": shipped.hexdigest(),
+        "shipped": shipped_digest(bundle / "payload/scorers") if shipped else "",
     }
     return hashlib.sha256(codec.dump(parts).encode()).hexdigest()
 
@@ -121,7 +118,7 @@ def _job(spec: JobSpec, version: Version, test_set: Input, name: str, scorer: st
     return replace(
         spec,
         name=name,
-        role="evaluate",
+        role=EVALUATE,
         command=wanted.command,
         target_step=1,
         steps_per_hour=3_600 / wanted.longest_seconds,

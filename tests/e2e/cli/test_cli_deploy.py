@@ -174,3 +174,29 @@ def test_the_doctor_asks_targets_and_tells_what_is_wrong_with_them(
     (home / "config.toml").write_text(settings.replace("health =", "helth ="))
     found = {one["check"]: one for one in schedctl("doctor", "--json").document["checks"]}
     assert (found["target griffith"]["grade"], "no option helth" in found["target griffith"]["found"]) == ("bad", True)
+
+
+def test_an_automatic_target_takes_only_what_is_in_force(
+    schedctl: Schedctl, accepted: Callable[..., Version], home: Path
+) -> None:
+    accepted(b"one")
+    accepted(b"two", in_force=False)
+    settings = (home / "config.toml").read_text()
+    (home / "config.toml").write_text(settings.replace('kind = "directory"', 'kind = "directory"\nautomatic = true'))
+    refused = schedctl("models", "deploy", "ufm@2", "--to", "griffith")
+    assert (refused.code, "schedctl models promote ufm@2" in refused.err) == (Exit.REFUSED, True)
+    assert schedctl("models", "deploy", "ufm@1", "--to", "griffith").code == 0
+
+
+def test_another_version_by_hand_takes_the_place_of_one_that_never_arrived(
+    schedctl: Schedctl, accepted: Callable[..., Version], served: Path, database: Database
+) -> None:
+    one, _ = accepted(b"one"), accepted(b"two")
+    with database.write() as tx:
+        deployments.intend(tx, one, "griffith", NOW, "daemon")
+    assert schedctl("models", "deploy", "ufm@2", "--to", "griffith").code == 0
+    with database.read() as tx:
+        found = [(row.number, row.state, row.why) for row in deployments.of_model(tx, "ufm")]
+    assert found[0] == (1, "failed", "tester deploys ufm@2 in its place")
+    assert found[1][:2] == (2, "serving")
+    assert serves(served) == weights(b"two")

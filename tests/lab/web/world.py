@@ -14,7 +14,7 @@ from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.plan import Deferral, Placement, Plan, PlannedLane
 from scheduler.core.reasons import GateClosed, Outbid, QuotaEmpty
 from scheduler.core.run import Ended, Lane, Outcome, Reserved, Run, Running, accept, submit
-from scheduler.store import checkpoints, due, events, jobs, lease, ledger, limits, plans, rates, runs
+from scheduler.store import checkpoints, due, events, generations, jobs, lease, ledger, limits, plans, rates, runs
 from scheduler.store.engine import Database, open_database
 from scheduler.store.rates import RateRecord
 from tests.lab.web.versions import add_version
@@ -106,6 +106,11 @@ def write_world(
     with database.write() as tx:
         for index, name in enumerate(names):
             jobs.add(tx, _spec(index, name, names[0], now), now - 52 * WEEK)
+            if index:  # all but the first were started from it, some anew after a checkpoint was refused
+                begun = generations.begin(tx, name, 1, now - 52 * WEEK)
+                if index % 2:
+                    generations.pin(tx, begun, names[0], 5, f"jobs/{names[0]}/manifests/5.json", now, "daemon")
+                    generations.refuse(tx, generations.of_job(tx, name)[-1], "damaged", now)
     lease.acquire(database, "bench:world", HOUR)
     attempts = dict.fromkeys(names, 0)
     steps = dict.fromkeys(names, 0)

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 _READ_BYTES = 65_536
 _FIRST_UID = 60_000
 _REAP_SECONDS = 10
+_PASSED = ("PATH", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")  # to find the tools, and systemd; none gets inside
 _INSIDE_UID = "1000"
 _TMP = "/tmp"  # noqa: S108 - the one inside, which nobody shares
 
@@ -140,7 +141,7 @@ class Sandbox:
                 stderr=subprocess.STDOUT,
                 pass_fds=(*files.values(), *program.keeps),
                 start_new_session=True,
-                env={"PATH": os.environ.get("PATH", "/usr/bin:/bin")},
+                env={name: os.environ[name] for name in _PASSED if name in os.environ},
                 cwd="/",
             )
         return _Started(process)

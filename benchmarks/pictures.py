@@ -1,0 +1,129 @@
+"""Pictures for the documents: the status page in a real Chromium, ``schedctl status`` in a terminal; a made-up week.
+
+    python benchmarks/pictures.py [--out docs/pictures]
+
+It needs Chromium and playwright, as the browser tests do. Look at what it wrote before it is committed.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import io
+import json
+import os
+import pty
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rich.console import Console
+from rich.terminal_theme import MONOKAI
+from rich.text import Text
+
+from tests.lab.web.world import World, write_world
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+COLUMNS = 100
+PAGES = {"overview": "/"}
+# rich's own frame fetches a font from elsewhere; this one takes the reader's.
+FRAME = """<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}">
+<style>.{unique_id}-matrix {{ font-family: monospace; font-size: {char_height}px; line-height: {line_height}px; }}
+{styles}</style>
+<defs>{lines}</defs><rect width="100%" height="100%" rx="8" fill="#0c0c0c"/>
+<g transform="translate({terminal_x}, 12)">{backgrounds}<g class="{unique_id}-matrix">{matrix}</g></g></svg>
+"""
+
+
+def main() -> int:
+    """Write every picture and say how large each is."""
+    parser = argparse.ArgumentParser(description="Make the pictures of the documents.")
+    parser.add_argument("--out", type=Path, default=Path("docs/pictures"))
+    out = parser.parse_args().out
+    out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="pictures-") as name:
+        world = write_world(Path(name), 8, 60, int(time.time()))
+        (out / "status.svg").write_text(drawn(typed(world, "status")), encoding="utf-8")
+        with served(world) as address:
+            photograph(address, out)
+    for file in sorted(out.iterdir()):
+        print(f"{file.name}: {file.stat().st_size // 1024} KiB")
+    return 0
+
+
+def typed(world: World, *words: str) -> str:
+    """Return what a command prints on a terminal of 100 columns, with its colours."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-m", "scheduler", "--config", str(world.config), *words]
+    environment = {**os.environ, "COLUMNS": str(COLUMNS), "LINES": "40", "TERM": "xterm-256color"}
+    process = subprocess.Popen(command, stdout=theirs, stderr=theirs, stdin=theirs, env=environment)
+    os.close(theirs)
+    said = b""
+    try:
+        while part := os.read(ours, 65_536):
+            said += part
+    except OSError:  # so Linux says that the other end was closed
+        pass
+    os.close(ours)
+    if process.wait():
+        raise SystemExit(said.decode(errors="replace"))
+    return said.decode().replace("\r\n", "\n").rstrip()
+
+
+def drawn(text: str) -> str:
+    """Return a terminal's text with its escape sequences as an SVG."""
+    console = Console(record=True, width=COLUMNS, file=io.StringIO(), force_terminal=True, color_system="truecolor")
+    console.print(Text.from_ansi(text))
+    return console.export_svg(title="", theme=MONOKAI, code_format=FRAME, unique_id="t")
+
+
+@contextmanager
+def served(world: World) -> Iterator[str]:
+    """Serve the status page until the end of the block; give its address."""
+    command = [
+        sys.executable,
+        "-m",
+        "scheduler",
+        "--config",
+        str(world.config),
+        "--json",
+        "web",
+        "serve",
+        "--port",
+        "0",
+    ]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
+        if server.stdout is None:
+            raise SystemExit("the page has no output")
+        try:
+            yield json.loads(server.stdout.readline())["address"].rstrip("/")
+        finally:
+            server.send_signal(signal.SIGTERM)
+
+
+def photograph(address: str, out: Path) -> None:
+    """Write one PNG for each page, as a wide screen shows its beginning."""
+    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+    if program is None:
+        raise SystemExit("no Chromium")
+    options = ["--no-sandbox"] if os.geteuid() == 0 else []
+    driver: Any = importlib.import_module("playwright.sync_api")
+    with driver.sync_playwright() as started:
+        browser = started.chromium.launch(executable_path=program, args=options)
+        for name, path in PAGES.items():
+            page = browser.new_page(viewport={"width": 1_000, "height": 900}, color_scheme="light")
+            page.goto(address + path, wait_until="load")
+            page.screenshot(path=out / f"{name}.png")
+        browser.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
