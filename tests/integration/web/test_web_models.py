@@ -6,59 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from jobs.spec import JobSpec
-from scheduler.clock import real_now
-from scheduler.store import checkpoints, evaluations, jobs, versions
-from scheduler.store.versions import Promotion, Version
-from tests.integration.web.conftest import served
-from tests.lab.web.world import write_world
+from scheduler.store import versions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from sqlalchemy import Connection
-
+    from scheduler.store.versions import Version
     from tests.integration.web.conftest import Served
-
-FINDING = {
-    "gate": {"metric": "atomicity", "kind": "threshold", "minimum": 0.9},
-    "outcome": "passed",
-    "value": 0.95,
-    "before": None,
-    "items": 40,
-    "clusters": 8,
-    "low": 0.9,
-    "high": 0.97,
-    "smallest_effect": 0.02,
-    "examples": [{"item": "item-7", "value": 0.0, "before": None, "text": "<b>bold</b>"}],
-}
-
-
-def judged(tx: Connection, now: int) -> Version:
-    """Write a version of the first job that has a checkpoint, its verdict, and that it is in force."""
-    saved = next(record for record in checkpoints.everything(tx) if record.state == "good").manifest
-    wanted = Version(saved.job, 0, saved.key, saved.digest, saved.step, "candidate", "", now)
-    made = versions.move(tx, versions.add(tx, wanted, now, "test"), "evaluate", "", now)
-    jobs.add(tx, JobSpec(f"{saved.job}-eval-1", "evaluate", ("score",), 1, 1.0, whole=True), now)
-    evaluations.begin(tx, made, f"{saved.job}-eval-1", "ab" * 32, "cd" * 32, now)
-    (evaluation,) = evaluations.open_ones(tx)
-    evaluations.end(tx, evaluation, "scored", now)
-    evidence = {"reason": "<i>1 gate passed</i>", "findings": [FINDING]}
-    evaluations.say(tx, evaluation, "ef" * 32, "accepted", evidence, now)
-    made = versions.move(tx, made, "accept", "1 gate passed", now)
-    versions.note_promotion(tx, Promotion(made.model, "promote", made.number, None, "test", "", now))
-    return made
-
-
-@pytest.fixture(scope="module")
-def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
-    """The status page over a world of its own, in which one version is in force."""
-    world = write_world(tmp_path_factory.mktemp("models"), 10, 40, int(real_now()))
-    with world.database.write() as tx:
-        judged(tx, world.now)
-    with served(world) as found:
-        yield found
-    world.database.close()
 
 
 @pytest.fixture
@@ -91,5 +43,6 @@ def test_metrics_tell_what_the_version_in_force_took(site: Served, version: Vers
     text = site.get("/metrics").text
     assert f'uff_version_in_force{{model="{version.model}"}} 1\n' in text
     assert 'uff_versions{state="accepted"} 1\n' in text
-    seconds = site.json(f"/api/v1/models/{version.name}")["version"]["training"]["seconds"]
+    detail = site.json(f"/api/v1/models/{version.name}")["version"]
+    seconds = detail["training"]["seconds"] + detail["evaluating"]["seconds"]
     assert f'uff_version_cost_seconds{{model="{version.model}"}} {seconds}\n' in text

@@ -17,6 +17,7 @@ from scheduler.core.run import Ended, Lane, Outcome, Reserved, Run, Running, acc
 from scheduler.store import checkpoints, due, events, generations, jobs, lease, ledger, limits, plans, rates, runs
 from scheduler.store.engine import Database, open_database
 from scheduler.store.rates import RateRecord
+from tests.lab.web.versions import add_version
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
@@ -129,11 +130,13 @@ def write_world(
                 tx, "kaggle", None, "HTTP 503 for 40 minutes: the platform answers nobody", now - 4 * HOUR
             )
             events.append(tx, "quota.orphan_suspected", "kaggle", now - 5 * HOUR, seconds=2_700)
+        if run_count:
+            add_version(tx, now - HOUR)
         count = events.newest_id(tx)
     key = newest.key if newest else live[0].key
     pages = (
         "/", f"/?from={_day(now - 20 * WEEK)}", "/queue", "/queue?state=queued&page=5", f"/jobs/{names[1]}", "/runs",
-        "/runs?page=150", f"/runs/{key}", "/quota", "/plan", "/ledger", "/reports", "/metrics",
+        "/runs?page=150", f"/runs/{key}", "/models", "/quota", "/plan", "/ledger", "/reports", "/metrics",
         "/api/v1/status", "/api/v1/queue", "/api/v1/plan", "/api/v1/revision", "/health/ready",
     )  # fmt: skip
     return World(config, database, now, count, pages)
