@@ -41,6 +41,7 @@ BASE: dict[str, Any] = {
     "retention": {},
     "report": {"smtp": {}, "slack": {}},
     "web": {},
+    "targets": [{"name": "griffith", "kind": "directory", "options": {"path": "/nowhere"}}],
     "pools": [
         {
             "name": "desk",

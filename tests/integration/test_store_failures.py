@@ -28,7 +28,7 @@ from scheduler.store.engine import (
     open_database,
     upgrade,
 )
-from scheduler.store.schema import REVISIONS
+from scheduler.store.schema import REVISIONS, metadata
 from scheduler.store.verify import verify
 
 NOW = 1_795_000_000
@@ -142,12 +142,8 @@ def test_a_schema_of_an_older_version(database_url: str) -> None:
     database = Database(database_url)
     with database.write() as tx:
         tx.execute(text("DELETE FROM alembic_version"))
-        tx.execute(text("DROP TABLE generations"))
-        tx.execute(text("DROP TABLE series"))
-        for table in ("trees", "discards", "watched", "lanes", "ledger", "checkpoints", "rates", "jobs", "runs"):
-            tx.execute(text(f"DROP TABLE {table}"))
-        for table in ("events", "plans", "limits", "closures", "lease", "due", "outbox", "pruned"):
-            tx.execute(text(f"DROP TABLE {table}"))
+        for table in reversed(metadata.sorted_tables):
+            tx.execute(text(f"DROP TABLE {table.name}"))
     database.close()
     with pytest.raises(DatabaseOlder) as caught:
         open_database(database_url)

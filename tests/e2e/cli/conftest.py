@@ -122,6 +122,12 @@ def logging_as_before() -> Iterator[None]:
     structlog.reset_defaults()
 
 
+@pytest.fixture(autouse=True)
+def as_wide_as_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever runs the tests: pytest-xdist says 80."""
+    monkeypatch.setenv("COLUMNS", "160")
+
+
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A folder with settings and models; the state folder below it has no database yet."""
