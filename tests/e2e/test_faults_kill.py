@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from platforms.local.session import Claim
 from tests.lab.crashes.audit import newest_steps
 from tests.lab.crashes.campaign import attack
 from tests.lab.crashes.processes import kill, working_for
@@ -64,7 +65,14 @@ def test_sessions_outlive_daemon_and_command_and_are_settled_later(running: Stag
 def test_a_killed_session_is_lost_only_when_all_of_it_is_gone(running: Stage, settled: Settled, victim: str) -> None:
     """Its job goes on from the newest manifest. Without its keeper a session goes on: it is not lost."""
     running.until_saved(count=1)
-    key, claim = next(iter(running.live().items()))
+
+    def goes_on() -> tuple[str, Claim] | None:
+        """Return a session that has not said its last word: what is killed after that is lost no more."""
+        said = running.week / "artifacts" / "runs"
+        found = ((key, claim) for key, claim in running.live().items() if not [*said.glob(f"{key}/*/result.json")])
+        return next(found, None)
+
+    key, claim = until(goes_on, "a session that goes on")
     kill(claim.agent if victim == "agent" else claim.keeper)
     until(lambda: _ended(running, key), "the end in the database")
     shown = running.type("runs", "show", key, "--json").document["run"]
