@@ -163,6 +163,7 @@ def test_replaying_a_trace_compares_all_baselines(tmp_path: Path, capsys: pytest
         bench_planner.replay(path, 6, 10)
 
 
+@pytest.mark.nightly
 def test_a_trace_is_replayed_online_by_the_daemon_s_planner_and_all_orders(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

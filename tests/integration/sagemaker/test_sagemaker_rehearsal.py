@@ -162,6 +162,7 @@ def their_time(begun: float) -> str:
     return datetime.fromtimestamp(EPOCH + (real_now() - begun) * scale(), UTC).isoformat()
 
 
+@pytest.mark.nightly  # Kaggle's twin of it runs with every push
 def test_a_rehearsal_runs_on_a_server_that_is_only_an_address(folder: Path) -> None:
     """A pool named sagemaker becomes one of SageMaker's; what was in the bucket is left alone."""
     write(folder, first="local", second="local", region="us-east-1")

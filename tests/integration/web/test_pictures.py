@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 
+@pytest.mark.nightly
 def test_the_pictures_of_the_documents_can_be_made_anew(repository: Path, tmp_path: Path) -> None:
     pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
     if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
