@@ -9,6 +9,7 @@ from zoneinfo import ZoneInfo
 
 from markupsafe import Markup, escape
 
+from jobs.size import size
 from scheduler.report.burn_down import amount
 from scheduler.report.chart import short
 from scheduler.report.loss_curve import loss_curve_svg
@@ -85,16 +86,6 @@ def ago(seconds: int) -> str:
     if abs(seconds) < 5:
         return "now"
     return f"{duration(seconds)} ago" if seconds > 0 else f"in {duration(-seconds)}"
-
-
-def size(count: int) -> str:
-    """Return bytes as people read them: ``1.5 MiB``."""
-    amount_left = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount_left < 1_024:
-            return f"{amount_left:.0f} B" if unit == "B" else f"{amount_left:.1f} {unit}"
-        amount_left /= 1_024
-    return f"{amount_left:.1f} TiB"
 
 
 def share(part: float, whole: float) -> str:

@@ -6,9 +6,10 @@ from datetime import date
 
 import pytest
 
+from jobs.size import size
 from scheduler.core.window import DAY, HOUR
 from scheduler.web.paging import Paging
-from scheduler.web.show import ago, duration, instant, plain, share, size
+from scheduler.web.show import ago, duration, instant, plain, share
 from scheduler.web.week import span_around, span_from
 
 

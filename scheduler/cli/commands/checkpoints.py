@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from jobs.plural import counted
+from jobs.size import size
 from scheduler.cli.commands.complete import checkpoint_keys, job_names
 from scheduler.cli.shell.command import Listing, command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import NotFound, Violations
 from scheduler.cli.shell.names import meant
-from scheduler.cli.shell.output import size
 from scheduler.views.documents import checkpoint_json
 
 if TYPE_CHECKING:

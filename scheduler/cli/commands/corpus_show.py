@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 from jobs.corpus import CorpusError, NoSuchVersion, open_mixture
 from jobs.corpus.difference import difference
 from jobs.plural import counted
+from jobs.size import size
 from scheduler.cli.shell.exits import NotFound, Violations
 from scheduler.cli.shell.names import listed
-from scheduler.cli.shell.output import share, size
+from scheduler.cli.shell.output import share
 from scheduler.service.requests.corpus import jobs_by_version
 from scheduler.store import events
 from scheduler.views.documents import corpus_json

@@ -8,10 +8,10 @@ from typing import Annotated
 import typer
 
 from jobs.plural import counted
+from jobs.size import size
 from scheduler.cli.shell.command import command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Refusal, Violations
-from scheduler.cli.shell.output import size
 
 app = group("The database: make, upgrade, back up, move, verify.")
 

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from jobs.size import size
 from scheduler.cli.commands.complete import job_names, version_names
 from scheduler.cli.shell.command import Listing, Tables, command, group
 from scheduler.cli.shell.exits import UsageFault
-from scheduler.cli.shell.output import size
 
 if TYPE_CHECKING:
     from scheduler.cli.shell.context import Cli

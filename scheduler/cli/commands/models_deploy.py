@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from jobs.size import size
 from scheduler.cli.shell.exits import CommandError, Exit, NotFound, Violations
 from scheduler.cli.shell.names import meant as near
-from scheduler.cli.shell.output import size
 from scheduler.service.deploy.desk import FOLDER, Desk
 from scheduler.service.deploy.release_files import served_parts
 from scheduler.service.requests import deploying

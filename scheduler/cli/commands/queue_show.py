@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 from jobs.job_table import whole_of
 from jobs.plural import counted
+from jobs.size import size
 from scheduler.cli.parts.training_words import facts
-from scheduler.cli.shell.output import hours, size
+from scheduler.cli.shell.output import hours
 from scheduler.core.why import why
 from scheduler.store import generations, jobs, plans, rates, runs
 from scheduler.views.documents import job_json, run_json

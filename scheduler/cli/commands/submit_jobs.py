@@ -13,13 +13,13 @@ from jobs.code.pack import pack
 from jobs.job_table import table_of, toml_of
 from jobs.payload.store.code import code_prefix
 from jobs.payload.store.listing import LISTING
+from jobs.size import size
 from scheduler.cli.commands.follow import follow_jobs
 from scheduler.cli.commands.queue_add import add_specs, foreseen, tell_of_whole, warn_of, warn_of_secrets
 from scheduler.cli.commands.queue_show import code_line, lock_line
 from scheduler.cli.parts.plan_changes import difference_json, show_changes
 from scheduler.cli.parts.sweep import combinations, name_of
 from scheduler.cli.shell.exits import UsageFault
-from scheduler.cli.shell.output import size
 from scheduler.core.run import Ended
 from scheduler.service.requests import environment
 from scheduler.service.requests.probe import probe

@@ -5,6 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
+from scheduler.cli.shell.output import hours
+
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
@@ -47,7 +49,7 @@ def warn_of_loss(cli: Cli, key: str, job: str | None = None) -> None:
     trained = 0 if seen.state is SessionState.QUEUED else max(0, cli.now - (seen.started or run.state.started))
     left = max(0, run.deadline - cli.now)
     if trained < left:
-        cli.out.warn(f"{key} cannot be asked to save: it is ended, and the {_hours(trained)} it trained are lost")
+        cli.out.warn(f"{key} cannot be asked to save: it is ended, and the {hours(trained)} it trained are lost")
     else:
         cli.out.warn(f"{key} cannot be asked to save: it goes on to its own end at {cli.out.instant(run.deadline)}")
 
@@ -60,7 +62,3 @@ def _going_on(tx: Connection, run: Run, job: str) -> list[str]:
     names = [lane.job for lane in run.lanes if lane.outcome is None and lane.job != job]
     states = {name: jobs.get(tx, name).state for name in names}
     return [name for name, state in states.items() if isinstance(state, Active) and state.wish is None]
-
-
-def _hours(seconds: int) -> str:
-    return f"{seconds // 3600}h {seconds % 3600 // 60:02d}m"

@@ -171,16 +171,6 @@ def hours(seconds: int) -> str:
     return f"{sign}{minutes // 60}h {minutes % 60:02d}m"
 
 
-def size(count: int) -> str:
-    """Return bytes as people read them: ``1.5 MiB``."""
-    amount = float(count)
-    for unit in ("B", "KiB", "MiB", "GiB"):
-        if amount < 1_024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1_024
-    return f"{amount:.1f} TiB"
-
-
 def share(part: int, whole: int) -> str:
     """Return a percentage, ``33 %``."""
     return f"{100 * part / whole:.0f} %" if whole > 0 else ""
