@@ -46,8 +46,9 @@ def held(
         def runs_there() -> bool:
             cycle.run()
             with app.database.read() as tx:
-                (live,) = runs.live(tx)
-            return isinstance(live.state, Running) and account.place.sessions()[0].started_at is not None
+                live = runs.live(tx)  # none yet, where a plan takes longer than a cycle waits
+            running = bool(live) and isinstance(live[0].state, Running)
+            return running and account.place.sessions()[0].started_at is not None
 
         until(runs_there, "a session that runs")
         until(
