@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from scheduler.core.backoff import rest_seconds, retry_delay
@@ -13,6 +13,7 @@ from scheduler.core.run import WRONG_DEVICE, Lane, Outcome
 
 
 @given(st.text(max_size=9), st.integers(1, 50), st.integers(1, 1_000), st.integers(1, 10**6))
+@example("a job", 5, 100, 10**6)  # far from the cap
 def test_a_retry_waits_twice_as_long_each_time_up_to_a_cap_give_or_take_a_quarter(
     name: str, failures: int, base: int, cap: int
 ) -> None:
