@@ -169,11 +169,14 @@ def test_a_network_that_stands_still_is_given_up(there: Served, tmp_path: Path) 
 
     thread = threading.Thread(target=deploy)
     thread.start()
-    stopped = until(
-        lambda: processes(lambda words: words[:2] == ["rsync", "--server"] and words[-1].startswith(str(there.folder))),
-        "the other side of the copy",
+    # rsync counts from its first byte on; one that is stopped before waits for as long as a copy may take.
+    until(
+        lambda: [path for path in there.folder.rglob(".in-2-*/**/*") if path.is_file()],
+        "a file that is being copied",
         every=0.001,
     )
+    stopped = processes(lambda words: words[:2] == ["rsync", "--server"] and words[-1].startswith(str(there.folder)))
+    assert stopped, "the copy was over before it could be stopped"
     for pid in stopped:
         os.kill(pid, signal.SIGSTOP)
     thread.join()
