@@ -133,13 +133,10 @@ def _waiting(queue: Sequence[JobRecord], plan: Plan | None) -> Iterator[Need]:
 def _deadlines(tx: Connection, queue: Sequence[JobRecord], plan: Plan | None, now: int) -> Iterator[Need]:
     """Deadlines that lie ahead of the late end of the forecast by the newest plan, or have none."""
     dated = [job for job in queue if job.spec.deadline is not None and not isinstance(job.state, Cancelled | Failed)]
-    left = {job.spec.name: job.spec.target_step - job.done_step for job in dated}
-    if not any(steps > 0 for steps in left.values()):
+    left = {job.spec.name: steps for job in dated if (steps := job.spec.target_step - job.done_step) > 0}
+    if not left:
         return
-    sigmas: dict[str, float] = {}
-    for (of, _), rate in rates.everything(tx).items():
-        if rate.samples:
-            sigmas[of] = max(rate.sigma, sigmas.get(of, 0.0))
+    speeds = rates.of_jobs(tx, list(left))
     unreachable = {
         deferral.job: deferral.reason.sentence()
         for deferral in (plan.deferrals if plan else ())
@@ -147,9 +144,10 @@ def _deadlines(tx: Connection, queue: Sequence[JobRecord], plan: Plan | None, no
     }
     for job in dated:
         name = job.spec.name
-        if left[name] <= 0:
+        if name not in left:
             continue
-        found = forecast(name, left[name], plan, 0.0, sigmas.get(name), now)
+        sigma = max((rate.sigma for rate in speeds.get(name, ()) if rate.samples), default=None)
+        found = forecast(name, left[name], plan, 0.0, sigma, now)
         if found is None or found.latest > (job.spec.deadline or 0):
             end = "no session is planned for it" if found is None else "the forecast ends after its deadline"
             yield Need("deadline at risk", name, unreachable.get(name, end), f"schedctl plan explain {name}")
