@@ -24,7 +24,7 @@ from scheduler.store import due, evaluations, events, jobs, limits, outbox, plan
 from scheduler.views.long_work import long_work
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
     from sqlalchemy import Connection
 
@@ -45,14 +45,19 @@ _EVENTS = 500
 
 
 def needs(
-    tx: Connection, pools: Collection[str], since: int, now: int, alarms: Sequence[Event] | None = None
+    tx: Connection,
+    pools: Collection[str],
+    since: int,
+    now: int,
+    alarms: Sequence[Event] | None = None,
+    read_plan: Callable[[Connection], Plan | None] = plans.newest,
 ) -> list[Need]:
     """Return what only a person can settle: what stands so now, and what happened after ``since``.
 
     ``pools`` are the configured ones: of others nothing can be mended. ``alarms`` are the events of the kinds
-    :data:`ALARMS`, where they were read already.
+    :data:`ALARMS`, where they were read already; ``read_plan`` returns the newest plan, from memory where it is kept.
     """
-    queue, plan = jobs.everything(tx), plans.newest(tx)
+    queue, plan = jobs.everything(tx), read_plan(tx)
     return [
         *_jobs(queue),
         *_waiting(queue, plan),

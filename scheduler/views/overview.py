@@ -67,7 +67,7 @@ def overview(tx: Connection, pools: Mapping[str, Pool], daemon: DaemonHealth, be
     # What scored a version and is over says no more than the version does.
     queue = tuple(one for one in jobs.everything(tx) if one.spec.role != EVALUATE or not isinstance(one.state, Done))
     going = tuple(trainings(tx, queue, live, plan, pools, beat_seconds, now))
-    found = tuple(needs(tx, pools, now - WEEK, now))
+    found = tuple(needs(tx, pools, now - WEEK, now, read_plan=lambda _: plan))
     return Overview(
         at=now,
         verdict=verdict(

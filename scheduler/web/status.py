@@ -79,4 +79,6 @@ def pools(source: Source, tx: Connection, now: int) -> list[PoolNow]:
 
 def newest_needs(source: Source, tx: Connection, now: int) -> list[Need]:
     """Return what only a person can settle, of the last seven days."""
-    return source.kept("needs", source.news(tx), lambda: needs(tx, source.pools, now - WEEK, now, source.alarms(tx)))
+    return source.kept(
+        "needs", source.news(tx), lambda: needs(tx, source.pools, now - WEEK, now, source.alarms(tx), source.plan)
+    )
