@@ -182,12 +182,18 @@ def test_an_intent_whose_version_is_in_force_no_more_is_taken_back(world: World)
     assert (world.rows(), world.serves()) == ([(1, "serving"), (2, "failed")], weights(b"one"))
 
 
-def test_a_target_that_gives_no_answer_is_asked_again_after_a_rest(world: World) -> None:
+OFF = TargetUnreachable("griffith", "reach it", "it is off")
+ERRORS = [OFF, OSError(28, "No space left on device"), ZeroDivisionError("nobody expected it")]
+
+
+@pytest.mark.parametrize("error", ERRORS)
+def test_a_target_that_gives_no_answer_is_asked_again_after_a_rest(world: World, error: Exception) -> None:
+    """So is one with which something fails that nobody expected: no cycle fails with it."""
     asked: list[str] = []
 
     def off(call: str) -> None:
         asked.append(call)
-        raise TargetUnreachable("griffith", "reach it", "it is off")
+        raise error
 
     world.version("ufm", b"one")
     world.target.before = off
@@ -284,10 +290,19 @@ def test_two_processes_of_a_machine_do_not_do_the_same_deployment(world: World, 
     assert world.rows() == [(1, "serving")]
 
 
-def test_what_a_target_lost_is_brought_there_again(world: World) -> None:
+@pytest.mark.parametrize("error", ERRORS)
+def test_what_a_target_lost_is_brought_there_again(world: World, error: Exception) -> None:
+    def off(_call: str) -> None:
+        raise error
+
     world.version("ufm", b"one")
     world.cycle()
     daemon = Deployments(world.ports)
+    world.target.before = off
+    world.clock.present += 700
+    daemon.look(world.clock.now())
+    assert world.rows() == [(1, "serving")]
+    world.target.before = lambda _call: None
     (world.root / "models/ufm/current").unlink()
     world.clock.present += 700
     daemon.look(world.clock.now())

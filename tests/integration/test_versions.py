@@ -135,6 +135,46 @@ def test_scores_that_cannot_be_are_an_error_and_no_verdict(
     assert world.states() == [(1, "accepted")]
 
 
+FULL, ODD = OSError(28, "No space left on device"), ZeroDivisionError("nobody expected it")
+
+
+@pytest.mark.parametrize(
+    ("place", "error"),
+    [
+        ("scheduler.service.versions.item_set.set_for", FULL),
+        ("scheduler.service.versions.item_set.set_for", ODD),
+        ("scheduler.service.versions.look.version_of", ODD),
+        ("scheduler.service.versions.judging.scores_of", FULL),
+        ("scheduler.service.versions.judging.scores_of", ODD),
+        ("scheduler.service.versions.look.case_of", ODD),
+    ],
+)
+def test_whatever_fails_on_the_way_to_a_verdict_costs_no_cycle_and_is_tried_again(
+    world: World, monkeypatch: pytest.MonkeyPatch, place: str, error: Exception
+) -> None:
+    def breaks(*_: Any, **__: Any) -> Any:
+        raise error
+
+    world.train("a")
+    if place.endswith(("scores_of", "case_of")):
+        world.cycle.run()
+        world.score("ufm-eval-1", passing(1.0))
+    with monkeypatch.context() as broken:
+        broken.setattr(place, breaks)
+        for _ in range(3):
+            world.cycle.run()  # raises nothing
+        assert world.in_force() is None
+        assert any(type(error).__name__ in line for line in world.journal.lines)
+    world.cycle.run()
+    if not place.endswith(("scores_of", "case_of")):
+        world.score("ufm-eval-1", passing(1.0))
+        world.cycle.run()
+    if error is ODD and place.endswith(("scores_of", "case_of")):
+        assert world.states() == [(1, "candidate")], "scores that cannot be judged are asked for again by a person"
+    else:
+        assert world.states() == [(1, "accepted")]
+
+
 def test_an_evaluation_that_fails_is_told_with_its_reason(world: World) -> None:
     world.train("a")
     world.cycle.run()

@@ -5,15 +5,12 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from platforms.artifacts.base import StoreError
-from platforms.targets.base import TargetError
 from scheduler.core.deployment import Due, decide, paused_by
 from scheduler.service.deploy.carry import DAEMON, carry_out
 from scheduler.service.deploy.desk import Desk
-from scheduler.service.faults.isolation import why
-from scheduler.service.outside.calls import fail
+from scheduler.service.faults.isolation import apart
 from scheduler.store import deployments, events, versions
-from scheduler.store.errors import Refused, StoreFailure
+from scheduler.store.errors import Refused
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -100,26 +97,26 @@ class Deployments:
 
     def _mend(self, now: int) -> None:
         """Ask automatic targets now and then whether they serve what they should, and bring it there where not."""
-        with self._ports.database.read() as tx:
+        ports = self._ports
+        with ports.database.read() as tx:
             found = {f"{row.version} at {row.target}": row for row in _settled(tx, self._desk)}
         if not self._asking and now >= self._ask_again_at:
             self._asking, self._ask_again_at = set(found), now + _ASK_EVERY_SECONDS
         self._asking &= found.keys()
-        work = {name: partial(self._drift, found[name]) for name in self._asking}
-        for name, drift in self._ports.calls.gather("target", work).items() if work else ():
+        work = {
+            name: partial(apart, ports, "target.unknown", partial(self._drift, found[name]), "", version=name)
+            for name in self._asking
+        }
+        for name, drift in ports.calls.gather("target", work).items() if work else ():
             self._asking.discard(name)
             if drift:
                 row = found[name]
-                self._ports.log.warning("target.drifted", version=row.version, target=row.target, why=drift)
+                ports.log.warning("target.drifted", version=row.version, target=row.target, why=drift)
                 self._intend(Due(row.model, row.number, row.target), now, drift)
 
     def _drift(self, row: Deployment) -> str:
-        """Return what a target serves in place of what it should; "" where all is well or nothing can be told."""
-        try:
-            seen = self._desk.targets[row.target].open().read(row.model)
-        except TargetError as error:
-            fail(why(error))
-            return ""
+        """Return what a target serves in place of what it should; "" where all is well. Raises TargetError."""
+        seen = self._desk.targets[row.target].open().read(row.model)
         if seen.version != row.number:
             return f"{'nothing' if seen.version is None else f'{row.model}@{seen.version}'} served there"
         return "" if seen.proven else "it was not seen to answer any more"
@@ -142,7 +139,13 @@ class Deployments:
 
     def _carry(self, rows: list[Deployment], now: int) -> None:
         ready = {row.id: row for row in rows if self._rests.get(row.id, (0, 0))[0] <= now}
-        work = {f"{row.version} to {row.target}": partial(self._carried, row) for row in ready.values()}
+        work = {
+            f"{row.version} to {row.target}": partial(
+                apart, self._ports, "deployment.unknown", partial(self._carried, row), (row.id, False),
+                version=row.version, target=row.target,
+            )
+            for row in ready.values()
+        }  # fmt: skip
         for number, over in self._ports.calls.gather("deploy", work).values():
             _, tries = self._rests.pop(number, (0, 0))
             if not over:
@@ -150,15 +153,8 @@ class Deployments:
                 self._rests[number] = (now + rest, tries + 1)
 
     def _carried(self, row: Deployment) -> tuple[int, bool]:
-        """Carry one out; return its id, and whether it is over."""
-        try:
-            done = carry_out(self._desk, row)
-        except StoreFailure:
-            raise
-        except (TargetError, StoreError, OSError) as error:
-            self._ports.log.warning("deployment.unknown", version=row.version, target=row.target, why=str(error))
-            fail(why(error))
-            return row.id, False
+        """Carry one out; return its id, and that it is over. Raises as carry_out."""
+        done = carry_out(self._desk, row)
         said = self._ports.log.info if done.state == "serving" else self._ports.log.error
         said(f"deployment.{done.state}", version=done.version, target=done.target, why=done.why)
         return row.id, True

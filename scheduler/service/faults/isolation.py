@@ -7,12 +7,13 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from jobs.payload.bounds import clean
 from scheduler.core import job as arrows
 from scheduler.core.job import Active, Queued
 from scheduler.core.reasons import HeldByPerson
+from scheduler.service.outside.calls import fail
 from scheduler.store import events, jobs, limits, runs
 from scheduler.store.errors import Refused, Stale, StoreFailure
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from scheduler.core.run import Run
     from scheduler.core.snapshot import Snapshot
     from scheduler.service.outside.ports import Ports
+
+_Answer = TypeVar("_Answer")
 
 POISONED, MENDED = "run.poisoned", "run.mended"
 JOB_POISONED = "job.poisoned"
@@ -56,6 +59,22 @@ def isolated(faults: dict[str, str], name: str) -> Iterator[None]:
         raise
     except Exception as error:  # noqa: BLE001 - that is what isolation is
         faults[name] = why(error)
+
+
+def apart(ports: Ports, event: str, work: Callable[[], _Answer], otherwise: _Answer, **about: str) -> _Answer:
+    """Return what work beside the cycle comes to, and ``otherwise`` when it fails: it is told and tried again.
+
+    A full disk of this machine is such a failure too. Raises StoreFailure: what the database raises passes.
+    """
+    try:
+        return work()
+    except StoreFailure:
+        raise
+    except Exception as error:  # noqa: BLE001 - whatever is wrong with one piece of work, the others go on
+        told = ports.redact(why(error))
+        ports.log.warning(event, **about, why=told, next="tried again")
+        fail(told)
+        return otherwise
 
 
 def each_alone(

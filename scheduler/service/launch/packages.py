@@ -20,10 +20,9 @@ from jobs.payload.store.lock import (
     wheels_prefix,
 )
 from platforms.image import image_of, options_for
-from scheduler.service.faults.isolation import why
-from scheduler.service.outside.calls import fail, tell
+from scheduler.service.faults.isolation import apart
+from scheduler.service.outside.calls import tell
 from scheduler.store import jobs, trees
-from scheduler.store.errors import StoreFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -78,16 +77,12 @@ def _image(spec: JobSpec, pool: Pool) -> Image:
 
 
 def _make_wheels(ports: Ports, lock: str, image: Image, variables: Mapping[str, str]) -> bool:
-    try:
+    def make() -> bool:
         if image.target is not None:
             _put_wheels(ports, lock, image, image.target.name, variables)
-    except StoreFailure:
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with wheels, sessions of others are launched
-        ports.log.error("wheels.unavailable", lock=lock, why=str(error))
-        fail(why(error))
-        return False
-    return True
+        return True
+
+    return apart(ports, "wheels.unavailable", make, otherwise=False, lock=lock)
 
 
 def _put_wheels(ports: Ports, lock: str, image: Image, target: str, variables: Mapping[str, str]) -> None:

@@ -14,10 +14,9 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from scheduler.service.faults.isolation import why
-from scheduler.service.outside.calls import fail, tell
+from scheduler.service.faults.isolation import apart
+from scheduler.service.outside.calls import tell
 from scheduler.store import events, jobs, trees
-from scheduler.store.errors import StoreFailure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -254,12 +253,8 @@ def with_data(ports: Ports, due: Sequence[Placement]) -> list[Placement]:
 
 
 def _make_data(ports: Ports, job: str) -> bool:
-    try:
+    def make() -> bool:
         ports.data_prefix(job)
-    except StoreFailure:
-        raise
-    except Exception as error:  # noqa: BLE001 - whatever is wrong with data, sessions of others are launched
-        ports.log.error("corpus.unavailable", job=job, why=str(error))
-        fail(why(error))
-        return False
-    return True
+        return True
+
+    return apart(ports, "corpus.unavailable", make, otherwise=False, job=job)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 from platforms.artifacts.base import StoreError
 from scheduler.core.version import OF_VERDICT
 from scheduler.service.faults.isolation import why
-from scheduler.service.outside.calls import fail
 from scheduler.service.versions.force import promote_by_itself
 from scheduler.service.versions.making import gates_digest
 from scheduler.service.versions.reading import NoScores, scores_of
@@ -39,18 +38,15 @@ class Case:
 def judge_alone(ports: Ports, case: Case) -> None:
     """Read the scores of an evaluation and write down what comes of them. May take minutes; may be repeated.
 
-    While the artifact store gives no answer nothing is written. Raises what the database raises.
+    Raises StoreError while the artifact store gives no answer, OSError, and what the database raises: nothing is
+    written then.
     """
     try:
         judgement = _judgement(ports, case)
-    except StoreError as error:
-        ports.log.warning("verdict.waits", version=case.version.name, why=str(error), next="tried again")
-        fail(why(error))
-        return
     except NoScores as error:
         end_without_verdict(ports, case.evaluation, str(error))
         return
-    except (StoreFailure, OSError):
+    except (StoreError, StoreFailure, OSError):
         raise
     except Exception as error:
         ports.log.exception("verdict.failed", version=case.version.name)

@@ -10,11 +10,12 @@ from jobs.payload.store.manifest import split_key
 from jobs.spec import TEST_SET
 from platforms.artifacts.base import StoreError
 from scheduler.core.job import Cancelled, Done, Failed, Held, Queued
+from scheduler.service.faults.isolation import apart, why
 from scheduler.service.versions.judging import case_of, end_without_verdict, judge_alone, newest_scored
 from scheduler.service.versions.making import VersionRefused, evaluate, version_of
 from scheduler.service.versions.reading import NoScores
 from scheduler.store import checkpoints, evaluations, events, jobs, versions
-from scheduler.store.errors import Refused
+from scheduler.store.errors import Refused, StoreFailure
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -48,32 +49,47 @@ class Models:
             trained = _trained(tx)
             opened = evaluations.open_ones(tx)
         self._seen = newest
-        self._tell(ports.calls.gather("version", {job: partial(_begin, ports, job, now) for job in trained}))
+        begin = {
+            job: partial(apart, ports, "version.failed", partial(_begin, ports, job, now), None, job=job)
+            for job in trained
+        }
+        answers = ports.calls.gather("version", begin)
+        self._tell({job: refused for job, refused in answers.items() if refused is not None})
+        if any(answers.get(job) is None for job in begin):
+            self._seen = -1  # it failed or goes on: nothing else need happen before it is looked at again
         cases = {case.version.name: case for one in opened if (case := self._case(one, now)) is not None}
-        done = ports.calls.gather("verdict", {name: partial(_judged, ports, case) for name, case in cases.items()})
+        judge = {
+            name: partial(apart, ports, "verdict.waits", partial(_judged, ports, case), otherwise=False, version=name)
+            for name, case in cases.items()
+        }
+        done = ports.calls.gather("verdict", judge)
         self._judging = bool(cases.keys() - done.keys()) or any(not answer for answer in done.values())
 
     def _tell(self, answers: Mapping[str, str]) -> None:
         """Say once why a model cannot be judged: it is tried again with whatever happens next."""
-        for job, why in answers.items():
-            if why and self._refused.get(job) != why:
+        for job, refused in answers.items():
+            if refused and self._refused.get(job) != refused:
                 following = f"schedctl models evaluate {job}"
-                self._ports.log.warning("version.not_evaluated", job=job, why=why, next=following)
-            self._refused[job] = why
+                self._ports.log.warning("version.not_evaluated", job=job, why=refused, next=following)
+            self._refused[job] = refused
 
     def _case(self, evaluation: Evaluation, now: int) -> Case | None:
         """Return an evaluation that can be judged now; one that gives no scores is closed."""
         ports = self._ports
         with ports.database.read() as tx:
             try:
-                if why := _broken(tx, evaluation):
-                    raise NoScores(why)
+                if broken := _broken(tx, evaluation):
+                    raise NoScores(broken)
                 record = jobs.find(tx, evaluation.job)
                 if record is None or not isinstance(record.state, Done):
                     return None
                 case = case_of(tx, evaluation)
             except NoScores as error:
                 problem = str(error)
+            except (StoreFailure, OSError):
+                raise
+            except Exception as error:  # noqa: BLE001 - one evaluation that cannot be looked at stops no other
+                problem = why(error)
             else:
                 if case is None:
                     self._score_in_force(evaluation, now)
