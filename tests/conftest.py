@@ -89,13 +89,8 @@ def repository() -> Path:
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[str]:
     """URL of a PostgreSQL server of our own, on a socket in a temporary folder, with an empty database ``postgres``."""
-    pytest.importorskip("psycopg", reason="psycopg is not installed")
-    server = Server.create()
-    if server is None:
-        pytest.skip("no PostgreSQL server programs")
-    server.start()
-    yield server.url
-    server.remove()
+    with Server.running() as server:
+        yield server.url
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])

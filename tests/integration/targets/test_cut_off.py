@@ -15,11 +15,12 @@ import pytest
 
 from platforms.targets.base import Outcome, TargetBusy, TargetError, TargetUnreachable
 from platforms.targets.reach import Here
+from tests.lab.disk import small_disk
 from tests.lab.patience import until
 from tests.lab.releases import WEIGHTS, make_release
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from platforms.targets.base import Release
     from tests.integration.targets.conftest import Served
@@ -215,26 +216,21 @@ def test_a_host_that_is_off_is_no_answer(there: Served, sshd: SshServer) -> None
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> object:
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 10 MB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=10m,mode=777", "small", place], check=False)
-    if mounted.returncode:
-        pytest.skip("this account cannot mount a small disk")
-    yield place
-    subprocess.run(["umount", "-l", place], check=True)
+    with small_disk(tmp_path / "disk", "10m") as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("kind", ["here", "there"])
 def test_a_full_disk_is_told_and_the_old_version_serves(
-    request: pytest.FixtureRequest, small_disk: Path, tmp_path: Path, kind: str
+    request: pytest.FixtureRequest, tiny_disk: Path, tmp_path: Path, kind: str
 ) -> None:
     served: Served = request.getfixturevalue(kind)
-    for folder in (small_disk, *small_disk.parents):
+    for folder in (tiny_disk, *tiny_disk.parents):
         if folder.name.startswith(("pytest", "popen", tmp_path.name)):
-            folder.chmod(0o711 if folder != small_disk else 0o777)
-    served.options["path"] = str(small_disk / "models")
+            folder.chmod(0o711 if folder != tiny_disk else 0o777)
+    served.options["path"] = str(tiny_disk / "models")
     target = served.target(restart="", health="")
     one, two = make_release(tmp_path, 1), make_release(tmp_path, 2, more={"large.npy": array(12 << 20)})
     target.deploy(one)
