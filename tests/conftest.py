@@ -26,6 +26,10 @@ ROOT = TESTS.parent
 
 register_profiles()
 
+# Tests start Python thousands of times: what it compiled is kept, also where the environment asks for the contrary.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 
 # Files whose tests share what only one may use at a time: they run in series.
 _IN_SERIES = {"tests/e2e/service/": "systemd"}
