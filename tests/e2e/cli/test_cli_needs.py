@@ -179,17 +179,15 @@ def accept_anyway(model: str) -> Change:
     return lambda tx: force.overrule(tx, versions.get(tx, model, 1), "accepted", "it will do", NOW, "mia")
 
 
+def promote_voted(tx: Any) -> None:
+    accept_anyway("voted")(tx)
+    force.promote(tx, versions.get(tx, "voted", 1), "", NOW, "mia")
+
+
 def vote_out(tx: Any) -> None:
-    """Users' votes take back what was in force, as the daemon does it."""
-    version = made_version(tx, "voted")
-    accept_anyway("voted")(tx)
-    force.promote(tx, versions.get(tx, "voted", version.number), "", BEFORE, "mia")
+    made_version(tx, "voted")
+    promote_voted(tx)
     force.rollback(tx, "voted", "60 of 60 votes say that it is worse", BEFORE, "daemon")
-
-
-def promote_again(tx: Any) -> None:
-    accept_anyway("voted")(tx)
-    force.promote(tx, versions.get(tx, "voted", 1), "the votes were a prank", NOW, "mia")
 
 
 def fail_to_deliver(tx: Any) -> None:
@@ -242,7 +240,7 @@ KINDS: dict[str, list[Kind]] = {
     "launches refused": [Kind("refusing", refuse, take)],
     "evaluation failed": [Kind("unscored@1", fail_to_evaluate, accept_anyway("unscored"), typed=False)],
     "version not accepted": [Kind("refused@1", reject, accept_anyway("refused"))],
-    "version taken back": [Kind("voted@1", vote_out, promote_again)],
+    "version taken back": [Kind("voted@1", vote_out, promote_voted)],
     "votes not read": [
         Kind("voted@1", happen("watch.blind", "voted@1", why="line 3: no JSON object"), after=WEEK, typed=False)
     ],
