@@ -17,8 +17,9 @@ import pytest
 from hypothesis import settings
 from sqlalchemy.engine import make_url
 
-from scheduler.store.engine import Database, open_database, upgrade
+from scheduler.store.engine import Database, open_database
 from tests.lab.crashes.postgresql import Server
+from tests.lab.databases import new_database
 from tests.lab.night import NIGHT, PUSH, register_profiles
 
 TESTS = Path(__file__).parent
@@ -113,23 +114,14 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
         admin.execute("DROP SCHEMA test CASCADE")
 
 
-@pytest.fixture(scope="session")
-def empty_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty SQLite database of the current schema, to be copied: that takes no tenth of making one."""
-    path = tmp_path_factory.mktemp("empty") / "scheduler.db"
-    upgrade(f"sqlite:///{path}")
-    return path
-
-
 @pytest.fixture
-def database(database_url: str, empty_sqlite: Path) -> Iterator[Database]:
+def database(database_url: str) -> Iterator[Database]:
     """An empty database of the current schema, on each kind of server in turn."""
     file = make_url(database_url).database
     if database_url.startswith("sqlite:") and file:
-        shutil.copyfile(empty_sqlite, file)
+        opened = new_database(Path(file))
     else:
-        upgrade(database_url)
-    opened = open_database(database_url)
+        opened = open_database(database_url, create=True)
     yield opened
     opened.close()
 
