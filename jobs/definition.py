@@ -13,6 +13,7 @@ from jobs.quality_gate import read_gates
 from jobs.spec import (
     HELD_OUT,
     LONGEST_SECONDS,
+    WITHIN_SECONDS,
     Code,
     Evaluation,
     Gate,
@@ -233,7 +234,7 @@ class Definition:
             command=here._read(inner, "command", readers.words),
             test_set=self._input("set", source or ""),
             longest_seconds=here._read(inner, "longest", readers.whole, LONGEST_SECONDS),
-            within_seconds=here._read(inner, "within", readers.span_or_off, None) or None,
+            within_seconds=here._read(inner, "within", readers.span_or_off, WITHIN_SECONDS) or None,
             needs=here._needs(inner),
             pools=here._read(inner, "pools", readers.strings, ()),
             promote=here._read(inner, "promote", readers.promote, "automatic"),

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from config.errors import ConfigError
+from jobs.spec import EVALUATE
 from platforms.image import has_lock, options_for
 from platforms.registry import secret_way
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
@@ -20,7 +21,7 @@ from scheduler.store import jobs, ledger, limits, rates, runs, versions, watched
 from scheduler.store.jobs import JobRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 # Charges older than every window we know (a month of 31 days, and a day of slack) cannot matter to a decision.
 LOOK_BACK_SECONDS = 33 * DAY
+_LEFT_OVER = 0.05  # of its model's weight is an evaluation's, while it has time
 
 
 def load_snapshot(tx: Connection, pools: Mapping[str, Pool], now: int, horizon_seconds: int) -> Snapshot:
@@ -82,7 +84,7 @@ def gather(
                 finished[record.spec.name] = record.done_step / max(1, record.spec.target_step)
     return Snapshot(
         now=now,
-        jobs=tuple(views),
+        jobs=tuple(_in_left_overs(views, records, now)),
         pools=tuple(
             PoolView(
                 pool=pool,
@@ -97,6 +99,30 @@ def gather(
         horizon_seconds=horizon_seconds,
         finished=finished,
     )
+
+
+def has_time(spec: JobSpec, now: int) -> bool:
+    """Tell whether a job is an evaluation that may wait for left-overs: its deadline is more than a day away."""
+    return spec.role == EVALUATE and spec.deadline is not None and now < spec.deadline - DAY
+
+
+def _in_left_overs(views: Sequence[JobView], records: Sequence[JobRecord], now: int) -> Iterator[JobView]:
+    """Yield the views; until the last day before its deadline an evaluation takes only hours that training leaves.
+
+    From then on, and as soon as a job waits for its verdict, it weighs what its model does, and its deadline is kept.
+    A deadline that is told earlier would be: whatever has one goes before all that has none.
+    """
+    patient = {
+        record.spec.name: record.spec.start_from.parent
+        for record in records
+        if has_time(record.spec, now) and record.spec.start_from is not None
+    }
+    waited_for = {view.blocked.parent for view in views if isinstance(view.blocked, AwaitsVerdict)}
+    for view in views:
+        if view.name in patient and patient[view.name] not in waited_for:
+            yield replace(view, weight=view.weight * _LEFT_OVER, deadline=None)
+        else:
+            yield view
 
 
 def _awaits_verdict(tx: Connection, record: JobRecord, gated: Collection[str]) -> AwaitsVerdict | None:
