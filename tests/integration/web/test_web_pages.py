@@ -141,7 +141,7 @@ def test_the_queue_is_leafed_through_filtered_and_searched(site: Any) -> None:
     assert [job["state"] for job in held["jobs"]] == ["held"]
     assert "by mia: wrong learning rate" in read(site, "/queue?state=held").text
     assert [job["name"] for job in site.json("/api/v1/queue?name=m0013")["jobs"]] == ["m0013"]
-    assert "No such jobs" in read(site, "/queue?name=nothing-like-it").text
+    assert "No job has “nothing-like-it” in its name" in read(site, "/queue?name=nothing-like-it").text
 
 
 def test_a_job_shows_its_losses_and_a_run_its_lanes(site: Any) -> None:
