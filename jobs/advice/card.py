@@ -12,12 +12,12 @@ from jobs.advice.errors import Unknown
 from jobs.problem import did_you_mean
 
 GIB = 1 << 30
-_COUNT = re.compile(r"^(?P<name>.*?)(?:\s+x\s*|\s*[x*×]\s*)(?P<count>[1-9]\d?)$")
+_COUNT = re.compile(r"^(?P<name>.*?)(?:\s+x\s*|\s*[x*]\s*)(?P<count>[1-9]\d?)$")
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """An accelerator: ``usable_gib`` for a process, ``gb_s`` of memory, ``tflops`` of 16 bit products, see cards.toml."""
+    """An accelerator, as cards.toml explains: ``tflops`` of 16 bit products, ``gb_s`` of its memory and of its links."""
 
     name: str
     usable_gib: float

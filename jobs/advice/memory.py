@@ -1,8 +1,7 @@
 """Memory of a set-up: named parts with their formulas, on each device, in the machine and on disk. All in bytes.
 
-h hidden size, k width of keys, i width of the MLP, L layers, V vocabulary, N parameters, P trained adapters, W devices,
-T = rows x length of a micro-batch, s bytes that a layer keeps for each token. Bytes per token and layer are counted from
-the code of transformers' Llama and agree with saved tensors to 2 % (tests/training).
+h hidden size, k width of keys, i width of the MLP, L layers, V vocabulary, N parameters, P trained adapters, T tokens of
+a micro-batch, s bytes that a layer keeps for each token, counted from the code of transformers' Llama.
 """
 
 from __future__ import annotations
@@ -65,8 +64,8 @@ def memory_of(setup: Setup) -> Memory:
     fixed = [weights, adapters, states]
     head = min(gradients.bytes, _head_gradient(setup))
     held = gradients.bytes if setup.accumulate > 1 else head  # earlier micro-batches' are there all the time
-    # While the loss is computed all layers are kept; while the last layer's gradient is, its inner values are there too;
-    # at the end all gradients are, and one layer. The optimiser comes last.
+    # While the loss is computed all layers are kept; while the last layer's gradient is, its inner values are there
+    # too; at the end all gradients are, and one layer. The optimiser comes last.
     at_loss = (("loss", kept.bytes, loss.bytes, gradients.bytes if setup.accumulate > 1 else 0.0),)
     at_start = (("start of backward", kept.bytes + work, 0.0, held),)
     at_end = (("end of backward", kept.bytes / max(1, setup.shape.layers) + work, 0.0, gradients.bytes),)
@@ -160,12 +159,15 @@ def _weights(setup: Setup) -> Part:
         each = 4 if setup.stack.kbit_preparation else 2
         found = _NF4 * shape.linear + each * rest
         return Part("weights", found, f"{_NF4} x {shape.linear:,} in NF4 + {each} x {rest:,}: embedding, head, norms")
-    each = 4 if setup.method == "full" and setup.master and setup.shards == 1 else 2
+    each = 4 if setup.method == "full" and setup.master and not setup.sharded else 2
     # While a layer is computed it and the next are there whole, and embedding and head stay.
-    whole = 0.0 if share == 1 else each * (2 * shape.linear / shape.layers + shape.words * shape.hidden)
-    gone = share if setup.offload == "none" or setup.parallel not in ("zero3", "fsdp") else 10**9
-    told = f"{each} N" + (f" / W + {whole / 1e9:.1f} GB gathered" if share > 1 else "") + f", N = {total:,}"
-    return Part("weights", each * total / gone + whole, told)
+    away = setup.offload != "none" and setup.parallel in ("zero3", "fsdp")
+    gathered = 2 * shape.linear / shape.layers + shape.words * shape.hidden if share > 1 or away else 0.0
+    held = 0.0 if away else total / share
+    told = f"{each} N" + (f" / {share}" if share > 1 else "") + f", N = {total:,}"
+    if gathered:
+        told = f"{told if held else 'in RAM'}; {each * gathered / 1e9:.1f} GB of layers gathered"
+    return Part("weights", each * (held + gathered), told)
 
 
 def _adapters(setup: Setup) -> Part:
@@ -179,7 +181,7 @@ def _states(setup: Setup) -> Part:
     wide = float(setup.stack.adapter_bytes) if setup.method != "full" else 4.0 if setup.master else 2.0
     each = 2.0 if setup.optimizer == "adamw8bit" else _STATES[setup.optimizer] * wide
     # DeepSpeed and FSDP keep the 32 bit copy of 16 bit weights among the shared states.
-    copy = 4.0 if setup.method == "full" and setup.shards > 1 and setup.master else 0.0
+    copy = 4.0 if setup.method == "full" and setup.sharded and setup.master else 0.0
     if setup.offload != "none":
         return Part("optimiser", 0.0, f"in {'RAM' if setup.offload == 'cpu' else 'NVMe'}")
     shared = f" / {setup.shards}" if setup.shards > 1 else ""
@@ -190,11 +192,11 @@ def _states(setup: Setup) -> Part:
 def _gradients(setup: Setup) -> Part:
     if setup.stack.in_backward:
         return Part("gradients", _head_gradient(setup), "one layer's: the optimiser steps inside the backward pass")
-    each = setup.stack.adapter_bytes if setup.method != "full" else 4 if setup.master and setup.shards == 1 else 2
+    each = setup.stack.adapter_bytes if setup.method != "full" else 4 if setup.master and not setup.sharded else 2
+    if setup.offload != "none" and setup.method == "full":
+        return Part("gradients", 2.0 * _BUCKET, "two buckets; the rest goes to RAM")
     shared = setup.shards if setup.parallel in ("zero2", "zero3", "fsdp") else 1
-    if setup.offload != "none" and shared > 1:
-        shared = 10**9
-    told = f"{each} x {setup.trained:,}" + (f" / {shared}" if 1 < shared < 10**9 else " sent to RAM" if shared > 1 else "")
+    told = f"{each} x {setup.trained:,}" + (f" / {shared}" if shared > 1 else "")
     return Part("gradients", each * setup.trained / shared, told)
 
 

@@ -92,9 +92,14 @@ class Setup:
         return self.shape.parameters if self.method == "full" else self.shape.adapters(self.rank, self.targets)
 
     @property
+    def sharded(self) -> bool:
+        """Whether a library shares states out (DeepSpeed, FSDP), be it over one device."""
+        return self.parallel not in ("none", "ddp")
+
+    @property
     def shards(self) -> int:
         """Over how many devices states are shared."""
-        return self.devices if self.parallel not in ("none", "ddp") else 1
+        return self.devices if self.sharded else 1
 
     @property
     def told(self) -> str:

@@ -175,7 +175,9 @@ def from_config(config: Mapping[str, Any], name: str, source: str = "config.json
         return value
 
     if any(text.get(key) for key in ("num_experts", "num_local_experts", "n_routed_experts")):
-        raise Unknown(name, "it is a mixture of experts", "Formulas are for dense decoders; schedctl advise --calibrate")
+        raise Unknown(
+            name, "it is a mixture of experts", "Formulas are for dense decoders; schedctl advise --calibrate"
+        )
     kind = str(text.get("model_type", config.get("model_type", "")))
     between = number("intermediate_size")
     heads = number("num_attention_heads")

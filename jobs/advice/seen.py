@@ -1,0 +1,178 @@
+"""What was seen: measured steps, one's own or others', which replace priors by and by. advice.json holds them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from itertools import pairwise
+from math import exp, isfinite, log
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from jobs.advice.card import GIB, cards
+from jobs.advice.errors import Unknown
+from jobs.advice.memory import Memory, Part
+from jobs.advice.shape import find_shape
+from jobs.advice.speed import flops_per_token, pace_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from jobs.advice.card import Card
+    from jobs.advice.setup import Setup
+    from jobs.advice.speed import Pace
+
+FORMAT = 1
+_FILE_BYTES_MAX = 8 << 20
+_HALF = 5  # steps after which what was seen counts as much as the prior
+_SEEN_SIGMA = 0.05  # of a length between lengths that were measured
+_ELSEWHERE_SIGMA = 0.2  # of another card, scaled by what the model was seen to do on this one
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Measured steps of one set-up: ``seconds`` of a micro-batch, ``peak`` bytes that the device had in use."""
+
+    card: str
+    model: str
+    method: str
+    stack: str
+    checkpointing: bool
+    batch: int
+    seq: int
+    seconds: float
+    steps: int
+    peak: int = 0
+    at: int = 0
+    source: str = ""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the micro-batch."""
+        return self.batch * self.seq
+
+
+def read_seen(path: Path) -> tuple[Seen, ...]:
+    """Return what a file tells; raises Unknown for one that cannot be read, or that tells what no card can do."""
+    try:
+        if path.stat().st_size > _FILE_BYTES_MAX:
+            raise ValueError("it is too large")
+        document = json.loads(path.read_bytes())
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise ValueError(f"its format is not {FORMAT}")
+        return tuple(_row(row) for row in document["seen"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Unknown(
+            str(path), f"it cannot be used: {error}", "schedctl advise --calibrate writes such files"
+        ) from None
+
+
+def write_seen(path: Path, seen: Iterable[Seen]) -> None:
+    """Write a file that others can read in."""
+    scratch = path.with_name(path.name + ".part")
+    scratch.write_text(json.dumps({"format": FORMAT, "seen": [asdict(row) for row in seen]}, indent=1) + "\n", "utf-8")
+    scratch.replace(path)
+
+
+def _row(row: Any) -> Seen:
+    if not isinstance(row, dict):
+        raise TypeError("a row is no object")
+    known = {field.name: field.type for field in fields(Seen)}
+    found = Seen(**{name: value for name, value in row.items() if name in known})
+    for name, kind in known.items():
+        value = getattr(found, name)
+        right = {"str": str, "int": int, "float": (int, float), "bool": bool}[str(kind)]
+        if not isinstance(value, right) or (kind != "bool" and isinstance(value, bool)):
+            raise ValueError(f"{name} = {value!r}")
+    if not (isfinite(found.seconds) and found.seconds > 0 and 0 < found.steps < 10**9 and 0 <= found.peak < 1 << 50):
+        raise ValueError(f"{found.model} on {found.card}: {found.seconds} s, {found.steps} steps, {found.peak} bytes")
+    if not (0 < found.batch <= 1 << 20 and 0 < found.seq <= 1 << 24):
+        raise ValueError(f"{found.model} on {found.card}: {found.batch} x {found.seq} tokens")
+    card = cards().get(found.card)
+    if card is not None:
+        try:
+            needed = 4 * find_shape(found.model).parameters * found.tokens
+        except Unknown:
+            return found
+        if needed / found.seconds > card.tflops * 1e12:
+            raise ValueError(f"{found.model} on {found.card}: {found.tokens / found.seconds:,.0f} tokens a second are "
+                             "more than the card can compute")  # fmt: skip
+    return found
+
+
+def same(setup: Setup, seen: Sequence[Seen], card: Card | None) -> list[Seen]:
+    """Return what was seen of this model trained this way on the card, or on all others if it is None."""
+    return [
+        row
+        for row in seen
+        if (row.model, row.method, row.stack) == (setup.shape.name, setup.method, setup.stack.name)
+        and row.checkpointing == setup.checkpointing
+        and (card is None or row.card == card.name)
+    ]
+
+
+def pace_seen(setup: Setup, card: Card, seen: Sequence[Seen]) -> Pace:
+    """Return the pace with what was seen: its own card's by interpolation, else other cards' ratio to their priors."""
+    prior = pace_of(setup, card)
+    here = same(setup, seen, card)
+    if here:
+        ratio, steps = _ratio(setup, card, here), sum(row.steps for row in here)
+        share = steps / (steps + _HALF)
+        return _scaled(prior, setup, exp(share * log(ratio)), share * _SEEN_SIGMA + (1 - share) * prior.sigma, steps)
+    others = [row for row in same(setup, seen, None) if row.card in cards()]
+    if not others:
+        return prior
+    ratio = median(row.seconds / _micro(setup, cards()[row.card], row) for row in others)
+    return _scaled(prior, setup, ratio, min(prior.sigma, _ELSEWHERE_SIGMA), 0)
+
+
+def _ratio(setup: Setup, card: Card, rows: Sequence[Seen]) -> float:
+    """Seconds seen over the prior's at this length: between measured lengths on a line of logarithms."""
+    by_tokens: dict[int, list[float]] = {}
+    for row in rows:
+        by_tokens.setdefault(row.tokens, []).append(log(row.seconds / _micro(setup, card, row)))
+    points = sorted((log(tokens), median(found)) for tokens, found in by_tokens.items())
+    here = log(setup.tokens)
+    if here <= points[0][0]:
+        return exp(points[0][1])
+    for (left, low), (right, high) in pairwise(points):
+        if here <= right:
+            return exp(low + (high - low) * (here - left) / (right - left))
+    return exp(points[-1][1])
+
+
+def _micro(setup: Setup, card: Card, row: Seen) -> float:
+    """Return the prior's seconds of the micro-batch that was seen."""
+    pace = pace_of(replace(setup, seq=row.seq, batch=row.batch, accumulate=1, devices=1, parallel="none"), card)
+    return max(pace.floor, pace.fixed + pace.per_token * row.tokens)
+
+
+def _scaled(prior: Pace, setup: Setup, ratio: float, sigma: float, steps: int) -> Pace:
+    micro = max(prior.floor, prior.fixed + prior.per_token * setup.tokens)
+    return replace(
+        prior,
+        floor=prior.floor * ratio,
+        fixed=prior.fixed * ratio,
+        per_token=prior.per_token * ratio,
+        step=prior.step + setup.accumulate * micro * (ratio - 1),
+        sigma=sigma,
+        seen=steps,
+    )
+
+
+def memory_seen(memory: Memory, setup: Setup, card: Card, seen: Sequence[Seen]) -> Memory:
+    """Return the memory with a part for what was seen beyond the formula; never less than was seen for as many tokens."""
+    rows = [row for row in same(setup, seen, card) if row.peak and row.tokens <= setup.tokens]
+    if not rows:
+        return memory
+    worst = max(row.peak for row in rows)
+    if worst <= memory.total:
+        return memory
+    more = Part("as seen", worst - memory.total, f"{worst / GIB:.1f} GiB were seen with no more tokens")
+    return Memory((*memory.parts, more), memory.instant)
+
+
+def believable(setup: Setup, card: Card, tokens_per_second: float) -> bool:
+    """Tell whether a figure is below what the card can compute at all."""
+    return tokens_per_second * flops_per_token(setup) <= card.tflops * 1e12 * setup.devices
