@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 MARGIN = 0.08
 """By so much a peak may be above what is predicted and still fit; the worst published one is 7 % above."""
 
+_HARDLY = 1.03
+
 Verdict = Literal["fits", "tight", "does not fit"]
 
 
@@ -144,10 +146,10 @@ def _best(rung: _Rung, shape: Shape, card: Card, devices: int, wishes: Wishes, s
         for setup in _setups(rung, shape, card, devices, wishes)
     ]  # fmt: skip
     fit = [one for one in found if one.verdict == "fits"] or [one for one in found if one.verdict == "tight"]
-    # Twice as many rows that are hardly quicker are not worth the memory.
-    return min(fit, key=lambda one: (round(one.pace.step, 3), one.memory.total)) if fit else min(
-        found, key=lambda one: one.memory.total
-    )  # fmt: skip
+    if not fit:
+        return min(found, key=lambda one: one.memory.total)
+    quickest = min(one.pace.step for one in fit)  # more rows at a time that are hardly quicker are not worth the memory
+    return min((one for one in fit if one.pace.step <= _HARDLY * quickest), key=lambda one: one.memory.total)
 
 
 def _setups(rung: _Rung, shape: Shape, card: Card, devices: int, wishes: Wishes) -> Iterator[Setup]:

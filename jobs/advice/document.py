@@ -50,6 +50,7 @@ def choice_json(one: Choice) -> dict[str, Any]:
         "parallel": setup.parallel,
         "offload": setup.offload,
         "gib": round(one.memory.gib, 2),
+        "allocated_gib": round(one.memory.allocated / GIB, 2),
         "margin": round(one.margin, 3),
         "instant": one.memory.instant,
         "parts": {part.name: {"gib": round(part.bytes / GIB, 3), "formula": part.formula} for part in one.memory.parts},

@@ -68,12 +68,14 @@ def memory_of(setup: Setup) -> Memory:
     # too; at the end all gradients are, and one layer. The optimiser comes last.
     at_loss = (("loss", kept.bytes, loss.bytes, gradients.bytes if setup.accumulate > 1 else 0.0),)
     at_start = (("start of backward", kept.bytes + work, 0.0, held),)
-    at_end = (("end of backward", kept.bytes / max(1, setup.shape.layers) + work, 0.0, gradients.bytes),)
+    inner = kept.bytes / setup.shape.layers + work + _tied(setup)
+    at_end = (("end of backward", inner, 0.0, gradients.bytes),)
     at_step = (("optimiser step", _step_room(setup), 0.0, gradients.bytes),)
     instant, activations, logits, held = max(
         (*at_loss, *at_start, *at_end, *at_step), key=lambda found: found[1] + found[2] + found[3]
     )
-    loose = setup.stack.loose * (activations + logits)
+    share = setup.stack.loose_again if setup.checkpointing else setup.stack.loose
+    loose = share * (activations + logits + held)
     spread = setup.devices > 1
     parts = (
         *fixed,
@@ -86,7 +88,7 @@ def memory_of(setup: Setup) -> Memory:
             (_COMMUNICATION + 2 * min(_BUCKET, gradients.bytes)) if spread else 0.0,
             "NCCL's buffers and two buckets of gradients" if spread else "one device",
         ),
-        Part("fragmentation", loose, f"{100 * setup.stack.loose:.0f} % of what comes and goes"),
+        Part("fragmentation", loose, f"{100 * share:.0f} % of what comes and goes"),
     )
     return Memory(parts, instant)
 
@@ -123,7 +125,17 @@ def _kept(setup: Setup) -> Part:
     else:
         found = round(layer_bytes(setup) * shape.layers * tokens)
         formula = f"s L T: {layer_bytes(setup):,.0f} bytes x {shape.layers} layers x {tokens:,} tokens"
+    if setup.method == "full" and setup.master and not setup.checkpointing:
+        found += 2 * (shape.linear + shape.words * shape.hidden)  # autocast keeps a 16 bit copy of each weight
+        formula += "; and 2 N: autocast's copies of the weights"
     return Part("activations", found + _tower(setup), formula + (", and the tower's" if setup.image_tokens else ""))
+
+
+def _tied(setup: Setup) -> float:
+    """What comes together at the end of backward: head's and embedding's gradients, where these are one matrix."""
+    if setup.method != "full" or not setup.shape.tied:
+        return 0.0
+    return 2 * _head_gradient(setup)
 
 
 def _tower(setup: Setup) -> float:
@@ -209,7 +221,7 @@ def _head_gradient(setup: Setup) -> float:
 def _step_room(setup: Setup) -> float:
     """What the optimiser needs while it steps: nothing where it is fused."""
     wide = 4.0 if setup.method != "full" or setup.master else 2.0
-    room = {"adamw-foreach": wide, "adafactor": wide}.get(setup.optimizer, 0.0)
+    room = wide if setup.optimizer == "adamw-foreach" else 0.0
     return room * setup.trained / setup.shards
 
 

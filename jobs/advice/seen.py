@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass, fields, replace
-from itertools import pairwise
-from math import exp, isfinite, log
+from math import isfinite
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -26,6 +25,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 _FILE_BYTES_MAX = 8 << 20
 _HALF = 5  # steps after which what was seen counts as much as the prior
+_FLAT = 1.5  # times the quickest: what takes no longer shows the floor
 _SEEN_SIGMA = 0.05  # of a length between lengths that were measured
 _ELSEWHERE_SIGMA = 0.2  # of another card, scaled by what the model was seen to do on this one
 
@@ -117,48 +117,61 @@ def pace_seen(setup: Setup, card: Card, seen: Sequence[Seen]) -> Pace:
     prior = pace_of(setup, card)
     here = same(setup, seen, card)
     if here:
-        ratio, steps = _ratio(setup, card, here), sum(row.steps for row in here)
+        steps = sum(row.steps for row in here)
         share = steps / (steps + _HALF)
-        return _scaled(prior, setup, exp(share * log(ratio)), share * _SEEN_SIGMA + (1 - share) * prior.sigma, steps)
+        floor, line = _fitted(setup, card, here, prior)
+        sigma = share * _SEEN_SIGMA + (1 - share) * prior.sigma
+        return _scaled(prior, setup, floor**share, line**share, sigma, steps)
     others = [row for row in same(setup, seen, None) if row.card in cards()]
     if not others:
         return prior
     ratio = median(row.seconds / _micro(setup, cards()[row.card], row) for row in others)
-    return _scaled(prior, setup, ratio, min(prior.sigma, _ELSEWHERE_SIGMA), 0)
+    return _scaled(prior, setup, ratio, ratio, min(prior.sigma, _ELSEWHERE_SIGMA), 0)
 
 
-def _ratio(setup: Setup, card: Card, rows: Sequence[Seen]) -> float:
-    """Seconds seen over the prior's at this length: between measured lengths on a line of logarithms."""
-    by_tokens: dict[int, list[float]] = {}
-    for row in rows:
-        by_tokens.setdefault(row.tokens, []).append(log(row.seconds / _micro(setup, card, row)))
-    points = sorted((log(tokens), median(found)) for tokens, found in by_tokens.items())
-    here = log(setup.tokens)
-    if here <= points[0][0]:
-        return exp(points[0][1])
-    for (left, low), (right, high) in pairwise(points):
-        if here <= right:
-            return exp(low + (high - low) * (here - left) / (right - left))
-    return exp(points[-1][1])
+def _fitted(setup: Setup, card: Card, rows: Sequence[Seen], prior: Pace) -> tuple[float, float]:
+    """Return by how much the floor and the line of the prior are wrong, by what was seen.
+
+    Lengths that take hardly longer than the quickest show the floor, all others the line; without others the longest
+    does, which is no quicker than its floor.
+    """
+    quickest = min(row.seconds for row in rows)
+    flat = [row for row in rows if row.seconds <= _FLAT * quickest]
+    floor = median(row.seconds for row in flat) / prior.floor
+    steep = [row for row in rows if row.seconds > _FLAT * quickest]
+    if not steep:
+        longest = max(rows, key=lambda row: row.tokens)
+        return floor, longest.seconds / _line(setup, card, longest)
+    return floor, median(row.seconds / _line(setup, card, row) for row in steep)
+
+
+def _line(setup: Setup, card: Card, row: Seen) -> float:
+    pace = _pace_alone(setup, card, row)
+    return pace.fixed + pace.per_token * row.tokens
 
 
 def _micro(setup: Setup, card: Card, row: Seen) -> float:
     """Return the prior's seconds of the micro-batch that was seen."""
-    pace = pace_of(replace(setup, seq=row.seq, batch=row.batch, accumulate=1, devices=1, parallel="none"), card)
-    return max(pace.floor, pace.fixed + pace.per_token * row.tokens)
+    pace = _pace_alone(setup, card, row)
+    return pace.micro(row.tokens)
 
 
-def _scaled(prior: Pace, setup: Setup, ratio: float, sigma: float, steps: int) -> Pace:
-    micro = max(prior.floor, prior.fixed + prior.per_token * setup.tokens)
-    return replace(
+def _pace_alone(setup: Setup, card: Card, row: Seen) -> Pace:
+    alone = replace(setup, seq=row.seq, batch=row.batch, accumulate=1, devices=1, parallel="none")
+    return pace_of(alone, card)
+
+
+def _scaled(prior: Pace, setup: Setup, floor: float, line: float, sigma: float, steps: int) -> Pace:
+    found = replace(
         prior,
-        floor=prior.floor * ratio,
-        fixed=prior.fixed * ratio,
-        per_token=prior.per_token * ratio,
-        step=prior.step + setup.accumulate * micro * (ratio - 1),
+        floor=prior.floor * floor,
+        fixed=prior.fixed * line,
+        per_token=prior.per_token * line,
         sigma=sigma,
         seen=steps,
     )
+    more = found.micro(setup.tokens) - prior.micro(setup.tokens)
+    return replace(found, step=prior.step + setup.accumulate * more)
 
 
 def memory_seen(memory: Memory, setup: Setup, card: Card, seen: Sequence[Seen]) -> Memory:

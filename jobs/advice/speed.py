@@ -17,10 +17,12 @@ if TYPE_CHECKING:
     from jobs.advice.setup import Setup
 
 PRODUCTS = 0.76  # share of a card's rate that large products reach
-_MOVED = 2_050.0  # bytes moved beside products for each token, layer and value of h: forward, again, backward
-_FORWARD = 0.29  # share of them in a forward pass, which checkpointing makes twice
-_LEAN = {"finetune": 0.9, "finetune-compiled": 0.42}  # of them, in stacks that fuse
-_LAUNCH = {"full": 0.0028, "lora": 0.0045, "qlora": 0.0110}  # seconds a layer, to launch the kernels of a micro-batch
+# Bytes moved beside products for each token, layer and value of h: forward and backward, and forward again.
+_MOVED = {"full": (885.0, 225.0), "lora": (1_455.0, 595.0), "qlora": (1_455.0, 595.0)}
+_MASTER = 1.3  # times as many where the stream between layers has 32 bits
+_COMPILED = 0.45  # times as many where the compiler fuses what is beside products
+_LAUNCH = {"full": 0.0030, "lora": 0.0045, "qlora": 0.0080}  # seconds a layer, to launch the kernels of a micro-batch
+_AGAIN = 1.8  # times as many launches with checkpointing
 _UNPACK = 13.5  # bytes moved for each 4 bit weight and micro-batch: read, written and read again, three times
 _PRECISE = {"h100": 0.15, "h200": 0.15, "a100-80": 0.15, "a100-40": 0.2, "4090": 0.25, "t4": 0.35}
 _PRIOR = 0.3  # relative error of a prior on a card that nobody measured
@@ -43,6 +45,10 @@ class Pace:
     sigma: float
     limits: dict[str, float]
     seen: int = 0  # steps of one's own that it rests on
+
+    def micro(self, tokens: int) -> float:
+        """Return the seconds of a micro-batch of so many tokens."""
+        return max(self.floor, self.fixed + self.per_token * tokens)
 
     @property
     def tokens_per_second(self) -> float:
@@ -73,12 +79,13 @@ def pace_of(setup: Setup, card: Card) -> Pace:
     shape, tokens = setup.shape, setup.tokens
     reached = PRODUCTS * card.tflops * 1e12 * card.sustained
     products = flops_per_token(setup) / reached
-    moved = _MOVED * (1.0 if setup.checkpointing else 1 - _FORWARD) * _LEAN.get(setup.stack.name, 1.0)
-    if setup.method == "full" and setup.master:
-        moved *= 1.25  # the stream between layers has 32 bits
+    once, again = _MOVED[setup.method]
+    moved = (once + (again if setup.checkpointing else 0.0)) * (_COMPILED if setup.stack.compiled else 1.0)
+    moved *= _MASTER if setup.method == "full" and setup.master else 1.0
     bandwidth = moved * shape.layers * shape.hidden / (card.gb_s * 1e9)
     fixed = _UNPACK * shape.linear / (card.gb_s * 1e9) if setup.method == "qlora" else 0.0
-    floor = shape.layers * _LAUNCH[setup.method] * (0.7 if setup.stack.compiled else 1.0)
+    floor = shape.layers * _LAUNCH[setup.method] * (_AGAIN if setup.checkpointing else 1.0)
+    floor *= 0.6 if setup.stack.compiled else 1.0
     micro = max(floor, fixed + (products + bandwidth) * tokens)
     states = {"adamw8bit": 12.0}.get(setup.optimizer, 28.0 if setup.master or setup.method != "full" else 16.0)
     update = states * setup.trained / setup.shards / (card.gb_s * 1e9)
