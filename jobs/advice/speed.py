@@ -9,7 +9,7 @@ replace them by and by (jobs/advice/seen.py).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import sqrt
+from math import log2, sqrt
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ _COMPILED = 0.45  # times as many where the compiler fuses what is beside produc
 _LAUNCH = {"full": 0.0030, "lora": 0.0045, "qlora": 0.0080}  # seconds a layer, to launch the kernels of a micro-batch
 _AGAIN = 1.8  # times as many launches with checkpointing
 _UNPACK = 13.5  # bytes moved for each 4 bit weight and micro-batch: read, written and read again, three times
+_WAITING = 0.05  # share of a step that cards wait for the slowest, each time their number doubles
 _PRECISE = {"h100": 0.15, "h200": 0.15, "a100-80": 0.15, "a100-40": 0.2, "4090": 0.25, "t4": 0.35}
 _PRIOR = 0.3  # relative error of a prior on a card that nobody measured
 Z90 = 1.2816
@@ -89,7 +90,7 @@ def pace_of(setup: Setup, card: Card) -> Pace:
     micro = max(floor, fixed + (products + bandwidth) * tokens)
     states = {"adamw8bit": 12.0}.get(setup.optimizer, 28.0 if setup.master or setup.method != "full" else 16.0)
     update = states * setup.trained / setup.shards / (card.gb_s * 1e9)
-    link = _link(setup, card)
+    link = _link(setup, card) + setup.accumulate * micro * _WAITING * log2(setup.devices)
     if setup.offload != "none":  # the processor steps: DeepSpeed's CPU Adam does about a billion values a second
         update = setup.trained / setup.shards / 1e9 * (1 if setup.offload == "cpu" else 3)
     step = setup.accumulate * micro + update + link

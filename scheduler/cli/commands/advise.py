@@ -105,7 +105,9 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
 
             seen = run_steps(cli, shape, wishes, python, cli.paths.state_dir / _OWN, seen)
         if compare:
-            advice_words.show_comparison(cli.out, shape, [_machine(cli, words) for words in compare], wishes, seen, picture)
+            advice_words.show_comparison(
+                cli.out, shape, [_machine(cli, words) for words in compare], wishes, seen, picture
+            )
             return
         card, devices, wishes, more = _place(cli, on, wishes)
         from jobs.advice.choice import advise as advise_on
@@ -222,5 +224,7 @@ def _say_read(cli: Cli, read: Path | None, count: int) -> None:
     from scheduler.cli.shell.exits import UsageFault
 
     if read is None:
-        raise UsageFault("advise", "no model was named", "Name one, such as deepseek-coder-6.7b: schedctl advise --help")
+        raise UsageFault(
+            "advise", "no model was named", "Name one, such as deepseek-coder-6.7b: schedctl advise --help"
+        )
     cli.out.say(f"{count} measurements are known now.")

@@ -59,7 +59,10 @@ def _facts(advice: Advice, one: Choice, within: int) -> list[tuple[str, str]]:
     money = "" if one.usd is None else f"${one.usd:.2f}"
     return [
         ("memory", f"{one.verdict}: {one.why}, {100 * one.margin:.0f} % left"),
-        ("step", f"{setup.batch} rows x {setup.accumulate} x {setup.devices} = {setup.rows} rows of {setup.seq} tokens"),
+        (
+            "step",
+            f"{setup.batch} rows x {setup.accumulate} x {setup.devices} = {setup.rows} rows of {setup.seq} tokens",
+        ),
         ("speed", f"{pace.tokens_per_second:,.0f} tokens a second, limited by {pace.limit} ({basis})"),
         ("time", f"{one.hours:.1f} h for {tokens / 1e6:,.1f} M tokens, {late}" if tokens else ""),
         ("quota", f"{one.hours:.1f} session hours" if tokens else ""),
