@@ -119,8 +119,9 @@ class Definition:
         """Let the adviser say what is left out of a job of our own trainer: needs, speed, the gain of more devices."""
         command, inputs = table.get("command"), table.get("inputs", {})
         left_out = {"needs", "steps_per_hour"} - set(table)
-        ours = isinstance(command, list) and any(str(word).endswith(_TRAINER) for word in command)
-        if not (left_out and ours and isinstance(inputs, dict)):
+        if not (left_out and isinstance(command, list) and isinstance(inputs, dict)):
+            return table
+        if not any(str(word).endswith(_TRAINER) for word in command):
             return table
         from jobs.advice.errors import Unknown
         from jobs.advice.job import advised
@@ -135,7 +136,7 @@ class Definition:
             return {"steps_per_hour": 1, **table}
         if found is None:
             return table
-        told = {"steps_per_hour": found.steps_per_hour} if "steps_per_hour" in left_out else {}
+        told: dict[str, Any] = {"steps_per_hour": found.steps_per_hour} if "steps_per_hour" in left_out else {}
         if "needs" in left_out:
             needs = found.needs
             most = needs.devices_max

@@ -7,6 +7,7 @@ import tomllib
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
+from typing import Any
 
 from jobs.advice.errors import Unknown
 from jobs.problem import did_you_mean
@@ -17,7 +18,7 @@ _COUNT = re.compile(r"^(?P<name>.*?)(?:\s+x\s*|\s*[x*]\s*)(?P<count>[1-9]\d?)$")
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """An accelerator, as cards.toml explains: ``tflops`` of 16 bit products, ``gb_s`` of its memory and of its links."""
+    """An accelerator, as cards.toml explains it."""
 
     name: str
     usable_gib: float
@@ -74,8 +75,8 @@ def cards() -> dict[str, Card]:
 
 
 @lru_cache(maxsize=1)
-def _table() -> dict[str, dict[str, object]]:
-    return tomllib.loads(Path(__file__).with_name("cards.toml").read_text(encoding="utf-8"))  # type: ignore[return-value]
+def _table() -> dict[str, dict[str, Any]]:
+    return tomllib.loads(Path(__file__).with_name("cards.toml").read_text(encoding="utf-8"))
 
 
 def find_cards(words: str) -> tuple[Card, int]:
@@ -92,18 +93,13 @@ def find_cards(words: str) -> tuple[Card, int]:
 def recognised(words: str) -> tuple[Card, int] | None:
     """Return the card and number that a name, a pool's accelerator or a device's own name means; None if unknown."""
     plain = " ".join(words.lower().split())
-    known = {_key(alias): name for name, entry in _table().items() for alias in (name, *_names(entry))}
+    known = {_key(alias): name for name, entry in _table().items() for alias in (name, *entry["names"])}
     if (exact := known.get(_key(plain))) is not None:
         return cards()[exact], 1
     many = _COUNT.match(plain)
     if many and (name := known.get(_key(many["name"]))) is not None:
         return cards()[name], int(many["count"])
     return None
-
-
-def _names(entry: dict[str, object]) -> list[str]:
-    names = entry["names"]
-    return names if isinstance(names, list) else []
 
 
 def _key(name: str) -> str:

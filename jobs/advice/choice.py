@@ -203,7 +203,7 @@ def judged(memory: Memory, storage: Storage, card: Card, wishes: Wishes) -> tupl
     if memory.gib > have:
         part = memory.largest
         return "does not fit", (
-            f"{memory.gib:.1f} GiB of {have:g}; the largest part: {part.name}, {part.bytes / GIB:.1f} GiB ({part.formula})"
+            f"{memory.gib:.1f} GiB of {have:g}; largest part: {part.name}, {part.bytes / GIB:.1f} GiB ({part.formula})"
         )
     if storage.ram / GIB > wishes.ram_gib:
         return "does not fit", f"{storage.ram / GIB:.0f} GiB of RAM, and the machine has {wishes.ram_gib:g}"
@@ -214,8 +214,8 @@ def judged(memory: Memory, storage: Storage, card: Card, wishes: Wishes) -> tupl
 
 def nearest(shape: Shape, card: Card, devices: int, wishes: Wishes) -> str:
     """Return the smallest change with which it fits, in words; empty if there is none within reach."""
-    asked = replace(wishes, batch=0, checkpointing=None)
-    if wishes.batch > 1 or wishes.checkpointing is False:
+    asked = replace(wishes, batch=0, checkpointing=None, parallel=None, offload=None, optimizer=None)
+    if asked != wishes:
         found = advise_once(shape, card, devices, asked)
         if found is not None:
             return f"with {found.setup.told}: {found.why}"

@@ -31,7 +31,10 @@ def picture(found: Sequence[Advice]) -> str:
     """
     taken = [(advice, advice.taken) for advice in found if advice.taken is not None]
     lines = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDE} {_HIGH}" font-family="sans-serif" font-size="12">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDE} {_HIGH}" '
+            'font-family="sans-serif" font-size="12">'
+        ),
         f'<rect width="{_WIDE}" height="{_HIGH}" fill="white"/>',
     ]
     if taken:
@@ -70,8 +73,10 @@ def _axes(across: _Axis, up: _Axis) -> list[str]:
     for value in across.ticks():
         x = across.at(value)
         lines.append(f'<text x="{x:.0f}" y="{bottom + 16}" text-anchor="middle" fill="#59616b">{value:g} h</text>')
-    for value in up.ticks():
-        lines.append(f'<text x="{_LEFT - 6}" y="{up.at(value):.0f}" text-anchor="end" fill="#59616b">${value:g}</text>')
+    lines += [
+        f'<text x="{_LEFT - 6}" y="{up.at(value):.0f}" text-anchor="end" fill="#59616b">${value:g}</text>'
+        for value in up.ticks()
+    ]
     lines.append(f'<text x="{_LEFT}" y="18" fill="#59616b">money against time; the line reaches to nine in ten</text>')
     return lines
 

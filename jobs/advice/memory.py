@@ -1,7 +1,7 @@
 """Memory of a set-up: named parts with their formulas, on each device, in the machine and on disk. All in bytes.
 
-h hidden size, k width of keys, i width of the MLP, L layers, V vocabulary, N parameters, P trained adapters, T tokens of
-a micro-batch, s bytes that a layer keeps for each token, counted from the code of transformers' Llama.
+h hidden size, k width of keys, i width of the MLP, L layers, V vocabulary, N parameters, P trained adapters, T tokens
+of a micro-batch, s bytes that a layer keeps for each token, counted from the code of transformers' Llama.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def layer_bytes(setup: Setup) -> float:
     attention = 2 * (2 * q + 2 * k)  # queries, keys, values and what comes out
     if setup.method == "full":
         bare = 16 * h + attention + 8 * i  # two norms: 32 bit input, normed value, output; the MLP's four
-        found = bare + (10 * h if setup.master else 0)  # a residual stream in 32 bits, and a copy for each product
+        found: float = bare + (10 * h if setup.master else 0)  # a residual stream in 32 bits, and a copy for each product
     else:
         each = (2 if stack.autocast else 4) + ((1 if stack.autocast else 5) + 2 if setup.dropout else 0)
         seen = [(name, wide) for name, wide, _ in shape.products if not setup.targets or name in setup.targets]
@@ -120,13 +120,13 @@ def _kept(setup: Setup) -> Part:
     shape, tokens = setup.shape, setup.tokens
     wide = 4 if (setup.method == "full" and setup.master) or setup.stack.kbit_preparation else 2
     if setup.checkpointing:
-        found = wide * shape.layers * tokens * shape.hidden
+        found = float(wide * shape.layers * tokens * shape.hidden)
         formula = f"{wide} L T h: inputs of {shape.layers} layers, T = {tokens:,}; and inside one layer 1.25 s T"
     else:
-        found = round(layer_bytes(setup) * shape.layers * tokens)
+        found = layer_bytes(setup) * shape.layers * tokens
         formula = f"s L T: {layer_bytes(setup):,.0f} bytes x {shape.layers} layers x {tokens:,} tokens"
     if setup.method == "full" and setup.master and not setup.checkpointing:
-        found += 2 * (shape.linear + shape.words * shape.hidden)  # autocast keeps a 16 bit copy of each weight
+        found += 2.0 * (shape.linear + shape.words * shape.hidden)  # autocast keeps a 16 bit copy of each weight
         formula += "; and 2 N: autocast's copies of the weights"
     return Part("activations", found + _tower(setup), formula + (", and the tower's" if setup.image_tokens else ""))
 

@@ -84,7 +84,10 @@ def files(choice: Choice, model: str, source: str, steps: int) -> dict[str, str]
     launch = [
         "# One process a card. Two visible cards without torchrun are nn.DataParallel, which is slower than one.",
         f"torchrun --standalone --nproc_per_node {setup.devices} train.py {flags(setup)}",
-        f"accelerate launch --num_processes {setup.devices} --mixed_precision {setup.precision} train.py {flags(setup)}",
+        (
+            f"accelerate launch --num_processes {setup.devices} --mixed_precision {setup.precision} "
+            f"train.py {flags(setup)}"
+        ),
     ]
     if setup.sharded:
         launch.append(f"deepspeed --num_gpus={setup.devices} train_ds.py {flags(setup)}")

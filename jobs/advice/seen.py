@@ -9,7 +9,7 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from jobs.advice.card import GIB, cards
+from jobs.advice.card import GIB, cards, recognised
 from jobs.advice.errors import Unknown
 from jobs.advice.memory import Memory, Part
 from jobs.advice.shape import find_shape
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from jobs.advice.speed import Pace
 
 FORMAT = 1
+_KINDS: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}
 _FILE_BYTES_MAX = 8 << 20
 _HALF = 5  # steps after which what was seen counts as much as the prior
 _FLAT = 1.5  # times the quickest: what takes no longer shows the floor
@@ -59,6 +60,8 @@ def read_seen(path: Path) -> tuple[Seen, ...]:
         if path.stat().st_size > _FILE_BYTES_MAX:
             raise ValueError("it is too large")
         document = json.loads(path.read_bytes())
+        if isinstance(document, dict) and "setups" in document:
+            return tuple(_row(row) for row in _calibrated(document))
         if not isinstance(document, dict) or document.get("format") != FORMAT:
             raise ValueError(f"its format is not {FORMAT}")
         return tuple(_row(row) for row in document["seen"])
@@ -75,6 +78,37 @@ def write_seen(path: Path, seen: Iterable[Seen]) -> None:
     scratch.replace(path)
 
 
+def _calibrated(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of what calibrate.py wrote. Raises ValueError for a card that nobody knows."""
+    name = str(document["card"].get("name", ""))
+    card = recognised(name)
+    if card is None:
+        raise ValueError(f"{name or 'its card'} is no card that is known")
+    return [
+        {
+            "card": card[0].name,
+            "model": row["model"],
+            "method": row["method"],
+            "stack": _stack(row),
+            "checkpointing": row["checkpointing"],
+            "batch": point["batch"],
+            "seq": point["seq"],
+            "seconds": point["seconds"],
+            "steps": point["steps"],
+            "peak": point["allocated"] + point["context"],
+            "source": "calibrate.py",
+        }
+        for row in document["setups"]
+        for point in row["points"]
+    ]
+
+
+def _stack(row: dict[str, Any]) -> str:
+    if row["trainer"] == "finetune":
+        return "finetune-compiled" if row["compile"] else "finetune"
+    return "transformers" if row["autocast"] else "transformers-bare"
+
+
 def _row(row: Any) -> Seen:
     if not isinstance(row, dict):
         raise TypeError("a row is no object")
@@ -82,8 +116,7 @@ def _row(row: Any) -> Seen:
     found = Seen(**{name: value for name, value in row.items() if name in known})
     for name, kind in known.items():
         value = getattr(found, name)
-        right = {"str": str, "int": int, "float": (int, float), "bool": bool}[str(kind)]
-        if not isinstance(value, right) or (kind != "bool" and isinstance(value, bool)):
+        if not isinstance(value, _KINDS[str(kind)]) or (kind != "bool" and isinstance(value, bool)):
             raise ValueError(f"{name} = {value!r}")
     if not (isfinite(found.seconds) and found.seconds > 0 and 0 < found.steps < 10**9 and 0 <= found.peak < 1 << 50):
         raise ValueError(f"{found.model} on {found.card}: {found.seconds} s, {found.steps} steps, {found.peak} bytes")
@@ -175,7 +208,7 @@ def _scaled(prior: Pace, setup: Setup, floor: float, line: float, sigma: float, 
 
 
 def memory_seen(memory: Memory, setup: Setup, card: Card, seen: Sequence[Seen]) -> Memory:
-    """Return the memory with a part for what was seen beyond the formula; never less than was seen for as many tokens."""
+    """Return the memory with a part for what was seen beyond the formula, with no more tokens."""
     rows = [row for row in same(setup, seen, card) if row.peak and row.tokens <= setup.tokens]
     if not rows:
         return memory

@@ -23,9 +23,9 @@ class Stack:
     """A training program: what of its habits costs memory and time.
 
     ``loss_bytes`` are held per logit at the loss (0: logits in pieces). ``autocast`` tells whether adapters see their
-    input in 16 bits. ``context_gib`` is CUDA's context with libraries, ``loose`` the share of what comes and goes that the
-    allocator holds beyond need, ``loose_again`` that with checkpointing (little where segments expand). ``compiled``
-    layers keep less and launch fewer kernels.
+    input in 16 bits. ``context_gib`` is CUDA's context with libraries, ``loose`` the share of what comes and goes that
+    the allocator holds beyond need, ``loose_again`` that with checkpointing (little where segments expand).
+    ``compiled`` layers keep less and launch fewer kernels.
     """
 
     name: str
@@ -68,7 +68,7 @@ STACKS: dict[str, Stack] = {
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """One way to train: rows of ``seq`` tokens, ``batch`` at a time on each of ``devices``, ``accumulate`` times a step.
+    """One way to train: ``batch`` rows of ``seq`` tokens at a time on each of ``devices``, ``accumulate`` times a step.
 
     ``master`` keeps full weights in 32 bits (AMP). ``image_tokens`` of each row are an image's.
     """

@@ -1,4 +1,4 @@
-"""Time of a set-up on a card: t(micro-batch) = max(floor, a + b T), from products, bandwidth and the links between cards.
+"""Time of a set-up on a card: max(floor, a + b T) a micro-batch, from products, bandwidth and links between cards.
 
 b is FLOP a token over what products reach, plus the bytes that everything beside products moves over the card's
 bandwidth. a is what each micro-batch pays whatever its length (4 bit weights are unpacked), floor what launching its

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, TypeVar
 
 import typer
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-_COMPARED = ("5060ti", "5060ti x2", "4090", "5090", "h100")
+Word = TypeVar("Word", bound=str)
 _OWN = "advice.json"  # in the state folder
 
 
@@ -101,8 +101,14 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
 
         shape = find_shape(model)
         if calibrate:
-            from scheduler.cli.parts.calibration import calibrate as run_steps
+            from jobs.advice.card import recognised
+            from scheduler.cli.commands.advise_calibrate import calibrate as run_steps
+            from scheduler.cli.commands.advise_calibrate import calibrate_on
 
+            if recognised(on) is None:
+                _place(cli, on, wishes)
+                calibrate_on(cli, shape, wishes, on)
+                return
             seen = run_steps(cli, shape, wishes, python, cli.paths.state_dir / _OWN, seen)
         if compare:
             advice_words.show_comparison(
@@ -127,35 +133,32 @@ def _wishes(  # noqa: PLR0913 - what the command line says
     from jobs.advice.choice import Wishes
     from jobs.advice.setup import METHODS, OFFLOADS, PARALLELS, STACKS
 
-    chosen = {
-        "method": _one_of("--method", method, METHODS),
-        "parallel": _one_of("--parallel", parallel, PARALLELS),
-        "offload": _one_of("--offload", offload, OFFLOADS),
-        "stack": STACKS[_one_of("--stack", stack, tuple(STACKS)) or "finetune-compiled"],
-    }
+    chosen = _one_of("--method", method, METHODS)
     total = tokens * epochs if tokens else (samples or 0) * seq * epochs
     return Wishes(
         seq=seq,
         rows=max(rows, batch),
         tokens=total,
-        methods=(chosen["method"],) if chosen["method"] else (),
+        methods=() if chosen is None else (chosen,),
         batch=batch,
         rank=rank,
-        stack=chosen["stack"],
+        stack=STACKS[_one_of("--stack", stack, tuple(STACKS)) or "finetune-compiled"],
         image=_pixels(image),
         ram_gib=ram,
         usd_per_hour=price,
-        parallel=chosen["parallel"] or None,
-        offload=chosen["offload"] or None,
+        parallel=_one_of("--parallel", parallel, PARALLELS),
+        offload=_one_of("--offload", offload, OFFLOADS),
     )
 
 
-def _one_of(option: str, word: str, known: tuple[str, ...]) -> str:
+def _one_of(option: str, word: str, known: tuple[Word, ...]) -> Word | None:
+    """Return the word of ``known`` that was said, None if none was. Raises UsageFault."""
     from scheduler.cli.shell.exits import UsageFault
 
-    if word and word not in known:
+    found = next((one for one in known if one == word), None)
+    if word and found is None:
         raise UsageFault(f"{option} {word}", "there is no such word", f"Use: {', '.join(known)}")
-    return word
+    return found
 
 
 def _pixels(image: str) -> tuple[int, int]:

@@ -143,7 +143,7 @@ def show_comparison(
 
 
 def _none(advice: Advice) -> list[str]:
-    return [advice.nearest and f"nearest: {advice.nearest}" or "nothing", "does not fit", *[""] * (len(_TABLE) - 2)]
+    return [f"nearest: {advice.nearest}" if advice.nearest else "nothing", "does not fit", *[""] * (len(_TABLE) - 2)]
 
 
 def write_files(out: Output, advice: Advice, model: str, folder: Path) -> None:

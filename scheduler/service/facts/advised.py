@@ -51,7 +51,7 @@ def is_advised(spec: JobSpec) -> bool:
 
 
 def misfit(spec: JobSpec, pools: Sequence[Pool]) -> str:
-    """Return what is too big for the roomiest of the pools and what would fit, if none is roomy enough; else nothing."""
+    """Return what is too big for the roomiest of the pools and what would fit; nothing where one is roomy enough."""
     if not is_advised(spec) or any(pool.vram_gib >= spec.needs.vram_gib for pool in pools):
         return ""
     known = [(pool.vram_gib, pool.name, pool, card) for pool in pools if (card := card_of(pool)) is not None]
