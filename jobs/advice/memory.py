@@ -100,7 +100,8 @@ def layer_bytes(setup: Setup) -> float:
     attention = 2 * (2 * q + 2 * k)  # queries, keys, values and what comes out
     if setup.method == "full":
         bare = 16 * h + attention + 8 * i  # two norms: 32 bit input, normed value, output; the MLP's four
-        found: float = bare + (10 * h if setup.master else 0)  # a residual stream in 32 bits, and a copy for each product
+        # With AMP the stream between layers has 32 bits, and each product gets a copy of its input.
+        found: float = bare + (10 * h if setup.master else 0)
     else:
         each = (2 if stack.autocast else 4) + ((1 if stack.autocast else 5) + 2 if setup.dropout else 0)
         seen = [(name, wide) for name, wide, _ in shape.products if not setup.targets or name in setup.targets]
