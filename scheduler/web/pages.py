@@ -21,7 +21,7 @@ from scheduler.views import models as views
 from scheduler.views.long_work import long_work
 from scheduler.views.plan_history import NoPlanToCompare
 from scheduler.views.verdict import sentence
-from scheduler.web import archive, assets, plan, quota, show, week
+from scheduler.web import advise, archive, assets, plan, quota, show, week
 from scheduler.web import models as versions
 from scheduler.web import queue as queues
 from scheduler.web import runs as sessions
@@ -83,6 +83,7 @@ class Pages:
             ("/quota", self.quota),
             ("/plan", self.plan),
             ("/ledger", self.ledger),
+            ("/advise", self.advise),
             ("/reports", self.reports),
             ("/reports/{label}", self.report),
             ("/reports/{label}/letters/{channel}", self.letter),
@@ -239,6 +240,19 @@ class Pages:
             return self._page(
                 "ledger.html", "ledger", tx, found=found, pool=pool or "", pools=sorted(self._source.pools)
             )
+
+    def advise(
+        self,
+        model: advise.Words = "deepseek-coder-6.7b",
+        on: advise.Words = advise.MACHINES,
+        method: advise.Words = "",
+        seq: advise.Number = 2_048,
+        tokens: advise.Tokens = 20e6,
+    ) -> HTMLResponse:
+        """What a model needs on machines that may not be here."""
+        found = advise.advice(model, on, method, seq, tokens)
+        with self._source.read() as tx:
+            return self._page("advise.html", "advise", tx, **found)
 
     def reports(self) -> HTMLResponse:
         """The weeks that have a report."""

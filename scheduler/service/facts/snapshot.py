@@ -15,6 +15,7 @@ from scheduler.core.run import Ended, Running, Stopping
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.throughput import PRIOR_SIGMA
 from scheduler.core.window import DAY
+from scheduler.service.facts.advised import ELSEWHERE_SIGMA, is_advised, misfit, prior
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.faults.isolation import isolated
 from scheduler.store import jobs, ledger, limits, rates, runs, versions, watched
@@ -213,6 +214,7 @@ def job_view(
         running=running,
         last_pool=record.last_pool,
         position=record.position,
+        misfit=misfit(spec, [pools[name] for name in allowed]),
     )
 
 
@@ -261,11 +263,15 @@ def _rates(
         for pool in pools
         if (rate := measured.get((spec.name, pool.name))) and rate.samples > 0 and rate.steps_per_second > 0
     ]
-    prior = spec.steps_per_hour / 3_600
+    priors = {pool.name: prior(spec, pool) for pool in pools}
     correction = 1.0
     if found:
-        ratios = sorted(rate.steps_per_second / (prior * pool.speed) for pool, rate in found)
+        ratios = sorted(rate.steps_per_second / priors[pool.name][0] for pool, rate in found)
         correction = ratios[len(ratios) // 2]
-    answer = {pool.name: Rate(prior * pool.speed * correction, PRIOR_SIGMA, 0) for pool in pools}
+    surest = ELSEWHERE_SIGMA if found and is_advised(spec) else PRIOR_SIGMA
+    answer = {
+        name: Rate(speed * correction, max(surest, min(sigma, PRIOR_SIGMA) if found else sigma), 0)
+        for name, (speed, sigma) in priors.items()
+    }
     answer.update({pool.name: Rate(rate.steps_per_second, rate.sigma, rate.samples) for pool, rate in found})
-    return prior * correction, answer
+    return spec.steps_per_hour / 3_600 * correction, answer

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from tests.lab.web.world import World
 
 EVIL = '<script>alert("1")</script><img src=x onerror=alert(1)>\x1b[2J\u202e&amp;\'"'
-PLACES = ["/", "/queue", "/runs", "/models", "/quota", "/plan", "/ledger", "/reports"]
+PLACES = ["/", "/queue", "/runs", "/models", "/quota", "/plan", "/ledger", "/advise", "/reports"]
 
 
 def read(site: Any, path: str) -> Page:
