@@ -16,6 +16,7 @@ import pytest
 from platforms.targets.base import Outcome, TargetBusy, TargetError, TargetUnreachable
 from platforms.targets.reach import Here
 from tests.lab.disk import small_disk
+from tests.lab.night import one_in
 from tests.lab.patience import PATIENCE_SECONDS, until
 from tests.lab.releases import WEIGHTS, make_release
 
@@ -60,7 +61,7 @@ def test_a_kill_before_any_step_leaves_one_whole_version_and_is_mended(
     count = tmp_path / "count"
     monkeypatch.setenv("COUNT", str(count))
     kills = 0
-    for step in range(2, STEPS_MAX):
+    for step in range(2, STEPS_MAX, one_in()):
         subprocess.run(["rm", "-rf", here.folder], check=True)
         target = here.target()
         monkeypatch.setenv("PATH", usual)
@@ -90,7 +91,7 @@ def test_a_kill_before_any_step_leaves_one_whole_version_and_is_mended(
             break
     else:
         pytest.fail(f"it has more than {STEPS_MAX} steps")
-    assert kills > 20
+    assert kills > 20 // one_in()
 
 
 def test_a_client_that_is_killed_while_it_copies_changes_nothing_visible(there: Served, tmp_path: Path) -> None:
