@@ -6,6 +6,8 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
+# Whoever starts Python a thousand times, as tests do, wants it compiled once.
+unexport PYTHONDONTWRITEBYTECODE
 .PHONY: help run test test-train test-nightly test-fast lint bench bench-planner kill9 fuzz mutants simulate simulate-long lock clean
 
 BIN := .venv/bin

@@ -254,12 +254,13 @@ class Definition:
 
     def _evaluation(self, table: Mapping[str, Any]) -> Evaluation | None:
         """Its test set is a path like the code's, or comes from elsewhere like an input."""
-        keys = ("at", "command", "longest", "needs", "pools", "promote", "set", "within")
+        keys = ("at", "command", "longest", "needs", "pools", "promote", "set", "usual", "votes", "within")
         inner = self._table(table, "evaluation", keys)
         if not inner:
             return None
         here = Definition(self.file, f"{self.label}.evaluation".lstrip("."), self.problems)
         source = here._read(inner, "set", readers.test_set)
+        votes = here._read(inner, "votes", readers.votes, "")
         return Evaluation(
             command=here._read(inner, "command", readers.words),
             test_set=self._input("set", source or ""),
@@ -269,6 +270,8 @@ class Definition:
             pools=here._read(inner, "pools", readers.strings, ()),
             promote=here._read(inner, "promote", readers.promote, "automatic"),
             at=here._read(inner, "at", readers.parts, (1.0,)),
+            votes=self._path(votes) if votes else "",
+            usual=here._read(inner, "usual", readers.usual, 0.5),
         )
 
     def _stall(self, table: Mapping[str, Any]) -> Stall:

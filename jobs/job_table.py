@@ -80,6 +80,7 @@ def _evaluation(evaluation: Evaluation) -> dict[str, Any]:
         "promote": evaluation.promote,
         "at": list(evaluation.at),
         **({"within": show_duration(within)} if within else {}),
+        **({"votes": evaluation.votes, "usual": evaluation.usual} if evaluation.votes else {}),
     }
 
 

@@ -248,6 +248,20 @@ def promote(value: Any) -> str:
     return str(value)
 
 
+def votes(value: Any) -> str:
+    """Read the path of a file of votes, on this machine."""
+    if not isinstance(value, str) or not value.strip() or is_remote(value):
+        raise Wrong("this must be a file of this machine", 'write it like votes = "votes/ufm.jsonl"')
+    return value
+
+
+def usual(value: Any) -> float:
+    """Read the share of votes that are worse without any harm."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.001 <= value <= 0.999:
+        raise Wrong("this must be a share from 0.001 to 0.999", "write 0.5 where votes compare two versions")
+    return float(value)
+
+
 def is_remote(source: str) -> bool:
     """Tell whether an input comes from elsewhere than a folder of this machine."""
     return bool(_SCHEME.match(source))

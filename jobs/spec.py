@@ -144,7 +144,8 @@ class Evaluation:
     It is queued by itself when so much of the target is saved as ``at`` names (1: all of it), takes ``longest_seconds``
     at most, and shall be over ``within_seconds`` after it was queued, if that is said. ``test_set`` is where its items
     come from; what they are is pinned like an input, or with each evaluation where it is HELD_OUT. An accepted version
-    is promoted by itself (``automatic``) or by a ``person``.
+    is promoted by itself (``automatic``) or by a ``person``. ``votes``, if said, is a file of what users say of the
+    version in force, which is taken back when more than the ``usual`` share of them is shown to be worse.
     """
 
     command: tuple[str, ...]
@@ -155,6 +156,8 @@ class Evaluation:
     pools: tuple[str, ...] = ()
     promote: str = "automatic"
     at: tuple[float, ...] = (1.0,)
+    votes: str = ""
+    usual: float = 0.5
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,6 +26,10 @@ ROOT = TESTS.parent
 
 register_profiles()
 
+# Tests start Python thousands of times: what it compiled is kept, also where the environment asks for the contrary.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 
 # Files whose tests share what only one may use at a time: they run in series.
 _IN_SERIES = {"tests/e2e/service/": "systemd"}
@@ -89,13 +93,8 @@ def repository() -> Path:
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[str]:
     """URL of a PostgreSQL server of our own, on a socket in a temporary folder, with an empty database ``postgres``."""
-    pytest.importorskip("psycopg", reason="psycopg is not installed")
-    server = Server.create()
-    if server is None:
-        pytest.skip("no PostgreSQL server programs")
-    server.start()
-    yield server.url
-    server.remove()
+    with Server.running() as server:
+        yield server.url
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])

@@ -16,15 +16,9 @@ from scheduler.judge.binomial import log_upper_tail
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from jobs.votes import Vote
+
 ALARM = 20.0
-
-
-@dataclass(frozen=True, slots=True)
-class Vote:
-    """What one request, or one pair of answers, said: whether the version in use was worse, or failed."""
-
-    cluster: str
-    worse: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,17 +44,18 @@ def watch(stream: Iterable[Vote], usual: float = 0.5) -> Watched:
         raise ValueError(f"a usual share of {usual} leaves nothing to watch for")
     seen: set[str] = set()
     votes = worse = 0
-    evidence, alarm_at = 0.0, None
+    alarm_at = None
     for vote in stream:
         if vote.cluster in seen:
             continue
         seen.add(vote.cluster)
         votes += 1
         worse += vote.worse
-        evidence = log_evidence(worse, votes, usual)
-        if alarm_at is None and evidence > math.log(ALARM):
+        # Evidence rises with worse votes alone, and is below 1 while these are no more than usual.
+        may_alarm = alarm_at is None and vote.worse and worse > usual * votes
+        if may_alarm and log_evidence(worse, votes, usual) > math.log(ALARM):
             alarm_at = votes
-    return Watched(votes, worse, evidence, alarm_at)
+    return Watched(votes, worse, log_evidence(worse, votes, usual), alarm_at)
 
 
 def log_evidence(worse: int, votes: int, usual: float = 0.5) -> float:

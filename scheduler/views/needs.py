@@ -12,6 +12,7 @@ from jobs.plural import counted
 from scheduler.core.job import Active, Cancelled, Failed, Held, Queued
 from scheduler.core.reasons import BadDefinition, DeadlineUnreachable, DoesNotFit, NoAllowedPool, SecretMissing
 from scheduler.core.run import Ended, Outcome, Reserved, Submitting
+from scheduler.core.version import version_name
 from scheduler.core.window import DAY, HOUR
 from scheduler.report.forecast import forecast
 from scheduler.report.report import Need
@@ -20,6 +21,7 @@ from scheduler.service.faults.isolation import JOB_POISONED, POISONED, poisoned_
 from scheduler.service.faults.places import ANSWERS, SILENT, SILENT_SECONDS, WAITS
 from scheduler.service.faults.rests import WRONG_DEVICE_WHY
 from scheduler.service.quota.audit import UNREADABLE
+from scheduler.service.versions.watching import BLIND, BY
 from scheduler.store import due, evaluations, events, jobs, limits, outbox, plans, rates, runs, versions
 from scheduler.views.long_work import long_work
 
@@ -35,7 +37,7 @@ if TYPE_CHECKING:
 
 RAISED, SETTLED = "need.raised", "need.settled"
 OFFERED, TAKEN = "session.offered", "session.taken"
-ALARMS = ("quota.orphan_suspected", "checkpoint.quarantined", "session.orphan")
+ALARMS = ("quota.orphan_suspected", "checkpoint.quarantined", "session.orphan", BLIND)
 REPORT_AGAIN = "weekly-report-again"  # the duty that is there while a report could not be made
 _LIFE = ("daemon.started", "daemon.reloaded", "daemon.reload_refused")
 _TRIES_SHOWN = 3  # a letter that failed so often is told
@@ -230,8 +232,16 @@ def refusals(tx: Connection, since: int) -> dict[str, list[tuple[int, str]]]:
 
 
 def _versions(tx: Connection) -> Iterator[Need]:
-    """The newest version of each model, where it has no verdict for want of scores, or one that keeps it back."""
+    """The newest version of each model, where it has no verdict for want of scores, or one that keeps it back.
+
+    And each model of which a version was taken back by its votes, until a person promotes one.
+    """
     for version in {one.model: one for one in versions.everything(tx)}.values():
+        moved = next(iter(versions.promotions_of(tx, version.model)), None)
+        if moved is not None and moved.kind == "rollback" and moved.by == BY and moved.was is not None:
+            back = f"{version.model}@{moved.number} is in force" if moved.number else "none is in force"
+            gone = version_name(version.model, moved.was)
+            yield Need("version taken back", gone, f"{moved.why}; {back}", f"schedctl models show {gone}", moved.at)
         tried = evaluations.of_version(tx, version)
         if version.state == "candidate" and tried and tried[-1].state == "failed":
             remedy = f"schedctl models evaluate {version.name}"
@@ -294,5 +304,8 @@ def _alarms(alarms: Sequence[Event], since: int, now: int) -> Iterator[Need]:
             case "checkpoint.quarantined":
                 why = str(event.data.get("why"))
                 yield Need("checkpoint damaged", event.subject, why, "schedctl checkpoints verify", event.at)
+            case "watch.blind":
+                why = str(event.data.get("why"))
+                yield Need("votes not read", event.subject, why, f"schedctl models watch {event.subject}", event.at)
             case _:
                 pass

@@ -17,9 +17,10 @@ CONFIG = "adapter_config.json"
 WEIGHTS = "adapter_model.safetensors"
 
 
-def weights(data: bytes) -> bytes:
-    """Return a safetensors file of one tensor of bytes."""
-    header = json.dumps({"w": {"dtype": "U8", "shape": [len(data)], "data_offsets": [0, len(data)]}}).encode()
+def weights(data: bytes, kind: str = "U8") -> bytes:
+    """Return a safetensors file of one tensor: of bytes, or of one number of another kind."""
+    shape = [len(data)] if kind == "U8" else [1]
+    header = json.dumps({"w": {"dtype": kind, "shape": shape, "data_offsets": [0, len(data)]}}).encode()
     return len(header).to_bytes(8, "little") + header + data
 
 

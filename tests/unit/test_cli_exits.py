@@ -53,6 +53,7 @@ INNER = {
     "jobs.payload.store.manifest.BadManifest",
     "jobs.readers.Wrong",
     "jobs.scores.ScoresError",
+    "jobs.votes.VotesError",
     "platforms.bundle.BadArchive",
     "platforms.relay._NotSmall",
     "scheduler.service.outside.child_process.ChildFailed",

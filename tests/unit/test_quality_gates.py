@@ -6,7 +6,7 @@ import pytest
 
 from jobs.quality_gate import QualityGate, read_gates
 from jobs.readers import Wrong
-from scheduler.judge.enough import advised_items, smallest_set
+from scheduler.judge.enough import smallest_set
 
 
 def test_gates_are_read_and_written_back() -> None:
@@ -64,9 +64,3 @@ def test_a_gate_that_cannot_be_judged_by_is_refused(tables: Any, why: str) -> No
 )
 def test_the_smallest_set_that_can_decide_is_known_beforehand(gate: QualityGate, guards: int, least: int) -> None:
     assert smallest_set(gate, guards) == least
-
-
-def test_five_points_want_five_hundred_items() -> None:
-    """And with a design effect of two twice as many."""
-    assert advised_items(0.05) == 495
-    assert advised_items(0.05, design_effect=2.0) == 990

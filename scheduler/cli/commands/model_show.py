@@ -86,7 +86,7 @@ def export_version(cli: Cli, name: str, folder: Path) -> None:
         record = jobs.find(tx, version.model)
     sources = [given.source for given in record.spec.inputs if given.name == "base"] if record else []
     base = next((source[3:].partition("#")[0].partition("@")[0] for source in sources if source.startswith("hf:")), "")
-    made = export(cli.app.artifacts, manifest, model_card(document, base), document, folder)
+    made = export(cli.app.artifacts, version, manifest, model_card(document, base), document, folder)
     if cli.options.json:
         told = {"folder": str(folder.absolute()), "files": list(made.files), "left_out": list(made.left_out)}
         cli.out.data({"version": version.name, **told})

@@ -121,6 +121,24 @@ def rollback(ctx: typer.Context, model: Model, reason: Reason = "") -> None:
     _changed(cli, model, f"{gone.name} is taken back; {f'{back.name} is' if back else 'nothing is'} in force.")
 
 
+@command(app, "schedctl models watch ufm", "schedctl models watch ufm --votes votes.jsonl --rollback")
+def watch(
+    ctx: typer.Context,
+    version: Named,
+    votes: Annotated[
+        Path | None, typer.Option("--votes", metavar="FILE", help="Default: what the model's evaluation names.")
+    ] = None,
+    usual: Annotated[
+        float | None, typer.Option("--usual", min=0.001, max=0.999, help="Share of worse votes that is no harm.")
+    ] = None,
+    rollback: Annotated[bool, typer.Option("--rollback", help="Take it back if harm is shown.")] = False,
+) -> None:
+    """Show what users' votes say of a version; look as often as you like. Exits with 9 where they show harm."""
+    from scheduler.cli.commands import models_watch
+
+    models_watch.watch(ctx.obj, version, votes, usual, rollback=rollback)
+
+
 @command(
     app,
     'schedctl models overrule ufm@3 --reason "item 17 of the set is wrong"',

@@ -19,6 +19,7 @@ from scheduler.planner.model.urgency import with_urgency
 from scheduler.service.facts.snapshot import gives_secrets, lacks_secrets, load_snapshot, view_of_new
 from scheduler.service.requests import code, concerns, environment, queue
 from scheduler.service.requests.feasibility import late, obstacles
+from scheduler.service.requests.gate_concerns import of_gates
 from scheduler.service.requests.stored import stored
 from scheduler.store import jobs
 from scheduler.views.documents import job_json
@@ -143,6 +144,12 @@ def warn_of_lock(cli: Cli, spec: JobSpec) -> None:
             'there. Name its Python in the options of the pool (image_python = "3.12"), then: '
             f"schedctl queue update {spec.name}"
         )
+
+
+def warn_of_gates(cli: Cli, spec: JobSpec) -> None:
+    """Say which of a job's gates its test set can never let decide."""
+    for _, value, why, remedy in of_gates(spec):
+        cli.out.warn(f"{spec.name}: {value}: {why}; {remedy}")
 
 
 def warn_of_secrets(cli: Cli, spec: JobSpec) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.catalogue import job_from_table, job_from_toml
 from jobs.job_table import table_of, toml_of
-from scheduler.cli.commands.queue_add import warn_of_job, warn_of_secrets, with_code
+from scheduler.cli.commands.queue_add import warn_of_gates, warn_of_job, warn_of_secrets, with_code
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed
 from scheduler.core.job import Failed
@@ -65,6 +65,8 @@ def edit_job(cli: Cli, name: str, file: Path | None, settings: Sequence[str], *,
         warn_of_job(cli, name)
         if "secrets" in changed:
             warn_of_secrets(cli, record.spec)
+        if {"evaluation", "gates"} & set(changed):
+            warn_of_gates(cli, record.spec)
         if isinstance(record.state, Failed):
             cli.out.say(f"It failed before. To try again: schedctl queue retry {name}")
         cli.wake_daemon()

@@ -9,7 +9,7 @@ from jobs.catalogue import job_from_table
 from jobs.job_table import table_of
 from jobs.plural import counted
 from jobs.spec import HELD_OUT, TEST_SET
-from scheduler.cli.commands.queue_add import inputs_of, warn_of_lock, warn_of_secrets
+from scheduler.cli.commands.queue_add import inputs_of, warn_of_gates, warn_of_lock, warn_of_secrets
 from scheduler.cli.commands.queue_show import code_line, input_line, lock_line
 from scheduler.cli.shell.names import listed
 from scheduler.core.job import Active
@@ -51,6 +51,8 @@ def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
         for given in taken:
             use = "evaluation" if spec.evaluation and given.name == TEST_SET else "session"
             cli.out.line(f"{spec.name} has {given.name} from its next {use} on: {input_line(given)}.")
+    if any(given.name == TEST_SET for given in taken):
+        warn_of_gates(cli, record.spec)
     cli.wake_daemon()
 
 

@@ -43,7 +43,7 @@ MEANINGS: dict[Exit, str] = {
     Exit.REFUSED: "refused: what was asked for is not possible in the present state",
     Exit.PLATFORM: "a platform, the artifact store or this machine's disk did not do its part",
     Exit.LEADERSHIP: "another daemon runs, or this one lost its lease",
-    Exit.VIOLATIONS: "the check itself worked and found something wrong: doctor, verify, rehearse",
+    Exit.VIOLATIONS: "the check itself worked and found something wrong: doctor, verify, watch, rehearse",
     Exit.INTERRUPTED: "stopped with Ctrl-C",
     Exit.BROKEN_PIPE: "the reader of the output went away",
 }

@@ -41,6 +41,7 @@ from scheduler.service.outside import border
 from scheduler.service.quota.audit import close_books
 from scheduler.service.upkeep.retention import sweep_ended
 from scheduler.service.versions.look import Models
+from scheduler.service.versions.watching import Watches
 from scheduler.store import checkpoints, events, jobs, plans, runs, watched
 
 if TYPE_CHECKING:
@@ -109,6 +110,7 @@ class Cycle:
         self._unopened: set[str] = set()  # pools whose platforms were not made yet when the newest plan was
         self._looks_back: bool | None = None  # not asked yet
         self._models = Models(ports)
+        self._watches = Watches(ports)
         self._deployments = Deployments(ports)
 
     def run(self) -> int:
@@ -116,6 +118,7 @@ class Cycle:
         self._ports.calls.begin()
         now = self._settle()
         self._models.look(now)
+        self._watches.look(now)
         self._deployments.look(now)
         if self._may_plan(now):
             self._plan_and_launch(now)

@@ -1,4 +1,4 @@
-"""The files of a version that are served: its checkpoint as the store has it, without what only training needs."""
+"""The files of a version that leave the house: its checkpoint as the store has it, without what only training needs."""
 
 from __future__ import annotations
 
@@ -7,27 +7,17 @@ from typing import TYPE_CHECKING
 
 from jobs.payload.store.manifest import blob_key, sha256_file
 from platforms.targets.base import BadRelease
-from platforms.targets.release import is_weights, may_be_served, open_release, seal
+from platforms.targets.plain_files import WEIGHTS, is_weights, leaves
+from platforms.targets.release import open_release, seal
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
     from jobs.payload.store.manifest import Component, Manifest
     from platforms.artifacts.base import BlobStore
     from platforms.targets.base import Release
     from scheduler.store.versions import Version
-
-# What trainers write beside weights and tokenizer, of no use to whoever serves.
-_OF_TRAINING = (
-    "optimizer",
-    "scheduler",
-    "rng",
-    "trainer_state",
-    "training_args",
-    "state.",
-    "fingerprint.",
-    "meta.json",
-)
 
 
 def release_of(artifacts: BlobStore, version: Version, manifest: Manifest, folder: Path) -> Release:
@@ -36,13 +26,23 @@ def release_of(artifacts: BlobStore, version: Version, manifest: Manifest, folde
     Raises BadRelease for files that are damaged and weights that are never served; StoreError, OSError.
     """
     place = folder / version.model / f"{version.number}-{version.digest[:12]}"
-    if place.is_dir():
-        return open_release(version.model, version.number, place)
+    if not place.is_dir():
+        make_release(artifacts, version, manifest, place)
+    return open_release(version.model, version.number, place)
+
+
+def make_release(
+    artifacts: BlobStore, version: Version, manifest: Manifest, place: Path, add: Callable[[Path], None] | None = None
+) -> None:
+    """Make the new folder ``place`` of a version's files, sealed; it appears only when it is whole.
+
+    ``add`` puts more into it before it is sealed. Raises as release_of.
+    """
     fresh = place.with_name(f".{place.name}")
     shutil.rmtree(fresh, ignore_errors=True)
     served = served_parts(manifest)
     if not any(is_weights(component.name) for component in served):
-        why = "its checkpoint has no weights in a format that runs no code when it is loaded"
+        why = f"its checkpoint has no weights in a format that runs no code when it is loaded ({', '.join(WEIGHTS)})"
         raise BadRelease(version.name, "prepare it", why, "Let its training save safetensors, and evaluate that")
     for component in served:
         part = fresh / component.name
@@ -51,20 +51,17 @@ def release_of(artifacts: BlobStore, version: Version, manifest: Manifest, folde
         if sha256_file(part) != component.sha256:
             why = f"{component.name} is damaged in the artifact store"
             raise BadRelease(version.name, "prepare it", why, f"Look at it: schedctl checkpoints verify {manifest.key}")
+    if add is not None:
+        add(fresh)
     seal(fresh)
     fresh.replace(place)
-    return open_release(version.model, version.number, place)
 
 
 def served_parts(manifest: Manifest) -> list[Component]:
-    """Return the files of a checkpoint that are served."""
-    return [component for component in manifest.components if _is_served(component.name)]
+    """Return the files of a checkpoint that leave the house."""
+    return [component for component in manifest.components if leaves(component.name)]
 
 
 def forget_releases(folder: Path, model: str) -> None:
     """Remove what was fetched of a model: its targets have it."""
     shutil.rmtree(folder / model, ignore_errors=True)
-
-
-def _is_served(name: str) -> bool:
-    return may_be_served(name) and not name.rpartition("/")[2].startswith(_OF_TRAINING)

@@ -61,7 +61,7 @@ def isolated(faults: dict[str, str], name: str) -> Iterator[None]:
         faults[name] = why(error)
 
 
-def apart(ports: Ports, event: str, work: Callable[[], _Answer], otherwise: _Answer, **about: str) -> _Answer:
+def apart(ports: Ports, event: str, work: Callable[[], _Answer], otherwise: _Answer, **facts: str) -> _Answer:
     """Return what work beside the cycle comes to, and ``otherwise`` when it fails: it is told and tried again.
 
     A full disk of this machine is such a failure too. Raises StoreFailure: what the database raises passes.
@@ -72,7 +72,7 @@ def apart(ports: Ports, event: str, work: Callable[[], _Answer], otherwise: _Ans
         raise
     except Exception as error:  # noqa: BLE001 - whatever is wrong with one piece of work, the others go on
         told = ports.redact(why(error))
-        ports.log.warning(event, **about, why=told, next="tried again")
+        ports.log.warning(event, **facts, why=told, next="tried again")
         fail(told)
         return otherwise
 

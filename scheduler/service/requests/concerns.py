@@ -25,6 +25,7 @@ from jobs.problem import Problem, did_you_mean, shown
 from jobs.readers import is_remote
 from jobs.toml_file import read_toml
 from platforms.registry import known
+from scheduler.service.requests.gate_concerns import of_gates
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -99,6 +100,7 @@ def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: st
             assert spec.code is not None  # noqa: S101 - for the type checker: only a code raises it
             found.append(_placed(where, f"{label}code", spec.code.source, error.why, error.remedy))
             continue
+        found += [_placed(where, f"{label}{key}", value, why, remedy) for key, value, why, remedy in of_gates(spec)]
         if spec.mixture is None and _TRAINERS.intersection(spec.command):
             word = next(word for word in spec.command if word in _TRAINERS)
             why = "it trains on the corpus, of which this job gets nothing"

@@ -116,3 +116,58 @@ def test_a_pool_that_nobody_declared_is_told_with_the_one_that_was_meant(
     found = schedctl("queue", "add", *words)
     assert found.code == 0
     assert 'pools = "kagle": no such pool is enabled; did you mean kaggle?' in found.err
+
+
+JUDGED = """
+[jobs.evaluation]
+command = ["true"]
+set = "items.jsonl"
+
+[[jobs.gates]]
+metric = "good"
+kind = "threshold"
+minimum = 0.95
+by = "lower"
+
+[[jobs.gates]]
+metric = "good.python"
+kind = "better"
+
+[[jobs.gates]]
+metric = "harm"
+kind = "no_harm"
+"""
+
+
+def test_gates_that_a_test_set_can_never_decide_are_told_when_the_job_is_added(
+    schedctl: Schedctl, database: Database, home: Path
+) -> None:
+    """Ten items of two clusters, four of them of Python: too few for all three gates; a set that is enough is not."""
+
+    def items(count: int, clusters: int) -> str:
+        return "".join(
+            f'{{"id": "i{n}", "cluster": "c{n % clusters}", "domain": "{"python" if n % 3 else "docs"}"}}\n'
+            for n in range(count)
+        )
+
+    (home / "models.toml").write_text(MODELS.replace('["{python}", "train.py"]', '["true"]') + JUDGED)
+    held = home / "items.jsonl"
+    held.write_text(items(10, 2))
+    told = [
+        "threshold on good: the test set has 10 items, and with fewer than 59 it can never let one pass",
+        "better on good.python: the test set has 2 clusters of domain python, and with fewer than 5 it can never let",
+        "no_harm on harm: the test set has 2 clusters, and with fewer than 5 it can never refuse a version",
+    ]
+    for words in (("config", "check"), ("queue", "add", "--models")):
+        found = schedctl(*words)
+        assert found.code == 0, found.err
+        for why in told:
+            assert why in found.err.replace('"', ""), found.err
+    held.write_text(items(60, 30))
+    updated = schedctl("queue", "update", "ufm", "--input", "set")
+    assert (updated.code, updated.err.count("can never")) == (0, 0), updated.err
+    edited = schedctl("queue", "edit", "ufm", "--set", 'gates=[{metric="good.sql", kind="better"}]')
+    assert "the test set has no item of domain sql" in edited.err, edited.err
+    held.write_text('{"id": "a"}\n{"id": "a"}\n')
+    found = schedctl("config", "check")
+    assert "items.jsonl, line 2: the id 'a' stands on an earlier line" in found.err, found.err

@@ -1,11 +1,13 @@
 """`schedctl models`: from a done job to a version that is shown, promoted, taken back and given away."""
 
 import hashlib
+import io
 import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import structlog
 
@@ -148,9 +150,19 @@ def test_two_versions_stand_side_by_side(
 
 
 def test_a_folder_for_others_has_plain_weights_a_card_and_digests(
-    judge: Judge, home: Path, schedctl: Callable[..., Typed]
+    judge: Judge, artifacts: DirectoryStore, home: Path, schedctl: Callable[..., Typed]
 ) -> None:
-    schedctl("models", "evaluate", "ulm")
+    packed = io.BytesIO()
+    np.savez(packed, q=np.ones((2, 3)))
+    parts = []
+    for name, content in (("weights.npz", packed.getvalue()), ("optimizer/state.json", b"{}")):
+        digest = hashlib.sha256(content).hexdigest()
+        artifacts.create(blob_key("ulm", digest), content)
+        parts.append(Component(name, digest, len(content)))
+    with judge.database.write() as tx:
+        saved = checkpoints.newest(tx, "ulm")[0].manifest
+        checkpoints.record(tx, Manifest("ulm", 400, 1, saved.run, 0, None, NOW, 60, {}, tuple(parts)), NOW)
+    schedctl("models", "evaluate", "ulm", "--step", "400")
     judge.end("ulm-eval-1", 1.0)
     made = schedctl("models", "export", "ulm@1", str(home / "out"), "--json").document
     assert made["files"] == ["README.md", "version.json", "weights.npz", "SHA256SUMS"]
@@ -166,6 +178,61 @@ def test_a_folder_for_others_has_plain_weights_a_card_and_digests(
     assert twice.code == Exit.REFUSED
     pulled = schedctl("models", "pull", "ulm", str(home / "whole"), "--json").document
     assert pulled["files"] == ["weights.npz", "optimizer/state.json"]
+
+
+def test_weights_that_nobody_can_use_are_not_given_away(
+    judge: Judge, home: Path, schedctl: Callable[..., Typed]
+) -> None:
+    """The checkpoint's weights are a text."""
+    schedctl("models", "evaluate", "ulm")
+    judge.end("ulm-eval-1", 1.0)
+    refused = schedctl("models", "export", "ulm@1", str(home / "out"))
+    assert refused.code == Exit.REFUSED
+    assert "ulm@1 cannot be given away: weights.npz: it is no archive of arrays" in refused.err
+    assert "schedctl models pull ulm@1 DIR" in refused.err
+    assert not (home / "out").exists()
+    assert list(home.glob(".out-*")) == []
+
+
+def test_votes_are_looked_at_and_take_a_version_back_when_asked(
+    judge: Judge, home: Path, schedctl: Callable[..., Typed]
+) -> None:
+    schedctl("models", "evaluate", "ulm")
+    judge.end("ulm-eval-1", 1.0)
+    unnamed = schedctl("models", "watch", "ulm")
+    assert (unnamed.code, "names no file of votes" in unnamed.err) == (Exit.USAGE, True)
+    path = home / "votes.jsonl"
+
+    def vote(count: int, *, worse: bool) -> None:
+        with path.open("a") as stream:
+            for number in range(count):
+                said = {"version": "ulm@1", "cluster": f"{worse}-{number}", "worse": worse}
+                stream.write(json.dumps(said) + "\n")
+
+    vote(4, worse=False)
+    vote(4, worse=True)
+    calm = schedctl("models", "watch", "ulm", "--votes", str(path), "--rollback")
+    assert (calm.code, calm.err) == (Exit.OK, "")
+    assert "4 of 8 votes say that it is worse, where 0.5 of them is usual" in calm.out
+    assert schedctl("models", "watch", "ulm", "--votes", str(path), "--usual", "0.01").code == Exit.VIOLATIONS
+    vote(60, worse=True)
+    heard = schedctl("models", "watch", "ulm@1", "--votes", str(path))
+    assert heard.code == Exit.VIOLATIONS
+    assert f"Take it back: schedctl models watch ulm@1 --votes {path} --rollback" in heard.err
+    taken = schedctl("models", "watch", "ulm", "--votes", str(path), "--rollback", "--json")
+    assert taken.code == Exit.VIOLATIONS
+    told = json.loads(taken.out)
+    assert (told["taken_back"], told["in_force"], told["alarm"], told["votes"]) == (True, None, True, 64)
+    again = schedctl("models", "watch", "ulm@1", "--votes", str(path), "--rollback", "--json")
+    assert (again.code, json.loads(again.out)["taken_back"]) == (Exit.VIOLATIONS, False)
+    moves = schedctl("models", "list", "ulm", "--json").document["models"][0]["promotions"]
+    assert [move["kind"] for move in moves] == ["rollback", "promote"]
+    assert told["digest"][:16] in moves[0]["why"]
+    path.write_text("no vote\n")
+    broken = schedctl("models", "watch", "ulm@1", "--votes", str(path))
+    assert broken.code == Exit.REFUSED
+    assert f"{path}, line 1 tells nothing: no JSON object" in broken.err
+    assert schedctl("models", "watch", "ulm@1", "--votes", str(home / "none.jsonl")).code == Exit.PLATFORM
 
 
 def test_names_that_are_none_are_told(judge: Judge, schedctl: Callable[..., Typed]) -> None:

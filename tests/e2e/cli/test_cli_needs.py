@@ -179,6 +179,17 @@ def accept_anyway(model: str) -> Change:
     return lambda tx: force.overrule(tx, versions.get(tx, model, 1), "accepted", "it will do", NOW, "mia")
 
 
+def promote_voted(tx: Any) -> None:
+    accept_anyway("voted")(tx)
+    force.promote(tx, versions.get(tx, "voted", 1), "", NOW, "mia")
+
+
+def vote_out(tx: Any) -> None:
+    made_version(tx, "voted")
+    promote_voted(tx)
+    force.rollback(tx, "voted", "60 of 60 votes say that it is worse", BEFORE, "daemon")
+
+
 def fail_to_deliver(tx: Any) -> None:
     outbox.add(tx, "alerts", "77", "email", {}, BEFORE)
     for _ in range(3):
@@ -229,6 +240,10 @@ KINDS: dict[str, list[Kind]] = {
     "launches refused": [Kind("refusing", refuse, take)],
     "evaluation failed": [Kind("unscored@1", fail_to_evaluate, accept_anyway("unscored"), typed=False)],
     "version not accepted": [Kind("refused@1", reject, accept_anyway("refused"))],
+    "version taken back": [Kind("voted@1", vote_out, promote_voted)],
+    "votes not read": [
+        Kind("voted@1", happen("watch.blind", "voted@1", why="line 3: no JSON object"), after=WEEK, typed=False)
+    ],
     "deployment stopped": [Kind("deployed at griffith", fail_to_deploy)],
     "letter not delivered": [Kind("alerts 77 by email", fail_to_deliver, lambda tx: outbox.sent(tx, 1, NOW))],
     "report not made": [Kind("2026-W37", fail_to_report, lambda tx: due.forget(tx, service.REPORT_AGAIN))],
@@ -378,6 +393,8 @@ def test_the_command_works_as_typed_and_the_need_goes_when_it_is_mended(
     assert (what, kind.subject) not in household.found(NOW + kind.after)
     with household.database.read() as tx:
         assert [
-            one for one in checkpoints.everything(tx) if one.manifest.job not in {"deployed", "unscored", "refused"}
+            one
+            for one in checkpoints.everything(tx)
+            if one.manifest.job not in {"deployed", "unscored", "refused", "voted"}
         ] == []
         assert not isinstance(jobs.get(tx, "held").state, Queued) or what == "job held"

@@ -1,0 +1,67 @@
+"""Concerns about gates: a test set that cannot be read, or is too small for a gate ever to decide by it.
+
+Found when a job is added and when settings are checked, before anybody trains for weeks towards a verdict that no
+scores can give.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.payload.scorers.items import BadItems, read_items
+from jobs.readers import is_remote
+from jobs.spec import HELD_OUT
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from jobs.payload.scorers.items import Item
+    from jobs.quality_gate import QualityGate
+    from jobs.spec import JobSpec
+
+_REMEDY = "add items to the set, or ask for less"
+
+
+def of_gates(spec: JobSpec) -> Iterator[tuple[str, str, str, str]]:
+    """Yield key, value, why and what to do of all that keeps a job's gates from deciding as they are meant to.
+
+    What is not on this machine, or is made of a corpus with each evaluation, is passed over.
+    """
+    wanted = spec.evaluation
+    if wanted is None or wanted.test_set.source == HELD_OUT or is_remote(wanted.test_set.source):
+        return
+    place = Path(wanted.test_set.source)
+    try:
+        found = sorted(place.glob("*.jsonl")) if place.is_dir() else [place]
+        if len(found) != 1:
+            why = f"it must have one file of JSON lines (.jsonl), and has {len(found)}"
+            yield "evaluation.set", str(place), why, "name the file itself"
+            return
+        items = read_items(found[0]).items.values()
+    except (BadItems, OSError) as error:
+        told = str(error) if isinstance(error, BadItems) else (error.strerror or str(error)).lower()
+        yield "evaluation.set", str(place), told, "no version of this model can be judged by it as it is"
+        return
+    for gate in spec.gates:
+        if why := _too_small(gate, items, spec.gates):
+            yield "gates", f"{gate.kind} on {gate.metric}", why, _REMEDY
+
+
+def _too_small(gate: QualityGate, items: Iterable[Item], gates: Iterable[QualityGate]) -> str:
+    """Return why the items cannot be enough for a gate; "" where they may be."""
+    from scheduler.judge.enough import smallest_set  # with the statistics, only where a job has gates
+
+    _, dot, domain = gate.metric.partition(".")
+    own = [item for item in items if not dot or item.domain == domain]
+    of_domain = f" of domain {domain}" if dot else ""
+    if not own:
+        return f"the test set has no item{of_domain}"
+    least = smallest_set(gate, sum(1 for one in gates if one.kind == "no_harm"))
+    threshold = gate.kind == "threshold"
+    count = len(own) if threshold else len({item.cluster for item in own})
+    if count >= least:
+        return ""
+    what = "items" if threshold else "clusters"
+    never = "refuse a version" if gate.kind == "no_harm" else "let one pass"
+    return f"the test set has {count} {what}{of_domain}, and with fewer than {least} it can never {never}"

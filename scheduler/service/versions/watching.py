@@ -1,0 +1,186 @@
+"""Watching: what users say of the version in force becomes evidence, and evidence of harm takes it back, once.
+
+Votes are read beside the cycle. Taking back is one transaction that holds what is in force against what was watched:
+a daemon that dies anywhere has done all of it or nothing, and a version that was taken back is in force no more.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.votes import Votes, VotesError
+from scheduler.service.faults.isolation import apart
+from scheduler.service.versions.force import rollback
+from scheduler.store import events, jobs, versions
+from scheduler.store.errors import Stale
+
+if TYPE_CHECKING:
+    from sqlalchemy import Connection
+
+    from scheduler.judge.watch import Watched
+    from scheduler.service.outside.ports import Ports
+    from scheduler.store.versions import Version
+
+ALARM, BLIND = "watch.alarm", "watch.blind"
+_EVERY_SECONDS = 60
+BY = "daemon"
+
+
+@dataclass(frozen=True, slots=True)
+class Watch:
+    """What the votes on a version come to: ``usual`` is the share of worse ones that is no harm.
+
+    ``digest`` is the SHA-256 of the lines that were read of ``source``; the same lines give the same again.
+    """
+
+    version: str
+    source: str
+    usual: float
+    watched: Watched
+    digest: str
+
+    @property
+    def alarm(self) -> bool:
+        """Tell whether harm is shown, now or at any vote before."""
+        return self.watched.alarm_at is not None
+
+    @property
+    def told(self) -> str:
+        """What was seen, in words."""
+        seen = self.watched
+        return f"{seen.worse:,} of {seen.votes:,} votes say that it is worse, where {self.usual:g} of them is usual"
+
+
+@dataclass(frozen=True, slots=True)
+class _Case:
+    """What is to be watched: a version, the file of its votes, and which share of worse ones is no harm."""
+
+    version: Version
+    path: str
+    usual: float
+
+
+_Mark = tuple[float, int, int, int]  # the usual share, and what tells one state of a file from another
+_NEVER: _Mark = (0.0, 0, 0, 0)
+
+
+def read_watch(version: Version, path: Path, usual: float) -> Watch:
+    """Return what a file of votes says of a version. Raises VotesError, ValueError for a bad ``usual``, OSError."""
+    from scheduler.judge.watch import watch  # with the statistics, only where there are votes
+
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    with os.fdopen(descriptor, "rb") as stream:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):  # a pipe would keep whoever reads it for ever
+            raise VotesError(0, f"{path} is no plain file", "name a file that votes are added to")
+        votes = Votes(stream, version.name)
+        watched = watch(votes, usual)
+    return Watch(version.name, str(path), usual, watched, votes.digest)
+
+
+def take_back(tx: Connection, version: Version, seen: Watch, now: int, by: str) -> tuple[Version, Version | None]:
+    """Take a version back because of its votes, which stay on record. Raises Stale when it is in force no more."""
+    in_force = versions.in_force(tx, version.model)
+    if in_force is None or in_force.number != version.number:
+        raise Stale(f"what is in force of {version.model}", version.name, in_force.name if in_force else "nothing")
+    events.append(
+        tx,
+        ALARM,
+        version.name,
+        now,
+        by,
+        why=seen.told,
+        watched=asdict(seen.watched),
+        usual=seen.usual,
+        votes_digest=seen.digest,
+    )
+    return rollback(tx, version.model, f"{seen.told} (votes {seen.digest[:16]})", now, by)
+
+
+class Watches:
+    """Looks at votes now and then. Keeps only what may be lost: which files it has read, and what was wrong there."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._again_at = 0
+        self._reading: dict[str, _Case] = {}
+        self._read: dict[str, _Mark] = {}  # by version, the file that gave no alarm
+        self._blind: dict[str, str] = {}
+
+    def look(self, now: int) -> None:
+        """Read the votes on versions in force, and take back those that are shown to do harm."""
+        ports = self._ports
+        if not self._reading and now >= self._again_at:
+            self._again_at = now + _EVERY_SECONDS
+            with ports.database.read() as tx:
+                self._reading = {case.version.name: case for case in _cases(tx)}
+        work = {
+            name: partial(apart, ports, "watch.unknown", partial(_look, case, self._read.get(name)), None, version=name)
+            for name, case in self._reading.items()
+        }
+        for name, answer in ports.calls.gather("watch", work).items() if work else ():
+            case = self._reading.pop(name)
+            if answer is None:
+                continue
+            mark, found = answer
+            if isinstance(found, str):
+                self._tell(name, found, now)
+                continue
+            self._blind.pop(name, None)
+            self._read[name] = mark
+            if found is not None and found.alarm:
+                self._take_back(case.version, found, now)
+
+    def _tell(self, name: str, why: str, now: int) -> None:
+        """Write down once why nothing can be told of a version: nobody watches it."""
+        if self._blind.get(name) != why:
+            with self._ports.write() as tx:
+                events.append(tx, BLIND, name, now, why=why)
+            self._ports.log.warning(BLIND, version=name, why=why, next=f"schedctl models watch {name}")
+        self._blind[name] = why
+
+    def _take_back(self, version: Version, seen: Watch, now: int) -> None:
+        try:
+            with self._ports.write() as tx:
+                _, back = take_back(tx, version, seen, now, BY)
+        except Stale as error:  # a person was faster
+            self._ports.log.info("watch.stale", version=version.name, why=str(error))
+            return
+        told = f"{back.name} is in force again" if back else f"nothing is in force of {version.model}"
+        self._ports.log.error(
+            ALARM, version=version.name, why=f"{seen.told}; {told}", next=f"schedctl models show {version.name}"
+        )
+
+
+def _cases(tx: Connection) -> list[_Case]:
+    """Return the versions in force whose definition says where votes come from.
+
+    One that was taken back before and that a person put in force again is that person's: its old votes would take it
+    back at once.
+    """
+    found = []
+    for record in jobs.everything(tx):
+        wanted = record.spec.evaluation
+        in_force = versions.in_force(tx, record.spec.name) if wanted is not None and wanted.votes else None
+        if wanted is None or in_force is None:
+            continue
+        moves = versions.promotions_of(tx, record.spec.name)
+        if not any(move.kind == "rollback" and move.was == in_force.number for move in moves):
+            found.append(_Case(in_force, wanted.votes, wanted.usual))
+    return found
+
+
+def _look(case: _Case, read: _Mark | None) -> tuple[_Mark, Watch | str | None]:
+    """Return the mark of the file with what it says, or why it says nothing; None where it is as it was read before."""
+    path = Path(case.path)
+    try:
+        status = path.stat()
+        mark = (case.usual, status.st_ino, status.st_size, status.st_mtime_ns)
+        return mark, None if mark == read else read_watch(case.version, path, case.usual)
+    except (ValueError, OSError) as error:
+        missing = isinstance(error, FileNotFoundError)
+        return _NEVER, f"there is no file of votes {path}; make an empty one" if missing else str(error)
