@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,6 @@ from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
 from scheduler.core.reasons import AwaitsVerdict, BadDefinition, HeldByPerson, SecretMissing
 from scheduler.core.run import Ended, Running, Stopping
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
-from scheduler.core.throughput import PRIOR_SIGMA
 from scheduler.core.window import DAY
 from scheduler.service.facts.advised import ELSEWHERE_SIGMA, is_advised, misfit, prior
 from scheduler.service.facts.overheads import Overheads
@@ -268,10 +268,7 @@ def _rates(
     if found:
         ratios = sorted(rate.steps_per_second / priors[pool.name][0] for pool, rate in found)
         correction = ratios[len(ratios) // 2]
-    surest = ELSEWHERE_SIGMA if found and is_advised(spec) else PRIOR_SIGMA
-    answer = {
-        name: Rate(speed * correction, max(surest, min(sigma, PRIOR_SIGMA) if found else sigma), 0)
-        for name, (speed, sigma) in priors.items()
-    }
+    surest = ELSEWHERE_SIGMA if found and is_advised(spec) else math.inf
+    answer = {name: Rate(speed * correction, min(sigma, surest), 0) for name, (speed, sigma) in priors.items()}
     answer.update({pool.name: Rate(rate.steps_per_second, rate.sigma, rate.samples) for pool, rate in found})
     return spec.steps_per_hour / 3_600 * correction, answer
