@@ -256,19 +256,22 @@ def _rates(
 ) -> tuple[float, dict[str, Rate]]:
     """Return the job's speed on the reference device and on each pool.
 
-    What was measured on a pool is used there; elsewhere the prior is scaled by how wrong it was where we measured.
+    What was measured on a pool is used there; elsewhere the prior is scaled by how wrong it was where we measured. The
+    reference is the definition's guess, scaled alike: the adviser knows of cards, not of what a step is worth.
     """
+    guess = spec.steps_per_hour / 3_600
     found = [
         (pool, rate)
         for pool in pools
         if (rate := measured.get((spec.name, pool.name))) and rate.samples > 0 and rate.steps_per_second > 0
     ]
     priors = {pool.name: prior(spec, pool) for pool in pools}
-    correction = 1.0
-    if found:
-        ratios = sorted(rate.steps_per_second / priors[pool.name][0] for pool, rate in found)
-        correction = ratios[len(ratios) // 2]
+    correction = _middle([rate.steps_per_second / priors[pool.name][0] for pool, rate in found])
     surest = ELSEWHERE_SIGMA if found and is_advised(spec) else math.inf
     answer = {name: Rate(speed * correction, min(sigma, surest), 0) for name, (speed, sigma) in priors.items()}
     answer.update({pool.name: Rate(rate.steps_per_second, rate.sigma, rate.samples) for pool, rate in found})
-    return spec.steps_per_hour / 3_600 * correction, answer
+    return guess * _middle([rate.steps_per_second / (guess * pool.speed) for pool, rate in found]), answer
+
+
+def _middle(ratios: Sequence[float]) -> float:
+    return sorted(ratios)[len(ratios) // 2] if ratios else 1.0
