@@ -13,6 +13,7 @@ from jobs.quality_gate import read_gates
 from jobs.spec import (
     HELD_OUT,
     LONGEST_SECONDS,
+    WITHIN_SECONDS,
     Code,
     Evaluation,
     Gate,
@@ -61,6 +62,7 @@ _KEYS = (
 )
 _DEFAULTS = {known.name: known.default for known in fields(JobSpec)}
 _NOTHING = object()
+_TRAINER = "trainers/finetune.py"  # whose command line the adviser reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +77,7 @@ class Definition:
         """Return the spec, or None when a problem was noted."""
         before = len(self.problems)
         self._refuse_unknown(table, _KEYS, "")
-        table = self._whole(table)
+        table = self._advised(self._whole(table))
         values = {
             "name": self._read(table, "name", readers.name),
             "role": self._read(table, "role", readers.role),
@@ -113,6 +115,37 @@ class Definition:
         if values["start_from"] is not None:
             values["gate"] = values["start_from"].gate
         return JobSpec(**values) if len(self.problems) == before else None
+
+    def _advised(self, table: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Let the adviser say what is left out of a job of our own trainer: needs, speed, the gain of more devices."""
+        command, inputs = table.get("command"), table.get("inputs", {})
+        left_out = {"needs", "steps_per_hour"} - set(table)
+        if not (left_out and isinstance(command, list) and isinstance(inputs, dict)):
+            return table
+        if not any(str(word).endswith(_TRAINER) for word in command):
+            return table
+        from jobs.advice.errors import Unknown
+        from jobs.advice.job import advised
+
+        try:
+            found = advised([str(word) for word in command], {name: str(source) for name, source in inputs.items()})
+        except Unknown as error:
+            if "steps_per_hour" in left_out:
+                self._note(
+                    "steps_per_hour", None, readers.Wrong(f"is missing, and {error.what}: {error.why}", "add it")
+                )
+            return {"steps_per_hour": 1, **table}
+        if found is None:
+            return table
+        told: dict[str, Any] = {"steps_per_hour": found.steps_per_hour} if "steps_per_hour" in left_out else {}
+        if "needs" in left_out:
+            needs = found.needs
+            most = needs.devices_max
+            told["needs"] = {
+                "devices": [1, most] if most > 1 else 1, "vram_gib": needs.vram_gib, "dtype": needs.dtype
+            }  # fmt: skip
+            told["device_speedup"] = list(found.device_speedup)
+        return {**told, **table}
 
     def _check_together(self, values: Mapping[str, Any], table: Mapping[str, Any]) -> None:
         deadline, not_before, gate = values["deadline"], values["not_before"], values["gate"]
@@ -233,7 +266,7 @@ class Definition:
             command=here._read(inner, "command", readers.words),
             test_set=self._input("set", source or ""),
             longest_seconds=here._read(inner, "longest", readers.whole, LONGEST_SECONDS),
-            within_seconds=here._read(inner, "within", readers.span_or_off, None) or None,
+            within_seconds=here._read(inner, "within", readers.span_or_off, WITHIN_SECONDS) or None,
             needs=here._needs(inner),
             pools=here._read(inner, "pools", readers.strings, ()),
             promote=here._read(inner, "promote", readers.promote, "automatic"),

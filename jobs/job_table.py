@@ -70,7 +70,6 @@ def _needs(needs: Needs) -> dict[str, Any]:
 
 
 def _evaluation(evaluation: Evaluation) -> dict[str, Any]:
-    within = evaluation.within_seconds
     return {
         "command": list(evaluation.command),
         "set": evaluation.test_set.source,
@@ -79,7 +78,7 @@ def _evaluation(evaluation: Evaluation) -> dict[str, Any]:
         "pools": list(evaluation.pools),
         "promote": evaluation.promote,
         "at": list(evaluation.at),
-        **({"within": show_duration(within)} if within else {}),
+        "within": show_duration(evaluation.within_seconds) if evaluation.within_seconds else "off",
         **({"votes": evaluation.votes, "usual": evaluation.usual} if evaluation.votes else {}),
     }
 

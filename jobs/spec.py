@@ -17,6 +17,7 @@ START_WORDS = ("newest", "done", "accepted")
 _LISTED = {"hf": "hub", "kaggle-model": "kaggle", "kaggle-dataset": "kaggle"}
 RENEW_WORDS = ("restart", "update")
 LONGEST_SECONDS = 1_800  # of an evaluation, unless it says another time
+WITHIN_SECONDS = 172_800  # likewise, from when it is queued: long enough for hours that training leaves
 HELD_OUT = "corpus:held-out"  # as a test set: what the model's own corpus keeps out of training
 PROMOTE_WORDS = ("automatic", "person")
 _ANY_CHECKPOINT = 1e-6  # of the parent's target: its first checkpoint, whose step is at least 1
@@ -142,16 +143,17 @@ class Evaluation:
     """How checkpoints of a model are scored: a command in a session of its own, which is run whole.
 
     It is queued by itself when so much of the target is saved as ``at`` names (1: all of it), takes ``longest_seconds``
-    at most, and shall be over ``within_seconds`` after it was queued, if that is said. ``test_set`` is where its items
-    come from; what they are is pinned like an input, or with each evaluation where it is HELD_OUT. An accepted version
-    is promoted by itself (``automatic``) or by a ``person``. ``votes``, if said, is a file of what users say of the
-    version in force, which is taken back when more than the ``usual`` share of them is shown to be worse.
+    at most, and shall be over ``within_seconds`` after it was queued; with None it is planned as training is.
+    ``test_set`` is where its items come from; what they are is pinned like an input, or with each evaluation where it
+    is HELD_OUT. An accepted version is promoted by itself (``automatic``) or by a ``person``. ``votes``, if said, is a
+    file of what users say of the version in force, which is taken back when more than the ``usual`` share of them is
+    shown to be worse.
     """
 
     command: tuple[str, ...]
     test_set: Input
     longest_seconds: int = LONGEST_SECONDS
-    within_seconds: int | None = None
+    within_seconds: int | None = WITHIN_SECONDS
     needs: Needs = Needs()
     pools: tuple[str, ...] = ()
     promote: str = "automatic"

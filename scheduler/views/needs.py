@@ -17,6 +17,7 @@ from scheduler.core.window import DAY, HOUR
 from scheduler.report.forecast import forecast
 from scheduler.report.report import Need
 from scheduler.service.deploy.look import stopped
+from scheduler.service.facts.snapshot import has_time
 from scheduler.service.faults.isolation import JOB_POISONED, POISONED, poisoned_runs
 from scheduler.service.faults.places import ANSWERS, SILENT, SILENT_SECONDS, WAITS
 from scheduler.service.faults.rests import WRONG_DEVICE_WHY
@@ -139,7 +140,8 @@ def _waiting(queue: Sequence[JobRecord], plan: Plan | None) -> Iterator[Need]:
 
 def _deadlines(tx: Connection, queue: Sequence[JobRecord], plan: Plan | None, now: int) -> Iterator[Need]:
     """Deadlines that lie ahead of the late end of the forecast by the newest plan, or have none."""
-    dated = [job for job in queue if job.spec.deadline is not None and not isinstance(job.state, Cancelled | Failed)]
+    dated = [job for job in queue if job.spec.deadline is not None and not has_time(job.spec, now)]
+    dated = [job for job in dated if not isinstance(job.state, Cancelled | Failed)]
     left = {job.spec.name: steps for job in dated if (steps := job.spec.target_step - job.done_step) > 0}
     if not left:
         return

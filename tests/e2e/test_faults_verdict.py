@@ -23,9 +23,9 @@ from scheduler.service.requests import inputs
 from scheduler.store import evaluations, events, jobs, versions
 from scheduler.store.engine import Database, open_database
 from scheduler.store.verify import verify
-from tests.integration.test_versions_local import SCORE, TRAIN
 from tests.lab.crashes.processes import kill, working_for
 from tests.lab.patience import until
+from tests.lab.trained_model import SCORE, TRAIN
 
 NOW = 1_790_000_000
 SETTINGS = """

@@ -65,6 +65,24 @@ def test_what_was_trained_becomes_a_version_and_a_job_evaluates_it(world: World)
     assert spec.environment["EVALUATION_CHECKPOINT"] == version.digest
 
 
+def test_an_evaluation_takes_left_overs_until_somebody_waits_for_it_or_its_last_day_has_come(world: World) -> None:
+    world.train("a")
+    world.cycle.run()
+    pools = world.ports.pools
+
+    def seen(at: int) -> tuple[float, int | None]:
+        with world.database.read() as tx:
+            found = gather(tx, pools, at, 86_400, {})
+        return next((view.weight, view.deadline) for view in found.jobs if view.name == "ufm-eval-1")
+
+    assert seen(NOW - 1) == (0.05, None)
+    assert seen(NOW) == seen(NOW + 90_000) == (1.0, NOW + 86_400), "the last day before it and all that follow"
+    start = StartFrom("ufm", "accepted")
+    with world.database.write() as tx:
+        jobs.add(tx, JobSpec("child", "manager", ("train",), 10, 10.0, start_from=start, gate=start.gate), NOW)
+    assert seen(NOW - 1) == (1.0, NOW + 86_400)
+
+
 def test_an_accepted_version_is_put_in_force_and_its_checkpoint_stays(world: World) -> None:
     world.judged("a", passing(0.95))
     assert (world.states(), world.in_force()) == ([(1, "accepted")], 1)

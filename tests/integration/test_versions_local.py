@@ -24,30 +24,9 @@ from scheduler.store import evaluations, generations, jobs, versions
 from scheduler.store.engine import Database
 from tests.lab.clocks import starting_now
 from tests.lab.patience import until
+from tests.lab.trained_model import SCORE, TRAIN
 
 NOW = 1_795_000_000
-TRAIN = """
-import json, os, pathlib
-parent = os.environ["SCHED_INPUT_PARENT"]
-before = json.loads(pathlib.Path(parent, "weights.json").read_text())["skill"] if parent else 0.0
-made = pathlib.Path(os.environ["SCHED_CHECKPOINT_DIR"]) / "making"
-made.mkdir()
-(made / "weights.json").write_text(json.dumps({"skill": float(os.environ["SKILL"]), "before": before}))
-(made / "meta.json").write_text(json.dumps({"step": 100, "metrics": {}}))
-made.rename(made.with_name("step-00000100"))
-"""
-SCORE = """
-import hashlib, json, os, pathlib
-skill = json.loads(pathlib.Path(os.environ["SCHED_INPUT_MODEL"], "weights.json").read_text())["skill"]
-(items,) = pathlib.Path(os.environ["SCHED_INPUT_SET"]).glob("*.jsonl")
-said = {name: os.environ["EVALUATION_" + name.upper()] for name in ("model", "checkpoint", "scorer")}
-lines = [{"schema": 1, "set": hashlib.sha256(items.read_bytes()).hexdigest(), **said}]
-for number, line in enumerate(items.read_text().splitlines()):
-    name = json.loads(line)["id"]
-    lines.append({"item": name, "cluster": name, "metric": "atomicity", "value": float(number < skill * 40)})
-text = "".join(json.dumps(line) + chr(10) for line in lines)
-pathlib.Path(os.environ["SCHED_OUTPUT_DIR"], "scores.jsonl").write_text(text)
-"""
 
 
 def whatever_may_start(snapshot: Snapshot, incumbent: Plan | None) -> Plan:

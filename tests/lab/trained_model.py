@@ -30,6 +30,29 @@ NOW = 1_795_000_000
 ITEMS = 40
 TARGET = 100
 POINT = QualityGate("atomicity", "threshold", minimum=0.9)
+# Commands of real sessions: one saves weights of as much skill as SKILL says, the other scores forty items by it.
+TRAIN = """
+import json, os, pathlib
+parent = os.environ["SCHED_INPUT_PARENT"]
+before = json.loads(pathlib.Path(parent, "weights.json").read_text())["skill"] if parent else 0.0
+made = pathlib.Path(os.environ["SCHED_CHECKPOINT_DIR"]) / "making"
+made.mkdir()
+(made / "weights.json").write_text(json.dumps({"skill": float(os.environ["SKILL"]), "before": before}))
+(made / "meta.json").write_text(json.dumps({"step": 100, "metrics": {}}))
+made.rename(made.with_name("step-00000100"))
+"""
+SCORE = """
+import hashlib, json, os, pathlib
+skill = json.loads(pathlib.Path(os.environ["SCHED_INPUT_MODEL"], "weights.json").read_text())["skill"]
+(items,) = pathlib.Path(os.environ["SCHED_INPUT_SET"]).glob("*.jsonl")
+said = {name: os.environ["EVALUATION_" + name.upper()] for name in ("model", "checkpoint", "scorer")}
+lines = [{"schema": 1, "set": hashlib.sha256(items.read_bytes()).hexdigest(), **said}]
+for number, line in enumerate(items.read_text().splitlines()):
+    name = json.loads(line)["id"]
+    lines.append({"item": name, "cluster": name, "metric": "atomicity", "value": float(number < skill * 40)})
+text = "".join(json.dumps(line) + chr(10) for line in lines)
+pathlib.Path(os.environ["SCHED_OUTPUT_DIR"], "scores.jsonl").write_text(text)
+"""
 
 
 def passing(share: float) -> list[float]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from config.errors import ConfigError
+from jobs.spec import EVALUATE
 from platforms.image import has_lock, options_for
 from platforms.registry import secret_way
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
@@ -14,13 +15,14 @@ from scheduler.core.run import Ended, Running, Stopping
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.throughput import PRIOR_SIGMA
 from scheduler.core.window import DAY
+from scheduler.service.facts.advised import ELSEWHERE_SIGMA, is_advised, misfit, prior
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.faults.isolation import isolated
 from scheduler.store import jobs, ledger, limits, rates, runs, versions, watched
 from scheduler.store.jobs import JobRecord
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from sqlalchemy import Connection
 
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 # Charges older than every window we know (a month of 31 days, and a day of slack) cannot matter to a decision.
 LOOK_BACK_SECONDS = 33 * DAY
+_LEFT_OVER = 0.05  # of its model's weight is an evaluation's, while it has time
 
 
 def load_snapshot(tx: Connection, pools: Mapping[str, Pool], now: int, horizon_seconds: int) -> Snapshot:
@@ -82,7 +85,7 @@ def gather(
                 finished[record.spec.name] = record.done_step / max(1, record.spec.target_step)
     return Snapshot(
         now=now,
-        jobs=tuple(views),
+        jobs=tuple(_in_left_overs(views, records, now)),
         pools=tuple(
             PoolView(
                 pool=pool,
@@ -97,6 +100,30 @@ def gather(
         horizon_seconds=horizon_seconds,
         finished=finished,
     )
+
+
+def has_time(spec: JobSpec, now: int) -> bool:
+    """Tell whether a job is an evaluation that may wait for left-overs: its deadline is more than a day away."""
+    return spec.role == EVALUATE and spec.deadline is not None and now < spec.deadline - DAY
+
+
+def _in_left_overs(views: Sequence[JobView], records: Sequence[JobRecord], now: int) -> Iterator[JobView]:
+    """Yield the views; until the last day before its deadline an evaluation takes only hours that training leaves.
+
+    From then on, and as soon as a job waits for its verdict, it weighs what its model does, and its deadline is kept.
+    A deadline that is told earlier would be: whatever has one goes before all that has none.
+    """
+    patient = {
+        record.spec.name: record.spec.start_from.parent
+        for record in records
+        if has_time(record.spec, now) and record.spec.start_from is not None
+    }
+    waited_for = {view.blocked.parent for view in views if isinstance(view.blocked, AwaitsVerdict)}
+    for view in views:
+        if view.name in patient and patient[view.name] not in waited_for:
+            yield replace(view, weight=view.weight * _LEFT_OVER, deadline=None)
+        else:
+            yield view
 
 
 def _awaits_verdict(tx: Connection, record: JobRecord, gated: Collection[str]) -> AwaitsVerdict | None:
@@ -187,6 +214,7 @@ def job_view(
         running=running,
         last_pool=record.last_pool,
         position=record.position,
+        misfit=misfit(spec, [pools[name] for name in allowed]),
     )
 
 
@@ -235,11 +263,15 @@ def _rates(
         for pool in pools
         if (rate := measured.get((spec.name, pool.name))) and rate.samples > 0 and rate.steps_per_second > 0
     ]
-    prior = spec.steps_per_hour / 3_600
+    priors = {pool.name: prior(spec, pool) for pool in pools}
     correction = 1.0
     if found:
-        ratios = sorted(rate.steps_per_second / (prior * pool.speed) for pool, rate in found)
+        ratios = sorted(rate.steps_per_second / priors[pool.name][0] for pool, rate in found)
         correction = ratios[len(ratios) // 2]
-    answer = {pool.name: Rate(prior * pool.speed * correction, PRIOR_SIGMA, 0) for pool in pools}
+    surest = ELSEWHERE_SIGMA if found and is_advised(spec) else PRIOR_SIGMA
+    answer = {
+        name: Rate(speed * correction, max(surest, min(sigma, PRIOR_SIGMA) if found else sigma), 0)
+        for name, (speed, sigma) in priors.items()
+    }
     answer.update({pool.name: Rate(rate.steps_per_second, rate.sigma, rate.samples) for pool, rate in found})
-    return prior * correction, answer
+    return spec.steps_per_hour / 3_600 * correction, answer

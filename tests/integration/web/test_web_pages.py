@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from tests.lab.web.world import World
 
 EVIL = '<script>alert("1")</script><img src=x onerror=alert(1)>\x1b[2J\u202e&amp;\'"'
-PLACES = ["/", "/queue", "/runs", "/models", "/quota", "/plan", "/ledger", "/reports"]
+PLACES = ["/", "/queue", "/runs", "/models", "/quota", "/plan", "/ledger", "/advise", "/reports"]
 
 
 def read(site: Any, path: str) -> Page:
@@ -142,7 +142,7 @@ def test_the_queue_is_leafed_through_filtered_and_searched(site: Any) -> None:
     assert [job["state"] for job in held["jobs"]] == ["held"]
     assert "by mia: wrong learning rate" in read(site, "/queue?state=held").text
     assert [job["name"] for job in site.json("/api/v1/queue?name=m0013")["jobs"]] == ["m0013"]
-    assert "No such jobs" in read(site, "/queue?name=nothing-like-it").text
+    assert "No job has “nothing-like-it” in its name" in read(site, "/queue?name=nothing-like-it").text
 
 
 def test_a_job_shows_its_losses_and_a_run_its_lanes(site: Any) -> None:

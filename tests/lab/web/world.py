@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 HOUR, DAY, WEEK = 3_600, 86_400, 604_800
 
-_CONFIG = """
+CONFIG = """
 state_dir = "state"
 zone = "Europe/Berlin"
 models = []
@@ -100,7 +100,7 @@ def write_world(
 ) -> World:
     """Make the database of a year that ends ``now``. ``suffix`` lengthens the jobs' names."""
     config = folder / "config.toml"
-    config.write_text(_CONFIG, encoding="utf-8")
+    config.write_text(CONFIG, encoding="utf-8")
     database = new_database(folder / "state" / "scheduler.db")
     chance = random.Random(7)
     names = ["uff-main" + suffix] + [f"m{index:04d}{suffix}" for index in range(1, job_count)]
