@@ -138,6 +138,8 @@ def _show_verdict(cli: Cli, verdict: StoredVerdict) -> None:
             cli.out.line(
                 f"  {found['gate']['metric']} of {example['item']}: {example['value']:.4g}{before}  {text}".rstrip()
             )
+    for note in evidence.get("notes", ()):
+        cli.out.line(f"  scored so: {note}")
     cli.out.line(f"  test set {verdict.set_digest[:_SHOWN]}, used for {evidence.get('set_uses', 1)} decisions so far")
 
 
