@@ -29,6 +29,8 @@ Verdict = Literal["fits", "tight", "does not fit"]
 class Wishes:
     """What somebody wants: ``rows`` of ``seq`` tokens a step whatever the devices, ``tokens`` in all (0: unsaid).
 
+    ``probed`` are methods with the bytes that their layers were found to keep for each token.
+
     ``methods`` are those that may be chosen (empty: all but full). ``usd_kwh`` is the price of electricity.
     """
 
@@ -47,6 +49,7 @@ class Wishes:
     offload: Offload | None = None
     optimizer: Optimizer | None = None
     checkpointing: bool | None = None
+    probed: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +181,7 @@ def _setups(rung: _Rung, shape: Shape, card: Card, devices: int, wishes: Wishes)
                 precision=card.precision,
                 stack=stack,
                 image_tokens=image,
+                probed=dict(wishes.probed).get(rung.method, 0.0),
             )
             if wishes.batch:
                 break

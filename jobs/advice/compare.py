@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from html import escape
 from math import log10
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape
 
 from jobs.advice.choice import advise
 

@@ -74,8 +74,11 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Run a few real steps on this machine's card, and remember them.")
     ] = False,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Run two layers without weights, instead of believing the formula.")
+    ] = False,
     python: Annotated[
-        str, typer.Option("--python", metavar="PATH", help="With --calibrate: the Python that has torch.")
+        str, typer.Option("--python", metavar="PATH", help="With --calibrate, --probe: the Python that has torch.")
     ] = "python3",
 ) -> None:
     """Tell whether a model trains on a machine, with which settings, how long, and at what cost.
@@ -100,6 +103,10 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
         from jobs.advice.shape import find_shape
 
         shape = find_shape(model)
+        if probe:
+            from scheduler.cli.commands.advise_calibrate import probe as run_layers
+
+            wishes = run_layers(cli, shape, wishes, python)
         if calibrate:
             from jobs.advice.card import recognised
             from scheduler.cli.commands.advise_calibrate import calibrate as run_steps

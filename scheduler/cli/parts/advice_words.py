@@ -5,9 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jobs.advice.card import GIB
-from jobs.advice.compare import compare, picture
 from jobs.advice.document import advice_json, choice_json
-from jobs.advice.recipe import files, flags
+from jobs.advice.recipe import flags
 from jobs.duration import parse_duration, show_duration
 from scheduler.cli.shell.exits import Refusal, UsageFault
 
@@ -127,6 +126,8 @@ def show_comparison(
     path: Path | None,
 ) -> None:
     """Write the best choice of each machine, and the picture where ``path`` says."""
+    from jobs.advice.compare import compare, picture
+
     found = compare(shape, machines, wishes, seen)
     if path is not None:
         path.write_text(picture(found), encoding="utf-8")
@@ -148,6 +149,8 @@ def _none(advice: Advice) -> list[str]:
 
 def write_files(out: Output, advice: Advice, model: str, folder: Path) -> None:
     """Write what runs the choice. Raises Refusal where nothing fits, or a file is there already."""
+    from jobs.advice.recipe import files
+
     if advice.taken is None:
         raise Refusal(f"{model} cannot be written", "nothing fits this machine", advice.nearest or "Choose another")
     one = advice.taken
