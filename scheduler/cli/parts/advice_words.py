@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.advice.card import GIB
@@ -12,7 +13,6 @@ from scheduler.cli.shell.exits import Refusal, UsageFault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from jobs.advice.card import Card
     from jobs.advice.choice import Advice, Choice, Wishes
@@ -155,7 +155,7 @@ def write_files(out: Output, advice: Advice, model: str, folder: Path) -> None:
         raise Refusal(f"{model} cannot be written", "nothing fits this machine", advice.nearest or "Choose another")
     one = advice.taken
     steps = max(1, round((advice.wishes.tokens or 1e6) / (one.setup.rows * one.setup.seq)))
-    source = f"hf:{model.removeprefix('hf:')}" if "/" in model and not model.startswith((".", "/")) else f"./{model}"
+    source = f"hf:{advice.shape.hub}" if advice.shape.hub else str(Path(model).expanduser().resolve())
     name = advice.shape.name.rpartition("/")[2].lower().replace("_", "-")[:40]
     written = files(one, name, source, steps)
     there = [name for name in written if (folder / name).exists()]
