@@ -286,7 +286,7 @@ def test_the_files_that_run_a_choice_can_be_read() -> None:
 
 
 def test_machines_side_by_side_are_drawn_and_told() -> None:
-    machines = [find_cards(words) for words in ("5060ti", "5060ti x2", "h100", "4070")]
+    machines = [(*find_cards(words), None) for words in ("5060ti", "5060ti x2", "h100", "4070")]
     found = compare(BIG, machines, Wishes(methods=("lora",), tokens=20e6), ())
     drawn = picture(found)
     assert drawn.startswith("<svg")

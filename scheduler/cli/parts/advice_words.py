@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from jobs.advice.shape import Shape
     from scheduler.cli.shell.output import Output
 
-_TABLE = ("rung", "<verdict", ">GiB", ">batch", ">tokens/s", ">hours", ">nine in ten", ">kWh", ">money")
+_TABLE = ("rung", "verdict", ">GiB", ">batch", ">tokens/s", ">hours", ">nine in ten", ">kWh", ">money")
 
 
 def show_advice(out: Output, advice: Advice, deadline: str, *, explain: bool) -> None:
@@ -52,10 +52,9 @@ def show_advice(out: Output, advice: Advice, deadline: str, *, explain: bool) ->
 
 def _facts(advice: Advice, one: Choice, within: int) -> list[tuple[str, str]]:
     setup, pace, tokens = one.setup, one.pace, advice.wishes.tokens
-    document = choice_json(one)
+    document = choice_json(one, told=bool(tokens))
     basis = f"{pace.seen:,} measured steps" if pace.seen else "a prior; schedctl advise --calibrate measures"
     late = f"{one.hours_p90:.1f} h in nine of ten cases"
-    money = "" if one.usd is None else f"${one.usd:.2f}"
     return [
         ("memory", f"{one.verdict}: {one.why}, {100 * one.margin:.0f} % left"),
         (
@@ -65,7 +64,7 @@ def _facts(advice: Advice, one: Choice, within: int) -> list[tuple[str, str]]:
         ("speed", f"{pace.tokens_per_second:,.0f} tokens a second, limited by {pace.limit} ({basis})"),
         ("time", f"{one.hours:.1f} h for {tokens / 1e6:,.1f} M tokens, {late}" if tokens else ""),
         ("quota", f"{one.hours:.1f} session hours" if tokens else ""),
-        ("money", f"{money}, {one.kwh:.1f} kWh" if tokens else ""),
+        ("money", f"${one.usd:.2f}, {one.kwh:.1f} kWh" if tokens else ""),
         ("in time", _in_time(one, within) if within and tokens else ""),
         ("machine", f"{one.storage.ram / GIB:.0f} GiB of RAM, {one.storage.disk / 1e9:.0f} GB of disk"),
         (
@@ -95,7 +94,7 @@ def _row(one: Choice, wishes: Wishes) -> list[str]:
         f"{one.hours:.1f}" if told else "",
         f"{one.hours_p90:.1f}" if told else "",
         f"{one.kwh:.1f}" if told else "",
-        f"${one.usd:.2f}" if told and one.usd is not None else "",
+        f"${one.usd:.2f}" if told else "",
     ]
 
 
@@ -120,7 +119,7 @@ def _explain(out: Output, advice: Advice, one: Choice) -> None:
 def show_comparison(
     out: Output,
     shape: Shape,
-    machines: Sequence[tuple[Card, int]],
+    machines: Sequence[tuple[Card, int, float | None]],
     wishes: Wishes,
     seen: Sequence[Seen],
     path: Path | None,
