@@ -31,7 +31,7 @@ class Wishes:
 
     ``probed`` are methods with the bytes that their layers were found to keep for each token.
 
-    ``methods`` are those that may be chosen (empty: all but full). ``usd_per_hour`` is the whole machine's price; without
+    ``methods`` are those that may be chosen (empty: all but full). ``usd_per_hour`` is the machine's price; without
     it money is electricity, at ``usd_kwh``.
     """
 
