@@ -29,7 +29,10 @@ Verdict = Literal["fits", "tight", "does not fit"]
 class Wishes:
     """What somebody wants: ``rows`` of ``seq`` tokens a step whatever the devices, ``tokens`` in all (0: unsaid).
 
-    ``methods`` are those that may be chosen (empty: all but full). ``usd_kwh`` is the price of electricity.
+    ``probed`` are methods with the bytes that their layers were found to keep for each token.
+
+    ``methods`` are those that may be chosen (empty: all but full). ``usd_per_hour`` is the machine's price; without
+    it money is electricity, at ``usd_kwh``.
     """
 
     seq: int = 2048
@@ -47,6 +50,7 @@ class Wishes:
     offload: Offload | None = None
     optimizer: Optimizer | None = None
     checkpointing: bool | None = None
+    probed: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ class Choice:
     hours: float
     hours_p90: float
     kwh: float
-    usd: float | None
+    usd: float
 
     @property
     def margin(self) -> float:
@@ -178,6 +182,7 @@ def _setups(rung: _Rung, shape: Shape, card: Card, devices: int, wishes: Wishes)
                 precision=card.precision,
                 stack=stack,
                 image_tokens=image,
+                probed=dict(wishes.probed).get(rung.method, 0.0),
             )
             if wishes.batch:
                 break
@@ -191,8 +196,7 @@ def priced(rung: str, setup: Setup, card: Card, wishes: Wishes, seen: Sequence[S
     tokens = wishes.tokens or 1e6
     hours, late = pace.hours(tokens), pace.hours(tokens, 0.9)
     kwh = hours * card.watts * setup.devices / 1_000
-    rate = card.usd_per_hour if wishes.usd_per_hour is None else wishes.usd_per_hour
-    usd = hours * rate if rate is not None else kwh * wishes.usd_kwh
+    usd = kwh * wishes.usd_kwh if wishes.usd_per_hour is None else hours * wishes.usd_per_hour
     verdict, why = judged(memory, storage, card, wishes)
     return Choice(rung, setup, card, memory, storage, pace, verdict, why, hours, late, kwh, usd)
 

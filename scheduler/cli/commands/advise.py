@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
+_PRICE_MAX = 100_000.0  # dollars an hour
 Word = TypeVar("Word", bound=str)
 _OWN = "advice.json"  # in the state folder
 
@@ -56,10 +57,13 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
     offload: Annotated[str, typer.Option("--offload", help="none, cpu or nvme. Default: any.")] = "",
     ram: Annotated[float, typer.Option("--ram-gib", min=1, help="Memory of the machine.")] = 128.0,
     price: Annotated[
-        float | None, typer.Option("--price", min=0, help="Dollars an hour. Default: the card's or pool's.")
+        float | None, typer.Option("--price", min=0, help="Dollars an hour. Default: the pool's, else electricity.")
     ] = None,
     compare: Annotated[
-        list[str] | None, typer.Option("--compare", metavar="CARD[xN]", help="Machines side by side; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--compare", metavar="CARD[xN][=$]", help="Machines side by side, with dollars an hour; repeat it."
+        ),
     ] = None,
     picture: Annotated[
         Path | None, typer.Option("--picture", metavar="FILE", help="With --compare: time against money as SVG.")
@@ -74,8 +78,11 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Run a few real steps on this machine's card, and remember them.")
     ] = False,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Run two layers without weights, instead of believing the formula.")
+    ] = False,
     python: Annotated[
-        str, typer.Option("--python", metavar="PATH", help="With --calibrate: the Python that has torch.")
+        str, typer.Option("--python", metavar="PATH", help="With --calibrate, --probe: the Python that has torch.")
     ] = "python3",
 ) -> None:
     """Tell whether a model trains on a machine, with which settings, how long, and at what cost.
@@ -100,6 +107,10 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
         from jobs.advice.shape import find_shape
 
         shape = find_shape(model)
+        if probe:
+            from scheduler.cli.commands.advise_calibrate import probe as run_layers
+
+            wishes = run_layers(cli, shape, wishes, python)
         if calibrate:
             from jobs.advice.card import recognised
             from scheduler.cli.commands.advise_calibrate import calibrate as run_steps
@@ -172,23 +183,28 @@ def _pixels(image: str) -> tuple[int, int]:
     return int(wide), int(high)
 
 
-def _machine(cli: Cli, words: str) -> tuple[Card, int]:
-    from jobs.advice.card import recognised
+def _machine(cli: Cli, words: str) -> tuple[Card, int, float | None]:
+    """Return the card, how many, and what an hour costs, as in ``h100 x1=2.50``. Raises UsageFault, NotFound."""
+    from jobs.advice.choice import Wishes
+    from scheduler.cli.shell.exits import UsageFault
 
-    if (found := recognised(words)) is not None:
-        return found
-    card, devices, _, _ = _place(cli, words, None)
-    return card, devices
+    name, equals, price = words.partition("=")
+    try:
+        dollars = float(price.strip().removeprefix("$")) if equals else None
+    except ValueError:
+        dollars = -1.0
+    if dollars is not None and not 0 <= dollars <= _PRICE_MAX:
+        raise UsageFault(f"--compare {words}", f"{price} is no price of an hour", "Write it like 'h100 x1=2.50'")
+    card, devices, wishes, _ = _place(cli, name.strip(), Wishes(usd_per_hour=dollars))
+    return card, devices, wishes.usd_per_hour
 
 
-def _place(cli: Cli, words: str, wishes: Wishes | None) -> tuple[Card, int, Wishes, tuple[Seen, ...]]:
+def _place(cli: Cli, words: str, wishes: Wishes) -> tuple[Card, int, Wishes, tuple[Seen, ...]]:
     """Return the card that words name; else that of a pool, with its price and with what its runs showed."""
     from dataclasses import replace
 
     from jobs.advice.card import find_cards, recognised
-    from jobs.advice.choice import Wishes
 
-    wishes = wishes or Wishes()
     if (found := recognised(words)) is not None:
         return (*found, wishes, ())
     pools = {name: pool for name, pool in cli.app.pools.items() if name == words}
