@@ -1,6 +1,7 @@
 """The catalogue: model definitions in TOML become job specs, or errors that name file, key, value and remedy.
 
-A catalogue has ``[defaults]`` for all jobs, ``[domains]`` with their keywords, and any number of ``[[jobs]]``::
+A catalogue has ``[defaults]`` for all jobs, ``[domains]`` with their keywords, and any number of ``[[jobs]]``, and of
+``[[ab]]`` (see :mod:`jobs.ab_test`)::
 
     [[jobs]]
     name = "ufm"
@@ -20,6 +21,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from jobs.ab_test import read_ab_tests
 from jobs.definition import Definition
 from jobs.problem import Problem, ProblemsFound, did_you_mean, shown
 from jobs.toml_file import read_toml
@@ -28,9 +30,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
+    from jobs.ab_test import AbTest
     from jobs.spec import JobSpec
 
-_TABLES = ("defaults", "domains", "jobs")
+_TABLES = ("ab", "defaults", "domains", "jobs")
 _OF_STEPS = ("target_step", "steps_per_hour")  # what a whole job has not got, whatever the others have
 
 
@@ -40,10 +43,11 @@ class CatalogueError(ProblemsFound):
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """The jobs of one or more files in their order, and the keywords of each domain."""
+    """The jobs of one or more files in their order, the keywords of each domain, and A/B tests of jobs."""
 
     jobs: tuple[JobSpec, ...] = ()
     domains: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    ab: tuple[AbTest, ...] = ()
 
 
 def read_catalogue(paths: Iterable[Path]) -> Catalogue:
@@ -54,6 +58,7 @@ def read_catalogue(paths: Iterable[Path]) -> Catalogue:
     problems: list[Problem] = []
     jobs: list[tuple[str, JobSpec]] = []
     keywords: dict[str, tuple[str, ...]] = {}
+    tests: dict[str, AbTest] = {}
     for path in paths:
         try:
             document = read_toml(path)
@@ -63,12 +68,13 @@ def read_catalogue(paths: Iterable[Path]) -> Catalogue:
         file = str(path)
         jobs.extend((file, spec) for spec in _jobs(document, file, problems))
         keywords.update(_domains(document, file, problems))
+        tests.update((test.name, test) for test in read_ab_tests(document, file, problems))
     problems.extend(_duplicates(jobs))
     problems.extend(_gates(jobs))
     problems.extend(_unknown_domains(jobs, keywords))
     if problems:
         raise CatalogueError(problems)
-    return Catalogue(tuple(spec for _, spec in jobs), keywords)
+    return Catalogue(tuple(spec for _, spec in jobs), keywords, tuple(tests.values()))
 
 
 def job_from_toml(path: Path, over: Mapping[str, Any] | None = None) -> JobSpec:

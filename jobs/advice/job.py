@@ -62,17 +62,28 @@ def advised(command: Sequence[str], inputs: Mapping[str, str]) -> Advised | None
 
 def pace_of_job(command: Sequence[str], inputs: Mapping[str, str], card: Card) -> Pace | None:
     """Return the pace of a step on one device of a card; None where nothing is known of the job."""
+    return _pace(tuple(command), tuple(sorted(inputs.items())), card)
+
+
+def misfit(command: Sequence[str], inputs: Mapping[str, str], card: Card, devices: int) -> str:
+    """Return which part is too big for a card, and the nearest setting that fits; empty where nothing is known."""
+    return _misfit(tuple(command), tuple(sorted(inputs.items())), card, devices)
+
+
+# Every cycle and every page asks both again for each job and pool, and the answers never change.
+@lru_cache(maxsize=8_192)
+def _pace(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...], card: Card) -> Pace | None:
     try:
-        setup = setup_of(tuple(command), tuple(sorted(inputs.items())))
+        setup = setup_of(command, inputs)
     except Unknown:
         return None
     return None if setup is None else pace_of(on_card(setup, card), card)
 
 
-def misfit(command: Sequence[str], inputs: Mapping[str, str], card: Card, devices: int) -> str:
-    """Return which part is too big for a card, and the nearest setting that fits; empty where nothing is known."""
+@lru_cache(maxsize=8_192)
+def _misfit(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...], card: Card, devices: int) -> str:
     try:
-        setup = setup_of(tuple(command), tuple(sorted(inputs.items())))
+        setup = setup_of(command, inputs)
     except Unknown:
         return ""
     if setup is None:

@@ -62,19 +62,19 @@ def passing(share: float) -> list[float]:
 class World(SimpleNamespace):
     """A model whose training and evaluations end as a test says, and the daemon's cycle."""
 
-    def train(self, content: str, step: int = 100) -> None:
-        """Let the model save ``content`` as its weights; of its next generation if it was done, which it is at 100."""
+    def train(self, content: str, step: int = 100, model: str = "ufm") -> None:
+        """Let a model save ``content`` as its weights; of its next generation if it was done, which it is at 100."""
         with self.database.write() as tx:
-            record = jobs.get(tx, "ufm")
+            record = jobs.get(tx, model)
             if isinstance(record.state, Done):
-                jobs.restart(tx, "ufm", NOW, "test")
-            attempt = jobs.note_launch(tx, "ufm", "pool")
+                jobs.restart(tx, model, NOW, "test")
+            attempt = jobs.note_launch(tx, model, "pool")
             weights = Component("weights.npy", hashlib.sha256(content.encode()).hexdigest(), 3)
-            manifest = Manifest("ufm", step, attempt, "uff-ufm-0001", 0, None, NOW, 60, {}, (weights,))
+            manifest = Manifest(model, step, attempt, f"uff-{model}-0001", 0, None, NOW, 60, {}, (weights,))
             checkpoints.record(tx, manifest, NOW)
-            jobs.note_progress(tx, "ufm", step, manifest.key)
+            jobs.note_progress(tx, model, step, manifest.key)
             if step == TARGET:
-                self._end(tx, "ufm", Done(NOW))
+                self._end(tx, model, Done(NOW))
 
     def score(self, job: str, values: list[float] | bytes, *, repeated: int = 1, **header: Any) -> None:
         """Let an evaluation end and leave these values, of items 0, 1, 2..., or any other bytes."""

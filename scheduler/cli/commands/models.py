@@ -139,6 +139,25 @@ def watch(
     models_watch.watch(ctx.obj, version, votes, usual, rollback=rollback)
 
 
+@command(app, "schedctl models ab", "schedctl models ab lr", "schedctl models ab lr --start", kind=Tables)
+def ab(
+    ctx: typer.Context,
+    test: Annotated[str | None, typer.Argument(metavar="TEST", help="One of [[ab]]; all are listed without.")] = None,
+    start: Annotated[bool, typer.Option("--start", help="Queue both arms for its next day.")] = False,
+) -> None:
+    """Show what an A/B test of training approaches found, or queue its runs. Runs, not items, are its evidence."""
+    from scheduler.cli.commands import models_ab
+
+    if test is None:
+        if start:
+            raise UsageFault("--start needs a TEST", "each is queued by itself", "See: schedctl models ab")
+        models_ab.list_tests(ctx.obj)
+    elif start:
+        models_ab.start(ctx.obj, test)
+    else:
+        models_ab.show(ctx.obj, test)
+
+
 @command(
     app,
     'schedctl models overrule ufm@3 --reason "item 17 of the set is wrong"',

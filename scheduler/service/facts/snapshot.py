@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,7 +14,6 @@ from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
 from scheduler.core.reasons import AwaitsVerdict, BadDefinition, HeldByPerson, SecretMissing
 from scheduler.core.run import Ended, Running, Stopping
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
-from scheduler.core.throughput import PRIOR_SIGMA
 from scheduler.core.window import DAY
 from scheduler.service.facts.advised import ELSEWHERE_SIGMA, is_advised, misfit, prior
 from scheduler.service.facts.overheads import Overheads
@@ -256,22 +256,22 @@ def _rates(
 ) -> tuple[float, dict[str, Rate]]:
     """Return the job's speed on the reference device and on each pool.
 
-    What was measured on a pool is used there; elsewhere the prior is scaled by how wrong it was where we measured.
+    What was measured on a pool is used there; elsewhere the prior is scaled by how wrong it was where we measured. The
+    reference is the definition's guess, scaled alike: the adviser knows of cards, not of what a step is worth.
     """
+    guess = spec.steps_per_hour / 3_600
     found = [
         (pool, rate)
         for pool in pools
         if (rate := measured.get((spec.name, pool.name))) and rate.samples > 0 and rate.steps_per_second > 0
     ]
     priors = {pool.name: prior(spec, pool) for pool in pools}
-    correction = 1.0
-    if found:
-        ratios = sorted(rate.steps_per_second / priors[pool.name][0] for pool, rate in found)
-        correction = ratios[len(ratios) // 2]
-    surest = ELSEWHERE_SIGMA if found and is_advised(spec) else PRIOR_SIGMA
-    answer = {
-        name: Rate(speed * correction, max(surest, min(sigma, PRIOR_SIGMA) if found else sigma), 0)
-        for name, (speed, sigma) in priors.items()
-    }
+    correction = _middle([rate.steps_per_second / priors[pool.name][0] for pool, rate in found])
+    surest = ELSEWHERE_SIGMA if found and is_advised(spec) else math.inf
+    answer = {name: Rate(speed * correction, min(sigma, surest), 0) for name, (speed, sigma) in priors.items()}
     answer.update({pool.name: Rate(rate.steps_per_second, rate.sigma, rate.samples) for pool, rate in found})
-    return spec.steps_per_hour / 3_600 * correction, answer
+    return guess * _middle([rate.steps_per_second / (guess * pool.speed) for pool, rate in found]), answer
+
+
+def _middle(ratios: Sequence[float]) -> float:
+    return sorted(ratios)[len(ratios) // 2] if ratios else 1.0

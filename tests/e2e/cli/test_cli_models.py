@@ -235,6 +235,28 @@ def test_votes_are_looked_at_and_take_a_version_back_when_asked(
     assert schedctl("models", "watch", "ulm@1", "--votes", str(home / "none.jsonl")).code == Exit.PLATFORM
 
 
+def test_an_ab_test_is_queued_and_told(judge: Judge, home: Path, schedctl: Callable[..., Typed]) -> None:
+    assert "No A/B tests" in schedctl("models", "ab").err
+    unknown = schedctl("models", "ab", "lr")
+    assert (unknown.code, "Write [[ab]] first" in unknown.err) == (Exit.NOT_FOUND, True)
+    with (home / "models.toml").open("a") as stream:
+        stream.write(
+            '\n[[ab]]\nname = "lr"\nmodels = ["ulm"]\nchange = { environment = { LR = "1e-4" } }\n'
+            'seeds = [1, 2, 3]\ntarget_step = 100\non = "wednesday"\n'
+        )
+    assert schedctl("models", "ab", "--start").code == Exit.USAGE
+    assert "was not queued yet" in schedctl("models", "ab", "lr").err
+    begun = schedctl("models", "ab", "lr", "--start", "--json")
+    assert begun.code == Exit.OK, begun.err
+    assert [job["name"] for job in begun.document["jobs"]] == [f"ulm-lr-{a}{n}" for n in (1, 2, 3) for a in "ab"]
+    twice = schedctl("models", "ab", "lr", "--start")
+    assert (twice.code, "was queued already" in twice.err) == (Exit.REFUSED, True)
+    assert schedctl("models", "ab", "--json").document["ab"][0]["jobs"] == 6
+    told = schedctl("models", "ab", "lr", "--json").document
+    assert (told["runs"], told["findings"], len(told["arms"]), len(told["missing"])) == (0, [], 6, 6)
+    assert "ulm-lr-b3: it is queued and not evaluated yet" in schedctl("models", "ab", "lr").err
+
+
 def test_names_that_are_none_are_told(judge: Judge, schedctl: Callable[..., Typed]) -> None:
     assert schedctl("models", "show", "ulm@7").code == Exit.NOT_FOUND
     assert schedctl("models", "show", "nobody").code == Exit.NOT_FOUND

@@ -1,0 +1,158 @@
+"""A/B tests of training approaches: which models are trained twice, with what changed, and on which day.
+
+Read from ``[[ab]]`` of a catalogue::
+
+    [[ab]]
+    name = "lr"
+    models = ["ufm", "ucm"]
+    change = { environment = { LR = "1e-4" } }
+    seeds = [1, 2, 3]
+    target_step = 1000
+    on = "friday"
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
+
+from jobs import readers
+from jobs.problem import Problem, did_you_mean, shown
+from jobs.readers import Wrong
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
+SEEDS_MIN = 3
+_SEEDS_MAX, _MODELS_MAX = 50, 50
+_NAME = re.compile(r"[a-z0-9][a-z0-9_]{0,11}")  # no dash: it stands between model and arm in the names of jobs
+_KEYS = ("change", "models", "name", "on", "seeds", "target_step", "zone")
+_OURS = {"name", "seed", "sweep", "target_step", "not_before", "deadline", "evaluation", "gates"}
+_ARM = re.compile(r"(.+)-([a-z0-9_]+)-([ab])(\d+)")
+
+
+@dataclass(frozen=True, slots=True)
+class AbTest:
+    """One question: whether ``models`` are better when they are trained with ``change``, keys of their definitions.
+
+    Each is trained as it is (arm a) and changed (arm b), with each of ``seeds``, to ``target_step``, on a ``weekday``
+    (Monday is 0) in ``zone``.
+    """
+
+    name: str
+    models: tuple[str, ...]
+    change: Mapping[str, Any]
+    seeds: tuple[int, ...]
+    target_step: int
+    weekday: int
+    zone: str = "UTC"
+
+    def job(self, model: str, arm: str, seed: int) -> str:
+        """Return the name of one run's job: ``ufm-lr-b2``."""
+        return f"{model}-{self.name}-{arm}{seed}"
+
+    @property
+    def sweep(self) -> str:
+        """What its jobs have in common."""
+        return f"ab-{self.name}"
+
+
+def arm_of(job: str, test: str) -> tuple[str, str, int] | None:
+    """Return model, arm and seed of a run's job; None where it is none of the test's."""
+    match = _ARM.fullmatch(job)
+    return (match[1], match[3], int(match[4])) if match and match[2] == test else None
+
+
+def read_ab_tests(document: Mapping[str, Any], file: str, problems: list[Problem]) -> list[AbTest]:
+    """Return the tests of a parsed catalogue; what is wrong with others goes into ``problems``."""
+    entries = document.get("ab", [])
+    if not isinstance(entries, list) or not all(isinstance(entry, dict) for entry in entries):
+        problems.append(Problem(file, "ab", shown(entries), "this must be a list of tables", "write [[ab]]"))
+        return []
+    found: list[AbTest] = []
+    for index, entry in enumerate(entries):
+        label = f"ab.{entry.get('name', index)}"
+        problems += [
+            Problem(file, f"{label}.{key}", "", "there is no such key", did_you_mean(key, _KEYS))
+            for key in sorted(entry.keys() - set(_KEYS))
+        ]
+        before = len(problems)
+        values: dict[str, Any] = {}
+        for key, (read, default) in _READERS.items():
+            try:
+                values[key] = read(entry[key] if default is None else entry.get(key, default))
+            except KeyError:
+                problems.append(Problem(file, f"{label}.{key}", "", "is missing", "add it"))
+            except ValueError as error:
+                remedy = error.remedy if isinstance(error, Wrong) else ""
+                problems.append(Problem(file, f"{label}.{key}", shown(entry.get(key)), str(error), remedy))
+        if len(problems) == before:
+            test = AbTest(
+                values["name"],
+                values["models"],
+                values["change"],
+                values["seeds"],
+                values["target_step"],
+                values["on"],
+                values["zone"],
+            )
+            if any(other.name == test.name for other in found):
+                problems.append(Problem(file, label, "", "a test of this name stands above", "give each its own name"))
+            found.append(test)
+    return found
+
+
+def _name(value: Any) -> str:
+    if not isinstance(value, str) or not _NAME.fullmatch(value):
+        raise Wrong("a name has 1 to 12 small letters, digits and _", 'write it like name = "lr"')
+    return value
+
+
+def _models(value: Any) -> tuple[str, ...]:
+    names = tuple(map(readers.name, value)) if isinstance(value, list) else ()
+    if not 0 < len(names) <= _MODELS_MAX or len(set(names)) < len(names):
+        raise Wrong("this must be a list of models, each once", 'write it like models = ["ufm"]')
+    return names
+
+
+def _change(value: Any) -> dict[str, Any]:
+    if not isinstance(value, dict) or not value:
+        raise Wrong("this must be a table of what is changed", 'write it like { environment = { LR = "1e-4" } }')
+    if own := sorted(_OURS & set(value)):
+        raise Wrong(f"{own[0]} is the test's own or judges both arms", "change how it is trained")
+    return value
+
+
+def _seeds(value: Any) -> tuple[int, ...]:
+    read = readers.number("seed")
+    seeds = tuple(map(read, value)) if isinstance(value, list) else ()
+    if not SEEDS_MIN <= len(seeds) <= _SEEDS_MAX or len(set(seeds)) < len(seeds):
+        raise Wrong(f"this must be a list of {SEEDS_MIN} seeds or more, each once", "write it like [1, 2, 3, 4, 5]")
+    return seeds
+
+
+def _day(value: Any) -> int:
+    if value not in DAYS:
+        raise Wrong("this must be a day of the week", did_you_mean(str(value), DAYS))
+    return DAYS.index(value)
+
+
+def _zone(value: Any) -> str:
+    try:
+        return str(ZoneInfo(value))
+    except (ZoneInfoNotFoundError, ValueError, TypeError, OSError):
+        raise Wrong("there is no such zone", 'write it like zone = "Europe/Berlin"') from None
+
+
+_READERS: Mapping[str, tuple[Any, Any]] = {
+    "name": (_name, None),
+    "models": (_models, None),
+    "change": (_change, None),
+    "seeds": (_seeds, None),
+    "target_step": (readers.number("target_step"), None),
+    "on": (_day, None),
+    "zone": (_zone, "UTC"),
+}

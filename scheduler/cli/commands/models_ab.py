@@ -1,0 +1,89 @@
+"""A/B tests of training approaches: listed, queued for their next day, and told what came of them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import TYPE_CHECKING
+
+import structlog
+
+from jobs.ab_test import DAYS
+from scheduler.cli.commands.queue_add import add_specs
+from scheduler.cli.shell.exits import NotFound, Refusal
+from scheduler.cli.shell.names import meant as near
+from scheduler.service.requests.ab_tests import result, specs_of
+from scheduler.store import jobs
+
+if TYPE_CHECKING:
+    from jobs.ab_test import AbTest
+    from scheduler.cli.shell.context import Cli
+    from scheduler.judge.judgement import Finding
+
+
+def list_tests(cli: Cli) -> None:
+    """List the tests that the catalogue defines."""
+    tests = cli.app.catalogue.ab
+    with cli.app.database.read() as tx:
+        sweeps = [record.spec.sweep for record in jobs.everything(tx)]
+    if cli.options.json:
+        cli.out.data({"ab": [{**asdict(test), "jobs": sweeps.count(test.sweep)} for test in tests]})
+        return
+    rows = [
+        (test.name, " ".join(test.models), DAYS[test.weekday], str(len(test.seeds)), str(sweeps.count(test.sweep)))
+        for test in tests
+    ]
+    cli.out.table(("test", "~models", "on", ">seeds", ">jobs"), rows)
+    if not tests:
+        cli.out.say("No A/B tests. Write [[ab]] into a catalogue of models: docs/models.md")
+
+
+def start(cli: Cli, name: str) -> None:
+    """Queue both arms of a test for its next day. Raises NotFound, Refusal, and what adding jobs raises."""
+    test = _test(cli, name)
+    with cli.app.database.read() as tx:
+        specs = specs_of(tx, test, cli.now)
+        kept = jobs.get(tx, test.models[0]).spec
+        there = [spec.name for spec in specs if (found := jobs.find(tx, spec.name)) and found.removed_at is None]
+    if there:
+        why = f"{there[0]} is in the queue"
+        raise Refusal(f"{name} was queued already", why, f"See: schedctl models ab {name}")
+    add_specs(cli, specs, f"ab {name}", kept=kept)  # the model's own code and test set, not what lies there by now
+
+
+def show(cli: Cli, name: str) -> None:
+    """Show what the runs of a test say together. Raises NotFound, StoreError."""
+    test = _test(cli, name)
+    found = result(cli.app.ports(structlog.get_logger(), 0), test)
+    if cli.options.json:
+        told = {"arms": [asdict(arm) for arm in found.arms], "runs": found.runs, "missing": list(found.missing)}
+        cli.out.data({"name": name, **told, "findings": [one.document() for one in found.findings]})
+        return
+    if not found.arms:
+        cli.out.say(f"{name} was not queued yet. For its next {DAYS[test.weekday]}: schedctl models ab {name} --start")
+        return
+    rows = [(arm.job, arm.arm, str(arm.seed), arm.state, arm.version, arm.judged) for arm in found.arms]
+    cli.out.table(("~job", "arm", ">seed", "state", "-version", "-judged"), rows)
+    for why in found.missing:
+        cli.out.say(f"Not counted: {why}")
+    if found.findings:
+        cli.out.line()
+        columns = ("~metric", ">as it is", ">changed", ">better by", "->low", "->high", "->runs", "->p", "-->design")
+        cli.out.table(columns, [_row(one) for one in found.findings])
+        for one in found.findings:
+            cli.out.line(f"{one.outcome.replace('_', ' ')}: {one.reason}")
+
+
+def _test(cli: Cli, name: str) -> AbTest:
+    tests = {test.name: test for test in cli.app.catalogue.ab}
+    if name not in tests:
+        known = near(name, sorted(tests), "docs/models.md") if tests else "Write [[ab]] first: docs/models.md"
+        raise NotFound("unknown A/B test", f"the catalogue defines no {name}", known)
+    return tests[name]
+
+
+def _row(one: Finding) -> tuple[str, ...]:
+    figures = (one.before, one.value, one.gain, one.low, one.high)
+    told = ["" if figure is None else f"{figure:.4g}" for figure in figures]
+    p_value = "" if one.p_value is None else f"{one.p_value:.2g}"
+    design = "" if one.design_effect is None else f"{one.design_effect:.3g}"
+    return (one.gate.metric, *told, str(one.clusters), p_value, design)

@@ -1,0 +1,148 @@
+"""A/B tests: the jobs of both arms, and what their evaluations say together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from jobs.ab_test import arm_of
+from jobs.catalogue import job_from_table
+from jobs.job_table import table_of
+from scheduler.core.window import DAY, Calendar
+from scheduler.service.versions.making import VersionRefused
+from scheduler.service.versions.reading import NoScores, scores_of
+from scheduler.store import evaluations, jobs, versions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy import Connection
+
+    from jobs.ab_test import AbTest
+    from jobs.scores import Scores
+    from jobs.spec import JobSpec
+    from scheduler.judge.judgement import Finding
+    from scheduler.service.outside.ports import Ports
+
+ARMS = ("a", "b")
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """One run of one arm: its job, the job's state, and what became of its version; empty while there is none."""
+
+    model: str
+    arm: str
+    seed: int
+    job: str
+    state: str
+    version: str = ""
+    judged: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """What is known of a test: all arms, how many runs have both, what was found by metric, and what is missing."""
+
+    arms: tuple[Arm, ...]
+    runs: int
+    findings: tuple[Finding, ...]
+    missing: tuple[str, ...]
+
+
+def specs_of(tx: Connection, test: AbTest, now: int) -> list[JobSpec]:
+    """Return the jobs of both arms for the next of its days: ordinary ones, from its beginning until its end.
+
+    Raises UnknownJob, VersionRefused for a model that is not evaluated, CatalogueError for what cannot be changed so.
+    """
+    week = Calendar("week", test.zone, test.weekday)
+    begin = week.window_at(now + 7 * DAY - 1).start
+    begin = begin if begin >= now else week.window_at(now).end
+    end = Calendar("day", test.zone).window_at(begin).end
+    found = []
+    for model in test.models:
+        spec = jobs.get(tx, model).spec
+        if spec.evaluation is None:
+            raise VersionRefused(
+                f"the definition of {model} does not say how it is evaluated, so that nothing tells its arms apart. "
+                f"Add evaluation and gates to it: schedctl queue edit {model}; docs/models.md shows them"
+            )
+        table = table_of(spec)
+        judged = {key: value for key, value in table["evaluation"].items() if key not in {"votes", "usual"}}
+        for seed in test.seeds:
+            for arm in ARMS:
+                own = {
+                    "name": test.job(model, arm, seed),
+                    "seed": seed,
+                    "sweep": test.sweep,
+                    "target_step": test.target_step,
+                    "not_before": begin,
+                    "deadline": end,
+                    "evaluation": {**judged, "promote": "person", "at": [1.0]},
+                }
+                changed = _merged(table, test.change) if arm == "b" else table
+                found.append(job_from_table({**changed, **own}, f"ab {test.name}"))
+    return found
+
+
+def result(ports: Ports, test: AbTest) -> Result:
+    """Return what the scored runs of a test say. Raises StoreError."""
+    from scheduler.judge.arms import aims_of, compare_arms
+
+    with ports.database.read() as tx:
+        arms = [_arm(tx, record.spec.name, found) for record, found in _records(tx, test)]
+        gates = [gate for model in test.models if (record := jobs.find(tx, model)) for gate in record.spec.gates]
+    scored: dict[str, dict[str, Scores]] = {}
+    missing = []
+    for one in arms:
+        try:
+            scored.setdefault(f"{one.model}, seed {one.seed}", {})[one.arm] = _scores(ports, one)
+        except NoScores as error:
+            missing.append(f"{one.job}: {error}")
+    pairs = {}
+    for run, both in sorted(scored.items()):
+        first, second = both.get("a"), both.get("b")
+        if first is None or second is None:
+            continue
+        if (first.test_set, first.scorer) == (second.test_set, second.scorer):
+            pairs[run] = (first, second)
+        else:
+            missing.append(f"{run}: its arms were scored by other scorers or on other sets, and cannot be compared")
+    return Result(tuple(arms), len(pairs), tuple(compare_arms(pairs, aims_of(gates))), tuple(missing))
+
+
+def _records(tx: Connection, test: AbTest) -> list[tuple[Any, tuple[str, str, int]]]:
+    return [
+        (record, found)
+        for record in jobs.everything(tx)
+        if record.spec.sweep == test.sweep and (found := arm_of(record.spec.name, test.name)) is not None
+    ]
+
+
+def _arm(tx: Connection, job: str, found: tuple[str, str, int]) -> Arm:
+    state = type(jobs.get(tx, job).state).__name__.lower()
+    made = versions.everything(tx, job)
+    if not made:
+        return Arm(*found, job, state)
+    return Arm(*found, job, state, made[-1].name, made[-1].state)
+
+
+def _scores(ports: Ports, arm: Arm) -> Scores:
+    """Return what the newest version of a run scored. Raises NoScores while it has no scores."""
+    with ports.database.read() as tx:
+        made = versions.everything(tx, arm.job)
+        tried = evaluations.of_version(tx, made[-1]) if made else []
+    if not tried:
+        raise NoScores(f"it is {arm.state} and not evaluated yet")
+    if tried[-1].state != "scored":
+        raise NoScores(tried[-1].error or f"{tried[-1].job} scores it")
+    return scores_of(ports, tried[-1], made[-1])
+
+
+def _merged(table: Mapping[str, Any], change: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a table with another's keys; tables in it are merged, all else is replaced."""
+    merged = dict(table)
+    for key, value in change.items():
+        before = merged.get(key)
+        merged[key] = {**before, **value} if isinstance(before, dict) and isinstance(value, dict) else value
+    return merged
