@@ -288,8 +288,43 @@ def test_a_clock_that_hurries_waits_for_real_time(books: Books) -> None:
     hurried.session("uff-ufm-0001", over(NOW - 2 * HOUR, NOW - 3 * HOUR), NOW - 3 * HOUR, NOW)
     assert hurried.says(3 * HOUR) == []
     assert [length(entry) for entry in hurried.says(3 * HOUR + 1)] == [2 * HOUR + 1]
-    hurried.says(7 * HOUR + 2)  # four more, and a second
+    hurried.says(7 * HOUR + 1)
+    assert hurried.happened("quota.orphan_suspected") == []
+    hurried.says(11 * HOUR + 2)  # four more, and a second
     assert len(hurried.happened("quota.orphan_suspected")) == 1
+
+
+@pytest.mark.parametrize(("left", "asked"), [(2 * HOUR + 300, True), (2 * HOUR + 301, False)])
+def test_who_looks_again_in_two_real_seconds_asks_for_saves_by_then(books: Books, left: int, asked: bool) -> None:
+    hurried = Books(replace(books.ports, clock=Hurried(NOW)), books.told)
+    hurried.session("uff-ufm-0001", Running("r", NOW - 100), NOW - 100, NOW + 9 * HOUR)
+    books.told.sessions["uff-ufm-0001"] = Observed("uff-ufm-0001", SessionState.RUNNING, "r", NOW - 100)
+    hurried.says(0, limit=left)
+    with books.ports.database.read() as tx:
+        assert [isinstance(run.state, Stopping) for run in runs.live(tx)] == [asked]
+
+
+@dataclass
+class Answered:
+    """Calls that were answered a while ago."""
+
+    at: int
+
+    def gather(self, kind: str, work: dict[str, Any]) -> dict[str, int]:
+        """Return the answers of then."""
+        return dict.fromkeys(work, self.at)
+
+
+@pytest.mark.parametrize(
+    ("clock", "ago", "fresh"),
+    [(HandClock, 600, True), (HandClock, 601, False), (Hurried, 60 * HOUR, True), (Hurried, 60 * HOUR + 1, False)],
+)
+def test_an_answer_that_came_late_is_good_for_a_while(
+    books: Books, clock: type[HandClock], ago: int, fresh: bool
+) -> None:
+    late: Any = Answered(NOW - ago)
+    found = read_books(replace(books.ports, clock=clock(NOW), calls=late), ["kaggle", "desk"])
+    assert found == ({"kaggle", "desk"} if fresh else {"desk"})
 
 
 @pytest.mark.parametrize(
