@@ -105,6 +105,7 @@ _LADDER = (
     _Rung("LoRA", "lora"),
     _Rung("LoRA, base shared out", "lora", "fsdp", least=2),
     _Rung("full, 8 bit Adam", "full", optimizer="adamw8bit", master=False),
+    _Rung("full, 16 bit weights", "full", master=False),
     _Rung("full, AMP", "full"),
     _Rung("full, ZeRO-2", "full", "zero2", least=2),
     _Rung("full, ZeRO-2, RAM", "full", "zero2", "cpu"),
@@ -124,11 +125,16 @@ def advise(shape: Shape, card: Card, devices: int, wishes: Wishes, seen: Sequenc
             continue
         if rung.method == "qlora" and not card.four_bits:
             continue
+        if _is_ours(wishes.stack) and not rung.master and rung.optimizer == "adamw":
+            continue  # our trainer's weights have 32 bits
         if wishes.parallel not in (None, rung.parallel, "ddp" if rung.parallel == "none" else None):
             continue
-        if wishes.offload not in (None, rung.offload) or wishes.optimizer not in (None, rung.optimizer):
+        if wishes.offload not in (None, rung.offload):
             continue
-        rungs.append(_best(rung, shape, card, devices, wishes, seen))
+        if wishes.optimizer and rung.optimizer == "adamw8bit" != wishes.optimizer:
+            continue
+        chosen = replace(rung, optimizer=wishes.optimizer or rung.optimizer)
+        rungs.append(_best(chosen, shape, card, devices, wishes, seen))
     wanted = wishes.methods or ("lora", "qlora")
     fit = [one for one in rungs if one.verdict == "fits" and one.setup.method in wanted]
     fit = fit or [one for one in rungs if one.verdict == "tight" and one.setup.method in wanted]
@@ -136,6 +142,10 @@ def advise(shape: Shape, card: Card, devices: int, wishes: Wishes, seen: Sequenc
     return Advice(
         shape, card, devices, wishes, tuple(rungs), taken, "" if taken else nearest(shape, card, devices, wishes)
     )
+
+
+def _is_ours(stack: Stack) -> bool:
+    return stack.name.startswith("finetune")
 
 
 def _preference(one: Choice) -> tuple[bool, int, float]:
@@ -175,7 +185,7 @@ def _setups(rung: _Rung, shape: Shape, card: Card, devices: int, wishes: Wishes)
                 devices=devices,
                 rank=wishes.rank,
                 optimizer=rung.optimizer,
-                master=rung.master or stack.name.startswith("finetune"),  # which trains 32 bit weights alone
+                master=rung.master or _is_ours(stack),
                 checkpointing=checkpointing,
                 parallel=parallel,
                 offload=rung.offload,

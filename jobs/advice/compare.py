@@ -39,7 +39,7 @@ def picture(found: Sequence[Advice]) -> str:
     lines = [
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDE} {_HIGH}" '
-            'font-family="sans-serif" font-size="12">'
+            'font-family="sans-serif" font-size="12" role="img" aria-label="Money against hours on each machine">'
         ),
         f'<rect width="{_WIDE}" height="{_HIGH}" fill="white"/>',
     ]

@@ -53,6 +53,10 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
     stack: Annotated[
         str, typer.Option("--stack", help="finetune (ours), finetune-compiled, transformers or transformers-bare.")
     ] = "finetune-compiled",
+    checkpointing: Annotated[str, typer.Option("--checkpointing", metavar="on|off", help="Default: the quicker.")] = "",
+    optimizer: Annotated[
+        str, typer.Option("--optimizer", help="adamw, adamw8bit, adamw-foreach, adafactor or sgd. Default: any.")
+    ] = "",
     parallel: Annotated[str, typer.Option("--parallel", help="ddp, fsdp, zero1, zero2 or zero3. Default: any.")] = "",
     offload: Annotated[str, typer.Option("--offload", help="none, cpu or nvme. Default: any.")] = "",
     ram: Annotated[float, typer.Option("--ram-gib", min=1, help="Memory of the machine.")] = 128.0,
@@ -102,7 +106,8 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
             return
         wishes = _wishes(
             method=method, seq=seq, batch=batch, rows=rows, rank=rank, tokens=tokens, samples=samples, epochs=epochs,
-            image=image, stack=stack, parallel=parallel, offload=offload, ram=ram, price=price,
+            image=image, stack=stack, checkpointing=checkpointing, optimizer=optimizer,
+            parallel=parallel, offload=offload, ram=ram, price=price,
         )  # fmt: skip
         from jobs.advice.shape import find_shape
 
@@ -139,10 +144,11 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
 
 def _wishes(  # noqa: PLR0913 - what the command line says
     *, method: str, seq: int, batch: int, rows: int, rank: int, tokens: float | None, samples: int | None,
-    epochs: float, image: str, stack: str, parallel: str, offload: str, ram: float, price: float | None,
+    epochs: float, image: str, stack: str, checkpointing: str, optimizer: str,
+    parallel: str, offload: str, ram: float, price: float | None,
 ) -> Wishes:  # fmt: skip
     from jobs.advice.choice import Wishes
-    from jobs.advice.setup import METHODS, OFFLOADS, PARALLELS, STACKS
+    from jobs.advice.setup import METHODS, OFFLOADS, OPTIMIZERS, PARALLELS, STACKS
 
     chosen = _one_of("--method", method, METHODS)
     total = tokens * epochs if tokens else (samples or 0) * seq * epochs
@@ -157,6 +163,8 @@ def _wishes(  # noqa: PLR0913 - what the command line says
         image=_pixels(image),
         ram_gib=ram,
         usd_per_hour=price,
+        checkpointing={"on": True, "off": False}.get(_one_of("--checkpointing", checkpointing, ("on", "off")) or ""),
+        optimizer=_one_of("--optimizer", optimizer, OPTIMIZERS),
         parallel=_one_of("--parallel", parallel, PARALLELS),
         offload=_one_of("--offload", offload, OFFLOADS),
     )

@@ -9,6 +9,7 @@ from jobs.advice.card import GIB
 from jobs.advice.document import advice_json, choice_json
 from jobs.advice.recipe import flags
 from jobs.duration import parse_duration, show_duration
+from jobs.plural import counted
 from scheduler.cli.shell.exits import Refusal, UsageFault
 
 if TYPE_CHECKING:
@@ -59,7 +60,10 @@ def _facts(advice: Advice, one: Choice, within: int) -> list[tuple[str, str]]:
         ("memory", f"{one.verdict}: {one.why}, {100 * one.margin:.0f} % left"),
         (
             "step",
-            f"{setup.batch} rows x {setup.accumulate} x {setup.devices} = {setup.rows} rows of {setup.seq} tokens",
+            (
+                f"{counted(setup.batch, 'row')} x {setup.accumulate} x {setup.devices} = {counted(setup.rows, 'row')} "
+                f"of {counted(setup.seq, 'token')}"
+            ),
         ),
         ("speed", f"{pace.tokens_per_second:,.0f} tokens a second, limited by {pace.limit} ({basis})"),
         ("time", f"{one.hours:.1f} h for {tokens / 1e6:,.1f} M tokens, {late}" if tokens else ""),

@@ -1,6 +1,8 @@
 """`schedctl advise` as people type it: what it writes, takes in and refuses, and a page with the same figures."""
 
 import json
+import subprocess
+import sys
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -98,3 +100,10 @@ def test_calibration_takes_what_the_program_wrote(
     assert done.code == 0, done.err
     known = json.loads(schedctl("advise", MODEL, "--on", "h100", "--stack", "transformers", "--json").out)
     assert any(rung["seen_steps"] for rung in known["rungs"])
+
+
+def test_a_listing_loads_nothing_of_it(home: Path, world: Database, repository: Path) -> None:
+    words = [sys.executable, "-X", "importtime", "-m", "scheduler", "queue", "list"]
+    done = subprocess.run(words, cwd=repository, capture_output=True, text=True, check=True)
+    assert "uff-main" in done.stdout
+    assert "jobs.advice" not in done.stderr
