@@ -24,7 +24,14 @@ APPROVED = Path(__file__).with_name("approved")
 TOLERANCE = 12.0
 
 
-@pytest.fixture(scope="module", params=STATES)
+EACH_PUSH = ("running", "hostile")
+"""States that every push looks at; the night looks at all."""
+
+
+@pytest.fixture(
+    scope="module",
+    params=[each if each in EACH_PUSH else pytest.param(each, marks=pytest.mark.nightly) for each in STATES],
+)
 def state(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
