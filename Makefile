@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 # Whoever starts Python a thousand times, as tests do, wants it compiled once.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help run test test-train test-nightly test-fast lint bench bench-planner kill9 fuzz mutants simulate simulate-long lock clean
+.PHONY: help run test test-train test-nightly test-fast lint bench bench-planner kill9 fuzz mutants simulate simulate-long pictures lock clean
 
 BIN := .venv/bin
 PACKAGES := scheduler platforms jobs config
@@ -47,7 +47,7 @@ lint: .venv/ready-dev ## Check format, style, types and the import rule
 	$(BIN)/lint-imports
 
 bench: .venv/ready-dev ## Run the short benchmarks and print their figures
-	for name in install_size bench_cli_start bench_daemon_idle bench_web; do echo "== $$name"; $(BIN)/python "benchmarks/$$name.py"; done
+	for name in install_size bench_cli_start bench_daemon_idle bench_web bench_advice; do echo "== $$name"; $(BIN)/python "benchmarks/$$name.py"; done
 
 bench-planner: .venv/ready-dev ## Measure the planner against its bounds and other orders (ARGS=--quick, or a trace file)
 	$(BIN)/python benchmarks/bench_planner.py $(ARGS)
@@ -66,6 +66,10 @@ simulate: .venv/ready-dev ## Simulate 2,400 weeks, every crash point, all mutant
 
 simulate-long: .venv/ready-dev ## The same over 50,000 weeks (hours)
 	$(BIN)/python benchmarks/simulate.py --total-weeks 50000 --every-point 1 --pairs 3000 --kill9 50 $(ARGS)
+
+pictures: .venv/ready-dev ## Take the pictures anew that tests compare and documents show; look at them before you commit
+	$(BIN)/python benchmarks/pictures.py --approve tests/integration/web/approved
+	$(BIN)/python benchmarks/pictures.py
 
 lock: ## Resolve the dependencies anew and write the hashed lock files
 	.ci/lock.sh

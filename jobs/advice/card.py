@@ -28,7 +28,6 @@ class Card:
     link_gb_s: float
     watts: int
     sustained: float = 1.0
-    usd_per_hour: float | None = None
     source: str = ""
 
     @property
@@ -69,8 +68,7 @@ def cards() -> dict[str, Card]:
     """Return the cards by name."""
     found = {}
     for name, entry in _table().items():
-        given = {key: value for key, value in entry.items() if key not in ("names", "rate")}
-        found[name] = Card(name=name, usd_per_hour=entry.get("rate", {}).get("usd"), **given)
+        found[name] = Card(name=name, **{key: value for key, value in entry.items() if key != "names"})
     return found
 
 

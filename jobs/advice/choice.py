@@ -29,7 +29,10 @@ Verdict = Literal["fits", "tight", "does not fit"]
 class Wishes:
     """What somebody wants: ``rows`` of ``seq`` tokens a step whatever the devices, ``tokens`` in all (0: unsaid).
 
-    ``methods`` are those that may be chosen (empty: all but full). ``usd_kwh`` is the price of electricity.
+    ``probed`` are methods with the bytes that their layers were found to keep for each token.
+
+    ``methods`` are those that may be chosen (empty: all but full). ``usd_per_hour`` is the machine's price; without
+    it money is electricity, at ``usd_kwh``.
     """
 
     seq: int = 2048
@@ -47,6 +50,7 @@ class Wishes:
     offload: Offload | None = None
     optimizer: Optimizer | None = None
     checkpointing: bool | None = None
+    probed: tuple[tuple[str, float], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +68,7 @@ class Choice:
     hours: float
     hours_p90: float
     kwh: float
-    usd: float | None
+    usd: float
 
     @property
     def margin(self) -> float:
@@ -101,6 +105,7 @@ _LADDER = (
     _Rung("LoRA", "lora"),
     _Rung("LoRA, base shared out", "lora", "fsdp", least=2),
     _Rung("full, 8 bit Adam", "full", optimizer="adamw8bit", master=False),
+    _Rung("full, 16 bit weights", "full", master=False),
     _Rung("full, AMP", "full"),
     _Rung("full, ZeRO-2", "full", "zero2", least=2),
     _Rung("full, ZeRO-2, RAM", "full", "zero2", "cpu"),
@@ -120,11 +125,16 @@ def advise(shape: Shape, card: Card, devices: int, wishes: Wishes, seen: Sequenc
             continue
         if rung.method == "qlora" and not card.four_bits:
             continue
+        if _is_ours(wishes.stack) and not rung.master and rung.optimizer == "adamw":
+            continue  # our trainer's weights have 32 bits
         if wishes.parallel not in (None, rung.parallel, "ddp" if rung.parallel == "none" else None):
             continue
-        if wishes.offload not in (None, rung.offload) or wishes.optimizer not in (None, rung.optimizer):
+        if wishes.offload not in (None, rung.offload):
             continue
-        rungs.append(_best(rung, shape, card, devices, wishes, seen))
+        if wishes.optimizer and rung.optimizer == "adamw8bit" != wishes.optimizer:
+            continue
+        chosen = replace(rung, optimizer=wishes.optimizer or rung.optimizer)
+        rungs.append(_best(chosen, shape, card, devices, wishes, seen))
     wanted = wishes.methods or ("lora", "qlora")
     fit = [one for one in rungs if one.verdict == "fits" and one.setup.method in wanted]
     fit = fit or [one for one in rungs if one.verdict == "tight" and one.setup.method in wanted]
@@ -132,6 +142,10 @@ def advise(shape: Shape, card: Card, devices: int, wishes: Wishes, seen: Sequenc
     return Advice(
         shape, card, devices, wishes, tuple(rungs), taken, "" if taken else nearest(shape, card, devices, wishes)
     )
+
+
+def _is_ours(stack: Stack) -> bool:
+    return stack.name.startswith("finetune")
 
 
 def _preference(one: Choice) -> tuple[bool, int, float]:
@@ -171,13 +185,14 @@ def _setups(rung: _Rung, shape: Shape, card: Card, devices: int, wishes: Wishes)
                 devices=devices,
                 rank=wishes.rank,
                 optimizer=rung.optimizer,
-                master=rung.master or stack.name.startswith("finetune"),  # which trains 32 bit weights alone
+                master=rung.master or _is_ours(stack),
                 checkpointing=checkpointing,
                 parallel=parallel,
                 offload=rung.offload,
                 precision=card.precision,
                 stack=stack,
                 image_tokens=image,
+                probed=dict(wishes.probed).get(rung.method, 0.0),
             )
             if wishes.batch:
                 break
@@ -191,8 +206,7 @@ def priced(rung: str, setup: Setup, card: Card, wishes: Wishes, seen: Sequence[S
     tokens = wishes.tokens or 1e6
     hours, late = pace.hours(tokens), pace.hours(tokens, 0.9)
     kwh = hours * card.watts * setup.devices / 1_000
-    rate = card.usd_per_hour if wishes.usd_per_hour is None else wishes.usd_per_hour
-    usd = hours * rate if rate is not None else kwh * wishes.usd_kwh
+    usd = kwh * wishes.usd_kwh if wishes.usd_per_hour is None else hours * wishes.usd_per_hour
     verdict, why = judged(memory, storage, card, wishes)
     return Choice(rung, setup, card, memory, storage, pace, verdict, why, hours, late, kwh, usd)
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from html import escape
 from math import log10
 from typing import TYPE_CHECKING
-from xml.sax.saxutils import escape
 
 from jobs.advice.choice import advise
 
@@ -19,9 +20,14 @@ if TYPE_CHECKING:
 _WIDE, _HIGH, _LEFT, _TOP = 720, 420, 70, 30
 
 
-def compare(shape: Shape, machines: Sequence[tuple[Card, int]], wishes: Wishes, seen: Sequence[Seen]) -> list[Advice]:
-    """Return the advice for each machine, in the order in which they were named."""
-    return [advise(shape, card, count, wishes, seen) for card, count in machines]
+def compare(
+    shape: Shape, machines: Sequence[tuple[Card, int, float | None]], wishes: Wishes, seen: Sequence[Seen]
+) -> list[Advice]:
+    """Return the advice for each machine (card, how many, dollars an hour or None), in the order of their names."""
+    return [
+        advise(shape, card, count, wishes if price is None else replace(wishes, usd_per_hour=price), seen)
+        for card, count, price in machines
+    ]
 
 
 def picture(found: Sequence[Advice]) -> str:
@@ -33,13 +39,13 @@ def picture(found: Sequence[Advice]) -> str:
     lines = [
         (
             f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDE} {_HIGH}" '
-            'font-family="sans-serif" font-size="12">'
+            'font-family="sans-serif" font-size="12" role="img" aria-label="Money against hours on each machine">'
         ),
         f'<rect width="{_WIDE}" height="{_HIGH}" fill="white"/>',
     ]
     if taken:
         across = _Axis([hours for _, one in taken for hours in (one.hours, one.hours_p90)], _LEFT, _WIDE - 30)
-        up = _Axis([one.usd or 0.01 for _, one in taken], _HIGH - 60, _TOP)
+        up = _Axis([max(0.01, one.usd) for _, one in taken], _HIGH - 60, _TOP)
         lines += _axes(across, up)
         for advice, one in taken:
             lines += _mark(advice, one, across, up)
@@ -82,7 +88,7 @@ def _axes(across: _Axis, up: _Axis) -> list[str]:
 
 
 def _mark(advice: Advice, one: Choice, across: _Axis, up: _Axis) -> list[str]:
-    x, y = across.at(one.hours), up.at(one.usd or 0.01)
+    x, y = across.at(one.hours), up.at(max(0.01, one.usd))
     name = escape(f"{advice.card.name} x{advice.devices} ({one.rung})")
     return [
         f'<path d="M{x:.0f} {y:.0f}H{across.at(one.hours_p90):.0f}" stroke="#1d5fbf" stroke-opacity=".4"/>',

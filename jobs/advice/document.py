@@ -16,6 +16,7 @@ _DISK_BYTES_A_SECOND = 1e9  # at which a checkpoint is written
 
 def advice_json(advice: Advice) -> dict[str, Any]:
     """Return all rungs, the one taken and what would fit if none does. Memory in GiB, times in hours."""
+    told = advice.wishes.tokens > 0
     return {
         "model": advice.shape.name,
         "parameters": advice.shape.parameters,
@@ -27,14 +28,14 @@ def advice_json(advice: Advice) -> dict[str, Any]:
         "wheel": advice.card.wheel,
         "warnings": list(advice.card.warnings),
         "tokens": advice.wishes.tokens,
-        "taken": choice_json(advice.taken) if advice.taken else None,
+        "taken": choice_json(advice.taken, told=told) if advice.taken else None,
         "nearest": advice.nearest,
-        "rungs": [choice_json(one) for one in advice.rungs],
+        "rungs": [choice_json(one, told=told) for one in advice.rungs],
     }
 
 
-def choice_json(one: Choice) -> dict[str, Any]:
-    """Return one rung."""
+def choice_json(one: Choice, *, told: bool) -> dict[str, Any]:
+    """Return one rung; hours and money are null unless it was ``told`` how much is to be trained."""
     setup, pace = one.setup, one.pace
     return {
         "rung": one.rung,
@@ -63,9 +64,9 @@ def choice_json(one: Choice) -> dict[str, Any]:
         "sigma": round(pace.sigma, 3),
         "seen_steps": pace.seen,
         "limits": {name: round(share, 3) for name, share in pace.limits.items()},
-        "hours": round(one.hours, 3),
-        "hours_p90": round(one.hours_p90, 3),
-        "kwh": round(one.kwh, 2),
-        "usd": None if one.usd is None else round(one.usd, 2),
+        "hours": round(one.hours, 3) if told else None,
+        "hours_p90": round(one.hours_p90, 3) if told else None,
+        "kwh": round(one.kwh, 2) if told else None,
+        "usd": round(one.usd, 2) if told else None,
         "flags": flags(setup),
     }

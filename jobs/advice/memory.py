@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 _NF4 = 0.516  # bytes of a parameter in NF4 with double quantisation
 _STATES = {"adamw": 2.0, "adamw-foreach": 2.0, "adamw8bit": 0.5, "sgd": 1.0, "adafactor": 0.0}  # each of a parameter
 _COMMUNICATION = GIB // 4  # NCCL's buffers, each device
+_COMPILED = 0.78  # of s: the compiler recomputes what is cheap, such as norms, activations and casts
 _BUCKET = 100_000_000  # bytes of gradients that DDP and ZeRO send at a time
 
 
@@ -96,6 +97,8 @@ def memory_of(setup: Setup) -> Memory:
 def layer_bytes(setup: Setup) -> float:
     """Return s: the bytes that one layer keeps for each token of a forward pass."""
     shape, stack = setup.shape, setup.stack
+    if setup.probed:
+        return setup.probed * (_COMPILED if stack.compiled else 1.0)
     h, q, k, i = shape.hidden, shape.queries, shape.keys, shape.between
     attention = 2 * (2 * q + 2 * k)  # queries, keys, values and what comes out
     if setup.method == "full":
@@ -112,7 +115,7 @@ def layer_bytes(setup: Setup) -> float:
             inputs = sum(each * wide for _, wide in seen)
         found = 8 * h + attention + 6 * i + inputs
     if stack.compiled:
-        found *= 0.78  # the compiler recomputes what is cheap: norms, activations, casts
+        found *= _COMPILED
     return float(found)
 
 
@@ -125,7 +128,8 @@ def _kept(setup: Setup) -> Part:
         formula = f"{wide} L T h: inputs of {shape.layers} layers, T = {tokens:,}; and inside one layer 1.25 s T"
     else:
         found = layer_bytes(setup) * shape.layers * tokens
-        formula = f"s L T: {layer_bytes(setup):,.0f} bytes x {shape.layers} layers x {tokens:,} tokens"
+        found_by = "probed" if setup.probed else "by formula"
+        formula = f"s L T: {layer_bytes(setup):,.0f} bytes {found_by} x {shape.layers} layers x {tokens:,} tokens"
     if setup.method == "full" and setup.master and not setup.checkpointing:
         found += 2.0 * (shape.linear + shape.words * shape.hidden)  # autocast keeps a 16 bit copy of each weight
         formula += "; and 2 N: autocast's copies of the weights"

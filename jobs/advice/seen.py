@@ -13,7 +13,7 @@ from jobs.advice.card import GIB, cards, recognised
 from jobs.advice.errors import Unknown
 from jobs.advice.memory import Memory, Part
 from jobs.advice.shape import find_shape
-from jobs.advice.speed import flops_per_token, pace_of
+from jobs.advice.speed import pace_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -217,8 +217,3 @@ def memory_seen(memory: Memory, setup: Setup, card: Card, seen: Sequence[Seen]) 
         return memory
     more = Part("as seen", worst - memory.total, f"{worst / GIB:.1f} GiB were seen with no more tokens")
     return Memory((*memory.parts, more), memory.instant)
-
-
-def believable(setup: Setup, card: Card, tokens_per_second: float) -> bool:
-    """Tell whether a figure is below what the card can compute at all."""
-    return tokens_per_second * flops_per_token(setup) <= card.tflops * 1e12 * setup.devices

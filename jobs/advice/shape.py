@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -56,6 +56,7 @@ class Shape:
     head_dim: int = 0
     vision: Vision | None = None
     source: str = ""
+    hub: str = ""  # a repository of the Hub that has it
 
     @property
     def queries(self) -> int:
@@ -117,9 +118,9 @@ def find_shape(name: str, cache: Path | None = None) -> Shape:
     repository, _, revision = bare.partition("@")
     if repository.count("/") == 1 and not repository.startswith("."):
         if (cached := _cached(repository, revision, cache)) is not None:
-            return _read(cached, bare)
+            return replace(_read(cached, bare), hub=bare)
         if (found := known.get(repository.lower())) is not None:
-            return found
+            return replace(found, hub=bare)
         raise Unknown(name, "its config.json is not on this machine and its shape is not shipped", _REMEDY)
     near = did_you_mean(bare.lower(), [key for key in known if "/" not in key])
     raise Unknown(name, "no model of this name is shipped, and there is no such folder or file", f"{near}. {_REMEDY}")
@@ -134,7 +135,7 @@ def shipped() -> dict[str, Shape]:
     found: dict[str, Shape] = {}
     for name, entry in tomllib.loads(Path(__file__).with_name("shapes.toml").read_text(encoding="utf-8")).items():
         vision = Vision(**entry["vision"]) if "vision" in entry else None
-        shape = Shape(name=name, vision=vision, source=entry["source"], **entry["shape"])
+        shape = Shape(name=name, vision=vision, source=entry["source"], hub=entry["hub"][0], **entry["shape"])
         found |= dict.fromkeys([name, *(hub.lower() for hub in entry["hub"])], shape)
     return found
 

@@ -40,6 +40,19 @@ class Loopback:
 
     def call(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Answer:
         """Ask and return the answer, whatever its status. Raises TargetUnreachable."""
+        status, text = self._ask(method, path, body)
+        try:
+            found = json.loads(text)
+        except (ValueError, RecursionError):
+            found = None
+        return Answer(status, found if isinstance(found, dict) else {}, " ".join(text.split())[:300])
+
+    def lines(self, path: str) -> list[str]:
+        """Return what a page of text says; nothing of one that is not there. Raises TargetUnreachable."""
+        status, text = self._ask("GET", path, None)
+        return text.splitlines() if status == 200 else []
+
+    def _ask(self, method: str, path: str, body: Mapping[str, Any] | None) -> tuple[int, str]:
         headers = {"Content-Type": "application/json"} | (
             {"Authorization": f"Bearer {token}"} if (token := self.bearer()) else {}
         )
@@ -54,12 +67,7 @@ class Loopback:
             raise TargetUnreachable(self.target, f"ask {path}", why, remedy) from error
         finally:
             connection.close()
-        text = data.decode("utf-8", "replace")
-        try:
-            found = json.loads(text)
-        except (ValueError, RecursionError):
-            found = None
-        return Answer(answer.status, found if isinstance(found, dict) else {}, " ".join(text.split())[:300])
+        return answer.status, data.decode("utf-8", "replace")
 
 
 def port_of(target: str, option: str, address: str) -> int:

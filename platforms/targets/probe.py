@@ -23,7 +23,7 @@ _PROMPT = "Write one atomic component that validates a file name."
 _TOKENS = 16
 _SAME = 1e-6  # log-probabilities of one model and prompt differ by less, where nothing else runs beside them
 _TOLERANCE = 0.05
-_MAX_BYTES = 1 << 16
+MAX_BYTES = 1 << 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ def probe_of(release: Release) -> Probe:
     if NAME not in release.files:
         return Probe()
     try:
-        told = json.loads((release.folder / NAME).read_bytes()[:_MAX_BYTES])
+        told = json.loads((release.folder / NAME).read_bytes()[:MAX_BYTES])
         expected = _said(told["tokens"], told["logprobs"])
         prompt, tolerance = told["prompt"], float(told.get("tolerance", _TOLERANCE))
         if expected is None or not isinstance(prompt, str) or not 0 <= tolerance < 1:

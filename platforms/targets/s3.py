@@ -1,7 +1,8 @@
 """The target ``s3``: releases as objects of a bucket, and one small object that says which one serves.
 
 A server follows ``MODEL/current.json``. It is changed by a conditional write alone, so that of two deployers one is
-told that the other was faster. Nobody can be seen to answer here: what the pointer names counts as serving.
+told that the other was faster. A bucket answers no prompt: what the pointer names counts as serving, unless a health
+check is given, a command of this machine that asks whatever follows the bucket. Then the pointer says what is proven.
 """
 
 from __future__ import annotations
@@ -26,6 +27,8 @@ from platforms.targets.base import (
     TargetError,
     TargetUnreachable,
 )
+from platforms.targets.command import run
+from platforms.targets.folder import Commands
 from platforms.targets.options import Options
 from platforms.targets.release import SUMS, digest_of
 
@@ -34,7 +37,7 @@ if TYPE_CHECKING:
 
     from platforms.targets.base import Release, TargetContext
 
-_OPTIONS = frozenset({"bucket", "region", "prefix", "endpoint", "profile", "credentials"})
+_OPTIONS = frozenset({"bucket", "region", "prefix", "endpoint", "profile", "credentials", "health", "health_time"})
 _POINTER_MAX_BYTES = 1 << 14
 _FORMAT = 1
 
@@ -60,16 +63,25 @@ def load(name: str, options: Mapping[str, str], context: TargetContext) -> S3Tar
     except (BotoCoreError, ValueError) as error:
         raise read.wrong(str(error), "Correct profile, credentials, region or endpoint") from error
     return S3Target(
-        name, client, read["bucket"], S3Store(client, read["bucket"], context.scratch / name, prefix=prefix), prefix
+        name,
+        client,
+        read["bucket"],
+        S3Store(client, read["bucket"], context.scratch / name, prefix=prefix),
+        prefix,
+        read.commands(),
     )
 
 
 @dataclass(frozen=True, slots=True)
 class _Pointer:
-    """What ``current.json`` says: versions with their digests, the one that serves first; and the mark it bears."""
+    """What ``current.json`` says: versions with their digests, the one that serves first; and the mark it bears.
+
+    ``proven`` is False while nobody has seen the first one answer.
+    """
 
     releases: tuple[tuple[int, str], ...] = ()
     mark: str = ""
+    proven: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +93,7 @@ class S3Target:
     bucket: str
     store: S3Store
     prefix: str
+    commands: Commands
 
     def read(self, model: str, *, deep: bool = False) -> Served:
         """See Target.read."""
@@ -91,7 +104,7 @@ class S3Target:
             (version, digest), *before = pointer.releases
             damaged = tuple(self._damaged(model, version, digest)) if deep else ()
             older = tuple(number for number, _ in before)
-            return Served(version, digest, proven=True, before=older, damaged=damaged)
+            return Served(version, digest, proven=pointer.proven, before=older, damaged=damaged)
 
     def deploy(self, release: Release) -> Deployed:
         """See Target.deploy."""
@@ -103,9 +116,10 @@ class S3Target:
                     raise BadRelease(self.name, "deploy it", why, "Export it under a new number")
                 self._send(release)
                 others = [one for one in seen.releases if one != new]
-                self._point(release.model, (new, *others)[:KEPT_RELEASES], seen.mark)
+                self._point(release.model, (new, *others)[:KEPT_RELEASES], seen.mark, proven=not self.commands.health)
+            back = self._proved(release.model, new)
             self._prune(release.model)
-            return Deployed(Outcome.SERVING, release.version)
+            return back or Deployed(Outcome.SERVING, release.version)
 
     def go_back(self, model: str, leaving: int) -> Deployed:
         """See Target.go_back."""
@@ -118,8 +132,33 @@ class S3Target:
                 raise TargetError(
                     self.name, "go back", f"no version before {leaving} is kept", "Deploy a version that is good"
                 )
-            self._point(model, seen.releases[1:], seen.mark)
+            self._point(model, seen.releases[1:], seen.mark, proven=True)
             return Deployed(Outcome.SERVING, seen.releases[1][0])
+
+    def _proved(self, model: str, new: tuple[int, str]) -> Deployed | None:
+        """See whether what was pointed at answers, unless somebody has; return what came of it where it does not."""
+        if self._pointer(model).proven:
+            return None
+        why = self._fault(model, *new)
+        now = self._pointer(model)
+        if now.releases[:1] != (new,):
+            raise TargetBusy(self.name, "prove it", "another deployer was faster", "Try again")
+        if not why:
+            self._point(model, now.releases, now.mark, proven=True)
+            return None
+        if len(now.releases) < 2:
+            return Deployed(Outcome.DOWN, None, why)
+        self._point(model, now.releases[1:], now.mark, proven=True)
+        return Deployed(Outcome.RETURNED, now.releases[1][0], why)
+
+    def _fault(self, model: str, version: int, digest: str) -> str:
+        """Return why the health check fails, or ""."""
+        folder = f"s3://{self.bucket}/{self.prefix}{_folder(model, version, digest)}"
+        told = ("env", f"MODEL={model}", f"VERSION={version}", f"FOLDER={folder}")
+        ran = run((*told, "bash", "-c", self.commands.health), self.commands.health_seconds)
+        if ran.code is None:
+            return f"the health check took longer than {self.commands.health_seconds} s"
+        return f"the health check failed with {ran.code}: {ran.last_words}" if ran.code else ""
 
     def _send(self, release: Release) -> None:
         """Write what is missing of a release, its list last. What lies there already must be as long as it should."""
@@ -133,10 +172,11 @@ class S3Target:
                 raise BadRelease(self.name, "send it", why, f"Look at {folder} in the bucket, and delete it")
         self.store.create(f"{folder}{SUMS}", release.sums)
 
-    def _point(self, model: str, releases: tuple[tuple[int, str], ...], mark: str) -> None:
+    def _point(self, model: str, releases: tuple[tuple[int, str], ...], mark: str, *, proven: bool) -> None:
         from botocore.exceptions import ClientError
 
-        told = {"format": _FORMAT, "model": model, "version": releases[0][0], "digest": releases[0][1]}
+        told: dict[str, Any] = {"format": _FORMAT, "model": model, "version": releases[0][0], "digest": releases[0][1]}
+        told["proven"] = proven
         told["folder"] = self.prefix + _folder(model, *releases[0])
         told["before"] = [{"version": version, "digest": digest} for version, digest in releases[1:]]
         condition = {"IfMatch": mark} if mark else {"IfNoneMatch": "*"}
@@ -169,7 +209,7 @@ class S3Target:
             raise TargetUnreachable(
                 self.name, "read what it serves", f"{model}/current.json makes no sense", "Mend or delete that object"
             ) from None
-        return _Pointer(releases, str(answer["ETag"]))
+        return _Pointer(releases, str(answer["ETag"]), told.get("proven") is not False)
 
     def _damaged(self, model: str, version: int, digest: str) -> Iterator[str]:
         """Yield what is missing of a release. The bucket itself keeps what it has as it was sent."""

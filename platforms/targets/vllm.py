@@ -2,11 +2,13 @@
 
 An adapter bears its version in its name, ``ufm@7``, since servers keep caches by name: nothing is ever loaded in place.
 The order is: files, load, probe, router, ``current``, and then unload what is older than the version before. That one
-stays loaded until the next deployment, so that requests under way end well and going back takes no load.
+stays loaded until the next deployment, so that going back takes no load. Nothing is unloaded that answers a request.
 """
 
 from __future__ import annotations
 
+import re
+import threading
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -19,11 +21,14 @@ from platforms.targets.reach import Here
 from platforms.targets.ssh import REACH, reach
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Collection, Mapping
 
     from platforms.targets.base import Release, Served, TargetContext
 
-_OWN = frozenset({"url", "base", "path", "api_key", "router", "router_key", "answer_time", "copy_time"})
+_OWN = frozenset({"url", "base", "path", "api_key", "router", "router_key", "answer_time", "copy_time", "drain_time"})
+_METRIC = re.compile(r"(vllm:\w+)(?:\{(.*)\})? (\d+(?:\.\d+)?(?:e[+-]?\d+)?)")
+_ADAPTERS = re.compile(r'(?:running|waiting)_lora_adapters="([^"]*)"')
+_PAUSE = threading.Event()  # never set: its wait is the pause between two looks
 
 
 def load(name: str, options: Mapping[str, str], context: TargetContext) -> VllmTarget:
@@ -44,6 +49,7 @@ def load(name: str, options: Mapping[str, str], context: TargetContext) -> VllmT
         server("url", "api_key"),
         read["base"],
         server("router", "router_key") if read["router"] else None,
+        read.seconds("drain_time", "30s", 3_600),
     )
 
 
@@ -55,6 +61,7 @@ class VllmTarget:
     server: Loopback
     base: str
     router: Loopback | None = None
+    drain_seconds: int = 30
 
     def read(self, model: str, *, deep: bool = False) -> Served:
         """See Target.read. A version that the server has not loaded, as after its restart, is not proven."""
@@ -116,11 +123,43 @@ class VllmTarget:
         return probe.fault(self.server, asked, name, self.base)
 
     def _unload(self, model: str, versions: set[int]) -> None:
-        """Let the server forget versions. One that it does not know is no fault."""
-        for version in sorted(versions & self._versions(model)):
+        """Let the server forget versions that answer nobody any more. One that it does not know is no fault.
+
+        One that still answers when the time is over stays, and is forgotten with the next deployment.
+        """
+        there = {f"{model}@{version}": version for version in versions & self._versions(model)}
+        busy = self._drained(there) if there else set()
+        for version in sorted(version for name, version in there.items() if name not in busy):
             told = self.server.call("POST", "/v1/unload_lora_adapter", {"lora_name": f"{model}@{version}"})
             if told.status not in {200, 404}:
                 raise TargetUnreachable(self.folder.name, f"unload {model}@{version}", told.text, "It is tried again")
+
+    def _drained(self, names: Collection[str]) -> set[str]:
+        """Wait until none of these adapters answers a request, and return those that still do."""
+        busy = self._busy() & set(names)
+        for _ in range(self.drain_seconds):
+            if not busy:
+                break
+            _PAUSE.wait(1.0)
+            busy = self._busy() & set(names)
+        return busy
+
+    def _busy(self) -> set[str]:
+        """Return the adapters of requests under way, as the server's metrics tell it.
+
+        What it says of adapters is not renewed after the last request, so that counts of none come first.
+        """
+        under_way, newest, adapters = 0.0, -1.0, ""
+        for line in self.server.lines("/metrics"):
+            match = _METRIC.fullmatch(line)
+            if match is None:
+                continue
+            name, labels, value = match[1], match[2] or "", float(match[3])
+            if name in {"vllm:num_requests_running", "vllm:num_requests_waiting"}:
+                under_way += value
+            elif name == "vllm:lora_requests_info" and value > newest:
+                newest, adapters = value, ",".join(_ADAPTERS.findall(labels))
+        return {one.strip() for one in adapters.split(",")} if under_way else set()
 
     def _versions(self, model: str) -> set[int]:
         parts = (name.rpartition("@") for name in self._loaded())

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from jobs.payload.scorers.kappa import AGREEMENT_MIN, LABELS_MIN, kappa_of
@@ -31,7 +32,7 @@ def judge(gates: Sequence[QualityGate], scores: Scores, in_force: Scores | None)
     guards = [place for place, found in enumerate(findings) if _is_guard(found)]
     for place, found in zip(guards, hold([findings[place] for place in guards]), strict=True):
         findings[place] = found
-    return _verdict(tuple(findings), scores)
+    return replace(_verdict(tuple(findings), scores), notes=scores.notes)
 
 
 def _finding(gate: QualityGate, scores: Scores, in_force: Scores | None) -> Finding:

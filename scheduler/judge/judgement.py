@@ -68,8 +68,10 @@ class Judgement:
     unclear: Unclear
     reason: str
     findings: tuple[Finding, ...]
+    notes: tuple[str, ...] = ()  # how it was scored, as the scorer says
 
     def document(self) -> dict[str, Any]:
         """Return it in plain JSON types."""
         findings = [finding.document() for finding in self.findings]
-        return {"verdict": self.verdict, "unclear": self.unclear, "reason": self.reason, "findings": findings}
+        told = {"verdict": self.verdict, "unclear": self.unclear, "reason": self.reason, "findings": findings}
+        return {**told, "notes": list(self.notes)}

@@ -88,10 +88,13 @@ class Frame:
         inside = min(1.0, max(0.0015, fraction))
         return f"{100 * inside:.4g}%" if self.width is None else f"{inside * self.width:.2f}"
 
-    def document(self, parts: Sequence[str], height: float, title: str, more: str = "", gutter: int = 0) -> str:
+    def document(
+        self, parts: Sequence[str], height: float, title: str, more: str = "", gutter: int = 0, role: str = "img"
+    ) -> str:
         """Return the complete SVG. ``title`` is read out in its place; ``more`` describes what it shows.
 
-        ``gutter`` pixels are left free left of the parts, for what stands at places below zero.
+        ``gutter`` pixels are left free left of the parts, for what stands at places below zero. A picture with links in
+        it has the ``role`` of a group, for an image has no parts.
         """
         if self.width is None:
             size, own = f'height="{height:g}"', ""
@@ -102,7 +105,8 @@ class Frame:
             own = f"<style>{ground}{STYLE.replace(':root', 'svg')}</style>"
         kind = "chart axis" if gutter and self.width is None else "chart"
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="{kind}" role="img" {size} aria-label={attribute(title)}>'
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="{kind}" role="{role}" {size} '
+            f"aria-label={attribute(title)}>"
             f"{own}<desc>{words(more)}</desc>{''.join(parts)}</svg>"
         )
 

@@ -161,7 +161,7 @@ def timeline_svg(timeline: Timeline, zone: str, width: int | None = None, link: 
         f"{counts['past'] + counts['bad']} past sessions, {counts['bad']} of them failed; "
         f"{counts['running']} running, {counts['planned']} planned. The table of sessions lists them."
     )
-    return frame.document(parts, height, "Sessions of all pools over time", more)
+    return frame.document(parts, height, "Sessions of all pools over time", more, role="group" if link else "img")
 
 
 def _rows(timeline: Timeline, pool: Pool) -> int:

@@ -29,7 +29,7 @@ def advice(model: str, on: str, method: str, seq: int, tokens: float) -> dict[st
     shape = known.get(model.strip().lower())
     words = [word.strip() for word in on.split(",") if word.strip()][:_MACHINES_MAX]
     try:
-        machines = [find_cards(word) for word in words]
+        machines = [(*find_cards(word), None) for word in words]
         if shape is None:
             trouble = f"{model}: no such model is shipped. The command reads any config.json: schedctl advise --help"
         elif machines:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
@@ -25,6 +25,7 @@ from scheduler.web import advise, archive, assets, plan, quota, show, week
 from scheduler.web import models as versions
 from scheduler.web import queue as queues
 from scheduler.web import runs as sessions
+from scheduler.web.actors import forms
 from scheduler.web.api import Channel, JobName, JobState, Page, Week, day_of, known_week
 from scheduler.web.paging import Paging
 from scheduler.web.status import newest_needs, pools, scheduler_health
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
     from sqlalchemy import Connection
 
+    from scheduler.web.actors import Actors
     from scheduler.web.log_tail import LogTails
     from scheduler.web.shapes import Fault
     from scheduler.web.source import Source
@@ -54,8 +56,9 @@ _LOG_PATIENCE_SECONDS = 1.0  # a platform that takes longer is read by the page'
 class Pages:
     """The pages and how they are written."""
 
-    def __init__(self, source: Source, tails: LogTails) -> None:
+    def __init__(self, source: Source, tails: LogTails, actors: Actors | None = None) -> None:
         self._source = source
+        self._actors = actors
         self._tails = tails
         self.environment = Environment(
             loader=PackageLoader("scheduler.web"),
@@ -144,7 +147,7 @@ class Pages:
                 everything=sum(found.states.values()),
             )  # fmt: skip
 
-    def job(self, name: JobName, scale: Literal["linear", "log"] = "linear") -> HTMLResponse:
+    def job(self, request: Request, name: JobName, scale: Literal["linear", "log"] = "linear") -> HTMLResponse:
         """One job with its loss curve, checkpoints and sessions."""
         found, log = queues.job(self._source, name), scale == "log"
         picture = loss_curve_svg(
@@ -156,7 +159,9 @@ class Pages:
             log=log,
         )
         with self._source.read() as tx:
-            return self._page("job.html", "queue", tx, job=found, picture=picture, log=log)
+            return self._page(
+                "job.html", "queue", tx, job=found, picture=picture, log=log, act=forms(self._actors, request)
+            )
 
     def runs(self, page: Page = 1, pool: Name = None, job: Name = None) -> HTMLResponse:
         """The sessions, newest first."""
@@ -166,12 +171,12 @@ class Pages:
                 "runs.html", "runs", tx, found=found, pool=pool or "", job=job or "", pools=sorted(self._source.pools)
             )
 
-    def run(self, key: JobName) -> HTMLResponse:
+    def run(self, request: Request, key: JobName) -> HTMLResponse:
         """One session with its log."""
         found = sessions.run(self._source, key)
         log = self._tails.read(key, patience_seconds=_LOG_PATIENCE_SECONDS)
         with self._source.read() as tx:
-            return self._page("run.html", "runs", tx, run=found, log=log)
+            return self._page("run.html", "runs", tx, run=found, log=log, act=forms(self._actors, request))
 
     def models(self) -> HTMLResponse:
         """Versions of models, and who began with which."""

@@ -35,6 +35,9 @@ class Vllm:
     updates: bool = True  # VLLM_ALLOW_RUNTIME_LORA_UPDATING
     refuses: bool = False
     answers_nonsense: bool = False
+    busy: list[str] = field(default_factory=list)  # adapters of requests under way
+    stale: str = ""  # an adapter that metrics still name after its last request
+    hurt: list[str] = field(default_factory=list)  # adapters that were unloaded under a request
 
     def restart(self) -> None:
         """Forget everything, as a server that was started anew."""
@@ -53,6 +56,7 @@ class Vllm:
             return 404, {"detail": "Not Found"}
         name = str(body["lora_name"])
         if path == "/v1/unload_lora_adapter":
+            self.hurt += [name] if name in self.busy else []
             known = self.loaded.pop(name, None)  # the weights stay
             return (200, "unloaded") if known else (404, {"error": {"message": f"{name} cannot be found"}})
         if self.refuses:
@@ -65,6 +69,17 @@ class Vllm:
         self.cached.setdefault(name, b"" if self.fits_no_module else weights)
         self.loaded[name] = str(body["lora_path"])
         return 200, f"Success: LoRA adapter '{name}' added successfully."
+
+    def metrics(self) -> str:
+        """Return the page for Prometheus: of adapters one series for each state there was, worth when it was."""
+        names = ",".join([*self.busy, *([self.stale] if self.stale else [])])
+        info = 'vllm:lora_requests_info{max_lora="8",running_lora_adapters='
+        return (
+            f'# TYPE vllm:lora_requests_info gauge\n{info}"ufm@1,ufm@2",waiting_lora_adapters=""}} 1.7e+09\n'
+            f'{info}"{names}",waiting_lora_adapters=""}} 1.7900000001e+09\n'
+            f'vllm:num_requests_running{{model_name="{BASE}"}} {len(self.busy)}.0\n'
+            f'vllm:num_requests_waiting{{model_name="{BASE}"}} 0.0\n'
+        )
 
     def _complete(self, body: Mapping[str, Any]) -> tuple[int, Any]:
         name = body["model"]
@@ -87,8 +102,11 @@ def vllm_server() -> Iterator[Vllm]:
     class Handler(BaseHTTPRequestHandler):
         def _serve(self) -> None:
             data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            status, document = told.answer(self.command, self.path, json.loads(data or b"{}"))
-            answer = json.dumps(document).encode()
+            if self.path == "/metrics":
+                status, answer = 200, told.metrics().encode()
+            else:
+                status, document = told.answer(self.command, self.path, json.loads(data or b"{}"))
+                answer = json.dumps(document).encode()
             self.send_response(status)
             self.send_header("Content-Length", str(len(answer)))
             self.end_headers()

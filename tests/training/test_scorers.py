@@ -1,6 +1,7 @@
 """Held-out loss and the load test on checkpoints of finetune.py, whole and adapters."""
 
 import argparse
+import json
 import math
 import os
 import shutil
@@ -25,8 +26,9 @@ TEXTS = [*source_texts()[:3], "größer → 漢字\n"]
 ITEMS = [Item(f"i{place}", f"i{place}", "python", {"text": text[:600]}) for place, text in enumerate(TEXTS)]
 
 
-def given(folder: Path, base: str | None = None) -> Given:
-    return Given(ItemSet("0" * 64, {item.id: item for item in ITEMS}), {}, folder, argparse.Namespace(base=base))
+def given(folder: Path, base: str | None = None, **more: str) -> Given:
+    options = argparse.Namespace(**{"base": base, "probe": None, "out": None, **more})
+    return Given(ItemSet("0" * 64, {item.id: item for item in ITEMS}), {}, folder, options)
 
 
 def losses(folder: Path, base: str | None = None) -> list[float]:
@@ -89,3 +91,18 @@ def test_a_whole_model_that_is_damaged_is_worth_nothing(model: Path, tmp_path: P
     share, why = loaded(folder)
     assert share == 0.0
     assert why.startswith("it does not load")
+
+
+def test_what_a_model_says_to_a_prompt_is_written_down_for_deployments(model: Path, tmp_path: Path) -> None:
+    """The same each time, one token after the other, with what each was worth."""
+    told = []
+    for turn in ("one", "two"):
+        out = tmp_path / turn / "scores.jsonl"
+        list(loads.score(ITEMS, given(model, probe="def check(", out=str(out)), "loads"))
+        told.append(json.loads(out.with_name("probe.json").read_bytes()))
+    assert told[0] == told[1]
+    assert (told[0]["prompt"], len(told[0]["tokens"]), len(told[0]["logprobs"])) == ("def check(", 16, 16)
+    assert all(isinstance(token, str) for token in told[0]["tokens"])
+    assert all(value <= 0 for value in told[0]["logprobs"])
+    with pytest.raises(NotGiven, match="none that loads"):
+        list(loads.score(ITEMS, given(tmp_path, probe="p"), "loads"))

@@ -1,14 +1,13 @@
 """The adviser: shapes to the exact parameter, cards by every name, memory and time against what was measured."""
 
-import importlib.util
 import json
 import tomllib
 from dataclasses import asdict, replace
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 
+from benchmarks import bench_advice
 from jobs.advice.card import cards, find_cards, recognised
 from jobs.advice.choice import MARGIN, Wishes, advise
 from jobs.advice.compare import compare, picture
@@ -138,23 +137,13 @@ def test_a_layer_keeps_what_saved_tensors_show() -> None:
         assert layer_bytes(setup) / shape.hidden == pytest.approx(units, rel=0.03)
 
 
-@pytest.fixture(scope="module")
-def bench(repository: Path) -> ModuleType:
-    spec = importlib.util.spec_from_file_location("bench_advice", repository / "benchmarks/bench_advice.py")
-    assert spec is not None
-    assert spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_published_peaks_are_met(bench: ModuleType, capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench.published()
+def test_published_peaks_are_met(capsys: pytest.CaptureFixture[str]) -> None:
+    assert bench_advice.published()
     assert "47 peaks" in capsys.readouterr().out
 
 
-def test_measured_peaks_and_held_out_lengths_are_met(bench: ModuleType, repository: Path) -> None:
-    assert bench.measured(repository / "benchmarks/advice_h100.json")
+def test_measured_peaks_and_held_out_lengths_are_met(repository: Path) -> None:
+    assert bench_advice.measured(repository / "benchmarks/advice_h100.json")
 
 
 def test_the_ladder_takes_what_is_simple_and_says_what_does_not_fit() -> None:
@@ -286,7 +275,7 @@ def test_the_files_that_run_a_choice_can_be_read() -> None:
 
 
 def test_machines_side_by_side_are_drawn_and_told() -> None:
-    machines = [find_cards(words) for words in ("5060ti", "5060ti x2", "h100", "4070")]
+    machines = [(*find_cards(words), None) for words in ("5060ti", "5060ti x2", "h100", "4070")]
     found = compare(BIG, machines, Wishes(methods=("lora",), tokens=20e6), ())
     drawn = picture(found)
     assert drawn.startswith("<svg")

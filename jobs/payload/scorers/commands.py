@@ -83,6 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--outputs", metavar="FILE", help="what the model wrote, one {id, output} a line")
     add("--checkpoint-dir", metavar="FOLDER", help="the checkpoint's files (in a session: the one evaluated)")
     add("--base", metavar="FOLDER", help="the base of an adapter, or input:NAME as in training")
+    add("--probe", metavar="PROMPT", help="with loads: write down what the model says to it, for deployments to check")
     add("--out", metavar="FILE", help="where the scores go (in a session: its output)")
     add("--wall-seconds", type=float, default=10.0, metavar="S", help="longest run in the sandbox (%(default)s)")
     add("--samples", metavar="PATH", help="what lm-eval or inspect-ai logged: a file, or a folder of them")

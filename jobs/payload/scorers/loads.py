@@ -5,10 +5,11 @@ Each item's ``text`` is worth 1 when the model loads, its loss is finite, and no
 
 from __future__ import annotations
 
+import json
 import math
 from typing import TYPE_CHECKING
 
-from .given import NotGiven
+from .given import NotGiven, output_path
 from .heldout_loss import TEXT_MAX, load_model
 from .score_file import Line
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
     from .items import Item
 
 METRIC = "loads"
+_PROBE_TOKENS = 16
 
 
 def score(items: Sequence[Item], given: Given, metric: str) -> Iterator[Line]:
@@ -31,10 +33,24 @@ def score(items: Sequence[Item], given: Given, metric: str) -> Iterator[Line]:
         model = load_model(folder, given.options.base)
     except (NotGiven, OSError, ValueError, RuntimeError, KeyError) as error:
         why = f"it does not load: {type(error).__name__}: {error}"
+    if given.options.probe:
+        _write_probe(model, given)
     for item in items:
         text = str(item.task.get("text") or "x = 1\n")[:TEXT_MAX]
         fault = why if model is None else _fault(model, text)
         yield Line(item.id, item.cluster, metric, float(not fault), fault)
+
+
+def _write_probe(model: Language | None, given: Given) -> None:
+    """Write down what the model says to a fixed prompt, for whoever deploys it to hold a server's answer against."""
+    said = getattr(model, "said", None)
+    if said is None:
+        raise NotGiven("--probe records tokens of a transformer, and this checkpoint is none that loads")
+    tokens, worth = said(given.options.probe, _PROBE_TOKENS)
+    path = output_path(given.options).with_name("probe.json")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    told = {"prompt": given.options.probe, "tokens": tokens, "logprobs": worth}
+    path.write_text(json.dumps(told) + "\n", encoding="utf-8")
 
 
 def _fault(model: Language, text: str) -> str:

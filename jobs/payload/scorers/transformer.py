@@ -61,6 +61,20 @@ class Transformer:
         with torch.no_grad():
             return float(self._model(input_ids=tokens, labels=tokens).loss)
 
+    def said(self, prompt: str, count: int) -> tuple[list[str], list[float]]:
+        """Return the likeliest next tokens, one by one, as texts, and the log-probability of each."""
+        torch = self._torch
+        codes = list(self._tokenizer(prompt)["input_ids"])
+        tokens, worth = [], []
+        with torch.no_grad():
+            for _ in range(count):
+                logits = self._model(input_ids=torch.tensor([codes], device=self._device)).logits[0, -1].float()
+                code = int(logits.argmax())
+                worth.append(float(torch.log_softmax(logits, -1)[code]))
+                tokens.append(str(self._tokenizer.decode([code])))
+                codes.append(code)
+        return tokens, worth
+
     def lost(self, text: str) -> str:
         """Return what is not given back by encoding and decoding."""
         lost = self._first_lost(self._tokenizer, [text])

@@ -17,12 +17,9 @@ def make_step(setup: dict[str, Any], card: dict[str, Any]) -> tuple[Any, list[An
     """Return the model, what is trained of it, and a function that makes one step of the optimiser."""
     import torch
 
-    model = _model(setup, card["device"])
-    if setup["method"] != "full":
-        model = _adapted(setup, model)
+    model = make_model(setup, card["device"])
     if setup["checkpointing"]:
         model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
-    model.train()
     trained = [part for part in model.parameters() if part.requires_grad]
     optimizer = _optimizer(setup["optimizer"], trained, fused=card["device"] != "cpu")
     if setup["trainer"] == "finetune":
@@ -30,8 +27,6 @@ def make_step(setup: dict[str, Any], card: dict[str, Any]) -> tuple[Any, list[An
     if setup["compile"]:
         for layer in (model.get_base_model() if setup["method"] != "full" else model).model.layers:
             layer.compile()
-    if setup["method"] != "full":
-        model.enable_input_require_grads()  # as Trainer's users do
     if not setup["autocast"]:
 
         def plain(batch: dict[str, Any]) -> None:
@@ -53,6 +48,16 @@ def make_step(setup: dict[str, Any], card: dict[str, Any]) -> tuple[Any, list[An
         steps.zero_grad()
 
     return wrapped, trained, theirs
+
+
+def make_model(setup: dict[str, Any], device: str) -> Any:
+    """Return a model with random weights, and an adapter unless all are trained."""
+    model = _model(setup, device)
+    if setup["method"] != "full":
+        model = _adapted(setup, model)
+        model.enable_input_require_grads()  # as Trainer's users do; a layer's input asks for a gradient
+    model.train()
+    return model
 
 
 def _own_step(setup: dict[str, Any], whole: Any, trained: list[Any], optimizer: Any, card: dict[str, Any]) -> Step:

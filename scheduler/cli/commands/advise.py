@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
+_PRICE_MAX = 100_000.0  # dollars an hour
 Word = TypeVar("Word", bound=str)
 _OWN = "advice.json"  # in the state folder
 
@@ -52,14 +53,21 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
     stack: Annotated[
         str, typer.Option("--stack", help="finetune (ours), finetune-compiled, transformers or transformers-bare.")
     ] = "finetune-compiled",
+    checkpointing: Annotated[str, typer.Option("--checkpointing", metavar="on|off", help="Default: the quicker.")] = "",
+    optimizer: Annotated[
+        str, typer.Option("--optimizer", help="adamw, adamw8bit, adamw-foreach, adafactor or sgd. Default: any.")
+    ] = "",
     parallel: Annotated[str, typer.Option("--parallel", help="ddp, fsdp, zero1, zero2 or zero3. Default: any.")] = "",
     offload: Annotated[str, typer.Option("--offload", help="none, cpu or nvme. Default: any.")] = "",
     ram: Annotated[float, typer.Option("--ram-gib", min=1, help="Memory of the machine.")] = 128.0,
     price: Annotated[
-        float | None, typer.Option("--price", min=0, help="Dollars an hour. Default: the card's or pool's.")
+        float | None, typer.Option("--price", min=0, help="Dollars an hour. Default: the pool's, else electricity.")
     ] = None,
     compare: Annotated[
-        list[str] | None, typer.Option("--compare", metavar="CARD[xN]", help="Machines side by side; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            "--compare", metavar="CARD[xN][=$]", help="Machines side by side, with dollars an hour; repeat it."
+        ),
     ] = None,
     picture: Annotated[
         Path | None, typer.Option("--picture", metavar="FILE", help="With --compare: time against money as SVG.")
@@ -74,8 +82,11 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
     calibrate: Annotated[
         bool, typer.Option("--calibrate", help="Run a few real steps on this machine's card, and remember them.")
     ] = False,
+    probe: Annotated[
+        bool, typer.Option("--probe", help="Run two layers without weights, instead of believing the formula.")
+    ] = False,
     python: Annotated[
-        str, typer.Option("--python", metavar="PATH", help="With --calibrate: the Python that has torch.")
+        str, typer.Option("--python", metavar="PATH", help="With --calibrate, --probe: the Python that has torch.")
     ] = "python3",
 ) -> None:
     """Tell whether a model trains on a machine, with which settings, how long, and at what cost.
@@ -95,11 +106,16 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
             return
         wishes = _wishes(
             method=method, seq=seq, batch=batch, rows=rows, rank=rank, tokens=tokens, samples=samples, epochs=epochs,
-            image=image, stack=stack, parallel=parallel, offload=offload, ram=ram, price=price,
+            image=image, stack=stack, checkpointing=checkpointing, optimizer=optimizer,
+            parallel=parallel, offload=offload, ram=ram, price=price,
         )  # fmt: skip
         from jobs.advice.shape import find_shape
 
         shape = find_shape(model)
+        if probe:
+            from scheduler.cli.commands.advise_calibrate import probe as run_layers
+
+            wishes = run_layers(cli, shape, wishes, python)
         if calibrate:
             from jobs.advice.card import recognised
             from scheduler.cli.commands.advise_calibrate import calibrate as run_steps
@@ -128,10 +144,11 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
 
 def _wishes(  # noqa: PLR0913 - what the command line says
     *, method: str, seq: int, batch: int, rows: int, rank: int, tokens: float | None, samples: int | None,
-    epochs: float, image: str, stack: str, parallel: str, offload: str, ram: float, price: float | None,
+    epochs: float, image: str, stack: str, checkpointing: str, optimizer: str,
+    parallel: str, offload: str, ram: float, price: float | None,
 ) -> Wishes:  # fmt: skip
     from jobs.advice.choice import Wishes
-    from jobs.advice.setup import METHODS, OFFLOADS, PARALLELS, STACKS
+    from jobs.advice.setup import METHODS, OFFLOADS, OPTIMIZERS, PARALLELS, STACKS
 
     chosen = _one_of("--method", method, METHODS)
     total = tokens * epochs if tokens else (samples or 0) * seq * epochs
@@ -146,6 +163,8 @@ def _wishes(  # noqa: PLR0913 - what the command line says
         image=_pixels(image),
         ram_gib=ram,
         usd_per_hour=price,
+        checkpointing={"on": True, "off": False}.get(_one_of("--checkpointing", checkpointing, ("on", "off")) or ""),
+        optimizer=_one_of("--optimizer", optimizer, OPTIMIZERS),
         parallel=_one_of("--parallel", parallel, PARALLELS),
         offload=_one_of("--offload", offload, OFFLOADS),
     )
@@ -172,23 +191,28 @@ def _pixels(image: str) -> tuple[int, int]:
     return int(wide), int(high)
 
 
-def _machine(cli: Cli, words: str) -> tuple[Card, int]:
-    from jobs.advice.card import recognised
+def _machine(cli: Cli, words: str) -> tuple[Card, int, float | None]:
+    """Return the card, how many, and what an hour costs, as in ``h100 x1=2.50``. Raises UsageFault, NotFound."""
+    from jobs.advice.choice import Wishes
+    from scheduler.cli.shell.exits import UsageFault
 
-    if (found := recognised(words)) is not None:
-        return found
-    card, devices, _, _ = _place(cli, words, None)
-    return card, devices
+    name, equals, price = words.partition("=")
+    try:
+        dollars = float(price.strip().removeprefix("$")) if equals else None
+    except ValueError:
+        dollars = -1.0
+    if dollars is not None and not 0 <= dollars <= _PRICE_MAX:
+        raise UsageFault(f"--compare {words}", f"{price} is no price of an hour", "Write it like 'h100 x1=2.50'")
+    card, devices, wishes, _ = _place(cli, name.strip(), Wishes(usd_per_hour=dollars))
+    return card, devices, wishes.usd_per_hour
 
 
-def _place(cli: Cli, words: str, wishes: Wishes | None) -> tuple[Card, int, Wishes, tuple[Seen, ...]]:
+def _place(cli: Cli, words: str, wishes: Wishes) -> tuple[Card, int, Wishes, tuple[Seen, ...]]:
     """Return the card that words name; else that of a pool, with its price and with what its runs showed."""
     from dataclasses import replace
 
     from jobs.advice.card import find_cards, recognised
-    from jobs.advice.choice import Wishes
 
-    wishes = wishes or Wishes()
     if (found := recognised(words)) is not None:
         return (*found, wishes, ())
     pools = {name: pool for name, pool in cli.app.pools.items() if name == words}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import tempfile
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,6 +83,27 @@ def calibrate(cli: Cli, shape: Shape, wishes: Wishes, python: str, own: Path, se
     write_seen(own, known)
     cli.out.say(f"{len(found)} measurements more; {own} has all {len(known)}, and may be shared.")
     return known
+
+
+def probe(cli: Cli, shape: Shape, wishes: Wishes, python: str) -> Wishes:
+    """Return the wishes with what layers keep for each token, found by running them without weights. Raises Refusal."""
+    found = []
+    config = Path(shape.source)
+    for setup in [one for one in setups(shape, wishes) if not one["checkpointing"]]:
+        # An adapter keeps the same whatever the bits of its base.
+        like = {**setup, "method": "lora" if setup["method"] == "qlora" else setup["method"], "compile": False}
+        if config.name == "config.json" and config.is_file():
+            like["shape"] = json.loads(config.read_bytes())
+        words = [python, str(PROGRAM.with_name("probe.py")), json.dumps(like)]
+        try:
+            ended = subprocess.run(words, capture_output=True, text=True, check=True, timeout=SECONDS)
+            kept = float(json.loads(ended.stdout)["layer_bytes"])
+        except (OSError, subprocess.SubprocessError, ValueError, KeyError, TypeError) as error:
+            last = (str(getattr(error, "stderr", "") or "").strip().splitlines() or [str(error)])[-1]
+            raise Refusal("nothing was probed", last[:300], "Name a Python that has torch: --python PATH") from None
+        found.append((setup["method"], kept))
+        cli.out.say(f"A layer keeps {kept:,.0f} bytes a token ({setup['method']}).")
+    return replace(wishes, probed=tuple(found))
 
 
 def calibrate_on(cli: Cli, shape: Shape, wishes: Wishes, pool: str) -> None:

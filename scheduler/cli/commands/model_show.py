@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import tempfile
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scheduler.cli.parts.versions_table import show_versions
@@ -12,7 +14,6 @@ from scheduler.views import models
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     from scheduler.cli.shell.context import Cli
     from scheduler.store.evaluations import StoredVerdict
@@ -73,8 +74,11 @@ def compare_versions(cli: Cli, first: str, second: str) -> None:
         cli.out.say("Figures of other test sets or scorers cannot be compared; a gate of kind better decides by item.")
 
 
-def export_version(cli: Cli, name: str, folder: Path) -> None:
-    """Make a folder of a version for others. Raises UnknownVersion, VersionRefused, PullRefused, StoreError."""
+def export_version(cli: Cli, name: str, place: str) -> None:
+    """Make a folder of a version for others, or publish it as one of the Hub or MLflow.
+
+    Raises UnknownVersion, VersionRefused, PullRefused, StoreError, TargetError.
+    """
     from scheduler.report.model_card import model_card
     from scheduler.service.requests.model_export import export
     from scheduler.store import checkpoints, jobs
@@ -86,14 +90,35 @@ def export_version(cli: Cli, name: str, folder: Path) -> None:
         record = jobs.find(tx, version.model)
     sources = [given.source for given in record.spec.inputs if given.name == "base"] if record else []
     base = next((source[3:].partition("#")[0].partition("@")[0] for source in sources if source.startswith("hf:")), "")
-    made = export(cli.app.artifacts, version, manifest, model_card(document, base), document, folder)
+    kind, _, where = place.partition(":")
+    card = model_card(document, base)
+    if kind in {"hf", "mlflow"}:
+        with tempfile.TemporaryDirectory(prefix="schedctl-export-") as scratch:
+            folder = Path(scratch) / "model"
+            made = export(cli.app.artifacts, version, manifest, card, document, folder)
+            shown = _published(cli, kind, folder, where, version.name, document)
+    else:
+        made = export(cli.app.artifacts, version, manifest, card, document, Path(place))
+        shown = str(Path(place).absolute())
     if cli.options.json:
-        told = {"folder": str(folder.absolute()), "files": list(made.files), "left_out": list(made.left_out)}
+        told = {"folder": shown, "files": list(made.files), "left_out": list(made.left_out)}
         cli.out.data({"version": version.name, **told})
         return
-    cli.out.line(f"{version.name} is in {folder}: {', '.join(made.files)}.")
+    where = shown if kind in {"hf", "mlflow"} else place
+    cli.out.line(f"{version.name} is in {where}: {', '.join(made.files)}.")
     if made.left_out:
         cli.out.say(f"Left out, as of use to its training alone or not plain data: {', '.join(made.left_out)}")
+
+
+def _published(cli: Cli, kind: str, folder: Path, where: str, version: str, facts: Mapping[str, Any]) -> str:
+    """Publish an exported folder and return what names it there."""
+    if kind == "hf":
+        from platforms import hub_upload
+
+        return hub_upload.upload(folder, where, version, cli.app.hub_token())
+    from platforms import mlflow_upload
+
+    return mlflow_upload.upload(folder, where, version, facts)
 
 
 def _facts(found: VersionFacts) -> list[tuple[str, str]]:
@@ -138,6 +163,8 @@ def _show_verdict(cli: Cli, verdict: StoredVerdict) -> None:
             cli.out.line(
                 f"  {found['gate']['metric']} of {example['item']}: {example['value']:.4g}{before}  {text}".rstrip()
             )
+    for note in evidence.get("notes", ()):
+        cli.out.line(f"  scored so: {note}")
     cli.out.line(f"  test set {verdict.set_digest[:_SHOWN]}, used for {evidence.get('set_uses', 1)} decisions so far")
 
 

@@ -196,12 +196,18 @@ def pull(ctx: typer.Context, version: Named, folder: Folder) -> None:
         cli.out.line(f"{found.name} (step {found.step}) is in {folder} ({size(manifest.size)}).")
 
 
-@command(app, "schedctl models export ufm@3 ./ufm-3")
-def export(ctx: typer.Context, version: Named, folder: Folder) -> None:
+@command(app, "schedctl models export ufm@3 ./ufm-3", "schedctl models export ufm@3 hf:org/ufm")
+def export(
+    ctx: typer.Context,
+    version: Named,
+    place: Annotated[
+        str, typer.Argument(metavar="DIR", help="A new or empty folder, hf:org/name[@branch] or mlflow:NAME.")
+    ],
+) -> None:
     """Make a folder that others can use: plain weights, a model card filled from facts, digests of all files."""
     from scheduler.cli.commands.model_show import export_version
 
-    export_version(ctx.obj, version, folder)
+    export_version(ctx.obj, version, place)
 
 
 @command(app, "schedctl models deploy ufm --to griffith", "schedctl models deploy ufm@3 --to griffith --dry-run")

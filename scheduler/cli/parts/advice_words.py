@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.advice.card import GIB
-from jobs.advice.compare import compare, picture
 from jobs.advice.document import advice_json, choice_json
-from jobs.advice.recipe import files, flags
+from jobs.advice.recipe import flags
 from jobs.duration import parse_duration, show_duration
+from jobs.plural import counted
 from scheduler.cli.shell.exits import Refusal, UsageFault
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
-    from pathlib import Path
 
     from jobs.advice.card import Card
     from jobs.advice.choice import Advice, Choice, Wishes
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from jobs.advice.shape import Shape
     from scheduler.cli.shell.output import Output
 
-_TABLE = ("rung", "<verdict", ">GiB", ">batch", ">tokens/s", ">hours", ">nine in ten", ">kWh", ">money")
+_TABLE = ("rung", "verdict", ">GiB", ">batch", ">tokens/s", ">hours", ">nine in ten", ">kWh", ">money")
 
 
 def show_advice(out: Output, advice: Advice, deadline: str, *, explain: bool) -> None:
@@ -53,20 +53,22 @@ def show_advice(out: Output, advice: Advice, deadline: str, *, explain: bool) ->
 
 def _facts(advice: Advice, one: Choice, within: int) -> list[tuple[str, str]]:
     setup, pace, tokens = one.setup, one.pace, advice.wishes.tokens
-    document = choice_json(one)
+    document = choice_json(one, told=bool(tokens))
     basis = f"{pace.seen:,} measured steps" if pace.seen else "a prior; schedctl advise --calibrate measures"
     late = f"{one.hours_p90:.1f} h in nine of ten cases"
-    money = "" if one.usd is None else f"${one.usd:.2f}"
     return [
         ("memory", f"{one.verdict}: {one.why}, {100 * one.margin:.0f} % left"),
         (
             "step",
-            f"{setup.batch} rows x {setup.accumulate} x {setup.devices} = {setup.rows} rows of {setup.seq} tokens",
+            (
+                f"{counted(setup.batch, 'row')} x {setup.accumulate} x {setup.devices} = {counted(setup.rows, 'row')} "
+                f"of {counted(setup.seq, 'token')}"
+            ),
         ),
         ("speed", f"{pace.tokens_per_second:,.0f} tokens a second, limited by {pace.limit} ({basis})"),
         ("time", f"{one.hours:.1f} h for {tokens / 1e6:,.1f} M tokens, {late}" if tokens else ""),
         ("quota", f"{one.hours:.1f} session hours" if tokens else ""),
-        ("money", f"{money}, {one.kwh:.1f} kWh" if tokens else ""),
+        ("money", f"${one.usd:.2f}, {one.kwh:.1f} kWh" if tokens else ""),
         ("in time", _in_time(one, within) if within and tokens else ""),
         ("machine", f"{one.storage.ram / GIB:.0f} GiB of RAM, {one.storage.disk / 1e9:.0f} GB of disk"),
         (
@@ -96,7 +98,7 @@ def _row(one: Choice, wishes: Wishes) -> list[str]:
         f"{one.hours:.1f}" if told else "",
         f"{one.hours_p90:.1f}" if told else "",
         f"{one.kwh:.1f}" if told else "",
-        f"${one.usd:.2f}" if told and one.usd is not None else "",
+        f"${one.usd:.2f}" if told else "",
     ]
 
 
@@ -121,12 +123,14 @@ def _explain(out: Output, advice: Advice, one: Choice) -> None:
 def show_comparison(
     out: Output,
     shape: Shape,
-    machines: Sequence[tuple[Card, int]],
+    machines: Sequence[tuple[Card, int, float | None]],
     wishes: Wishes,
     seen: Sequence[Seen],
     path: Path | None,
 ) -> None:
     """Write the best choice of each machine, and the picture where ``path`` says."""
+    from jobs.advice.compare import compare, picture
+
     found = compare(shape, machines, wishes, seen)
     if path is not None:
         path.write_text(picture(found), encoding="utf-8")
@@ -148,11 +152,13 @@ def _none(advice: Advice) -> list[str]:
 
 def write_files(out: Output, advice: Advice, model: str, folder: Path) -> None:
     """Write what runs the choice. Raises Refusal where nothing fits, or a file is there already."""
+    from jobs.advice.recipe import files
+
     if advice.taken is None:
         raise Refusal(f"{model} cannot be written", "nothing fits this machine", advice.nearest or "Choose another")
     one = advice.taken
     steps = max(1, round((advice.wishes.tokens or 1e6) / (one.setup.rows * one.setup.seq)))
-    source = f"hf:{model.removeprefix('hf:')}" if "/" in model and not model.startswith((".", "/")) else f"./{model}"
+    source = f"hf:{advice.shape.hub}" if advice.shape.hub else str(Path(model).expanduser().resolve())
     name = advice.shape.name.rpartition("/")[2].lower().replace("_", "-")[:40]
     written = files(one, name, source, steps)
     there = [name for name in written if (folder / name).exists()]

@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, assert_never
 
 from platforms.targets.base import Outcome, TargetBusy, TargetError, TargetUnreachable
-from scheduler.service.deploy.release_files import forget_releases, release_of
+from scheduler.service.deploy.release_files import forget_releases, probe_of_version, release_of
 from scheduler.service.outside.calls import tell
 from scheduler.store import checkpoints, deployments, versions
 
@@ -95,8 +95,9 @@ def _bring(desk: Desk, wanted: Deployment) -> tuple[Deployed, str]:
     with desk.read() as tx:
         version = versions.get(tx, wanted.model, wanted.number)
         manifest = checkpoints.get(tx, version.checkpoint).manifest
+        probe = probe_of_version(tx, version)
     tell("fetches its files")
-    release = release_of(desk.artifacts, version, manifest, desk.folder)
+    release = release_of(desk.artifacts, version, manifest, desk.folder, probe)
     tell("copies, switches and checks")
     return target.deploy(release), release.digest
 

@@ -3,16 +3,21 @@
 from __future__ import annotations
 
 import shutil
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from jobs.payload.store.manifest import blob_key, sha256_file
 from platforms.targets.base import BadRelease
 from platforms.targets.plain_files import WEIGHTS, is_weights, leaves
+from platforms.targets.probe import MAX_BYTES as PROBE_BYTES_MAX
+from platforms.targets.probe import NAME as PROBE
 from platforms.targets.release import open_release, seal
+from scheduler.store import checkpoints, evaluations, jobs
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
+
+    from sqlalchemy import Connection
 
     from jobs.payload.store.manifest import Component, Manifest
     from platforms.artifacts.base import BlobStore
@@ -20,14 +25,40 @@ if TYPE_CHECKING:
     from scheduler.store.versions import Version
 
 
-def release_of(artifacts: BlobStore, version: Version, manifest: Manifest, folder: Path) -> Release:
+class Recorded(NamedTuple):
+    """What an evaluation wrote down of a version beside its scores: a file, and the job whose it is."""
+
+    job: str
+    component: Component
+
+
+def probe_of_version(tx: Connection, version: Version) -> Recorded | None:
+    """Return the answer to a fixed prompt that the newest scored evaluation recorded, or None."""
+    for evaluation in reversed(evaluations.of_version(tx, version)):
+        record = jobs.find(tx, evaluation.job) if evaluation.state == "scored" else None
+        saved = checkpoints.find(tx, record.checkpoint) if record is not None and record.checkpoint else None
+        for component in saved.manifest.components if saved is not None else ():
+            if component.name == f"output/{PROBE}" and component.bytes <= PROBE_BYTES_MAX:
+                return Recorded(evaluation.job, component)
+    return None
+
+
+def release_of(
+    artifacts: BlobStore, version: Version, manifest: Manifest, folder: Path, probe: Recorded | None = None
+) -> Release:
     """Return the release of a version below ``folder``; what an earlier try has fetched is used again.
 
-    Raises BadRelease for files that are damaged and weights that are never served; StoreError, OSError.
+    A ``probe`` goes along as ``probe.json``, unless the checkpoint has one. Raises BadRelease for files that are
+    damaged and weights that are never served; StoreError, OSError.
     """
     place = folder / version.model / f"{version.number}-{version.digest[:12]}"
     if not place.is_dir():
-        make_release(artifacts, version, manifest, place)
+
+        def add(fresh: Path) -> None:
+            if probe is not None and not (fresh / PROBE).exists():
+                _fetch(artifacts, version, probe.job, probe.component, fresh / PROBE)
+
+        make_release(artifacts, version, manifest, place, add)
     return open_release(version.model, version.number, place)
 
 
@@ -45,16 +76,19 @@ def make_release(
         why = f"its checkpoint has no weights in a format that runs no code when it is loaded ({', '.join(WEIGHTS)})"
         raise BadRelease(version.name, "prepare it", why, "Let its training save safetensors, and evaluate that")
     for component in served:
-        part = fresh / component.name
-        part.parent.mkdir(parents=True, exist_ok=True)
-        artifacts.fetch(blob_key(manifest.job, component.sha256), part)
-        if sha256_file(part) != component.sha256:
-            why = f"{component.name} is damaged in the artifact store"
-            raise BadRelease(version.name, "prepare it", why, f"Look at it: schedctl checkpoints verify {manifest.key}")
+        _fetch(artifacts, version, manifest.job, component, fresh / component.name)
     if add is not None:
         add(fresh)
     seal(fresh)
     fresh.replace(place)
+
+
+def _fetch(artifacts: BlobStore, version: Version, job: str, component: Component, part: Path) -> None:
+    part.parent.mkdir(parents=True, exist_ok=True)
+    artifacts.fetch(blob_key(job, component.sha256), part)
+    if sha256_file(part) != component.sha256:
+        why = f"{component.name} is damaged in the artifact store"
+        raise BadRelease(version.name, "prepare it", why, f"Look at it: schedctl checkpoints verify {job}")
 
 
 def served_parts(manifest: Manifest) -> list[Component]:

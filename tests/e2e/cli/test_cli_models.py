@@ -176,6 +176,10 @@ def test_a_folder_for_others_has_plain_weights_a_card_and_digests(
         assert hashlib.sha256((home / "out" / name).read_bytes()).hexdigest() == digest
     twice = schedctl("models", "export", "ulm@1", str(home / "out"))
     assert twice.code == Exit.REFUSED
+    nowhere = schedctl("models", "export", "ulm@1", "mlflow:ulm")
+    assert (nowhere.code, "MLFLOW_TRACKING_URI is not set" in nowhere.err) == (Exit.PLATFORM, True)
+    wrong = schedctl("models", "export", "ulm@1", "hf:ulm")
+    assert (wrong.code, "Write it like hf:org/name@branch" in wrong.err) == (Exit.PLATFORM, True)
     pulled = schedctl("models", "pull", "ulm", str(home / "whole"), "--json").document
     assert pulled["files"] == ["weights.npz", "optimizer/state.json"]
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -145,3 +146,29 @@ def test_only_a_server_of_this_machine_is_administered(opened: Callable[..., Vll
 def test_a_server_without_the_base_is_no_answer(opened: Callable[..., VllmTarget], tmp_path: Path) -> None:
     with pytest.raises(TargetUnreachable, match="does not list another"):
         opened(base="another").deploy(make_release(tmp_path, 1))
+
+
+def test_an_adapter_that_answers_a_request_is_not_unloaded(
+    server: Vllm, opened: Callable[..., VllmTarget], tmp_path: Path
+) -> None:
+    target = opened(drain_time="1s")
+    for version in (1, 2):
+        target.deploy(make_release(tmp_path, version))
+    server.busy = ["ufm@1"]
+    assert target.deploy(make_release(tmp_path, 3)).outcome is Outcome.SERVING
+    assert (sorted(server.loaded), server.hurt) == (["ufm@1", "ufm@2", "ufm@3"], [])
+    server.busy, server.stale = [], "ufm@1"  # its last request is over, and nothing has renewed what metrics say of it
+    target.deploy(make_release(tmp_path, 4))
+    assert (sorted(server.loaded), server.hurt) == (["ufm@3", "ufm@4"], [])
+
+
+def test_going_back_waits_for_requests_of_what_is_left(
+    server: Vllm, opened: Callable[..., VllmTarget], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = opened()
+    for version in (1, 2):
+        target.deploy(make_release(tmp_path, version))
+    server.busy = ["ufm@2"]
+    monkeypatch.setattr("platforms.targets.vllm._PAUSE", SimpleNamespace(wait=lambda _: server.busy.clear()))
+    assert target.go_back("ufm", 2).version == 1
+    assert (sorted(server.loaded), server.hurt) == (["ufm@1"], [])

@@ -46,7 +46,7 @@ def make_world(tmp_path: Path) -> Iterator[Callable[..., World]]:
         world.database.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def serve() -> Any:
     """What serves a world for the length of a ``with`` block."""
     return served

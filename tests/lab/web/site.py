@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
     from tests.lab.web.world import World
 
+FLAGS = ("--font-render-hinting=none", "--disable-lcd-text", "--force-color-profile=srgb", "--hide-scrollbars")
+"""What Chromium is started with, so that it draws the same on every machine."""
+
 
 @dataclass(frozen=True)
 class Served:
@@ -83,7 +86,7 @@ def chromium() -> Iterator[Any]:
     """Run Chromium, without a window, until the end of the block."""
     driver: Any = importlib.import_module("playwright.sync_api")
     # Root may not use its sandbox; the pages are our own.
-    options = ["--no-sandbox"] if os.geteuid() == 0 else []
+    options = [*FLAGS, "--no-sandbox"] if os.geteuid() == 0 else [*FLAGS]
     with driver.sync_playwright() as started:
         browser = started.chromium.launch(executable_path=_program(), args=options)
         yield browser

@@ -1,0 +1,70 @@
+"""A folder as a version of a registered model in MLflow, by MLflow's own client (extra ``mlflow``)."""
+
+from __future__ import annotations
+
+import os
+import re
+from typing import TYPE_CHECKING, Any
+
+from platforms.targets.base import TargetError, TargetUnreachable
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,199}", re.ASCII)
+_RUNS = "uff-scheduler"  # the experiment that the runs are filed under
+_DIGEST = "uff.digest"
+
+
+def upload(folder: Path, name: str, version: str, facts: Mapping[str, Any]) -> str:
+    """Make ``folder`` a version of the registered model ``name`` at MLFLOW_TRACKING_URI; return what names it there.
+
+    Figures that gates measured become metrics of its run. What has the same content already is not made twice: that
+    version is returned. Raises TargetError and TargetUnreachable.
+    """
+    address = os.environ.get("MLFLOW_TRACKING_URI", "")
+    if not _NAME.fullmatch(name) or not address:
+        why = "MLFLOW_TRACKING_URI is not set" if not address else f"{name!r} is no name of a registered model"
+        raise TargetError(f"mlflow:{name}", "publish there", why, "Set it, and write mlflow:NAME")
+    try:
+        from mlflow import MlflowClient
+        from mlflow.exceptions import MlflowException
+    except ImportError:
+        why = "the package mlflow is not installed here"
+        raise TargetError(f"mlflow:{name}", "publish there", why, "Install uff-scheduler[mlflow]") from None
+    client = MlflowClient(address, address)
+    digest = str(facts["digest"])
+    try:
+        try:
+            client.create_registered_model(name)
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":
+                raise
+        for known in client.search_model_versions(f"name='{name}'"):
+            if known.tags.get(_DIGEST) == digest:
+                return f"models:/{name}/{known.version}"
+        found = client.get_experiment_by_name(_RUNS)
+        experiment = found.experiment_id if found is not None else client.create_experiment(_RUNS)
+        run = client.create_run(experiment, run_name=version)
+        client.log_artifacts(run.info.run_id, str(folder), "model")
+        for metric, value in _measured(facts).items():
+            client.log_metric(run.info.run_id, metric, value)
+        client.set_terminated(run.info.run_id)
+        tags = {"uff.version": version, _DIGEST: digest, "uff.state": str(facts["state"])}
+        source = f"{run.info.artifact_uri}/model"
+        made = client.create_model_version(name, source, run.info.run_id, tags=tags, await_creation_for=0)
+    except MlflowException as error:
+        words = " ".join(str(error).split())[:300]
+        kind = TargetError if error.get_http_status_code() in {400, 401, 403, 404} else TargetUnreachable
+        raise kind(f"mlflow:{name}", "publish there", words, f"Look at {address}") from None
+    except OSError as error:
+        raise TargetUnreachable(f"mlflow:{name}", "publish there", str(error)[:300], f"Look at {address}") from None
+    return f"models:/{name}/{made.version}"
+
+
+def _measured(facts: Mapping[str, Any]) -> dict[str, float]:
+    """Return what the newest verdict measured, by metric."""
+    verdicts = facts.get("verdicts") or ()
+    findings = verdicts[-1]["evidence"].get("findings", ()) if verdicts else ()
+    return {found["gate"]["metric"]: float(found["value"]) for found in findings if found["value"] is not None}
