@@ -6,7 +6,9 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help run test test-train test-nightly test-fast lint bench bench-planner kill9 fuzz mutants simulate simulate-long lock clean
+# Whoever starts Python a thousand times, as tests do, wants it compiled once.
+unexport PYTHONDONTWRITEBYTECODE
+.PHONY: help run test test-train test-nightly test-fast lint bench bench-planner kill9 fuzz mutants simulate simulate-long pictures lock clean
 
 BIN := .venv/bin
 PACKAGES := scheduler platforms jobs config
@@ -64,6 +66,10 @@ simulate: .venv/ready-dev ## Simulate 2,400 weeks, every crash point, all mutant
 
 simulate-long: .venv/ready-dev ## The same over 50,000 weeks (hours)
 	$(BIN)/python benchmarks/simulate.py --total-weeks 50000 --every-point 1 --pairs 3000 --kill9 50 $(ARGS)
+
+pictures: .venv/ready-dev ## Take the pictures anew that tests compare and documents show; look at them before you commit
+	$(BIN)/python benchmarks/pictures.py --approve tests/integration/web/approved
+	$(BIN)/python benchmarks/pictures.py
 
 lock: ## Resolve the dependencies anew and write the hashed lock files
 	.ci/lock.sh

@@ -12,11 +12,8 @@ from __future__ import annotations
 
 import argparse
 import http.client
-import json
 import os
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from tests.lab.web.site import served
 from tests.lab.web.world import World, write_world
 
 BOUND_MS = 50.0
@@ -44,17 +42,10 @@ def main() -> int:
         folder.mkdir(parents=True, exist_ok=True)
         world = write_world(folder, options.jobs, options.runs, int(time.time()))
         print(f"{options.jobs} jobs, {options.runs} runs, {world.events} events, {os.cpu_count()} cores")
-        words = ["--config", str(world.config), "--json", "web", "serve", "--port", "0"]
-        command = [sys.executable, "-m", "scheduler", *words]
-        with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True) as server:
-            try:
-                assert server.stdout is not None  # noqa: S101 - asked for above
-                address = urlsplit(json.loads(server.stdout.readline())["address"])
-                reader = Reader(str(address.hostname), int(address.port or 0), server.pid)
-                return _measure(world, reader, options.requests)
-            finally:
-                server.send_signal(signal.SIGTERM)
-                server.wait()
+        with served(world) as page:
+            address = urlsplit(page.address)
+            reader = Reader(str(address.hostname), int(address.port or 0), page.pid)
+            return _measure(world, reader, options.requests)
 
 
 @dataclass

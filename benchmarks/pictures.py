@@ -1,36 +1,32 @@
 """Pictures for the documents: the status page in a real Chromium, ``schedctl status`` in a terminal; a made-up week.
 
     python benchmarks/pictures.py [--out docs/pictures]
+    python benchmarks/pictures.py --approve tests/integration/web/approved
 
+With ``--approve`` it takes the pictures that tests compare instead: every state of the page, on screens of three sizes.
 It needs Chromium and playwright, as the browser tests do. Look at what it wrote before it is committed.
 """
 
 from __future__ import annotations
 
 import argparse
-import importlib
 import io
-import json
 import os
 import pty
-import shutil
-import signal
 import subprocess
 import sys
 import tempfile
 import time
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
+from tests.lab.web.photographs import FONT, has_font, looks, opened, photograph
+from tests.lab.web.site import chromium, missing, served
+from tests.lab.web.states import STATES, write_state
 from tests.lab.web.world import World, write_world
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 COLUMNS = 100
 PAGES = {"overview": "/"}
@@ -47,13 +43,24 @@ def main() -> int:
     """Write every picture and say how large each is."""
     parser = argparse.ArgumentParser(description="Make the pictures of the documents.")
     parser.add_argument("--out", type=Path, default=Path("docs/pictures"))
-    out = parser.parse_args().out
+    parser.add_argument("--approve", type=Path, metavar="FOLDER")
+    options = parser.parse_args()
+    if why := missing():
+        raise SystemExit(why)
+    if options.approve:
+        approve(options.approve)
+        return 0
+    out: Path = options.out
     out.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="pictures-") as name:
         world = write_world(Path(name), 8, 60, int(time.time()))
         (out / "status.svg").write_text(drawn(typed(world, "status")), encoding="utf-8")
-        with served(world) as address:
-            photograph(address, out)
+        with served(world) as site, chromium() as browser:
+            for page, path in PAGES.items():
+                shown = browser.new_page(viewport={"width": 1_000, "height": 900}, color_scheme="light")
+                shown.goto(site.address + path, wait_until="load")
+                shown.screenshot(path=out / f"{page}.png")
+        world.database.close()
     for file in sorted(out.iterdir()):
         print(f"{file.name}: {file.stat().st_size // 1024} KiB")
     return 0
@@ -85,44 +92,27 @@ def drawn(text: str) -> str:
     return console.export_svg(title="", theme=MONOKAI, code_format=FRAME, unique_id="t")
 
 
-@contextmanager
-def served(world: World) -> Iterator[str]:
-    """Serve the status page until the end of the block; give its address."""
-    command = [
-        sys.executable,
-        "-m",
-        "scheduler",
-        "--config",
-        str(world.config),
-        "--json",
-        "web",
-        "serve",
-        "--port",
-        "0",
-    ]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
-        if server.stdout is None:
-            raise SystemExit("the page has no output")
-        try:
-            yield json.loads(server.stdout.readline())["address"].rstrip("/")
-        finally:
-            server.send_signal(signal.SIGTERM)
-
-
-def photograph(address: str, out: Path) -> None:
-    """Write one PNG for each page, as a wide screen shows its beginning."""
-    program = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-    if program is None:
-        raise SystemExit("no Chromium")
-    options = ["--no-sandbox"] if os.geteuid() == 0 else []
-    driver: Any = importlib.import_module("playwright.sync_api")
-    with driver.sync_playwright() as started:
-        browser = started.chromium.launch(executable_path=program, args=options)
-        for name, path in PAGES.items():
-            page = browser.new_page(viewport={"width": 1_000, "height": 900}, color_scheme="light")
-            page.goto(address + path, wait_until="load")
-            page.screenshot(path=out / f"{name}.png")
-        browser.close()
+def approve(folder: Path) -> None:
+    """Write a picture of every look at every state, and remove those that nobody looks at any more."""
+    folder.mkdir(parents=True, exist_ok=True)
+    known = set()
+    with chromium() as browser:
+        for state in STATES:
+            with tempfile.TemporaryDirectory(prefix="state-") as name:
+                world = write_state(Path(name), state, time.time())
+                with served(world) as site:
+                    for look in looks(state):
+                        page = opened(browser, site.address, look)
+                        if not has_font(page):
+                            raise SystemExit(f"no font {FONT}: install it (Debian: fonts-dejavu-core)")
+                        (folder / look.file(state)).write_bytes(photograph(page))
+                        page.context.close()
+                        known.add(look.file(state))
+                world.database.close()
+    for file in folder.iterdir():
+        if file.name not in known:
+            file.unlink()
+    print(f"{len(known)} pictures, {sum(file.stat().st_size for file in folder.iterdir()) // 1024} KiB")
 
 
 if __name__ == "__main__":

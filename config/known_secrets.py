@@ -32,7 +32,7 @@ _HOMES = (".kaggle/access_token", ".kaggle/kaggle.json", ".aws/credentials", ".a
 _LINE = re.compile(r"^\s*([\w.-]+)\s*=\s*(\S.*?)\s*$", re.MULTILINE)
 _PIECES = re.compile(r"[@/:?#&=,\s]")
 _TOKEN = re.compile(r"(?=.*\d)(?![\d.]+$)[^.]{8,}|[^.]{20,}")  # no host's name, and no word of a path
-_FILE_KEYS = {"credentials", "bearer_file"}  # settings that name a file
+_FILE_KEYS = {"credentials", "bearer_file", "actions_file"}  # settings that name a file
 
 
 class KnownSecrets(Redactor):

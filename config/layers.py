@@ -33,6 +33,7 @@ _PATHS = (
     ("corpus", "sources"),
     ("logging", "file"),
     ("web", "bearer_file"),
+    ("web", "actions_file"),
     ("export", "calendar"),
     ("export", "series"),
 )

@@ -17,6 +17,7 @@ from config.corpus_settings import CorpusSettings
 from config.layers import Layers, origin
 from config.pool_settings import PoolSettings
 from config.report_settings import ReportSettings
+from config.rule_settings import RuleSettings, WebhookSettings
 from config.section import (
     ClockScale,
     Instant,
@@ -162,6 +163,8 @@ class Settings(BaseSettings):
     web: WebSettings
     pools: tuple[PoolSettings, ...]
     targets: tuple[TargetSettings, ...]
+    rules: tuple[RuleSettings, ...]
+    webhooks: tuple[WebhookSettings, ...]
 
     _origins: Mapping[str, str] = PrivateAttr(default_factory=dict)
 
@@ -201,6 +204,33 @@ class Settings(BaseSettings):
         if twice:
             raise BadValue(f"two pools are named {', '.join(twice)}", "give each its own name")
         return pools
+
+    @field_validator("rules", "webhooks")
+    @classmethod
+    def _rules_once(cls, found: tuple[Any, ...]) -> tuple[Any, ...]:
+        names = [each.name for each in found]
+        if twice := sorted({name for name in names if names.count(name) > 1}):
+            raise BadValue(f"two are named {', '.join(twice)}", "give each its own name")
+        return found
+
+    @field_validator("rules")
+    @classmethod
+    def _rules_reach_somebody(cls, found: tuple[RuleSettings, ...], info: ValidationInfo) -> tuple[RuleSettings, ...]:
+        report = info.data.get("report")
+        if report is None:
+            return found
+        slack = report.slack
+        known = {
+            "email": bool(report.smtp.host),
+            "slack": bool(slack.webhook_token_url.get_secret_value() or slack.bot_token.get_secret_value()),
+            "apprise": bool(report.apprise.token_urls),
+        }
+        for rule in found:
+            for name in rule.to:
+                if not known.get(name):
+                    why = f"rule {rule.name} sends to {name}, which is not configured"
+                    raise BadValue(why, "channels are email, slack and apprise, set below [report]")
+        return found
 
     @field_validator("targets")
     @classmethod

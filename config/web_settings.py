@@ -16,12 +16,14 @@ class WebSettings(Section):
     """The status page listens at ``host``; requests must name it, the loopback address or one of ``names``.
 
     ``bearer_file`` holds the token that readers show; without one the service manager's credential ``web`` is read.
+    ``actions_file`` holds the token of those who may change something; nothing can be changed without one.
     """
 
     host: str
     port: int = Field(ge=0, le=65_535)  # 0: any free one
     names: tuple[str, ...] = ()
     bearer_file: Annotated[Path | None, BeforeValidator(lambda text: text or None)] = None
+    actions_file: Annotated[Path | None, BeforeValidator(lambda text: text or None)] = None
 
     @field_validator("host")
     @classmethod

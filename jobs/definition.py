@@ -62,6 +62,7 @@ _KEYS = (
 )
 _DEFAULTS = {known.name: known.default for known in fields(JobSpec)}
 _NOTHING = object()
+_TRAINER = "trainers/finetune.py"  # whose command line the adviser reads
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,7 @@ class Definition:
         """Return the spec, or None when a problem was noted."""
         before = len(self.problems)
         self._refuse_unknown(table, _KEYS, "")
-        table = self._whole(table)
+        table = self._advised(self._whole(table))
         values = {
             "name": self._read(table, "name", readers.name),
             "role": self._read(table, "role", readers.role),
@@ -114,6 +115,37 @@ class Definition:
         if values["start_from"] is not None:
             values["gate"] = values["start_from"].gate
         return JobSpec(**values) if len(self.problems) == before else None
+
+    def _advised(self, table: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Let the adviser say what is left out of a job of our own trainer: needs, speed, the gain of more devices."""
+        command, inputs = table.get("command"), table.get("inputs", {})
+        left_out = {"needs", "steps_per_hour"} - set(table)
+        if not (left_out and isinstance(command, list) and isinstance(inputs, dict)):
+            return table
+        if not any(str(word).endswith(_TRAINER) for word in command):
+            return table
+        from jobs.advice.errors import Unknown
+        from jobs.advice.job import advised
+
+        try:
+            found = advised([str(word) for word in command], {name: str(source) for name, source in inputs.items()})
+        except Unknown as error:
+            if "steps_per_hour" in left_out:
+                self._note(
+                    "steps_per_hour", None, readers.Wrong(f"is missing, and {error.what}: {error.why}", "add it")
+                )
+            return {"steps_per_hour": 1, **table}
+        if found is None:
+            return table
+        told: dict[str, Any] = {"steps_per_hour": found.steps_per_hour} if "steps_per_hour" in left_out else {}
+        if "needs" in left_out:
+            needs = found.needs
+            most = needs.devices_max
+            told["needs"] = {
+                "devices": [1, most] if most > 1 else 1, "vram_gib": needs.vram_gib, "dtype": needs.dtype
+            }  # fmt: skip
+            told["device_speedup"] = list(found.device_speedup)
+        return {**told, **table}
 
     def _check_together(self, values: Mapping[str, Any], table: Mapping[str, Any]) -> None:
         deadline, not_before, gate = values["deadline"], values["not_before"], values["gate"]

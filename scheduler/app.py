@@ -264,6 +264,7 @@ class App:
     def mailing(self) -> Mailing:
         """When which letters are written, and the channels that carry them."""
         from scheduler.notify.mail import Mailing
+        from scheduler.notify.webhook import rules_of, webhooks_of
 
         report, zone = self.settings.report, self.settings.zone
         quiet = report.quiet
@@ -273,6 +274,8 @@ class App:
             Calendar("week", zone, report.weekly.weekday, report.weekly.offset_seconds),
             report.alerts_every_seconds,
             None if quiet is None else DailyHours(quiet.zone, quiet.start, quiet.end, frozenset(quiet.weekdays)),
+            rules_of(self.settings.rules, self.settings.webhooks, self.channels),
+            webhooks_of(self.settings.webhooks),
         )
 
     @cached_property

@@ -17,14 +17,19 @@ import pytest
 from hypothesis import settings
 from sqlalchemy.engine import make_url
 
-from scheduler.store.engine import Database, open_database, upgrade
+from scheduler.store.engine import Database, open_database
 from tests.lab.crashes.postgresql import Server
+from tests.lab.databases import new_database
 from tests.lab.night import NIGHT, PUSH, register_profiles
 
 TESTS = Path(__file__).parent
 ROOT = TESTS.parent
 
 register_profiles()
+
+# Tests start Python thousands of times: what it compiled is kept, also where the environment asks for the contrary.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 
 
 # Files whose tests share what only one may use at a time: they run in series.
@@ -89,13 +94,8 @@ def repository() -> Path:
 @pytest.fixture(scope="session")
 def postgresql() -> Iterator[str]:
     """URL of a PostgreSQL server of our own, on a socket in a temporary folder, with an empty database ``postgres``."""
-    pytest.importorskip("psycopg", reason="psycopg is not installed")
-    server = Server.create()
-    if server is None:
-        pytest.skip("no PostgreSQL server programs")
-    server.start()
-    yield server.url
-    server.remove()
+    with Server.running() as server:
+        yield server.url
 
 
 @pytest.fixture(params=["sqlite", pytest.param("postgresql", marks=pytest.mark.postgres)])
@@ -114,23 +114,14 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
         admin.execute("DROP SCHEMA test CASCADE")
 
 
-@pytest.fixture(scope="session")
-def empty_sqlite(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An empty SQLite database of the current schema, to be copied: that takes no tenth of making one."""
-    path = tmp_path_factory.mktemp("empty") / "scheduler.db"
-    upgrade(f"sqlite:///{path}")
-    return path
-
-
 @pytest.fixture
-def database(database_url: str, empty_sqlite: Path) -> Iterator[Database]:
+def database(database_url: str) -> Iterator[Database]:
     """An empty database of the current schema, on each kind of server in turn."""
     file = make_url(database_url).database
     if database_url.startswith("sqlite:") and file:
-        shutil.copyfile(empty_sqlite, file)
+        opened = new_database(Path(file))
     else:
-        upgrade(database_url)
-    opened = open_database(database_url)
+        opened = open_database(database_url, create=True)
     yield opened
     opened.close()
 

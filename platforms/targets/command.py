@@ -32,16 +32,25 @@ class Ran:
         return "".join(character for character in words if character.isprintable())[-500:]
 
 
-def run(words: Sequence[str], timeout_seconds: float, given: bytes = b"") -> Ran:
-    """Run a command with ``given`` as its input, and return how it ended. Raises OSError when it cannot be started."""
+def run(
+    words: Sequence[str], timeout_seconds: float, given: bytes = b"", first_word_seconds: float | None = None
+) -> Ran:
+    """Run a command with ``given`` as its input, and return how it ended. Raises OSError when it cannot be started.
+
+    One that puts out nothing within ``first_word_seconds`` is ended; only from its first word on do the others count.
+    """
     process = subprocess.Popen(  # its end is waited for below, in bounded time
         words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
     )
     heard: dict[str, bytes] = {"out": b"", "err": b""}
+    spoke = threading.Event()  # or will not, since it closed its output
 
     def listen(name: str, stream: IO[bytes]) -> None:
         with stream:
-            heard[name] = stream.read(HEARD_BYTES)
+            heard[name] = stream.read(1)
+            if name == "out":
+                spoke.set()
+            heard[name] += stream.read(HEARD_BYTES - len(heard[name]))
 
     def say(stream: IO[bytes]) -> None:
         with suppress(OSError), stream:  # a command may end without hearing all
@@ -54,10 +63,12 @@ def run(words: Sequence[str], timeout_seconds: float, given: bytes = b"") -> Ran
     ]
     for thread in threads:
         thread.start()
+    code: int | None = None
     try:
-        code: int | None = process.wait(timeout_seconds)
+        if first_word_seconds is None or spoke.wait(first_word_seconds):
+            code = process.wait(timeout_seconds)
     except subprocess.TimeoutExpired:
-        code = None
+        pass  # that it has no code tells it
     finally:
         # Children that outlive it would keep copying, or hold its pipes open.
         with suppress(ProcessLookupError, PermissionError):

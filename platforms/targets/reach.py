@@ -26,6 +26,7 @@ _BROKEN = 255  # ssh's own exit code: not connected, or not any more
 _ALIVE = ("-o", "ServerAliveInterval=5", "-o", "ServerAliveCountMax=3")
 _CLEARING_SECONDS = 30.0
 _NOT_WRITTEN = 11  # rsync's exit code; of a full disk the other side does not always get to say more
+_READ_BYTES_PER_SECOND = 100 << 20  # of a slow disk
 _FULL = "No space left on device"
 _PLAIN_PATH = re.compile(r"(~/|/)?[A-Za-z0-9._+-]+(/[A-Za-z0-9._+-]+)*")
 _LOCAL_PATH = re.compile(r"[^'\"\s]+")  # rsync splits the command that it reaches the other side by
@@ -83,6 +84,7 @@ class Ssh:
     """Another machine, by the ssh and rsync of this one.
 
     ``options`` are the words between ``ssh`` and the host. ``identity`` finds the file of the key when it is needed.
+    ``connect_seconds`` are what the options grant for connecting.
     """
 
     name: str
@@ -90,6 +92,7 @@ class Ssh:
     options: tuple[str, ...]
     identity: Callable[[], Path] | None = None
     stalled_seconds: int = 30  # in which not a byte moves
+    connect_seconds: int = 10
 
     def bash(self, script: bytes, words: Sequence[str], timeout_seconds: float) -> Ran:
         """See Reach.bash. The connection may break while the script goes on there: nobody knows then."""
@@ -103,12 +106,16 @@ class Ssh:
 
     def copy(self, release: Release, folder: str, timeout_seconds: float) -> None:
         """See Reach.copy. What arrived in part is kept where nobody looks for files, and the next try goes on."""
+        # Each side reads whole files to know what is there already, and nothing moves meanwhile.
+        size = sum(path.stat().st_size for path in release.folder.rglob("*"))
+        still = self.stalled_seconds + size // _READ_BYTES_PER_SECOND
         words = [
             "rsync", "--recursive", "--times", "--checksum", "--delete", "--delay-updates", "--partial-dir=.part",
-            "--fsync", "--mkpath", "--chmod=D755,F644", f"--timeout={self.stalled_seconds}",
+            "--fsync", "--mkpath", "--chmod=D755,F644", f"--timeout={still}", "--info=flist1",
             "-e", shlex.join(self._ssh()), "--", f"{release.folder}/", f"{self.host}:{folder}/",
         ]  # fmt: skip
-        found = self._run(words, timeout_seconds, b"")
+        # rsync counts from its handshake on, and says that it makes its list of files when that is done.
+        found = self._run(words, timeout_seconds, b"", self.connect_seconds + self.stalled_seconds)
         if found.code == 0:
             return
         if _FULL in found.err or found.code == _NOT_WRITTEN:
@@ -130,9 +137,11 @@ class Ssh:
         key = ["-i", str(self.identity()), "-o", "IdentitiesOnly=yes"] if self.identity else []
         return ["ssh", *self.options, *key]
 
-    def _run(self, words: Sequence[str], timeout_seconds: float, given: bytes) -> Ran:
+    def _run(
+        self, words: Sequence[str], timeout_seconds: float, given: bytes, first_word_seconds: float | None = None
+    ) -> Ran:
         try:
-            return run(words, timeout_seconds, given)
+            return run(words, timeout_seconds, given, first_word_seconds)
         except OSError as error:
             raise TargetError(self.name, f"start {words[0]}", str(error), f"Install {words[0]} here") from error
 

@@ -27,13 +27,14 @@ def load(name: str, options: Mapping[str, str], context: TargetContext) -> Folde
 def reach(name: str, read: Options, context: TargetContext) -> Ssh:
     """Return the way there that options describe. Raises TargetError."""
     checked_ssh(name, read.given)
-    identity = read["identity"]
+    identity, connect_seconds = read["identity"], read.seconds("connect_time", "10s", 300)
     return Ssh(
         name,
         read["host"],
-        ssh_words(read.given, read.seconds("connect_time", "10s", 300)),
+        ssh_words(read.given, connect_seconds),
         (lambda: context.credential(identity)) if identity else None,
         read.seconds("stall_time", "30s", 3_600),
+        connect_seconds,
     )
 
 

@@ -29,6 +29,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "resume": ("scheduler.cli.commands.resume", "Start new sessions again."),
     "submit": ("scheduler.cli.commands.submit", "One line to train: a script and its folder become a job."),
     "corpus": ("scheduler.cli.commands.corpus", "What the models train on: build, show, compare, verify."),
+    "advise": ("scheduler.cli.commands.advise", "Does a model fit, how long does it take, what does it cost."),
     "plan": ("scheduler.cli.commands.plan", "What runs next, and why a job waits."),
     "quota": ("scheduler.cli.commands.quota", "Metered hours and money: limits, use, what is left."),
     "pools": ("scheduler.cli.commands.pools", "The places where sessions run."),

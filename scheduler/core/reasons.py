@@ -144,10 +144,12 @@ class DoesNotFit(Reason):
     code: ClassVar[str] = "does_not_fit"
     needs: str
     best_offer: str
+    advice: str = ""  # which part is too big, and the nearest setting that fits
 
     def sentence(self, zone: str = "UTC") -> str:
         del zone
-        return f"needs {self.needs}; the best pool offers {self.best_offer}"
+        told = f"needs {self.needs}; the best pool offers {self.best_offer}"
+        return f"{told} ({self.advice})" if self.advice else told
 
 
 @dataclass(frozen=True, slots=True)

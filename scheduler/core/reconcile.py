@@ -201,7 +201,8 @@ def _enforced_stop(fact: Facts, state: Stopping, now: int) -> list[Step]:
     if fact.sighting is None:
         return []
     if _cannot_be_asked(fact):
-        return [ForceStop(fact.run, state.why)] if _trained(fact, now) < _left(fact, now) else []
+        lost, waiting = _costs(fact, now)
+        return [ForceStop(fact.run, state.why)] if lost < waiting else []
     if now > state.since + 2 * fact.overdue_seconds:
         return [ForceStop(fact.run, f"did not follow the stop: {state.why}")]
     return []
@@ -219,27 +220,29 @@ def _wished_stops(fact: Facts, now: int) -> list[Step]:
         return [AskStop(fact.run, lane.index, why) for lane in wished]
     if not _cannot_be_asked(fact):
         return [AskStop(fact.run, None, why)]
-    trained, left = _trained(fact, now), _left(fact, now)
-    if trained < left:
-        lost = f"{why}; it cannot be asked to save: the {trained} s it trained are lost, waiting would cost {left} s"
-        return [ForceStop(fact.run, lost)]
-    waits = f"{why}; it cannot be asked to save and ends by itself in {left} s, which costs less than {trained} s lost"
-    return [AskStop(fact.run, None, waits)]
+    lost, waiting = _costs(fact, now)
+    why += "; it cannot be asked to save"
+    if lost < waiting:
+        return [ForceStop(fact.run, f"{why}: the {lost} s it trained are lost, waiting would cost {waiting} s")]
+    why += f" and ends by itself in {waiting} s, which costs less than {lost} s lost"
+    return [AskStop(fact.run, None, why)]
 
 
 def _cannot_be_asked(fact: Facts) -> bool:
     return fact.sighting is not None and fact.sighting.stop_channel == "none"
 
 
-def _trained(fact: Facts, now: int) -> int:
-    """Return the seconds since the session began, which its end by force would lose."""
-    if fact.sighting is None or fact.sighting.state == "queued":
-        return 0
-    return max(0, now - _started(fact, fact.sighting))
+def _costs(fact: Facts, now: int) -> tuple[int, int]:
+    seen = fact.sighting
+    return costs_of_stop(fact.run, None if seen is None or seen.state == "queued" else _started(fact, seen), now)
 
 
-def _left(fact: Facts, now: int) -> int:
-    return max(0, fact.run.deadline - now)
+def costs_of_stop(run: Run, began: int | None, now: int) -> tuple[int, int]:
+    """Return the seconds that are lost when a session that cannot be asked to save is ended, and those it has left.
+
+    It is ended where the first are fewer. ``began`` is when it began to train, None when it has not.
+    """
+    return 0 if began is None else max(0, now - began), max(0, run.deadline - now)
 
 
 def _never_ran(fact: Facts, now: int, why: str) -> Finish:

@@ -58,6 +58,7 @@ class JobView:
     reference_rate: float = 0.0  # steps per second of the reference device, the unit of value; 0: the fastest pool's
     setup_sigma: Mapping[str, float] = field(default_factory=dict)
     checkpoint_sigma: Mapping[str, float] = field(default_factory=dict)
+    misfit: str = ""  # what is too big for every pool, and what would fit, where the adviser knows
     urgency: float = 1.0  # how much more than its weight an hour is worth because it brings a finished model nearer
 
     @property

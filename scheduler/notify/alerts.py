@@ -39,6 +39,8 @@ _WORDS = {
     "report.failed": "the weekly report could not be made",
     RAISED: "needs a person",
 }
+# What rules tell besides; other kinds of events are named as they are.
+_ALSO = {"job.finish": "the job is done", "run.accept": "its session began", "run.end": "its session ended"}
 # What an event tells that a need tells as well.
 _TELLS = {
     WRONG_DEVICE: "wrong accelerator",
@@ -86,14 +88,22 @@ def alerts_in(found: Sequence[Event], since: int, until: int) -> list[Event]:
 
 def letter_about(news: Sequence[Event]) -> dict[str, Any]:
     """Return one letter about all of ``news``, one at least: what happened to whom, and why where that is known."""
+    text = "\n".join([*lines_about(news), "", "See: schedctl status", ""])
+    return {"subject": f"Training: {_line(news[0])}", "text": text}
+
+
+def lines_about(news: Sequence[Event]) -> list[str]:
+    """Return a line for each event of any kind, and how many more there are where they are too many."""
     lines = [_line(event) + (f": {why}" if (why := _why(event)) else "") for event in news[:_LINES_MAX]]
-    if len(news) > _LINES_MAX:
-        lines.append(f"and {len(news) - _LINES_MAX} more")
-    return {"subject": f"Training: {_line(news[0])}", "text": "\n".join([*lines, "", "See: schedctl status", ""])}
+    return lines if len(news) <= _LINES_MAX else [*lines, f"and {len(news) - _LINES_MAX} more"]
 
 
 def _line(event: Event) -> str:
-    words = str(event.data.get("what")) if event.kind == RAISED else _WORDS[event.kind]
+    words = (
+        str(event.data.get("what"))
+        if event.kind == RAISED
+        else _WORDS.get(event.kind) or _ALSO.get(event.kind, event.kind)
+    )
     return f"{_printable(event.subject)}: {_printable(words)}"
 
 

@@ -111,12 +111,12 @@ class SlackChannel:
             if self.webhook:
                 answer = WebhookClient(self.webhook, timeout=self.timeout_seconds).send(text=text, blocks=blocks)
                 if answer.status_code != 200:
-                    raise DeliveryFailed(f"Slack answered {answer.status_code}", _asked(answer.headers))
+                    raise DeliveryFailed(f"Slack answered {answer.status_code}", asked_seconds(answer.headers))
                 return None
             client = WebClient(self.token, base_url=self.base_url, timeout=self.timeout_seconds)
             posted = client.chat_postMessage(channel=self.channel, text=text, blocks=blocks)
         except SlackApiError as error:
-            asked = _asked(getattr(error.response, "headers", {}))
+            asked = asked_seconds(getattr(error.response, "headers", {}))
             status = getattr(error.response, "status_code", "no status")
             raise DeliveryFailed(f"Slack answered {status}", asked) from None
         except (OSError, ValueError, HTTPException) as error:
@@ -173,7 +173,8 @@ class AppriseChannel:
             raise DeliveryFailed("Apprise could not deliver; its log says more")
 
 
-def _asked(headers: Mapping[str, Any]) -> int:
+def asked_seconds(headers: Mapping[str, Any]) -> int:
+    """Return for how long an answer's ``Retry-After`` asks us to wait, as far as it says so in seconds."""
     found = {name.lower(): value for name, value in headers.items()}.get("retry-after", 0)
     found = found[0] if isinstance(found, list) else found
     return int(found) if str(found).isdigit() else 0
@@ -187,8 +188,11 @@ def deliver(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:
     with ports.database.read() as tx:
         lease.fence(tx, ports.epoch)
         waiting = outbox.pending(tx, now)
+    failed: set[str] = set()
     for letter in waiting:
         channel = channels.get(letter.channel)
+        if letter.channel in failed:
+            continue  # one that does not answer keeps the others waiting once in a round, not once for each letter
         if channel is None:
             continue  # of a channel no longer configured: it waits until it is again
         if letter is not waiting[0] and not _still_waits(ports, letter):
@@ -198,6 +202,7 @@ def deliver(ports: Ports, channels: Mapping[str, Channel], now: int) -> None:
             left_out = channel.send(f"{letter.kind}-{letter.period}", redacted(letter.body, ports.redact))
         except DeliveryFailed as error:
             _failed(ports, letter, error, now)
+            failed.add(letter.channel)
             continue
         with ports.write() as tx:
             outbox.sent(tx, letter.id, now)

@@ -5,13 +5,14 @@ Down time and quiet hours make letters late, never lost, and never two of one pe
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from scheduler.clock import at_least
 from scheduler.notify.alerts import alerts_in, events_since, letter_about
 from scheduler.notify.deliver import deliver
 from scheduler.notify.letter import letter_of, redacted
+from scheduler.notify.rules import write_letters
 from scheduler.store import due, events, outbox
 from scheduler.store.errors import StoreFailure
 from scheduler.views.chart_facts import pictures_of
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from scheduler.core.window import Calendar, DailyHours
     from scheduler.notify.deliver import Channel
+    from scheduler.notify.rules import Rule
     from scheduler.service.outside.ports import Ports
 
 WEEKLY, ALERTS = "weekly-report", "alerts"
@@ -39,6 +41,8 @@ class Mailing:
     weekly: Calendar
     alerts_every_seconds: int
     quiet: DailyHours | None
+    rules: tuple[Rule, ...] = ()
+    webhooks: Mapping[str, Channel] = field(default_factory=dict)  # for rules alone
 
 
 def mail(ports: Ports, mailing: Mailing, now: int) -> None:
@@ -46,8 +50,15 @@ def mail(ports: Ports, mailing: Mailing, now: int) -> None:
 
     A report that cannot be made is an event. It is tried again every hour, and those of later weeks wait for it.
     """
-    if not mailing.channels:
-        return
+    write_letters(ports, mailing.rules, now)
+    if mailing.channels:
+        _write_due(ports, mailing, now)
+    if mailing.channels or mailing.webhooks:
+        deliver(ports, {**mailing.channels, **mailing.webhooks}, now)
+
+
+def _write_due(ports: Ports, mailing: Mailing, now: int) -> None:
+    """Write the reports and alerts that are due."""
     with ports.database.read() as tx:
         planned = due.next_due(tx)
     for name in (WEEKLY, ALERTS):
@@ -59,7 +70,6 @@ def mail(ports: Ports, mailing: Mailing, now: int) -> None:
         due_at = _write_report(ports, mailing, due_at, now)
     if ALERTS in planned and now >= planned[ALERTS] + mailing.alerts_every_seconds and not _is_quiet(mailing, now):
         _write_alerts(ports, mailing, planned[ALERTS], now)
-    deliver(ports, mailing.channels, now)
 
 
 def _write_report(ports: Ports, mailing: Mailing, due_at: int, now: int) -> int | None:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from scheduler.core.quota import ObservedLimit, Quota
 
 _TOP, _FOOT = 8, 20
+_SMALL_POINTS = 40
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,10 +117,13 @@ def amount(value: float, unit: str) -> str:
     return f"{value / 3_600:.1f} h"
 
 
-def burn_down_svg(chart: BurnDown, zone: str, width: int | None = None, height: int = 150) -> str:
-    """Return the picture: the measured line, the planned one dotted, and a straight pace to compare with."""
+def burn_down_svg(chart: BurnDown, zone: str, width: int | None = None, height: int = 150, *, axes: bool = True) -> str:
+    """Return the picture: the measured line, the planned one dotted, and a straight pace to compare with.
+
+    Without ``axes`` it is the lines alone, as small as a word.
+    """
     frame, span = Frame(width), chart.end - chart.start
-    tall = height - _TOP - _FOOT
+    top, tall = (_TOP, height - _TOP - _FOOT) if axes else (3, height - 6)
     scale = 1_000_000 if chart.unit == "microdollars" else 3_600
     low = min(0.0, *(value / scale for _, value in (*chart.measured, *chart.ahead)))
     high = max(chart.limit / scale, *(value / scale for _, value in (*chart.measured, *chart.ahead)), 1e-9)
@@ -128,27 +132,38 @@ def burn_down_svg(chart: BurnDown, zone: str, width: int | None = None, height: 
         return (point[0] - chart.start) / span, (high - point[1] / scale) / (high - low)
 
     parts = []
-    for value in ticks(low, high, 3):
-        y = _TOP + tall * (high - value) / (high - low)
+    for value in ticks(low, high, 3) if axes else ():
+        y = top + tall * (high - value) / (high - low)
         dollars = f"{'-' if value < 0 else ''}${abs(value):g}"
         label = dollars if chart.unit == "microdollars" else f"{value:g} h"
         parts.append(f'<line class="grid" x1="0" x2="{frame.x(1)}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text x="{-GUTTER}" y="{y + 4:.1f}">{label}</text>')
     if not chart.rolling:
-        ends = (frame.x(0), f"{_TOP + tall * (high - chart.limit / scale) / (high - low):.1f}")
-        zero = f"{_TOP + tall * high / (high - low):.1f}"
+        ends = (frame.x(0), f"{top + tall * (high - chart.limit / scale) / (high - low):.1f}")
+        zero = f"{top + tall * high / (high - low):.1f}"
         parts.append(f'<line class="pace" x1="{ends[0]}" y1="{ends[1]}" x2="{frame.x(1)}" y2="{zero}"/>')
-    parts.append(curve(frame, [at(point) for point in chart.measured], _TOP, tall, "area"))
-    parts.append(curve(frame, [at(point) for point in chart.measured], _TOP, tall, "measured"))
-    parts.append(curve(frame, [at(point) for point in chart.ahead], _TOP, tall, "ahead"))
+    measured, ahead = (
+        [at(point) for point in (each if axes else _fewer(each))] for each in (chart.measured, chart.ahead)
+    )
+    parts.append(curve(frame, measured, top, tall, "area") if axes else "")
+    parts.append(curve(frame, measured, top, tall, "measured"))
+    parts.append(curve(frame, ahead, top, tall, "ahead"))
     now, y = at((chart.now, chart.left))
-    parts.append(f'<circle class="dot" cx="{frame.x(now)}" cy="{_TOP + tall * y:.1f}" r="3.5"/>')
-    parts.extend(_dates(frame, chart, zone, height))
+    parts.append(f'<circle class="dot" cx="{frame.x(now)}" cy="{top + tall * y:.1f}" r="{3.5 if axes else 2.5}"/>')
+    parts.extend(_dates(frame, chart, zone, height) if axes else ())
     more = (
         f"{amount(chart.left, chart.unit)} of {amount(chart.limit, chart.unit)} not used yet; "
         f"{amount(chart.left_at_end, chart.unit)} at the end by the plan."
     )
-    return frame.document(parts, height, f"{chart.pool}, {chart.quota}: what is left over time", more, GUTTER)
+    return frame.document(
+        parts, height, f"{chart.pool}, {chart.quota}: what is left over time", more, GUTTER if axes else 0
+    )
+
+
+def _fewer(points: Sequence[tuple[int, int]]) -> Sequence[tuple[int, int]]:
+    """Return at most so many of the points as a line of a word's size can show, the last among them."""
+    every = -(-len(points) // _SMALL_POINTS)
+    return [*points[:-1:every], points[-1]]
 
 
 def _dates(frame: Frame, chart: BurnDown, zone: str, height: int) -> list[str]:

@@ -81,17 +81,20 @@ class Frame:
     def x(self, fraction: float) -> str:
         """Return the place of ``fraction`` (0 is left, 1 is right), kept inside the chart."""
         inside = min(1.0, max(0.0, fraction))
-        return f"{100 * inside:.3f}%" if self.width is None else f"{inside * self.width:.2f}"
+        return f"{100 * inside:.5g}%" if self.width is None else f"{inside * self.width:.2f}"
 
     def length(self, fraction: float) -> str:
         """Return an extent, never so small that it cannot be seen."""
         inside = min(1.0, max(0.0015, fraction))
-        return f"{100 * inside:.3f}%" if self.width is None else f"{inside * self.width:.2f}"
+        return f"{100 * inside:.4g}%" if self.width is None else f"{inside * self.width:.2f}"
 
-    def document(self, parts: Sequence[str], height: float, title: str, more: str = "", gutter: int = 0) -> str:
+    def document(
+        self, parts: Sequence[str], height: float, title: str, more: str = "", gutter: int = 0, role: str = "img"
+    ) -> str:
         """Return the complete SVG. ``title`` is read out in its place; ``more`` describes what it shows.
 
-        ``gutter`` pixels are left free left of the parts, for what stands at places below zero.
+        ``gutter`` pixels are left free left of the parts, for what stands at places below zero. A picture with links in
+        it has the ``role`` of a group, for an image has no parts.
         """
         if self.width is None:
             size, own = f'height="{height:g}"', ""
@@ -102,7 +105,8 @@ class Frame:
             own = f"<style>{ground}{STYLE.replace(':root', 'svg')}</style>"
         kind = "chart axis" if gutter and self.width is None else "chart"
         return (
-            f'<svg xmlns="http://www.w3.org/2000/svg" class="{kind}" role="img" {size} aria-label={attribute(title)}>'
+            f'<svg xmlns="http://www.w3.org/2000/svg" class="{kind}" role="{role}" {size} '
+            f"aria-label={attribute(title)}>"
             f"{own}<desc>{words(more)}</desc>{''.join(parts)}</svg>"
         )
 
@@ -190,6 +194,15 @@ def days(start: int, end: int, zone: str) -> Iterator[int]:
         if at >= start:
             yield at
         day += timedelta(days=1)
+
+
+def hours(start: int, end: int, zone: str, every: int) -> Iterator[int]:
+    """Yield the instants inside [start, end) at which the clocks of ``zone`` show a multiple of ``every`` hours."""
+    where = ZoneInfo(zone)
+    for at in range(-(-start // 900) * 900, end, 900):  # zones differ from UTC by whole quarters of an hour
+        moment = datetime.fromtimestamp(at, UTC).astimezone(where)
+        if moment.minute == 0 and moment.hour % every == 0:
+            yield at
 
 
 def local(at: int, zone: str, form: str) -> str:

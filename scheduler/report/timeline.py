@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Literal
 
 from scheduler.core.run import Ended, Outcome, Running, Stopping
-from scheduler.report.chart import Frame, attribute, days, labels, local, words
+from scheduler.report.chart import Frame, attribute, days, hours, labels, local, words
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,9 +24,12 @@ _ROW = 18
 _GAP = 10
 _LETTER = 6.5
 _LETTERS_MIN = 3  # of a name that is cut, its ellipsis among them
+_HOURLY_SECONDS = 2 * 86_400  # spans up to that have hours on their axis
+_EVERY_HOURS = 3
 _STRIPE = 4  # pixels at the beginning of a bar that have its model's colour
 # A label is drawn where it fits into a chart of so many pixels, and "roomy" ones on wide screens only.
 _NARROW, _WIDE = 660, 1_000
+_DETAILED_MAX = 240  # more bars than that have no words of their own: a page weighs 100 kB at most
 _BAD = {Outcome.FAILED, Outcome.LOST, Outcome.REJECTED}
 
 
@@ -158,7 +161,7 @@ def timeline_svg(timeline: Timeline, zone: str, width: int | None = None, link: 
         f"{counts['past'] + counts['bad']} past sessions, {counts['bad']} of them failed; "
         f"{counts['running']} running, {counts['planned']} planned. The table of sessions lists them."
     )
-    return frame.document(parts, height, "Sessions of all pools over time", more)
+    return frame.document(parts, height, "Sessions of all pools over time", more, role="group" if link else "img")
 
 
 def _rows(timeline: Timeline, pool: Pool) -> int:
@@ -209,17 +212,27 @@ def _on(session: Session, slot: int) -> Session:
 
 def _axis(frame: Frame, timeline: Timeline, zone: str, height: float) -> Iterator[str]:
     span = timeline.end - timeline.start
-    midnights = {(at - timeline.start) / span: at for at in days(timeline.start, timeline.end, zone)}
-    for at in midnights:
+    hourly = span <= _HOURLY_SECONDS
+    instants = (
+        hours(timeline.start, timeline.end, zone, _EVERY_HOURS) if hourly else days(timeline.start, timeline.end, zone)
+    )
+    marks = {(at - timeline.start) / span: at for at in instants}
+    for at in marks:
         yield f'<line class="grid" x1="{frame.x(at)}" x2="{frame.x(at)}" y1="4" y2="{height - _GAP:g}"/>'
-    # On a phone the picture keeps its width and is scrolled; every word begins at its midnight.
-    named = [(place, local(at, zone, "%a %-d %b")) for place, at in midnights.items()]
+    # On a phone the picture keeps its width and is scrolled; every word begins at its line.
+    long = _EVERY_HOURS * 3_600 if hourly else 86_400
+    named = [(place, _mark(at, zone, hourly=hourly)) for place, at in marks.items()]
     for place, _, text in labels(frame if frame.width else Frame(_NARROW), named, (2, 2)):
-        style = "strong" if midnights[place] <= timeline.now < midnights[place] + 86_400 else ""
+        style = "strong" if marks[place] <= timeline.now < marks[place] + long else ""
         yield (
-            f'<svg x="{frame.x(place)}" y="0" width="{frame.length(1 / 7)}" height="{_AXIS}" overflow="visible">'
+            f'<svg x="{frame.x(place)}" y="0" width="{frame.length(long / span)}" height="{_AXIS}" overflow="visible">'
             f'<text class="{style}" x="4" y="14">{text}</text></svg>'
         )
+
+
+def _mark(at: int, zone: str, *, hourly: bool) -> str:
+    clock = local(at, zone, "%H:%M")
+    return clock if hourly and clock != "00:00" else local(at, zone, "%a %-d %b")
 
 
 def _bars(
@@ -230,15 +243,15 @@ def _bars(
     left, wide = (start - timeline.start) / span, (ends - start) / span
     done = ends if session.phase != "running" else min(max(timeline.now, start), ends)
     at = f"{local(session.start, zone, '%a %H:%M')} to {local(session.ends, zone, '%a %H:%M')}"
-    hours = (session.ends - session.start) / 3_600
+    length = (session.ends - session.start) / 3_600
     for shown in session.lanes:
         devices = max(1, pool.devices_per_session)
         row = session.slot * devices + min(shown.first, devices - 1)
         tall = min(shown.devices, devices - min(shown.first, devices - 1))
         y, height = first + _ROW * row + 1.5, _ROW * tall - 3
         style = "bad" if shown.bad else session.phase
-        title = f"{shown.job}, {session.outcome}, {at}, {hours:.1f} h" + (f", {session.key}" if session.key else "")
-        bar = f"<title>{words(title)}</title>"
+        detailed = len(timeline.sessions) <= _DETAILED_MAX
+        bar = f"<title>{words(f'{shown.job}, {session.outcome}, {at}, {length:.1f} h')}</title>" if detailed else ""
         box = f'y="{y:g}" height="{height:g}" rx="2"'
         if session.phase == "running":
             bar += f'<rect class="rest" x="{frame.x(left)}" width="{frame.length(wide)}" {box}/>'
@@ -252,13 +265,13 @@ def _bars(
             bar += f'<rect class="{style}" x="{frame.x(left)}" width="{frame.length(wide)}" {box}/>'
             ink = "on-planned" if session.phase == "planned" else "on"
             label = _label(frame, left, y + height / 2 + 4, shown.job + (" ✕" if style == "bad" else ""), wide, ink)
-        if (hue := timeline.hues.get(shown.job)) is not None:
+        if detailed and (hue := timeline.hues.get(shown.job)) is not None:
             bar += f'<rect class="h{hue}" x="{frame.x(left)}" width="{_STRIPE}" {box}/>'
         bar += label
         # The table beside the picture has the same links for the keyboard; two hundred stops here would help nobody.
         yield (
             f'<a href={attribute(link + session.key)} tabindex="-1">{bar}</a>'
-            if link and session.key
+            if link and session.key and detailed
             else f"<g>{bar}</g>"
         )
 

@@ -13,7 +13,7 @@ from scheduler.core.job import remove as gone
 from scheduler.core.job import restart as again
 from scheduler.store import codec, events, generations, series
 from scheduler.store.errors import Stale, StoreFailure
-from scheduler.store.schema import jobs, rates
+from scheduler.store.schema import checkpoints, jobs, rates
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -84,6 +84,12 @@ class JobRecord:
 _IN_QUEUE = jobs.c.removed_at.is_(None)
 _EVERY = select(jobs).order_by(jobs.c.position, jobs.c.name)
 _ALL = _EVERY.where(_IN_QUEUE)
+# Most jobs nobody judges; they are not decoded. No text within a definition looks like this: JSON escapes its quotes.
+_JUDGED = _ALL.join(checkpoints, checkpoints.c.key == jobs.c.checkpoint).where(
+    checkpoints.c.state == "good",
+    jobs.c.state.in_(("queued", "active", "held", "done")),
+    jobs.c.spec.not_like('%"evaluation":null%'),
+)
 _BY_AGE = select(jobs.c.name).where(jobs.c.removed_at.is_(None)).order_by(jobs.c.created_at, jobs.c.name)
 _FIRST_ADDED = select(func.min(jobs.c.created_at))
 _ONE = select(jobs).where(jobs.c.name == bindparam("name"))
@@ -216,6 +222,11 @@ def everything(tx: Connection, states: Collection[str] | None = None, *, removed
     if unknown:
         raise ValueError(f"no job state is called {', '.join(sorted(unknown))}")
     return [_record(row) for row in tx.execute(_ALL.where(jobs.c.state.in_(sorted(states))))]
+
+
+def judged(tx: Connection) -> list[JobRecord]:
+    """Return the jobs with an evaluation, neither failed nor cancelled, whose newest checkpoint is good."""
+    return [record for row in tx.execute(_JUDGED) if (record := _record(row)).spec.evaluation is not None]
 
 
 def page(

@@ -1,1 +1,1 @@
-"""The status page: pages for people, a JSON API, metrics and health. It only reads."""
+"""The status page: pages for people, a JSON API, metrics, health, and the forms of actions."""

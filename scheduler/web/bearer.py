@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
 LENGTH_MIN = 32
-_CREDENTIAL = "web"
+READERS, ACTIONS = "web", "web-actions"
+"""Names of the service manager's credentials."""
 _MAKE_ONE = "Make one: (umask 077; openssl rand -hex 32 > FILE)"
 
 
@@ -41,16 +42,18 @@ class Bearer:
         return hmac.compare_digest(cookie.encode("utf-8", "replace"), self.session.encode())
 
 
-def read_bearer(file: Path | None, environ: Mapping[str, str], *, exposed: bool) -> Bearer | None:
-    """Return the token of ``file``, or of the service manager's credential ``web``; None when there is neither.
+def read_bearer(
+    file: Path | None, environ: Mapping[str, str], *, exposed: bool, credential: str = READERS
+) -> Bearer | None:
+    """Return the token of ``file``, or of the service manager's ``credential``; None when there is neither.
 
     Raises BearerError when the file cannot be used, or others may read it, or an ``exposed`` page would have no token.
     """
     if file is not None:
         return _from(file, private=True)
     folder = environ.get("CREDENTIALS_DIRECTORY", "")
-    if folder and (Path(folder) / _CREDENTIAL).is_file():
-        return _from(Path(folder) / _CREDENTIAL, private=False)  # its mode is the service manager's business
+    if folder and (Path(folder) / credential).is_file():
+        return _from(Path(folder) / credential, private=False)  # its mode is the service manager's business
     if exposed:
         raise BearerError(
             "no token: at this address other machines reach the page. Name a file that holds one with web.bearer_file, "

@@ -9,6 +9,8 @@ from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+from scheduler.web import actors
+
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
     from typing import Any
@@ -41,7 +43,7 @@ _HEADERS = (
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """Lets through what asks for ``names`` or this machine, only reads, and shows the token if there is one.
+    """Lets through what asks for ``names`` or this machine, reads or sends an expected form, and shows the token.
 
     ``redact`` sees every answer as a whole: a secret that came into a row in some way is on no page.
 
@@ -53,6 +55,7 @@ class Guard:
     names: frozenset[str]
     bearer: Bearer | None
     redact: Redact = str
+    acting: bool = False  # whether forms that change something are let through to those who check them
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request."""
@@ -79,7 +82,7 @@ class Guard:
             scope = {**scope, "method": "GET"}
         if not self._is_ours(headers.get(b"host", "")):
             await _refuse(guarded, 421, "unknown host", "this page has another name", "Add the name to web.names")
-        elif scope["method"] != "GET" and not (scope["method"] == "POST" and path == SIGN_IN):
+        elif scope["method"] != "GET" and not (scope["method"] == "POST" and self._takes_forms(path)):
             await _refuse(
                 guarded, 405, "not allowed", "this page only reads", "Use schedctl", ((b"allow", b"GET, HEAD"),)
             )
@@ -87,6 +90,9 @@ class Guard:
             await self._turn_away(guarded, scope)
         else:
             await self.inner(scope, receive, guarded)
+
+    def _takes_forms(self, path: str) -> bool:
+        return path == SIGN_IN or (self.acting and (path == actors.SIGN_IN or path.startswith(actors.PREFIX)))
 
     def _redacted(self, start: Message, message: Message) -> Message:
         """Return the only piece of an answer without secrets, and set the length told before it."""

@@ -5,26 +5,27 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from fastapi import APIRouter, Query
+from fastapi import APIRouter, Query, Request
 from fastapi.responses import HTMLResponse
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
-from scheduler.core.window import DAY
+from scheduler.core.window import DAY, Window
 from scheduler.notify.mail import WEEKLY
 from scheduler.report.burn_down import burn_down_svg
 from scheduler.report.chart import hues_of
 from scheduler.report.document import document_of
 from scheduler.report.loss_curve import loss_curve_svg
 from scheduler.report.timeline import timeline_svg
-from scheduler.store import jobs, outbox
+from scheduler.store import jobs, outbox, plans
 from scheduler.views import models as views
 from scheduler.views.long_work import long_work
 from scheduler.views.plan_history import NoPlanToCompare
 from scheduler.views.verdict import sentence
-from scheduler.web import archive, assets, plan, quota, show, week
+from scheduler.web import advise, archive, assets, plan, quota, show, week
 from scheduler.web import models as versions
 from scheduler.web import queue as queues
 from scheduler.web import runs as sessions
+from scheduler.web.actors import forms
 from scheduler.web.api import Channel, JobName, JobState, Page, Week, day_of, known_week
 from scheduler.web.paging import Paging
 from scheduler.web.status import newest_needs, pools, scheduler_health
@@ -33,6 +34,9 @@ from scheduler.web.training import training_now
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    from sqlalchemy import Connection
+
+    from scheduler.web.actors import Actors
     from scheduler.web.log_tail import LogTails
     from scheduler.web.shapes import Fault
     from scheduler.web.source import Source
@@ -40,7 +44,9 @@ if TYPE_CHECKING:
 Day = Annotated[str | None, Query(alias="from", max_length=10)]
 Name = Annotated[str | None, Query(max_length=200)]
 _PLANNED_SHOWN = 100
-_SESSIONS_SHOWN = 60  # the page weighs 100 kB at most
+# The page weighs 100 kB at most: the more the picture takes, the fewer sessions are in the table beside it.
+_SESSIONS_SHOWN, _SESSIONS_MIN = 60, 10
+_PICTURE_BYTES, _SESSION_BYTES = 68_000, 500
 _ROWS_SHOWN = 100
 _CURVES_SHOWN = 24
 _LINES_SHOWN = 30
@@ -50,8 +56,9 @@ _LOG_PATIENCE_SECONDS = 1.0  # a platform that takes longer is read by the page'
 class Pages:
     """The pages and how they are written."""
 
-    def __init__(self, source: Source, tails: LogTails) -> None:
+    def __init__(self, source: Source, tails: LogTails, actors: Actors | None = None) -> None:
         self._source = source
+        self._actors = actors
         self._tails = tails
         self.environment = Environment(
             loader=PackageLoader("scheduler.web"),
@@ -79,6 +86,7 @@ class Pages:
             ("/quota", self.quota),
             ("/plan", self.plan),
             ("/ledger", self.ledger),
+            ("/advise", self.advise),
             ("/reports", self.reports),
             ("/reports/{label}", self.report),
             ("/reports/{label}/letters/{channel}", self.letter),
@@ -90,17 +98,21 @@ class Pages:
         """Return a page that says what failed; it reads nothing, so that it cannot fail for the same reason."""
         return HTMLResponse(self.environment.get_template("fault.html").render(told=told, code=code), code)
 
-    def overview(self, day: Day = None) -> HTMLResponse:
-        """The week, what runs, what waits, what is left, and what needs a person."""
+    def overview(self, day: Day = None, span: Literal["day", "week"] = "week") -> HTMLResponse:
+        """The week or the day, what runs, what waits, what is left, and what needs a person."""
         source, now = self._source, self._source.now
-        span = week.span_around(now, source.zone) if day is None else week.span_from(day_of(day), source.zone)
+        long = week.DAYS if span == "week" else 1
+        if day is not None:
+            shown = week.span_from(day_of(day), source.zone, long)
+        else:
+            shown = week.span_around(now, source.zone) if span == "week" else week.hours_around(now)
         with source.read() as tx:
             # The line that marks now moves on by itself; a minute is a pixel or less. Weeks long past change no more.
-            settled = span.end < now - week.SETTLED_SECONDS
+            settled = shown.end < now - week.SETTLED_SECONDS
             version = ("settled", now // 600) if settled else (source.news(tx), now // 60)
-            timeline = source.kept("timeline", (span, version), lambda: week.timeline(source, tx, span, now))
+            timeline = source.kept("timeline", (shown, version), lambda: week.timeline(source, tx, shown, now))
             picture = source.kept(
-                "picture", (span, version), lambda: timeline_svg(timeline, source.zone, link="/runs/")
+                "picture", (shown, version), lambda: timeline_svg(timeline, source.zone, link="/runs/")
             )
             needs = newest_needs(source, tx, now)
             training = training_now(source, tx, len(needs), now)
@@ -108,14 +120,17 @@ class Pages:
                 "overview.html",
                 "overview",
                 tx,
-                span=span,
-                earlier=self._day(span.start - DAY * (week.DAYS - 1) - DAY // 2),
-                later=self._day(span.end + DAY // 2),
+                span=shown,
+                by=span,
+                day=day,
+                earlier=self._day(shown.start - DAY * (long - 1) - DAY // 2),
+                later=self._day(shown.end + DAY // 2) if day or span == "week" else self._day(shown.end),
                 around_now=day is None,
                 picture=picture,
-                most=_SESSIONS_SHOWN,
+                most=max(_SESSIONS_MIN, min(_SESSIONS_SHOWN, (_PICTURE_BYTES - len(picture)) // _SESSION_BYTES)),
                 sessions=sorted(timeline.sessions, key=lambda found: (found.start, found.pool), reverse=True),
                 meters=quota.meters(source, tx, now),
+                sparks=quota.sparks(source, tx, now),
                 pools=pools(source, tx, now),
                 training=training,
                 verdict=sentence(training.verdict, now, source.zone),
@@ -132,7 +147,7 @@ class Pages:
                 everything=sum(found.states.values()),
             )  # fmt: skip
 
-    def job(self, name: JobName, scale: Literal["linear", "log"] = "linear") -> HTMLResponse:
+    def job(self, request: Request, name: JobName, scale: Literal["linear", "log"] = "linear") -> HTMLResponse:
         """One job with its loss curve, checkpoints and sessions."""
         found, log = queues.job(self._source, name), scale == "log"
         picture = loss_curve_svg(
@@ -144,7 +159,9 @@ class Pages:
             log=log,
         )
         with self._source.read() as tx:
-            return self._page("job.html", "queue", tx, job=found, picture=picture, log=log)
+            return self._page(
+                "job.html", "queue", tx, job=found, picture=picture, log=log, act=forms(self._actors, request)
+            )
 
     def runs(self, page: Page = 1, pool: Name = None, job: Name = None) -> HTMLResponse:
         """The sessions, newest first."""
@@ -154,12 +171,12 @@ class Pages:
                 "runs.html", "runs", tx, found=found, pool=pool or "", job=job or "", pools=sorted(self._source.pools)
             )
 
-    def run(self, key: JobName) -> HTMLResponse:
+    def run(self, request: Request, key: JobName) -> HTMLResponse:
         """One session with its log."""
         found = sessions.run(self._source, key)
         log = self._tails.read(key, patience_seconds=_LOG_PATIENCE_SECONDS)
         with self._source.read() as tx:
-            return self._page("run.html", "runs", tx, run=found, log=log)
+            return self._page("run.html", "runs", tx, run=found, log=log, act=forms(self._actors, request))
 
     def models(self) -> HTMLResponse:
         """Versions of models, and who began with which."""
@@ -209,7 +226,17 @@ class Pages:
                 most=_PLANNED_SHOWN,
                 jobs=open_,
                 sessions=sessions_,
+                picture=self._ahead(tx) if found and found.placements else "",
             )
+
+    def _ahead(self, tx: Connection) -> str:
+        """Return the picture of the seven days to come, made anew with each plan and once in ten minutes."""
+        source, now = self._source, self._source.now
+        span = Window(now, now + week.DAYS * DAY)
+        version = (plans.newest_number(tx), now // 600)
+        return source.kept(
+            "ahead", version, lambda: timeline_svg(week.timeline(source, tx, span, now), source.zone, link="/runs/")
+        )
 
     def ledger(self, page: Page = 1, pool: Name = None) -> HTMLResponse:
         """The facts about metered time."""
@@ -218,6 +245,19 @@ class Pages:
             return self._page(
                 "ledger.html", "ledger", tx, found=found, pool=pool or "", pools=sorted(self._source.pools)
             )
+
+    def advise(
+        self,
+        model: advise.Words = "deepseek-coder-6.7b",
+        on: advise.Words = advise.MACHINES,
+        method: advise.Words = "",
+        seq: advise.Number = 2_048,
+        tokens: advise.Tokens = 20e6,
+    ) -> HTMLResponse:
+        """What a model needs on machines that may not be here."""
+        found = advise.advice(model, on, method, seq, tokens)
+        with self._source.read() as tx:
+            return self._page("advise.html", "advise", tx, **found)
 
     def reports(self) -> HTMLResponse:
         """The weeks that have a report."""
@@ -255,7 +295,7 @@ class Pages:
         with self._source.read() as tx:
             return self._page("letter.html", "reports", tx, letter=found)
 
-    def _page(self, template: str, place: str, tx: Any, **context: Any) -> HTMLResponse:
+    def _page(self, template: str, place: str, tx: Connection, **context: Any) -> HTMLResponse:
         source, now = self._source, self._source.now
         leader, cycled_at, problems = scheduler_health(source, tx, now)
         self._hues = source.kept("hues", source.news(tx), lambda: hues_of(jobs.names_by_age(tx)))

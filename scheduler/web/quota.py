@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from scheduler.report.burn_down import burn_down_svg
 from scheduler.service.quota.usage import meters_of
-from scheduler.store import ledger, limits
+from scheduler.store import ledger, limits, plans
 from scheduler.views import chart_facts
 from scheduler.web.shapes import Ledger, Quotas
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from sqlalchemy import Connection
 
     from scheduler.core.quota import Meter
@@ -26,6 +29,18 @@ def meters(source: Source, tx: Connection, now: int) -> list[Meter]:
 def burn_downs(source: Source, tx: Connection, now: int) -> list[BurnDown]:
     """Return how each quota of each pool burns down, with what the newest plan will take of it."""
     return chart_facts.burn_downs(tx, source.pools, source.plan(tx), source.charges(tx), now)
+
+
+def sparks(source: Source, tx: Connection, now: int) -> Mapping[tuple[str, str], str]:
+    """Return of each pool and quota its burn-down as a line as small as a word, made anew once a minute."""
+    return source.kept(
+        "sparks",
+        (ledger.newest_number(tx), plans.newest_number(tx), now // 60),
+        lambda: {
+            (chart.pool, chart.quota): burn_down_svg(chart, source.zone, height=28, axes=False)
+            for chart in burn_downs(source, tx, now)
+        },
+    )
 
 
 def quotas(source: Source) -> Quotas:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from scheduler.app import App
     from scheduler.service.outside.ports import Log
+    from scheduler.web.actors import Actors
     from scheduler.web.bearer import Bearer
 
 _GRACE_SECONDS = 3
@@ -37,10 +38,17 @@ class _Server(uvicorn.Server):
                 signal.signal(number, handler)
 
 
-def serve(app: App, bearer: Bearer | None, log: Log, ready: Callable[[str], None], limits: Limits = _LIMITS) -> None:
+def serve(
+    app: App,
+    bearer: Bearer | None,
+    log: Log,
+    ready: Callable[[str], None],
+    limits: Limits = _LIMITS,
+    actors: Actors | None = None,
+) -> None:
     """Serve until stopped; ``ready`` is told the address once it listens. Raises OSError, StoreFailure."""
     settings = app.settings.web
-    found = site(app, bearer, log)
+    found = site(app, bearer, log, actors)
     family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
     # The protocol is named, because only then are answers sent without waiting for the reader's last receipt.
     with closing(socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)) as listening:
@@ -50,7 +58,7 @@ def serve(app: App, bearer: Bearer | None, log: Log, ready: Callable[[str], None
         port = listening.getsockname()[1]
         shown = f"[{settings.host}]" if ":" in settings.host else settings.host
         address = f"http://{shown}:{port}/"
-        log.info("web.started", address=address, token=bearer is not None)
+        log.info("web.started", address=address, token=bearer is not None, actions=actors is not None)
         ready(address)
         config = uvicorn.Config(
             found,

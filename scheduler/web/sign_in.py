@@ -2,43 +2,77 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal
 from urllib.parse import parse_qs
 
 from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.requests import ClientDisconnect
 
+from scheduler.clock import real_now
+from scheduler.web import actors as acting
 from scheduler.web.guard import COOKIE, SIGN_IN
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from jinja2 import Environment
 
+    from scheduler.web.actors import Actors
     from scheduler.web.bearer import Bearer
 
 _BODY_MAX_BYTES = 4_096
+_READER_SECONDS = 2_592_000
+_SETTINGS = {SIGN_IN: "web.bearer_file", acting.SIGN_IN: "web.actions_file"}
 
 
-def router(bearer: Bearer | None, environment: Environment) -> APIRouter:
-    """Return the routes; without a token they lead straight to the page."""
+def router(bearer: Bearer | None, environment: Environment, actors: Actors | None = None) -> APIRouter:
+    """Return the routes; without a token they lead straight to the page. ``actors`` sign in at a form of their own."""
     routes = APIRouter()
-    template = environment.get_template("sign_in.html")
 
-    @routes.get(SIGN_IN, include_in_schema=False)
+    def reader(found: RedirectResponse, request: Request) -> None:
+        if bearer is not None:
+            _keep(found, request, COOKIE, bearer.session, _READER_SECONDS, "lax")
+
+    _add(routes, SIGN_IN, bearer, environment, reader)
+    if actors is not None:
+        known = actors
+
+        def actor(found: RedirectResponse, request: Request) -> None:
+            session = known.session(int(real_now()))
+            _keep(found, request, acting.COOKIE, session, acting.SESSION_SECONDS, "strict")
+
+        _add(routes, acting.SIGN_IN, known.bearer, environment, actor)
+    return routes
+
+
+def _add(
+    routes: APIRouter,
+    path: str,
+    bearer: Bearer | None,
+    environment: Environment,
+    accept: Callable[[RedirectResponse, Request], None],
+) -> None:
+    """Add a form at ``path`` that asks for ``bearer``'s token; ``accept`` gives who showed it a cookie."""
+    template = environment.get_template("sign_in.html")
+    shown = partial(template.render, action=path, setting=_SETTINGS[path])
+
+    @routes.get(path, include_in_schema=False)
     def ask(request: Request) -> Any:
         back = local_path(request.query_params.get("next", "/"))
         if bearer is None:
             return RedirectResponse(back, 303)
-        return HTMLResponse(template.render(next=back, wrong=False))
+        return HTMLResponse(shown(next=back, wrong=False))
 
-    @routes.post(SIGN_IN, include_in_schema=False)
+    @routes.post(path, include_in_schema=False)
     async def answer(request: Request) -> Any:
         body = bytearray()
         try:
             async for piece in request.stream():
                 body += piece
                 if len(body) > _BODY_MAX_BYTES:
-                    return HTMLResponse(template.render(next="/", wrong=True), 413)
+                    return HTMLResponse(shown(next="/", wrong=True), 413)
         except ClientDisconnect:
             return HTMLResponse("", 400)  # nobody is there to read it
         form = parse_qs(body.decode("utf-8", "replace"))
@@ -46,19 +80,17 @@ def router(bearer: Bearer | None, environment: Environment) -> APIRouter:
         if bearer is None:
             return RedirectResponse(back, 303)
         if not bearer.allows(form.get("token", [""])[0].strip()):
-            return HTMLResponse(template.render(next=back, wrong=True), 401)
+            return HTMLResponse(shown(next=back, wrong=True), 401)
         found = RedirectResponse(back, 303)
-        found.set_cookie(
-            COOKIE,
-            bearer.session,
-            httponly=True,
-            samesite="lax",
-            secure=request.url.scheme == "https",
-            max_age=2_592_000,
-        )
+        accept(found, request)
         return found
 
-    return routes
+
+def _keep(
+    found: RedirectResponse, request: Request, name: str, value: str, seconds: int, site: Literal["lax", "strict"]
+) -> None:
+    secure = request.url.scheme == "https"
+    found.set_cookie(name, value, httponly=True, samesite=site, secure=secure, max_age=seconds)
 
 
 def local_path(text: str) -> str:

@@ -13,7 +13,7 @@ from scheduler.store.errors import StoreFailure
 from scheduler.store.jobs import UnknownJob
 from scheduler.store.runs import UnknownRun
 from scheduler.views.plan_history import NoPlanToCompare
-from scheduler.web import api, assets, metrics, pages, sign_in, status
+from scheduler.web import actions, api, assets, metrics, pages, sign_in, status
 from scheduler.web.guard import Guard
 from scheduler.web.log_tail import LogTails
 from scheduler.web.shapes import Fault, Health
@@ -24,16 +24,20 @@ if TYPE_CHECKING:
 
     from scheduler.app import App
     from scheduler.service.outside.ports import Log
+    from scheduler.web.actors import Actors
     from scheduler.web.bearer import Bearer
 
 _MISSING = (UnknownJob, UnknownRun, NoPlanToCompare)
 
 
-def site(app: App, bearer: Bearer | None, log: Log) -> ASGIApp:
-    """Return the guarded site. Raises StoreFailure when there is no database it can read."""
+def site(app: App, bearer: Bearer | None, log: Log, actors: Actors | None = None) -> ASGIApp:
+    """Return the guarded site; ``actors`` may change something, and nobody else.
+
+    Raises StoreFailure when there is no database it can read.
+    """
     source = Source(app)
     tails = LogTails(source)
-    written = pages.Pages(source, tails)
+    written = pages.Pages(source, tails, actors)
     found = FastAPI(
         title="uff-scheduler",
         version="1",
@@ -46,7 +50,9 @@ def site(app: App, bearer: Bearer | None, log: Log) -> ASGIApp:
     for routes in api.routers(source, tails):
         found.include_router(routes)
     found.include_router(assets.router())
-    found.include_router(sign_in.router(bearer, written.environment))
+    found.include_router(sign_in.router(bearer, written.environment, actors))
+    if actors is not None:
+        found.include_router(actions.router(app, actors, log))
     found.include_router(written.router())
 
     @found.get("/health/live", tags=["health"])
@@ -70,7 +76,7 @@ def site(app: App, bearer: Bearer | None, log: Log) -> ASGIApp:
         return Response(metrics.metrics(source), media_type=metrics.CONTENT_TYPE)
 
     _answer_failures(found, written, source, log)
-    return Guard(found, frozenset(app.settings.web.names), bearer, app.redact)
+    return Guard(found, frozenset(app.settings.web.names), bearer, app.redact, actors is not None)
 
 
 def _answer_failures(found: FastAPI, written: pages.Pages, source: Source, log: Log) -> None:
@@ -100,7 +106,7 @@ def _answer_failures(found: FastAPI, written: pages.Pages, source: Source, log: 
     def refused(request: Request, error: Exception) -> Response:
         code = error.status_code if isinstance(error, StarletteHTTPException) else 500
         why = str(error.detail) if isinstance(error, HTTPException | StarletteHTTPException) else ""
-        what = {404: "not found", 422: "bad request"}.get(code, "refused")
+        what = {404: "not found", 405: "not allowed", 422: "bad request"}.get(code, "refused")
         return fault(request, code, what, "there is no such page" if why == "Not Found" else why, "")
 
     def crashed(request: Request, error: Exception) -> Response:

@@ -1,4 +1,4 @@
-"""Week: the sessions of seven days, past, running and planned."""
+"""Week: the sessions of seven days or of one, past, running and planned."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 DAYS = 7
 SETTLED_SECONDS = 7 * DAY
 """Sessions that were planned to end longer ago than that have ended and are settled."""
-_DAYS_BEFORE = 3
+_DAYS_BEFORE, _HOURS_BEFORE = 3, 8
 
 
 def span_around(now: int, zone: str) -> Window:
@@ -27,10 +27,16 @@ def span_around(now: int, zone: str) -> Window:
     return span_from(datetime.fromtimestamp(now, UTC).astimezone(ZoneInfo(zone)).date() - timedelta(_DAYS_BEFORE), zone)
 
 
-def span_from(day: date, zone: str) -> Window:
-    """Return seven local days from the midnight that ``day`` begins with. Raises OverflowError at the end of time."""
+def hours_around(now: int) -> Window:
+    """Return 24 hours, the last eight of them and the next sixteen, from a full hour on."""
+    start = now // 3_600 * 3_600 - _HOURS_BEFORE * 3_600
+    return Window(start, start + DAY)
+
+
+def span_from(day: date, zone: str, days: int = DAYS) -> Window:
+    """Return ``days`` local days from the midnight of ``day`` on. Raises OverflowError at the end of time."""
     first, last = (
-        datetime(at.year, at.month, at.day, tzinfo=ZoneInfo(zone)) for at in (day, day + timedelta(days=DAYS))
+        datetime(at.year, at.month, at.day, tzinfo=ZoneInfo(zone)) for at in (day, day + timedelta(days=days))
     )
     return Window(int(first.timestamp()), int(last.timestamp()))
 

@@ -3,7 +3,6 @@
 import os
 import signal
 import sqlite3
-import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -11,6 +10,7 @@ import pytest
 
 from scheduler.store.schema import REVISIONS
 from tests.lab.crashes.stage import Stage
+from tests.lab.disk import read_only
 from tests.lab.patience import until
 
 Settled = Callable[[Stage], None]
@@ -99,18 +99,14 @@ def test_a_damaged_page_ends_the_daemon_with_the_way_to_restore(idle: Stage, pag
 
 
 @pytest.fixture
-def read_only(idle: Stage) -> Iterator[Stage]:
+def frozen(idle: Stage) -> Iterator[Stage]:
     """Its state folder, mounted so that nothing can be written; even root must obey."""
-    state = str(idle.rehearsal.state)
-    if os.geteuid() != 0 or subprocess.run(["mount", "--bind", state, state], check=False).returncode != 0:
-        pytest.skip("NOT PROVEN: a read-only state folder; mounting needs root")
-    subprocess.run(["mount", "-o", "remount,bind,ro", state], check=True)
-    yield idle
-    subprocess.run(["umount", "--lazy", state], check=True)
+    with read_only(idle.rehearsal.state):
+        yield idle
 
 
-def test_a_read_only_state_folder_is_said(read_only: Stage) -> None:
-    ended = read_only.ended(read_only.daemon())
+def test_a_read_only_state_folder_is_said(frozen: Stage) -> None:
+    ended = frozen.ended(frozen.daemon())
     assert ended.code in (4, 7), ended.err
     assert "ead-only" in ended.err
     assert "Traceback" not in ended.err

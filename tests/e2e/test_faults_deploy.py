@@ -13,8 +13,9 @@ import pytest
 from platforms.artifacts.directory import DirectoryStore
 from scheduler.clock import real_now
 from scheduler.store import deployments
-from scheduler.store.engine import Database, open_database
+from scheduler.store.engine import Database
 from tests.lab.crashes.processes import kill, working_for
+from tests.lab.databases import new_database
 from tests.lab.patience import pause, until
 from tests.lab.releases import WEIGHTS, weights
 from tests.lab.versions import make_version
@@ -55,7 +56,7 @@ class Griffith:
     def __init__(self, home: Path) -> None:
         self.home = home
         (home / "config.toml").write_text(SETTINGS.format(home=home, origin=real_now(), weights=WEIGHTS))
-        self.database: Database = open_database(f"sqlite:///{home}/state/scheduler.db", create=True)
+        self.database: Database = new_database(home / "state" / "scheduler.db")
         self.artifacts = DirectoryStore(home / "state" / "artifacts")
         self.known: dict[bytes, int] = {}
         self.odd: list[str] = []

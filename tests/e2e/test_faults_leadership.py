@@ -17,13 +17,8 @@ pytestmark = pytest.mark.postgres
 @pytest.fixture
 def server() -> Iterator[Server]:
     """A server that a test may kill."""
-    pytest.importorskip("psycopg", reason="psycopg is not installed")
-    made = Server.create(durable=True)
-    if made is None:
-        pytest.skip("no PostgreSQL server programs")
-    made.start()
-    yield made
-    made.remove()
+    with Server.running(durable=True) as server:
+        yield server
 
 
 @pytest.fixture

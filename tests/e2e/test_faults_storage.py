@@ -1,11 +1,9 @@
 """Damaged checkpoints, a full disk, and backups: nothing that was kept is lost, and work goes on."""
 
 import json
-import os
 import sqlite3
-import subprocess
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
@@ -13,6 +11,7 @@ import pytest
 from platforms.local.session import Claim, Session
 from scheduler.clock import stopwatch
 from tests.lab.crashes.stage import MODELS, Stage
+from tests.lab.disk import small_disk
 from tests.lab.patience import until
 
 Settled = Callable[[Stage], None]
@@ -20,21 +19,10 @@ ONE_MODEL = MODELS.partition('[[jobs]]\nname = "left"')[0]
 
 
 @pytest.fixture
-def small_disk() -> Iterator[Callable[[Path], None]]:
+def mount() -> Iterator[Callable[[Path], object]]:
     """Mounts a disk of 24 MB on a folder."""
-    mounted: list[Path] = []
-
-    def mount(folder: Path) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        words = ["mount", "-t", "tmpfs", "-o", "size=24m", "tmpfs", str(folder)]
-        if os.geteuid() != 0 or subprocess.run(words, check=False, stderr=subprocess.DEVNULL).returncode != 0:
-            pytest.skip("NOT PROVEN: a full disk; mounting a small one needs root")
-        mounted.append(folder)
-
-    yield mount
-    for folder in mounted:
-        # Lazily: what still runs there ends with its stage, a moment later.
-        subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    with ExitStack() as stack:
+        yield lambda folder: stack.enter_context(small_disk(folder, "24m"))
 
 
 @contextmanager
@@ -90,11 +78,11 @@ def test_a_damaged_checkpoint_is_quarantined_and_the_one_before_it_used(
 
 
 def test_commits_wait_for_room_on_a_full_disk(
-    make_stage: Callable[..., Stage], small_disk: Callable[[Path], None], settled: Settled
+    make_stage: Callable[..., Stage], mount: Callable[[Path], object], settled: Settled
 ) -> None:
     """Database, sessions and artifacts on one full disk: the daemon says what is wrong, stays, and goes on."""
     stage = make_stage(hours=500.0)
-    small_disk(stage.week)
+    mount(stage.week)
     command = stage.begin()
     stage.until_saved(count=1)
     command.kill()
@@ -114,14 +102,14 @@ def test_commits_wait_for_room_on_a_full_disk(
 
 
 def test_checkpoints_wait_for_room_on_a_full_disk(
-    make_stage: Callable[..., Stage], small_disk: Callable[[Path], None], settled: Settled
+    make_stage: Callable[..., Stage], mount: Callable[[Path], object], settled: Settled
 ) -> None:
     """The store alone is full: the session says so in its log and its heartbeat, trains on, and saves when it can."""
     stage = make_stage(models=ONE_MODEL, hours=500.0)
     command = stage.begin()
     until(lambda: (stage.week / "artifacts").exists() or command.poll() is not None, "the store")
     store = stage.week / "artifacts" / "jobs"
-    small_disk(store)
+    mount(store)
     complaint = b"the store's disk is full; trying again while time is left"
 
     def complaining() -> Session | None:
@@ -141,11 +129,11 @@ def test_checkpoints_wait_for_room_on_a_full_disk(
 
 
 def test_a_log_on_the_full_disk_does_not_bring_the_daemon_down(
-    make_stage: Callable[..., Stage], small_disk: Callable[[Path], None], settled: Settled
+    make_stage: Callable[..., Stage], mount: Callable[[Path], object], settled: Settled
 ) -> None:
     """The log on the full disk too, for a second: the rehearsal goes on to its end."""
     stage = make_stage(hours=500.0)
-    small_disk(stage.week)
+    mount(stage.week)
     stage.begin()
     stage.until_saved(count=1)
     pid = stage.daemon_pid()

@@ -10,6 +10,7 @@ import pytest
 
 from platforms.artifacts.base import StoreFull
 from platforms.artifacts.directory import DirectoryStore
+from tests.lab.disk import small_disk
 
 # Publishes objects named by their digest for ever, and prints a name once its object counts as written.
 WRITER = """
@@ -27,23 +28,14 @@ while True:
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 256 KiB; skips where we may not mount one."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=256k", "tmpfs", str(disk)]
-    try:
-        mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        pytest.skip("there is no mount program")
-    if mounted.returncode:
-        pytest.skip(f"may not mount a small disk: {mounted.stderr.strip()}")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 256 KiB."""
+    with small_disk(tmp_path / "disk", "256k") as folder:
+        yield folder
 
 
-def test_a_full_disk_loses_nothing_and_work_goes_on_when_there_is_room(small_disk: Path) -> None:
-    store = DirectoryStore(small_disk / "store")
+def test_a_full_disk_loses_nothing_and_work_goes_on_when_there_is_room(tiny_disk: Path) -> None:
+    store = DirectoryStore(tiny_disk / "store")
     store.put("heartbeat", b"old")
     for number in range(10):
         try:

@@ -20,8 +20,6 @@ def tried(repository: Path, *words: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_what_tests_notice_is_killed_and_what_none_reaches_is_listed(repository: Path) -> None:
-    if not (repository / ".git").exists():
-        pytest.skip("no work tree of git")
     seen = tried(repository, "--sample", "5", "--tests", "tests/unit/test_core_waits.py")
     assert (seen.returncode, seen.stdout.splitlines()[-1][:16]) == (0, "5 of 5 killed: {"), seen.stdout + seen.stderr
     blind = tried(repository, "--sample", "3", "--tests", "tests/unit/test_plural.py")

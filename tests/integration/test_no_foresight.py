@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from scheduler.planner import Options, Planner
+from tests.lab.night import share
 from tests.lab.planner import closed_loop
 from tests.lab.planner.backfill import backfill
 
@@ -81,7 +82,7 @@ def compared(policy: str, seed: int, turn: int, other: int, *, peeking: bool = F
 
 @pytest.mark.parametrize("policy", ["planner", "fifo", "backfill"])
 @given(seed=st.integers(0, 50), turn=st.integers(1, 8), other=st.integers(1_000, 2_000))
-@settings(max_examples=5)
+@settings(max_examples=share(10))
 def test_decisions_do_not_know_the_future(policy: str, seed: int, turn: int, other: int) -> None:
     """Two weeks whose chances part at one launch are decided alike until somebody can have seen it."""
     one, two = compared(policy, seed, turn, other)

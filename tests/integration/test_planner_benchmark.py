@@ -149,6 +149,7 @@ def test_a_trace_that_is_no_text_says_so(tmp_path: Path) -> None:
         read_trace(path)
 
 
+@pytest.mark.nightly
 def test_replaying_a_trace_compares_all_baselines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "trace.csv"
     path.write_text("".join(f"{n * 60},{100 + n % 7 * 50},{1 + n % 2},{n * 60 + 900}\n" for n in range(60)), "utf-8")
@@ -219,6 +220,7 @@ def test_a_job_is_hidden_until_it_is_submitted() -> None:
     assert {name for _, names in seen for name in names} == {"j0", "j1", "j2", "j3"}
 
 
+@pytest.mark.nightly
 def test_short_years_overdraw_nothing_and_give_every_ratio(capsys: pytest.CaptureFixture[str]) -> None:
     found = figures.years(range(1), 2)
     assert {"goodput_over_limit", "goodput_over_static", "flow_over_fifo", "rolling_over_calendar"} <= set(found)

@@ -20,6 +20,7 @@ from scheduler.core.quota import CalendarQuota
 from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, Calendar
 from scheduler.planner import Options, Planner, value, verify
+from tests.lab.night import one_in
 from tests.lab.planner.oracle import SCALE, OracleCase, OracleJob, OraclePool
 
 if TYPE_CHECKING:
@@ -31,8 +32,8 @@ OPTIONS = Options(firm_deadlines=False)
 # Ours over the optimum, worst and mean, as measured less a little. The worst is a day of three hours in which the
 # optimum cuts the parent off at its child's gate, to give the child the last half hour across midnight.
 FLOOR, MEAN = 0.69, 0.97
-# Of the first 24 all that CP-SAT proves optimal within a few seconds.
-SEEDS = (1, 2, 3, 5, 6, 8, 11, 12, 13, 14, 15, 19, 20, 21, 22)
+# Of the first 24 all that CP-SAT proves optimal within a few seconds, or some of them.
+SEEDS = (6, 1, 2, 3, 5, 8, 11, 12, 13, 14, 15, 19, 20, 21, 22)[:: one_in()]
 ROUNDING = 0.02  # worth of the steps that a whole second leaves over
 
 

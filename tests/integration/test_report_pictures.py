@@ -25,9 +25,10 @@ from scheduler.report.html import attached, html_of
 from scheduler.report.picture import Picture, find_font, png_of
 from scheduler.report.report import Report
 from scheduler.store import checkpoints, jobs, ledger
-from scheduler.store.engine import Database, open_database
+from scheduler.store.engine import Database
 from scheduler.views.chart_facts import pictures_of
 from scheduler.views.weekly_report import make_report, render, week_named
+from tests.lab.databases import new_database
 
 WEEK_47 = week_named("2026-W47", "UTC")
 NOW = WEEK_47.end + HOUR
@@ -43,7 +44,7 @@ needs_font = pytest.mark.skipif(find_font() is None, reason="this machine has no
 @pytest.fixture
 def database(tmp_path: Path) -> Iterator[Database]:
     """A job that saved twice, and four hours that were charged."""
-    opened = open_database(f"sqlite:///{tmp_path}/scheduler.db", create=True)
+    opened = new_database(tmp_path / "scheduler.db")
     spec = JobSpec(name="ufm", role="manager", command=("x",), target_step=5_000, steps_per_hour=100.0)
     over = WEEK_47.end
     with opened.write() as tx:

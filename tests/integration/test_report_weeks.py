@@ -12,8 +12,9 @@ from scheduler.core.run import Lane, Outcome, Reserved, Run
 from scheduler.report.document import document_of
 from scheduler.report.text import text_of
 from scheduler.store import checkpoints, jobs, ledger, runs
-from scheduler.store.engine import Database, open_database
+from scheduler.store.engine import Database
 from scheduler.views.weekly_report import make_report, this_week, week_named
+from tests.lab.databases import new_database
 
 HOUR = 3_600
 OVER = week_named("2026-W47", "UTC")
@@ -70,7 +71,7 @@ def end(database: Database) -> None:
 
 
 def test_a_week_comes_to_the_same_in_its_own_report_and_in_the_next(tmp_path: Path) -> None:
-    database = open_database(f"sqlite:///{tmp_path}/x.db", create=True)
+    database = new_database(tmp_path / "x.db")
     pools = {"desk": POOL}
     begin(database)
     sent = make_report(database, pools, OVER, "UTC", OVER.end)
@@ -88,7 +89,7 @@ def test_a_week_comes_to_the_same_in_its_own_report_and_in_the_next(tmp_path: Pa
 
 
 def test_the_week_that_goes_on_is_told_so_far(tmp_path: Path) -> None:
-    database = open_database(f"sqlite:///{tmp_path}/x.db", create=True)
+    database = new_database(tmp_path / "x.db")
     begin(database)
     now = OVER.end - HOUR
     assert this_week(now, "UTC") == OVER

@@ -1,6 +1,5 @@
 """Each way a database can fail has a class of its own, says where and why, and names a remedy."""
 
-import os
 import shutil
 import sqlite3
 import subprocess
@@ -30,6 +29,7 @@ from scheduler.store.engine import (
 )
 from scheduler.store.schema import REVISIONS, metadata
 from scheduler.store.verify import verify
+from tests.lab.disk import make_read_only, small_disk
 
 NOW = 1_795_000_000
 SPEC = JobSpec(name="ufm", role="manager", command=("train",), target_step=100, steps_per_hour=10.0)
@@ -45,17 +45,9 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def tiny_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of one mebibyte; only root can make one."""
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = shutil.which("mount")
-    if os.geteuid() != 0 or mount is None:
-        pytest.skip("only root can mount a small disk")
-    made = subprocess.run([mount, "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(folder)], check=False)
-    if made.returncode:
-        pytest.skip("this machine does not let root mount")
-    yield folder
-    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+    """A disk of one mebibyte."""
+    with small_disk(tmp_path / "disk", "1m") as folder:
+        yield folder
 
 
 def fill(path: Path) -> None:
@@ -216,7 +208,7 @@ def test_a_folder_in_place_of_the_file(tmp_path: Path) -> None:
 
 def test_a_read_only_disk(tiny_disk: Path) -> None:
     fill(tiny_disk / "scheduler.db")
-    subprocess.run(["mount", "-o", "remount,ro", str(tiny_disk)], check=True)
+    make_read_only(tiny_disk)
     with pytest.raises(DatabaseReadOnly) as caught:
         open_database(url_of(tiny_disk / "scheduler.db"))
     told(caught.value, "mounted")

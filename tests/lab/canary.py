@@ -28,14 +28,15 @@ if TYPE_CHECKING:
 
 NAME = "CANARY_TOKEN"
 _TELLS = """
-import base64, json, os, pathlib, signal, subprocess, sys, time
+import base64, fcntl, json, os, pathlib, signal, subprocess, sys, termios, time
 signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 value = os.environ["CANARY_TOKEN"]
 shown = subprocess.run(["ps", "-ww", "-eo", "args"], capture_output=True, text=True).stdout
 print("in arguments:", shown.count(value), "in sched:", sum(value in text for name, text in os.environ.items()
     if name != "CANARY_TOKEN"), flush=True)
 print("plain", value, "and", base64.b64encode(b"me:" + value.encode()).decode(), value.encode().hex(), flush=True)
-sys.stdout.write("two pieces " + value[:11]); sys.stdout.flush(); time.sleep(0.3)
+sys.stdout.write("two pieces " + value[:11]); sys.stdout.flush()
+while any(fcntl.ioctl(1, termios.FIONREAD, bytes(4))): os.sched_yield()  # until the first piece was read by itself
 print(value[11:], flush=True)
 for room in range(0, 90, 7):
     print("x" * (65536 + room) + value + "y" * 50, flush=True)
@@ -43,7 +44,7 @@ def report(**words):
     with open(os.environ["SCHED_PROGRESS"], "a") as pipe:
         pipe.write(json.dumps(words) + "\\n")
 report(step=10, loss=1.0, save_failed="no access with " + value, note=value, **{value: 1})
-time.sleep(0.5)
+time.sleep(0.5)  # training goes on, and the session tells what it was told before it saves
 report(saving=10)
 making = pathlib.Path(os.environ["SCHED_CHECKPOINT_DIR"]) / "making"
 making.mkdir()

@@ -1,7 +1,8 @@
 """A desk at which sessions of a fine-tuning are run, one after the other, on tiny models.
 
 ``session`` runs one by the real agent. To load the libraries takes most of its time, so that most tests take ``run``:
-its processes are forked from the test's, which has loaded them.
+its processes are forked from the test's, which has loaded them. Where there is an accelerator they are programs of
+their own: its driver works in no fork of a process that has asked for it.
 """
 
 import functools
@@ -14,7 +15,7 @@ import sys
 import threading
 import traceback
 import warnings
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -92,6 +93,7 @@ class Desk:
         self.fill({"text": text} for text in source_texts())
         self.command = ["{python}", "{payload}/trainers/finetune.py", "--model", str(model), "--deterministic"]
         self.command += ["--length", "64", "--batch", "2", "--accumulate", "2", "--warmup", "5"]
+        self.command += ["--compile", "off"]  # which would take most of the time where Triton works
         self.command += ["--cache", str(folder / "cache"), *options]
         self.environment = {"OMP_NUM_THREADS": "1"}
 
@@ -108,11 +110,13 @@ class Desk:
         cut: int | None = None,
         sign: signal.Signals = signal.SIGTERM,
         told: int = 0,
+        disturb: Callable[[int, int], None] | None = None,
         environment: Mapping[str, str] | None = None,
     ) -> Run:
         """Fork processes that train from the newest checkpoint here to the target.
 
-        Once step ``cut`` is reported, rank ``told`` alone gets ``sign``.
+        Once step ``cut`` is reported, rank ``told`` alone gets ``sign``. ``disturb`` gets the first rank's process and
+        the newest step (-1: none yet) a hundred times a second.
         """
         self.attempts += 1
         at = [(self.folder / f"{name}-{self.attempts}") for name in ("progress", "log")]
@@ -121,10 +125,11 @@ class Desk:
             "SCHED_CHECKPOINT_DIR": str(self.folder / "checkpoints"), "SCHED_RESUME_DIR": str(newest or ""),
             "SCHED_DATA_DIR": str(self.store / "data"), "SCHED_TARGET_STEP": str(self.target), "SCHED_SEED": "3",
             "SCHED_PROGRESS": str(at[0]), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo", **(environment or {}),
+            "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo", **hidden(ranks), **(environment or {}),
         }  # fmt: skip
         at[0].touch()
-        pids = [fork([*self.command[2:], *more], {**variables, "RANK": str(rank)}, at[1]) for rank in range(ranks)]
+        start = spawn if accelerators() else fork
+        pids = [start([*self.command[2:], *more], {**variables, "RANK": str(rank)}, at[1]) for rank in range(ranks)]
         patience, left, codes = threading.Event(), dict(enumerate(pids)), [0] * ranks
         while left:
             for rank, pid in list(left.items()):
@@ -132,9 +137,12 @@ class Desk:
                 if ended:
                     codes[rank] = os.waitstatus_to_exitcode(status)
                     del left[rank]
-            if cut is not None and told in left and max((step for step, _ in self.losses()), default=-1) >= cut:
+            step = max((step for step, _ in self.losses()), default=-1)
+            if cut is not None and told in left and step >= cut:
                 os.kill(left[told], sign)
                 cut = None
+            if disturb is not None and 0 in left:
+                disturb(left[0], step)
             if any(codes):  # the launcher's part, which a fork leaves out
                 for pid in left.values():
                     os.kill(pid, signal.SIGKILL)
@@ -247,6 +255,31 @@ def fork(arguments: list[str], variables: Mapping[str, str], log: Path) -> int:
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(code)
+
+
+def spawn(arguments: list[str], variables: Mapping[str, str], log: Path) -> int:
+    """Start finetune.py as a program that is one rank, and return its id."""
+    words = [sys.executable, str(REPOSITORY / "jobs/payload/trainers/finetune.py"), *arguments]
+    out = [
+        (os.POSIX_SPAWN_OPEN, 1, str(log), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644),
+        (os.POSIX_SPAWN_DUP2, 1, 2),
+    ]
+    return os.posix_spawn(
+        words[0], words, {**os.environ, **variables, "LOCAL_RANK": variables["RANK"]}, file_actions=out
+    )
+
+
+@functools.cache
+def accelerators() -> int:
+    """Return how many this machine has."""
+    import torch
+
+    return int(torch.cuda.device_count())
+
+
+def hidden(ranks: int) -> dict[str, str]:
+    """Variables that hide this machine's accelerators where it has fewer than the ranks: then processors compute."""
+    return {} if accelerators() >= ranks else {"CUDA_VISIBLE_DEVICES": ""}
 
 
 def free_port() -> int:

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pytest
+
 from tests.lab.patience import until
 
 if TYPE_CHECKING:
@@ -26,7 +28,7 @@ SECOND_USER = "uff-target"
 _SSHD = "/usr/sbin/sshd"  # it begins itself anew for each connection, by its whole path
 
 
-def missing() -> str:
+def _missing() -> str:
     """Return what is not there that the tests of ssh need; "" for nothing."""
     if not (shutil.which("ssh") and shutil.which("rsync") and Path(_SSHD).exists()):
         return "no sshd and rsync (Debian: openssh-server, rsync)"
@@ -52,7 +54,9 @@ class SshServer:
 
 @contextmanager
 def ssh_server() -> Iterator[SshServer]:
-    """Run a server until the body ends."""
+    """Run a server until the body ends. Skips where something that it needs is missing."""
+    if why := _missing():
+        pytest.skip(why)
     user = SECOND_USER if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
     root = Path(tempfile.mkdtemp(prefix="uff-sshd-", dir=tempfile.gettempdir()))
     root.chmod(0o711)

@@ -49,7 +49,7 @@ def keys_of(model: type[BaseModel], before: str = "") -> Iterator[str]:
 
 
 def test_every_setting_is_in_the_reference_and_nothing_else(told: dict[str, str]) -> None:
-    wanted = {key for key in keys_of(Settings) if not key.startswith(("pools[]", "targets[]"))}
+    wanted = {key for key in keys_of(Settings) if not key.startswith(("pools[]", "targets[]", "rules[]", "webhooks[]"))}
     assert len(wanted) > 50
     assert set(told) == wanted
 
@@ -79,3 +79,10 @@ def test_every_key_of_a_target_is_in_the_reference(reference: str) -> None:
     keys = {key.removeprefix("targets[].") for key in keys_of(Settings) if key.startswith("targets[]")}
     assert len(keys) > 5
     assert keys - set(re.findall(r"`([a-z_]+)`", targets)) == set()
+
+
+def test_every_key_of_a_rule_and_a_webhook_is_in_the_reference(reference: str) -> None:
+    rules = reference.partition("## Rules and webhooks")[2].partition("\n## ")[0]
+    keys = {key.rpartition(".")[2] for key in keys_of(Settings) if key.startswith(("rules[]", "webhooks[]"))}
+    assert len(keys) == 7
+    assert keys - set(re.findall(r"`([a-z_]+)`", rules)) == set()

@@ -64,6 +64,7 @@ def test_a_mutant_names_the_outermost_function_around_it_and_its_class() -> None
     assert where == {("1", ""), ("2", ""), ("3", ""), ("4", "C.f"), ("return 4", "C.f")}
 
 
+@pytest.mark.nightly
 def test_every_mutant_of_a_real_file_is_another_program(repository: Path) -> None:
     for name in ("scheduler/core/quota.py", "jobs/payload/lane/lane.py", "scheduler/store/codec.py"):
         source = (repository / name).read_bytes()

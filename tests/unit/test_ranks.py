@@ -16,16 +16,18 @@ from tests.lab.patience import PATIENCE_SECONDS, until
 RANKS = Path(__file__).parent.parent.parent / "jobs/payload/trainers/ranks.py"
 # Each rank writes a file once it listens, and one of the signals that it heard when it ends.
 LISTENING = """
-import os, pathlib, signal, sys, time
-here, rank, heard = pathlib.Path(sys.argv[1]), os.environ["RANK"], []
+import os, pathlib, queue, signal, sys
+here, rank, heard, told = pathlib.Path(sys.argv[1]), os.environ["RANK"], queue.SimpleQueue(), []
 (here / f"early-{rank}").touch()
 if sys.argv[2:] == ["late"]:
     while not (here / "go").exists(): pass
-signal.signal(signal.SIGUSR1, lambda *_: heard.append("USR1") or (here / f"saved-{rank}").touch())
-signal.signal(signal.SIGTERM, lambda *_: heard.append("TERM"))
+signal.signal(signal.SIGUSR1, lambda *_: heard.put("USR1"))
+signal.signal(signal.SIGTERM, lambda *_: heard.put("TERM"))
 (here / f"ready-{rank}").touch()
-while "TERM" not in heard: time.sleep(0.01)
-(here / f"ended-{rank}").write_text(" ".join([*heard, os.environ["WORLD_SIZE"], os.environ["LOCAL_RANK"]]))
+while "TERM" not in told:
+    told.append(heard.get())
+    if told[-1] == "USR1": (here / f"saved-{rank}").touch()
+(here / f"ended-{rank}").write_text(" ".join([*told, os.environ["WORLD_SIZE"], os.environ["LOCAL_RANK"]]))
 """
 DYING = """
 import os, signal, sys

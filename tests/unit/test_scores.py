@@ -124,11 +124,13 @@ class Endless(io.RawIOBase):
         return json.dumps(document).encode() + b"\n"
 
 
-def test_ten_million_lines_are_not_read() -> None:
+@pytest.mark.parametrize("most", [5_000, pytest.param(SCORES_MAX, marks=pytest.mark.nightly)])
+def test_ten_million_lines_are_not_read(monkeypatch: pytest.MonkeyPatch, most: int) -> None:
+    monkeypatch.setattr("jobs.scores.SCORES_MAX", most)
     stream = Endless()
-    with pytest.raises(ScoresError, match=f"more than {SCORES_MAX:,} scores"):
+    with pytest.raises(ScoresError, match=f"more than {most:,} scores"):
         read_scores(stream, model="ufm", checkpoint=CHECKPOINT, test_set=SET)  # type: ignore[arg-type] # enough of one
-    assert stream.given == SCORES_MAX + 2
+    assert stream.given == most + 2
 
 
 def test_metrics_are_few() -> None:

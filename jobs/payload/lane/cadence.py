@@ -50,16 +50,6 @@ def checkpoint_times(
     return tuple(setup_seconds + i * stride - checkpoint_seconds for i in range(1, count + 1))
 
 
-def expected_useful_seconds(
-    length_seconds: float, setup_seconds: float, checkpoint_seconds: float, failures_per_second: float
-) -> float:
-    """Return the training time a session is expected to keep under its best cadence: useful(n) at the best n."""
-    count = interval_count(length_seconds, setup_seconds, checkpoint_seconds, failures_per_second)
-    return (
-        _useful_seconds(count, length_seconds, setup_seconds, checkpoint_seconds, failures_per_second) if count else 0.0
-    )
-
-
 def _useful_seconds(count: int, length: float, setup: float, checkpoint: float, rate: float) -> float:
     interval = (length - setup - count * checkpoint) / count
     if interval <= 0:

@@ -37,9 +37,10 @@ def serve(
         typer.Option("--port", min=0, max=65_535, help="Instead of that of the settings; 0 is any free one."),
     ] = None,
 ) -> None:
-    """Serve the status page until SIGTERM or Ctrl-C. It reads the database only; the daemon need not run.
+    """Serve the status page until SIGTERM or Ctrl-C; the daemon need not run.
 
-    Other machines reach it only at an address of the settings (web.host), and only with a token (web.bearer_file).
+    It only reads, unless web.actions_file is set. Other machines reach it only at an address of the settings
+    (web.host), and only with a token (web.bearer_file).
     """
     import structlog
 
@@ -50,13 +51,15 @@ def serve(
     if port is not None:
         settings = settings.model_copy(update={"web": settings.web.model_copy(update={"port": port})})
     try:
-        from scheduler.web.bearer import BearerError, read_bearer
+        from scheduler.web.actors import Actors
+        from scheduler.web.bearer import ACTIONS, BearerError, read_bearer
         from scheduler.web.server import serve as serve_site
     except ModuleNotFoundError as error:
         why = f"{error.name} is not installed"
         raise Refusal("no status page", why, "Install the extra: pip install 'uff-scheduler[web]'") from None
     try:
         bearer = read_bearer(settings.web.bearer_file, os.environ, exposed=settings.web.exposed)
+        acting = read_bearer(settings.web.actions_file, os.environ, exposed=False, credential=ACTIONS)
     except BearerError as error:
         what, _, remedy = str(error).rpartition(". ")
         raise BearerRefused("no status page", what, remedy) from None
@@ -64,7 +67,8 @@ def serve(
     configure(settings.logging, served.redact)
     with closing(served.reading):
         try:
-            serve_site(served, bearer, structlog.get_logger("web"), lambda address: _tell(cli, address))
+            actors = Actors(acting) if acting is not None else None
+            serve_site(served, bearer, structlog.get_logger("web"), lambda address: _tell(cli, address), actors=actors)
         except OSError as error:
             raise Unserved(
                 "no status page", f"{_place(settings.web)}: {error.strerror}", "Choose another --port"

@@ -21,6 +21,7 @@ def warn_of_loss(cli: Cli, key: str, job: str | None = None) -> None:
     that sees the artifact store can let it go.
     """
     from platforms.base import PlatformError, SessionState, StopChannel
+    from scheduler.core.reconcile import costs_of_stop
     from scheduler.core.run import Running, Stopping
     from scheduler.store import runs
 
@@ -45,11 +46,10 @@ def warn_of_loss(cli: Cli, key: str, job: str | None = None) -> None:
         return
     if seen.stop_channel is not StopChannel.NONE:
         return
-    # The same sum as in core/reconcile.py, which decides.
-    trained = 0 if seen.state is SessionState.QUEUED else max(0, cli.now - (seen.started or run.state.started))
-    left = max(0, run.deadline - cli.now)
-    if trained < left:
-        cli.out.warn(f"{key} cannot be asked to save: it is ended, and the {hours(trained)} it trained are lost")
+    began = None if seen.state is SessionState.QUEUED else seen.started or run.state.started
+    lost, waiting = costs_of_stop(run, began, cli.now)
+    if lost < waiting:
+        cli.out.warn(f"{key} cannot be asked to save: it is ended, and the {hours(lost)} it trained are lost")
     else:
         cli.out.warn(f"{key} cannot be asked to save: it goes on to its own end at {cli.out.instant(run.deadline)}")
 

@@ -221,4 +221,6 @@ def _does_not_fit(view: JobView, permitted: Sequence[Pool]) -> Reason:
     asked = f"{needs.devices_min} x {needs.vram_gib:g} GiB, {needs.dtype}"
     best = max(permitted, key=lambda pool: (fits(view, pool), pool.vram_gib, pool.devices_per_session, pool.name))
     numbers = ", ".join(sorted(best.dtypes))
-    return DoesNotFit(asked, f"{best.devices_per_session} x {best.vram_gib:g} GiB, {numbers} ({best.name})")
+    return DoesNotFit(
+        asked, f"{best.devices_per_session} x {best.vram_gib:g} GiB, {numbers} ({best.name})", view.misfit
+    )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,8 +14,8 @@ from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
 from scheduler.core.reasons import AwaitsVerdict, BadDefinition, HeldByPerson, SecretMissing
 from scheduler.core.run import Ended, Running, Stopping
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
-from scheduler.core.throughput import PRIOR_SIGMA
 from scheduler.core.window import DAY
+from scheduler.service.facts.advised import ELSEWHERE_SIGMA, is_advised, misfit, prior
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.faults.isolation import isolated
 from scheduler.store import jobs, ledger, limits, rates, runs, versions, watched
@@ -213,6 +214,7 @@ def job_view(
         running=running,
         last_pool=record.last_pool,
         position=record.position,
+        misfit=misfit(spec, [pools[name] for name in allowed]),
     )
 
 
@@ -254,18 +256,22 @@ def _rates(
 ) -> tuple[float, dict[str, Rate]]:
     """Return the job's speed on the reference device and on each pool.
 
-    What was measured on a pool is used there; elsewhere the prior is scaled by how wrong it was where we measured.
+    What was measured on a pool is used there; elsewhere the prior is scaled by how wrong it was where we measured. The
+    reference is the definition's guess, scaled alike: the adviser knows of cards, not of what a step is worth.
     """
+    guess = spec.steps_per_hour / 3_600
     found = [
         (pool, rate)
         for pool in pools
         if (rate := measured.get((spec.name, pool.name))) and rate.samples > 0 and rate.steps_per_second > 0
     ]
-    prior = spec.steps_per_hour / 3_600
-    correction = 1.0
-    if found:
-        ratios = sorted(rate.steps_per_second / (prior * pool.speed) for pool, rate in found)
-        correction = ratios[len(ratios) // 2]
-    answer = {pool.name: Rate(prior * pool.speed * correction, PRIOR_SIGMA, 0) for pool in pools}
+    priors = {pool.name: prior(spec, pool) for pool in pools}
+    correction = _middle([rate.steps_per_second / priors[pool.name][0] for pool, rate in found])
+    surest = ELSEWHERE_SIGMA if found and is_advised(spec) else math.inf
+    answer = {name: Rate(speed * correction, min(sigma, surest), 0) for name, (speed, sigma) in priors.items()}
     answer.update({pool.name: Rate(rate.steps_per_second, rate.sigma, rate.samples) for pool, rate in found})
-    return prior * correction, answer
+    return guess * _middle([rate.steps_per_second / (guess * pool.speed) for pool, rate in found]), answer
+
+
+def _middle(ratios: Sequence[float]) -> float:
+    return sorted(ratios)[len(ratios) // 2] if ratios else 1.0

@@ -23,11 +23,14 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from jobs.payload.store.manifest import Manifest
+    from jobs.spec import Evaluation as Wanted
     from scheduler.service.outside.ports import Ports
     from scheduler.service.versions.judging import Case
     from scheduler.store.evaluations import Evaluation
     from scheduler.store.jobs import JobRecord
     from scheduler.store.versions import Version
+
+    _Saved = tuple[str | None, Wanted | None, int, int]
 
 
 class Models:
@@ -37,6 +40,7 @@ class Models:
         self._ports = ports
         self._seen = -1
         self._judging = False
+        self._not_due: dict[str, _Saved] = {}  # by model, with what no version was to be made of it
         self._refused: dict[str, str] = {}  # by model, why no version could be made or evaluated, as it was told
 
     def look(self, now: int) -> None:
@@ -46,7 +50,7 @@ class Models:
             newest = events.newest_id(tx)
             if newest == self._seen and not self._judging:
                 return
-            trained = _trained(tx)
+            trained = self._trained(tx)
             opened = evaluations.open_ones(tx)
         self._seen = newest
         begin = {
@@ -64,6 +68,23 @@ class Models:
         }
         done = ports.calls.gather("verdict", judge)
         self._judging = bool(cases.keys() - done.keys()) or any(not answer for answer in done.values())
+
+    def _trained(self, tx: Connection) -> list[str]:
+        """Return the models that have saved so much that a version is to be made of it.
+
+        Versions only ever come: while a model has saved nothing else, one that was not due then is not due now.
+        """
+        due, not_due = [], {}
+        for record in jobs.judged(tx):
+            name, spec = record.spec.name, record.spec
+            saved = (record.checkpoint, spec.evaluation, spec.target_step, record.fenced_attempt)
+            newest = checkpoints.find(tx, record.checkpoint or "") if self._not_due.get(name) != saved else None
+            if newest is not None and _is_due(tx, record, newest.manifest):
+                due.append(name)
+            else:
+                not_due[name] = saved
+        self._not_due = not_due
+        return due
 
     def _tell(self, answers: Mapping[str, str]) -> None:
         """Say once why a model cannot be judged: it is tried again with whatever happens next."""
@@ -143,18 +164,6 @@ def _judged(ports: Ports, case: Case) -> bool:
     with ports.database.read() as tx:
         found = evaluations.of_job(tx, case.evaluation.job)
     return found is None or found.state != "open"
-
-
-def _trained(tx: Connection) -> list[str]:
-    """Return the models that have saved so much that a version is to be made of it."""
-    found = []
-    for record in jobs.everything(tx, {"queued", "active", "held", "done"}):
-        if record.spec.evaluation is None or record.checkpoint is None:
-            continue
-        saved = checkpoints.find(tx, record.checkpoint)
-        if saved is not None and saved.state == "good" and _is_due(tx, record, saved.manifest):
-            found.append(record.spec.name)
-    return found
 
 
 def _is_due(tx: Connection, record: JobRecord, newest: Manifest) -> bool:

@@ -23,7 +23,8 @@ from scheduler.core.plan import Deferral, Placement, Plan, PlannedLane
 from scheduler.core.reasons import QuotaEmpty
 from scheduler.core.run import Lane, Reserved, Run
 from scheduler.store import checkpoints, jobs, ledger, plans, rates, runs
-from scheduler.store.engine import Database, open_database
+from scheduler.store.engine import Database
+from tests.lab.databases import new_database
 
 NOW = 1_790_000_000  # Mon 2026-09-21 14:13:20 UTC
 SETTINGS = f"""
@@ -155,7 +156,7 @@ def schedctl(home: Path, capsys: pytest.CaptureFixture[str]) -> Schedctl:
 @pytest.fixture
 def database(home: Path) -> Iterator[Database]:
     """The empty database of ``home``."""
-    opened = open_database(f"sqlite:///{home}/state/scheduler.db", create=True)
+    opened = new_database(home / "state" / "scheduler.db")
     yield opened
     opened.close()
 

@@ -53,7 +53,7 @@ job, attempt, flag = lane["job"], lane["attempt"], root / "runs" / run / "stop"
 print("training", flush=True)
 if "wait" in lane["command"]:
     while not flag.exists():
-        time.sleep(0.01)
+        time.sleep(0.01)  # the pace of a training that looks for the flag at each step
 step = lane["target_step"] // (2 if flag.exists() else 1)
 blob = b"weights of %d" % step
 sha256 = hashlib.sha256(blob).hexdigest()

@@ -11,7 +11,7 @@ import pytest
 from platforms.base import LaunchRequest, PlatformError, Refused, SessionState, Unreachable
 from platforms.emulators.faults import Fault
 from platforms.wrap import wrap
-from tests.lab.night import one_in
+from tests.lab.night import share
 
 Account = Any
 SCHEDULES = 100
@@ -39,7 +39,7 @@ def request(account: Account, bundle: Path, key: str, *, lasting: bool) -> Launc
 def test_under_any_faults_a_launch_runs_at_most_once_and_its_end_stands(
     account_at: Callable[..., Account], tmp_path: Path
 ) -> None:
-    """A hundred schedules in the night; the time told never begins after Kaggle's meter, and never ends before it."""
+    """A hundred schedules in the night. The time told never begins after Kaggle's meter, and never ends before it."""
     bundle = tmp_path / "bundle"
     (bundle / "payload").mkdir(parents=True)
     (bundle / "payload" / "agent.py").write_text(AGENT)
@@ -48,7 +48,7 @@ def test_under_any_faults_a_launch_runs_at_most_once_and_its_end_stands(
         fates = [
             fate
             for done in [
-                threads.submit(_live_all, account, bundle, range(first, SCHEDULES // min(one_in(), 2), SIDE_BY_SIDE))
+                threads.submit(_live_all, account, bundle, range(first, share(SCHEDULES), SIDE_BY_SIDE))
                 for first, account in enumerate(accounts)
             ]
             for fate in done.result()

@@ -21,12 +21,12 @@ from scheduler.store import events, jobs, ledger, runs
 Account = Any
 KEY = "uff-ufm-0001"
 QUEUE = 5_400
-SCALE = 3_600.0
+SCALE = 3_600.0  # the account's seconds in one of ours
 QUOTA = CalendarQuota("GPU hours of the week", 108_000, Calendar("week", "UTC", 5))
 AGENT = """
 import time
 print("hello", flush=True)
-time.sleep(0.3)
+time.sleep(0.3)  # trains for eighteen minutes of the account's clock
 """
 
 

@@ -16,7 +16,7 @@ COUNTING = """
 import sys, time
 for number in range(60):
     print("line", number, flush=True)
-    time.sleep(0.02)
+    time.sleep(0.02)  # the pace of a training: over a second, in which its log is read as it grows
 """
 WANTED = [f"line {number}" for number in range(60)]
 

@@ -11,7 +11,7 @@ import pytest
 from platforms.targets.base import Target, TargetContext
 from platforms.targets.registry import open_target
 from tests.lab.releases import WEIGHTS
-from tests.lab.sshd import SshServer, missing, ssh_server
+from tests.lab.sshd import SshServer, ssh_server
 
 CONTEXT = TargetContext(Path(), Path, str)
 
@@ -56,8 +56,6 @@ class Served:
 
 @pytest.fixture
 def sshd() -> Iterator[SshServer]:
-    if why := missing():
-        pytest.skip(why)
     with ssh_server() as server:
         yield server
 

@@ -15,11 +15,13 @@ import pytest
 
 from platforms.targets.base import Outcome, TargetBusy, TargetError, TargetUnreachable
 from platforms.targets.reach import Here
-from tests.lab.patience import until
+from tests.lab.disk import small_disk
+from tests.lab.night import one_in
+from tests.lab.patience import PATIENCE_SECONDS, until
 from tests.lab.releases import WEIGHTS, make_release
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from platforms.targets.base import Release
     from tests.integration.targets.conftest import Served
@@ -59,7 +61,7 @@ def test_a_kill_before_any_step_leaves_one_whole_version_and_is_mended(
     count = tmp_path / "count"
     monkeypatch.setenv("COUNT", str(count))
     kills = 0
-    for step in range(2, STEPS_MAX):
+    for step in range(2, STEPS_MAX, one_in()):
         subprocess.run(["rm", "-rf", here.folder], check=True)
         target = here.target()
         monkeypatch.setenv("PATH", usual)
@@ -89,7 +91,7 @@ def test_a_kill_before_any_step_leaves_one_whole_version_and_is_mended(
             break
     else:
         pytest.fail(f"it has more than {STEPS_MAX} steps")
-    assert kills > 20
+    assert kills > 20 // one_in()
 
 
 def test_a_client_that_is_killed_while_it_copies_changes_nothing_visible(there: Served, tmp_path: Path) -> None:
@@ -169,7 +171,6 @@ def test_a_network_that_stands_still_is_given_up(there: Served, tmp_path: Path) 
 
     thread = threading.Thread(target=deploy)
     thread.start()
-    # rsync counts from its first byte on; one that is stopped before waits for as long as a copy may take.
     until(
         lambda: [path for path in there.folder.rglob(".in-2-*/**/*") if path.is_file()],
         "a file that is being copied",
@@ -186,6 +187,64 @@ def test_a_network_that_stands_still_is_given_up(there: Served, tmp_path: Path) 
     assert isinstance(failed[0], TargetUnreachable)
     assert whole(there, [one, two]) == one
     assert there.target().deploy(two).outcome is Outcome.SERVING
+
+
+# What sshd runs in place of an asked command: an rsync that stands still before it becomes one, all else as asked.
+STANDS_STILL = """#!/bin/bash
+case "$SSH_ORIGINAL_COMMAND" in
+rsync*) echo $$ >FOLDER/stopped.new && mv FOLDER/stopped.new FOLDER/stopped && kill -STOP $$ ;;
+esac
+eval "exec $SSH_ORIGINAL_COMMAND"
+"""
+
+
+def test_a_copy_that_stands_still_before_its_first_byte_is_given_up(there: Served, tmp_path: Path) -> None:
+    """Whatever a copy may take: rsync's own time-out counts from the handshake on."""
+    one, two = make_release(tmp_path, 1), make_release(tmp_path, 2)
+    there.target().deploy(one)
+    keys = Path(there.options["identity"]).parent
+    authorized, command = keys / "authorized", keys / "stands-still"
+    usual = authorized.read_text()
+    command.write_text(STANDS_STILL.replace("FOLDER", str(there.root)))
+    command.chmod(0o755)
+    authorized.write_text(f'command="{command}" {usual}')
+    failed: list[BaseException] = []
+
+    def deploy() -> None:
+        try:
+            there.target(stall_time="1s", connect_time="5s").deploy(two)
+        except TargetError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=deploy, daemon=True)
+    thread.start()
+    try:
+        until((there.root / "stopped").exists, "the copy to stand still")
+        thread.join(PATIENCE_SECONDS)  # of the hour that a copy may take
+        assert isinstance(failed[0], TargetUnreachable)
+    finally:
+        with suppress(ProcessLookupError):
+            os.kill(int((there.root / "stopped").read_text()), signal.SIGKILL)
+    assert whole(there, [one, two]) == one
+    authorized.write_text(usual)
+    assert there.target().deploy(two).outcome is Outcome.SERVING
+    assert whole(there, [one, two]) == two
+
+
+def test_a_large_copy_may_stand_still_for_as_long_as_both_sides_read_it(
+    there: Served, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, writes: Callable[[str, str], Path]
+) -> None:
+    """That rsync is told so: it would give up while one of them only reads what the other may have already."""
+    said = tmp_path / "said"
+    programs = writes("rsync", f'#!/bin/bash\necho "$@" >>{said}\n')
+    monkeypatch.setenv("PATH", f"{programs}:{os.environ['PATH']}")
+    large = make_release(tmp_path, 2)
+    with (large.folder / "large.npy").open("wb") as stream:
+        stream.truncate(6_000 << 20)
+    for release in (make_release(tmp_path, 1), large):
+        with pytest.raises(TargetError, match="there is no folder releases"):
+            there.target(stall_time="7s").deploy(release)
+    assert [line.partition("--timeout=")[2].split()[0] for line in said.read_text().splitlines()] == ["7", "67"]
 
 
 def test_a_host_with_another_key_is_refused(there: Served, sshd: SshServer, tmp_path: Path) -> None:
@@ -215,26 +274,21 @@ def test_a_host_that_is_off_is_no_answer(there: Served, sshd: SshServer) -> None
 
 
 @pytest.fixture
-def small_disk(tmp_path: Path) -> object:
+def tiny_disk(tmp_path: Path) -> Iterator[Path]:
     """A disk of 10 MB."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mounted = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=10m,mode=777", "small", place], check=False)
-    if mounted.returncode:
-        pytest.skip("this account cannot mount a small disk")
-    yield place
-    subprocess.run(["umount", "-l", place], check=True)
+    with small_disk(tmp_path / "disk", "10m") as folder:
+        yield folder
 
 
 @pytest.mark.parametrize("kind", ["here", "there"])
 def test_a_full_disk_is_told_and_the_old_version_serves(
-    request: pytest.FixtureRequest, small_disk: Path, tmp_path: Path, kind: str
+    request: pytest.FixtureRequest, tiny_disk: Path, tmp_path: Path, kind: str
 ) -> None:
     served: Served = request.getfixturevalue(kind)
-    for folder in (small_disk, *small_disk.parents):
+    for folder in (tiny_disk, *tiny_disk.parents):
         if folder.name.startswith(("pytest", "popen", tmp_path.name)):
-            folder.chmod(0o711 if folder != small_disk else 0o777)
-    served.options["path"] = str(small_disk / "models")
+            folder.chmod(0o711 if folder != tiny_disk else 0o777)
+    served.options["path"] = str(tiny_disk / "models")
     target = served.target(restart="", health="")
     one, two = make_release(tmp_path, 1), make_release(tmp_path, 2, more={"large.npy": array(12 << 20)})
     target.deploy(one)

@@ -1,10 +1,9 @@
 """Damaged, torn and repeated checkpoints, and a store that is full."""
 
-import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
+from tests.lab.disk import small_disk
 
 
 def damage(session: Any, key: str, name: str = "state.json") -> Path:
@@ -101,14 +100,7 @@ save(20, "twenty")
 
 def test_a_full_store_is_waited_out_while_training_goes_on(session: Any, tmp_path: Path) -> None:
     """No space for a checkpoint: said clearly, nothing torn; stored when space is back."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=512k", "tmpfs", disk], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode:
-        pytest.skip(f"cannot mount a small disk here: {mounted.stderr.strip()}")
-    try:
+    with small_disk(tmp_path / "disk", "512k") as disk:
         session.store = disk
         (disk / "ballast").write_bytes(b"b" * 384 * 1024)
         script = session.counter.replace(
@@ -128,5 +120,3 @@ def test_a_full_store_is_waited_out_while_training_goes_on(session: Any, tmp_pat
         key = session.manifests()[0]
         for part in session.manifest(key)["components"]:
             assert (disk / "jobs/job0/blobs" / part["sha256"]).stat().st_size == part["bytes"]
-    finally:
-        subprocess.run(["umount", disk], check=True)

@@ -1,19 +1,19 @@
 """The pictures of the documents are made by a program, which still works."""
 
 import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests.lab.web.site import missing
+
 
 @pytest.mark.nightly
 def test_the_pictures_of_the_documents_can_be_made_anew(repository: Path, tmp_path: Path) -> None:
-    pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
-    if not any(map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))):
-        pytest.skip("no Chromium")
+    if why := missing():
+        pytest.skip(why)
     command = [sys.executable, "benchmarks/pictures.py", "--out", str(tmp_path)]
     environment = {**os.environ, "PYTHONPATH": str(repository)}
     subprocess.run(command, cwd=repository, env=environment, check=True, capture_output=True, timeout=300)

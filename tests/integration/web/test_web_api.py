@@ -11,6 +11,8 @@ import pytest
 import schemathesis
 from hypothesis import HealthCheck, given, settings
 
+from tests.lab.night import share
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -27,7 +29,7 @@ def test_every_answer_is_as_the_schema_says_whatever_is_asked(site: Any, mode: A
         if mode is schemathesis.GenerationMode.NEGATIVE and not list(operation.iter_parameters()):
             continue  # nothing can be asked wrongly
 
-        @settings(max_examples=15, deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
+        @settings(max_examples=share(40), deadline=None, derandomize=True, suppress_health_check=list(HealthCheck))
         @given(case=operation.as_strategy(generation_mode=mode))
         def ask(case: Any) -> None:
             case.call_and_validate(timeout=30)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from tests.lab.web.world import World
 
-PLACES = ["/", "/queue", "/runs", "/models", "/quota", "/plan", "/ledger", "/reports"]
+PLACES = ["/", "/queue", "/runs", "/models", "/quota", "/plan", "/ledger", "/advise", "/reports"]
 WIDE, PHONE = {"width": 1_200, "height": 800}, {"width": 375, "height": 720}
 # Each size and each scheme with every push, all four pairs in the night.
 LOOKS = [
@@ -268,7 +268,7 @@ def test_a_screen_reader_finds_landmarks_headings_and_described_pictures(site: A
     levels = page.evaluate("[...document.querySelectorAll('h1,h2,h3')].map(h => Number(h.tagName[1]))")
     assert levels[0] == 1
     assert set(levels[1:]) == {2}
-    assert page.get_by_role("img", name="Sessions of all pools over time").count() == 1
+    assert page.get_by_role("group", name="Sessions of all pools over time").count() == 1
     assert "past sessions" in page.locator("svg.chart desc").first.text_content()
     assert page.get_by_role("link", name="Overview", exact=True).get_attribute("aria-current") == "page"
 

@@ -10,7 +10,7 @@ from scheduler.store import versions
 
 if TYPE_CHECKING:
     from scheduler.store.versions import Version
-    from tests.integration.web.conftest import Served
+    from tests.lab.web.site import Served
 
 
 @pytest.fixture

@@ -7,10 +7,17 @@ import shutil
 import signal
 import subprocess
 import tempfile
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
 
 from tests.lab.patience import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def programs() -> Path | None:
@@ -29,17 +36,23 @@ class Server:
     durable: bool = False
 
     @classmethod
-    def create(cls, *, durable: bool = False) -> Server | None:
-        """Make a server, not started yet, with an empty database ``postgres``; None without the programs."""
+    @contextmanager
+    def running(cls, *, durable: bool = False) -> Iterator[Server]:
+        """Run a server with an empty database ``postgres`` until the body ends. Skips without its programs."""
+        pytest.importorskip("psycopg", reason="psycopg is not installed")
         found = programs()
         if found is None:
-            return None
+            pytest.skip("no PostgreSQL server programs")
         # The server refuses to run as root, and a socket's path must be short.
         server = cls(found, Path(tempfile.mkdtemp(prefix="pg-")), durable)
         if os.geteuid() == 0:
             shutil.chown(server.folder, "postgres")
-        server._run("initdb", "--no-sync", "-U", "postgres", "-A", "trust", "-E", "UTF8")
-        return server
+        try:
+            server._run("initdb", "--no-sync", "-U", "postgres", "-A", "trust", "-E", "UTF8")
+            server.start()
+            yield server
+        finally:
+            server.remove()
 
     @property
     def url(self) -> str:

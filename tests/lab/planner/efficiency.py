@@ -4,7 +4,22 @@ from __future__ import annotations
 
 import math
 
-from jobs.payload.lane.cadence import expected_useful_seconds
+from jobs.payload.lane.cadence import interval_count
+
+
+def expected_useful_seconds(
+    length_seconds: float, setup_seconds: float, checkpoint_seconds: float, failures_per_second: float
+) -> float:
+    """Return the training time that a session is expected to keep with as many checkpoints as it makes, term by term.
+
+    A checkpoint is reached with the probability that nothing failed until it was written.
+    """
+    count = interval_count(length_seconds, setup_seconds, checkpoint_seconds, failures_per_second)
+    if not count:
+        return 0.0
+    interval = (length_seconds - setup_seconds) / count - checkpoint_seconds
+    ends = (setup_seconds + number * (interval + checkpoint_seconds) for number in range(1, count + 1))
+    return interval * math.fsum(math.exp(-failures_per_second * end) for end in ends)
 
 
 def expected_charged_seconds(length_seconds: float, failures_per_second: float) -> float:

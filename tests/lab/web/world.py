@@ -15,8 +15,9 @@ from scheduler.core.plan import Deferral, Placement, Plan, PlannedLane
 from scheduler.core.reasons import GateClosed, Outbid, QuotaEmpty
 from scheduler.core.run import Ended, Lane, Outcome, Reserved, Run, Running, accept, submit
 from scheduler.store import checkpoints, due, events, generations, jobs, lease, ledger, limits, plans, rates, runs
-from scheduler.store.engine import Database, open_database
+from scheduler.store.engine import Database
 from scheduler.store.rates import RateRecord
+from tests.lab.databases import new_database
 from tests.lab.web.versions import add_version
 
 if TYPE_CHECKING:
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 
 HOUR, DAY, WEEK = 3_600, 86_400, 604_800
 
-_CONFIG = """
+CONFIG = """
 state_dir = "state"
 zone = "Europe/Berlin"
 models = []
@@ -99,8 +100,8 @@ def write_world(
 ) -> World:
     """Make the database of a year that ends ``now``. ``suffix`` lengthens the jobs' names."""
     config = folder / "config.toml"
-    config.write_text(_CONFIG, encoding="utf-8")
-    database = open_database(f"sqlite:///{folder / 'state' / 'scheduler.db'}", create=True)
+    config.write_text(CONFIG, encoding="utf-8")
+    database = new_database(folder / "state" / "scheduler.db")
     chance = random.Random(7)
     names = ["uff-main" + suffix] + [f"m{index:04d}{suffix}" for index in range(1, job_count)]
     with database.write() as tx:

@@ -59,8 +59,8 @@ def run_hidden_tests(sandbox: Sandbox, code: str, tests: str, entry: str = "") -
         (asked_read, told_write),
     )
     tester = Program(
-        [*words, "/in/run.py", str(asked_write), str(told_read), token, entry],
-        {"run.py": inside("inside_tester"), "tests.py": tests.encode()},
+        [*words, "/in/run.py", "hidden", str(asked_write), str(told_read), token, entry],
+        {"run.py": inside("inside_tests"), "tests.py": tests.encode()},
         (asked_write, told_read),
     )
     ended, of_candidate = sandbox.run(tester, candidate)

@@ -33,9 +33,9 @@ def run_stage_tests(sandbox: Sandbox, files: Mapping[str, str], test_file: str) 
     os.close(token_write)
     os.set_blocking(told_read, False)
     given = {f"code/{path}": text.encode(errors="replace") for path, text in files.items()}
-    words = [sandbox.python, "-I", "-S", "/in/run.py", str(told_write), str(token_read), test_file]
+    words = [sandbox.python, "-I", "-S", "/in/run.py", "stage", str(told_write), str(token_read), test_file]
     try:
-        program = Program(words, {"run.py": inside("inside_stage"), **given}, (told_write, token_read))
+        program = Program(words, {"run.py": inside("inside_tests"), **given}, (told_write, token_read))
         (ended,) = sandbox.run(program)
         try:
             said = os.read(told_read, _RESULT_BYTES_MAX)

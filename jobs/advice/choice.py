@@ -1,0 +1,251 @@
+"""Choices: the ladder of ways to train a model on a card, each with what it costs, and the one to take."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Literal
+
+from jobs.advice.card import GIB, Card, cards
+from jobs.advice.memory import Memory, Storage, memory_of, storage_of
+from jobs.advice.seen import memory_seen, pace_seen
+from jobs.advice.setup import RANK, STACKS, Method, Offload, Optimizer, Parallel, Setup, Stack
+from jobs.advice.shape import Shape
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from jobs.advice.seen import Seen
+    from jobs.advice.speed import Pace
+
+MARGIN = 0.08
+"""By so much a peak may be above what is predicted and still fit; the worst published one is 7 % above."""
+
+_HARDLY = 1.03
+
+Verdict = Literal["fits", "tight", "does not fit"]
+
+
+@dataclass(frozen=True, slots=True)
+class Wishes:
+    """What somebody wants: ``rows`` of ``seq`` tokens a step whatever the devices, ``tokens`` in all (0: unsaid).
+
+    ``probed`` are methods with the bytes that their layers were found to keep for each token.
+
+    ``methods`` are those that may be chosen (empty: all but full). ``usd_per_hour`` is the machine's price; without
+    it money is electricity, at ``usd_kwh``.
+    """
+
+    seq: int = 2048
+    rows: int = 16
+    tokens: float = 0
+    methods: tuple[Method, ...] = ()
+    batch: int = 0
+    rank: int = RANK
+    stack: Stack = STACKS["finetune-compiled"]
+    image: tuple[int, int] = (0, 0)
+    ram_gib: float = 128.0
+    usd_per_hour: float | None = None
+    usd_kwh: float = 0.30
+    parallel: Parallel | None = None
+    offload: Offload | None = None
+    optimizer: Optimizer | None = None
+    checkpointing: bool | None = None
+    probed: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One rung of the ladder on ``devices`` of a card: what it needs, how fast it is, what it costs."""
+
+    rung: str
+    setup: Setup
+    card: Card
+    memory: Memory
+    storage: Storage
+    pace: Pace
+    verdict: Verdict
+    why: str
+    hours: float
+    hours_p90: float
+    kwh: float
+    usd: float
+
+    @property
+    def margin(self) -> float:
+        """The share of the card's memory that is left."""
+        return 1 - self.memory.gib / self.card.usable_gib
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """All rungs of a ladder, and the one to take; None where none fits, and then what would."""
+
+    shape: Shape
+    card: Card
+    devices: int
+    wishes: Wishes
+    rungs: tuple[Choice, ...]
+    taken: Choice | None
+    nearest: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Rung:
+    name: str
+    method: Method
+    parallel: Parallel = "none"
+    offload: Offload = "none"
+    optimizer: Optimizer = "adamw"
+    master: bool = True
+    least: int = 1  # devices
+
+
+_LADDER = (
+    _Rung("QLoRA", "qlora"),
+    _Rung("LoRA", "lora"),
+    _Rung("LoRA, base shared out", "lora", "fsdp", least=2),
+    _Rung("full, 8 bit Adam", "full", optimizer="adamw8bit", master=False),
+    _Rung("full, AMP", "full"),
+    _Rung("full, ZeRO-2", "full", "zero2", least=2),
+    _Rung("full, ZeRO-2, RAM", "full", "zero2", "cpu"),
+    _Rung("full, ZeRO-3", "full", "zero3", least=2),
+    _Rung("full, ZeRO-3, RAM", "full", "zero3", "cpu"),
+    _Rung("full, ZeRO-3, NVMe", "full", "zero3", "nvme"),
+)
+_BETTER: tuple[Method, ...] = ("full", "lora", "qlora")
+
+
+def advise(shape: Shape, card: Card, devices: int, wishes: Wishes, seen: Sequence[Seen] = ()) -> Advice:
+    """Return the ladder of a model on so many of a card."""
+    asked = wishes.methods or ("qlora", "lora", "full")
+    rungs = []
+    for rung in _LADDER:
+        if rung.method not in asked or devices < rung.least:
+            continue
+        if rung.method == "qlora" and not card.four_bits:
+            continue
+        if wishes.parallel not in (None, rung.parallel, "ddp" if rung.parallel == "none" else None):
+            continue
+        if wishes.offload not in (None, rung.offload) or wishes.optimizer not in (None, rung.optimizer):
+            continue
+        rungs.append(_best(rung, shape, card, devices, wishes, seen))
+    wanted = wishes.methods or ("lora", "qlora")
+    fit = [one for one in rungs if one.verdict == "fits" and one.setup.method in wanted]
+    fit = fit or [one for one in rungs if one.verdict == "tight" and one.setup.method in wanted]
+    taken = min(fit, key=_preference, default=None)
+    return Advice(
+        shape, card, devices, wishes, tuple(rungs), taken, "" if taken else nearest(shape, card, devices, wishes)
+    )
+
+
+def _preference(one: Choice) -> tuple[bool, int, float]:
+    """Nothing shared out before something shared out, 16 bits before 4, the quick before the slow."""
+    return one.setup.sharded, _BETTER.index(one.setup.method), one.hours
+
+
+def _best(rung: _Rung, shape: Shape, card: Card, devices: int, wishes: Wishes, seen: Sequence[Seen]) -> Choice:
+    """Return the quickest micro-batch of a rung that fits, or its smallest if none does."""
+    found = [
+        priced(rung.name, setup, card, wishes, seen)
+        for setup in _setups(rung, shape, card, devices, wishes)
+    ]  # fmt: skip
+    fit = [one for one in found if one.verdict == "fits"] or [one for one in found if one.verdict == "tight"]
+    if not fit:
+        return min(found, key=lambda one: one.memory.total)
+    quickest = min(one.pace.step for one in fit)  # more rows at a time that are hardly quicker are not worth the memory
+    return min((one for one in fit if one.pace.step <= _HARDLY * quickest), key=lambda one: one.memory.total)
+
+
+def _setups(rung: _Rung, shape: Shape, card: Card, devices: int, wishes: Wishes) -> Iterator[Setup]:
+    parallel: Parallel = rung.parallel if rung.parallel != "none" else "ddp" if devices > 1 else "none"
+    stack = wishes.stack if card.capability >= 7.0 else STACKS.get(wishes.stack.name.partition("-")[0], wishes.stack)
+    vision = shape.vision
+    image = vision.tokens(*wishes.image) if vision is not None and all(wishes.image) else 0
+    most = max(1, wishes.rows // devices)
+    for checkpointing in (False, True) if wishes.checkpointing is None else (wishes.checkpointing,):
+        batch = wishes.batch or 1
+        while batch <= max(most, wishes.batch):
+            accumulate = max(1, -(-wishes.rows // (devices * batch)))
+            yield Setup(
+                shape=shape,
+                method=rung.method,
+                seq=wishes.seq,
+                batch=batch,
+                accumulate=accumulate,
+                devices=devices,
+                rank=wishes.rank,
+                optimizer=rung.optimizer,
+                master=rung.master or stack.name.startswith("finetune"),  # which trains 32 bit weights alone
+                checkpointing=checkpointing,
+                parallel=parallel,
+                offload=rung.offload,
+                precision=card.precision,
+                stack=stack,
+                image_tokens=image,
+                probed=dict(wishes.probed).get(rung.method, 0.0),
+            )
+            if wishes.batch:
+                break
+            batch *= 2
+
+
+def priced(rung: str, setup: Setup, card: Card, wishes: Wishes, seen: Sequence[Seen] = ()) -> Choice:
+    """Return what a set-up needs and costs on a card."""
+    memory = memory_seen(memory_of(setup), setup, card, seen)
+    storage, pace = storage_of(setup), pace_seen(setup, card, seen)
+    tokens = wishes.tokens or 1e6
+    hours, late = pace.hours(tokens), pace.hours(tokens, 0.9)
+    kwh = hours * card.watts * setup.devices / 1_000
+    usd = kwh * wishes.usd_kwh if wishes.usd_per_hour is None else hours * wishes.usd_per_hour
+    verdict, why = judged(memory, storage, card, wishes)
+    return Choice(rung, setup, card, memory, storage, pace, verdict, why, hours, late, kwh, usd)
+
+
+def judged(memory: Memory, storage: Storage, card: Card, wishes: Wishes) -> tuple[Verdict, str]:
+    """Return whether a device and its machine hold it, and what is too big if not."""
+    have = card.usable_gib
+    if memory.gib > have:
+        part = memory.largest
+        return "does not fit", (
+            f"{memory.gib:.1f} GiB of {have:g}; largest part: {part.name}, {part.bytes / GIB:.1f} GiB ({part.formula})"
+        )
+    if storage.ram / GIB > wishes.ram_gib:
+        return "does not fit", f"{storage.ram / GIB:.0f} GiB of RAM, and the machine has {wishes.ram_gib:g}"
+    if memory.gib * (1 + MARGIN) > have:
+        return "tight", f"{memory.gib:.1f} GiB of {have:g} leave less than {100 * MARGIN:.0f} %: try a few steps first"
+    return "fits", f"{memory.gib:.1f} GiB of {have:g}"
+
+
+def nearest(shape: Shape, card: Card, devices: int, wishes: Wishes) -> str:
+    """Return the smallest change with which it fits, in words; empty if there is none within reach."""
+    asked = replace(wishes, batch=0, checkpointing=None, parallel=None, offload=None, optimizer=None)
+    if asked != wishes:
+        found = advise_once(shape, card, devices, asked)
+        if found is not None:
+            return f"with {found.setup.told}: {found.why}"
+    seq = wishes.seq
+    while seq > 256:
+        seq //= 2
+        if (found := advise_once(shape, card, devices, replace(asked, seq=seq))) is not None:
+            return f"with rows of {seq} tokens ({found.setup.told}): {found.why}"
+    easier: tuple[tuple[Method, ...], ...] = (("lora",), ("qlora",))
+    for methods in easier:
+        if wishes.methods and methods[0] not in wishes.methods:
+            found = advise_once(shape, card, devices, replace(asked, methods=methods))
+            if found is not None:
+                return f"with {found.setup.told}: {found.why}"
+    for other in sorted(cards().values(), key=lambda one: one.usable_gib):
+        if other.usable_gib > card.usable_gib and (found := advise_once(shape, other, devices, asked)) is not None:
+            return f"on {other.name} x{devices} with {found.setup.told}: {found.why}"
+    return ""
+
+
+def advise_once(shape: Shape, card: Card, devices: int, wishes: Wishes) -> Choice | None:
+    """Return the best choice that fits, without looking further."""
+    for rung in _LADDER:
+        if rung.method not in (wishes.methods or ("lora", "qlora")) or devices < rung.least:
+            continue
+        found = _best(rung, shape, card, devices, wishes, ())
+        if found.verdict == "fits":
+            return found
+    return None

@@ -1,0 +1,154 @@
+"""Jobs whose command is our trainer's: what they need and how fast they go, read off their command line."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import ceil
+from typing import TYPE_CHECKING
+
+from jobs.advice.card import cards
+from jobs.advice.choice import MARGIN, Wishes, nearest, priced
+from jobs.advice.errors import Unknown
+from jobs.advice.memory import memory_of
+from jobs.advice.recipe import gains_of
+from jobs.advice.setup import RANK, STACKS, Setup
+from jobs.advice.shape import find_shape
+from jobs.advice.speed import pace_of
+from jobs.spec import Needs
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from jobs.advice.card import Card
+    from jobs.advice.speed import Pace
+
+TRAINER = "trainers/finetune.py"
+REFERENCE = "t4"
+"""The card on which a job's speed is told when nobody told it."""
+
+_SYNONYMS = {"--batch-size": "--batch", "--gradient-accumulation-steps": "--accumulate"}
+_DEVICES_MAX = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Advised:
+    """What is known of a job before it has run: what it needs, steps an hour on REFERENCE, the gain of more devices."""
+
+    needs: Needs
+    steps_per_hour: float
+    device_speedup: tuple[float, ...]
+
+
+def advised(command: Sequence[str], inputs: Mapping[str, str]) -> Advised | None:
+    """Return what a job of this command needs; None where it is not our trainer's, or says nothing that is understood.
+
+    ``inputs`` are sources by name. The least that it runs with counts: it takes rows one at a time, with checkpointing,
+    where memory is short, and picks fp16 or bf16 by the card. Raises Unknown for a model that nobody knows.
+    """
+    setup = setup_of(tuple(command), tuple(sorted(inputs.items())))
+    if setup is None:
+        return None
+    least = replace(setup, batch=1, checkpointing=True, precision="fp16", accumulate=max(2, setup.accumulate))
+    gib = ceil(10 * memory_of(least).gib * (1 + MARGIN)) / 10
+    most = next(count for count in range(_DEVICES_MAX, 0, -1) if setup.rows % count == 0)
+    card = cards()[REFERENCE]
+    shared = replace(setup, devices=most, parallel="ddp" if most > 1 else "none")
+    gains = gains_of(priced("", shared, card, Wishes())) if most > 1 else [1.0]
+    needs = Needs(devices_min=1, devices_max=most, vram_gib=gib, dtype="fp16")
+    rounded = tuple(max(1.0, round(gain, 2)) for gain in gains)
+    return Advised(needs, round(3_600 / pace_of(on_card(setup, card), card).step, 3), rounded)
+
+
+def pace_of_job(command: Sequence[str], inputs: Mapping[str, str], card: Card) -> Pace | None:
+    """Return the pace of a step on one device of a card; None where nothing is known of the job."""
+    return _pace(tuple(command), tuple(sorted(inputs.items())), card)
+
+
+def misfit(command: Sequence[str], inputs: Mapping[str, str], card: Card, devices: int) -> str:
+    """Return which part is too big for a card, and the nearest setting that fits; empty where nothing is known."""
+    return _misfit(tuple(command), tuple(sorted(inputs.items())), card, devices)
+
+
+# Every cycle and every page asks both again for each job and pool, and the answers never change.
+@lru_cache(maxsize=8_192)
+def _pace(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...], card: Card) -> Pace | None:
+    try:
+        setup = setup_of(command, inputs)
+    except Unknown:
+        return None
+    return None if setup is None else pace_of(on_card(setup, card), card)
+
+
+@lru_cache(maxsize=8_192)
+def _misfit(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...], card: Card, devices: int) -> str:
+    try:
+        setup = setup_of(command, inputs)
+    except Unknown:
+        return ""
+    if setup is None:
+        return ""
+    memory = memory_of(on_card(replace(setup, batch=1, checkpointing=True), card))
+    wishes = Wishes(seq=setup.seq, rows=setup.rows, methods=(setup.method,), rank=setup.rank, stack=setup.stack)
+    found = nearest(setup.shape, card, devices, wishes)
+    part = memory.largest
+    told = f"{memory.gib:.1f} GiB on {card.name}, of which {part.name} {part.bytes / 2**30:.1f}"
+    return f"{told}; it fits {found}" if found else told
+
+
+def on_card(setup: Setup, card: Card) -> Setup:
+    """Return the set-up as the trainer makes it on a card: by its number format, in fewer rows if memory is short."""
+    stack = setup.stack if card.capability >= 7.0 else STACKS["finetune"]
+    found = replace(setup, precision=card.precision, stack=stack)
+    while memory_of(found).gib > card.usable_gib and (found.batch > 1 or not found.checkpointing):
+        if found.batch > 1:
+            half = found.batch // 2
+            found = replace(found, batch=half, accumulate=ceil(setup.rows / (half * found.devices)))
+        else:
+            found = replace(found, checkpointing=True)
+    return found
+
+
+@lru_cache(maxsize=1_024)
+def setup_of(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...]) -> Setup | None:
+    """Return what our trainer's command line says; None if it is another's or cannot be read. Raises Unknown."""
+    start = next((place for place, word in enumerate(command) if word.endswith(TRAINER)), None)
+    if start is None:
+        return None
+    said = _options(command[start + 1 :])
+    model = said.get("--model", "")
+    if model.startswith("input:"):
+        model = dict(inputs).get(model.removeprefix("input:"), "")
+    if not model:
+        return None
+    try:
+        rank = int(said.get("--lora", "0")) or (RANK if "--use-lora" in said or "--use-4bit" in said else 0)
+        seq, batch = int(said.get("--length", "1024")), int(said.get("--batch", "4"))
+        accumulate, dropout = int(said.get("--accumulate", "8")), float(said.get("--dropout", "0"))
+    except ValueError:
+        return None
+    if min(seq, batch, accumulate) < 1 or max(seq, batch, accumulate) > 1 << 20 or not 0 <= rank <= 1 << 14:
+        return None
+    return Setup(
+        shape=find_shape(model.partition("#")[0]),
+        method="qlora" if "--use-4bit" in said else "lora" if rank else "full",
+        seq=seq,
+        batch=batch,
+        accumulate=accumulate,
+        rank=rank or RANK,
+        dropout=dropout,
+        optimizer="adamw8bit" if said.get("--optimizer") == "adamw8bit" else "adamw",
+        checkpointing="--gradient-checkpointing" in said,
+        stack=STACKS["finetune" if said.get("--compile") == "off" else "finetune-compiled"],
+    )
+
+
+def _options(words: Sequence[str]) -> dict[str, str]:
+    """Return options with their values, both spellings of either."""
+    found: dict[str, str] = {}
+    for place, word in enumerate(words):
+        if word.startswith("--"):
+            name, _, value = word.partition("=")
+            following = words[place + 1] if place + 1 < len(words) else ""
+            found[_SYNONYMS.get(name, name)] = value or ("" if following.startswith("--") else following)
+    return found

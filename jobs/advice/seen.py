@@ -1,0 +1,219 @@
+"""What was seen: measured steps, one's own or others', which replace priors by and by. advice.json holds them."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, fields, replace
+from math import isfinite
+from pathlib import Path
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from jobs.advice.card import GIB, cards, recognised
+from jobs.advice.errors import Unknown
+from jobs.advice.memory import Memory, Part
+from jobs.advice.shape import find_shape
+from jobs.advice.speed import pace_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from jobs.advice.card import Card
+    from jobs.advice.setup import Setup
+    from jobs.advice.speed import Pace
+
+FORMAT = 1
+_KINDS: dict[str, tuple[type, ...]] = {"str": (str,), "int": (int,), "float": (int, float), "bool": (bool,)}
+_FILE_BYTES_MAX = 8 << 20
+_HALF = 5  # steps after which what was seen counts as much as the prior
+_FLAT = 1.5  # times the quickest: what takes no longer shows the floor
+_SEEN_SIGMA = 0.05  # of a length between lengths that were measured
+_ELSEWHERE_SIGMA = 0.2  # of another card, scaled by what the model was seen to do on this one
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """Measured steps of one set-up: ``seconds`` of a micro-batch, ``peak`` bytes that the device had in use."""
+
+    card: str
+    model: str
+    method: str
+    stack: str
+    checkpointing: bool
+    batch: int
+    seq: int
+    seconds: float
+    steps: int
+    peak: int = 0
+    at: int = 0
+    source: str = ""
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of the micro-batch."""
+        return self.batch * self.seq
+
+
+def read_seen(path: Path) -> tuple[Seen, ...]:
+    """Return what a file tells; raises Unknown for one that cannot be read, or that tells what no card can do."""
+    try:
+        if path.stat().st_size > _FILE_BYTES_MAX:
+            raise ValueError("it is too large")
+        document = json.loads(path.read_bytes())
+        if isinstance(document, dict) and "setups" in document:
+            return tuple(_row(row) for row in _calibrated(document))
+        if not isinstance(document, dict) or document.get("format") != FORMAT:
+            raise ValueError(f"its format is not {FORMAT}")
+        return tuple(_row(row) for row in document["seen"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Unknown(
+            str(path), f"it cannot be used: {error}", "schedctl advise --calibrate writes such files"
+        ) from None
+
+
+def write_seen(path: Path, seen: Iterable[Seen]) -> None:
+    """Write a file that others can read in."""
+    scratch = path.with_name(path.name + ".part")
+    scratch.write_text(json.dumps({"format": FORMAT, "seen": [asdict(row) for row in seen]}, indent=1) + "\n", "utf-8")
+    scratch.replace(path)
+
+
+def _calibrated(document: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return the rows of what calibrate.py wrote. Raises ValueError for a card that nobody knows."""
+    name = str(document["card"].get("name", ""))
+    card = recognised(name)
+    if card is None:
+        raise ValueError(f"{name or 'its card'} is no card that is known")
+    return [
+        {
+            "card": card[0].name,
+            "model": row["model"],
+            "method": row["method"],
+            "stack": _stack(row),
+            "checkpointing": row["checkpointing"],
+            "batch": point["batch"],
+            "seq": point["seq"],
+            "seconds": point["seconds"],
+            "steps": point["steps"],
+            "peak": point["allocated"] + point["context"],
+            "source": "calibrate.py",
+        }
+        for row in document["setups"]
+        for point in row["points"]
+    ]
+
+
+def _stack(row: dict[str, Any]) -> str:
+    if row["trainer"] == "finetune":
+        return "finetune-compiled" if row["compile"] else "finetune"
+    return "transformers" if row["autocast"] else "transformers-bare"
+
+
+def _row(row: Any) -> Seen:
+    if not isinstance(row, dict):
+        raise TypeError("a row is no object")
+    known = {field.name: field.type for field in fields(Seen)}
+    found = Seen(**{name: value for name, value in row.items() if name in known})
+    for name, kind in known.items():
+        value = getattr(found, name)
+        if not isinstance(value, _KINDS[str(kind)]) or (kind != "bool" and isinstance(value, bool)):
+            raise ValueError(f"{name} = {value!r}")
+    if not (isfinite(found.seconds) and found.seconds > 0 and 0 < found.steps < 10**9 and 0 <= found.peak < 1 << 50):
+        raise ValueError(f"{found.model} on {found.card}: {found.seconds} s, {found.steps} steps, {found.peak} bytes")
+    if not (0 < found.batch <= 1 << 20 and 0 < found.seq <= 1 << 24):
+        raise ValueError(f"{found.model} on {found.card}: {found.batch} x {found.seq} tokens")
+    card = cards().get(found.card)
+    if card is not None:
+        try:
+            needed = 4 * find_shape(found.model).parameters * found.tokens
+        except Unknown:
+            return found
+        if needed / found.seconds > card.tflops * 1e12:
+            raise ValueError(f"{found.model} on {found.card}: {found.tokens / found.seconds:,.0f} tokens a second are "
+                             "more than the card can compute")  # fmt: skip
+    return found
+
+
+def same(setup: Setup, seen: Sequence[Seen], card: Card | None) -> list[Seen]:
+    """Return what was seen of this model trained this way on the card, or on all others if it is None."""
+    return [
+        row
+        for row in seen
+        if (row.model, row.method, row.stack) == (setup.shape.name, setup.method, setup.stack.name)
+        and row.checkpointing == setup.checkpointing
+        and (card is None or row.card == card.name)
+    ]
+
+
+def pace_seen(setup: Setup, card: Card, seen: Sequence[Seen]) -> Pace:
+    """Return the pace with what was seen: its own card's by interpolation, else other cards' ratio to their priors."""
+    prior = pace_of(setup, card)
+    here = same(setup, seen, card)
+    if here:
+        steps = sum(row.steps for row in here)
+        share = steps / (steps + _HALF)
+        floor, line = _fitted(setup, card, here, prior)
+        sigma = share * _SEEN_SIGMA + (1 - share) * prior.sigma
+        return _scaled(prior, setup, floor**share, line**share, sigma, steps)
+    others = [row for row in same(setup, seen, None) if row.card in cards()]
+    if not others:
+        return prior
+    ratio = median(row.seconds / _micro(setup, cards()[row.card], row) for row in others)
+    return _scaled(prior, setup, ratio, ratio, min(prior.sigma, _ELSEWHERE_SIGMA), 0)
+
+
+def _fitted(setup: Setup, card: Card, rows: Sequence[Seen], prior: Pace) -> tuple[float, float]:
+    """Return by how much the floor and the line of the prior are wrong, by what was seen.
+
+    Lengths that take hardly longer than the quickest show the floor, all others the line; without others the longest
+    does, which is no quicker than its floor.
+    """
+    quickest = min(row.seconds for row in rows)
+    flat = [row for row in rows if row.seconds <= _FLAT * quickest]
+    floor = median(row.seconds for row in flat) / prior.floor
+    steep = [row for row in rows if row.seconds > _FLAT * quickest]
+    if not steep:
+        longest = max(rows, key=lambda row: row.tokens)
+        return floor, longest.seconds / _line(setup, card, longest)
+    return floor, median(row.seconds / _line(setup, card, row) for row in steep)
+
+
+def _line(setup: Setup, card: Card, row: Seen) -> float:
+    pace = _pace_alone(setup, card, row)
+    return pace.fixed + pace.per_token * row.tokens
+
+
+def _micro(setup: Setup, card: Card, row: Seen) -> float:
+    """Return the prior's seconds of the micro-batch that was seen."""
+    pace = _pace_alone(setup, card, row)
+    return pace.micro(row.tokens)
+
+
+def _pace_alone(setup: Setup, card: Card, row: Seen) -> Pace:
+    alone = replace(setup, seq=row.seq, batch=row.batch, accumulate=1, devices=1, parallel="none")
+    return pace_of(alone, card)
+
+
+def _scaled(prior: Pace, setup: Setup, floor: float, line: float, sigma: float, steps: int) -> Pace:
+    found = replace(
+        prior,
+        floor=prior.floor * floor,
+        fixed=prior.fixed * line,
+        per_token=prior.per_token * line,
+        sigma=sigma,
+        seen=steps,
+    )
+    more = found.micro(setup.tokens) - prior.micro(setup.tokens)
+    return replace(found, step=prior.step + setup.accumulate * more)
+
+
+def memory_seen(memory: Memory, setup: Setup, card: Card, seen: Sequence[Seen]) -> Memory:
+    """Return the memory with a part for what was seen beyond the formula, with no more tokens."""
+    rows = [row for row in same(setup, seen, card) if row.peak and row.tokens <= setup.tokens]
+    if not rows:
+        return memory
+    worst = max(row.peak for row in rows)
+    if worst <= memory.total:
+        return memory
+    more = Part("as seen", worst - memory.total, f"{worst / GIB:.1f} GiB were seen with no more tokens")
+    return Memory((*memory.parts, more), memory.instant)

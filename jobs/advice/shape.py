@@ -1,0 +1,214 @@
+"""Shapes of models: what a config.json says of sizes, and the parameters that follow from it."""
+
+from __future__ import annotations
+
+import json
+import os
+import tomllib
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from jobs.advice.errors import Unknown
+from jobs.problem import did_you_mean
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+_CONFIG_BYTES_MAX = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Vision:
+    """The tower of a vision-language model (Qwen2-VL): one image token stands for ``merge`` squared patches."""
+
+    hidden: int
+    layers: int
+    patch: int = 14
+    merge: int = 2
+
+    def tokens(self, wide: int, high: int) -> int:
+        """Return the image tokens of an image of so many pixels, its sides rounded to whole tokens."""
+        side = self.patch * self.merge
+        return max(1, round(wide / side)) * max(1, round(high / side))
+
+    def parameters(self, text_hidden: int) -> int:
+        """Return the parameters of patches, blocks and merger."""
+        h, wide = self.hidden, self.hidden * self.merge**2
+        block = 4 * h + (4 * h * h + 4 * h) + (8 * h * h + 5 * h)
+        return 6 * self.patch**2 * h + self.layers * block + 2 * h + wide * wide + wide + (wide + 1) * text_hidden
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """A decoder of Llama's kind: all sizes in numbers of values. ``between`` is the width inside the MLP."""
+
+    name: str
+    hidden: int
+    layers: int
+    heads: int
+    kv: int
+    between: int
+    words: int
+    tied: bool = False
+    bias: bool = False
+    head_dim: int = 0
+    vision: Vision | None = None
+    source: str = ""
+    hub: str = ""  # a repository of the Hub that has it
+
+    @property
+    def queries(self) -> int:
+        """Width of all queries of a token."""
+        return self.heads * (self.head_dim or self.hidden // self.heads)
+
+    @property
+    def keys(self) -> int:
+        """Width of all keys of a token, and of all values."""
+        return self.kv * (self.head_dim or self.hidden // self.heads)
+
+    @property
+    def products(self) -> tuple[tuple[str, int, int], ...]:
+        """The linear layers of one block: name, width in, width out."""
+        h, q, k, i = self.hidden, self.queries, self.keys, self.between
+        return (
+            ("q_proj", h, q), ("k_proj", h, k), ("v_proj", h, k), ("o_proj", q, h),
+            ("gate_proj", h, i), ("up_proj", h, i), ("down_proj", i, h),
+        )  # fmt: skip
+
+    @property
+    def linear(self) -> int:
+        """Parameters in the products of all blocks: what 4 bits replace."""
+        tower = self.vision
+        seen = 0 if tower is None else tower.layers * 12 * tower.hidden**2
+        return self.layers * sum(wide * out for _, wide, out in self.products) + seen
+
+    @property
+    def parameters(self) -> int:
+        """All parameters: embedding, head, blocks, norms, biases, the tower."""
+        block = 2 * self.hidden + (self.queries + 2 * self.keys if self.bias else 0)
+        text = self.layers * (sum(wide * out for _, wide, out in self.products) + block) + self.hidden
+        tower = 0 if self.vision is None else self.vision.parameters(self.hidden)
+        return self.words * self.hidden * (1 if self.tied else 2) + text + tower
+
+    def adapters(self, rank: int, targets: tuple[str, ...] = ()) -> int:
+        """Return the parameters of adapters of a rank on those products (none named: all, the tower's too)."""
+        text = sum(rank * (wide + out) for name, wide, out in self.products if not targets or name in targets)
+        tower = self.vision
+        seen = 0 if tower is None or targets else tower.layers * rank * (4 + 2 + 5 + 5) * tower.hidden
+        return self.layers * text + seen
+
+
+def find_shape(name: str, cache: Path | None = None) -> Shape:
+    """Return the shape of a shipped name, a folder or config.json, or ``owner/name[@revision]`` of the Hub.
+
+    A repository is looked up in the Hub's cache on this machine (``cache``, else HF_HOME's), then in the shipped table;
+    nothing is fetched. Raises Unknown.
+    """
+    bare = name.removeprefix("hf:")
+    known = shipped()
+    if (found := known.get(bare.lower())) is not None:
+        return found
+    path = Path(bare).expanduser()
+    if path.is_dir():
+        path = path / "config.json"
+    if path.is_file():
+        return _read(path, bare)
+    repository, _, revision = bare.partition("@")
+    if repository.count("/") == 1 and not repository.startswith("."):
+        if (cached := _cached(repository, revision, cache)) is not None:
+            return replace(_read(cached, bare), hub=bare)
+        if (found := known.get(repository.lower())) is not None:
+            return replace(found, hub=bare)
+        raise Unknown(name, "its config.json is not on this machine and its shape is not shipped", _REMEDY)
+    near = did_you_mean(bare.lower(), [key for key in known if "/" not in key])
+    raise Unknown(name, "no model of this name is shipped, and there is no such folder or file", f"{near}. {_REMEDY}")
+
+
+_REMEDY = "Name a folder with its config.json, or fetch that file first: hf download OWNER/NAME config.json"
+
+
+@lru_cache(maxsize=1)
+def shipped() -> dict[str, Shape]:
+    """Return the shipped shapes by name and by repository, in small letters."""
+    found: dict[str, Shape] = {}
+    for name, entry in tomllib.loads(Path(__file__).with_name("shapes.toml").read_text(encoding="utf-8")).items():
+        vision = Vision(**entry["vision"]) if "vision" in entry else None
+        shape = Shape(name=name, vision=vision, source=entry["source"], hub=entry["hub"][0], **entry["shape"])
+        found |= dict.fromkeys([name, *(hub.lower() for hub in entry["hub"])], shape)
+    return found
+
+
+def _cached(repository: str, revision: str, cache: Path | None) -> Path | None:
+    home = Path(os.environ.get("HF_HOME") or Path.home() / ".cache/huggingface")
+    folder = (cache or home / "hub") / f"models--{repository.replace('/', '--')}"
+    if revision and (folder / "refs" / revision).is_file():
+        revision = (folder / "refs" / revision).read_text(encoding="utf-8").strip()
+    named = sorted((folder / "snapshots").glob(f"{revision or '*'}/config.json"))
+    return named[-1] if named else None
+
+
+def _read(path: Path, name: str) -> Shape:
+    try:
+        if path.stat().st_size > _CONFIG_BYTES_MAX:
+            raise Unknown(name, f"{path} is too large for a config.json", "Name the model's own")
+        config = json.loads(path.read_bytes())
+    except (OSError, ValueError) as error:
+        if isinstance(error, Unknown):
+            raise
+        raise Unknown(name, f"{path} cannot be read: {error}", "It must be the model's config.json") from None
+    if not isinstance(config, dict):
+        raise Unknown(name, f"{path} is no object", "It must be the model's config.json")
+    return from_config(config, name, str(path))
+
+
+def from_config(config: Mapping[str, Any], name: str, source: str = "config.json") -> Shape:
+    """Return the shape that a config.json describes. Raises Unknown where it is no decoder that formulas are for."""
+    text = config.get("text_config") if isinstance(config.get("text_config"), dict) else config
+    assert text is not None  # noqa: S101 - the other branch is the config itself
+
+    def number(key: str, default: int | None = None) -> int:
+        value = text.get(key, config.get(key, default))
+        value = default if value is None else value
+        if not isinstance(value, int) or isinstance(value, bool) or not 0 < value < 1 << 31:
+            raise Unknown(name, f"{source} says {key} = {value!r}", "Formulas are for decoders of Llama's kind")
+        return value
+
+    if any(text.get(key) for key in ("num_experts", "num_local_experts", "n_routed_experts")):
+        raise Unknown(
+            name, "it is a mixture of experts", "Formulas are for dense decoders; schedctl advise --calibrate"
+        )
+    kind = str(text.get("model_type", config.get("model_type", "")))
+    between = number("intermediate_size")
+    heads = number("num_attention_heads")
+    head_dim = text.get("head_dim")
+    tied = text.get("tie_word_embeddings", config.get("tie_word_embeddings", False))
+    return Shape(
+        name=name,
+        hidden=number("hidden_size"),
+        layers=number("num_hidden_layers"),
+        heads=heads,
+        kv=number("num_key_value_heads", heads),
+        between=between // 2 if kind == "qwen" else between,  # the first Qwen counts gate and up together
+        words=number("vocab_size"),
+        tied=bool(tied),
+        bias=bool(text.get("attention_bias")) or kind.startswith(("qwen", "qwen2")),
+        head_dim=head_dim if isinstance(head_dim, int) and head_dim > 0 else 0,
+        vision=_vision(config.get("vision_config"), name),
+        source=source,
+    )
+
+
+def _vision(given: Any, name: str) -> Vision | None:
+    if not isinstance(given, dict):
+        return None
+    try:
+        return Vision(
+            hidden=int(given.get("embed_dim") or given["hidden_size"]),
+            layers=int(given.get("depth") or given["num_hidden_layers"]),
+            patch=int(given.get("patch_size", 14)),
+            merge=int(given.get("spatial_merge_size", 2)),
+        )
+    except (KeyError, TypeError, ValueError) as error:
+        raise Unknown(name, f"its vision_config lacks {error}", "Formulas are for towers of Qwen2-VL's kind") from None

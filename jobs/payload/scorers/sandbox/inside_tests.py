@@ -1,0 +1,153 @@
+"""Runs inside: tests, ``hidden`` ones in another sandbox than the candidate, or a ``stage``'s beside their component.
+
+Hidden tests call the candidate's functions from afar. What comes back is read as literals and compared here, where no
+code of the candidate's ever runs; the last line that is printed has the token of this run and how many tests passed.
+
+Tests of a stage share one process with the component, since they know each other's insides. A test counts as passed
+when the call of it came back; the count is written, with the token, to a descriptor that is read before any of that
+code is loaded. Standard library only; run as a script.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import importlib.util
+import inspect
+import json
+import os
+import sys
+import unittest
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_HERE = Path("/in")
+_LINE_MAX = 1 << 20
+_FAILED_MAX = 5
+
+
+class Remote:
+    """The candidate as the tests see it: its functions by name, which take and return plain values."""
+
+    def __init__(self, ask: Callable[[str, Any, Any], Any], name: str) -> None:
+        self._ask, self._name = ask, name
+
+    def __getattr__(self, name: str) -> Remote:
+        return Remote(self._ask, f"{self._name}.{name}" if self._name else name)
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Call the function of this name."""
+        return self._ask(self._name, args, kwargs)
+
+
+def main() -> None:
+    """Run the tests that the words of the command line lead to, and tell what they found."""
+    kind, *words = sys.argv[1:]
+    del sys.argv[1:]
+    if kind == "hidden":
+        _hidden(int(words[0]), int(words[1]), words[2], words[3])
+    else:
+        _stage(int(words[0]), int(words[1]), words[2])
+
+
+def _hidden(requests: int, answers: int, token: str, entry: str) -> None:
+    with os.fdopen(requests, "w", encoding="utf-8") as asking, os.fdopen(answers, encoding="utf-8") as told:
+
+        def ask(name: str, args: Any, kwargs: Any) -> Any:
+            asking.write(json.dumps({"call": name, "args": _literal(args), "kwargs": _literal(kwargs)}) + "\n")
+            asking.flush()
+            line = told.readline(_LINE_MAX)
+            if not line.endswith("\n"):
+                raise AssertionError("the code ended, or answered too much")
+            answer = json.loads(line)
+            if "error" in answer:
+                raise _error(answer)
+            return ast.literal_eval(answer["value"])
+
+        candidate = Remote(ask, "")
+        space: dict[str, Any] = {"__name__": "tests", "candidate": candidate}
+        if entry:
+            space[entry] = getattr(candidate, entry)
+        source = _HERE / "tests.py"
+        exec(compile(source.read_bytes(), str(source), "exec"), space)  # noqa: S102 - what it is for
+        tests = _tests_in(space)
+        if "check" in space:
+            tests.append(("check", lambda: space["check"](space[entry] if entry else candidate)))
+        print(_result(token, *_run(tests)), flush=True)
+        os._exit(0)  # the other side may be gone, which no longer matters
+
+
+def _stage(told: int, token_from: int, name: str) -> None:
+    token = os.read(token_from, 64).decode()
+    os.close(token_from)
+    path = _HERE / "code" / name
+    sys.path[:0] = [str(_HERE / "code"), str(path.parent)]
+    try:
+        spec = importlib.util.spec_from_file_location("stage_tests", path)
+        if spec is None or spec.loader is None:
+            raise ImportError("it cannot be loaded")
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+        found = _run(_tests_in(vars(module)))
+    except BaseException as error:  # noqa: BLE001 - SystemExit too: it is a failure like any other
+        found = 0, [f"{path.name}: {type(error).__name__}: {error}"[:300]]
+    os.write(told, _result(token, *found).encode())
+    os._exit(0)
+
+
+def _literal(value: Any) -> str:
+    text = repr(value)
+    ast.literal_eval(text)
+    return text
+
+
+def _error(answer: dict[str, Any]) -> Exception:
+    kind = getattr(builtins, str(answer["error"]), None)
+    text = str(answer.get("message", ""))[:500]
+    return kind(text) if isinstance(kind, type) and issubclass(kind, Exception) else RuntimeError(text)
+
+
+def _tests_in(space: Mapping[str, Any]) -> list[tuple[str, Callable[[], object]]]:
+    """Return the functions and methods among names that are tests; what was only given a test's name is none."""
+    tests: list[tuple[str, Callable[[], object]]] = []
+    for name, value in space.items():
+        if name.startswith("test_") and inspect.isfunction(value):
+            tests.append((name, value))
+        elif isinstance(value, type) and issubclass(value, unittest.TestCase):
+            tests += [
+                (f"{name}.{method}", _method(value, method)) for method in dir(value) if method.startswith("test")
+            ]
+    return tests
+
+
+def _method(kind: type[unittest.TestCase], name: str) -> Callable[[], None]:
+    def run() -> None:
+        result = kind(name).run()
+        if result is None or not result.wasSuccessful() or result.skipped:
+            told = [why for _, why in (result.failures + result.errors if result else [])]
+            raise AssertionError(told[0][-200:] if told else "skipped")
+
+    return run
+
+
+def _run(tests: list[tuple[str, Callable[[], object]]]) -> tuple[int, list[str]]:
+    """Return how many tests passed, and what the others said."""
+    passed, failed = 0, []
+    for name, test in tests:
+        try:
+            test()
+            passed += 1
+        except BaseException as error:  # noqa: BLE001 - whatever a test raises, SystemExit too, is its result
+            failed.append(f"{name}: {type(error).__name__}: {error}"[:300])
+    return passed, failed
+
+
+def _result(token: str, passed: int, failed: list[str]) -> str:
+    return json.dumps({"token": token, "passed": passed, "failed": failed[:_FAILED_MAX]})
+
+
+if __name__ == "__main__":
+    main()

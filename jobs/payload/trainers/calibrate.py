@@ -1,0 +1,241 @@
+"""Run a few real steps of some set-ups on this machine's card: peak memory and seconds a step, as JSON.
+
+The weights are random in the shape that is asked for, so nothing is fetched and nothing is learned. A set-up runs in a
+process of its own and is one object, of which all but ``shape`` and ``points`` may be left out:
+
+    {"name": "6.7b lora", "shape": {"model_type": "llama", "hidden_size": 4096, ...}, "trainer": "finetune",
+     "method": "lora", "rank": 16, "targets": "all", "dropout": 0, "optimizer": "adamw", "weights": "bf16",
+     "autocast": true, "checkpointing": true, "compile": false, "points": [[1, 512], [4, 2048]]}
+
+A point is rows and tokens a row; with ``"image": [28, 28]`` each row of a vision model has an image of so many patches.
+``python calibrate.py OUT SETUPS.json [--seconds N]`` writes OUT after each set-up, so what was seen is never lost.
+Needs torch, transformers, peft and accelerate; for 4 and 8 bits bitsandbytes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.metadata
+import importlib.util
+import json
+import multiprocessing
+import os
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING or __package__:
+    from .trial import make_batch, make_step
+else:
+    from trial import make_batch, make_step
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    Step = Callable[[Any], None]
+
+DEFAULTS: dict[str, Any] = {
+    "name": "",
+    "trainer": "finetune",
+    "method": "lora",
+    "rank": 16,
+    "targets": "all",
+    "dropout": 0.0,
+    "optimizer": "adamw",
+    "weights": "bf16",
+    "autocast": True,
+    "checkpointing": False,
+    "compile": False,
+    "image": None,
+}
+_WARMING = 2  # steps of a point that are not timed
+_TIMED = 4
+_LONG = 6.0  # seconds of timed steps of a point that are enough
+_SETUP_LONGEST = 90.0
+_MODELS = tuple(f"transformers.models.{name}.modeling_{name}" for name in ("llama", "qwen2", "qwen2_vl"))
+_PACKAGES = ("torch", "transformers", "peft", "accelerate", "bitsandbytes")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Measure what the file asks for; 1 if nothing could be measured."""
+    parser = argparse.ArgumentParser(prog="calibrate", description="Peak memory and seconds a step of real set-ups.")
+    parser.add_argument("out", type=Path, metavar="OUT", help="file that is written after each set-up")
+    parser.add_argument("setups", metavar="SETUPS", help="file with a list of set-ups, or the list itself")
+    parser.add_argument("--seconds", type=float, default=420.0, help="no set-up begins later than this")
+    options = parser.parse_args(arguments)
+    given = options.setups if options.setups.startswith("[") else Path(options.setups).read_text(encoding="utf-8")
+    options.out.parent.mkdir(parents=True, exist_ok=True)
+    found = measure_all(json.loads(given), options.out, options.seconds)
+    return int(not any(row["points"] for row in found["setups"]))
+
+
+def measure_all(setups: Sequence[dict[str, Any]], out: Path, seconds: float) -> dict[str, Any]:
+    """Measure set-ups one after the other, each in a process of its own, until ``seconds`` have passed."""
+    began = time.monotonic()
+    context: Any = multiprocessing.get_context(_import_all())
+    found: dict[str, Any] = {"versions": _versions(), "card": {}, "setups": []}
+    for given in setups:
+        setup = {**DEFAULTS, **given}
+        left = began + seconds - time.monotonic()
+        row: dict[str, Any] = {**setup, "points": [], "error": ""}
+        if left <= 0:
+            row["error"] = "not tried: the time was over"
+        else:
+            ours, theirs = context.Pipe(duplex=False)
+            child = context.Process(target=_in_child, args=(setup, theirs))
+            child.start()
+            theirs.close()
+            _listen(ours, row, found, time.monotonic() + min(_SETUP_LONGEST, left + 30))
+            if child.is_alive():
+                child.join(2)
+            if child.is_alive():
+                child.kill()
+            child.join()
+        found["setups"].append(row)
+        found["seconds"] = round(time.monotonic() - began, 1)
+        scratch = out.with_suffix(".part")
+        scratch.write_text(json.dumps(found, indent=1))
+        scratch.replace(out)
+        told = ", ".join(
+            f"{p['batch']}x{p['seq']}: {p['allocated'] / 2**30:.2f} GiB {p['seconds']:.3f} s" for p in row["points"]
+        )
+        print(
+            f"{found['seconds']:6.1f} s  {setup['name'] or setup['method']}: {told} {row['error']}".rstrip(), flush=True
+        )
+    return found
+
+
+def _listen(pipe: Any, row: dict[str, Any], found: dict[str, Any], until: float) -> None:
+    """Take up what a set-up's process tells, as it tells it, until it is over or too late."""
+    while True:
+        if not pipe.poll(max(0.0, until - time.monotonic())):
+            row["error"] = row["error"] or "it took too long"
+            return
+        try:
+            said = pipe.recv()
+        except EOFError:
+            row["error"] = row["error"] or ("" if row.pop("done", False) else "its process ended early")
+            return
+        if "card" in said:
+            found["card"] = said["card"]
+        elif "point" in said:
+            row["points"].append(said["point"])
+        else:
+            row.update(said)
+
+
+def _in_child(setup: dict[str, Any], pipe: Any) -> None:
+    warnings.simplefilter("ignore")  # of libraries, about names that will change
+    try:
+        for said in measure(setup):
+            pipe.send(said)
+        pipe.send({"done": True})
+    except Exception as error:  # noqa: BLE001 - one set-up that fails must not end the others; what failed is told
+        pipe.send({"error": f"{type(error).__name__}: {str(error)[:300]}"})
+    pipe.close()
+
+
+def measure(setup: dict[str, Any]) -> Any:
+    """Yield the card, then each point: bytes allocated and reserved at the peak, bytes of the context, seconds a step.
+
+    Points go from few tokens to many; the first that does not fit is the last, and says so.
+    """
+    import torch
+
+    card = _card()
+    yield {"card": card}
+    accelerated = card["device"] != "cpu"
+    torch.manual_seed(0)
+    model, trained, step = make_step(setup, card)
+    yield {
+        "trained": sum(part.numel() for part in trained),
+        "held": torch.cuda.memory_allocated() if accelerated else 0,
+    }
+    for rows, length in sorted(setup["points"], key=lambda point: (point[0] * point[1], point[1])):
+        try:
+            yield {"point": _measure_point(setup, model, step, rows, length, card)}
+        except torch.OutOfMemoryError:
+            yield {"error": f"{rows}x{length} does not fit"}
+            return
+
+
+def _measure_point(setup: dict[str, Any], model: Any, step: Step, rows: int, length: int, card: dict[str, Any]) -> Any:
+    import torch
+
+    accelerated = card["device"] != "cpu"
+    batch = make_batch(setup, model, rows, length, card["device"])
+    taken: list[float] = []
+    for number in range(_WARMING + _TIMED):
+        if number == 1 and accelerated:  # the first step compiles, and makes the optimiser's states
+            torch.cuda.synchronize()
+            torch.cuda.empty_cache()
+            torch.cuda.reset_peak_memory_stats()
+        began = time.perf_counter()
+        step(batch)
+        if accelerated:
+            torch.cuda.synchronize()
+        if number >= _WARMING:
+            taken.append(time.perf_counter() - began)
+        if sum(taken) > _LONG and len(taken) > 1:
+            break
+    point = {"batch": rows, "seq": length, "seconds": sorted(taken)[len(taken) // 2], "steps": len(taken)}
+    if not accelerated:
+        return {**point, "allocated": 0, "reserved": 0, "used": 0, "context": 0}
+    free, total = torch.cuda.mem_get_info()
+    return {
+        **point,
+        "allocated": torch.cuda.max_memory_allocated(),
+        "reserved": torch.cuda.max_memory_reserved(),
+        "used": total - free,
+        "context": total - free - torch.cuda.memory_reserved(),
+    }
+
+
+def _card() -> dict[str, Any]:
+    import torch
+
+    if not torch.cuda.is_available():
+        return {"device": "cpu", "name": "cpu", "bf16": True}
+    torch.cuda.init()
+    free, total = torch.cuda.mem_get_info()
+    about = torch.cuda.get_device_properties(0)
+    return {
+        "device": "cuda:0",
+        "name": about.name,
+        "total": total,
+        "context": total - free,
+        "capability": [about.major, about.minor],
+        "bf16": (about.major, about.minor) >= (8, 0),
+    }
+
+
+def _import_all() -> str:
+    """Import what every set-up needs; return how to begin a process: as a copy, unless the card was touched."""
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
+    os.environ.setdefault("PYTORCH_NVML_BASED_CUDA_CHECK", "1")  # to look for a card is not yet to use it
+    import torch
+
+    # bitsandbytes, which peft imports, opens the card; a process that is copied afterwards could not use it.
+    names = ["accelerate", *_MODELS, *(["peft"] if importlib.util.find_spec("bitsandbytes") is None else [])]
+    for name in names:
+        try:
+            importlib.import_module(name)
+        except ImportError as error:
+            print(f"calibrate: {name}: {error}", file=sys.stderr)
+    return "spawn" if torch.cuda.is_initialized() else "fork"
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for name in _PACKAGES:
+        try:
+            found[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            found[name] = ""
+    return found
+
+
+if __name__ == "__main__":
+    sys.exit(main())

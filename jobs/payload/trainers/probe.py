@@ -1,0 +1,104 @@
+"""Bytes that a layer of a model keeps for each token, found by running it without weights, a card or numbers.
+
+``python probe.py SETUP`` takes one set-up of calibrate.py as JSON and prints the bytes. The forward pass of copies with
+one layer and with two, and of two lengths, is made on tensors that have a shape and no values (FakeTensorMode); what
+autograd saves is counted by storage, and the differences are what a layer keeps for a token.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING or __package__:
+    from .calibrate import DEFAULTS
+    from .trial import make_model
+else:
+    from calibrate import DEFAULTS
+    from trial import make_model
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_LENGTHS = (64, 128)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Print the bytes of a token in a layer."""
+    words = sys.argv[1:] if arguments is None else list(arguments)
+    if len(words) != 1:
+        print("usage: probe.py SETUP", file=sys.stderr)
+        return 2
+    print(json.dumps({"layer_bytes": layer_bytes({**DEFAULTS, **json.loads(words[0])})}))
+    return 0
+
+
+def layer_bytes(setup: dict[str, Any]) -> float:
+    """Return the bytes that a layer keeps for each token of a forward pass, nothing being computed again."""
+    short, long = _LENGTHS
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", FutureWarning)  # of libraries among themselves
+        found = {(layers, length): _saved(setup, layers, length) for layers in (1, 2) for length in _LENGTHS}
+    slope = (found[2, long] - found[1, long]) - (found[2, short] - found[1, short])
+    return slope / (long - short)
+
+
+def _saved(setup: dict[str, Any], layers: int, length: int) -> int:
+    """Return the bytes that autograd saves, weights aside."""
+    import torch
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    given = {**setup, "shape": {**setup["shape"], "num_hidden_layers": layers}, "image": None}
+    model = make_model(given, "meta")
+    model.config.use_cache = False
+    seen: dict[int, int] = {}
+    held: list[Any] = []
+    with FakeTensorMode():
+        # Shapes alone, on a processor: what has no device at all has no attention either.
+        parts = {
+            name: torch.empty(part.shape, dtype=part.dtype, requires_grad=part.requires_grad)
+            for name, part in (*model.named_parameters(), *model.named_buffers())
+        }
+        weights = {_place(part) for part in parts.values()}
+
+        def pack(tensor: Any) -> Any:
+            if _place(tensor) not in weights:
+                seen[_place(tensor)] = tensor.untyped_storage().nbytes()
+                held.append(tensor)  # else its place would be given to the next
+            return tensor
+
+        tokens = torch.zeros(1, length, dtype=torch.int64)
+        with (
+            _as_if_real(),
+            torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
+            torch.autocast("cpu", torch.bfloat16, enabled=setup["autocast"]),
+        ):
+            torch.func.functional_call(model, parts, (), {"input_ids": tokens, "use_cache": False})
+    return sum(seen.values())
+
+
+@contextlib.contextmanager
+def _as_if_real() -> Iterator[None]:
+    """Let transformers see that no row is packed, which it reads from numbers; else it makes a mask and copies keys."""
+    from transformers import masking_utils
+
+    name = "find_packed_sequence_indices"
+    before = getattr(masking_utils, name, None)
+    if before is not None:
+        setattr(masking_utils, name, lambda *_, **__: None)
+    try:
+        yield
+    finally:
+        if before is not None:
+            setattr(masking_utils, name, before)
+
+
+def _place(tensor: Any) -> int:
+    return int(tensor.untyped_storage()._cdata)  # noqa: SLF001 - a fake tensor has no address of data
+
+
+if __name__ == "__main__":
+    sys.exit(main())

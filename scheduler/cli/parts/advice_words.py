@@ -1,0 +1,173 @@
+"""Advice for people: the verdict, the ladder as a table, every part with its formula, machines side by side."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.advice.card import GIB
+from jobs.advice.document import advice_json, choice_json
+from jobs.advice.recipe import flags
+from jobs.duration import parse_duration, show_duration
+from scheduler.cli.shell.exits import Refusal, UsageFault
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from jobs.advice.card import Card
+    from jobs.advice.choice import Advice, Choice, Wishes
+    from jobs.advice.seen import Seen
+    from jobs.advice.shape import Shape
+    from scheduler.cli.shell.output import Output
+
+_TABLE = ("rung", "verdict", ">GiB", ">batch", ">tokens/s", ">hours", ">nine in ten", ">kWh", ">money")
+
+
+def show_advice(out: Output, advice: Advice, deadline: str, *, explain: bool) -> None:
+    """Write the choice and the ladder. Raises UsageFault for a deadline that is no time."""
+    within = _seconds(deadline)
+    if out.as_json:
+        document = advice_json(advice)
+        if within and advice.taken:
+            document["in_time"] = _in_time(advice.taken, within)
+        out.data(document)
+        return
+    machine = f"{advice.devices} x {advice.card.name} ({advice.card.usable_gib:g} GiB each)"
+    one = advice.taken
+    if one is None:
+        out.line(f"{advice.shape.name} does not fit {machine}.")
+        for rung in advice.rungs:
+            out.line(f"  {rung.rung}: {rung.why}")
+        out.line(f"Nearest that fits: {advice.nearest}" if advice.nearest else "Nothing near it fits.")
+        return
+    out.line(f"{advice.shape.name} ({advice.shape.parameters / 1e9:.2f} B) on {machine}: {one.setup.told}")
+    out.facts(_facts(advice, one, within))
+    out.line()
+    out.table(_TABLE, [_row(rung, advice.wishes) for rung in advice.rungs])
+    for warning in advice.card.warnings:
+        out.warn(f"{advice.card.name}: {warning}")
+    if explain:
+        _explain(out, advice, one)
+
+
+def _facts(advice: Advice, one: Choice, within: int) -> list[tuple[str, str]]:
+    setup, pace, tokens = one.setup, one.pace, advice.wishes.tokens
+    document = choice_json(one, told=bool(tokens))
+    basis = f"{pace.seen:,} measured steps" if pace.seen else "a prior; schedctl advise --calibrate measures"
+    late = f"{one.hours_p90:.1f} h in nine of ten cases"
+    return [
+        ("memory", f"{one.verdict}: {one.why}, {100 * one.margin:.0f} % left"),
+        (
+            "step",
+            f"{setup.batch} rows x {setup.accumulate} x {setup.devices} = {setup.rows} rows of {setup.seq} tokens",
+        ),
+        ("speed", f"{pace.tokens_per_second:,.0f} tokens a second, limited by {pace.limit} ({basis})"),
+        ("time", f"{one.hours:.1f} h for {tokens / 1e6:,.1f} M tokens, {late}" if tokens else ""),
+        ("quota", f"{one.hours:.1f} session hours" if tokens else ""),
+        ("money", f"${one.usd:.2f}, {one.kwh:.1f} kWh" if tokens else ""),
+        ("in time", _in_time(one, within) if within and tokens else ""),
+        ("machine", f"{one.storage.ram / GIB:.0f} GiB of RAM, {one.storage.disk / 1e9:.0f} GB of disk"),
+        (
+            "checkpoint",
+            f"{one.storage.checkpoint / 1e9:.2f} GB, every {show_duration(document['checkpoint_every_seconds'])}",
+        ),
+        ("numbers", f"{setup.precision}, {advice.card.attention} attention; {advice.card.wheel}"),
+        ("flags", flags(setup)),
+    ]
+
+
+def _in_time(one: Choice, within: int) -> str:
+    if one.hours_p90 * 3_600 <= within:
+        return "yes, in nine of ten cases"
+    return "in half of all cases" if one.hours * 3_600 <= within else "no"
+
+
+def _row(one: Choice, wishes: Wishes) -> list[str]:
+    told = wishes.tokens > 0 and one.verdict != "does not fit"
+    setup = one.setup
+    return [
+        one.rung + (", checkpointing" if setup.checkpointing else ""),
+        one.verdict,
+        f"{one.memory.gib:.1f}",
+        f"{setup.batch} x {setup.accumulate}",
+        f"{one.pace.tokens_per_second:,.0f}" if one.verdict != "does not fit" else "",
+        f"{one.hours:.1f}" if told else "",
+        f"{one.hours_p90:.1f}" if told else "",
+        f"{one.kwh:.1f}" if told else "",
+        f"${one.usd:.2f}" if told else "",
+    ]
+
+
+def _explain(out: Output, advice: Advice, one: Choice) -> None:
+    pace, card = one.pace, advice.card
+    out.line()
+    out.line(f"Memory of a device at its worst instant, the {one.memory.instant}:")
+    rows = [(part.name, f"{part.bytes / GIB:.2f}", part.formula) for part in one.memory.parts if part.bytes]
+    out.table(("part", ">GiB", "formula"), [*rows, ("all", f"{one.memory.gib:.2f}", "")])
+    out.line()
+    micro = max(pace.floor, pace.fixed + pace.per_token * one.setup.tokens)
+    out.line(
+        f"Time of a micro-batch: max({pace.floor:.3f}, {pace.fixed:.3f} + {pace.per_token * 1e6:.1f}e-6 x "
+        f"{one.setup.tokens:,}) = {micro:.3f} s; of a step {pace.step:.2f} s: "
+        + ", ".join(f"{name} {100 * share:.0f} %" for name, share in pace.limits.items())
+    )
+    out.line(f"{card.name}: {card.tflops:g} TFLOP/s x {card.sustained:g}, {card.gb_s:g} GB/s. Source: {card.source}")
+    out.line(f"{advice.shape.name}: {advice.shape.parameters:,} parameters. Source: {advice.shape.source}")
+    out.line("Formulas: docs/advice.md")
+
+
+def show_comparison(
+    out: Output,
+    shape: Shape,
+    machines: Sequence[tuple[Card, int, float | None]],
+    wishes: Wishes,
+    seen: Sequence[Seen],
+    path: Path | None,
+) -> None:
+    """Write the best choice of each machine, and the picture where ``path`` says."""
+    from jobs.advice.compare import compare, picture
+
+    found = compare(shape, machines, wishes, seen)
+    if path is not None:
+        path.write_text(picture(found), encoding="utf-8")
+    if out.as_json:
+        out.data({"machines": [advice_json(advice) for advice in found]})
+        return
+    rows = []
+    for advice in found:
+        name = f"{advice.card.name} x{advice.devices}"
+        rows.append([name, *(_row(advice.taken, wishes) if advice.taken else _none(advice))])
+    out.table(("machine", *_TABLE), rows)
+    if path is not None:
+        out.say(f"{path} shows time against money.")
+
+
+def _none(advice: Advice) -> list[str]:
+    return [f"nearest: {advice.nearest}" if advice.nearest else "nothing", "does not fit", *[""] * (len(_TABLE) - 2)]
+
+
+def write_files(out: Output, advice: Advice, model: str, folder: Path) -> None:
+    """Write what runs the choice. Raises Refusal where nothing fits, or a file is there already."""
+    from jobs.advice.recipe import files
+
+    if advice.taken is None:
+        raise Refusal(f"{model} cannot be written", "nothing fits this machine", advice.nearest or "Choose another")
+    one = advice.taken
+    steps = max(1, round((advice.wishes.tokens or 1e6) / (one.setup.rows * one.setup.seq)))
+    source = f"hf:{advice.shape.hub}" if advice.shape.hub else str(Path(model).expanduser().resolve())
+    name = advice.shape.name.rpartition("/")[2].lower().replace("_", "-")[:40]
+    written = files(one, name, source, steps)
+    there = [name for name in written if (folder / name).exists()]
+    if there:
+        raise Refusal(f"{folder / there[0]} is there already", "nothing is overwritten", "Name another folder")
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, text in written.items():
+        (folder / name).write_text(text, encoding="utf-8")
+    out.say(f"{folder} has {', '.join(sorted(written))}.")
+
+
+def _seconds(deadline: str) -> int:
+    try:
+        return parse_duration(deadline) if deadline else 0
+    except ValueError as error:
+        raise UsageFault(f"--deadline {deadline}", str(error), "Write it like 12h") from None

@@ -1,0 +1,104 @@
+"""Webhook: one event as JSON to an address of a person's choice, signed so that the receiver can tell it is ours."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import json
+from dataclasses import dataclass, field
+from http.client import HTTPException, HTTPResponse
+from typing import TYPE_CHECKING, Any
+from urllib.error import HTTPError
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+from jobs.payload.redact import Redactor
+from scheduler.clock import real_now
+from scheduler.notify.deliver import DeliveryFailed, asked_seconds
+from scheduler.notify.rules import Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from config.rule_settings import RuleSettings, WebhookSettings
+    from scheduler.notify.deliver import Channel
+
+_PREFIX = "webhook-"
+SIGNATURE, DELIVERY = "X-Uff-Signature", "X-Uff-Delivery"
+
+
+class _NoRedirects(HTTPRedirectHandler):
+    """A signed event goes where the settings say and nowhere else; a redirect is a failure like any other."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """Follow none."""
+
+
+@dataclass(frozen=True, slots=True)
+class WebhookChannel:
+    """An address and the secret it shares with us. ``X-Uff-Signature: t=INSTANT,v1=HEX`` signs ``INSTANT.BODY``.
+
+    HEX is HMAC-SHA256 with the secret; INSTANT, when it was sent, lets a receiver refuse what somebody sends again.
+    ``X-Uff-Delivery`` is the same whenever one event is tried again.
+    """
+
+    address: str = field(repr=False)
+    secret: str = field(repr=False)
+    timeout_seconds: int
+
+    def send(self, key: str, body: Mapping[str, Any]) -> None:
+        """Deliver one event. Raises DeliveryFailed for anything but an answer of 200 to 299."""
+        data = json.dumps(body["event"], sort_keys=True, ensure_ascii=False).encode()
+        headers = {
+            "Content-Type": "application/json",
+            "User-Agent": "uff-scheduler",
+            DELIVERY: key,
+            SIGNATURE: signature(self.secret, int(real_now()), data),
+        }
+        hidden = Redactor([self.address, self.secret])
+        try:
+            request = Request(self.address, data, headers, method="POST")  # noqa: S310 - the settings take https only
+            with build_opener(_NoRedirects).open(request, timeout=self.timeout_seconds) as answer:
+                found: HTTPResponse = answer
+                status = found.status
+        except HTTPError as error:
+            with error:
+                raise DeliveryFailed(f"the webhook answered {error.code}", asked_seconds(dict(error.headers))) from None
+        except (OSError, HTTPException, ValueError) as error:
+            raise DeliveryFailed(hidden(f"{type(error).__name__}: {error}")) from None
+        if not 200 <= status < 300:
+            raise DeliveryFailed(f"the webhook answered {status}")
+
+
+def signature(secret: str, at: int, data: bytes) -> str:
+    """Return the header that signs ``data`` as sent at ``at``, UTC seconds."""
+    signed = hmac.new(secret.encode(), f"{at}.".encode() + data, hashlib.sha256).hexdigest()
+    return f"t={at},v1={signed}"
+
+
+def webhooks_of(wanted: Iterable[WebhookSettings]) -> dict[str, Channel]:
+    """Return a channel for each webhook of the settings."""
+    return {
+        _PREFIX + hook.name: WebhookChannel(
+            hook.token_url.get_secret_value(), hook.secret.get_secret_value(), hook.timeout_seconds
+        )
+        for hook in wanted
+    }
+
+
+def rules_of(
+    rules: Iterable[RuleSettings], webhooks: Iterable[WebhookSettings], channels: Iterable[str]
+) -> tuple[Rule, ...]:
+    """Return the rules of the settings, each with the names of the ``channels`` that it sends to."""
+    known = list(channels)
+    found = [
+        # Apprise's channels are named by their addresses, which the settings keep to themselves.
+        Rule(
+            rule.name,
+            rule.events,
+            rule.jobs,
+            tuple(name for name in known if name in rule.to or name.partition("-")[0] in rule.to),
+        )
+        for rule in rules
+    ]
+    hooks = [Rule(hook.name, hook.events, hook.jobs, (_PREFIX + hook.name,), webhook=True) for hook in webhooks]
+    return (*found, *hooks)

@@ -1,0 +1,134 @@
+"""Actors: who may change something on the page, and proof that they asked for just this and only once.
+
+A person shows a second token at a form of its own; from then on a cookie proves it for half a day. Every form carries a
+word of its own that is made for this cookie and this action, is good for an hour and is taken once. All of it is signed
+with a key that no two processes share, so that nothing is good any more once the page was started anew.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import os
+import secrets
+from dataclasses import dataclass, field
+from http.cookies import CookieError, SimpleCookie
+from threading import Lock
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from scheduler.clock import real_now
+
+if TYPE_CHECKING:
+    from starlette.requests import Request
+
+    from scheduler.web.bearer import Bearer
+
+COOKIE = "uff_actor"
+SIGN_IN = "/sign-in/actions"
+PREFIX = "/actions/"
+SESSION_SECONDS = 12 * 3_600
+_FORM_SECONDS = 3_600
+
+
+class Refused(Exception):
+    """An action that is not done; ``why`` says what was wrong with how it was asked for."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(why)
+        self.why = why
+
+
+@dataclass(slots=True)
+class Actors:
+    """Those who know ``bearer``'s token. Safe to share between threads."""
+
+    bearer: Bearer
+    _key: bytes = field(default=b"", repr=False)
+    _taken: dict[str, int] = field(default_factory=dict, repr=False)  # words of forms, and until when they were good
+    _lock: Lock = field(default_factory=Lock, repr=False)
+
+    def __post_init__(self) -> None:
+        self._key = hmac.new(self.bearer.token.encode(), os.urandom(32), hashlib.sha256).digest()
+
+    def session(self, now: int) -> str:
+        """Return what a browser keeps in place of the token."""
+        begun = f"{now + SESSION_SECONDS}.{secrets.token_hex(16)}"
+        return f"{begun}.{self._signed('session', begun)}"
+
+    def of(self, request: Request) -> str | None:
+        """Return the session that a request belongs to; None when it is nobody's who may act."""
+        try:
+            cookies = SimpleCookie(request.headers.get("cookie", ""))
+        except CookieError:
+            return None
+        found = cookies[COOKIE].value if COOKIE in cookies else ""
+        begun, _, signed = found.rpartition(".")
+        if not _same(signed, self._signed("session", begun)):
+            return None
+        return found if int(begun.partition(".")[0]) > real_now() else None
+
+    def word(self, session: str, action: str) -> str:
+        """Return the word that a form carries: good for one ``action``, a path, of one session, once."""
+        begun = f"{int(real_now()) + _FORM_SECONDS}.{secrets.token_hex(8)}"
+        return f"{begun}.{self._signed('form', session, action, begun)}"
+
+    def take(self, request: Request, action: str, word: str) -> None:
+        """Take a form's word. Raises Refused when it is not ours, for something else, too old or was taken before."""
+        session = self.of(request)
+        if session is None:
+            raise Refused("you are not signed in for actions, or no longer")
+        if not _is_from_here(request):
+            raise Refused("the form was sent from another site")
+        begun, _, signed = word.rpartition(".")
+        if not _same(signed, self._signed("form", session, action, begun)):
+            raise Refused("the form is not one of this page's for this action")
+        now = real_now()
+        until = int(begun.partition(".")[0])
+        if until <= now:
+            raise Refused("the form is older than an hour")
+        with self._lock:
+            if begun in self._taken:
+                raise Refused("this form was sent before; what it asked for was done then, or refused")
+            self._taken = {each: good for each, good in self._taken.items() if good > now}
+            self._taken[begun] = until
+
+    def _signed(self, *words: str) -> str:
+        text = "\0".join(words).encode("utf-8", "surrogateescape")
+        return hmac.new(self._key, text, hashlib.sha256).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class Forms:
+    """What a template needs for the forms of one page: ``sign_in`` is an address, or empty once signed in."""
+
+    actors: Actors
+    session: str | None
+    sign_in: str
+
+    def word(self, action: str) -> str:
+        """Return a fresh word for an action's form."""
+        return "" if self.session is None else self.actors.word(self.session, action)
+
+
+def forms(actors: Actors | None, request: Request) -> Forms | None:
+    """Return the forms of the page that is asked for; None where nothing can be changed."""
+    if actors is None:
+        return None
+    session = actors.of(request)
+    sign_in = "" if session else f"{SIGN_IN}?next={quote(request.url.path, safe='')}"
+    return Forms(actors, session, sign_in)
+
+
+def _same(one: str, other: str) -> bool:
+    return hmac.compare_digest(one.encode("utf-8", "surrogateescape"), other.encode("utf-8", "surrogateescape"))
+
+
+def _is_from_here(request: Request) -> bool:
+    """Return whether a browser says that a page of this very site sent the form; all of today's say so."""
+    if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
+        return False
+    origin = request.headers.get("origin")
+    if origin is None:
+        return "sec-fetch-site" in request.headers
+    return origin.partition("://")[2] == request.headers.get("host", "")

@@ -1,0 +1,162 @@
+"""Jobs of our trainer as the planner sees them before they ran: needs, speeds on unused pools, and why none fits."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from jobs.definition import Definition
+from jobs.problem import Problem
+from jobs.spec import JobSpec
+from scheduler.core.job import Queued
+from scheduler.core.pool import Pool
+from scheduler.core.reasons import DoesNotFit
+from scheduler.core.throughput import PRIOR_SIGMA
+from scheduler.service.facts.advised import ELSEWHERE_SIGMA, card_of, seen_of_runs
+from scheduler.service.facts.overheads import Overheads
+from scheduler.service.facts.snapshot import job_view
+from scheduler.service.requests.feasibility import obstacles
+from scheduler.store import jobs, rates
+from scheduler.store.engine import Database
+from scheduler.store.jobs import JobRecord
+from scheduler.store.rates import RateRecord
+
+NOW = 1_700_000_000
+TRAINER = "{payload}/trainers/finetune.py"
+
+
+def read(table: dict[str, Any]) -> tuple[JobSpec | None, list[Problem]]:
+    problems: list[Problem] = []
+    return Definition("job.toml", "", problems).job(table), problems
+
+
+def table(*more: str, model: str = "hf:deepseek-ai/deepseek-coder-6.7b-base@main") -> dict[str, Any]:
+    words = ["{python}", TRAINER, "--model", "input:base", "--lora", "16", "--length", "2048", *more]
+    return {"name": "big", "role": "main", "command": words, "inputs": {"base": model}, "target_step": 1_000}
+
+
+def job(*more: str, **changes: Any) -> JobSpec:
+    spec, problems = read(table(*more) | changes)
+    assert problems == []
+    assert spec is not None
+    return spec
+
+
+def pool(name: str, accelerator: str, vram_gib: float, **more: Any) -> Pool:
+    return Pool(name, "local", accelerator, vram_gib=vram_gib, dtypes=frozenset({"fp32", "fp16", "bf16"}), **more)
+
+
+POOLS = {
+    one.name: one for one in (pool("t4", "T4 x2", 15), pool("desk", "RTX 4090", 24), pool("odd", "this machine", 8))
+}
+
+
+def view(spec: JobSpec, measured: tuple[RateRecord, ...] = (), pools: dict[str, Pool] = POOLS) -> Any:
+    known = {(rate.job, rate.pool): rate for rate in measured}
+    record = JobRecord(spec, Queued(NOW), 0, 0, 0, None, None, NOW, 0)
+    return job_view(record, pools, Overheads(known), running=None)
+
+
+def test_what_is_left_out_is_advised() -> None:
+    four, sixteen = job("--use-4bit"), job()
+    assert 5 < four.needs.vram_gib < 9
+    assert 14 < sixteen.needs.vram_gib < 18
+    assert four.needs.dtype == "fp16"
+    assert (four.needs.devices_min, four.needs.devices_max) == (1, 4)
+    assert len(four.device_speedup) == 4
+    assert 1.7 < four.device_speedup[1] < 2
+    assert four.steps_per_hour > 0
+
+
+def test_what_is_said_counts() -> None:
+    said = job(needs={"vram_gib": 3}, steps_per_hour=7, device_speedup=[1.0, 1.5])
+    assert (said.needs.vram_gib, said.steps_per_hour, said.device_speedup) == (3, 7, (1.0, 1.5))
+    half = job(needs={"vram_gib": 3})
+    assert half.needs.vram_gib == 3
+    assert half.steps_per_hour == job().steps_per_hour
+
+
+def test_a_model_that_nobody_knows_needs_its_speed_said() -> None:
+    spec, problems = read(table(model="hf:nobody/knows-this"))
+    assert spec is None
+    assert [problem.key for problem in problems] == ["steps_per_hour"]
+    assert "not on this machine" in problems[0].why
+    spec, problems = read(table(model="hf:nobody/knows-this") | {"steps_per_hour": 10})
+    assert problems == []
+    assert spec is not None
+    assert spec.needs.vram_gib == 0
+
+
+@pytest.mark.parametrize("words", [["--length", "no"], ["--batch", "0"], ["--lora", "-4"], ["--length", "9" * 30]])
+def test_an_odd_command_line_is_not_advised(words: list[str]) -> None:
+    spec, problems = read(table(*words))
+    assert spec is None
+    assert [problem.key for problem in problems] == ["steps_per_hour"]
+
+
+def test_a_pool_that_was_never_used_has_the_advisers_speed() -> None:
+    found = view(job("--use-4bit")).rates
+    assert 3 < found["desk"].steps_per_second / found["t4"].steps_per_second < 20
+    assert found["desk"].sigma == PRIOR_SIGMA
+    assert found["desk"].samples == 0
+    guess = job("--use-4bit").steps_per_hour / 3_600
+    assert found["odd"].steps_per_second == pytest.approx(guess)
+
+
+def test_what_was_measured_elsewhere_scales_it_and_makes_it_surer() -> None:
+    spec = job("--use-4bit")
+    before = view(spec).rates
+    seen = RateRecord("big", "t4", before["t4"].steps_per_second / 2, 0.05, 3, 60, 10, NOW)
+    after = view(spec, (seen,)).rates
+    assert after["t4"].steps_per_second == seen.steps_per_second
+    assert after["t4"].sigma == 0.05
+    assert after["desk"].steps_per_second == pytest.approx(before["desk"].steps_per_second / 2)
+    assert after["desk"].sigma == ELSEWHERE_SIGMA < before["desk"].sigma
+
+
+def test_jobs_of_other_commands_are_as_before() -> None:
+    spec = replace(job("--use-4bit"), command=("{python}", "train.py"), steps_per_hour=360)
+    found = view(spec).rates
+    assert {rate.steps_per_second for rate in found.values()} == {0.1}
+    assert {rate.sigma for rate in found.values()} == {PRIOR_SIGMA}
+
+
+def test_a_job_that_fits_nowhere_says_what_is_too_big_and_what_would_fit() -> None:
+    small = {"t4": POOLS["t4"]}
+    found = view(job(), pools=small)
+    assert "GiB on t4, of which weights" in found.misfit
+    assert "it fits with" in found.misfit
+    assert view(job("--use-4bit"), pools=small).misfit == ""
+    reason = DoesNotFit("1 x 16 GiB, fp16", "2 x 15 GiB", found.misfit)
+    assert found.misfit in reason.sentence()
+
+
+def test_the_planner_tells_it(database: Database) -> None:
+    from scheduler.service.facts.snapshot import load_snapshot
+
+    with database.write() as tx:
+        jobs.add(tx, job(), NOW)
+    with database.read() as tx:
+        snapshot = load_snapshot(tx, {"t4": POOLS["t4"]}, NOW, 7 * 86_400)
+    reason = obstacles(snapshot, ["big"])["big"]
+    assert isinstance(reason, DoesNotFit)
+    assert "it fits with" in reason.sentence()
+
+
+def test_cards_of_pools_are_known_by_the_expected_device_first() -> None:
+    other = pool("k", "GPU", 15, options={"expected_device": "NvidiaTeslaT4"})
+    card = card_of(other)
+    assert card is not None
+    assert card.name == "t4"
+    assert card_of(POOLS["odd"]) is None
+
+
+def test_runs_of_ours_are_what_was_seen(database: Database) -> None:
+    with database.write() as tx:
+        jobs.add(tx, job("--use-4bit"), NOW)
+        rates.put(tx, RateRecord("big", "desk", 0.1, 0.05, 4, 60, 10, NOW))
+        rates.put(tx, RateRecord("big", "gone", 0.1, 0.05, 4, 60, 10, NOW))
+    with database.read() as tx:
+        (row,) = seen_of_runs(tx, POOLS)
+    assert (row.card, row.model, row.method, row.steps) == ("4090", "deepseek-coder-6.7b", "qlora", 80)
+    assert row.seconds * 0.1 <= 1
