@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -18,6 +19,7 @@ from scheduler.service.deploy.carry import carry_out
 from scheduler.service.deploy.desk import Desk
 from scheduler.service.deploy.look import RESUMED, Deployments
 from scheduler.service.outside.ports import Ports, ServedAt
+from scheduler.service.versions.watching import read_watch, take_back
 from scheduler.store import checkpoints, deployments, events
 from scheduler.store.engine import Database
 from tests.lab.clocks import HandClock
@@ -143,6 +145,20 @@ def test_what_is_in_force_again_is_gone_back_to_without_being_sent(world: World)
     world.cycle()
     assert world.rows() == [(1, "replaced"), (2, "replaced"), (1, "serving")]
     assert world.serves() == weights(b"one")
+
+
+def test_what_users_vote_out_is_gone_back_from_where_it_serves(world: World) -> None:
+    world.version("ufm", b"one")
+    world.cycle()
+    two = world.version("ufm", b"two")
+    world.cycle()
+    votes = world.root / "votes.jsonl"
+    said = ({"version": "ufm@2", "cluster": f"user-{number}", "worse": True} for number in range(30))
+    votes.write_text("".join(f"{json.dumps(one)}\n" for one in said))
+    with world.ports.write() as tx:
+        take_back(tx, two, read_watch(two, votes, 0.5), world.clock.now(), "daemon")
+    world.cycle()
+    assert (world.rows()[-1], world.serves()) == ((1, "serving"), weights(b"one"))
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
