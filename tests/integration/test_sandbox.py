@@ -205,6 +205,13 @@ def test_tests_of_a_component_count_when_they_come_back(sandbox: Sandbox, compon
     assert (found.green, found.expected) == (green, 2), found.why
 
 
+def test_a_test_that_must_be_awaited_is_run(sandbox: Sandbox) -> None:
+    right = "async def test_sorts():\n    assert sort([2, 1]) == [1, 2]\n"
+    wrong = "async def test_invents():\n    assert sort([]) == [1]\n"
+    found = run_hidden_tests(sandbox, GOOD, right + wrong, "sort")
+    assert (found.passed, found.expected) == (1, 2)
+
+
 def test_hidden_tests_that_test_nothing_are_the_sets_mistake(sandbox: Sandbox) -> None:
     with pytest.raises(ValueError, match="have no test"):
         run_hidden_tests(sandbox, GOOD, "print('fine')")

@@ -11,6 +11,7 @@ code is loaded. Standard library only; run as a script.
 from __future__ import annotations
 
 import ast
+import asyncio
 import builtins
 import importlib.util
 import inspect
@@ -138,7 +139,9 @@ def _run(tests: list[tuple[str, Callable[[], object]]]) -> tuple[int, list[str]]
     passed, failed = 0, []
     for name, test in tests:
         try:
-            test()
+            waits = test()
+            if inspect.iscoroutine(waits):  # called and not awaited, it would pass without having run
+                asyncio.run(waits)
             passed += 1
         except BaseException as error:  # noqa: BLE001 - whatever a test raises, SystemExit too, is its result
             failed.append(f"{name}: {type(error).__name__}: {error}"[:300])
