@@ -21,6 +21,8 @@ compile requirements/dev.txt pyproject.toml --extra plan --extra train --extra p
     --group build
 compile requirements/run.txt pyproject.toml --extra plan --extra train --extra kaggle --extra aws --extra emulators --extra web --extra report --extra gates \
     --group build --constraint requirements/dev.txt
+compile requirements/container.txt pyproject.toml --extra plan --extra train --extra kaggle --extra aws --extra web --extra report --extra notify --extra gates \
+    --extra postgres --group build --constraint requirements/dev.txt
 compile requirements/core.txt pyproject.toml --constraint requirements/dev.txt
 
 # What fine-tuning is tested with, in an environment of its own, which is installed without dependencies: torch's build for

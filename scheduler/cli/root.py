@@ -45,6 +45,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "doctor": ("scheduler.cli.commands.doctor", "Check that everything is in order."),
     "db": ("scheduler.cli.commands.db", "The database: make, upgrade, back up, verify."),
     "config": ("scheduler.cli.commands.config", "The settings and where they come from."),
+    "man": ("scheduler.cli.commands.man", "The manual page."),
     "version": ("scheduler.cli.commands.version", "The version of this program."),
 }
 

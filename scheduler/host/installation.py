@@ -27,7 +27,8 @@ _PACKAGE = Path(scheduler.__file__).parent
 _TEMPLATES = (_PACKAGE if (_PACKAGE / "systemd").is_dir() else _PACKAGE.parent) / "systemd"
 _CREDENTIAL = re.compile(r"[A-Za-z0-9._-]{1,100}")
 _ENCRYPTED = ".cred"
-_FOR_WEB = ("database_url", "web")
+_OF_WEB = ("web", "web-actions")  # nobody else gets these
+_FOR_WEB = ("database_url", *_OF_WEB)
 _HIDDEN_FOLDERS = ("/home", "/root", "/run/user")  # from ProtectHome
 
 
@@ -187,7 +188,7 @@ def _credentials(place: Place) -> list[Step]:
             raise ServiceRefused(f"others may read {file}", f"Run: chmod 600 {file}")
         kind = "LoadCredentialEncrypted" if file.name.endswith(_ENCRYPTED) else "LoadCredential"
         line = f"{kind}={name}:{folder / file.name}"
-        if name != "web":
+        if name not in _OF_WEB:
             lines[MAIN].append(line)
         if name in _FOR_WEB:
             lines[WEB].append(line)

@@ -12,6 +12,7 @@ from fastapi.responses import RedirectResponse
 from starlette.requests import ClientDisconnect
 
 from jobs.ranges import RANGES
+from platforms.artifacts.base import StoreError
 from scheduler.service.requests import queue, sessions
 from scheduler.store.errors import Stale
 from scheduler.wake import wake
@@ -92,6 +93,8 @@ async def _done(act: Any, back: str) -> RedirectResponse:
         raise HTTPException(403, f"{error.why}. Open the page anew and try again") from None
     except (queue.QueueError, sessions.SessionRefused) as error:
         raise HTTPException(409, str(error)) from None
+    except StoreError as error:
+        raise HTTPException(503, f"the artifact store cannot be opened: {error}") from None
     except Stale:
         raise HTTPException(409, "it changed at the same moment. Look at it anew and try again") from None
     return RedirectResponse(back, 303)

@@ -92,7 +92,7 @@ def test_credentials_become_lines_of_a_drop_in_and_go_with_their_files(place: Ma
     here = place(web=True)
     folder = here.at(here.folder / "credentials")
     folder.mkdir(parents=True)
-    for name in ("report.smtp.password", "kaggle", "web", "database_url.cred"):
+    for name in ("report.smtp.password", "kaggle", "web", "web-actions", "database_url.cred"):
         (folder / name).touch(0o600)
     carry_out(install_steps(here, start=False), here)
     assert written(here, f"{MAIN}.d/credentials.conf").splitlines()[2:] == [
@@ -100,8 +100,8 @@ def test_credentials_become_lines_of_a_drop_in_and_go_with_their_files(place: Ma
         "LoadCredential=kaggle:/etc/uff-scheduler/credentials/kaggle",
         "LoadCredential=report.smtp.password:/etc/uff-scheduler/credentials/report.smtp.password",
     ]
-    for_page = re.findall("=([a-z_]+):", written(here, f"{WEB}.d/credentials.conf"))
-    assert for_page == ["database_url", "web"]
+    for_page = re.findall("=([a-z_-]+):", written(here, f"{WEB}.d/credentials.conf"))
+    assert for_page == ["database_url", "web", "web-actions"]
     shutil.rmtree(folder)
     carry_out(install_steps(here, start=False), here)
     assert not here.at(here.units / f"{MAIN}.d/credentials.conf").exists()

@@ -28,20 +28,22 @@ if TYPE_CHECKING:
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
-_JOBS = "Jobs"
+_JOBS, _SESSIONS = "Jobs", "Sessions"
 _HEAD_LINES = 3
 _LINES_OF_ALL = 40  # of a terminal that has room for what is over
-_TITLE_LINES = 3  # a blank line, the title, the names of the columns
+_LINES_OF_FEW = 30  # of a terminal where every line counts: no blank ones, and sessions are told with their jobs
+_TITLE_LINES, _TITLE_LINES_OF_FEW = 3, 2  # a blank line, the title, the names of the columns
 # What may be left out when room is short comes last.
 _SHARES = {
     "Needs a person": 0.25,
     "Under way": 0.2,
-    "Sessions": 0.3,
+    _SESSIONS: 0.3,
     "Pools": 0.35,
     _JOBS: 1.0,
     OVER: 0.2,
 }
 _ROWS_MIN = 2
+_JOBS_MIN = 8  # where sessions are not shown
 _KEYS = "q quit   ? keys   e explain   l log   s order"
 _SEQUENCES = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down", "\x1b": "esc"}
 
@@ -142,15 +144,20 @@ class _Picture:
 
         view, parts = self.view, list[Text]()
         every = sections(found, self._cli.out, view.order, view.keeps)
-        left = [one for one in every if one.title != OVER or lines >= _LINES_OF_ALL]
+        few = lines < _LINES_OF_FEW
+        unseen = {_SESSIONS} if few else set()
+        unseen |= {OVER} if lines < _LINES_OF_ALL else set()
+        left = [one for one in every if one.title not in unseen]
+        titles = _TITLE_LINES_OF_FEW if few else _TITLE_LINES
         self.shown = [row[1] for one in every if one.title == _JOBS for row in one.rows]
-        while left and room >= _TITLE_LINES + 1:
+        while left and room >= titles + 1:
             section = left.pop(0)
-            reserved = (_TITLE_LINES + _ROWS_MIN) * len(left)
-            most = max(_ROWS_MIN, min(room - _TITLE_LINES - reserved, round(lines * _SHARES[section.title])))
-            drawn_ = _table(section, min(most, room - _TITLE_LINES), view.chosen, colour=self._cli.colour)
-            parts += [Text(), _line(section.title, "bold"), *drawn_]
-            room -= 2 + len(drawn_)
+            needed = [min(len(one.rows), _JOBS_MIN if few and one.title == _JOBS else _ROWS_MIN) for one in left]
+            reserved = titles * len(left) + sum(needed)
+            most = max(_ROWS_MIN, min(room - titles - reserved, round(lines * _SHARES[section.title])))
+            drawn_ = _table(section, min(most, room - titles), view.chosen, colour=self._cli.colour)
+            parts += [*([] if few else [Text()]), _line(section.title, "bold"), *drawn_]
+            room -= titles - 1 + len(drawn_)
         return parts
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass, field
-from threading import Thread
+from threading import Event, Thread
 from typing import TYPE_CHECKING, Literal
 
 from jobs.ranges import RANGES
@@ -14,7 +14,7 @@ from scheduler.cli.shell.exits import Exit, code_of
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
 from scheduler.core.why import why
 from scheduler.service.requests import queue
-from scheduler.service.requests.sessions import lines, log_pieces
+from scheduler.service.requests.sessions import followed_log, lane_lines
 from scheduler.store import runs
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 KEYS = (
     ("↑ ↓, k j", "choose a job"),
     ("Enter, e", "explain it: how it trains, why it waits, what is planned"),
-    ("l", "the log of its newest session"),
+    ("l", "the log of its newest session as it grows"),
     ("h", "hold it, after a question; a session that runs saves and ends"),
     ("r", "release it, when it is held, failed or cancelled"),
     ("p", "give it another weight"),
@@ -44,7 +44,12 @@ _FILTERS: dict[str, tuple[type, ...]] = {
     "held or failed": (Held, Failed),
 }
 _LOG_LINES = 200
+_LOG_PAUSE_SECONDS = 2.0  # between two questions to a platform
 _SAVES = "\r\n"
+
+
+class _Left(Exception):
+    """Nobody looks at this log any more."""
 
 
 @dataclass
@@ -62,6 +67,7 @@ class View:
     said: str = ""
     log: deque[str] = field(default_factory=lambda: deque(maxlen=_LOG_LINES))
     over: bool = False
+    left: Event = field(default_factory=Event)  # told to who reads a log that nobody looks at any more
 
     def keeps(self, job: JobRecord) -> bool:
         """Return whether the filters show a job."""
@@ -72,6 +78,11 @@ class View:
         if self.asked:
             self._answer(key)
             return
+        self._understand(key, shown)
+        if self.page != "log":
+            self.left.set()
+
+    def _understand(self, key: str, shown: Sequence[str]) -> None:
         self.said = ""
         match key:
             case "q" | "Q" | "\x03":
@@ -183,20 +194,31 @@ class View:
         self.said = f"{self.chosen} is {done}" + ("" if answers else "; no daemon runs, the next one acts on it")
 
     def _read_log(self) -> None:
-        """Read the newest session's log beside the drawing: a platform may take its time."""
+        """Follow the newest session's log beside the drawing: a platform may take its time."""
+        self.left.set()
+        self.left = Event()
         self.log = deque(maxlen=_LOG_LINES)  # who still reads another one fills what nobody looks at
         with self.cli.app.database.read() as tx:
             newest = runs.recent(tx, 1, job=self.chosen)
         if not newest or newest[0].pool not in self.cli.app.pools:
             self.log.append("It has no session whose log can be read.")
             return
-        (run,), into = newest, self.log
+        (run,), into, left = newest, self.log, self.left
+        index = next(lane.index for lane in run.lanes if lane.job == self.chosen)
+
+        def pause() -> None:
+            if left.wait(_LOG_PAUSE_SECONDS):
+                raise _Left
 
         def read() -> None:
             into.append(f"{run.key} on {run.pool}")
             try:
-                for line in lines(log_pieces(self.cli.platform(run.pool), run.key)):
+                pieces = followed_log(self.cli.app.database, self.cli.platform(run.pool), run.key, pause)
+                for line in lane_lines(pieces, run, index):
                     into.append(self.cli.redact(line.decode("utf-8", "replace").rstrip("\n")))
+                into.append("The session has ended.")
+            except _Left:
+                return
             except Exception as error:  # noqa: BLE001 - whatever a platform says is what there is to show
                 into.append(f"The log cannot be read: {error}")
 

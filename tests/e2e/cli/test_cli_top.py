@@ -1,6 +1,7 @@
 """The keys of `top`: a job is chosen, explained, held, released, weighed; its log is read; others are filtered away."""
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -104,11 +105,17 @@ def test_explain_tells_how_a_job_trains_and_what_it_needs(view: View) -> None:
     )
 
 
-def test_the_log_of_the_newest_session_is_read_beside_the_drawing(view: View) -> None:
+def test_the_log_of_the_newest_session_is_followed_beside_the_drawing(view: View, home: Path) -> None:
     press(view, "j", "l")
     assert view.page == "log"
-    until(lambda: any("saved" in line for line in view.log.copy()), "the log is read")
-    assert "ufm| step 7" in [line.replace("\x1b[31m", "").replace("\x1b[0m", "") for line in view.log]
+    until(lambda: "step 2" in view.log.copy(), "the log is read")
+    assert list(view.log) == ["uff-uff-main-0001 on kaggle", "step 1", "step 2"]  # the other lane's lines are its own
+    with (home / "state/sessions/kaggle/uff-uff-main-0001/output.log").open("ab") as more:
+        more.write(b"ufm| step 8\nuff-main| step 3\n")
+    until(lambda: view.log[-1] == "step 3", "the log grows")
+    followed = view.left
+    press(view, "esc")
+    assert followed.is_set()  # nobody reads on for nobody
     view.chosen = "ucm"
     press(view, "l")
     assert list(view.log) == ["It has no session whose log can be read."]
