@@ -56,9 +56,11 @@ INNER = {
     "jobs.votes.VotesError",
     "platforms.bundle.BadArchive",
     "platforms.relay._NotSmall",
+    "scheduler.cli.parts.top_view._Left",
     "scheduler.service.outside.child_process.ChildFailed",
     "scheduler.service.versions.reading.NoScores",
     "scheduler.store.columns.WrongType",
+    "scheduler.web.actors.Refused",
 }
 
 

@@ -24,7 +24,7 @@ def man(ctx: typer.Context) -> None:
     from importlib.metadata import version
 
     cli: Cli = ctx.obj
-    lines = list(_page(version("uff-scheduler")))
+    lines = list(_page(ctx.find_root(), version("uff-scheduler")))
     if cli.options.json:
         cli.out.data({"page": "\n".join(lines)})
         return
@@ -32,17 +32,15 @@ def man(ctx: typer.Context) -> None:
         cli.out.line(line)
 
 
-def _page(number: str) -> Iterator[str]:
-    from scheduler.cli.root import COMMANDS, tree
-
-    root: Any = tree()
+def _page(whole: typer.Context, number: str) -> Iterator[str]:
+    root: Any = whole.command
     yield f'.TH SCHEDCTL 1 "" "uff-scheduler {_roff(number)}" "User Commands"'
     yield from (".SH NAME", f"schedctl \\- {_roff(_PURPOSE)}")
     yield from (".SH SYNOPSIS", ".B schedctl", "[\\fIOPTION\\fR]... \\fICOMMAND\\fR [\\fIARGUMENT\\fR]...")
     yield from (".SH OPTIONS", *_options(root))
     yield ".SH COMMANDS"
-    for name in COMMANDS:
-        found = root.get_command(None, name)
+    for name in root.list_commands(whole):
+        found = root.get_command(whole, name)
         inner = getattr(found, "commands", {})
         if not inner or found.invoke_without_command:
             yield from _command(f"schedctl {name}", found)
