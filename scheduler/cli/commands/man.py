@@ -32,8 +32,8 @@ def man(ctx: typer.Context) -> None:
         cli.out.line(line)
 
 
-def _page(whole: typer.Context, number: str) -> Iterator[str]:
-    root: Any = whole.command
+def _page(whole: Any, number: str) -> Iterator[str]:
+    root = whole.command
     yield f'.TH SCHEDCTL 1 "" "uff-scheduler {_roff(number)}" "User Commands"'
     yield from (".SH NAME", f"schedctl \\- {_roff(_PURPOSE)}")
     yield from (".SH SYNOPSIS", ".B schedctl", "[\\fIOPTION\\fR]... \\fICOMMAND\\fR [\\fIARGUMENT\\fR]...")
