@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, TypeVar
 
@@ -18,13 +19,27 @@ if TYPE_CHECKING:
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 _PRICE_MAX = 100_000.0  # dollars an hour
+_TOKENS_MAX = 1e18
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
 Word = TypeVar("Word", bound=str)
 _OWN = "advice.json"  # in the state folder
 
 
+def _tokens(text: str) -> float:
+    """Return a number of tokens as people write it: 20000000, 20e6, 20M or 0.02B."""
+    unit = text[-1:].lower() if text[-1:].isalpha() else ""
+    try:
+        number = float(text.removesuffix(text[-1:]) if unit else text) * _UNITS[unit]
+    except (ValueError, KeyError):
+        number = math.nan
+    if not 1 <= number <= _TOKENS_MAX:
+        raise typer.BadParameter(f"{text} is no number of tokens; such as 20M, 20e6 or 1.5B")
+    return number
+
+
 @command(
     app,
-    "schedctl advise deepseek-coder-6.7b --on '5060ti x2' --tokens 20e6",
+    "schedctl advise deepseek-coder-6.7b --on '5060ti x2' --tokens 20M",
     "schedctl advise deepseek-coder-1.3b --on t4 --method full --seq 1024 --explain",
     "schedctl advise deepseek-coder-6.7b --compare '5060ti x1' --compare '5060ti x2' --compare 4090 --picture out.svg",
     kind=Tables,
@@ -45,7 +60,9 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
     batch: Annotated[int, typer.Option("--batch", min=0, max=4096, help="Rows at a time on a device.")] = 0,
     rows: Annotated[int, typer.Option("--rows", min=1, max=1 << 20, help="Rows of a step on all devices.")] = 16,
     rank: Annotated[int, typer.Option("--rank", min=1, max=4096, help="Rank of the adapter.")] = 16,
-    tokens: Annotated[float | None, typer.Option("--tokens", min=1, help="Tokens to train on, such as 20e6.")] = None,
+    tokens: Annotated[
+        float | None, typer.Option("--tokens", parser=_tokens, metavar="NUMBER", help="Tokens to train on: 20M, 20e6.")
+    ] = None,
     samples: Annotated[int | None, typer.Option("--samples", min=1, help="Rows to train on, of --seq tokens.")] = None,
     epochs: Annotated[float, typer.Option("--epochs", min=0.001, help="How often all of them.")] = 1.0,
     image: Annotated[str, typer.Option("--image", metavar="WxH", help="Pixels of each row's image.")] = "",

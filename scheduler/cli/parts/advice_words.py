@@ -91,7 +91,7 @@ def _row(one: Choice, wishes: Wishes) -> list[str]:
     setup = one.setup
     return [
         one.rung + (", checkpointing" if setup.checkpointing else ""),
-        one.verdict,
+        "not enough RAM" if one.verdict == "does not fit" and one.memory.gib <= one.card.usable_gib else one.verdict,
         f"{one.memory.gib:.1f}",
         f"{setup.batch} x {setup.accumulate}",
         f"{one.pace.tokens_per_second:,.0f}" if one.verdict != "does not fit" else "",
