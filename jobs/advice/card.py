@@ -46,6 +46,11 @@ class Card:
         return self.capability >= 6.0
 
     @property
+    def compiles(self) -> bool:
+        """Whether it has Triton, which torch.compile needs."""
+        return self.capability >= 7.0
+
+    @property
     def wheel(self) -> str:
         """Which builds of torch run on it."""
         if self.capability < 7.5:
@@ -56,7 +61,7 @@ class Card:
     def warnings(self) -> tuple[str, ...]:
         """What people should know before they rely on it."""
         told = []
-        if self.capability < 7.0:
+        if not self.compiles:
             told.append("no Triton, hence no torch.compile, Liger or Unsloth; DeepSpeed refuses fp16 below 7.0")
         if self.capability < 8.0:
             told.append("no bf16: fp16 with a GradScaler, trained weights in fp32; torch.cuda.is_bf16_supported() lies")

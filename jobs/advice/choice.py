@@ -107,9 +107,11 @@ _LADDER = (
     _Rung("full, 8 bit Adam", "full", optimizer="adamw8bit", master=False),
     _Rung("full, 16 bit weights", "full", master=False),
     _Rung("full, AMP", "full"),
+    _Rung("full, ZeRO-1", "full", "zero1", least=2),
     _Rung("full, ZeRO-2", "full", "zero2", least=2),
     _Rung("full, ZeRO-2, RAM", "full", "zero2", "cpu"),
     _Rung("full, ZeRO-3", "full", "zero3", least=2),
+    _Rung("full, FSDP2", "full", "fsdp", least=2),
     _Rung("full, ZeRO-3, RAM", "full", "zero3", "cpu"),
     _Rung("full, ZeRO-3, NVMe", "full", "zero3", "nvme"),
 )
@@ -168,7 +170,11 @@ def _best(rung: _Rung, shape: Shape, card: Card, devices: int, wishes: Wishes, s
 
 def _setups(rung: _Rung, shape: Shape, card: Card, devices: int, wishes: Wishes) -> Iterator[Setup]:
     parallel: Parallel = rung.parallel if rung.parallel != "none" else "ddp" if devices > 1 else "none"
-    stack = wishes.stack if card.capability >= 7.0 else STACKS.get(wishes.stack.name.partition("-")[0], wishes.stack)
+    stack = wishes.stack
+    if _is_ours(stack) and rung.parallel != "none":
+        stack = STACKS["transformers"]  # ours shares nothing out
+    elif stack.compiled and not card.compiles:
+        stack = STACKS["finetune"]
     vision = shape.vision
     image = vision.tokens(*wishes.image) if vision is not None and all(wishes.image) else 0
     most = max(1, wishes.rows // devices)

@@ -98,7 +98,7 @@ def _misfit(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...], card:
 
 def on_card(setup: Setup, card: Card) -> Setup:
     """Return the set-up as the trainer makes it on a card: by its number format, in fewer rows if memory is short."""
-    stack = setup.stack if card.capability >= 7.0 else STACKS["finetune"]
+    stack = setup.stack if card.compiles else STACKS["finetune"]
     found = replace(setup, precision=card.precision, stack=stack)
     while memory_of(found).gib > card.usable_gib and (found.batch > 1 or not found.checkpointing):
         if found.batch > 1:
