@@ -41,6 +41,7 @@ BASE: dict[str, Any] = {
     "retention": {},
     "report": {"smtp": {}, "slack": {}},
     "web": {},
+    "webhooks": [{"name": "hook", "token_url": "https://127.0.0.1:9/", "secret": "sixteen characters"}],
     "targets": [{"name": "griffith", "kind": "directory", "options": {"path": "/nowhere"}}],
     "pools": [
         {

@@ -8,6 +8,8 @@ import pytest
 
 from jobs.payload.trainers.calibrate import main
 
+pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
+
 SHAPE = {
     "model_type": "llama",
     "hidden_size": 64,

@@ -10,6 +10,8 @@ from jobs.advice.shape import from_config
 from jobs.payload.trainers.calibrate import DEFAULTS
 from jobs.payload.trainers.probe import layer_bytes
 
+pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
+
 SHAPE: dict[str, Any] = {
     "model_type": "llama",
     "hidden_size": 1024,

@@ -18,9 +18,9 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 _PURPOSE = "packs model training into scarce GPU quotas"
 
 
-@command(app, "schedctl man | man -l -", "schedctl man > ~/.local/share/man/man1/schedctl.1")
+@command(app, "schedctl man")
 def man(ctx: typer.Context) -> None:
-    """Print the manual page in troff: every command, option and exit code."""
+    """Print the manual page in troff: every command, option and exit code. ``man -l -`` shows it."""
     from importlib.metadata import version
 
     cli: Cli = ctx.obj
