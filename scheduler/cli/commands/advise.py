@@ -41,7 +41,7 @@ def _tokens(text: str) -> float:
     app,
     "schedctl advise deepseek-coder-6.7b --on '5060ti x2' --tokens 20M",
     "schedctl advise deepseek-coder-1.3b --on t4 --method full --seq 1024 --explain",
-    "schedctl advise deepseek-coder-6.7b --compare '5060ti x1' --compare '5060ti x2' --compare 4090 --picture out.svg",
+    "schedctl advise deepseek-coder-6.7b --compare '5060ti x1' '5060ti x2' 4090 --picture out.svg",
     kind=Tables,
 )
 def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
@@ -50,6 +50,9 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
         str,
         typer.Argument(metavar="MODEL", help="A shipped name, OWNER/NAME[@REVISION] of the Hub, or its config.json."),
     ] = "",
+    machines: Annotated[
+        list[str] | None, typer.Argument(metavar="[CARD[xN]]...", help="With --compare: the machines after its first.")
+    ] = None,
     on: Annotated[
         str, typer.Option("--on", metavar="CARD[xN]|POOL", help="Such as 4090, '5060ti x2', or a pool of yours.")
     ] = "5060ti",
@@ -82,9 +85,7 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
     ] = None,
     compare: Annotated[
         list[str] | None,
-        typer.Option(
-            "--compare", metavar="CARD[xN][=$]", help="Machines side by side, with dollars an hour; repeat it."
-        ),
+        typer.Option("--compare", metavar="CARD[xN][=$]", help="Machines side by side, with dollars an hour."),
     ] = None,
     picture: Annotated[
         Path | None, typer.Option("--picture", metavar="FILE", help="With --compare: time against money as SVG.")
@@ -113,9 +114,15 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
     """
     from jobs.advice.errors import Unknown
     from scheduler.cli.parts import advice_words
-    from scheduler.cli.shell.exits import NotFound
+    from scheduler.cli.shell.exits import NotFound, UsageFault
 
     cli: Cli = ctx.obj
+    if machines and not compare:
+        raise UsageFault(
+            f"advise {model} {' '.join(machines)}",
+            "one machine is asked about by --on",
+            "Several: put --compare before",
+        )
     try:
         seen = _seen(cli, read)
         if not model:
@@ -145,7 +152,7 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
             seen = run_steps(cli, shape, wishes, python, cli.paths.state_dir / _OWN, seen)
         if compare:
             advice_words.show_comparison(
-                cli.out, shape, [_machine(cli, words) for words in compare], wishes, seen, picture
+                cli.out, shape, [_machine(cli, words) for words in (*compare, *(machines or ()))], wishes, seen, picture
             )
             return
         card, devices, wishes, more = _place(cli, on, wishes)

@@ -29,7 +29,7 @@ def test_one_line_answers_with_reasons(schedctl: Schedctl) -> None:
     ("words", "code", "told"),
     [
         (["nonsense"], 5, "no model of this name"),
-        (["../../etc/passwd"], 5, "no model of this name"),
+        (["../../no/such/model"], 5, "no model of this name"),
         (["/etc/passwd"], 5, "cannot be read"),
         ([MODEL, "--on", "rtx 5091"], 5, "did you mean 5090"),
         ([MODEL, "--on", "desk"], 5, "no card that is known"),
@@ -78,12 +78,28 @@ def test_what_others_measured_is_taken_in_and_counts(schedctl: Schedctl, tmp_pat
 
 def test_machines_side_by_side_and_their_picture(schedctl: Schedctl, tmp_path: Path) -> None:
     path = tmp_path / "out.svg"
-    done = schedctl(
-        "advise", MODEL, "--compare", "4090", "--compare", "4070", "--tokens", "1e7", "--picture", str(path)
-    )
+    done = schedctl("advise", MODEL, "--compare", "4090", "4070", "--tokens", "1e7", "--picture", str(path))
     assert done.code == 0
     assert "4090 x1" in done.out
     assert path.read_text(encoding="utf-8").startswith("<svg")
+
+
+def test_machines_without_a_comparison_are_a_mistake(schedctl: Schedctl) -> None:
+    done = schedctl("advise", MODEL, "4090", "4070")
+    assert done.code == 2
+    assert "--compare" in done.err
+
+
+@pytest.mark.parametrize(("typed", "tokens"), [("20M", 2e7), ("2e7", 2e7), ("1.5b", 1.5e9), ("500k", 5e5)])
+def test_tokens_are_taken_as_people_write_them(schedctl: Schedctl, typed: str, tokens: float) -> None:
+    assert json.loads(schedctl("advise", MODEL, "--tokens", typed, "--json").out)["tokens"] == tokens
+
+
+@pytest.mark.parametrize("typed", ["nan", "inf", "0", "-5", "5q", "M", "1e400"])
+def test_tokens_that_are_no_number_are_refused(schedctl: Schedctl, typed: str) -> None:
+    done = schedctl("advise", MODEL, f"--tokens={typed}")
+    assert done.code == 2
+    assert "no number of tokens" in done.err
 
 
 def test_calibration_takes_what_the_program_wrote(
