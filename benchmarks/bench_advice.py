@@ -129,8 +129,10 @@ def setup_of(row: dict[str, Any]) -> Setup:
 
     own = "finetune-compiled" if row["compile"] else "finetune"
     theirs = "transformers" if row["autocast"] else "transformers-bare"
+    shape = from_config(row["shape"], row["name"])
+    patches = row["image"][0] * row["image"][1] if row["image"] else 0
     return Setup(
-        shape=from_config(row["shape"], row["name"]),
+        shape=shape,
         method=row["method"],
         accumulate=1,
         rank=row["rank"],
@@ -140,6 +142,7 @@ def setup_of(row: dict[str, Any]) -> Setup:
         master=row["weights"] == "fp32",
         checkpointing=row["checkpointing"],
         stack=STACKS[own if row["trainer"] == "finetune" else theirs],
+        image_tokens=patches // shape.vision.merge**2 if shape.vision else 0,
     )
 
 

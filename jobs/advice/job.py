@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from jobs.advice.card import Card
-    from jobs.advice.speed import Pace
 
 TRAINER = "trainers/finetune.py"
 REFERENCE = "t4"
@@ -60,9 +59,9 @@ def advised(command: Sequence[str], inputs: Mapping[str, str]) -> Advised | None
     return Advised(needs, round(3_600 / pace_of(on_card(setup, card), card).step, 3), rounded)
 
 
-def pace_of_job(command: Sequence[str], inputs: Mapping[str, str], card: Card) -> Pace | None:
-    """Return the pace of a step on one device of a card; None where nothing is known of the job."""
-    return _pace(tuple(command), tuple(sorted(inputs.items())), card)
+def setup_of_job(command: Sequence[str], inputs: Mapping[str, str], card: Card) -> Setup | None:
+    """Return a job's set-up on one device of a card; None where nothing is known of the job."""
+    return _placed(tuple(command), tuple(sorted(inputs.items())), card)
 
 
 def misfit(command: Sequence[str], inputs: Mapping[str, str], card: Card, devices: int) -> str:
@@ -72,12 +71,12 @@ def misfit(command: Sequence[str], inputs: Mapping[str, str], card: Card, device
 
 # Every cycle and every page asks both again for each job and pool, and the answers never change.
 @lru_cache(maxsize=8_192)
-def _pace(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...], card: Card) -> Pace | None:
+def _placed(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...], card: Card) -> Setup | None:
     try:
         setup = setup_of(command, inputs)
     except Unknown:
         return None
-    return None if setup is None else pace_of(on_card(setup, card), card)
+    return None if setup is None else on_card(setup, card)
 
 
 @lru_cache(maxsize=8_192)

@@ -106,7 +106,7 @@ def layer_bytes(setup: Setup) -> float:
         # With AMP the stream between layers has 32 bits, and each product gets a copy of its input.
         found: float = bare + (10 * h if setup.master else 0)
     else:
-        each = (2 if stack.autocast else 4) + ((1 if stack.autocast else 5) + 2 if setup.dropout else 0)
+        each = (2 if stack.autocast else 4) + ((1 if stack.autocast else 4) if setup.dropout else 0)  # dropout's mask
         seen = [(name, wide) for name, wide, _ in shape.products if not setup.targets or name in setup.targets]
         if not stack.autocast and stack.adapter_bytes == 2:  # nothing is cast: q, k and v share their input
             shared = {"q_proj": h, "gate_proj": h, "down_proj": i}

@@ -122,16 +122,22 @@ def _row(row: Any) -> Seen:
         raise ValueError(f"{found.model} on {found.card}: {found.seconds} s, {found.steps} steps, {found.peak} bytes")
     if not (0 < found.batch <= 1 << 20 and 0 < found.seq <= 1 << 24):
         raise ValueError(f"{found.model} on {found.card}: {found.batch} x {found.seq} tokens")
-    card = cards().get(found.card)
-    if card is not None:
-        try:
-            needed = 4 * find_shape(found.model).parameters * found.tokens
-        except Unknown:
-            return found
-        if needed / found.seconds > card.tflops * 1e12:
-            raise ValueError(f"{found.model} on {found.card}: {found.tokens / found.seconds:,.0f} tokens a second are "
-                             "more than the card can compute")  # fmt: skip
+    if beyond := too_quick(found):
+        raise ValueError(beyond)
     return found
+
+
+def too_quick(seen: Seen) -> str:
+    """Return why a card cannot have been so quick; empty where it can, or where model or card are not known."""
+    card = cards().get(seen.card)
+    try:
+        needed = 4 * find_shape(seen.model).parameters * seen.tokens
+    except Unknown:
+        return ""
+    if card is None or needed / seen.seconds <= card.tflops * 1e12:
+        return ""
+    told = f"{seen.model} on {seen.card}: {seen.tokens / seen.seconds:,.0f} tokens a second"
+    return f"{told} are more than the card can compute"
 
 
 def same(setup: Setup, seen: Sequence[Seen], card: Card | None) -> list[Seen]:

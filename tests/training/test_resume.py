@@ -55,7 +55,8 @@ def test_on_one_device_or_more_the_same_rows_are_learned(make_desk: Callable[...
         run = moved.run(ranks=ranks, cut=cut, told=ranks - 1)
         assert run.codes == [0] * ranks, run.said
         told += [loss for _, loss in moved.losses() if loss is not None]
-    assert told == pytest.approx(expected, abs=1e-4)
+    # One device is an accelerator where there is one, and sums in another order than processors do.
+    assert told == pytest.approx(expected, abs=1e-3 if accelerators() else 1e-4)
     changes = [(entry["class"], entry["changed"][0]) for entry in moved.kept("state.json")["resumptions"]]
     assert changes == [("E1", ["devices", 2, 1]), ("E1", ["devices", 1, 4])]
     assert moved.kept("meta.json")["metrics"]["exactness"] == 1
@@ -160,6 +161,8 @@ def test_memory_that_is_too_small_is_told_by_a_status_and_remembered(
     make_desk: Callable[..., Desk], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A device that holds one row: the launcher is told, tries less, and the next session begins with that."""
+    if accelerators():
+        pytest.skip("memory is made short inside a forked trainer; with an accelerator none is forked")
     import torch
 
     from jobs.payload.trainers.tuning.model import Model

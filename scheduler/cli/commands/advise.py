@@ -244,6 +244,7 @@ def _place(cli: Cli, words: str, wishes: Wishes) -> tuple[Card, int, Wishes, tup
         find_cards(words)  # says which names are near
     from scheduler.cli.shell.exits import NotFound
     from scheduler.service.facts.advised import card_of, seen_of_runs
+    from scheduler.store import jobs, rates
 
     pool = pools[words]
     card = card_of(pool)
@@ -254,7 +255,8 @@ def _place(cli: Cli, words: str, wishes: Wishes) -> tuple[Card, int, Wishes, tup
     if pool.price_microdollars_per_hour and wishes.usd_per_hour is None:
         wishes = replace(wishes, usd_per_hour=pool.price_microdollars_per_hour / 1e6)
     with cli.app.database.read() as tx:
-        return card, pool.devices_per_session, wishes, seen_of_runs(tx, cli.app.pools)
+        specs = [record.spec for record in jobs.everything(tx)]
+        return card, pool.devices_per_session, wishes, seen_of_runs(specs, rates.everything(tx), cli.app.pools)
 
 
 def _seen(cli: Cli, read: Path | None) -> tuple[Seen, ...]:

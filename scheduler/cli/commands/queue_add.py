@@ -16,7 +16,7 @@ from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed
 from scheduler.core.reasons import DeadlineUnreachable
 from scheduler.planner.model.urgency import with_urgency
-from scheduler.service.facts.snapshot import gives_secrets, lacks_secrets, load_snapshot, view_of_new
+from scheduler.service.facts.snapshot import gives_secrets, lacks_secrets, load_snapshot, priors_of, view_of_new
 from scheduler.service.requests import code, concerns, environment, queue
 from scheduler.service.requests.feasibility import late, obstacles
 from scheduler.service.requests.gate_concerns import of_gates
@@ -200,7 +200,9 @@ def foreseen(cli: Cli, specs: Sequence[JobSpec]) -> dict[str, Reason]:
     app, names = cli.app, {spec.name for spec in specs}
     with app.database.read() as tx:
         snapshot = load_snapshot(tx, app.pools, cli.now, app.policy.horizon_seconds)
+        priors = priors_of(tx, app.pools)
     known = [view for view in snapshot.jobs if view.name not in names]
-    new = [view_of_new(spec, app.pools, cli.now, len(known) + place) for place, spec in enumerate(specs, start=1)]
+    places = enumerate(specs, start=len(known) + 1)
+    new = [view_of_new(spec, app.pools, cli.now, place, priors) for place, spec in places]
     snapshot = with_urgency(replace(snapshot, jobs=(*known, *new)))
     return late(snapshot, names) | obstacles(snapshot, names)

@@ -7,17 +7,19 @@ from typing import TYPE_CHECKING
 from scheduler.core.throughput import PRIOR_SIGMA
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    from sqlalchemy import Connection
+    from collections.abc import Iterable, Mapping, Sequence
 
     from jobs.advice.card import Card
     from jobs.advice.seen import Seen
+    from jobs.advice.setup import Setup
     from jobs.spec import JobSpec
     from scheduler.core.pool import Pool
+    from scheduler.store.rates import RateRecord
 
+ALIKE_SIGMA = 0.1
+"""Relative error of a speed that other jobs of the same kind showed on the same card."""
 ELSEWHERE_SIGMA = 0.2
-"""Relative error of an advised speed that was scaled by what the job showed on another pool."""
+"""Relative error of an advised speed that was scaled by what the job, or one of its kind, showed on another card."""
 _STEPS_A_SAMPLE = 20  # a session's speed rests on that many steps at least
 
 
@@ -31,18 +33,39 @@ def card_of(pool: Pool) -> Card | None:
     return None
 
 
-def prior(spec: JobSpec, pool: Pool) -> tuple[float, float]:
-    """Return steps per second of a job on one device of a pool where it never ran, and their relative error.
+class Priors:
+    """Speeds of jobs on pools where they never ran: the adviser's, corrected by what runs of the same kind showed."""
 
-    The adviser's, where it knows the pool's card and the job is our trainer's; else what the definition guessed.
-    """
-    guess = spec.steps_per_hour / 3_600 * pool.speed
-    if not is_advised(spec) or (card := card_of(pool)) is None:
-        return guess, PRIOR_SIGMA
-    from jobs.advice.job import pace_of_job
+    def __init__(self, seen: Sequence[Seen] = ()) -> None:
+        self._seen = tuple(seen)
+        self._known: dict[tuple[Setup, str], tuple[float, float]] = {}
 
-    pace = pace_of_job(spec.command, _inputs(spec), card)
-    return (guess, PRIOR_SIGMA) if pace is None else (1 / pace.step, max(PRIOR_SIGMA, pace.sigma))
+    def of(self, spec: JobSpec, pool: Pool) -> tuple[float, float]:
+        """Return steps per second on one device of a pool, and their relative error.
+
+        The adviser's, where it knows the pool's card and the job is our trainer's; else what the definition guessed.
+        """
+        guess = spec.steps_per_hour / 3_600 * pool.speed
+        if not is_advised(spec) or (card := card_of(pool)) is None:
+            return guess, PRIOR_SIGMA
+        from jobs.advice.job import setup_of_job
+
+        setup = setup_of_job(spec.command, _inputs(spec), card)
+        if setup is None:
+            return guess, PRIOR_SIGMA
+        known = self._known.get((setup, card.name))
+        if known is None:  # many jobs are of one kind
+            known = self._known[setup, card.name] = self._advised(setup, card)
+        return known
+
+    def _advised(self, setup: Setup, card: Card) -> tuple[float, float]:
+        from jobs.advice.seen import pace_seen, same
+
+        rows = same(setup, self._seen, None)
+        pace = pace_seen(setup, card, rows)
+        if pace.seen:
+            return 1 / pace.step, max(ALIKE_SIGMA, pace.sigma)
+        return 1 / pace.step, ELSEWHERE_SIGMA if rows else max(PRIOR_SIGMA, pace.sigma)
 
 
 def is_advised(spec: JobSpec) -> bool:
@@ -63,41 +86,39 @@ def misfit(spec: JobSpec, pools: Sequence[Pool]) -> str:
     return told(spec.command, _inputs(spec), card, pool.devices_per_session)
 
 
-def seen_of_runs(tx: Connection, pools: Mapping[str, Pool]) -> tuple[Seen, ...]:
-    """Return what sessions of ours measured, as the adviser takes it."""
-    from jobs.advice.errors import Unknown
-    from jobs.advice.job import on_card, setup_of
-    from jobs.advice.seen import Seen
-    from scheduler.store import jobs, rates
+def seen_of_runs(
+    specs: Iterable[JobSpec], measured: Mapping[tuple[str, str], RateRecord], pools: Mapping[str, Pool]
+) -> tuple[Seen, ...]:
+    """Return what sessions of ours measured, as the adviser takes it; ``measured`` by job and pool."""
+    known = {spec.name: spec for spec in specs if is_advised(spec)}
+    if not known:
+        return ()
+    from jobs.advice.job import setup_of_job
+    from jobs.advice.seen import Seen, too_quick
 
-    specs = {record.spec.name: record.spec for record in jobs.everything(tx) if is_advised(record.spec)}
     found = []
-    for (job, pool), rate in sorted(rates.everything(tx).items()) if specs else ():
-        spec, card = specs.get(job), card_of(pools[pool]) if pool in pools else None
+    for (job, pool), rate in sorted(measured.items()):
+        spec, card = known.get(job), card_of(pools[pool]) if pool in pools else None
         if spec is None or card is None or not rate.samples or rate.steps_per_second <= 0:
             continue
-        try:
-            bare = setup_of(spec.command, tuple(sorted(_inputs(spec).items())))
-        except Unknown:
+        setup = setup_of_job(spec.command, _inputs(spec), card)
+        if setup is None:
             continue
-        if bare is None:
-            continue
-        setup = on_card(bare, card)
-        found.append(
-            Seen(
-                card=card.name,
-                model=setup.shape.name,
-                method=setup.method,
-                stack=setup.stack.name,
-                checkpointing=setup.checkpointing,
-                batch=setup.batch,
-                seq=setup.seq,
-                seconds=1 / rate.steps_per_second / setup.accumulate,
-                steps=_STEPS_A_SAMPLE * rate.samples,
-                at=rate.at,
-                source=f"job {job} on pool {pool}",
-            )
+        row = Seen(
+            card=card.name,
+            model=setup.shape.name,
+            method=setup.method,
+            stack=setup.stack.name,
+            checkpointing=setup.checkpointing,
+            batch=setup.batch,
+            seq=setup.seq,
+            seconds=1 / rate.steps_per_second / setup.accumulate,
+            steps=_STEPS_A_SAMPLE * rate.samples,
+            at=rate.at,
+            source=f"job {job} on pool {pool}",
         )
+        if not too_quick(row):
+            found.append(row)
     return tuple(found)
 
 

@@ -15,7 +15,7 @@ from scheduler.core.reasons import AwaitsVerdict, BadDefinition, HeldByPerson, S
 from scheduler.core.run import Ended, Running, Stopping
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY
-from scheduler.service.facts.advised import ELSEWHERE_SIGMA, is_advised, misfit, prior
+from scheduler.service.facts.advised import ELSEWHERE_SIGMA, Priors, is_advised, misfit, seen_of_runs
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.faults.isolation import isolated
 from scheduler.store import jobs, ledger, limits, rates, runs, versions, watched
@@ -61,6 +61,7 @@ def gather(
     gated = {record.spec.name for record in records if record.spec.gates}
     live = runs.live(tx)
     overheads = Overheads(rates.everything(tx))
+    priors = Priors(seen_of_runs((record.spec for record in records), overheads.measured, pools))
     charges = ledger.charges(tx, now - LOOK_BACK_SECONDS)
     possible = watched.possible_charges(tx)
     observed = limits.observed(tx)
@@ -75,7 +76,7 @@ def gather(
             case Queued() | Active() | Held():
                 name = record.spec.name
                 with isolated(faults, name):
-                    view = job_view(record, pools, overheads, planned_lanes.get(name), read_secret)
+                    view = job_view(record, pools, overheads, planned_lanes.get(name), read_secret, priors)
                     views.append(replace(view, blocked=view.blocked or _awaits_verdict(tx, record, gated)))
                 if name in faults:
                     finished[name] = record.done_step / max(1, record.spec.target_step)
@@ -163,10 +164,11 @@ def job_view(
     overheads: Overheads,
     running: str | None,
     read_secret: Callable[[str], object] = str,
+    priors: Priors | None = None,
 ) -> JobView:
     """Return an open job as the planner sees it; ``running`` is the launch key of its live run.
 
-    ``read_secret`` is that of :func:`gather`.
+    ``read_secret`` is that of :func:`gather`; ``priors`` are the speeds of what never ran.
     """
     spec, state = record.spec, record.state
     blocked: Reason | None = None
@@ -190,7 +192,8 @@ def job_view(
         if allowed and len(lacking) == len(allowed) and blocked is None:
             blocked = min(lacking.values(), key=lambda found: found.pool != "")  # a file is made more easily
         allowed = [name for name in allowed if name not in lacking]
-    reference_rate, rates_by_pool = _rates(spec, [pools[name] for name in allowed], overheads.measured)
+    usable = [pools[name] for name in allowed]
+    reference_rate, rates_by_pool = _rates(spec, usable, overheads.measured, priors or Priors())
     lost = {name: overheads.of(spec, pools[name]) for name in allowed}
     return JobView(
         name=spec.name,
@@ -246,13 +249,22 @@ def gives_secrets(pool: Pool) -> bool:
     return secret_way(pool.platform, pool.options).kind == "given"
 
 
-def view_of_new(spec: JobSpec, pools: Mapping[str, Pool], now: int, place: int) -> JobView:
+def view_of_new(
+    spec: JobSpec, pools: Mapping[str, Pool], now: int, place: int, priors: Priors | None = None
+) -> JobView:
     """Return a job that is not in the queue as the planner would see it at ``place``."""
-    return job_view(JobRecord(spec, Queued(now), 0, 0, 0, None, None, now, place), pools, Overheads({}), running=None)
+    record = JobRecord(spec, Queued(now), 0, 0, 0, None, None, now, place)
+    return job_view(record, pools, Overheads({}), running=None, priors=priors)
+
+
+def priors_of(tx: Connection, pools: Mapping[str, Pool]) -> Priors:
+    """Return the speeds of jobs that never ran, as the planner sees them."""
+    specs = (record.spec for record in jobs.everything(tx))
+    return Priors(seen_of_runs(specs, rates.everything(tx), pools))
 
 
 def _rates(
-    spec: JobSpec, pools: Sequence[Pool], measured: Mapping[tuple[str, str], RateRecord]
+    spec: JobSpec, pools: Sequence[Pool], measured: Mapping[tuple[str, str], RateRecord], known: Priors
 ) -> tuple[float, dict[str, Rate]]:
     """Return the job's speed on the reference device and on each pool.
 
@@ -265,7 +277,7 @@ def _rates(
         for pool in pools
         if (rate := measured.get((spec.name, pool.name))) and rate.samples > 0 and rate.steps_per_second > 0
     ]
-    priors = {pool.name: prior(spec, pool) for pool in pools}
+    priors = {pool.name: known.of(spec, pool) for pool in pools}
     correction = _middle([rate.steps_per_second / priors[pool.name][0] for pool, rate in found])
     surest = ELSEWHERE_SIGMA if found and is_advised(spec) else math.inf
     answer = {name: Rate(speed * correction, min(sigma, surest), 0) for name, (speed, sigma) in priors.items()}

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.core.quota import MoneyQuota
 from scheduler.planner import AddJob, Planner, SetHours, UnknownName, explain, what_if
-from scheduler.service.facts.snapshot import load_snapshot, view_of_new
+from scheduler.service.facts.snapshot import load_snapshot, priors_of, view_of_new
 from scheduler.store import jobs, plans
 from scheduler.store.jobs import DuplicateJob
 
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from scheduler.core.pool import Pool
     from scheduler.core.reasons import Reason
     from scheduler.planner import Difference, Edit, Options
+    from scheduler.service.facts.advised import Priors
     from scheduler.store.engine import Database
     from scheduler.store.jobs import JobRecord
 
@@ -50,7 +51,7 @@ def ask_what_if(
         snapshot = load_snapshot(tx, context.pools, context.now, context.horizon_seconds)
         records = {record.spec.name: record for record in jobs.everything(tx)}
         incumbent = plans.newest(tx)
-    added = _added(context, specs, records)
+        added = _added(context, specs, records, priors_of(tx, context.pools) if specs else None)
     for edit in edits:
         if isinstance(edit, SetHours):
             _must_count_hours(context.pools, edit.pool)
@@ -76,7 +77,9 @@ def ask_why(context: PlanningContext, job: str) -> Reason | None:
     return explain(snapshot, job, context.options, incumbent)
 
 
-def _added(context: PlanningContext, specs: Sequence[JobSpec], records: Mapping[str, JobRecord]) -> list[AddJob]:
+def _added(
+    context: PlanningContext, specs: Sequence[JobSpec], records: Mapping[str, JobRecord], priors: Priors | None
+) -> list[AddJob]:
     names = {spec.name for spec in specs}
     if len(names) < len(specs):
         raise WhatIfRefused("two of the jobs to add have one name. Give each its own")
@@ -88,7 +91,7 @@ def _added(context: PlanningContext, specs: Sequence[JobSpec], records: Mapping[
             raise WhatIfRefused(
                 f"{spec.name} waits for {spec.gate.parent}, which is not in the queue. Add {spec.gate.parent} as well"
             )
-        added.append(AddJob(view_of_new(spec, context.pools, context.now, place)))
+        added.append(AddJob(view_of_new(spec, context.pools, context.now, place, priors)))
     return added
 
 
