@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 # Whoever starts Python a thousand times, as tests do, wants it compiled once.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help run test test-train test-nightly test-fast lint bench bench-planner kill9 fuzz mutants simulate simulate-long pictures lock clean
+.PHONY: help run test test-train test-nightly test-fast lint bench bench-planner kill9 fuzz mutants simulate simulate-long reference rooms pictures lock clean
 
 BIN := .venv/bin
 PACKAGES := scheduler platforms jobs config
@@ -66,6 +66,12 @@ simulate: .venv/ready-dev ## Simulate 2,400 weeks, every crash point, all mutant
 
 simulate-long: .venv/ready-dev ## The same over 50,000 weeks (hours)
 	$(BIN)/python benchmarks/simulate.py --total-weeks 50000 --every-point 1 --pairs 3000 --kill9 50 $(ARGS)
+
+reference: .venv/ready-dev ## Write anew what documents hold of commands, exit codes and settings
+	$(BIN)/python benchmarks/reference.py
+
+rooms: .venv/ready-dev ## Print every folder with code and what it is for
+	$(BIN)/python benchmarks/reference.py --rooms
 
 pictures: .venv/ready-dev ## Take the pictures anew that tests compare and documents show; look at them before you commit
 	$(BIN)/python benchmarks/pictures.py --approve tests/integration/web/approved
