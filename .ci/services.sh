@@ -8,6 +8,7 @@ have_chromium() { command -v chromium >/dev/null || command -v chromium-browser 
 have_faketime() { compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null; }
 have_sandbox() { command -v bwrap >/dev/null && command -v setpriv >/dev/null && command -v prlimit >/dev/null; }
 have_sshd() { [ -x /usr/sbin/sshd ] && command -v rsync >/dev/null; }
+have_slurm() { command -v slurmctld >/dev/null && command -v slurmd >/dev/null && command -v sbatch >/dev/null && command -v munged >/dev/null; }
 have_systemd() { command -v systemd-nspawn >/dev/null && [ -x /usr/lib/systemd/systemd ]; }
 
 install_postgres() {
@@ -29,15 +30,19 @@ install_sandbox() { apt-get update -qq && apt-get install -y -qq --no-install-re
 # No debootstrap: the tests boot this machine's own files under an overlay.
 install_systemd() { apt-get update -qq && apt-get install -y -qq --no-install-recommends systemd-container; }
 
-# Debian would start it on port 22; the tests start their own, as another user where they run as root.
-install_sshd() {
+# Debian would start what it installs: sshd on port 22, Slurm and munge. The tests start their own.
+install_stopped() {
     local policy=/usr/sbin/policy-rc.d made=
     if [ ! -e "$policy" ]; then
         printf '#!/bin/sh\nexit 101\n' >"$policy" && chmod +x "$policy" && made=yes
     fi
-    apt-get update -qq && apt-get install -y -qq --no-install-recommends openssh-server rsync
+    apt-get update -qq && apt-get install -y -qq --no-install-recommends "$@"
     [ -z "$made" ] || rm -f "$policy"
 }
+
+install_sshd() { install_stopped openssh-server rsync; }
+
+install_slurm() { install_stopped slurmctld slurmd slurm-client munge; }
 
 # provide NAME WHAT PACKAGE: installs with install_NAME what have_NAME does not find, or says what will be skipped.
 provide() {
@@ -63,6 +68,7 @@ provide faketime "library to set the clock of one process" libfaketime
 provide sandbox "bubblewrap, in which code that a model wrote is run" bubblewrap
 provide systemd "systemd-nspawn, for the service under a real systemd" systemd-container
 provide sshd "sshd and rsync, for deployments to another machine" "openssh-server, with rsync"
+provide slurm "Slurm with munge, for sessions on a cluster" "slurmctld, slurmd, slurm-client, munge"
 # The second user behind that sshd. No password opens the account, and it is not locked, which sshd would refuse.
 if [ "$(id -u)" = 0 ] && ! id uff-target >/dev/null 2>&1; then
     { useradd -m -s /bin/bash uff-target && usermod -p '*' uff-target; } ||

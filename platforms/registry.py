@@ -23,12 +23,14 @@ _LOADERS: Mapping[str, str] = {
     "local": "platforms.local.adapter:load",
     "manual": "platforms.manual.adapter:load",
     "sagemaker": "platforms.sagemaker.adapter:load",
+    "slurm": "platforms.slurm.adapter:load",
 }
 
 # name -> "module:function" with the signature Checkup, for platforms that can be looked at before they are used.
 _CHECKUPS: Mapping[str, str] = {
     "kaggle": "platforms.kaggle.checkup:checks",
     "sagemaker": "platforms.sagemaker.checkup:checks",
+    "slurm": "platforms.slurm.checkup:checks",
 }
 
 # name -> "module:function" that names the files its credentials may come from, for platforms that read some.

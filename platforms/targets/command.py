@@ -33,10 +33,15 @@ class Ran:
 
 
 def run(
-    words: Sequence[str], timeout_seconds: float, given: bytes = b"", first_word_seconds: float | None = None
+    words: Sequence[str],
+    timeout_seconds: float,
+    given: bytes = b"",
+    first_word_seconds: float | None = None,
+    heard_bytes: int = HEARD_BYTES,
 ) -> Ran:
     """Run a command with ``given`` as its input, and return how it ended. Raises OSError when it cannot be started.
 
+    At most ``heard_bytes`` are heard of each of its two outputs.
     One that puts out nothing within ``first_word_seconds`` is ended; only from its first word on do the others count.
     """
     process = subprocess.Popen(  # its end is waited for below, in bounded time
@@ -50,7 +55,7 @@ def run(
             heard[name] = stream.read(1)
             if name == "out":
                 spoke.set()
-            heard[name] += stream.read(HEARD_BYTES - len(heard[name]))
+            heard[name] += stream.read(heard_bytes - len(heard[name]))
 
     def say(stream: IO[bytes]) -> None:
         with suppress(OSError), stream:  # a command may end without hearing all

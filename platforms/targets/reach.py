@@ -14,7 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
 from platforms.targets.base import TargetError, TargetUnreachable
-from platforms.targets.command import Ran, run
+from platforms.targets.command import HEARD_BYTES, Ran, run
 from platforms.targets.release import SUMS
 
 if TYPE_CHECKING:
@@ -50,11 +50,12 @@ class Here:
     """This machine. ``name`` is that of the target, for errors."""
 
     name: str
+    heard_bytes: int = HEARD_BYTES
 
     def bash(self, script: bytes, words: Sequence[str], timeout_seconds: float) -> Ran:
         """See Reach.bash."""
         try:
-            found = run(["bash", "-s", "--", *words], timeout_seconds, script)
+            found = run(["bash", "-s", "--", *words], timeout_seconds, script, heard_bytes=self.heard_bytes)
         except OSError as error:
             raise TargetError(self.name, "start bash", str(error), "Install bash and GNU coreutils") from error
         if found.code is None or found.code < 0:
@@ -93,6 +94,7 @@ class Ssh:
     identity: Callable[[], Path] | None = None
     stalled_seconds: int = 30  # in which not a byte moves
     connect_seconds: int = 10
+    heard_bytes: int = HEARD_BYTES
 
     def bash(self, script: bytes, words: Sequence[str], timeout_seconds: float) -> Ran:
         """See Reach.bash. The connection may break while the script goes on there: nobody knows then."""
@@ -141,7 +143,7 @@ class Ssh:
         self, words: Sequence[str], timeout_seconds: float, given: bytes, first_word_seconds: float | None = None
     ) -> Ran:
         try:
-            return run(words, timeout_seconds, given, first_word_seconds)
+            return run(words, timeout_seconds, given, first_word_seconds, self.heard_bytes)
         except OSError as error:
             raise TargetError(self.name, f"start {words[0]}", str(error), f"Install {words[0]} here") from error
 

@@ -35,6 +35,8 @@ from platforms.wrap import wrap
 from scheduler.clock import real_now, stopwatch
 from tests.lab.fake import FakeCloud, FakePlatform, Script
 from tests.lab.patience import pause, until, until_state
+from tests.lab.person import Person
+from tests.lab.slurm import slurm_lab
 
 SESSIONS_MAX = 2
 
@@ -257,53 +259,45 @@ def sagemaker(folder: Path) -> Iterator[Place]:
     assert processes_of(folder / "emulator") == []
 
 
-class Person:
-    """Takes every offer at once, runs its notebook as a kernel would, and hands in what it leaves."""
+@contextmanager
+def slurm(folder: Path) -> Iterator[Place]:
+    """Slurm's adapter on a real controller with two nodes. Fails when a job leaves a process behind."""
+    bundle = folder / "bundle"
+    (bundle / "payload").mkdir(parents=True)
+    (bundle / "payload" / "agent.py").write_text(AGENT)
+    context = PlatformContext(folder / "state", sys.executable, bundle, sessions_max=SESSIONS_MAX)
+    with slurm_lab() as lab:
+        settings = {"slurm_conf": str(lab.conf), "command_seconds": "60"}
 
-    def __init__(self, desk: ManualPlatform, folder: Path) -> None:
-        self._desk, self._folder = desk, folder
-        self._sessions: dict[str, subprocess.Popen[bytes]] = {}
-        self._interrupted: set[str] = set()
+        def adapter() -> Platform:
+            return load("slurm", settings, context)
 
-    def look(self) -> None:
-        """Do what there is to be done now."""
-        for key in sorted(self._desk.keys()):
-            offer, observed, wanted_back = self._desk.show(key, int(real_now())) or (None, None, False)
-            if observed is None or offer is None:
-                continue
-            if observed.state is SessionState.QUEUED and offer.deadline > real_now():
-                self._run(key)
-            session = self._sessions.get(key)
-            if observed.state is not SessionState.RUNNING or session is None:
-                continue
-            if session.poll() is not None:
-                self._desk.give(key, self._folder / key / f"{key}-result.zip", self._store(), int(real_now()))
-            elif wanted_back:
-                self._interrupt(key)
+        def launch_lost(request: LaunchRequest) -> None:
+            # The order is written, and whoever should have submitted the job is gone.
+            adapter().find([], int(real_now()))
+            (folder / "state" / "sessions" / request.key).mkdir()
+            order = {"at": 0, "deadline": request.deadline}
+            (folder / "state" / "sessions" / request.key / "order.json").write_text(json.dumps(order))
 
-    def leave(self) -> None:
-        """Go home: end what still runs."""
-        for key, session in self._sessions.items():
-            while session.poll() is None:
-                self._interrupt(key)
-                pause()
-            assert session.returncode == 0, key
+        @contextmanager
+        def outage() -> Iterator[None]:
+            (folder / "state" / "cluster").rename(folder / "unmounted")
+            yield
+            (folder / "unmounted").rename(folder / "state" / "cluster")
 
-    def _interrupt(self, key: str) -> None:
-        """Interrupt the cell, once it shows that the session runs."""
-        if key not in self._interrupted and (self._folder / key / key / "output.log").exists():
-            self._interrupted.add(key)
-            self._sessions[key].send_signal(signal.SIGINT)
-
-    def _run(self, key: str) -> None:
-        folder = self._folder / key
-        notebook = self._desk.take(key, "Ada", folder, int(real_now()))[0]
-        cells = json.loads(notebook.read_bytes())["cells"]
-        (folder / "cell.py").write_text("".join(cells[1]["source"]))
-        self._sessions[key] = subprocess.Popen([sys.executable, "cell.py"], cwd=folder, start_new_session=True)
-
-    def _store(self) -> BlobStore:
-        return open_store("directory", self._folder / "store", {})
+        yield Place(
+            adapter,
+            lambda: int(real_now()),
+            pause,
+            lambda key, lasting: None,
+            launch_lost,
+            outage,
+            str(bundle),
+            None,
+            lambda key: list((folder / "state" / "sessions" / key).glob("*.json")),
+        )
+        lab.clear()
+        until(lambda: not processes_of(folder / "state"), "the end of all processes")
 
 
 @contextmanager
@@ -358,7 +352,15 @@ def processes_of(state: Path) -> list[int]:
     return found
 
 
-PLACES = {"fake": fake, "kaggle": kaggle, "local": local, "manual": manual, "sagemaker": sagemaker, "wrapped": wrapped}
+PLACES = {
+    "fake": fake,
+    "kaggle": kaggle,
+    "local": local,
+    "manual": manual,
+    "sagemaker": sagemaker,
+    "slurm": slurm,
+    "wrapped": wrapped,
+}
 
 
 @pytest.fixture(params=sorted(PLACES))

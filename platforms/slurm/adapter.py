@@ -1,0 +1,328 @@
+"""The adapter of Slurm. One batch job for each launch key; see batch.py for what keeps it from running twice.
+
+What this side must remember lies in the pool's state folder, a folder for each key: that a job was ordered, written
+before it is submitted; when it was first seen to run; how it ended, as it was first told. All else is looked up.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from dataclasses import asdict, dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.payload.clock import Clock
+from jobs.plural import counted
+from platforms.base import Capabilities, Misconfigured, Observed, QuotaReading, Refused, SessionState, Unreachable
+from platforms.bundle import build_bundle
+from platforms.folders import Folders, is_folder_name
+from platforms.local.records import publish
+from platforms.record_file import read_record
+from platforms.slurm import batch
+from platforms.slurm.commands import Commands, Evidence, Line, NotSubmitted, comment
+from platforms.slurm.judge import SLACK_SECONDS, Over, Runs, Vanished, Waits, is_over, is_waiting, judge, line_of
+from platforms.slurm.settings import NAME, read_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from platforms.artifacts.base import BlobStore
+    from platforms.base import LaunchRequest
+    from platforms.registry import PlatformContext
+    from platforms.slurm.commands import Poll
+
+_ORDER, _STARTED, _END = "order.json", "started.json", "end.json"
+_UNSEEN_SECONDS = 30  # real: a job that Slurm took shows up at once, unless its controller forgot it
+_LOG_BYTES = 4 << 20  # of one answer; more is asked for again
+_TERM_SECONDS = 120  # before the time limit
+
+
+@dataclass(frozen=True, slots=True)
+class Ordered:
+    """What was ordered, in scheduled UTC seconds."""
+
+    at: int
+    deadline: int
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """When a session was first seen to run, in real UTC seconds as Slurm tells it."""
+
+    job: int
+    at: int
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """How a session ended, in scheduled UTC seconds; ``started`` is None when it never did."""
+
+    started: int | None
+    ended: int
+    detail: str
+    told: bool
+
+
+def load(settings: Mapping[str, str], context: PlatformContext) -> SlurmPlatform:
+    """Return the platform of one pool. Raises Misconfigured."""
+    return SlurmPlatform(settings, context)
+
+
+class SlurmPlatform:
+    """Runs payloads as batch jobs of a Slurm cluster; for the settings see docs/slurm.md."""
+
+    capabilities = Capabilities(tails_logs=True, finds_orphans=True, visibility_seconds=_UNSEEN_SECONDS)
+
+    def __init__(self, settings: Mapping[str, str], context: PlatformContext) -> None:
+        self._context = context
+        self._settings = read_settings(settings, context.state_folder.absolute(), context.python)
+        self._commands = Commands(self._settings)
+        self._folders = Folders(NAME, context.state_folder.absolute() / "sessions")
+        self._clock = Clock(**{"epoch": 0.0, "origin": 0.0, "scale": 1.0, **context.clock})
+        self._last_seen: dict[str, int] = {}  # by key, when Slurm last knew its job
+        self._placing = threading.Lock()
+
+    def launch(self, request: LaunchRequest, now: int) -> Observed:
+        """Submit a job, unless there is one of this key; see Platform.launch."""
+        key = request.key
+        if not is_folder_name(key):
+            raise Refused(NAME, "launch", f"{key!r} cannot be a job's name", "Use A-Z a-z 0-9 . _ -", permanent=True)
+        payload = Path(request.bundle or self._context.bundle).absolute() / "payload"
+        if not (payload / "agent.py").is_file():
+            raise Misconfigured(NAME, "launch", f"there is no agent in {payload}", "Check the bundle folder")
+        with self._folders.answering("launch"):
+            digest = self._place(payload)
+            with self._folders.lock():
+                kept = sorted(self._folders.keys() | {key})
+                poll = self._poll(kept)
+                seen = self._folders.observed(kept, lambda each: self._observe(each, poll, now))
+                if key in seen:
+                    if seen[key].state is SessionState.UNCLEAR:
+                        raise Unreachable(NAME, "launch", seen[key].detail)
+                    return seen[key]
+                self._admit(request, poll, [one for one in seen.values() if _is_live(one)], now)
+                order = json.dumps(asdict(Ordered(now, request.deadline)))
+                self._folders.make(key, partial(_write, order))
+                job = self._submit(request, digest, now)
+        # Accepted is not known: a controller that dies now may forget it. The next look tells.
+        return Observed(key, SessionState.QUEUED, str(job or ""), detail="accepted by Slurm, not seen in its queue yet")
+
+    def find(self, keys: Sequence[str], now: int) -> Mapping[str, Observed]:
+        """Return what is known of each key, with one command for all; see Platform.find."""
+        with self._folders.answering("find"):
+            asked = [key for key in dict.fromkeys(keys) if is_folder_name(key)]
+            poll = self._poll(asked)
+            return self._folders.observed(asked, lambda key: self._observe(key, poll, now))
+
+    def stop(self, key: str, now: int, *, force: bool) -> None:
+        """Have Slurm tell the session to save and leave, or end it; a job that waits is cancelled."""
+        if not is_folder_name(key):
+            return
+        with self._folders.answering("stop"):
+            poll = self._poll([key])
+            seen = self._folders.observed([key], lambda each: self._observe(each, poll, now)).get(key)
+            if seen is None or seen.state in {SessionState.ENDED, SessionState.ABSENT}:
+                return
+            mine = [line for line in poll.lines if line.key == key and not is_over(line)]
+            if waits := [line.job for line in mine if force or is_waiting(line)]:
+                self._commands.cancel(waits)
+            if asked := [line.job for line in mine if line.job not in waits]:
+                self._commands.cancel(asked, ask=True)
+            if not mine and seen.state is SessionState.QUEUED and self._commands.void(key):
+                self._never(key, "stopped before Slurm showed its job", now)
+
+    def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
+        """Yield what a session printed; see Platform.logs."""
+        while is_folder_name(key) and limit_bytes > 0:
+            with self._folders.answering("logs"):
+                piece = self._commands.logs(key, max(offset, 0), min(limit_bytes, _LOG_BYTES))
+            if not piece:
+                return
+            yield piece
+            offset, limit_bytes = offset + len(piece), limit_bytes - len(piece)
+
+    def read_quota(self, now: int) -> Sequence[QuotaReading]:
+        """Return nothing: what an account may use is declared in the pool's quotas."""
+        del now
+        return ()
+
+    def collect(self, key: str, into: BlobStore, now: int) -> None:
+        """Bring nothing home: payloads here write to the artifact store themselves. See Platform.collect."""
+
+    def orphans(self, known: Collection[str], now: int) -> Sequence[Observed]:
+        """Return jobs that carry this pool's mark and that ``known`` does not name."""
+        with self._folders.answering("orphans"):
+            poll = self._poll([])
+            keys = sorted({line.key for line in poll.lines if not is_over(line)} - set(known))
+            poll = self._poll(keys) if keys else poll
+            seen = self._folders.observed(keys, lambda key: self._observe(key, poll, now))
+            return [one for one in seen.values() if _is_live(one)]
+
+    def sweep(self, over: Collection[str], now: int) -> Sequence[str]:
+        """Remove the folders of the sessions in ``over`` that ended or never started, here and there."""
+        with self._folders.answering("sweep"):
+            kept = sorted(self._folders.keys() & set(over))
+            poll = self._poll(kept)
+            with self._folders.lock():
+                removed = self._folders.over(kept, lambda key: self._observe(key, poll, now))
+                # First there: what remains here is asked for again, and what remains there would be forgotten.
+                if removed:
+                    self._commands.remove(removed)
+                self._folders.remove(removed)
+            self._folders.clear()
+        return removed
+
+    def _place(self, payload: Path) -> str:
+        """Bring the payload to the cluster; return its digest, which names it there."""
+        with self._placing:
+            packed = build_bundle(payload, self._context.state_folder.absolute() / "payload")
+            self._commands.place(packed.sha256, packed.path)
+        return packed.sha256
+
+    def _poll(self, keys: Sequence[str]) -> Poll:
+        """Look at everything, and remember the jobs of ours that this side has no order of.
+
+        The pool's folder is made once: one that is gone later is an unmounted disk, and not an empty one.
+        """
+        made = self._folders.root.parent / f"made-{self._settings.owner}"
+        if not made.exists():
+            self._commands.make_folder()
+            made.touch()
+        poll = self._commands.poll(keys)
+        for line in poll.lines:
+            # A job that is over and was swept stays in Slurm's memory for some minutes.
+            left = not is_over(line) or (line.key in keys and poll.evidence[line.key].claim)
+            if line.key in keys and left and not (self._folders.root / line.key).exists():
+                order = Ordered(self._scheduled(line.submitted), self._scheduled(line.until))
+                text = json.dumps(asdict(order))
+                self._folders.make(line.key, partial(_write, text))
+        return poll
+
+    def _admit(self, request: LaunchRequest, poll: Poll, live: Sequence[Observed], now: int) -> None:
+        """Raise Refused when there is no room for one more."""
+        if request.deadline <= now:
+            raise Refused(NAME, "launch", f"the deadline {request.deadline} is not after {now}")
+        if len(live) >= self._context.sessions_max:
+            why = f"{len(live)} of at most {self._context.sessions_max} sessions are live"
+            raise Refused(NAME, "launch", why, "Wait until one ends")
+        waiting = sum(is_waiting(line) for line in poll.lines)
+        if waiting >= self._settings.pending_max:
+            why = f"{counted(waiting, 'job')} of this pool wait in Slurm's queue, and pending_max allows no more"
+            raise Refused(NAME, "launch", why, "Wait until one starts")
+
+    def _submit(self, request: LaunchRequest, digest: str, now: int) -> int:
+        """Submit the job of a session, whose order is written. When nothing was submitted, the order is taken back."""
+        until = int(self._real(request.deadline))
+        limit = max(1, round(self._clock.wall_seconds(request.deadline - now)))
+        agent = f"../.payload/{digest}/payload/agent.py"
+        script = batch.script(batch.Order(request.key, until, limit, self._settings.python, agent))
+        words = [
+            f"--comment={comment(request.key, self._settings.owner, until)}",
+            "--no-requeue",
+            f"--signal=B:TERM@{min(_TERM_SECONDS, limit // 4)}",
+            f"--time={-(-limit // 60)}",
+            "--nodes=1",
+            "--ntasks=1",
+            *self._settings.words(request.devices),
+        ]
+        launch = json.dumps({**request.launch, "work_dir": "work"})
+        try:
+            return self._commands.submit(request.key, words, launch, script)
+        except (Refused, Misconfigured, NotSubmitted):
+            self._folders.remove([request.key])
+            raise
+
+    def _observe(self, key: str, poll: Poll, now: int) -> Observed | None:
+        """Return a session as it stands; its end is written down when it is first told."""
+        order = read_record(self._folders.root, f"{key}/{_ORDER}", lambda document: Ordered(**document))
+        if order is None:
+            return None
+        end = read_record(self._folders.root, f"{key}/{_END}", lambda document: Ended(**document))
+        if end is not None:
+            return _told(key, end)
+        started = read_record(self._folders.root, f"{key}/{_STARTED}", lambda document: Started(**document))
+        evidence = poll.evidence.get(key, Evidence())
+        line = line_of([line for line in poll.lines if line.key == key], evidence)
+        if line is not None:
+            self._last_seen[key] = now
+        if evidence.claim == "void":
+            return self._never(key, "given up before a job of it started", now)
+        verdict = judge(line, evidence, started.at if started else None)
+        job = str(line.job) if line else str(started.job) if started else ""
+        match verdict:
+            case Waits(detail=detail):
+                return Observed(key, SessionState.QUEUED, job, detail=detail)
+            case Runs(started=at, detail=detail):
+                return self._running(key, line, at, detail, now)
+            case Over(started=at, ended=last, detail=detail, cancel=again):
+                if at is None:
+                    return self._never(key, detail, now) if self._commands.void(key) else self._unclear(key, detail)
+                if again:
+                    self._commands.cancel([again])
+                return self._over(key, at, last, detail, now)
+            case Vanished():
+                return self._vanished(key, order, verdict, started, now)
+
+    def _running(self, key: str, line: Line | None, at: int, detail: str, now: int) -> Observed:
+        """Return a session that runs, and write down since when: it is not asked again."""
+        if line is not None:
+            publish(str(self._folders.root / key), _STARTED, json.dumps(asdict(Started(line.job, at))))
+        first = min(self._scheduled(at), now)
+        return Observed(key, SessionState.RUNNING, str(line.job) if line else "", first, detail=detail)
+
+    def _vanished(self, key: str, order: Ordered, verdict: Vanished, started: Started | None, now: int) -> Observed:
+        """Return what to say of a session that Slurm does not know: nothing, until nobody can be at work for it."""
+        if verdict.claimed:
+            over_from = order.deadline + round(SLACK_SECONDS * self._clock.scale)
+            if now <= over_from:
+                return self._unclear(key, f"{verdict.detail}; it may run until its deadline")
+            first = min(self._scheduled(started.at), order.deadline) if started else order.at
+            return self._end(
+                key, Ended(first, order.deadline, f"{verdict.detail}, and its deadline passed", told=False)
+            )
+        patience = max(_UNSEEN_SECONDS * self._clock.scale, 1)
+        if now <= max(order.at, self._last_seen.get(key, 0)) + patience:
+            return Observed(key, SessionState.QUEUED, "", detail="accepted by Slurm, not seen in its queue yet")
+        if not self._commands.void(key):
+            return self._unclear(key, "a job of it has just started")
+        return self._never(key, f"{verdict.detail}, and its claim is taken, so that it never starts", now)
+
+    def _over(self, key: str, at: int, last: int | None, detail: str, now: int) -> Observed:
+        first = min(self._scheduled(at), now)
+        # The clocks of the cluster may be ahead of ours.
+        ended = now if last is None else max(first, min(self._scheduled(last), now))
+        return self._end(key, Ended(first, ended, detail, told=last is not None))
+
+    def _never(self, key: str, detail: str, now: int) -> Observed:
+        return self._end(key, Ended(None, now, detail, told=True))
+
+    def _end(self, key: str, end: Ended) -> Observed:
+        """Write down how a session ended, and return how it was first told."""
+        publish(str(self._folders.root / key), _END, json.dumps(asdict(end)))
+        first = read_record(self._folders.root, f"{key}/{_END}", lambda document: Ended(**document))
+        return _told(key, first or end)
+
+    def _unclear(self, key: str, detail: str) -> Observed:
+        return Observed(key, SessionState.UNCLEAR, "", detail=detail)
+
+    def _scheduled(self, real: int) -> int:
+        return int(self._clock.epoch + (real - self._clock.origin) * self._clock.scale)
+
+    def _real(self, scheduled: int) -> float:
+        return self._clock.origin + (scheduled - self._clock.epoch) / self._clock.scale
+
+
+def _write(text: str, folder: Path) -> None:
+    (folder / _ORDER).write_text(text)
+
+
+def _is_live(seen: Observed) -> bool:
+    return seen.state not in {SessionState.ENDED, SessionState.ABSENT}
+
+
+def _told(key: str, end: Ended) -> Observed:
+    if end.started is None:
+        return Observed(key, SessionState.ABSENT, "", detail=end.detail)
+    return Observed(key, SessionState.ENDED, "", end.started, end.ended, end.detail, told=end.told)

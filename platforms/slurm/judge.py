@@ -1,0 +1,145 @@
+"""Judge: what a session's state is, by what Slurm says of its job and by what its folder tells. Pure; real UTC seconds.
+
+Slurm's word comes first, for it keeps the books. Where it has forgotten a job, as it does some minutes after an end or
+with a controller that lost its state, the folder tells what it can. What neither tells is unknown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from platforms.slurm.commands import Evidence, Line
+
+_WAITS = frozenset({"PENDING", "REQUEUED", "REQUEUE_FED", "REQUEUE_HOLD", "RESV_DEL_HOLD", "SPECIAL_EXIT"})
+_OVER = frozenset(
+    {
+        "BOOT_FAIL", "CANCELLED", "COMPLETED", "DEADLINE", "FAILED", "NODE_FAIL", "OUT_OF_MEMORY", "PREEMPTED",
+        "REVOKED", "TIMEOUT",
+    }
+)  # fmt: skip
+# What people are told of the reasons that they meet most; the others stand as Slurm names them.
+_REASONS = {
+    "Priority": "other jobs come first",
+    "Resources": "it is next, and waits for free nodes",
+    "Dependency": "it waits for another job",
+    "BeginTime": "it may not begin yet",
+    "JobHeldUser": "held by its user: scontrol release",
+    "JobHeldAdmin": "held by an administrator",
+    "PartitionTimeLimit": "longer than the partition allows: lower session_cap",
+    "PartitionNodeLimit": "asks for more than the partition has",
+    "ReqNodeNotAvail": "its nodes are down, drained or reserved",
+    "Reservation": "its nodes are reserved",
+    "QOSMaxGRESPerUser": "your other jobs hold all GPUs that the QOS grants",
+    "QOSMaxJobsPerUserLimit": "your other jobs are all that the QOS grants",
+    "AssocGrpGRESMinutes": "the account's GPU minutes are used up",
+}
+_WORDS = {
+    "BOOT_FAIL": "its node could not be started",
+    "CANCELLED": "cancelled, by scancel or an administrator",
+    "DEADLINE": "Slurm's deadline passed",
+    "FAILED": "its script failed",
+    "NODE_FAIL": "its node failed",
+    "OUT_OF_MEMORY": "it used more memory than it asked for",
+    "PREEMPTED": "preempted by a job that comes first",
+    "TIMEOUT": "its time limit was reached",
+}
+SLACK_SECONDS = 180  # Slurm ends a job up to so long after its time limit
+
+
+@dataclass(frozen=True, slots=True)
+class Waits:
+    """In the queue, or on its way there."""
+
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Runs:
+    """Holding a node."""
+
+    started: int
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Over:
+    """Ended, or never started when nobody holds its claim. ``cancel`` is a job that must not run once more."""
+
+    started: int | None
+    ended: int | None  # None: not told
+    detail: str
+    cancel: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Vanished:
+    """Slurm does not know it, and its script has left no last word."""
+
+    claimed: bool
+    detail: str
+
+
+Verdict = Waits | Runs | Over | Vanished
+
+
+def line_of(lines: Sequence[Line], evidence: Evidence) -> Line | None:
+    """Return the line that stands for a session: of the job that took its claim, else of one that is not over."""
+    return max(lines, key=lambda line: (line.job == evidence.job, line.state not in _OVER, line.job), default=None)
+
+
+def judge(line: Line | None, evidence: Evidence, started: int | None) -> Verdict:
+    """Return what to make of a session; ``started`` is when it was first seen to run."""
+    claimed = evidence.claim == "job"
+    began = started if started is not None else (evidence.claimed_at or None) if claimed else None
+    if line is None:
+        if evidence.ended is not None:
+            first, last, code = evidence.ended
+            return Over(started if started is not None else first, last, f"its script ended with exit code {code}")
+        return Vanished(claimed or started is not None, "Slurm does not know its job any more")
+    if line.state in _WAITS:
+        if began is not None:
+            detail = f"requeued by an administrator or after a failed node ({line.reason}); it goes on as a new session"
+            last_word = evidence.ended[1] if evidence.ended else None
+            return Over(began, last_word, detail, line.job)
+        return Waits(waiting(line))
+    if line.state in _OVER:
+        if not claimed and started is None:
+            return Over(None, None, f"{ending(line)}, before it could start")
+        # A job that was requeued begins once more, and leaves at once.
+        return Over(line.start if began is None else began, line.end, ending(line))
+    if began is None:
+        began = line.submitted if line.start is None else line.start
+    return Runs(began, f"{line.state} on {line.nodes}".lower())
+
+
+def waiting(line: Line) -> str:
+    """Return why a job waits, and until when as far as Slurm can tell."""
+    reason = line.reason.strip("()").split(",")[0]
+    words = f"{line.state.lower()}: {line.reason}"
+    if told := _REASONS.get(reason):
+        words += f" ({told})"
+    if line.start is not None:
+        words += f", expected to start {datetime.fromtimestamp(line.start, UTC):%Y-%m-%d %H:%M} UTC"
+    return words
+
+
+def is_waiting(line: Line) -> bool:
+    """Tell whether a job waits in the queue."""
+    return line.state in _WAITS
+
+
+def is_over(line: Line) -> bool:
+    """Tell whether a job has ended."""
+    return line.state in _OVER
+
+
+def ending(line: Line) -> str:
+    """Return how a job ended, in Slurm's word and in ours."""
+    reason = "" if line.reason in {"", "None", line.state} else f" ({line.reason})"
+    words = _WORDS.get(line.state)
+    return f"{line.state}{reason}" + (f": {words}" if words else "")

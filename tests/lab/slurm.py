@@ -1,0 +1,211 @@
+"""A real Slurm on this machine: munged, a controller and two node daemons on loopback, with four pretended GPUs each.
+
+Debian's packages slurmctld, slurmd, slurm-client and munge, which .ci/services.sh installs. It needs root.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.lab.patience import until
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+NODES = ("n1", "n2")
+_PROGRAMS = ("slurmctld", "slurmd", "munged", "sbatch", "squeue", "scontrol", "scancel")
+_CONFIG = """\
+ClusterName=uff
+AuthInfo=socket={root}/munge.socket
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={ports[0]}
+SlurmUser=root
+SlurmdUser=root
+StateSaveLocation={root}/state
+SlurmctldPidFile={root}/slurmctld.pid
+SlurmctldLogFile={root}/slurmctld.log
+SlurmdSpoolDir={root}/spool/%n
+SlurmdPidFile={root}/slurmd-%n.pid
+SlurmdLogFile={root}/slurmd-%n.log
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+JobAcctGatherType=jobacct_gather/none
+ReturnToService=2
+SlurmdParameters=config_overrides
+CommunicationParameters=NoInAddrAny,NoCtldInAddrAny
+KillWait=5
+MinJobAge=300
+MaxJobCount=20000
+GresTypes=gpu
+SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
+SelectType=select/cons_tres
+SelectTypeParameters=CR_Core_Memory
+DefMemPerCPU=100
+AccountingStorageType=accounting_storage/none
+JobCompType=jobcomp/filetxt
+JobCompLoc={root}/jobcomp.txt
+NodeName=n1 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs=8 RealMemory=16000 Gres=gpu:h100:4
+NodeName=n2 NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[2]} CPUs=8 RealMemory=16000 Gres=gpu:h100:4
+PartitionName=gpu Nodes=n1,n2 Default=YES MaxTime=24:00:00
+"""
+
+
+def missing() -> str:
+    """Return what is not there that a Slurm of the tests needs; "" for nothing."""
+    gone = [name for name in _PROGRAMS if not shutil.which(name, path=f"{os.environ.get('PATH', '')}:/usr/sbin")]
+    if gone:
+        return f"no {', '.join(gone)} (Debian: slurmctld slurmd slurm-client munge)"
+    return "" if os.geteuid() == 0 else "Slurm's daemons are started by root alone"
+
+
+class SlurmLab:
+    """The cluster. Its clients find it through the variable SLURM_CONF, which is ``conf``."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        self.conf = root / "slurm.conf"
+        self._daemons: dict[str, subprocess.Popen[bytes]] = {}
+        root.chmod(0o755)
+        for name in ("state", "spool/n1", "spool/n2", "dev"):
+            (root / name).mkdir(parents=True)
+        for number in range(4):
+            os.mknod(root / "dev" / f"gpu{number}", 0o020666, os.makedev(1, 3))
+        host = socket.gethostname().split(".")[0]
+        self.conf.write_text(_CONFIG.format(root=root, host=host, ports=_free_ports(3)))
+        gpus = "".join(f"NodeName={node} Name=gpu Type=h100 File={root}/dev/gpu[0-3]\n" for node in NODES)
+        (root / "gres.conf").write_text(gpus)
+
+    def environment(self) -> dict[str, str]:
+        """Return what programs need to reach this cluster."""
+        return {**os.environ, "SLURM_CONF": str(self.conf), "PATH": f"{os.environ['PATH']}:/usr/sbin:/usr/bin"}
+
+    def start(self) -> None:
+        """Start everything and wait until both nodes are idle."""
+        self._start_munged()
+        self.start_controller(keep_state=False)
+        for node in NODES:
+            self.start_node(node)
+        until(lambda: self.say("sinfo", "-h", "-o", "%t").split() in (["idle"], ["idle", "idle"]), "two idle nodes")
+
+    def start_controller(self, *, keep_state: bool = True) -> None:
+        """Start the controller, with what it remembers or with nothing, and wait until it answers."""
+        self._start("slurmctld", "-D", *(() if keep_state else ("-c",)))
+        until(lambda: "UP" in self.say("scontrol", "ping"), "the controller")
+
+    def kill_controller(self, *, forget: bool = False) -> None:
+        """End the controller without warning; with ``forget``, its state as well."""
+        self._end("slurmctld", signal.SIGKILL)
+        if forget:
+            shutil.rmtree(self.root / "state")
+            (self.root / "state").mkdir()
+
+    def start_node(self, node: str) -> None:
+        """Start the daemon of one node."""
+        self._start("slurmd", "-D", "-N", node, name=node)
+
+    def kill_node(self, node: str) -> None:
+        """End the daemon of one node without warning; its jobs run on."""
+        self._end(node, signal.SIGKILL)
+
+    @contextmanager
+    def silence(self) -> Iterator[None]:
+        """Have the controller give no answer while the body runs."""
+        self._daemons["slurmctld"].send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            self._daemons["slurmctld"].send_signal(signal.SIGCONT)
+
+    def say(self, *words: str) -> str:
+        """Run a client and return what it prints, "" when it fails."""
+        done = subprocess.run(words, env=self.environment(), capture_output=True, text=True, timeout=30, check=False)
+        return done.stdout if done.returncode == 0 else ""
+
+    def jobs(self) -> dict[str, str]:
+        """Return the states of all jobs that the controller remembers, by name."""
+        told = self.say("squeue", "-h", "-t", "all", "-o", "%j %T").split()
+        return dict(zip(told[::2], told[1::2], strict=True))
+
+    def clear(self) -> None:
+        """End all jobs and wait until none is left."""
+        self.say("scancel", "--user=root", "--signal=KILL", "--full")
+        self.say("scancel", "--user=root")
+        until(lambda: not self.say("squeue", "-h").strip(), "the end of all jobs")
+
+    def stop(self) -> None:
+        """End everything."""
+        with suppress(AssertionError, subprocess.TimeoutExpired):
+            self.clear()
+        for name in [*NODES, "slurmctld", "munged"]:
+            self._end(name, signal.SIGTERM)
+
+    def _start_munged(self) -> None:
+        key = self.root / "munge"
+        key.mkdir(mode=0o700)
+        (key / "key").write_bytes(os.urandom(128))
+        (key / "key").chmod(0o600)
+        for path in (key, key / "key"):
+            shutil.chown(path, "munge", "munge")
+        words = [f"--{name}={key / name}" for name in ("pid-file", "log-file", "seed-file")]
+        words += [f"--key-file={key / 'key'}", f"--socket={self.root}/munge.socket", "--foreground", "--force"]
+        self.root.chmod(0o777)  # for the socket and its lock
+        self._start("munged", *words, become=["setpriv", "--reuid=munge", "--regid=munge", "--clear-groups"])
+        until((self.root / "munge.socket").exists, "munged")
+        self.root.chmod(0o755)
+
+    def _start(self, program: str, *words: str, name: str = "", become: list[str] | None = None) -> None:
+        path = shutil.which(program, path=self.environment()["PATH"])
+        with (self.root / f"{name or program}.out").open("ab") as log:
+            self._daemons[name or program] = subprocess.Popen(
+                [*(become or []), str(path), *words], env=self.environment(), stdout=log, stderr=log, cwd="/"
+            )
+
+    def _end(self, name: str, how: signal.Signals) -> None:
+        process = self._daemons.pop(name, None)
+        if process is None:
+            return
+        process.send_signal(signal.SIGCONT)
+        process.send_signal(how)
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+@contextmanager
+def slurm_lab() -> Iterator[SlurmLab]:
+    """Run a cluster until the body ends. Skips, and says so, where something that it needs is missing."""
+    if why := missing():
+        pytest.skip(why)
+    root = Path(tempfile.mkdtemp(prefix="uff-slurm-"))
+    lab = SlurmLab(root)
+    try:
+        lab.start()
+        yield lab
+    finally:
+        lab.stop()
+        shutil.rmtree(root, ignore_errors=True)
+
+
+def _free_ports(count: int) -> list[int]:
+    probes = [socket.socket() for _ in range(count)]
+    try:
+        for probe in probes:
+            probe.bind(("127.0.0.1", 0))
+        return [int(probe.getsockname()[1]) for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
