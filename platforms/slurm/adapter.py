@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 _ORDER, _STARTED, _END = "order.json", "started.json", "end.json"
 _UNSEEN_SECONDS = 30  # real: a job that Slurm took shows up at once, unless its controller forgot it
+_REQUEUED_SECONDS = 60  # real: in which nodes tell a controller that came back what they run, and end it if need be
 _LOG_BYTES = 4 << 20  # of one answer; more is asked for again
 _TERM_SECONDS = 120  # before the time limit
 
@@ -82,6 +83,7 @@ class SlurmPlatform:
         self._folders = Folders(NAME, context.state_folder.absolute() / "sessions")
         self._clock = Clock(**{"epoch": 0.0, "origin": 0.0, "scale": 1.0, **context.clock})
         self._last_seen: dict[str, int] = {}  # by key, when Slurm last knew its job
+        self._requeued: dict[str, int] = {}  # by key, when its job was first seen to wait once more
         self._placing = threading.Lock()
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
@@ -260,6 +262,9 @@ class SlurmPlatform:
                 if at is None:
                     return self._never(key, detail, now) if self._commands.void(key) else self._unclear(key, detail)
                 if again:
+                    noticed = self._requeued.setdefault(key, now)
+                    if last is None and now <= noticed + _REQUEUED_SECONDS * self._clock.scale:
+                        return self._unclear(key, f"job {again} waits once more, and may not have ended yet")
                     self._commands.cancel([again])
                 return self._over(key, at, last, detail, now)
             case Vanished():

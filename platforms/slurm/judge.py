@@ -68,7 +68,11 @@ class Runs:
 
 @dataclass(frozen=True, slots=True)
 class Over:
-    """Ended, or never started when nobody holds its claim. ``cancel`` is a job that must not run once more."""
+    """Ended, or never started when nobody holds its claim.
+
+    ``cancel`` is a job that must not run once more. When no last word tells that its first run is over, a controller
+    that lost its newest state may still have to end that.
+    """
 
     started: int | None
     ended: int | None  # None: not told

@@ -4,8 +4,6 @@ A new adapter joins with one function that yields a Place, and one line in PLACE
 """
 
 import json
-import signal
-import subprocess
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator

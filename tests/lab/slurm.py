@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from scheduler.clock import real_now
 from tests.lab.patience import until
 
 if TYPE_CHECKING:
@@ -104,6 +105,12 @@ class SlurmLab:
         self._start("slurmctld", "-D", *(() if keep_state else ("-c",)))
         until(lambda: "UP" in self.say("scontrol", "ping"), "the controller")
 
+    def saved(self) -> None:
+        """Wait until the controller has written down what has happened so far; it does so every five seconds."""
+        state, now = self.root / "state" / "job_state", real_now()
+        self.say("sbatch", "--hold", "--output=/dev/null", "--wrap=true")  # something to write down
+        until(lambda: state.exists() and state.stat().st_mtime > now, "the controller's state")
+
     def kill_controller(self, *, forget: bool = False) -> None:
         """End the controller without warning; with ``forget``, its state as well."""
         self._end("slurmctld", signal.SIGKILL)
@@ -133,15 +140,16 @@ class SlurmLab:
         done = subprocess.run(words, env=self.environment(), capture_output=True, text=True, timeout=30, check=False)
         return done.stdout if done.returncode == 0 else ""
 
-    def jobs(self) -> dict[str, str]:
-        """Return the states of all jobs that the controller remembers, by name."""
-        told = self.say("squeue", "-h", "-t", "all", "-o", "%j %T").split()
-        return dict(zip(told[::2], told[1::2], strict=True))
+    def jobs(self, below: Path) -> list[tuple[str, str]]:
+        """Return the names and states of the jobs that work below a folder and that the controller remembers."""
+        told = self.say("squeue", "-h", "-t", "all", "-o", "%Z %j %T").splitlines()
+        return sorted((name, state) for where, name, state in map(str.split, told) if where.startswith(f"{below}/"))
 
     def clear(self) -> None:
         """End all jobs and wait until none is left."""
-        self.say("scancel", "--user=root", "--signal=KILL", "--full")
-        self.say("scancel", "--user=root")
+        if jobs := self.say("squeue", "-h", "-o", "%A").split():
+            self.say("scancel", "--signal=KILL", "--full", *jobs)
+            self.say("scancel", *jobs)
         until(lambda: not self.say("squeue", "-h").strip(), "the end of all jobs")
 
     def stop(self) -> None:
