@@ -26,7 +26,7 @@ def test_the_picture_shows_every_room_and_what_it_is_for(repository: Path) -> No
         assert found, line
         above[len(found[1]) // 2 :] = [found[2]]
         shown["/".join(above)] = found[3] or ""
-    for elsewhere in ("tests", "systemd", "benchmarks"):
+    for elsewhere in ("tests", "bridges", "systemd", "benchmarks"):
         assert (repository / elsewhere).is_dir()
         del shown[elsewhere]
     rooms = {}
