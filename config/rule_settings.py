@@ -46,14 +46,7 @@ class WebhookSettings(Section):
     @field_validator("token_url")
     @classmethod
     def _private(cls, found: SecretStr) -> SecretStr:
-        try:
-            parts = urlsplit(found.get_secret_value())
-            host = parts.hostname or ""
-        except ValueError:
-            raise BadValue("this is no address", 'write it like "https://example.org/hook"') from None
-        if not host or not (parts.scheme == "https" or (parts.scheme == "http" and _is_here(host))):
-            why = "events would be sent in the clear, or nowhere"
-            raise BadValue(why, "use https; http only to this machine, as 127.0.0.1 or localhost")
+        private_address(found.get_secret_value())
         return found
 
     @field_validator("secret")
@@ -62,6 +55,19 @@ class WebhookSettings(Section):
         if len(found.get_secret_value()) < _SECRET_MIN:
             raise BadValue(f"the secret has fewer than {_SECRET_MIN} characters", "make one: openssl rand -hex 32")
         return found
+
+
+def private_address(text: str) -> str:
+    """Return an address to which something may be sent: by https, or on this machine. Raises BadValue."""
+    try:
+        parts = urlsplit(text)
+        host = parts.hostname or ""
+    except ValueError:
+        raise BadValue("this is no address", 'write it like "https://example.org/hook"') from None
+    if not host or not (parts.scheme == "https" or (parts.scheme == "http" and _is_here(host))):
+        why = "what is sent there would go in the clear, or nowhere"
+        raise BadValue(why, "use https; http only to this machine, as 127.0.0.1 or localhost")
+    return text
 
 
 def _is_here(host: str) -> bool:

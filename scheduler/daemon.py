@@ -9,6 +9,7 @@ import threading
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ from platforms.fingerprint import fingerprint
 from scheduler import clock, line
 from scheduler.core.run import Running
 from scheduler.core.window import WEEK
+from scheduler.notify.mirrors import Mirrors
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.cycle.endings import tell_endings
 from scheduler.service.outside.calls import ThreadedCalls
@@ -73,6 +75,7 @@ class Daemon:
     _news: SimpleQueue[str] = field(default_factory=SimpleQueue)
     _calls: ThreadedCalls = field(default_factory=ThreadedCalls)
     _work: LongWork = field(default_factory=LongWork)
+    _mirrors: Mirrors = field(default_factory=Mirrors)
     _ports: Ports = field(init=False)
     _cycle: Cycle = field(init=False)
     _line: str = ""
@@ -281,6 +284,8 @@ class Daemon:
         self._calls.gather("mail", {"": lambda: self._guarded(lambda: mail(ports, mailing, now))})
         wanted = self.app.settings.export
         self._calls.gather("exports", {"": lambda: self._guarded(lambda: export(ports, wanted, now))})
+        mirrors = self._mirrors.work(ports, self.app.settings)
+        self._calls.gather("mirror", {name: partial(self._guarded, work) for name, work in mirrors.items()})
         self._needs = watch_needs(self._ports, now, now - WEEK)
 
     def _tell_progress(self) -> None:

@@ -26,8 +26,8 @@ _PREFIX = "webhook-"
 SIGNATURE, DELIVERY = "X-Uff-Signature", "X-Uff-Delivery"
 
 
-class _NoRedirects(HTTPRedirectHandler):
-    """A signed event goes where the settings say and nowhere else; a redirect is a failure like any other."""
+class NoRedirects(HTTPRedirectHandler):
+    """What is sent, and what proves us, goes where the settings say and nowhere else; a redirect is a failure."""
 
     def redirect_request(self, *_: Any) -> None:
         """Follow none."""
@@ -57,7 +57,7 @@ class WebhookChannel:
         hidden = Redactor([self.address, self.secret])
         try:
             request = Request(self.address, data, headers, method="POST")  # noqa: S310 - the settings take https only
-            with build_opener(_NoRedirects).open(request, timeout=self.timeout_seconds) as answer:
+            with build_opener(NoRedirects).open(request, timeout=self.timeout_seconds) as answer:
                 found: HTTPResponse = answer
                 status = found.status
         except HTTPError as error:

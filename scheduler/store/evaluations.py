@@ -75,6 +75,13 @@ class Overrule:
 _EVALUATIONS = select(evaluations).order_by(evaluations.c.id)
 _OF_VERSION = _EVALUATIONS.where(evaluations.c.model == bindparam("model"), evaluations.c.number == bindparam("number"))
 _OPEN = _EVALUATIONS.where(evaluations.c.state == "open")
+_ALIKE = (
+    select(evaluations.c.job)
+    .where(evaluations.c.scorer_digest == bindparam("scorer"), evaluations.c.set_digest == bindparam("test_set"))
+    .where(evaluations.c.state == "scored")
+    .order_by(evaluations.c.id.desc())
+    .limit(5)
+)
 _OF_JOB = _EVALUATIONS.where(evaluations.c.job == bindparam("job"))
 _BEGIN = insert(evaluations).returning(evaluations.c.id)
 _END = (
@@ -141,6 +148,11 @@ def of_job(tx: Connection, job: str) -> Evaluation | None:
     """Return the evaluation that a job is, or None."""
     row = tx.execute(_OF_JOB, {"job": job}).one_or_none()
     return None if row is None else Evaluation(**row._asdict())
+
+
+def alike(tx: Connection, scorer_digest: str, set_digest: str) -> list[str]:
+    """Return the jobs of the last few that ended well with the same scorer on the same set, the newest first."""
+    return list(tx.scalars(_ALIKE, {"scorer": scorer_digest, "test_set": set_digest}))
 
 
 def say(

@@ -38,6 +38,7 @@ _WORDS = {
     "open": "access to {}",
     "mail": "letters",
     "exports": "exported files",
+    "mirror": "mirror to {}",
     "duty": "housekeeping: {}",
     "reports": "artifact store",
     "manifests": "artifact store",

@@ -64,7 +64,7 @@ def result(world: SimpleNamespace, after: int, **report: Any) -> None:
     """Let the newest session end with a result."""
     key = list(world.cloud.sessions)[-1]
     world.cloud.cut(key, world.clock.present + after - 1, "exit code 0")
-    told(world, "result", after, outcome="yielded", ended_at=world.clock.present + after, **report)
+    told(world, "result", after, **{"outcome": "yielded", "ended_at": world.clock.present + after, **report})
 
 
 def rate(world: SimpleNamespace, job: str = "ufm") -> rates.RateRecord:
@@ -140,6 +140,17 @@ def test_a_first_impression_gives_way_to_the_sessions_last_word(world: SimpleNam
     result(world, HOUR, steps_per_second=0.03, setup_seconds=300, checkpoint_seconds=90.0)
     assert (rate(world).steps_per_second, rate(world).samples) == (0.03, 1)
     assert rate(world).checkpoint_seconds == 90
+
+
+@pytest.mark.parametrize("end", [{}, {"outcome": "failed", "error_class": "no_checkpoint"}], ids=["at once", "late"])
+def test_a_whole_job_that_was_cut_short_gets_all_its_time(world: SimpleNamespace, end: dict[str, str]) -> None:
+    """What was expected of it by others like it was too little: its definition says how long it may take."""
+    with world.database.write() as tx:
+        jobs.change_spec(tx, "ufm", NOW, "test", whole=True, target_step=1, steps_per_hour=0.5)
+        rates.put(tx, rates.RateRecord("ufm", "desk", 1 / 600, 0.3, 1, 60, 10, NOW))
+    assert view(world).rates["desk"].steps_per_second == 1 / 600
+    result(world, HOUR, setup_seconds=60, **end)
+    assert 1 / view(world).rates["desk"].steps_per_second == pytest.approx(2 * HOUR)
 
 
 def test_a_job_that_is_new_on_a_pool_expects_what_others_lost_there(world: SimpleNamespace) -> None:

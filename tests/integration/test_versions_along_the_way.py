@@ -15,11 +15,14 @@ from jobs.corpus.errors import CorpusDamaged
 from jobs.payload.scorers.items import read_items
 from jobs.payload.store.transport import DirectoryTransport
 from jobs.payload.store.tree import fetch_tree, tree_prefix
-from jobs.spec import HELD_OUT, Evaluation, Input, JobSpec, Mixture
+from jobs.spec import HELD_OUT, LONGEST_SECONDS, Evaluation, Input, JobSpec, Mixture
+from scheduler.core.snapshot import Rate
+from scheduler.core.throughput import PRIOR_SIGMA
+from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.service.outside.ports import Ports
 from scheduler.service.versions.item_set import ITEMS, TEXT_CHARACTERS, set_for
 from scheduler.service.versions.making import VersionRefused
-from scheduler.store import jobs
+from scheduler.store import jobs, rates
 from scheduler.store.engine import Database
 from tests.lab.trained_model import NOW, World, make_world, passing
 
@@ -51,6 +54,36 @@ def test_each_part_of_the_way_is_judged_once(world: World) -> None:
     world.train("e", step=50)
     world.cycle.run()
     assert world.states()[2:] == [(3, "evaluating")], "the next generation goes its own way"
+
+
+def test_an_evaluation_is_planned_with_what_the_last_one_like_it_took(world: World) -> None:
+    def expected(job: str) -> Rate:
+        with world.database.read() as tx:
+            snapshot = load_snapshot(tx, world.ports.pools, NOW, 86_400)
+        return next(one.rates["pool"] for one in snapshot.jobs if one.name == job)
+
+    world.train("a", step=60)
+    world.cycle.run()
+    assert 1 / expected("ufm-eval-1").steps_per_second == pytest.approx(LONGEST_SECONDS), "nothing is known"
+    with world.database.write() as tx:
+        rates.put(tx, rates.RateRecord("ufm-eval-1", "pool", 1 / 1_000, 0.05, 1, 60, 10, NOW))
+    world.score("ufm-eval-1", passing(0.5))
+    world.cycle.run()
+    world.train("b", step=100)
+    world.cycle.run()
+    found = expected("ufm-eval-2")
+    assert 1 / found.steps_per_second == pytest.approx(1_390), "what nine in ten would take"
+    assert found.sigma == PRIOR_SIGMA
+    world.score("ufm-eval-2", passing(1.0))
+    world.cycle.run()
+    with world.database.write() as tx:
+        wanted = jobs.get(tx, "ufm").spec.evaluation
+        assert wanted is not None
+        jobs.change_spec(tx, "ufm", NOW, "test", evaluation=replace(wanted, command=("score", "more")))
+        jobs.restart(tx, "ufm", NOW, "somebody")
+    world.train("c", step=60)
+    world.cycle.run()
+    assert 1 / expected("ufm-eval-3").steps_per_second == pytest.approx(LONGEST_SECONDS), "another scorer"
 
 
 def test_why_a_model_cannot_be_judged_is_told_once(world: World) -> None:

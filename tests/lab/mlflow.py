@@ -26,6 +26,9 @@ class Mlflow:
     artifacts: dict[str, bytes] = field(default_factory=dict)
     versions: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
     full: bool = False  # its artifact store takes no more
+    down: bool = False  # it answers 503 to all
+    authorization: str = ""  # who else asks is refused
+    calls: list[str] = field(default_factory=list)
 
     @property
     def address(self) -> str:
@@ -50,12 +53,29 @@ class Mlflow:
             case "experiments/create":
                 self.experiments[told["name"]] = str(len(self.experiments) + 1)
                 return 200, {"experiment_id": self.experiments[told["name"]]}
+            case "model-versions/create":
+                mine = self.versions[told["name"]]
+                made = {**told, "version": str(len(mine) + 1), "status": "READY", "tags": told.get("tags", [])}
+                mine.append(made)
+                return 200, {"model_version": made}
+            case _:
+                return self._of_runs(call, told)
+
+    def _of_runs(self, call: str, told: Mapping[str, Any]) -> tuple[int, Any]:
+        match call:
+            case "runs/search":
+                found = [run for run in self.runs.values() if run["info"]["experiment_id"] in told["experiment_ids"]]
+                first = int(told.get("page_token") or 0)  # a page of two, whatever is asked for
+                more = {"next_page_token": str(first + 2)} if len(found) > first + 2 else {}
+                return 200, {"runs": found[first : first + 2], **more}
+            case "runs/log-batch":
+                return self._log_batch(told)
             case "runs/create":
                 key = f"{len(self.runs) + 1:032x}"
                 uri = f"mlflow-artifacts:/{told['experiment_id']}/{key}/artifacts"
                 info = {"run_id": key, "run_uuid": key, "status": "RUNNING", "artifact_uri": uri, "start_time": 1}
                 info |= {"experiment_id": told["experiment_id"], "lifecycle_stage": "active", "user_id": "u"}
-                self.runs[key] = {"info": info, "data": {"metrics": []}}
+                self.runs[key] = {"info": info, "data": {"metrics": [], "tags": list(told.get("tags", ()))}}
                 return 200, {"run": self.runs[key]}
             case "runs/get":
                 return 200, {"run": self.runs[told["run_id"]]}
@@ -65,13 +85,22 @@ class Mlflow:
             case "runs/update":
                 self.runs[told["run_id"]]["info"]["status"] = told["status"]
                 return 200, {"run_info": self.runs[told["run_id"]]["info"]}
-            case "model-versions/create":
-                mine = self.versions[told["name"]]
-                made = {**told, "version": str(len(mine) + 1), "status": "READY", "tags": told.get("tags", [])}
-                mine.append(made)
-                return 200, {"model_version": made}
             case _:
                 return _no("ENDPOINT_NOT_FOUND", f"{call} is not known here", 404)
+
+    def _log_batch(self, told: Mapping[str, Any]) -> tuple[int, Any]:
+        run = self.runs.get(told["run_id"])
+        if run is None:
+            return _no("RESOURCE_DOES_NOT_EXIST", f"Run with id={told['run_id']} not found", 404)
+        if len(told["metrics"]) > 1_000 or len(told.get("tags", ())) > 100:
+            return _no("INVALID_PARAMETER_VALUE", "A batch logging request can contain at most 1000 metrics")
+        if bad := [one for one in told["metrics"] if not isinstance(one["value"], int | float)]:
+            return _no("INVALID_PARAMETER_VALUE", f"Invalid value {bad[0]['value']!r} for parameter 'value'")
+        known = run["data"]["metrics"]
+        known.extend(one for one in told["metrics"] if one not in known)  # as the server's database keeps one of each
+        tags = {tag["key"]: tag for tag in [*run["data"]["tags"], *told.get("tags", ())]}
+        run["data"]["tags"] = list(tags.values())
+        return 200, {}
 
 
 def _no(code: str, words: str, status: int = 400) -> tuple[int, Any]:
@@ -87,7 +116,12 @@ def mlflow_server() -> Iterator[Mlflow]:
         def _serve(self) -> None:
             parts = urlsplit(self.path)
             data = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-            if parts.path.startswith(_FILES):
+            found.calls.append(parts.path.removeprefix(_API))
+            if found.down or (found.authorization and self.headers.get("Authorization") != found.authorization):
+                status, document = (
+                    (503, {}) if found.down else (401, {"error_code": "UNAUTHENTICATED", "message": "No"})
+                )
+            elif parts.path.startswith(_FILES):
                 found.artifacts[unquote(parts.path.removeprefix(_FILES))] = data
                 status, document = (500, {"message": "No space left"}) if found.full else (200, {})
             elif parts.path.startswith(_API):

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 import tomllib
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
 import pytest
-from pydantic import BaseModel
 
+from benchmarks.reference import keys_of, setting_keys
+from config.pool_settings import PoolSettings
 from config.settings import Settings
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
     from pathlib import Path
 
 ROW = re.compile(r"^\| (`[^|]*`) \|([^|]*)\|", re.MULTILINE)
@@ -36,20 +36,8 @@ def told(reference: str) -> dict[str, str]:
     return found
 
 
-def keys_of(model: type[BaseModel], before: str = "") -> Iterator[str]:
-    """Every key below a model as ``config show`` names it; of lists of tables ``[]`` stands for the place."""
-    for name, field in model.model_fields.items():
-        key = before + (field.alias or (field.validation_alias if isinstance(field.validation_alias, str) else name))
-        kinds = [field.annotation, *get_args(field.annotation)]
-        tables = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
-        if tables:
-            yield from keys_of(tables[0], f"{key}." if tables[0] is field.annotation else f"{key}[].")
-        else:
-            yield key
-
-
 def test_every_setting_is_in_the_reference_and_nothing_else(told: dict[str, str]) -> None:
-    wanted = {key for key in keys_of(Settings) if not key.startswith(("pools[]", "targets[]", "rules[]", "webhooks[]"))}
+    wanted = setting_keys()
     assert len(wanted) > 50
     assert set(told) == wanted
 
@@ -86,3 +74,18 @@ def test_every_key_of_a_rule_and_a_webhook_is_in_the_reference(reference: str) -
     keys = {key.rpartition(".")[2] for key in keys_of(Settings) if key.startswith(("rules[]", "webhooks[]"))}
     assert len(keys) == 7
     assert keys - set(re.findall(r"`([a-z_]+)`", rules)) == set()
+
+
+def test_every_key_of_a_rule_for_texts_is_told_with_the_corpus(repository: Path) -> None:
+    page = (repository / "docs" / "corpus.md").read_text(encoding="utf-8").partition("## Rules")[2]
+    keys = {key.rpartition(".")[2] for key in keys_of(Settings) if key.startswith("corpus.rules[]")}
+    assert len(keys) > 5
+    assert {key for key in keys if f"\n{key} = " not in page} == set()
+
+
+def test_the_defaults_of_a_pool_are_those_of_the_code(reference: str) -> None:
+    pools = reference.partition("## Pools")[2].partition("## Models")[0]
+    shown = {"accelerator": "cpu", "speed": "1.0", "sharing": "1.0", "enabled": "true"}
+    for key, default in shown.items():
+        assert f"| `{key}` | {default} |" in pools
+        assert str(PoolSettings.model_fields[key].default).lower() == default

@@ -91,7 +91,7 @@ def test_every_pool_that_a_document_shows_can_be_used(repository: Path, tmp_path
 
 def test_every_target_that_a_document_shows_can_be_used(repository: Path, tmp_path: Path) -> None:
     shown = shown_settings(repository, "targets")
-    assert len(shown) >= 2
+    assert shown
     shutil.copy(repository / "config/models.toml", tmp_path)
     for number, (document, block) in enumerate(shown):
         file = tmp_path / f"{number}.toml"

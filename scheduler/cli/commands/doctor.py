@@ -65,7 +65,7 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Finding]]:
     """Return the checks; when the settings cannot be used, those that need none."""
     from scheduler.host import doctor as service
     from scheduler.host import doctor_machine as machine
-    from scheduler.host.doctor_channels import channel_check, no_channel
+    from scheduler.host.doctor_channels import channel_check, check_mlflow, no_channel
     from scheduler.host.doctor_secrets import check_secrets
 
     always: dict[str, Callable[[], Finding]] = {
@@ -92,6 +92,8 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Finding]]:
         checks[f"letters by {name}"] = channel_check(channel)
     if not app.channels:
         checks["letters"] = no_channel
+    if app.settings.export.mlflow is not None:
+        checks["mirror to MLflow"] = partial(check_mlflow, app.settings)
     for name, at in sorted(app.targets.items()):
         checks[f"target {name}"] = partial(_target, app, at)
     checks["library versions"] = partial(machine.check_versions, _extras(app))
@@ -113,6 +115,8 @@ def _extras(app: App) -> set[str]:
         found.add("report")
     if any(name.startswith("apprise") for name in app.channels):
         found.add("notify")
+    if app.settings.export.wandb is not None:
+        found.add("wandb")
     if app.database_url.startswith("postgresql"):
         found.add("postgres")
     return found
@@ -151,7 +155,8 @@ def _settings(app: App | None, error: Exception | None) -> Finding:
 def _models(app: App) -> Finding:
     from scheduler.host.doctor import Finding
 
-    return Finding("ok", f"models: {', '.join(spec.name for spec in app.catalogue.jobs)}")
+    names = ", ".join(spec.name for spec in app.catalogue.jobs)
+    return Finding("ok", f"models: {names or 'none'}")
 
 
 def _target(app: App, at: ServedAt) -> Finding:

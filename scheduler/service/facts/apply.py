@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, assert_never
 
 from jobs.payload.store.manifest import split_key
@@ -14,7 +14,7 @@ from scheduler.core.job import Active, Queued
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.reconcile import Accept, AskStop, CloseLane, Finish, ForceStop, LaneEnd, Step
 from scheduler.core.run import CONSEQUENCES, PARENT, WRONG_DEVICE, Outcome, Running, Stopping
-from scheduler.core.throughput import Sample, alone, learn
+from scheduler.core.throughput import PRIOR_SIGMA, Sample, alone, learn
 from scheduler.core.window import DAY
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.faults.rests import WRONG_DEVICE as POOL_WRONG_DEVICE
@@ -255,6 +255,10 @@ def _learn(ports: Ports, tx: Connection, run: Run, lane: Lane, record: JobRecord
     if still_runs and not (report.steps_per_second and _is_warm(report)):
         return
     known = rates.get(tx, lane.job, run.pool)
+    if known is not None and known.samples and record.spec.whole and _was_cut_short(report):
+        # It needs longer than what others like it needed: it has all the time that its definition gives.
+        rates.put(tx, replace(known, steps_per_second=0.0, sigma=PRIOR_SIGMA, samples=0, at=now))
+        return
     first_impression = known is not None and known.samples == 1 and known.at > run.planned_start
     if still_runs and known is not None and known.samples:
         speed = _alone(report.steps_per_second or 0.0, run, lane, record, pool)
@@ -320,6 +324,11 @@ def _was_cut_off(report: LaneReport, known: RateRecord | None) -> bool:
         return False
     cut_off = report.outcome in {Outcome.YIELDED, Outcome.PREEMPTED} or report.error_class == "no_checkpoint"
     return cut_off and report.checkpoint_step == report.restored_step
+
+
+def _was_cut_short(report: LaneReport) -> bool:
+    """Whether a job that is run whole had to leave before it was through."""
+    return report.outcome == Outcome.YIELDED or report.error_class == "no_checkpoint"
 
 
 def _alone(speed: float, run: Run, lane: Lane, record: JobRecord, pool: Pool) -> float:

@@ -9,16 +9,20 @@ from typing import TYPE_CHECKING
 
 from jobs.payload.scorers.given import shipped_digest
 from jobs.spec import EVALUATE, TEST_SET, JobSpec, Stall, StartFrom
+from scheduler.core.throughput import PRIOR_SIGMA, SURENESS
 from scheduler.service.launch.inputs import note
-from scheduler.store import codec, evaluations, generations, jobs, trees, versions
+from scheduler.store import codec, evaluations, generations, jobs, rates, trees, versions
 from scheduler.store.versions import Version
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from sqlalchemy import Connection
 
     from jobs.payload.store.manifest import Manifest
     from jobs.spec import Input
     from scheduler.store.jobs import JobRecord
+    from scheduler.store.rates import RateRecord
 
 _NAME_MAX = 40  # characters of a job's name
 _SHIPPED = "{payload}/scorers"
@@ -78,6 +82,7 @@ def evaluate(
     jobs.add(tx, spec, now, by)
     beginning = generations.begin(tx, name, 1, now)
     generations.pin(tx, beginning, version.model, version.step, version.checkpoint, now, by)
+    _expect(tx, name, evaluations.alike(tx, scorer, test_set.digest), now)
     evaluations.begin(tx, version, name, test_set.digest, scorer, now)
     if version.state not in {"accepted", "retired"}:  # those are scored to be compared with, and stay what they are
         versions.move(tx, version, "evaluate", "", now, by, job=name)
@@ -138,6 +143,21 @@ def _job(spec: JobSpec, version: Version, test_set: Input, name: str, scorer: st
         evaluation=None,
         gates=(),
     )
+
+
+def _expect(tx: Connection, name: str, alike: Sequence[str], now: int) -> None:
+    """Let an evaluation be planned with what nine in ten like it would take, where some were; else it has `longest`.
+
+    If it is cut off in that time after all, it has `longest` from then on.
+    """
+    known: dict[str, RateRecord] = {}
+    for earlier in alike:
+        for rate in rates.of_job(tx, earlier):
+            if rate.samples:
+                known.setdefault(rate.pool, rate)
+    for rate in known.values():
+        surely = rate.steps_per_second / (1 + SURENESS * PRIOR_SIGMA)
+        rates.put(tx, replace(rate, job=name, steps_per_second=surely, sigma=PRIOR_SIGMA, at=now))
 
 
 def _free_name(tx: Connection, version: Version) -> str:

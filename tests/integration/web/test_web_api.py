@@ -114,10 +114,10 @@ def test_health_tells_whether_a_daemon_leads_and_finishes_cycles(make_world: Cal
     with serve(world) as site:
         assert site.get("/health/ready").json() == {"ok": True, "problems": []}
         with world.database.write() as tx:
-            due.set_due(tx, due.CYCLE, world.now - 3_600)
+            due.set_due(tx, due.CYCLE, world.now - 4 * 3_600)
         answer = site.get("/health/ready")
         assert answer.status_code == 503
-        assert "finished no cycle for 6" in answer.json()["problems"][0]
+        assert "finished no cycle for 26" in answer.json()["problems"][0]
         with world.database.write() as tx:
             tx.execute(text("UPDATE lease SET until = 1"))
         assert "No daemon runs" in site.get("/health/ready").json()["problems"][0]

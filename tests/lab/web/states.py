@@ -15,7 +15,7 @@ from scheduler.core.plan import Plan
 from scheduler.core.run import Ended, Lane, Outcome, Run
 from scheduler.store import due, events, jobs, lease, ledger, plans, runs
 from scheduler.store.engine import open_database
-from tests.lab.web.world import CONFIG, DAY, HOUR, World, write_world
+from tests.lab.web.world import CONFIG, CYCLE_SECONDS, DAY, HOUR, World, write_world
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +68,7 @@ def _empty(folder: Path) -> World:
     database = open_database(f"sqlite:///{folder / 'state' / 'scheduler.db'}", create=True)
     lease.acquire(database, "bench:world", HOUR)
     with database.write() as tx:
-        due.set_due(tx, due.CYCLE, NOW + 30)
+        due.set_due(tx, due.CYCLE, NOW + CYCLE_SECONDS)
     return World(config, database, NOW)
 
 

@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from scheduler.core.job import JobState
 
 HOUR, DAY, WEEK = 3_600, 86_400, 604_800
+CYCLE_SECONDS = 1_200  # as CONFIG says
 
 CONFIG = """
 state_dir = "state"
@@ -34,6 +35,7 @@ models = []
 
 [daemon]
 lease = "1h"
+cycle = "20m"  # nothing cycles here: for as long as a test may take, that is no delay
 
 [[pools]]
 name = "kaggle"
@@ -125,7 +127,7 @@ def write_world(
         _states(tx, names, steps, live, now)
         for age in (HOUR, 600):
             plans.save(tx, _plan(chance, names, now - age), now - age)
-        due.set_due(tx, due.CYCLE, now + 30)
+        due.set_due(tx, due.CYCLE, now + CYCLE_SECONDS)
         if outage:
             limits.close_pool(
                 tx, "kaggle", None, "HTTP 503 for 40 minutes: the platform answers nobody", now - 4 * HOUR
