@@ -151,10 +151,11 @@ Definition = Annotated[
 
 
 class AddJob(Arguments):
-    """A job as a definition, or the whole path of a job file."""
+    """A job as a definition or the whole path of a job file, or all models of the settings that are not queued yet."""
 
     definition: Definition | None = None
     file: Place | None = None
+    models: bool = False
     go_on: Annotated[bool, Field(description="Go on from what a removed job of this name saved.")] = False
 
 

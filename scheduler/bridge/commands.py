@@ -106,9 +106,11 @@ def preview(surface: Surface, asked: given.Preview) -> dict[str, Any]:
 
 
 def add(surface: Surface, asked: given.AddJob) -> dict[str, Any]:
-    """Add a job to the end of the queue."""
-    if (asked.definition is None) == (asked.file is None):
-        raise BadRequest("a job is added from a definition or from a file", "Give one of both")
+    """Add a job, or the models of the settings, to the end of the queue."""
+    if [asked.definition is not None, asked.file is not None, asked.models].count(True) != 1:
+        raise BadRequest("jobs are added from a definition, from a file or from the settings", "Give one of the three")
+    if asked.models:
+        return surface.commands.run(["queue", "add", "--models"])
     words = ["queue", "add", *(["--continue"] if asked.go_on else [])]
     if asked.file is not None:
         return surface.commands.run([*words, asked.file])
