@@ -55,6 +55,12 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--compile", choices=("auto", "on", "off"), default="auto", help="compile each layer (auto: where Triton works)"
     )
     machine.add_argument("--deterministic", action="store_true", help="the same bits each time, some steps slower")
+    machine.add_argument(
+        "--background-saves",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="copy what is saved to memory, and train on while it is written (auto: what is big, where it fits)",
+    )
     machine.add_argument("--cache", type=Path, default=_cache(), help="folder for packed rows")
     machine.add_argument("--no-deepspeed", action="store_true", help="accepted; nothing here needs it")
     parser.add_argument("--report-every", type=int, default=10, metavar="STEPS", help="steps between losses")
