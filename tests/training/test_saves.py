@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
 from jobs.payload.trainers.tuning import checkpoint
 from jobs.payload.trainers.tuning.snapshot import free_memory
 from tests.lab.desk import Desk, accelerators
