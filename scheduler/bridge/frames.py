@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import select
 from threading import Lock
-from typing import IO, Any
+from typing import Any
 
 FRAME_MAX_BYTES = 64 << 20
 _HEAD_BYTES = 4
+_READ_BYTES = 1 << 16  # what a pipe holds
+_LOOKS = 40  # about a tenth of a millisecond
 
 
 class TooLong(Exception):
@@ -19,22 +22,55 @@ class Unreadable(Exception):
     """A frame holds no JSON object; the next one may."""
 
 
-def read_frame(stream: IO[bytes]) -> bytes | None:
-    """Return the next frame's bytes, None at the end of input, in the middle of a frame too. Raises TooLong."""
-    head = stream.read(_HEAD_BYTES)
-    if len(head) < _HEAD_BYTES:
-        return None
-    size = int.from_bytes(head)
-    if size > FRAME_MAX_BYTES:
-        raise TooLong(f"a frame of {size} bytes was announced, {FRAME_MAX_BYTES} are the most. The connection ends")
-    body = stream.read(size)
-    return body if len(body) == size else None
+class Reader:
+    """Reads frames from a descriptor.
+
+    Who asks one question after the other asks again at once, and to fall asleep and be woken takes longer than to
+    answer. So before it waits it looks a few times, and lets others run in between.
+    """
+
+    def __init__(self, descriptor: int) -> None:
+        self._descriptor = descriptor
+        self._poll = select.poll()
+        self._poll.register(descriptor, select.POLLIN)
+        self._held, self._at = b"", 0  # what was read, and where what was not yet returned begins
+
+    def frame(self) -> bytes | None:
+        """Return the next frame's bytes, None at the end of input, in the middle of a frame too. Raises TooLong."""
+        head = self._take(_HEAD_BYTES)
+        if head is None:
+            return None
+        size = int.from_bytes(head)
+        if size > FRAME_MAX_BYTES:
+            raise TooLong(f"a frame of {size} bytes was announced, {FRAME_MAX_BYTES} are the most. The connection ends")
+        return self._take(size)
+
+    def _take(self, count: int) -> bytes | None:
+        length = len(self._held) - self._at
+        if length < count:
+            parts = [self._held[self._at :]]
+            while length < count:
+                part = self._read()
+                if not part:
+                    return None
+                parts.append(part)
+                length += len(part)
+            self._held, self._at = b"".join(parts), 0
+        self._at += count
+        return self._held[self._at - count : self._at]
+
+    def _read(self) -> bytes:
+        for _ in range(_LOOKS):
+            if self._poll.poll(0):
+                break
+            os.sched_yield()
+        return os.read(self._descriptor, _READ_BYTES)
 
 
 def object_of(body: bytes) -> dict[str, Any]:
     """Return the object that a frame holds. Raises Unreadable: no UTF-8, no JSON, NaN, half a surrogate, no object."""
     try:
-        found = json.loads(body.decode(), parse_constant=_no_number)
+        found = _DECODER.decode(body.decode())
         if b"\\u" in body:
             # Half a surrogate pair is no text: nothing else could write it.
             json.dumps(found, ensure_ascii=False).encode()
@@ -67,6 +103,9 @@ class Writer:
 
 def _no_number(word: str) -> float:
     raise ValueError(f"{word} is no number of JSON")
+
+
+_DECODER = json.JSONDecoder(parse_constant=_no_number)
 
 
 def _short(error: Exception) -> str:

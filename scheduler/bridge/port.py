@@ -12,11 +12,11 @@ from dataclasses import dataclass, field
 from importlib.metadata import version
 from queue import Full, Queue
 from threading import Thread
-from typing import IO, TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any
 
 from scheduler.bridge import arguments as given
 from scheduler.bridge.errors import BadRequest, Busy
-from scheduler.bridge.frames import FRAME_MAX_BYTES, TooLong, Writer, object_of, read_frame
+from scheduler.bridge.frames import FRAME_MAX_BYTES, Reader, TooLong, Writer, object_of
 from scheduler.bridge.subscriptions import LOGS_MAX, SUBSCRIPTIONS_MAX, Subscriptions
 from scheduler.bridge.surface import checked
 from scheduler.bridge.verbs import PROTOCOL, VERBS, document
@@ -41,14 +41,14 @@ OF_THE_PORT: Mapping[str, type[given.Arguments]] = {
 Tag = str | int
 
 
-def take_over() -> tuple[IO[bytes], int]:
+def take_over() -> tuple[int, int]:
     """Return where frames come from and where they go, and put harmless ends in the places of both for all others."""
     frames_in, frames_out = os.dup(0), os.dup(1)
     nothing = os.open(os.devnull, os.O_RDONLY)
     os.dup2(nothing, 0)
     os.close(nothing)
     os.dup2(2, 1)
-    return os.fdopen(frames_in, "rb", buffering=1 << 16), frames_out
+    return frames_in, frames_out
 
 
 @dataclass
@@ -56,7 +56,7 @@ class Port:
     """One conversation."""
 
     surface: Surface
-    stream: IO[bytes]
+    reader: Reader
     writer: Writer
     _slow: Queue[tuple[Tag, Verb, dict[str, Any]]] = field(default_factory=lambda: Queue(_SLOW_WAITING_MAX))
 
@@ -69,7 +69,7 @@ class Port:
             Thread(target=_until_unread, args=(work,), daemon=True).start()
         try:
             self._send({"hello": self._hello()})
-            while (body := read_frame(self.stream)) is not None:
+            while (body := self.reader.frame()) is not None:
                 self._take(body)
         except TooLong as error:
             self._refuse(None, error)

@@ -26,7 +26,7 @@ def port(
 
     It has the rights of whoever started it, and never owns a training. docs/bridges.md has the protocol.
     """
-    from scheduler.bridge.frames import Writer
+    from scheduler.bridge.frames import Reader, Writer
     from scheduler.bridge.port import OF_THE_PORT, Port, take_over
     from scheduler.bridge.verbs import document
 
@@ -35,8 +35,8 @@ def port(
         cli.out.data(document(OF_THE_PORT))
         return
     surface = surface_of(cli)
-    stream, out = take_over()
-    Port(surface, stream, Writer(out)).serve()
+    source, sink = take_over()
+    Port(surface, Reader(source), Writer(sink)).serve()
 
 
 def surface_of(cli: Cli) -> Surface:
