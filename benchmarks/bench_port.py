@@ -67,6 +67,8 @@ def _measure(port: PortClient, world: World, seconds: float, subscriptions: int)
         print(f"{'round trips, one after the other':<40}{'a second':>12}{'of the echo':>14}")
         for what, rate in rows:
             print(f"{what:<40}{rate:>12,.0f}{rate / rows[1][1]:>14.2f}")
+        together = 16 * _rate(_asker(port, _STATUS, 16), seconds)
+        print(f"{'status, kept, 16 questions at a time':<40}{together:>12,.0f}{together / rows[1][1]:>14.2f}")
         ours, echo = (1 / _rate(_asker(one, large), seconds) for one in (port, plain))
         print(f"20 MB there and back: {ours * 1_000:.0f} ms, plain echo {echo * 1_000:.0f} ms, ratio {ours / echo:.1f}")
         if process.stdin is not None:
@@ -90,11 +92,11 @@ def _subscribe(port: PortClient, world: World, count: int) -> None:
     print(f"one event at all of them {time.perf_counter() - began:.2f} s after it happened (one look every 0.2 s)")
 
 
-def _asker(port: PortClient, body: bytes) -> Callable[[], None]:
+def _asker(port: PortClient, body: bytes, at_once: int = 1) -> Callable[[], None]:
     source, sink = port.process.stdout, port.process.stdin
     if source is None or sink is None:
         raise AssertionError("no pipes")
-    frame = len(body).to_bytes(4) + body
+    frame = (len(body).to_bytes(4) + body) * at_once
     number = sink.fileno()
 
     def ask() -> None:
@@ -103,8 +105,9 @@ def _asker(port: PortClient, body: bytes) -> Callable[[], None]:
             sink.flush()
         else:
             os.write(number, frame)
-        if len(source.read(int.from_bytes(source.read(4)))) == 0:
-            raise EOFError
+        for _ in range(at_once):
+            if len(source.read(int.from_bytes(source.read(4)))) == 0:
+                raise EOFError
 
     return ask
 

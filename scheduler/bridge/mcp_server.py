@@ -32,8 +32,9 @@ _INSTRUCTIONS = (
 )
 _READ_ONLY = "This server only reads: it was started without --allow-changes."
 _CHANGES = (
-    "A tool that changes something first answers with a preview and a confirm token; show the preview to your user, "
-    "and call again with the same arguments and the token only when the user agrees."
+    "A tool that changes something first asks your user, with a preview. Where your program cannot ask, it answers "
+    "with the preview and a confirm token: show the preview to your user, and call again with the same arguments and "
+    "the token only when the user agrees."
 )
 _WHY_SLOW = (
     "Find out why {what} slow or waits. Call training, then for each job in question queue_show (its losses, speeds "
@@ -46,23 +47,35 @@ _PLAN_WEEK = (
     "finished, which will not and why, which hours stay unused; then try up to three changes of weights or pools with "
     "plan_preview and compare what they would change. Recommend one, with the commands for it. Change nothing."
 )
-_CONFIRM = "confirm"
+_CONFIRM, _CONTEXT = "confirm", "context"
+_ASKED_MAX = 4_000  # characters of a preview that a person is shown
+_ASKED_BETWEEN_CALLS = "2026-07-28"  # the protocol since which a server asks nothing while it answers
+_AGREE = "agree"
+_AGREED: dict[str, Any] = {
+    "type": "object",
+    "properties": {_AGREE: {"type": "boolean", "title": "Make this change?"}},
+    "required": [_AGREE],
+}
 
 
 @dataclass
 class Tools:
-    """Makes tools of verbs. ``complain`` makes the error that the SDK tells a client."""
+    """Makes tools of verbs. ``complain`` makes the error that the SDK tells a client; ``context`` is a type of its."""
 
     surface: Surface
     complain: Callable[[str], Exception]
+    context: type
     tokens: Tokens = field(default_factory=Tokens)
 
     def of(self, verb: Verb) -> Callable[..., Coroutine[Any, Any, dict[str, Any]]]:
         """Return a verb as a function with a parameter for each of its arguments."""
 
-        async def tool(**given: Any) -> dict[str, Any]:
+        async def tool(**given: Any) -> Any:
             from anyio import to_thread
 
+            context = given.pop(_CONTEXT, None)
+            if verb.changes and not given.get(_CONFIRM) and _can_ask(context):
+                return await self._asked(verb, given, context)
             return await to_thread.run_sync(self._call, verb, given)
 
         tool.__name__ = name_of(verb)
@@ -73,10 +86,30 @@ class Tools:
                 str, Field(max_length=100, description="The token of the preview; without it nothing is done.")
             ]
             parameters.append(inspect.Parameter(_CONFIRM, inspect.Parameter.KEYWORD_ONLY, default="", annotation=hint))
+            tool.__annotations__[_CONTEXT] = self.context  # which is how the SDK knows where to put it
         tool.__signature__ = inspect.Signature(  # type: ignore[attr-defined]  # what inspect looks for
             parameters, return_annotation=dict[str, Any]
         )
         return tool
+
+    async def _asked(self, verb: Verb, given: dict[str, Any], context: Any) -> Any:
+        """Make a change if the user agrees: asked within this call, or by the protocol since 2026-07-28 between two."""
+        from anyio import to_thread
+        from mcp_types import ElicitRequest, ElicitRequestFormParams, InputRequiredResult
+        from mcp_types.version import is_version_at_least
+
+        answer, token = (context.input_responses or {}).get(_AGREE), context.request_state
+        if answer is None:
+            told = await to_thread.run_sync(self._call, verb, dict(given))
+            token = told[_CONFIRM]
+            words = f"{verb.name}: {verb.summary}\n{json.dumps(told['data'], ensure_ascii=False)[:_ASKED_MAX]}"
+            question = ElicitRequestFormParams(message=words, requested_schema=_AGREED)
+            if is_version_at_least(context.protocol_version, _ASKED_BETWEEN_CALLS):
+                return InputRequiredResult(input_requests={_AGREE: ElicitRequest(params=question)}, request_state=token)
+            answer = await context.session.elicit_form(words, _AGREED, related_request_id=context.request_id)
+        if answer.action != "accept" or (answer.content or {}).get(_AGREE) is not True:
+            return {"done": False, "what": f"{verb.name}: nothing was done, the user did not agree."}
+        return await to_thread.run_sync(self._call, verb, {**given, _CONFIRM: token})
 
     def _call(self, verb: Verb, given: dict[str, Any]) -> dict[str, Any]:
         token = given.pop(_CONFIRM, "")
@@ -97,6 +130,12 @@ class Tools:
             raise self.complain(f"{words} (exit code {told.get('exit_code')})") from None
 
 
+def _can_ask(context: Any) -> bool:
+    """Tell whether the client can put a question to its user."""
+    able = None if context is None else context.client_capabilities
+    return able is not None and able.elicitation is not None
+
+
 def name_of(verb: Verb) -> str:
     """Return the name of a verb's tool."""
     return verb.name.replace(".", "_")
@@ -105,6 +144,7 @@ def name_of(verb: Verb) -> str:
 def server(surface: Surface, manual: Callable[[], str], *, changes: bool) -> MCPServer[Any]:
     """Return the server; ``manual`` returns the text of the manual page. Raises ModuleNotFoundError without the SDK."""
     from mcp.server import MCPServer
+    from mcp.server.mcpserver import Context
     from mcp.server.mcpserver.exceptions import ToolError
     from mcp_types import ToolAnnotations
 
@@ -114,7 +154,7 @@ def server(surface: Surface, manual: Callable[[], str], *, changes: bool) -> MCP
         instructions=_INSTRUCTIONS + (_CHANGES if changes else _READ_ONLY),
         log_level="WARNING",
     )
-    tools = Tools(surface, ToolError)
+    tools = Tools(surface, ToolError, Context)
     for verb in VERBS.values():
         if changes or not verb.changes:
             hints = ToolAnnotations(
