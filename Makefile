@@ -8,7 +8,7 @@ SHELL := /bin/bash
 .DELETE_ON_ERROR:
 # Whoever starts Python a thousand times, as tests do, wants it compiled once.
 unexport PYTHONDONTWRITEBYTECODE
-.PHONY: help run test test-train test-nightly test-fast lint bench bench-planner kill9 fuzz mutants simulate simulate-long reference rooms pictures lock clean
+.PHONY: help run test test-train test-nightly test-fast lint bench bench-planner kill9 fuzz mutants simulate simulate-long image reference rooms pictures lock clean
 
 BIN := .venv/bin
 PACKAGES := scheduler platforms jobs config
@@ -34,6 +34,7 @@ test-train: .venv-train/ready ## Install torch and run the tests of fine-tuning 
 test-nightly: .venv/ready-dev ## Run all that `make test` leaves out as well, and note the commit in .ci/nightly.txt (an hour)
 	.ci/services.sh
 	.ci/kagglesdk.sh
+	.ci/wheels.sh
 	$(BIN)/python -m pytest $(PARALLEL) --nightly $(ARGS)
 	git log -1 --format='%h of %cs passed' >.ci/nightly.txt
 
@@ -47,7 +48,7 @@ lint: .venv/ready-dev ## Check format, style, types and the import rule
 	$(BIN)/lint-imports
 
 bench: .venv/ready-dev ## Run the short benchmarks and print their figures
-	for name in install_size bench_cli_start bench_daemon_idle bench_web bench_advice; do echo "== $$name"; $(BIN)/python "benchmarks/$$name.py"; done
+	for name in install_size bench_cli_start bench_daemon_idle bench_web bench_advice bench_port; do echo "== $$name"; $(BIN)/python "benchmarks/$$name.py"; done
 
 bench-planner: .venv/ready-dev ## Measure the planner against its bounds and other orders (ARGS=--quick, or a trace file)
 	$(BIN)/python benchmarks/bench_planner.py $(ARGS)
@@ -66,6 +67,9 @@ simulate: .venv/ready-dev ## Simulate 2,400 weeks, every crash point, all mutant
 
 simulate-long: .venv/ready-dev ## The same over 50,000 weeks (hours)
 	$(BIN)/python benchmarks/simulate.py --total-weeks 50000 --every-point 1 --pairs 3000 --kill9 50 $(ARGS)
+
+image: ## Build the container's image without a registry and try it (root, buildah, mmdebstrap; two minutes)
+	.ci/image.sh
 
 reference: .venv/ready-dev ## Write anew what documents hold of commands, exit codes and settings
 	$(BIN)/python benchmarks/reference.py

@@ -17,7 +17,7 @@ compile() {
         --universal --python-version 3.11 --custom-compile-command "make lock"
 }
 
-compile requirements/dev.txt pyproject.toml --extra plan --extra train --extra postgres --extra web --extra notify --extra uv --extra gates --extra dev \
+compile requirements/dev.txt pyproject.toml --extra plan --extra train --extra postgres --extra web --extra notify --extra uv --extra gates --extra mcp --extra dev \
     --group build
 compile requirements/run.txt pyproject.toml --extra plan --extra train --extra kaggle --extra aws --extra emulators --extra web --extra report --extra gates \
     --group build --constraint requirements/dev.txt

@@ -9,6 +9,7 @@ have_faketime() { compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null
 have_sandbox() { command -v bwrap >/dev/null && command -v setpriv >/dev/null && command -v prlimit >/dev/null; }
 have_sshd() { [ -x /usr/sbin/sshd ] && command -v rsync >/dev/null; }
 have_slurm() { command -v slurmctld >/dev/null && command -v slurmd >/dev/null && command -v sbatch >/dev/null && command -v munged >/dev/null; }
+have_elixir() { command -v mix >/dev/null; }
 have_systemd() { command -v systemd-nspawn >/dev/null && [ -x /usr/lib/systemd/systemd ]; }
 
 install_postgres() {
@@ -29,6 +30,8 @@ install_sandbox() { apt-get update -qq && apt-get install -y -qq --no-install-re
 
 # No debootstrap: the tests boot this machine's own files under an overlay.
 install_systemd() { apt-get update -qq && apt-get install -y -qq --no-install-recommends systemd-container; }
+
+install_elixir() { apt-get update -qq && apt-get install -y -qq --no-install-recommends elixir erlang-dev; }
 
 # Debian would start what it installs: sshd on port 22, Slurm and munge. The tests start their own.
 install_stopped() {
@@ -67,6 +70,7 @@ provide chromium "Chromium and fonts, for the status page in a real browser" "ch
 provide faketime "library to set the clock of one process" libfaketime
 provide sandbox "bubblewrap, in which code that a model wrote is run" bubblewrap
 provide systemd "systemd-nspawn, for the service under a real systemd" systemd-container
+provide elixir "Elixir, for its client in bridges/elixir" elixir
 provide sshd "sshd and rsync, for deployments to another machine" "openssh-server, with rsync"
 provide slurm "Slurm with munge, for sessions on a cluster" "slurmctld, slurmd, slurm-client, munge"
 # The second user behind that sshd. No password opens the account, and it is not locked, which sshd would refuse.

@@ -7,6 +7,7 @@ torch, transformers, peft and, for QLoRA, bitsandbytes, all of them already ther
     python3 benchmarks/bench_trainer.py --table                          (one H100 or H200: 12 minutes, 17 GB of disk)
     python3 benchmarks/bench_trainer.py --shape 6.7b --way lora          (one line of it)
     python3 benchmarks/bench_trainer.py --cpu                            (a tiny shape, to see that it runs)
+    python3 benchmarks/bench_trainer.py --saves [--cpu]                  (what a save of all weights costs the training)
 """
 
 from __future__ import annotations
@@ -15,6 +16,8 @@ import argparse
 import itertools
 import json
 import os
+import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -28,9 +31,11 @@ sys.path.insert(0, str(REPOSITORY))  # started as a script
 
 SHAPES = {  # hidden, layers, heads, intermediate, vocabulary
     "tiny": (64, 2, 4, 128, 512),
+    "small": (512, 8, 8, 1376, 8192),
     "1.3b": (2048, 24, 16, 5504, 32256),
     "6.7b": (4096, 32, 32, 11008, 32256),
 }
+SAVES, APART = 3, 8  # of --saves: so many, so many steps from the end of one to the next
 WARMING = 5  # steps that are not counted
 RANK = 16
 
@@ -76,6 +81,7 @@ def main() -> int:
     """Measure both, print both and their ratio; 1 if ours is below --least."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--table", action="store_true", help="all cases of docs/fine-tuning.md, one after the other")
+    parser.add_argument("--saves", action="store_true", help="saves of all weights, at once and in the background")
     parser.add_argument("--only", default="", metavar="TEXT", help="of the table only the cases that begin so")
     parser.add_argument("--shape", choices=SHAPES, default="1.3b")
     parser.add_argument("--way", choices=("lora", "qlora", "full"), default="lora")
@@ -93,6 +99,8 @@ def main() -> int:
     options = parser.parse_args()
     if options.cpu:
         options.shape, options.length, options.batch = "tiny", 128, 2
+    if options.saves and options.cpu:
+        options.shape, options.length, options.batch = "small", 64, 1
     if options.baseline_in:
         return baseline(options, options.baseline_in)
     case = Case(
@@ -106,6 +114,10 @@ def main() -> int:
     )
     cases = [each for each in TABLE if str(each).startswith(options.only)] if options.table else [case]
     with tempfile.TemporaryDirectory(prefix="bench-trainer-") as name:
+        if options.saves:
+            options.steps = 1_000
+            compare_saves(case._replace(way="full", theirs=False), options, Path(name))
+            return 0
         ratios = compare_all(cases, options, Path(name))
     return int(min(ratios) < options.least)
 
@@ -134,6 +146,68 @@ def compare_all(cases: list[Case], options: argparse.Namespace, folder: Path) ->
         ratios.append(ours.speed / theirs.speed)
         print(f"{'ratio':>15}: {ratios[-1]:9.2f}", flush=True)
     return ratios
+
+
+def compare_saves(case: Case, options: argparse.Namespace, folder: Path) -> None:
+    """Print what saves cost that are written at once, and in the background."""
+    prepare_model(case.shape, folder / case.shape, longest=case.length, cpu=options.cpu)
+    prepare_data(case, options, folder / f"data-{case.length}-{case.batch}")
+    print(f"{case.shape}, all weights, {case.length} x {case.batch}, {SAVES} saves each")
+    for wish in ("off", "on"):
+        with tempfile.TemporaryDirectory(dir=folder) as name:
+            told = watch_saves(case, folder, Path(name), wish)
+        steps = [at for at, line in told if "step" in line]
+        usual = statistics.median(after - before for before, after in itertools.pairwise(steps))
+        blocked: list[float] = []
+        whole: list[tuple[int, float, int]] = []
+        for began, line in told:
+            if "saving" not in line or line["saving"] in [seen for seen, _, _ in whole]:
+                continue
+            ended = next((at for at, later in told if later.get("saved") == line["saving"]), None)
+            after = next((at for at in steps if at > began), None)
+            if ended is not None and after is not None:
+                blocked.append(after - max(at for at in steps if at <= began) - usual)
+                whole.append((line["saving"], ended - began, sum(began < at <= ended for at in steps)))
+        print(
+            f"--background-saves {wish:>3}: a step takes {usual:.3f} s; a save blocks "
+            f"{', '.join(f'{seconds:.2f}' for seconds in blocked)} s, is whole after "
+            f"{', '.join(f'{seconds:.2f}' for _, seconds, _ in whole)} s, with "
+            f"{', '.join(str(count) for _, _, count in whole)} steps meanwhile",
+            flush=True,
+        )
+
+
+def watch_saves(case: Case, folder: Path, kept: Path, wish: str) -> list[tuple[float, dict[str, Any]]]:
+    """Train, ask for saves, and return what was told of it with the seconds at which it was."""
+    words = [*ours_of(case, folder), "--background-saves", wish]
+    progress, asked, rest, left = kept / "progress", 0, b"", WARMING
+    told: list[tuple[float, dict[str, Any]]] = []
+    progress.touch()
+    environment = {"SCHED_PROGRESS": str(progress), "SCHED_TARGET_STEP": "100000", "SCHED_CHECKPOINT_DIR": str(kept)}
+    environment = {**os.environ, **environment, "SCHED_DATA_DIR": str(data_of(case, folder))}
+    with (
+        progress.open("rb") as source,
+        (kept / "log").open("wb") as log,
+        subprocess.Popen(words, env=environment, stdout=log, stderr=log) as process,
+    ):
+        while process.poll() is None and asked <= SAVES:
+            lines = (rest + source.read()).split(b"\n")
+            now, rest = time.monotonic(), lines.pop()
+            for line in map(json.loads, lines):
+                told.append((now, line))
+                left -= "step" in line
+                if "saved" in line:  # the first one makes what the others use again
+                    for old in sorted(kept.glob("step-*"))[:-1]:
+                        shutil.rmtree(old)
+                    left = APART
+                if not left:
+                    asked += 1
+                    left = -1
+                    process.send_signal(signal.SIGTERM if asked > SAVES else signal.SIGUSR1)
+            time.sleep(0.001)
+        if process.wait():
+            raise SystemExit(f"{' '.join(words)} ended with status {process.returncode}:\n{(kept / 'log').read_text()}")
+    return told
 
 
 def mfu(case: Case, options: argparse.Namespace, speed: float) -> float:
@@ -190,11 +264,7 @@ def prepare_data(case: Case, options: argparse.Namespace, folder: Path) -> None:
 
 def measure_ours(case: Case, options: argparse.Namespace, folder: Path) -> Measured:
     """Measure finetune.py."""
-    words = [sys.executable, str(REPOSITORY / "jobs/payload/trainers/finetune.py"), "--model", str(folder / case.shape)]
-    words += ["--length", str(case.length), "--batch", str(case.batch), "--accumulate", "1", "--devices", "1"]
-    words += ["--cache", str(folder / "cache"), "--report-every", "1", "--warmup", "1"]
-    words += {"lora": ["--lora", str(RANK)], "qlora": ["--use-4bit", "--lora", str(RANK)], "full": []}[case.way]
-    words += ["--gradient-checkpointing"] * case.ours + ["--deterministic"] * case.deterministic
+    words = ours_of(case, folder)
     with tempfile.TemporaryDirectory(dir=folder) as name:
         kept = Path(name)
         more = {"SCHED_PROGRESS": str(kept / "progress"), "SCHED_TARGET_STEP": str(options.steps)}
@@ -203,6 +273,16 @@ def measure_ours(case: Case, options: argparse.Namespace, folder: Path) -> Measu
         told = [json.loads(line) for line in (kept / "progress").read_text().splitlines()]
         metrics = json.loads((kept / f"step-{options.steps:08d}/meta.json").read_bytes())["metrics"]
     return Measured(metrics["tokens_per_second"], max(line.get("gpu_memory_bytes", 0) for line in told), first)
+
+
+def ours_of(case: Case, folder: Path) -> list[str]:
+    """Return the command line of finetune.py for a case."""
+    words = [sys.executable, str(REPOSITORY / "jobs/payload/trainers/finetune.py"), "--model", str(folder / case.shape)]
+    words += ["--length", str(case.length), "--batch", str(case.batch), "--accumulate", "1", "--devices", "1"]
+    words += ["--cache", str(folder / "cache"), "--report-every", "1", "--warmup", "1"]
+    words += {"lora": ["--lora", str(RANK)], "qlora": ["--use-4bit", "--lora", str(RANK)], "full": []}[case.way]
+    words += ["--gradient-checkpointing"] * case.ours + ["--deterministic"] * case.deterministic
+    return words
 
 
 def measure_baseline(case: Case, options: argparse.Namespace, folder: Path) -> Measured:

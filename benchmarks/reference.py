@@ -68,8 +68,9 @@ def _command_rows() -> Iterator[str]:
     for words, command in commands():
         own = [param for param in command.params if param.name not in shared and not getattr(param, "hidden", False)]
         usage = " ".join([words, *map(_argument, _kind(own, "argument")), *map(_option, _kind(own, "option"))])
-        text = " ".join((command.help or "").split("\n\n")[0].split()).replace("``", "`")
-        yield f"| `{usage.replace('|', '/')}` | {text.replace('|', '&#124;')} |"
+        first = re.split(r"(?<=[a-z)])\. ", " ".join((command.help or "").split("\n\n")[0].split()))[0]
+        text = first.removesuffix(".").replace("``", "`").replace("|", "&#124;")
+        yield f"| `{usage.replace('|', '/')}` | {text} |"
 
 
 def _kind(params: list[Any], kind: str) -> list[Any]:
@@ -136,7 +137,7 @@ def _written(text: str) -> str:
 
 def _meaning(comment: list[str]) -> str:
     """Return a comment with links to the pages that it names."""
-    return re.sub(r"docs/([\w/-]+)\.md", lambda found: f"[{found[1]}]({found[1]}.md)", " ".join(comment))
+    return re.sub(r"docs/([\w/-]+)\.md", lambda found: f"[{Path(found[1]).name}]({found[1]}.md)", " ".join(comment))
 
 
 PARTS: dict[str, Callable[[], Iterator[str]]] = {

@@ -15,6 +15,7 @@ from jobs.payload.bounds import (
     NAME_MAX,
     SPAN_MAX,
     STEP_MAX,
+    TELEMETRY,
     Reader,
     Refusal,
     Unfit,
@@ -55,8 +56,8 @@ class LaneReport:
     """What a lane said. Instants are UTC seconds, spans seconds, both of the scheduled clock; None was not said.
 
     ``setup_seconds`` end with the first step, ``checkpoint_seconds`` are a save's mean; the command began at
-    ``command_at``, and ``longest_quiet_seconds`` lay between two new steps. ``outcome`` and what follows it stand in a
-    last word only.
+    ``command_at``. ``padding`` is a share of the tokens, and nine in ten steps took at most ``step_seconds_p90``.
+    ``longest_quiet_seconds`` lay between two new steps. ``outcome`` and what follows it stand in a last word only.
     """
 
     run: str
@@ -78,6 +79,10 @@ class LaneReport:
     bad_manifests: tuple[Accusation, ...] = ()
     devices: tuple[str, ...] = ()
     gpu_memory_bytes: int | None = None
+    tokens_per_second: float | None = None
+    step_seconds_p90: float | None = None
+    padding: float | None = None
+    gradient_norm: float | None = None
     message: str = ""
     command_at: int | None = None
     longest_quiet_seconds: float | None = None
@@ -113,6 +118,7 @@ def read_report(
         if said is not None and (type(said) is not type(own) or said != own):
             raise Unfit(f"{name} is {shown(said)} instead of {shown(own)}")
     reader = Reader(document)
+    telemetry: dict[str, Any] = {name: reader.read(name, number, 0.0, high) for name, high in TELEMETRY.items()}
     report = LaneReport(
         run=run,
         lane=lane,
@@ -133,6 +139,7 @@ def read_report(
         bad_manifests=_accusations(reader, document.get("bad_manifests"), job),
         devices=_devices(reader, document.get("devices")),
         gpu_memory_bytes=reader.read("gpu_memory_bytes", whole, 0, BYTES_MAX),
+        **telemetry,
         message=reader.text("message"),
         command_at=reader.read("command_at", whole, 0, INSTANT_MAX),
         longest_quiet_seconds=reader.read("longest_quiet_seconds", number, 0.0, SPAN_MAX),

@@ -115,6 +115,8 @@ def setup_of(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...]) -> S
     if start is None:
         return None
     said = _options(command[start + 1 :])
+    if said.get("--stage", "sft") != "sft":
+        return None  # pairs, a reference, texts that are written: none of the formulas is of that
     model = said.get("--model", "")
     if model.startswith("input:"):
         model = dict(inputs).get(model.removeprefix("input:"), "")

@@ -41,6 +41,8 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "rehearse": ("scheduler.cli.commands.rehearse", "A whole week on this machine in minutes."),
     "service": ("scheduler.cli.commands.service", "The daemon as a service of systemd."),
     "web": ("scheduler.cli.commands.web", "The status page in a browser, its JSON API and metrics."),
+    "port": ("scheduler.cli.commands.port", "For programs: frames of JSON on standard input and output."),
+    "mcp": ("scheduler.cli.commands.mcp", "For coding agents: the Model Context Protocol."),
     "daemon": ("scheduler.cli.commands.daemon", "Plan, launch and settle, until stopped."),
     "doctor": ("scheduler.cli.commands.doctor", "Check that everything is in order."),
     "db": ("scheduler.cli.commands.db", "The database: make, upgrade, back up, verify."),

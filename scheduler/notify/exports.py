@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from scheduler.store.series import Point
 
 _AHEAD_SECONDS = 28 * DAY
-_COLUMNS = ("attempt", "step", "at", "loss", "held_out_loss")
+_COLUMNS = ("attempt", "step", "at", *series.FIGURES)
 
 
 def export(ports: Ports, wanted: ExportSettings, now: int) -> None:
@@ -71,8 +71,10 @@ def csv_of(points: Sequence[Point]) -> str:
     writer.writerow(_COLUMNS)
     for point in points:
         at = datetime.fromtimestamp(point.at, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-        losses = ("" if loss is None else repr(loss) for loss in (point.loss, point.held_out_loss))
-        writer.writerow((point.attempt, point.step, at, *losses))
+        told = point.figures()
+        writer.writerow(
+            (point.attempt, point.step, at, *(repr(told[name]) if name in told else "" for name in series.FIGURES))
+        )
     return text.getvalue()
 
 
@@ -82,8 +84,7 @@ def add_events(file: Path, points: Sequence[Point]) -> None:
     last, end = newest(known)
     fresh = b"" if last is not None else first_record(points[0].at - 1)
     for point in sorted(points, key=lambda point: (point.at, point.attempt, point.step)):
-        values = {"loss": point.loss, "held_out_loss": point.held_out_loss}
-        told = {tag: loss for tag, loss in values.items() if loss is not None}
+        told = point.figures()
         if told and (last is None or point.at > last):
             fresh += record(point.at, point.step, told)
     if fresh or end < len(known):

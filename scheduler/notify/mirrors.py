@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING
 
 from config.credentials import usual_secret
 from config.errors import ConfigError
-from scheduler.notify.mlflow_mirror import MlflowMirror, authorization
-from scheduler.notify.wandb_mirror import write_ended
 from scheduler.service.outside.calls import fail
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from config.settings import Settings
+    from scheduler.notify.mlflow_mirror import MlflowMirror
     from scheduler.service.outside.ports import Ports
 
 
@@ -33,10 +32,14 @@ class Mirrors:
         if wanted.mlflow is not None:
             found["MLflow"] = partial(self._tell_mlflow, ports, settings, wanted.mlflow)
         if wanted.wandb is not None:
+            from scheduler.notify.wandb_mirror import write_ended  # here: who mirrors nothing loads none of it
+
             found["Weights & Biases"] = partial(write_ended, ports, wanted.wandb)
         return found
 
     def _tell_mlflow(self, ports: Ports, settings: Settings, address: str) -> None:
+        from scheduler.notify.mlflow_mirror import MlflowMirror
+
         try:
             header = mlflow_header(settings)
         except ConfigError as error:
@@ -49,5 +52,7 @@ class Mirrors:
 
 def mlflow_header(settings: Settings) -> str:
     """Return what lets us into MLflow, from credentials or variables as MLflow's clients name them."""
+    from scheduler.notify.mlflow_mirror import authorization
+
     names = ("MLFLOW_TRACKING_TOKEN", "MLFLOW_TRACKING_USERNAME", "MLFLOW_TRACKING_PASSWORD")
     return authorization(*(usual_secret(name, os.environ, settings.state_dir) for name in names))

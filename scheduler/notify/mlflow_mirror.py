@@ -194,9 +194,8 @@ def _batches(points: Sequence[Point]) -> Iterator[Sequence[Point]]:
 
 def _metrics(point: Point) -> Iterator[dict[str, Any]]:
     """Yield the figures of a point. JSON has no NaN, so a loss that is no number is left out."""
-    values = {"loss": point.loss, "held_out_loss": point.held_out_loss, "attempt": float(point.attempt)}
-    for key, value in values.items():
-        if value is not None and math.isfinite(value):
+    for key, value in {**point.figures(), "attempt": float(point.attempt)}.items():
+        if math.isfinite(value):
             yield {"key": key, "value": value, "timestamp": point.at * 1_000, "step": point.step}
 
 

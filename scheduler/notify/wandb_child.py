@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 _PROJECT = "uff-scheduler"
+_PLACE = ("job", "attempt", "step", "at")  # of a point; all else are its figures
 
 
 def main() -> int:
@@ -32,7 +33,7 @@ def main() -> int:
         settings=quiet,
     )
     for point in asked["points"]:
-        values = {name: point[name] for name in ("loss", "held_out_loss") if point[name] is not None}
+        values = {name: value for name, value in point.items() if name not in _PLACE and value is not None}
         run.log({**values, "at": point["at"]}, step=point["step"])
     run.finish()
     written = Path(asked["folder"]) / "wandb"

@@ -76,14 +76,28 @@ def tail(
     subject: str | None = None,
 ) -> list[Event]:
     """Return up to ``limit`` events, oldest first: those after ``after_id``, or the newest when it is 0."""
-    query = _tail(None if kinds is None else frozenset(kinds), subject is not None, bool(after_id))
+    return _found(tx, after_id or None, limit, kinds, subject)
+
+
+def after(
+    tx: Connection, position: int, limit: int = 200, kinds: Collection[str] | None = None, subject: str | None = None
+) -> list[Event]:
+    """Return up to ``limit`` events after the one with the id ``position``, oldest first; after 0 come the oldest."""
+    return _found(tx, position, limit, kinds, subject)
+
+
+def _found(
+    tx: Connection, after_id: int | None, limit: int, kinds: Collection[str] | None, subject: str | None
+) -> list[Event]:
+    """Return events after an id, or the newest for None, oldest first."""
+    query = _tail(None if kinds is None else frozenset(kinds), subject is not None, after_id is not None)
     asked: dict[str, Any] = {"limit": limit}
     if subject is not None:
         asked["subject"] = subject
-    if after_id:
+    if after_id is not None:
         asked["after_id"] = after_id
     rows = tx.execute(query, asked).all()
-    if not after_id:
+    if after_id is None:
         rows = rows[::-1]
     return [Event(row.id, row.at, row.kind, row.subject, row.by, codec.load_object(row.data)) for row in rows]
 

@@ -19,7 +19,7 @@ from scheduler.store.model_tables import deployments, evaluations
 if TYPE_CHECKING:
     from sqlalchemy import MetaData
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011")
 """Every schema revision this version knows, oldest first; here, so that opening a database needs no alembic."""
 
 
@@ -160,6 +160,11 @@ series = Table(
     required("at", Whole),
     Column("loss", Number),
     Column("held_out_loss", Number),
+    Column("tokens_per_second", Number),
+    Column("step_seconds_p90", Number),
+    Column("padding", Number),
+    Column("gradient_norm", Number),
+    Column("gpu_memory_bytes", Number),
 )
 
 trees = Table(

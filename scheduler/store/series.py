@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING
 
 from sqlalchemy import bindparam, delete, func, insert, select
@@ -21,7 +21,11 @@ POINTS = 400
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """What was told of a step at ``at``, in UTC seconds; a loss that was not told is None."""
+    """What was told of a step at ``at``, in UTC seconds; a figure that was not told is None.
+
+    ``tokens_per_second`` counts those of whole rows, ``padding`` is the share of them that nothing is learned from.
+    Nine in ten of the last steps took at most ``step_seconds_p90``.
+    """
 
     job: str
     attempt: int
@@ -29,6 +33,20 @@ class Point:
     at: int
     loss: float | None
     held_out_loss: float | None
+    tokens_per_second: float | None = None
+    step_seconds_p90: float | None = None
+    padding: float | None = None
+    gradient_norm: float | None = None
+    gpu_memory_bytes: float | None = None
+
+    def figures(self) -> dict[str, float]:
+        """Return what was told, by name."""
+        told = {name: getattr(self, name) for name in FIGURES}
+        return {name: value for name, value in told.items() if value is not None}
+
+
+FIGURES = tuple(field.name for field in fields(Point))[4:]
+"""The names of a point's figures, as every export has them."""
 
 
 _INSERT = insert(series)

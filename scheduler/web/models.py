@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from fastapi import HTTPException
-
 from scheduler.core.version import split_version
 from scheduler.store import versions
 from scheduler.views import models as views
@@ -62,15 +60,14 @@ def everything(tx: Connection) -> Models:
 
 
 def facts(tx: Connection, name: str) -> VersionFacts:
-    """Return all there is to know of the version that ``ufm@3`` names. Raises HTTPException."""
+    """Return all there is to know of the version that ``ufm@3`` names. Raises UnknownVersion."""
     named = split_version(name)
-    found = versions.find(tx, *named) if named else None
-    if found is None:
-        raise HTTPException(404, f"no version is called {name}")
-    return views.facts(tx, found)
+    if named is None:
+        raise versions.UnknownVersion(name)
+    return views.facts(tx, versions.get(tx, *named))
 
 
 def detail(source: Source, name: str) -> VersionDetail:
-    """Return one version. Raises HTTPException."""
+    """Return one version. Raises UnknownVersion."""
     with source.read() as tx:
         return VersionDetail(version=facts(tx, name).document())

@@ -12,6 +12,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from scheduler.store.errors import StoreFailure
 from scheduler.store.jobs import UnknownJob
 from scheduler.store.runs import UnknownRun
+from scheduler.store.versions import UnknownVersion
 from scheduler.views.plan_history import NoPlanToCompare
 from scheduler.web import actions, api, assets, metrics, pages, sign_in, status
 from scheduler.web.guard import Guard
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from scheduler.web.actors import Actors
     from scheduler.web.bearer import Bearer
 
-_MISSING = (UnknownJob, UnknownRun, NoPlanToCompare)
+_MISSING = (UnknownJob, UnknownRun, UnknownVersion, NoPlanToCompare)
 
 
 def site(app: App, bearer: Bearer | None, log: Log, actors: Actors | None = None) -> ASGIApp:

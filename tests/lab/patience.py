@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 _Found = TypeVar("_Found")
 
 # Nothing here takes a tenth of it; a machine under load may.
-PATIENCE_SECONDS = 20.0
+PATIENCE_SECONDS = 240.0
 _PAUSE_SECONDS = 0.01
 _LOOK_SECONDS = 0.03  # many looks read the whole process table
 _WORK_SECONDS = 0.3

@@ -16,7 +16,9 @@ LOOKS = 100_000  # for a save to begin, which takes milliseconds
 
 
 @pytest.mark.parametrize(
-    ("kills", "options"), [(20, ("--lora", "4", "--dropout", "0.1")), (5, ())], ids=["lora", "full"]
+    ("kills", "options"),
+    [(20, ("--lora", "4", "--dropout", "0.1")), (8, ("--background-saves", "on"))],
+    ids=["lora", "full in the background"],
 )
 def test_kills_at_any_moment_change_no_bit(
     make_desk: Callable[..., Desk], kills: int, options: tuple[str, ...]

@@ -26,6 +26,10 @@ def test_a_session_on_two_devices_saves_when_asked_and_moves_to_one(make_desk: C
     assert {"adapter_model.safetensors", "adapter_config.json", "optimizer.pt", "state.json"} <= kept.keys()
     desk.command += ["--accept-inexact"]
     desk.target = first["checkpoint_step"] + 20
+    assert first["tokens_per_second"] > 0
+    assert first["step_seconds_p90"] > 0
+    assert 0 <= first["padding"] < 1
+    assert first["gradient_norm"] > 0
     second = desk.session()
     assert (second["outcome"], second["restored_step"]) == ("finished", first["checkpoint_step"]), desk.log()
     assert "E2: target step was 300" in desk.log()

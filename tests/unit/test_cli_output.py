@@ -8,7 +8,7 @@ from jobs.size import size
 from scheduler.cli.main import plainly_asked
 from scheduler.cli.parts.gantt import gantt
 from scheduler.cli.shell.exits import UsageFault
-from scheduler.cli.shell.output import Output, clean, hours, plain
+from scheduler.cli.shell.output import Output, clean, hours, plain, share
 from scheduler.cli.shell.table import column_of, drawn, width_of
 from scheduler.core.plan import Placement, PlannedLane
 
@@ -231,3 +231,11 @@ def test_a_daemon_takes_the_fast_way_with_the_options_of_every_command() -> None
     assert asked is not None
     options, command, _ = asked
     assert (str(options.config), options.debug, command) == ("a.toml", True, ["daemon"])
+
+
+@pytest.mark.parametrize(
+    ("part", "whole", "said"),
+    [(0, 5, "0 %"), (1, 3, "33 %"), (4_975, 5_000, "99 %"), (5_000, 5_000, "100 %"), (6, 5, "120 %"), (1, 0, "")],
+)
+def test_only_what_is_whole_is_a_hundred_percent(part: int, whole: int, said: str) -> None:
+    assert share(part, whole) == said

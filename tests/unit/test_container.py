@@ -28,6 +28,9 @@ def test_the_image_is_built_of_what_the_wheel_needs(repository: Path) -> None:
     project = tomllib.loads((repository / "pyproject.toml").read_text(encoding="utf-8"))
     assert set(project["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]) <= copied
     assert project["project"]["readme"] in copied
+    lines = (repository / "examples/container/Containerfile.dockerignore").read_text(encoding="utf-8").splitlines()
+    assert {line.removeprefix("!") for line in lines if line.startswith("!")} == copied
+    assert "*" in lines, "what is not named stays out of the image: secrets/ above all"
     assert "--require-hashes" in text
     assert "USER uff" in text
 

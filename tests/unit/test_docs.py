@@ -36,7 +36,7 @@ def anchors(page: Path) -> set[str]:
 
 def test_every_link_leads_to_a_file_and_to_a_heading_of_it(repository: Path) -> None:
     broken = []
-    for document in documents(repository):
+    for document in [*documents(repository), *(repository / "examples").rglob("*.md")]:
         for target, anchor in LINK.findall(document.read_text(encoding="utf-8")):
             page = document.parent / target if target else document
             if "://" not in target and (not page.exists() or (anchor and anchor not in anchors(page))):

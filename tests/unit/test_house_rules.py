@@ -13,11 +13,11 @@ PACKAGES = ("scheduler", "platforms", "jobs", "config")
 LINES_LIMIT = 400
 
 # What the images that train bring along; the agent itself must do without.
-TRAINERS_MAY = {"accelerate", "bitsandbytes", "numpy", "peft", "torch", "transformers"}
+TRAINERS_MAY = {"accelerate", "bitsandbytes", "datasets", "numpy", "peft", "torch", "transformers", "trl"}
 SCORERS_MAY = {"numpy", "peft", "torch", "transformers", "tree_sitter", "tree_sitter_elixir", "yaml"}
 
 # Slow to import, rude while importing (kaggle logs in and prints), or not installed with the core.
-HEAVY = {"boto3", "botocore", "highspy", "kaggle", "kagglesdk", "matplotlib", "numpy", "sagemaker"}
+HEAVY = {"boto3", "botocore", "highspy", "kaggle", "kagglesdk", "matplotlib", "mcp", "numpy", "sagemaker"}
 
 # `_typeshed` is how type checkers name the library's own protocols; it is never imported while running.
 STANDARD_LIBRARY = sys.stdlib_module_names | {"_typeshed"}

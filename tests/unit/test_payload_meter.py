@@ -17,6 +17,20 @@ def test_saves_do_not_count_as_training() -> None:
     assert (meter.step, meter.loss, meter.held_out_loss) == (20, 2.5, 2.6)
 
 
+def test_training_goes_on_from_where_what_is_saved_was_copied() -> None:
+    meter = Meter(60.0, 75.0)
+    meter.feed({"step": 0}, 100.0)
+    meter.feed({"saving": 10}, 110.0)
+    meter.feed({"copied": 10}, 112.0)
+    meter.feed({"step": 20}, 122.0)
+    assert meter.feed({"saved": 10}, 142.0) == 10
+    assert meter.trained_seconds(142.0) == 40.0
+    assert meter.trained_at_save(10, 142.0) == 10.0
+    assert meter.steps_per_second == 1.0
+    meter.published(10, 109.0, 149.0)
+    assert meter.checkpoint_seconds == 40.0, "from the question to the store: what a last one must be given"
+
+
 def test_time_stands_still_when_the_command_has_ended() -> None:
     meter = Meter(60.0, 75.0)
     meter.feed({"step": 0}, 100.0)

@@ -1,4 +1,4 @@
-"""The house as docs/inside/architecture.md draws it, held against the code."""
+"""The house as docs/architecture.md draws it, held against the code."""
 
 import ast
 import re
@@ -13,8 +13,8 @@ PACKAGES = ("jobs", "platforms", "config", "scheduler")
 
 
 def drawn(repository: Path, beginning: str) -> list[str]:
-    """Return the lines of the block of docs/inside/architecture.md whose first line begins so."""
-    text = (repository / "docs/inside/architecture.md").read_text(encoding="utf-8")
+    """Return the lines of the block of docs/architecture.md whose first line begins so."""
+    text = (repository / "docs/architecture.md").read_text(encoding="utf-8")
     blocks = re.findall(r"^```\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
     return [str(block) for block in blocks if str(block).startswith(beginning)][-1].splitlines()
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from ..bounds import BYTES_MAX, Reader, Unfit, clean, measure, shown, whole
+from ..bounds import BYTES_MAX, TELEMETRY, Reader, Unfit, clean, measure, number, shown, whole
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,6 +36,7 @@ class Meter:
         self.lost_since: int | None = None  # the step of the first of them
         self.held_out_loss: float | None = None
         self.gpu_memory_bytes: int | None = None
+        self.telemetry: dict[str, float | None] = dict.fromkeys(TELEMETRY)  # the newest of each figure
         self.save_failed = ""  # why the newest save failed
         self.saving = False  # a save was begun, and neither ended nor failed
 
@@ -75,22 +76,20 @@ class Meter:
         if self.began_at is None:
             self.began_at = self._training_since = now
         reader = Reader(line)
-        step, saving, saved = (reader.read(name, whole) for name in ("step", "saving", "saved"))
+        step, saving, copied, saved = (reader.read(name, whole) for name in ("step", "saving", "copied", "saved"))
         if saving is not None:
             self._trained = self._marks[saving] = self.trained_seconds(now)
             self._training_since = None
             self._save_began[saving] = now
             self.saving = True
+        if copied is not None and self._training_since is None:  # it trains while the copy is written
+            self._training_since = now
         if (reached := max(filter(None, (step, saving)), default=step)) is not None:
             self._last = (reached, self.trained_seconds(now))
             self._first = self._first or self._last
         if "loss" in line:
             self._judge_loss(line["loss"])
-        for name in ("loss", "held_out_loss"):
-            if (value := reader.read(name, measure)) is not None:
-                setattr(self, name, value)
-        memory = reader.read("gpu_memory_bytes", whole, 0, BYTES_MAX)
-        self.gpu_memory_bytes = self.gpu_memory_bytes if memory is None else memory
+        self._read_figures(reader)
         if saved is not None or "save_failed" in line:
             why = line.get("save_failed", "")
             self.save_failed = clean(why, _WHY_MAX) if isinstance(why, str) else shown(why)
@@ -100,6 +99,16 @@ class Meter:
         if saved is not None:
             self._marks.setdefault(saved, self.trained_seconds(now))
         return saved
+
+    def _read_figures(self, reader: Reader) -> None:
+        for name in ("loss", "held_out_loss"):
+            if (value := reader.read(name, measure)) is not None:
+                setattr(self, name, value)
+        for name, high in TELEMETRY.items():
+            if (value := reader.read(name, number, 0.0, high)) is not None:
+                self.telemetry[name] = value
+        memory = reader.read("gpu_memory_bytes", whole, 0, BYTES_MAX)
+        self.gpu_memory_bytes = self.gpu_memory_bytes if memory is None else memory
 
     def _judge_loss(self, value: Any) -> None:
         if isinstance(value, bool) or not isinstance(value, int | float):

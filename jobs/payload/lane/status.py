@@ -64,6 +64,7 @@ class Status:
             "bad_manifests": [{"manifest": key, "why": hidden(why)} for key, why in self.bad_manifests],
             "devices": list(self.devices),
             "gpu_memory_bytes": meter.gpu_memory_bytes,
+            **meter.telemetry,
             "message": hidden(self.trouble),
             "command_at": self.command_at,
             "longest_quiet_seconds": round(self.longest_quiet),

@@ -34,6 +34,7 @@ _ENVIRONMENT = {
     "CUBLAS_WORKSPACE_CONFIG": ":4096:8",  # without a workspace of fixed size its sums depend on the moment
     "TOKENIZERS_PARALLELISM": "true",
     "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True",
+    "HF_HUB_DISABLE_TELEMETRY": "1",  # TRL tells its authors which trainer was made
 }
 
 
@@ -80,13 +81,9 @@ def _process(options: argparse.Namespace) -> int:
             file=sys.stderr,
         )
         return 2
-    if TYPE_CHECKING or __package__:
-        from .tuning.session import train
-    else:
-        from tuning.session import train
 
     try:
-        train(options, Training(), int(os.environ.get("LOCAL_RANK", "0")), NO_CORPUS)
+        _train(options, Training(), int(os.environ.get("LOCAL_RANK", "0")))
     except Refused as error:
         print(f"finetune: {error}", file=sys.stderr)
         return 1
@@ -99,6 +96,24 @@ def _process(options: argparse.Namespace) -> int:
         # At once: the process that started this one says what it means, and must hear it before the others miss us.
         os._exit(STATUS)
     return 0
+
+
+def _train(options: argparse.Namespace, training: Training, local_rank: int) -> None:
+    """Import what the stage needs, and train. Nothing of torch is loaded before: the launcher needs none."""
+    if options.stage == "sft":
+        if TYPE_CHECKING or __package__:
+            from .tuning import session
+        else:
+            from tuning import session
+        session.train(options, training, local_rank, NO_CORPUS)
+        return
+    if TYPE_CHECKING or __package__:
+        from .trainer_callback import SchedulerCallback
+        from .tuning import preferences
+    else:
+        from trainer_callback import SchedulerCallback
+        from tuning import preferences
+    preferences.train(options, training, local_rank, NO_CORPUS, SchedulerCallback)
 
 
 if __name__ == "__main__":

@@ -32,19 +32,30 @@ else:
     from trainer_kit import Training
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
+
+# What TRL logs, and its names among a checkpoint's metrics.
+_OF_TRL = {"reward": "reward", "rewards/accuracies": "preferred", "rewards/margins": "margin"}
 
 
 class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not there where types are checked
     """Reports steps, saves when asked, stops when asked, and saves at the target step.
 
     ``held_out`` computes a loss of the model that goes into each checkpoint's metrics. It must not draw random numbers
-    (evaluating through the Trainer does), or a resumed run differs from one that was never interrupted.
+    (evaluating through the Trainer does), or a resumed run differs from one that was never interrupted. ``metrics`` go
+    into each checkpoint's, and ``beside`` may add files to its folder.
     """
 
-    def __init__(self, training: Training | None = None, held_out: Callable[[Any], float] | None = None) -> None:
+    def __init__(
+        self,
+        training: Training | None = None,
+        held_out: Callable[[Any], float] | None = None,
+        metrics: Mapping[str, float] | None = None,
+        beside: Callable[[Path], None] | None = None,
+    ) -> None:
         self._training = training or Training()
-        self._held_out = held_out
+        self._held_out, self._beside = held_out, beside
+        self._metrics = dict(metrics or {})
         self._loss: float | None = None
         self._start_loss: float | None = None  # held out, before the first step, of another job's weights
         self.target_step = self._training.target_step
@@ -71,6 +82,7 @@ class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not there whe
         The Trainer hides such losses unless ``logging_nan_inf_filter=False``.
         """
         del args, control
+        self._metrics |= {_OF_TRL[name]: float(value) for name, value in (logs or {}).items() if name in _OF_TRL}
         loss = (logs or {}).get("loss")
         if loss is not None and state.is_world_process_zero:
             self._loss = float(loss) if math.isfinite(loss) else self._loss
@@ -105,13 +117,15 @@ class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not there whe
         return bool(save), bool(stop)
 
     def on_save(self, args: Any, state: Any, control: Any, model: Any = None, **_: Any) -> None:
-        """Hand over what the Trainer wrote. Only the first process of several does."""
+        """Hand over what the Trainer wrote, once all of several processes have. Only the first does."""
         del control
+        if torch.distributed.is_initialized():
+            torch.distributed.barrier()
         if not state.is_world_process_zero:
             return
         step = int(state.global_step)
         written = Path(args.output_dir) / f"checkpoint-{step}"
-        metrics = {} if self._loss is None else {"loss": self._loss}
+        metrics = dict(self._metrics) if self._loss is None else {**self._metrics, "loss": self._loss}
         if self._start_loss is not None:
             metrics["start_held_out_loss"] = self._start_loss
         if self._held_out is not None:
@@ -120,6 +134,8 @@ class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not there whe
         def move(folder: Path) -> None:
             for path in written.iterdir():
                 shutil.move(path, folder / path.name)
+            if self._beside is not None:
+                self._beside(folder)
 
         self._training.checkpoint(step, move, metrics)
         shutil.rmtree(written, ignore_errors=True)

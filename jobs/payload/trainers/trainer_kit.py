@@ -12,6 +12,7 @@ import os
 import shutil
 import signal
 import sys
+import threading
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,29 +47,63 @@ class Training:
         self._progress = os.open(progress, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644) if progress else None
         self._saved_step = json.loads((self.resume_dir / "meta.json").read_bytes())["step"] if self.resume_dir else -1
         self.should_save = self.should_stop = False
+        self._writer: threading.Thread | None = None
+        self._broken: BaseException | None = None  # what ended a save in the background
         for name in ("SIGUSR1", "SIGTERM", "SIGINT"):
             if hasattr(signal, name):  # at a desk there may be fewer
                 signal.signal(getattr(signal, name), self._on_signal)
 
     def progress(self, step: int, **values: float) -> None:
-        """Report a step (the first report ends set-up) with any of loss, held_out_loss, gpu_memory_bytes."""
+        """Report a step (the first report ends set-up) with any of loss, held_out_loss, gpu_memory_bytes.
+
+        Also tokens_per_second, step_seconds_p90, padding (a share) and gradient_norm.
+        """
         self._say({"step": step, **values})
 
     def begin_saving(self, step: int) -> None:
         """Say that a save begins before ``checkpoint`` does, where a framework writes the files first."""
         self._say({"saving": step})
 
-    def checkpoint(self, step: int, write: Callable[[Path], None], metrics: Mapping[str, float]) -> bool:
+    def checkpoint(
+        self, step: int, write: Callable[[Path], None], metrics: Mapping[str, float], *, background: bool = False
+    ) -> bool:
         """Save: ``write`` puts files into the folder it gets.
 
         False when the disk is full: train on, it is asked for again. A step is saved once. Put what changes and what
         does not (adapter, base, optimiser) into separate files: each is stored under its digest, and only once.
+
+        ``background``: return at once and write in a thread. Training goes on meanwhile, so ``write`` must hold copies
+        of all that training changes. One save is written at a time; ``wait`` before the program ends.
         """
         self.should_save = False
+        self.wait()
         if step == self._saved_step:
             self._say({"saved": step})
             return True
         self.begin_saving(step)
+        if not background:
+            return self._write(step, write, metrics)
+        self._say({"copied": step})
+        self._writer = threading.Thread(target=self._write_apart, args=(step, write, metrics), name="save")
+        self._writer.start()
+        return True
+
+    def wait(self) -> None:
+        """Wait until the save in the background is whole or has failed; raises what ended it, but for a full disk."""
+        if self._writer is not None:
+            self._writer.join()
+            self._writer = None
+        if self._broken is not None:
+            broken, self._broken = self._broken, None
+            raise broken
+
+    def _write_apart(self, step: int, write: Callable[[Path], None], metrics: Mapping[str, float]) -> None:
+        try:
+            self._write(step, write, metrics)
+        except BaseException as error:  # noqa: BLE001 - raised again by the next save, which is now asked for
+            self._broken, self.should_save = error, True
+
+    def _write(self, step: int, write: Callable[[Path], None], metrics: Mapping[str, float]) -> bool:
         partial, final = (self._checkpoint_dir / name for name in (f".partial-{step:08d}", f"step-{step:08d}"))
         shutil.rmtree(partial, ignore_errors=True)
         try:

@@ -155,7 +155,8 @@ def _settings(app: App | None, error: Exception | None) -> Finding:
 def _models(app: App) -> Finding:
     from scheduler.host.doctor import Finding
 
-    return Finding("ok", f"models: {', '.join(spec.name for spec in app.catalogue.jobs)}")
+    names = ", ".join(spec.name for spec in app.catalogue.jobs)
+    return Finding("ok", f"models: {names or 'none'}")
 
 
 def _target(app: App, at: ServedAt) -> Finding:

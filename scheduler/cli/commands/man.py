@@ -21,15 +21,20 @@ _PURPOSE = "packs model training into scarce GPU quotas"
 @command(app, "schedctl man")
 def man(ctx: typer.Context) -> None:
     """Print the manual page in troff: every command, option and exit code. ``man -l -`` shows it."""
-    from importlib.metadata import version
-
     cli: Cli = ctx.obj
-    lines = list(_page(ctx.find_root(), version("uff-scheduler")))
+    lines = page(ctx)
     if cli.options.json:
         cli.out.data({"page": "\n".join(lines)})
         return
     for line in lines:
         cli.out.line(line)
+
+
+def page(ctx: typer.Context) -> list[str]:
+    """Return the lines of the manual page."""
+    from importlib.metadata import version
+
+    return list(_page(ctx.find_root(), version("uff-scheduler")))
 
 
 def _page(whole: Any, number: str) -> Iterator[str]:

@@ -60,7 +60,11 @@ def add_jobs(cli: Cli, file: Path | None, table: dict[str, Any], *, from_models:
     else:
         specs = [with_code(_read_spec(file, table), file, table)]
     if not specs and not cli.options.json:
-        cli.out.line("All models are in the queue already.")
+        cli.out.line(
+            "All models are in the queue already."
+            if cli.app.catalogue.jobs
+            else "The settings name no models: docs/configuration.md. A script needs none: schedctl submit"
+        )
     add_specs(cli, specs, "" if from_models else str(file or "command line"), go_on=go_on)
 
 

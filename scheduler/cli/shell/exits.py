@@ -65,6 +65,11 @@ CODES: dict[str, Exit] = {
     "platforms.artifacts.base.StoreError": Exit.PLATFORM,
     "platforms.targets.base.TargetError": Exit.PLATFORM,
     "scheduler.core.job.IllegalArrow": Exit.REFUSED,
+    "scheduler.bridge.errors.BadRequest": Exit.USAGE,
+    "scheduler.bridge.errors.Busy": Exit.REFUSED,
+    "scheduler.bridge.errors.CommandFailed": Exit.REFUSED,
+    "scheduler.bridge.frames.TooLong": Exit.USAGE,
+    "scheduler.bridge.frames.Unreadable": Exit.USAGE,
     "scheduler.daemon.LostLeadership": Exit.LEADERSHIP,
     "scheduler.service.requests.checkpoint_files.PullRefused": Exit.REFUSED,
     "scheduler.notify.deliver.DeliveryFailed": Exit.PLATFORM,
@@ -169,6 +174,13 @@ def report(error: BaseException, options: Options, words: Sequence[str] = ()) ->
         for line in _lines(error, code, options):
             sys.stderr.write(redact(clean(line)) + "\n")
     return code
+
+
+def document_of(error: BaseException, options: Options) -> dict[str, Any]:
+    """Return an error as ``--json`` shows it, for those who tell it to a program themselves."""
+    error = _explained(error, options)
+    own = getattr(error, "document", None)  # of a command that told its error itself
+    return own if isinstance(own, dict) else _document(error, code_of(error))
 
 
 def known_to(options: Options, words: Sequence[str] = ()) -> Redact:

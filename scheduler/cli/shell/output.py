@@ -172,8 +172,11 @@ def hours(seconds: int) -> str:
 
 
 def share(part: int, whole: int) -> str:
-    """Return a percentage, ``33 %``."""
-    return f"{100 * part / whole:.0f} %" if whole > 0 else ""
+    """Return a percentage, ``33 %``; what is not whole is 99 % at most."""
+    if whole <= 0:
+        return ""
+    found = 100 * part / whole
+    return f"{min(found, 99) if part < whole else found:.0f} %"
 
 
 def amount(value: int, unit: str) -> str:

@@ -238,7 +238,8 @@ def _note(tx: Connection, lane: Lane, report: LaneReport, target_step: int, now:
     """Keep what a lane told of a step, for the job's curve."""
     if report.step is not None:
         at = now if report.at is None else min(now, report.at)
-        point = series.Point(lane.job, lane.attempt, report.step, at, report.loss, report.held_out_loss)
+        told = {name: getattr(report, name) for name in series.FIGURES}
+        point = series.Point(lane.job, lane.attempt, report.step, at, **told)
         series.note(tx, point, target_step)
 
 

@@ -101,7 +101,7 @@ def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: st
             found.append(_placed(where, f"{label}code", spec.code.source, error.why, error.remedy))
             continue
         found += [_placed(where, f"{label}{key}", value, why, remedy) for key, value, why, remedy in of_gates(spec)]
-        if spec.mixture is None and _TRAINERS.intersection(spec.command):
+        if spec.mixture is None and _TRAINERS.intersection(spec.command) and "--data" not in spec.command:
             word = next(word for word in spec.command if word in _TRAINERS)
             why = "it trains on the corpus, of which this job gets nothing"
             found.append(_placed(where, f"{label}command", word, why, "add mixture = {}", searched=list(spec.command)))

@@ -97,6 +97,13 @@ def test_models_are_added_once(database: Database, schedctl: Schedctl) -> None:
     assert schedctl("queue", "add", "--models").out == "All models are in the queue already.\n"
 
 
+def test_settings_without_models_are_told_as_that(
+    database: Database, schedctl: Schedctl, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SCHEDCTL_MODELS", "[]")
+    assert schedctl("queue", "add", "--models").out.startswith("The settings name no models")
+
+
 def test_a_job_file_and_options_that_change_it(database: Database, home: Path, schedctl: Schedctl) -> None:
     (home / "job.toml").write_text(
         'name = "tiny"\nrole = "main"\ncommand = ["train"]\ntarget_step = 5\nsteps_per_hour = 10\n'

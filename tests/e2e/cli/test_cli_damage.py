@@ -66,7 +66,7 @@ def whole(world: Database, home: Path) -> bytes:
             "INSERT INTO limits VALUES ('kaggle', 'GPU hours of the week', 1790000000, 1790000009, 7, 1790000000, 'x')",
             "INSERT INTO closures VALUES ('desk', NULL, 'shut', 1790000000)",
             "INSERT INTO generations VALUES ('ufm', 1, 1, 1790000000, 'uff-main', 7, 'jobs/main/7', '[]')",
-            "INSERT INTO series VALUES ('ufm', 1, 10, 1790000000, 2.0, 2.5)",
+            "INSERT INTO series (job, attempt, step, at, loss) VALUES ('ufm', 1, 10, 1790000000, 2.0)",
             *_OF_MODELS,
             "INSERT INTO due VALUES ('cycle', 1790000000)",
             "INSERT INTO outbox VALUES (1, 'report', 'w', 'email', '{}', 1, 0, 1, NULL, '')",

@@ -17,7 +17,7 @@ from tests.e2e.cli.conftest import SETTINGS, Typed
 
 # These go on for ever, change this machine, want a terminal, or ask somebody far away: their words are parsed only.
 _PARSED_ONLY = re.compile(
-    r"schedctl (--config \S+ )?(daemon|web serve|rehearse|top$|service (un)?install(?!.*--dry-run)|"
+    r"schedctl (--config \S+ )?(daemon|web serve|port$|mcp|rehearse|top$|service (un)?install(?!.*--dry-run)|"
     r"service status|db move|doctor kaggle|runs logs .*-f|queue edit ufm$)"
 )
 # Names of what only a person's own weeks bring, and states that a job is in at another time: an example may well

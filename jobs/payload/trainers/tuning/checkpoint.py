@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+    from .snapshot import Saved
+
 FINGERPRINT, STATE, OPTIMIZER = "fingerprint.json", "state.json", "optimizer.pt"
 _BY_PRODUCTS = ("README.md",)  # what libraries write for a hub's visitors
 
@@ -39,15 +41,15 @@ def read_optimizer(folder: Path) -> Any:
 
 
 def write(
-    folder: Path, model: Any, tokenizer: Any, optimizer: Any, state: Mapping[str, Any], fingerprint: Mapping[str, Any]
+    folder: Path, model: Any, tokenizer: Any, saved: Saved, state: Mapping[str, Any], fingerprint: Mapping[str, Any]
 ) -> None:
-    """Write a checkpoint. ``model`` is what is saved: an adapter, or a whole model with its tokenizer."""
-    model.whole.save_pretrained(folder)
+    """Write a checkpoint. ``model`` says what is saved: an adapter, or a whole model with its tokenizer."""
+    model.whole.save_pretrained(folder, state_dict=saved.weights)
     if not model.adapter:
         tokenizer.save_pretrained(folder)
     for name in _BY_PRODUCTS:
         (folder / name).unlink(missing_ok=True)
-    torch.save(optimizer.state_dict(), folder / OPTIMIZER)
+    torch.save(saved.optimizer, folder / OPTIMIZER)
     (folder / STATE).write_text(json.dumps(state))
     (folder / FINGERPRINT).write_text(json.dumps(fingerprint, indent=1))
 

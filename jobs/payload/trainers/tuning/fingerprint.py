@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from .card import Card
 
@@ -60,8 +60,13 @@ def place(options: argparse.Namespace, card: Card, devices: int, rows_at_once: i
         "gradient checkpointing": options.gradient_checkpointing,
         "deterministic": options.deterministic,
         "python": platform.python_version(),
-        **{name: version for name in _LIBRARIES if (version := _version(name))},
+        **versions(_LIBRARIES),
     }
+
+
+def versions(libraries: Iterable[str]) -> dict[str, str]:
+    """Return the versions of those libraries that are installed."""
+    return {name: version for name in libraries if (version := _version(name))}
 
 
 def compare(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> Resumption:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from . import checkpoint
+from .snapshot import Snapshot
 
 if TYPE_CHECKING:
     import argparse
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from .rows import Order, Rows
 
 _WARMING = 3  # steps of a session that are no measure of its speed
+_RECENT = 100  # steps that tell of the present
 
 
 class Work(NamedTuple):
@@ -44,11 +46,13 @@ class Loop:
         self._options, self._training, self._group, self._card, self._work = options, training, group, card, work
         self.step = 0
         self._optimizer = make_optimizer(options, work.model, card)
+        self._snapshot = Snapshot(work.model, self._optimizer, options.background_saves)
         self._scaler = torch.amp.GradScaler("cuda", enabled=card.precision == "fp16")
         self._window = [0.0, 0]  # losses since the last report: their sum and number
         self._last_loss: float | None = None
         self._start_loss: float | None = None
         self._resumptions: list[dict[str, Any]] = []
+        self._tokens = options.batch * options.accumulate * options.length  # of a step, padding included
         self._seconds: list[float] = []
         self._padding = 0.0  # share of the last step's tokens that nothing is learned from
         self._norm = 0.0
@@ -74,9 +78,10 @@ class Loop:
         while True:
             wishes = self._group.any(self._training.should_save, self._training.should_stop)
             done = self.step >= self._training.target_step
-            if any(wishes) or done:
-                self._save()
-            if wishes[1] or done:
+            last = wishes[1] or done
+            if wishes[0] or last:
+                self._save(last=last)
+            if last:
                 return
             self._one_step()
 
@@ -127,23 +132,38 @@ class Loop:
             return
         mean = self._window[0] / self._window[1]
         self._window = [0.0, 0]
-        values = {"gpu_memory_bytes": torch.cuda.max_memory_allocated()} if self._card.accelerated else {}
-        self._report(self.step, loss=mean, **values)
+        self._report(self.step, loss=mean, **self._telemetry())
         if self._group.first:
             print(
                 f"finetune: step {self.step} loss {mean:.4f} norm {self._norm:.3f} {self._seconds[-1]:.3f} s",
                 flush=True,
             )
 
+    def _telemetry(self) -> dict[str, float]:
+        """Return what steps take, by the last of them, without those in which the session warmed up."""
+        values: dict[str, float] = {"padding": self._padding}
+        if recent := self._seconds[_WARMING:][-_RECENT:]:
+            values["tokens_per_second"] = self._tokens / statistics.median(recent)
+            values["step_seconds_p90"] = sorted(recent)[math.ceil(0.9 * len(recent)) - 1]
+        if math.isfinite(self._norm):
+            values["gradient_norm"] = self._norm
+        if self._card.accelerated:
+            values["gpu_memory_bytes"] = torch.cuda.max_memory_allocated()
+        return values
+
     def _report(self, step: int, **values: float) -> None:
         if self._group.first:
             self._training.progress(step, **values)
 
-    def _save(self) -> None:
-        """Save from the first process; the others wait for it before their next step."""
+    def _save(self, *, last: bool) -> None:
+        """Save from the first process; the others wait for it before their next step.
+
+        What is big is copied and written in the background, but not the last one, after which nothing is to be done.
+        """
         self._training.should_save = False
         if not self._group.first:
             return
+        self._training.wait()  # one that is being written comes first: it may be the last that time is left for
         self._training.begin_saving(self.step)
         state = {
             "window": self._window,
@@ -152,13 +172,14 @@ class Loop:
             "scaler": self._scaler.state_dict(),
             "resumptions": self._resumptions,
         }
-        work = self._work
+        work, metrics = self._work, self._metrics()
+        copies = None if last else self._snapshot.copies()
+        saved = copies or self._snapshot.as_it_lies()
         self._training.checkpoint(
             self.step,
-            lambda folder: checkpoint.write(
-                folder, work.model, work.tokenizer, self._optimizer, state, work.fingerprint
-            ),
-            self._metrics(),
+            lambda folder: checkpoint.write(folder, work.model, work.tokenizer, saved, state, work.fingerprint),
+            metrics,
+            background=copies is not None,
         )
 
     def _metrics(self) -> dict[str, float]:
@@ -172,8 +193,7 @@ class Loop:
         if self._resumptions:
             metrics["exactness"] = float(self._resumptions[-1]["class"].removeprefix("E"))
         if measured := self._seconds[_WARMING:]:
-            rows = self._options.batch * self._options.accumulate
-            metrics["tokens_per_second"] = rows * self._options.length / statistics.median(measured)
+            metrics["tokens_per_second"] = self._tokens / statistics.median(measured)
             metrics["padding"] = self._padding
             metrics["gradient_norm"] = self._norm if math.isfinite(self._norm) else -1.0
         return metrics

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _USUAL_RANK = 16
+STAGES = ("sft", "dpo", "kto", "grpo")
 
 
 def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -29,6 +30,7 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--dropout", type=float, default=0.0, help="dropout of the adapter; above 0 it takes much memory"
     )
     model.add_argument("--use-4bit", action="store_true", help="keep the frozen base in 4 bits (NF4, bitsandbytes)")
+    _add_stage(parser)
     steps = parser.add_argument_group("steps (--batch x --accumulate rows each, on however many devices)")
     steps.add_argument("--length", type=int, default=1024, help="tokens a row")
     steps.add_argument("--batch", "--batch-size", type=int, default=4, help="rows at a time on a device, at most")
@@ -41,7 +43,7 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="N",
         help="at most so many of --batch at a time; halved when memory is short",
     )
-    steps.add_argument("--rate", type=float, default=2e-4, help="highest learning rate")
+    steps.add_argument("--rate", type=float, help="highest learning rate (sft: 2e-4; else 1e-5)")
     steps.add_argument("--warmup", type=int, default=100, help="steps until it is reached")
     steps.add_argument("--schedule", choices=("cosine", "constant"), default="cosine", help="the rate afterwards")
     steps.add_argument("--optimizer", choices=("adamw", "adamw8bit"), default="adamw", help="8 bit: bitsandbytes")
@@ -55,6 +57,12 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--compile", choices=("auto", "on", "off"), default="auto", help="compile each layer (auto: where Triton works)"
     )
     machine.add_argument("--deterministic", action="store_true", help="the same bits each time, some steps slower")
+    machine.add_argument(
+        "--background-saves",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="copy what is saved to memory, and train on while it is written (auto: what is big, where it fits)",
+    )
     machine.add_argument("--cache", type=Path, default=_cache(), help="folder for packed rows")
     machine.add_argument("--no-deepspeed", action="store_true", help="accepted; nothing here needs it")
     parser.add_argument("--report-every", type=int, default=10, metavar="STEPS", help="steps between losses")
@@ -68,18 +76,71 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.alpha = options.alpha or 2 * options.lora
     if options.rows_at_once is not None and options.rows_at_once < 1:
         parser.error("--rows-at-once must be at least 1")
-    for name in ("length", "batch", "accumulate", "report_every"):
+    for name in ("length", "batch", "accumulate", "report_every", "new_tokens"):
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
-    if options.model.startswith("input:"):
-        named = options.model.removeprefix("input:")
-        folder = os.environ.get(f"SCHED_INPUT_{named.upper().replace('-', '_')}")
-        if not folder:
-            parser.error(
-                f"--model: the job has no input {named!r}; its definition would say inputs = {{ {named} = ... }}"
-            )
-        options.model = folder
+    options.rate = options.rate or (2e-4 if options.stage == "sft" else 1e-5)
+    _check_stage(options, parser)
+    for name in ("model", "data"):
+        given = getattr(options, name)
+        if given and given.startswith("input:"):
+            setattr(options, name, _input(name, given.removeprefix("input:"), parser))
     return options
+
+
+def _add_stage(parser: argparse.ArgumentParser) -> None:
+    data = parser.add_argument_group("what is learned")
+    data.add_argument(
+        "--stage",
+        choices=STAGES,
+        default="sft",
+        help="sft: to write the records; dpo, kto: what is preferred; grpo: what --reward scores best",
+    )
+    data.add_argument(
+        "--data", metavar="FOLDER", help="of train-*.jsonl, or input:NAME (default: the job's corpus, SCHED_DATA_DIR)"
+    )
+    data.add_argument("--beta", type=float, help="how much leaving the first model costs (dpo, kto: 0.1, grpo: 0)")
+    data.add_argument(
+        "--reward",
+        action="append",
+        default=[],
+        metavar="COMMAND",
+        help='scores what was written, as an evaluation does: "{python} {payload}/scorers generation"; may be repeated',
+    )
+    data.add_argument("--reward-seconds", type=float, default=600.0, metavar="S", help="a command may take for a step")
+    data.add_argument("--generations", type=int, default=8, metavar="N", help="texts that are compared for a prompt")
+    data.add_argument("--new-tokens", type=int, default=256, metavar="N", help="of a text that is written, at most")
+    data.add_argument("--temperature", type=float, default=1.0, help="at which texts are written")
+
+
+def _check_stage(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """End with a reason where what is asked for means nothing in this stage."""
+    if options.stage != "grpo" and options.reward:
+        parser.error(f"--reward is for --stage grpo; {options.stage} learns from records alone")
+    if options.stage == "grpo":
+        if not options.reward:
+            parser.error('--stage grpo needs --reward COMMAND, such as "{python} {payload}/scorers generation"')
+        if options.generations < 2 or options.batch * options.accumulate % options.generations:
+            parser.error(
+                f"--generations {options.generations}: a step writes --batch x --accumulate = "
+                f"{options.batch * options.accumulate} texts, which must be whole groups of two or more for a prompt"
+            )
+    if options.stage != "sft" and options.background_saves == "on":
+        parser.error(f"--background-saves on is for --stage sft; {options.stage} saves between its steps")
+    if options.stage == "sft":
+        return
+    options.background_saves = "off"
+    if options.compile == "auto":  # rows of all lengths come here, and each would be compiled
+        options.compile = "off"
+
+
+def _input(option: str, named: str, parser: argparse.ArgumentParser) -> str:
+    folder = os.environ.get(f"SCHED_INPUT_{named.upper().replace('-', '_')}")
+    if not folder:
+        parser.error(
+            f"--{option}: the job has no input {named!r}; its definition would say inputs = {{ {named} = ... }}"
+        )
+    return folder
 
 
 def rows_at_once(options: argparse.Namespace, devices: int) -> int:

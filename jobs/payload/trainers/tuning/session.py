@@ -41,13 +41,13 @@ def _train(options: argparse.Namespace, training: Training, group: Group, card: 
     source = adapted_base(options.model)
     resume = training.resume_dir
     before = None if resume is None else checkpoint.read_fingerprint(resume)
-    _remember_memory(options, before, card, group)
+    remember_memory(options, before, card, group.size)
     at_once = rows_at_once(options, group.size)
     tokenizer = load_tokenizer(source)
     rows, held_out, data = _corpus(options, training, group, tokenizer)
     if not len(rows):
         raise UnreadableData(
-            f"{training.data_dir} has nothing to learn for a row of {options.length} tokens. {no_corpus}"
+            f"{data_folder(options, training)} has nothing to learn for a row of {options.length} tokens. {no_corpus}"
         )
     now = fingerprint.fingerprint(
         options,
@@ -56,7 +56,7 @@ def _train(options: argparse.Namespace, training: Training, group: Group, card: 
         fingerprint.place(options, card, group.size, at_once),
     )
     group.same("fingerprint", json.dumps(now, sort_keys=True))
-    resumption = None if resume is None else _judge(before, now, accept=options.accept_inexact)
+    resumption = None if resume is None else judge(before, now, accept=options.accept_inexact)
     torch.manual_seed(training.seed)
     model = make_model(options, source, training.parent_dir, resume, card)
     group.share(model.trained)
@@ -73,25 +73,37 @@ def _train(options: argparse.Namespace, training: Training, group: Group, card: 
 
 def _corpus(options: argparse.Namespace, training: Training, group: Group, tokenizer: Any) -> tuple[Rows, Rows, str]:
     """Return rows to train on, rows held out, and the digest of the former's files. The first process packs them."""
-    paths = files(training.data_dir, "train-*.jsonl")
+    paths = data_files(options, training)
     if not group.first:
         group.wait()
     rows = pack(paths, tokenizer, options.length, options.cache)
-    held_out = pack(files(training.data_dir, "heldout.jsonl"), tokenizer, options.length, options.cache, HELD_OUT_ROWS)
+    held_out = pack(
+        files(data_folder(options, training), "heldout.jsonl"), tokenizer, options.length, options.cache, HELD_OUT_ROWS
+    )
     if group.first:
         group.wait()
     return rows, held_out, data_digest(paths)
 
 
-def _remember_memory(options: argparse.Namespace, before: Any, card: Card, group: Group) -> None:
+def data_folder(options: argparse.Namespace, training: Training) -> Path:
+    """Return the folder of the data: what --data names, else the job's corpus."""
+    return Path(options.data) if options.data else training.data_dir
+
+
+def data_files(options: argparse.Namespace, training: Training) -> list[Path]:
+    """Return the files that are trained on, in the order in which they are read."""
+    return files(data_folder(options, training), "train-*.jsonl")
+
+
+def remember_memory(options: argparse.Namespace, before: Any, card: Card, devices: int) -> None:
     """Begin with what fitted this many of this device when memory was short there in an earlier session."""
     place = {} if before is None else before["place"]
-    if place.get("memory was short") and (place["device"], place["devices"]) == (card.name, group.size):
+    if place.get("memory was short") and (place["device"], place["devices"]) == (card.name, devices):
         options.rows_at_once = min(place["rows at once"], options.rows_at_once or options.batch)
         options.gradient_checkpointing = options.gradient_checkpointing or place["gradient checkpointing"]
 
 
-def _judge(before: Any, now: dict[str, Any], *, accept: bool) -> fingerprint.Resumption:
+def judge(before: Any, now: dict[str, Any], *, accept: bool) -> fingerprint.Resumption:
     """Return how exactly a checkpoint is gone on from. Raises Refused below the same state, unless it is accepted."""
     judged = fingerprint.compare(before, now)
     if judged.exactness == fingerprint.INEXACT and not accept:

@@ -1,0 +1,103 @@
+"""Weights and optimiser copied to the machine's memory, to be written from there while training goes on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from .model import Model
+
+_BIG = 1 << 28  # bytes; less is written as soon as it is copied
+_SPARE = 1.25  # of the memory that copies take: what they are written through is memory too
+_LIMITS = (  # of a container: the most, what is taken, and what of that is given back when asked for
+    ("memory.max", "memory.current", "inactive_file"),
+    ("memory/memory.limit_in_bytes", "memory/memory.usage_in_bytes", "total_inactive_file"),
+)
+
+
+class Saved(NamedTuple):
+    """What a checkpoint is written from: states as torch gives them. ``weights``: of the adapter, or of all."""
+
+    weights: dict[str, Any]
+    optimizer: dict[str, Any]
+
+
+class Snapshot:
+    """Takes what is saved, as it lies or in copies. The copies' memory is kept: to ask for it takes as long as to copy.
+
+    So nothing may be taken while an earlier copy is still being written.
+    """
+
+    def __init__(self, model: Model, optimizer: Any, wish: str) -> None:
+        """``wish``: on, off, or auto, which copies what is big where the memory holds it."""
+        self._model, self._optimizer, self._wish = model, optimizer, wish
+        self._kept: dict[tuple[Any, ...], Any] = {}
+
+    def as_it_lies(self) -> Saved:
+        """Return what is saved without copying it: to be written before the next step."""
+        model = self._model
+        weights = {name: part.detach() for name, part in model.named} if model.adapter else model.whole.state_dict()
+        return Saved(dict(weights), self._optimizer.state_dict())
+
+    def copies(self) -> Saved | None:
+        """Return copies, which the next step leaves alone; None where to write at once is better, or must do."""
+        saved = self.as_it_lies()
+        if self._wish == "off" or (self._wish == "auto" and not self._kept and not _worth_it(saved)):
+            return None
+        seen: dict[tuple[Any, ...], Any] = {}
+        return Saved(*(self._copy(part, (name,), seen) for name, part in saved._asdict().items()))
+
+    def _copy(self, value: Any, place: tuple[Any, ...], seen: dict[tuple[Any, ...], Any]) -> Any:
+        """Copy nested states. What two names share (tied embeddings) stays one, or it would be saved twice."""
+        if isinstance(value, dict):
+            return {name: self._copy(part, (*place, name), seen) for name, part in value.items()}
+        if isinstance(value, list):
+            return [self._copy(part, (*place, number), seen) for number, part in enumerate(value)]
+        if isinstance(value, tuple):
+            parts = tuple(self._copy(part, (*place, number), seen) for number, part in enumerate(value))
+            # Two groups share a tuple of settings, and then it is saved once: the same bytes as without copies.
+            return parts if any(new is not old for new, old in zip(parts, value, strict=True)) else value
+        if not isinstance(value, torch.Tensor):
+            return value
+        # An empty tensor lies nowhere.
+        known = (value.data_ptr() or place, value.device, value.dtype, value.shape, value.stride())
+        if known not in seen:
+            buffer = self._kept.get(place)
+            if buffer is None or buffer.shape != value.shape or buffer.dtype != value.dtype:
+                # Not pinned: what is cannot be given back when the machine runs short, and takes long to get.
+                buffer = self._kept[place] = torch.empty(value.shape, dtype=value.dtype)
+            seen[known] = buffer.copy_(value.detach())
+        return seen[known]
+
+
+def _worth_it(saved: Saved) -> bool:
+    size: int = sum({(part.device, part.data_ptr()): part.nbytes for part in _tensors(saved)}.values())
+    return size >= _BIG and _SPARE * size <= free_memory()
+
+
+def _tensors(value: Any) -> Iterator[Any]:
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, dict | list | tuple):
+        for part in value.values() if isinstance(value, dict) else value:
+            yield from _tensors(part)
+
+
+def free_memory(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Return the bytes of memory that a program may still take: of the machine, and of its container if less."""
+    told = dict(line.split(":", 1) for line in (proc / "meminfo").read_text().splitlines())
+    free = int(told["MemAvailable"].split()[0]) * 1024
+    for limit, used, returned in _LIMITS:
+        try:
+            most = int((cgroup / limit).read_text())  # "max" where there is none
+            kinds = dict(line.split() for line in (cgroup / limit).with_name("memory.stat").read_text().splitlines())
+            taken = int((cgroup / used).read_text()) - int(kinds[returned])
+        except (OSError, KeyError, ValueError):
+            continue  # no container of this kind
+        free = min(free, most - taken)
+    return max(0, free)

@@ -1,0 +1,239 @@
+"""Stages that learn what is better: cut anywhere they end with the same bits, and odd records and rewards are told."""
+
+import json
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
+pytest.importorskip("trl")
+from jobs.payload.trainers.tuning.errors import Refused, UnreadableData
+from jobs.payload.trainers.tuning.preferences import read_rows
+from jobs.payload.trainers.tuning.rewards import Reward
+from tests.lab.desk import REPOSITORY, Desk, source_texts
+
+# More letters "e", more reward: a number for each text, in a program of its own.
+MANY_E = """
+import json, os, pathlib
+said = [json.loads(line) for line in open(os.environ["SCHED_INPUT_OUTPUTS"])]
+items = {json.loads(line)["id"]: json.loads(line) for line in open(os.environ["SCHED_INPUT_SET"])}
+with open(pathlib.Path(os.environ["SCHED_OUTPUT_DIR"]) / "scores.jsonl", "w") as file:
+    print(json.dumps({"header": 1}), file=file)
+    for line in said:
+        assert items[line["id"]]["letter"] == "e"
+        print(json.dumps({"item": line["id"], "metric": "e", "value": line["output"].count("e")}), file=file)
+"""
+RECORDS: dict[str, Callable[[int], dict[str, Any]]] = {
+    "dpo": lambda n: {"prompt": f"say {n}", "chosen": f" yes {n} yes", "rejected": f" no {n}"},
+    "kto": lambda n: {"prompt": f"say {n}", "completion": f" yes {n}" if n % 2 else f" no {n}", "label": bool(n % 2)},
+    "grpo": lambda n: {"prompt": f"say {n}", "letter": "e"},
+}
+STAGES = {
+    "dpo": ("dpo", "--lora", "4", "--rate", "1e-3"),
+    "dpo of all weights": ("dpo", "--rate", "1e-3"),
+    "dpo in 4 bits": ("dpo", "--use-4bit", "--lora", "4", "--rate", "1e-3"),
+    "kto": ("kto", "--lora", "4", "--rate", "1e-3"),
+    "grpo": ("grpo", "--lora", "4", "--rate", "1e-3", "--generations", "4", "--new-tokens", "8", "--beta", "0.05"),
+}
+
+
+@pytest.fixture
+def make_stage(make_desk: Callable[..., Desk], tmp_path: Path) -> Callable[..., Desk]:
+    """Makes desks of a stage with records of it."""
+    script = tmp_path / "many_e.py"
+    script.write_text(MANY_E)
+
+    def make(name: str, stage: str, *options: str, target: int = 8) -> Desk:
+        reward = ("--reward", shlex.join([sys.executable, str(script)])) if stage == "grpo" else ()
+        desk = make_desk(name, "--stage", stage, "--report-every", "1", *options, *reward, target=target)
+        desk.fill(RECORDS[stage](number) for number in range(23))
+        return desk
+
+    return make
+
+
+def losses(desk: Desk) -> list[tuple[int, float | None]]:
+    """Steps with a loss that the newest run told."""
+    return [entry for entry in desk.losses() if entry[1] is not None]
+
+
+@pytest.mark.parametrize("name", STAGES)
+def test_a_cut_stage_ends_with_the_bits_of_one_that_was_not(name: str, make_stage: Callable[..., Desk]) -> None:
+    whole, broken = (make_stage(desk, *STAGES[name]) for desk in ("whole", "broken"))
+    assert whole.run().codes == [0], whole.run().said
+    told = losses(whole)
+    assert [step for step, _ in told] == list(range(1, whole.target + 1))
+    first = broken.run(cut=3)
+    assert first.codes == [0], first.said
+    again = losses(broken)
+    step = broken.kept("meta.json")["step"]
+    assert 3 <= step < whole.target
+    second = broken.run()
+    assert second.codes == [0], second.said
+    assert "going on, E0" in second.said
+    assert broken.state() == whole.state()
+    assert again + losses(broken) == told
+    assert broken.metrics_kept()["exactness"] == 0
+
+
+def test_the_reference_is_what_training_began_with_also_after_a_cut(make_stage: Callable[..., Desk]) -> None:
+    """Under the real agent: another job's adapter is gone after the first session, but the checkpoint keeps a copy."""
+    desk = make_stage("family", *STAGES["dpo"], target=40)
+    desk.command[desk.command.index("dpo")] = "sft"
+    desk.fill({"text": text} for text in source_texts())
+    assert desk.session()["outcome"] == "finished", desk.log()
+    desk.fill(RECORDS["dpo"](number) for number in range(23))
+    (desk.store / "jobs/toy").rename(desk.store / "jobs/main")
+    for path in (desk.store / "jobs/main/manifests").iterdir():
+        path.write_text(json.dumps({**json.loads(path.read_bytes()), "job": "main"}))
+    key = max(path.relative_to(desk.store).as_posix() for path in desk.store.glob("jobs/main/manifests/*.json"))
+    desk.command[desk.command.index("sft")] = "dpo"
+    cut = desk.session(parent=key, cut=4)
+    assert cut["outcome"] == "preempted", desk.log()
+    first = desk.newest()[1]
+    done = desk.session(parent=key)
+    assert (done["outcome"], done["restored_step"]) == ("finished", cut["checkpoint_step"]), desk.log()
+    last = desk.newest()[1]
+    name = "ref/adapter_model.safetensors"
+    assert first[name] == last[name]
+    assert first["adapter_model.safetensors"] != last["adapter_model.safetensors"]
+    assert desk.metrics()["preferred"] > 0.5
+
+
+def test_on_two_devices_the_same_pairs_are_learned(make_stage: Callable[..., Desk]) -> None:
+    alone, moved = (make_stage(name, *STAGES["dpo"]) for name in ("one", "more"))
+    assert alone.run().codes == [0]
+    first = moved.run(ranks=2, cut=3, told=1)
+    assert first.codes == [0, 0], first.said
+    told = losses(moved)
+    second = moved.run()
+    assert second.codes == [0], second.said
+    assert "devices was 2 and is 1" in second.said
+    pairs = zip(told + losses(moved), losses(alone), strict=True)
+    for (step, loss), (same, expected) in pairs:
+        assert step == same
+        assert loss == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_checkpoint_of_another_stage_is_refused(make_stage: Callable[..., Desk]) -> None:
+    desk = make_stage("desk", "kto", "--lora", "4", target=2)
+    assert desk.run().codes == [0]
+    desk.command[desk.command.index("kto")] = "dpo"
+    desk.fill(RECORDS["dpo"](number) for number in range(9))
+    refused = desk.run("--accept-inexact")
+    assert refused.codes == [1]
+    assert "of the stage kto, and this is dpo" in refused.said
+
+
+def test_a_reward_raises_what_it_rewards_and_its_mean_is_kept(make_stage: Callable[..., Desk]) -> None:
+    desk = make_stage("desk", *STAGES["grpo"], "--batch", "4", "--accumulate", "4", "--rate", "2e-2", target=12)
+    assert desk.run().codes == [0]
+    assert desk.metrics_kept()["reward"] > 0.5, "in eight tokens of chance there is an e in one text of ten"
+
+
+def test_data_of_an_input_are_taken_and_what_is_no_record_is_told(
+    make_stage: Callable[..., Desk], tmp_path: Path
+) -> None:
+    desk = make_stage("desk", "dpo", "--lora", "4", "--data", "input:pairs", target=1)
+    folder = tmp_path / "pairs"
+    folder.mkdir()
+    (folder / "train-0.jsonl").write_text('{"text": "x"}\n' + json.dumps(RECORDS["dpo"](1)) + "\nnot json\n")
+    given = {"SCHED_INPUT_PAIRS": str(folder)}
+    run = desk.run(environment=given)
+    assert run.codes == [0], run.said
+    assert "2 lines are no record" in run.said
+    (folder / "train-0.jsonl").write_text('{"text": "x"}\n')
+    refused = make_stage("other", "dpo", "--lora", "4", "--data", "input:pairs").run(environment=given)
+    assert refused.codes == [65]
+    assert "no record for --stage dpo" in refused.said
+
+
+ODD = [
+    "null", "[]", "17", '{"prompt": ""}', '{"prompt": "a"}', '{"prompt": "a", "chosen": "b", "rejected": "b"}',
+    '{"prompt": "a", "chosen": 1, "rejected": "b"}', '{"prompt": "a", "chosen": [], "rejected": "b"}',
+    '{"prompt": "a", "chosen": [{"role": "user"}], "rejected": "b"}', '{"prompt": [1], "chosen": "b", "rejected": "c"}',
+    '{"prompt": "a", "chosen": "b"}', "{" * 50, "\ufffd", '{"prompt": "a", "completion": "b", "label": 1}',
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("stage", ["dpo", "kto"])
+def test_odd_records_are_passed_over(stage: str, tmp_path: Path) -> None:
+    path = tmp_path / "train-0.jsonl"
+    path.write_text("\n".join([*ODD, json.dumps(RECORDS[stage](1)), ""]))
+    assert read_rows(stage, [path], chat=False) == [RECORDS[stage](1)]
+
+
+def test_texts_and_messages_are_not_mixed(tmp_path: Path) -> None:
+    path = tmp_path / "train-0.jsonl"
+    said = [{"role": "user", "content": "a"}]
+    talk = {"prompt": said, "chosen": [{"role": "assistant", "content": "b"}], "rejected": said}
+    path.write_text(json.dumps(talk) + "\n")
+    assert read_rows("dpo", [path], chat=True) == [talk]
+    with pytest.raises(UnreadableData, match="no chat template"):
+        read_rows("dpo", [path], chat=False)
+    path.write_text(json.dumps(talk) + "\n" + json.dumps(RECORDS["dpo"](1)) + "\n")
+    with pytest.raises(UnreadableData, match="some are messages"):
+        read_rows("dpo", [path], chat=True)
+
+
+def scored(program: str, tmp_path: Path, seconds: float = 60) -> Any:
+    """What a reward makes of two texts, by a program of Python."""
+    path = tmp_path / "reward.py"
+    path.write_text("import os, pathlib\nto = pathlib.Path(os.environ['SCHED_OUTPUT_DIR'], 'scores.jsonl')\n" + program)
+    reward = Reward(shlex.join([sys.executable, str(path)]), seconds)
+    return reward(["a", "a"], ["x", [{"role": "assistant", "content": "y"}]], record=['{"prompt": "a"}'] * 2)
+
+
+BAD_REWARDS = {
+    "raise SystemExit('no licence')": "failed with status 1: no licence",
+    "": "left no scores.jsonl",
+    'to.write_text(\'{"item": "0", "value": 1}\')': "1 of 2 texts without a finite number",
+    'to.write_text(\'{"item": "0", "value": NaN}\\n{"item": "1", "value": 1e999}\')': "2 of 2 texts",
+    'to.write_text(\'[\' * 100000 + \'\\n{"item": -1, "value": 1}\\n{"item": "9", "value": 1}\')': "2 of 2 texts",
+    "to.mkdir()": "left no scores.jsonl",
+    "import time; time.sleep(60)": "took more than 2 s",
+}
+
+
+@pytest.mark.parametrize("program", BAD_REWARDS)
+def test_a_reward_that_fails_says_why(program: str, tmp_path: Path) -> None:
+    with pytest.raises(Refused, match=BAD_REWARDS[program]):
+        scored(program, tmp_path, seconds=2 if "sleep" in program else 60)
+    with pytest.raises(Refused, match="cannot be started"):
+        Reward(str(tmp_path / "missing"), 1)(["a"], ["x"], record=["{}"])
+
+
+def test_several_metrics_of_a_text_count_by_their_mean(tmp_path: Path) -> None:
+    lines = [
+        {"item": "0", "value": 1},
+        {"item": "0", "value": 0},
+        {"item": "1", "value": -2},
+        {"item": "2", "value": 7},
+    ]
+    program = f"import json\nto.write_text('\\n'.join(map(json.dumps, {lines!r})))"
+    assert scored(program, tmp_path) == [0.5, -2.0]
+
+
+def test_shipped_scorers_are_rewards(tmp_path: Path) -> None:
+    """The same command as an evaluation's: what the scorers find in the environment is what a reward leaves there."""
+    command = shlex.join([sys.executable, str(REPOSITORY / "jobs/payload/scorers"), "atomicity"])
+    code = "def double(x):\n    return 2 * x\n"
+    record = json.dumps({"prompt": "double", "cluster": "c", "language": "python"})
+    good, bad = Reward(command, 60)(["p", "p"], [code, "def ("], record=[record, record])
+    assert good > bad == 0
+
+
+def test_what_means_nothing_in_a_stage_is_told(model: Path, make_desk: Callable[..., Desk]) -> None:
+    for options, why in (
+        (("--stage", "dpo", "--reward", "x"), "--reward is for --stage grpo"),
+        (("--stage", "grpo"), "needs --reward COMMAND"),
+        (("--stage", "grpo", "--reward", "x", "--generations", "3"), "whole groups"),
+        (("--stage", "kto", "--background-saves", "on"), "is for --stage sft"),
+    ):
+        refused = make_desk(why.split()[0] + str(len(options)) + why[-3:], *options).run()
+        assert refused.codes == [2], refused.said
+        assert why in refused.said
