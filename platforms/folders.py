@@ -51,6 +51,13 @@ class Folders:
         """Return the launch keys of all sessions that are kept."""
         return {entry.name for entry in os.scandir(self.root) if is_folder_name(entry.name)}
 
+    def files(self, key: str) -> set[str]:
+        """Return the names of what is in a session's folder; none when there is no such folder."""
+        try:
+            return {entry.name for entry in os.scandir(self.root / key)}
+        except (FileNotFoundError, NotADirectoryError):
+            return set()
+
     def stand(self) -> None:
         """Raise OSError when the root is gone: an unmounted disk must not look like an empty one."""
         (self.root / _LOCK).stat()

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import errno
 import json
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 from platforms.base import Observed, SessionState
@@ -49,8 +50,13 @@ def unclear(key: str, error: DamagedRecord) -> Observed:
     return Observed(key, SessionState.UNCLEAR, "", detail=str(error))
 
 
+@cache
+def _types(kind: type) -> dict[str, Any]:
+    return get_type_hints(kind)  # which compiles them anew each time
+
+
 def _check(record: object) -> None:
-    for name, kind in get_type_hints(type(record)).items():
+    for name, kind in _types(type(record)).items():
         if not _fits(getattr(record, name), kind):
             raise ValueError(f"{name} is of another type")
 

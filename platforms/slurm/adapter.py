@@ -11,7 +11,7 @@ import threading
 from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from jobs.payload.clock import Clock
 from jobs.plural import counted
@@ -19,9 +19,9 @@ from platforms.base import Capabilities, Misconfigured, Observed, QuotaReading, 
 from platforms.bundle import build_bundle
 from platforms.folders import Folders, is_folder_name
 from platforms.local.records import publish
-from platforms.record_file import read_record
+from platforms.record_file import DamagedRecord, read_record
 from platforms.slurm import batch
-from platforms.slurm.commands import Commands, Evidence, Line, NotSubmitted, comment
+from platforms.slurm.commands import Commands, Evidence, NotSubmitted, comment
 from platforms.slurm.judge import SLACK_SECONDS, Over, Runs, Vanished, Waits, is_over, is_waiting, judge, line_of
 from platforms.slurm.settings import NAME, read_settings
 
@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from platforms.artifacts.base import BlobStore
     from platforms.base import LaunchRequest
     from platforms.registry import PlatformContext
-    from platforms.slurm.commands import Poll
+    from platforms.slurm.commands import Line, Poll
+    from platforms.slurm.judge import Verdict
 
 _ORDER, _STARTED, _END = "order.json", "started.json", "end.json"
 _UNSEEN_SECONDS = 30  # real: a job that Slurm took shows up at once, unless its controller forgot it
@@ -66,6 +67,9 @@ class Ended:
     told: bool
 
 
+_Record = TypeVar("_Record", Ordered, Started, Ended)
+
+
 def load(settings: Mapping[str, str], context: PlatformContext) -> SlurmPlatform:
     """Return the platform of one pool. Raises Misconfigured."""
     return SlurmPlatform(settings, context)
@@ -85,6 +89,7 @@ class SlurmPlatform:
         self._last_seen: dict[str, int] = {}  # by key, when Slurm last knew its job
         self._requeued: dict[str, int] = {}  # by key, when its job was first seen to wait once more
         self._placing = threading.Lock()
+        self._records: dict[tuple[str, str], Ordered | Started | Ended] = {}
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
         """Submit a job, unless there is one of this key; see Platform.launch."""
@@ -127,7 +132,7 @@ class SlurmPlatform:
             seen = self._folders.observed([key], lambda each: self._observe(each, poll, now)).get(key)
             if seen is None or seen.state in {SessionState.ENDED, SessionState.ABSENT}:
                 return
-            mine = [line for line in poll.lines if line.key == key and not is_over(line)]
+            mine = [line for line in poll.by_key.get(key, ()) if not is_over(line)]
             if waits := [line.job for line in mine if force or is_waiting(line)]:
                 self._commands.cancel(waits)
             if asked := [line.job for line in mine if line.job not in waits]:
@@ -173,6 +178,7 @@ class SlurmPlatform:
                 if removed:
                     self._commands.remove(removed)
                 self._folders.remove(removed)
+            self._forget(removed)
             self._folders.clear()
         return removed
 
@@ -234,30 +240,45 @@ class SlurmPlatform:
             return self._commands.submit(request.key, words, launch, script)
         except (Refused, Misconfigured, NotSubmitted):
             self._folders.remove([request.key])
+            self._forget([request.key])
             raise
+
+    def _forget(self, keys: Collection[str]) -> None:
+        """Let go of what is remembered of sessions whose folders are gone."""
+        self._records = {place: found for place, found in self._records.items() if place[0] not in keys}
+        for remembered in (self._last_seen, self._requeued):
+            for key in keys:
+                remembered.pop(key, None)
 
     def _observe(self, key: str, poll: Poll, now: int) -> Observed | None:
         """Return a session as it stands; its end is written down when it is first told."""
-        order = read_record(self._folders.root, f"{key}/{_ORDER}", lambda document: Ordered(**document))
-        if order is None:
+        there = self._folders.files(key)
+        if _ORDER not in there:
             return None
-        end = read_record(self._folders.root, f"{key}/{_END}", lambda document: Ended(**document))
-        if end is not None:
-            return _told(key, end)
-        started = read_record(self._folders.root, f"{key}/{_STARTED}", lambda document: Started(**document))
+        order = self._record(key, _ORDER, Ordered)
+        if _END in there:
+            return _told(key, self._record(key, _END, Ended))
+        started = self._record(key, _STARTED, Started) if _STARTED in there else None
         evidence = poll.evidence.get(key, Evidence())
-        line = line_of([line for line in poll.lines if line.key == key], evidence)
+        line = line_of(poll.by_key.get(key, ()), evidence)
         if line is not None:
             self._last_seen[key] = now
         if evidence.claim == "void":
             return self._never(key, "given up before a job of it started", now)
-        verdict = judge(line, evidence, started.at if started else None)
+        return self._judged(key, order, started, line, judge(line, evidence, started.at if started else None), now)
+
+    def _judged(
+        self, key: str, order: Ordered, started: Started | None, line: Line | None, verdict: Verdict, now: int
+    ) -> Observed:
+        """Return what a verdict means, and do what it asks for."""
         job = str(line.job) if line else str(started.job) if started else ""
         match verdict:
             case Waits(detail=detail):
                 return Observed(key, SessionState.QUEUED, job, detail=detail)
             case Runs(started=at, detail=detail):
-                return self._running(key, line, at, detail, now)
+                if line is not None and started is None:  # written down: Slurm may forget it
+                    publish(str(self._folders.root / key), _STARTED, json.dumps(asdict(Started(line.job, at))))
+                return Observed(key, SessionState.RUNNING, job, min(self._scheduled(at), now), detail=detail)
             case Over(started=at, ended=last, detail=detail, cancel=again):
                 if at is None:
                     return self._never(key, detail, now) if self._commands.void(key) else self._unclear(key, detail)
@@ -270,12 +291,15 @@ class SlurmPlatform:
             case Vanished():
                 return self._vanished(key, order, verdict, started, now)
 
-    def _running(self, key: str, line: Line | None, at: int, detail: str, now: int) -> Observed:
-        """Return a session that runs, and write down since when: it is not asked again."""
-        if line is not None:
-            publish(str(self._folders.root / key), _STARTED, json.dumps(asdict(Started(line.job, at))))
-        first = min(self._scheduled(at), now)
-        return Observed(key, SessionState.RUNNING, str(line.job) if line else "", first, detail=detail)
+    def _record(self, key: str, name: str, kind: type[_Record]) -> _Record:
+        """Return a record of a session, which never changes once it is there. Raises DamagedRecord."""
+        found = self._records.get((key, name))
+        if not isinstance(found, kind):
+            found = read_record(self._folders.root, f"{key}/{name}", lambda document: kind(**document))
+            if found is None:
+                raise DamagedRecord(f"{self._folders.root / key / name} is gone")
+            self._records[key, name] = found
+        return found
 
     def _vanished(self, key: str, order: Ordered, verdict: Vanished, started: Started | None, now: int) -> Observed:
         """Return what to say of a session that Slurm does not know: nothing, until nobody can be at work for it."""
@@ -306,8 +330,7 @@ class SlurmPlatform:
     def _end(self, key: str, end: Ended) -> Observed:
         """Write down how a session ended, and return how it was first told."""
         publish(str(self._folders.root / key), _END, json.dumps(asdict(end)))
-        first = read_record(self._folders.root, f"{key}/{_END}", lambda document: Ended(**document))
-        return _told(key, first or end)
+        return _told(key, self._record(key, _END, Ended))
 
     def _unclear(self, key: str, detail: str) -> Observed:
         return Observed(key, SessionState.UNCLEAR, "", detail=detail)

@@ -41,7 +41,7 @@ def checks(
 
 
 def _controller(commands: Commands) -> Checked:
-    told = " ".join(commands.ask("ask the controller", "scontrol ping </dev/null; scontrol --version").split())
+    told = " ".join(commands.ask("ask the controller", "scontrol ping </dev/null && scontrol --version").split())
     if " UP" not in told:
         return Checked("bad", told or "it says nothing", "Ask the cluster's administrator")
     return Checked("ok", told)

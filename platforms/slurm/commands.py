@@ -10,7 +10,8 @@ import base64
 import binascii
 import json
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from platforms.base import Misconfigured, PlatformError, Refused, Unreachable
@@ -18,7 +19,7 @@ from platforms.slurm.settings import DOC, NAME
 from platforms.targets.base import TargetError, TargetUnreachable
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
     from pathlib import Path
 
     from platforms.slurm.settings import Settings
@@ -139,8 +140,13 @@ class Evidence:
 class Poll:
     """One look at everything."""
 
-    lines: tuple[Line, ...]
-    evidence: dict[str, Evidence] = field(default_factory=dict)
+    by_key: dict[str, list[Line]]
+    evidence: dict[str, Evidence]
+
+    @property
+    def lines(self) -> Iterator[Line]:
+        """All lines."""
+        return chain.from_iterable(self.by_key.values())
 
 
 def comment(key: str, owner: str, until: int) -> str:
@@ -163,11 +169,14 @@ class Commands:
         folders, end, _ = rest.rpartition("== end\n")
         if code != "0" or not end or ran.code != 0:
             raise self._silent("look at the queue", ran)
-        lines = [line for text in queue.split("\n") if (line := self._line(text))]
+        by_key: dict[str, list[Line]] = {}
+        for text in queue.split("\n"):
+            if line := self._line(text):
+                by_key.setdefault(line.key, []).append(line)
         evidence = dict(map(_evidence, filter(None, folders.split("\n"))))
         if set(evidence) != set(keys):
             raise Unreachable(NAME, "look at the queue", "its answer lacks sessions", "It is asked again")
-        return Poll(tuple(lines), evidence)
+        return Poll(by_key, evidence)
 
     def make_folder(self) -> None:
         """Make the pool's folder, unless it is there."""
@@ -231,7 +240,11 @@ class Commands:
     def ask(self, action: str, script: str) -> str:
         """Return what a script prints that asks Slurm something, for checks."""
         ran = self._run(action, script, [])
-        self._well(action, ran)
+        if "configuration source" in ran.err or "configuration source" in ran.out:
+            why, remedy = "there is no slurm.conf here", "Set slurm_conf, or host to go through a login node"
+            raise Misconfigured(NAME, action, why, remedy)
+        if ran.code != 0:
+            raise Unreachable(NAME, action, _why(ran), "Try this command there by hand")
         return ran.out
 
     def _run(self, action: str, script: str, words: Sequence[str]) -> Ran:

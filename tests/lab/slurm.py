@@ -146,11 +146,29 @@ class SlurmLab:
         return sorted((name, state) for where, name, state in map(str.split, told) if where.startswith(f"{below}/"))
 
     def clear(self) -> None:
-        """End all jobs and wait until none is left."""
+        """End all jobs and wait until none is left, nor a process of one that the controller forgot.
+
+        To a node such a job still runs, and it starts no other of the same number.
+        """
         if jobs := self.say("squeue", "-h", "-o", "%A").split():
             self.say("scancel", "--signal=KILL", "--full", *jobs)
             self.say("scancel", *jobs)
         until(lambda: not self.say("squeue", "-h").strip(), "the end of all jobs")
+        for pid in self._left():
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        until(lambda: not self._left(), "the end of what jobs started")
+
+    def _left(self) -> list[int]:
+        """Return the processes of jobs on these nodes, and of what watches over them."""
+        conf, found = f"SLURM_CONF={self.conf}".encode(), []
+        for path in Path("/proc").glob("[0-9]*"):
+            with suppress(OSError):
+                variables = (path / "environ").read_bytes().split(b"\0")
+                step = (path / "cmdline").read_bytes().startswith(b"slurmstepd")
+                if conf in variables and (step or any(one.startswith(b"SLURM_JOB_ID=") for one in variables)):
+                    found.append(int(path.name))
+        return found
 
     def stop(self) -> None:
         """End everything."""

@@ -1,6 +1,7 @@
 """Whatever happens to a cluster: no session runs twice, none is called over that may run, and people are told why."""
 
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,11 +27,12 @@ def test_a_controller_that_comes_back_with_its_state_has_lost_nothing(world: Wor
     world.lab.saved()
     world.lab.kill_controller()
     hasty = world.adapter(command_seconds="2")
-    for call in (
+    calls: tuple[Callable[[], Any], ...] = (
         lambda: hasty.find(["one"], int(real_now())),
         lambda: hasty.stop("one", int(real_now()), force=True),
         lambda: hasty.launch(world.request("two"), int(real_now())),
-    ):
+    )
+    for call in calls:
         with pytest.raises(Unreachable):
             call()
     world.lab.start_controller()

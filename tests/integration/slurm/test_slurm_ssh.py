@@ -2,7 +2,7 @@
 
 import os
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -40,11 +40,12 @@ def test_a_session_behind_ssh_runs_and_survives_a_broken_way(far: tuple[World, S
     subprocess.run(["ssh", "-o", f"ControlPath={sockets[0]}", "-O", "exit", "any"], check=False, capture_output=True)
     server.process.terminate()
     server.process.wait()
-    for call in (
+    calls: tuple[Callable[[], Any], ...] = (
         lambda: world.find("one"),
         lambda: world.launch("two"),
         lambda: world.adapter().stop("one", int(real_now()), force=True),
-    ):
+    )
+    for call in calls:
         with pytest.raises(Unreachable):
             call()
     until(lambda: world.lab.say("squeue", "-h", "-o", "%i %T").split() == [running.remote_id, "RUNNING"], "its job")
