@@ -51,12 +51,13 @@ def unclear(key: str, error: DamagedRecord) -> Observed:
 
 
 @cache
-def _types(kind: type) -> dict[str, Any]:
+def _types(kind: Any) -> dict[str, Any]:
     return get_type_hints(kind)  # which compiles them anew each time
 
 
 def _check(record: object) -> None:
-    for name, kind in _types(type(record)).items():
+    made_of: Any = type(record)
+    for name, kind in _types(made_of).items():
         if not _fits(getattr(record, name), kind):
             raise ValueError(f"{name} is of another type")
 

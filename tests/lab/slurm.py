@@ -54,6 +54,7 @@ SchedulerParameters=sched_interval=1,bf_interval=1,batch_sched_delay=0
 SelectType=select/cons_tres
 SelectTypeParameters=CR_Core_Memory
 DefMemPerCPU=100
+DebugFlags=NO_CONF_HASH
 AccountingStorageType=accounting_storage/none
 JobCompType=jobcomp/filetxt
 JobCompLoc={root}/jobcomp.txt
@@ -84,7 +85,8 @@ class SlurmLab:
         for number in range(4):
             os.mknod(root / "dev" / f"gpu{number}", 0o020666, os.makedev(1, 3))
         host = socket.gethostname().split(".")[0]
-        self.conf.write_text(_CONFIG.format(root=root, host=host, ports=_free_ports(3)))
+        self._settings = _CONFIG.format(root=root, host=host, ports=_free_ports(3))
+        self._generation = 0
         gpus = "".join(f"NodeName={node} Name=gpu Type=h100 File={root}/dev/gpu[0-3]\n" for node in NODES)
         (root / "gres.conf").write_text(gpus)
 
@@ -101,7 +103,12 @@ class SlurmLab:
         until(lambda: self.say("sinfo", "-h", "-o", "%t").split() in (["idle"], ["idle", "idle"]), "two idle nodes")
 
     def start_controller(self, *, keep_state: bool = True) -> None:
-        """Start the controller, with what it remembers or with nothing, and wait until it answers."""
+        """Start the controller, with what it remembers or with nothing, and wait until it answers.
+
+        It gives no number twice: to a node that still runs a forgotten job of it, that would be the same job.
+        """
+        self._generation += 1
+        self.conf.write_text(f"{self._settings}FirstJobId={1_000 * self._generation}\n")
         self._start("slurmctld", "-D", *(() if keep_state else ("-c",)))
         until(lambda: "UP" in self.say("scontrol", "ping"), "the controller")
 
@@ -146,10 +153,7 @@ class SlurmLab:
         return sorted((name, state) for where, name, state in map(str.split, told) if where.startswith(f"{below}/"))
 
     def clear(self) -> None:
-        """End all jobs and wait until none is left, nor a process of one that the controller forgot.
-
-        To a node such a job still runs, and it starts no other of the same number.
-        """
+        """End all jobs and wait until none is left, nor a process of one that the controller forgot."""
         if jobs := self.say("squeue", "-h", "-o", "%A").split():
             self.say("scancel", "--signal=KILL", "--full", *jobs)
             self.say("scancel", *jobs)
