@@ -1,4 +1,4 @@
-"""The table of platforms: an explicit name for each, loaded only when a pool asks for it."""
+"""The table of platforms: an explicit name for each, loaded only when a pool asks for it, and those of plug-ins."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from functools import partial
 from importlib import import_module
 from typing import TYPE_CHECKING, Protocol, cast
 
+from platforms import plugin
 from platforms.base import Misconfigured, SecretWay
 
 if TYPE_CHECKING:
@@ -85,9 +86,14 @@ if TYPE_CHECKING:
     Loader = Callable[[Mapping[str, str], PlatformContext], Platform]
 
 
+def shipped() -> frozenset[str]:
+    """Return the names of our own platforms."""
+    return frozenset(_LOADERS)
+
+
 def known() -> tuple[str, ...]:
     """Return the names of all platforms, sorted."""
-    return tuple(sorted(_LOADERS))
+    return tuple(sorted({*_LOADERS, *plugin.offered()}))
 
 
 def load(platform: str, settings: Mapping[str, str], context: PlatformContext) -> Platform:
@@ -97,7 +103,7 @@ def load(platform: str, settings: Mapping[str, str], context: PlatformContext) -
     """
     address = _LOADERS.get(platform)
     if address is None:
-        raise Misconfigured(platform, "load", "there is no such platform", f"Known platforms: {', '.join(known())}")
+        return _plugin(platform, "load").load(settings, context)
     module, function = address.split(":")
     try:
         return cast("Loader", getattr(import_module(module), function))(settings, context)
@@ -120,12 +126,16 @@ def late(
 
 def _mark(platform: str, settings: Mapping[str, str], environ: Mapping[str, str]) -> str:
     """Return a word that changes with the files that the platform's credentials may come from."""
-    if platform not in _FILES:
+    files: Files | None = None
+    if platform in _FILES:
+        module, function = _FILES[platform].split(":")
+        files = cast("Files", getattr(import_module(module), function))
+    elif platform not in _LOADERS:
+        files = _plugin(platform, "load").files
+    if files is None:
         return "none"
     from platforms.fingerprint import fingerprint
 
-    module, function = _FILES[platform].split(":")
-    files = cast("Files", getattr(import_module(module), function))
     return fingerprint(files(settings, environ))
 
 
@@ -148,7 +158,8 @@ def checkup(
     Raises Misconfigured for an unknown platform, a missing library or a bad setting.
     """
     if platform not in _LOADERS:
-        raise Misconfigured(platform, "check", "there is no such platform", f"Known platforms: {', '.join(known())}")
+        own = _plugin(platform, "check").checkup
+        return {} if own is None else own(settings, environ, now, probe=probe)
     if platform not in _CHECKUPS:
         return {}
     module, function = _CHECKUPS[platform].split(":")
@@ -163,13 +174,25 @@ def checkup(
 
 def secret_way(platform: str, settings: Mapping[str, str]) -> SecretWay:
     """Return how sessions of a pool with these settings get secrets; a pool that cannot be used gives none."""
-    if platform not in _SECRETS:
-        return SecretWay("none", f"sessions on {platform} are given none", "Let it run on other pools")
-    module, function = _SECRETS[platform].split(":")
+    none = SecretWay("none", f"sessions on {platform} are given none", "Let it run on other pools")
     try:
+        if platform not in _LOADERS:
+            own = _plugin(platform, "look for secrets").secret_way
+            return none if own is None else own(settings)
+        if platform not in _SECRETS:
+            return none
+        module, function = _SECRETS[platform].split(":")
         return cast("Callable[[Mapping[str, str]], SecretWay]", getattr(import_module(module), function))(settings)
     except Misconfigured as error:
         return SecretWay("none", error.why, error.remedy or "Correct the options of the pool")
+
+
+def _plugin(platform: str, action: str) -> plugin.Plugin:
+    """Return the plug-in of a platform that is not shipped. Raises Misconfigured."""
+    found = plugin.find(platform)
+    if found is None:
+        raise Misconfigured(platform, action, "there is no such platform", f"Known platforms: {', '.join(known())}")
+    return found
 
 
 def reject_unknown(platform: str, settings: Mapping[str, str], allowed: frozenset[str]) -> None:

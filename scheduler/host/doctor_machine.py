@@ -11,6 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from jobs.plural import counted
+from platforms import plugin
+from platforms.base import Misconfigured
+from platforms.registry import shipped
 from scheduler.host.doctor import OUR_DISTRIBUTION, Finding
 from scheduler.host.installation import MAIN, ServiceRefused
 from scheduler.host.systemd_status import unit_statuses
@@ -48,6 +51,18 @@ def check_versions(extras: Collection[str]) -> Finding:
         wanted = f"{OUR_DISTRIBUTION}[{names}]" if names else OUR_DISTRIBUTION
         return Finding("bad", "; ".join(wrong), f"Install what this release was tested with: {wanted}")
     return Finding("ok", ", ".join(sorted(found)) or "those of the core")
+
+
+def check_plugin(platform: str) -> Finding:
+    """Load a platform that another package brings; a shipped one of the same name is the one that counts."""
+    words = " and ".join(map(plugin.source, plugin.offered()[platform]))
+    if platform in shipped():
+        return Finding("warning", f"{words}: never used, for {platform} is a platform of our own", "Uninstall it")
+    try:
+        found = plugin.find(platform)
+    except Misconfigured as error:
+        return Finding("bad", error.why, error.remedy)
+    return Finding("ok", f"{words}, contract {found.contract if found else 0}")
 
 
 def check_service() -> Finding:

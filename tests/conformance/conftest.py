@@ -1,14 +1,15 @@
 """The places and stores that the conformance suites run against.
 
-A new adapter joins with one function that yields a Place, and one line in PLACES; see docs/inside/adding-a-platform.md.
+A new adapter joins with one function that yields a Place, and one line in PLACES; that of a plug-in by its entry point
+``uff_scheduler.conformance``. See docs/inside/adding-a-platform.md.
 """
 
 import json
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from contextlib import contextmanager
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import pytest
 from jobs.payload.clock import Clock
 from platforms.artifacts.base import BlobStore
 from platforms.artifacts.registry import open_store
-from platforms.base import LaunchRequest, Observed, Platform, SessionState
+from platforms.base import LaunchRequest, Platform
 from platforms.emulators.faults import Fault
 from platforms.emulators.kaggle import place as kaggle_place
 from platforms.emulators.kaggle.rules import Rules
@@ -31,58 +32,11 @@ from platforms.manual.adapter import ManualPlatform
 from platforms.registry import PlatformContext, load
 from platforms.wrap import wrap
 from scheduler.clock import real_now, stopwatch
+from tests.lab.conformance import AGENT, SESSIONS_MAX, Place
 from tests.lab.fake import FakeCloud, FakePlatform, Script
-from tests.lab.patience import pause, until, until_state
+from tests.lab.patience import pause, until
 from tests.lab.person import Person
 from tests.lab.slurm import slurm_lab
-
-SESSIONS_MAX = 2
-
-# Stands in for the payload: says hello, then leaves, or waits to be asked to.
-AGENT = """
-import json, signal, sys
-with open(sys.argv[1]) as stream:
-    launch = json.load(stream)
-if launch["lasting"]:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
-print("hello from", launch["run"], flush=True)
-if launch["lasting"]:
-    signal.pause()
-"""
-
-
-@dataclass
-class Place:
-    """What the suite must know of a place. It must allow SESSIONS_MAX sessions at a time.
-
-    ``adapter`` makes a new adapter object, as a restarted daemon does. ``launch_lost`` launches a key in such a way
-    that it will never run, as when a daemon dies half-way. ``later`` lets some time pass. ``outage`` holds the place
-    in a condition in which it gives no answer. ``faults`` are those of a place that answers over HTTP, ``records`` the
-    files on which an adapter's answers about a key rest.
-    """
-
-    adapter: Callable[[], Platform]
-    now: Callable[[], int]
-    later: Callable[[], object]
-    before_launch: Callable[[str, bool], object]
-    launch_lost: Callable[[LaunchRequest], object]
-    outage: Callable[[], AbstractContextManager[None]]
-    bundle: str = ""
-    faults: Any = None
-    records: Callable[[str], list[Path]] = lambda _key: []
-    asks_to_leave: bool = True  # stop(force=False) reaches the payload; else only the artifact store's stop flag does
-
-    def request(self, key: str, *, lasting: bool = True, seconds: int = 3600) -> LaunchRequest:
-        """A session that says hello, then lasts until it is stopped, or leaves at once."""
-        self.before_launch(key, lasting)
-        clock = {"epoch": 0.0, "origin": 0.0, "scale": 1.0}
-        launch = {"format": 1, "run": key, "clock": clock, "lasting": lasting, "lanes": []}
-        return LaunchRequest(key, "pool", 1, self.now() + seconds, launch, self.bundle, {})
-
-    def until(self, key: str, *states: SessionState) -> Observed:
-        """Wait, within reason, until the place reports one of ``states``."""
-        adapter = self.adapter()
-        return until_state(lambda: adapter.find([key], self.now()).get(key), *states, then=self.later)
 
 
 @contextmanager
@@ -358,6 +312,7 @@ PLACES = {
     "sagemaker": sagemaker,
     "slurm": slurm,
     "wrapped": wrapped,
+    **{found.name: found.load() for found in entry_points(group="uff_scheduler.conformance")},
 }
 
 

@@ -63,6 +63,7 @@ def doctor(
 
 def _checks(cli: Cli) -> dict[str, Callable[[], Finding]]:
     """Return the checks; when the settings cannot be used, those that need none."""
+    from platforms import plugin
     from scheduler.host import doctor as service
     from scheduler.host import doctor_machine as machine
     from scheduler.host.doctor_channels import channel_check, check_mlflow, no_channel
@@ -96,6 +97,8 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Finding]]:
         checks["mirror to MLflow"] = partial(check_mlflow, app.settings)
     for name, at in sorted(app.targets.items()):
         checks[f"target {name}"] = partial(_target, app, at)
+    for platform in plugin.offered():
+        checks[f"plug-in {platform}"] = partial(machine.check_plugin, platform)
     checks["library versions"] = partial(machine.check_versions, _extras(app))
     runner = os.environ.get("UFF_LOCAL_RUNNER")
     if runner:

@@ -1,0 +1,77 @@
+"""Plug-ins: platforms that other packages bring, by entry points of the group ``uff_scheduler.platforms``.
+
+::
+
+    [project.entry-points."uff_scheduler.platforms"]
+    myplace = "my_package:PLUGIN"
+
+A package is imported only when a pool is of its platform.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
+
+from platforms.base import Misconfigured
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from platforms.base import SecretWay
+    from platforms.registry import Checkup, Files, Loader
+
+GROUP = "uff_scheduler.platforms"
+CONTRACT = 1
+"""Version of what an adapter must do and may rely on: platforms/base.py, and the launch document of its payload."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plugin:
+    """A platform: the ``contract`` it was made for, and functions as those of the shipped ones in the registry."""
+
+    contract: int
+    load: Loader
+    checkup: Checkup | None = None
+    files: Files | None = None
+    secret_way: Callable[[Mapping[str, str]], SecretWay] | None = None
+
+
+@cache
+def offered() -> Mapping[str, tuple[EntryPoint, ...]]:
+    """Return what installed packages offer, by the platform's name; nothing of them is imported."""
+    found: dict[str, tuple[EntryPoint, ...]] = {}
+    for point in entry_points(group=GROUP):
+        if point not in found.get(point.name, ()):
+            found[point.name] = (*found.get(point.name, ()), point)
+    return found
+
+
+def find(platform: str) -> Plugin | None:
+    """Return the plug-in of a platform, None when no package offers one. Raises Misconfigured for one of no use."""
+    points = offered().get(platform, ())
+    if not points:
+        return None
+    if len(points) > 1:
+        why = f"several packages offer it: {', '.join(map(source, points))}"
+        raise Misconfigured(platform, "load", why, "Uninstall all but one")
+    (point,) = points
+    try:
+        plugin = point.load()
+    except Exception as error:
+        why = f"its package {source(point)} cannot be loaded: {type(error).__name__}: {error}"
+        raise Misconfigured(platform, "load", why, "Install it anew, with all that it needs") from error
+    if not isinstance(plugin, Plugin):
+        why = f"{point.value} of {source(point)} is no platforms.plugin.Plugin"
+        raise Misconfigured(platform, "load", why, "Tell the authors of the package")
+    if plugin.contract != CONTRACT:
+        why = f"{source(point)} is made for contract {plugin.contract}, and this is {CONTRACT}"
+        raise Misconfigured(platform, "load", why, "Install versions of both that agree")
+    return plugin
+
+
+def source(point: EntryPoint) -> str:
+    """Return the package that an entry point comes from, with its version."""
+    return f"{point.dist.name} {point.dist.version}" if point.dist else point.value
