@@ -274,7 +274,7 @@ def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Ch
     set_up = min(set_up, room)
     lost = min(lost, room - set_up)
     return Spent(
-        offered=_offered(week, pool, charges, span),
+        offered=_offered(week, pool, charges, span, facts.since or 0),
         charged=charged,
         useful=useful,
         set_up=set_up,
@@ -296,8 +296,14 @@ def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Ch
     )
 
 
-def _offered(week: WeekFacts, pool: Pool, charges: Sequence[Charge], span: Window) -> int:
-    """A quota window that only touches the week offers its share of it; without a quota the opening hours count."""
+def _offered(week: WeekFacts, pool: Pool, charges: Sequence[Charge], span: Window, since: int) -> int:
+    """A quota window that only touches the week offers its share of it; without a quota the opening hours count.
+
+    Nothing was offered before ``since``, when the first job was added.
+    """
+    if since >= span.end:
+        return 0
+    span = Window(max(span.start, since), span.end)
     if not pool.quotas or isinstance(pool.quotas[0], MoneyQuota):
         return pool.sessions_max * sum(opening.seconds for opening in pool.open_windows(span.start, span.end))
     quota, observed = pool.quotas[0], week.observed.get(pool.name, ())

@@ -139,6 +139,9 @@ def test_hours_before_the_first_job_were_nobodys_to_use() -> None:
     """The quota's week that ended on Saturday had passed before the first job came on Sunday."""
     assert report_of(facts(since=START + 6 * DAY)).total.expired == 0
     assert report_of(facts(since=START + 4 * DAY)).total.expired == 22 * HOUR
+    whole = report_of(facts()).total.offered
+    assert report_of(facts(since=START + 4 * DAY)).total.offered == pytest.approx(whole * 3 / 7, rel=0.01)
+    assert report_of(facts(since=END + DAY)).total.offered == 0
 
 
 def test_jobs_that_wait_for_the_same_share_a_line() -> None:
