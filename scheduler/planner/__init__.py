@@ -3,21 +3,34 @@
 from scheduler.planner.dispatch.dispatcher import dispatch
 from scheduler.planner.model.value import value
 from scheduler.planner.planner import Options, Planner, plan_week
+from scheduler.planner.questions.devices import DeviceChoice, device_choices
 from scheduler.planner.questions.differ import Difference, differences
 from scheduler.planner.questions.explain import explain
-from scheduler.planner.questions.whatif import AddJob, Edit, SetHours, SetWeight, TakeDown, UnknownName, what_if
+from scheduler.planner.questions.whatif import (
+    AddJob,
+    Edit,
+    SetDevices,
+    SetHours,
+    SetWeight,
+    TakeDown,
+    UnknownName,
+    what_if,
+)
 from scheduler.planner.verify import verify
 
 __all__ = [
     "AddJob",
+    "DeviceChoice",
     "Difference",
     "Edit",
     "Options",
     "Planner",
+    "SetDevices",
     "SetHours",
     "SetWeight",
     "TakeDown",
     "UnknownName",
+    "device_choices",
     "differences",
     "dispatch",
     "explain",

@@ -130,6 +130,7 @@ def diff(
     app,
     "schedctl plan what-if --pool kaggle=20",
     "schedctl plan what-if --add-job job.toml --weight ufm=3 --pool desk=down",
+    "schedctl plan what-if --devices ufm=2",
     "schedctl plan what-if --policy static",
     job_file="job.toml",
     name="what-if",
@@ -150,6 +151,12 @@ def what_if(
         list[str] | None,
         typer.Option("--weight", metavar="JOB=W", help="With another weight; may be repeated."),
     ] = None,
+    devices: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--devices", metavar="JOB=N", help="On so many devices, with a table of all counts; may be repeated."
+        ),
+    ] = None,
     policy: Annotated[
         str | None,
         typer.Option(
@@ -167,7 +174,7 @@ def what_if(
     """
     from scheduler.cli.commands.plan_whatif import show_what_if
 
-    show_what_if(ctx.obj, add_job or [], pool or [], weight or [], policy)
+    show_what_if(ctx.obj, add_job or [], pool or [], weight or [], devices or [], policy)
 
 
 def _with_weight(cli: Cli, record: JobRecord, reason: Reason) -> Reason:

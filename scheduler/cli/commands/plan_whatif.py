@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from math import isfinite
 from typing import TYPE_CHECKING
 
@@ -10,9 +11,10 @@ from jobs.ranges import RANGES
 from scheduler.cli.parts.plan_changes import difference_json, show_changes
 from scheduler.cli.shell.exits import NotFound, UsageFault
 from scheduler.cli.shell.names import listed, meant
-from scheduler.planner import SetHours, SetWeight, TakeDown, UnknownName
+from scheduler.core.window import HOUR
+from scheduler.planner import SetDevices, SetHours, SetWeight, TakeDown, UnknownName
 from scheduler.planner.questions.orders import POLICIES
-from scheduler.service.requests.questions import ask_what_if
+from scheduler.service.requests.questions import ask_devices, ask_what_if
 from scheduler.views.documents import plan_json
 
 if TYPE_CHECKING:
@@ -20,30 +22,41 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scheduler.cli.shell.context import Cli
-    from scheduler.planner import Edit
+    from scheduler.planner import DeviceChoice, Edit
 
 _HOURS_MAX = 100_000
+_DEVICES_MAX = 1_024
 _LISTINGS = {"job": "schedctl queue list", "pool": "schedctl pools", "policy": "schedctl plan what-if --help"}
 
 
 def show_what_if(
-    cli: Cli, files: Sequence[Path], pools: Sequence[str], weights: Sequence[str], policy: str | None
+    cli: Cli,
+    files: Sequence[Path],
+    pools: Sequence[str],
+    weights: Sequence[str],
+    devices: Sequence[str],
+    policy: str | None,
 ) -> None:
     """Write what the edits would change. Raises CatalogueError, DuplicateJob, NotFound, UsageFault, WhatIfRefused."""
-    if not (files or pools or weights or policy):
-        raise UsageFault("nothing to try", "no edit was given", "Give --add-job, --pool, --weight or --policy")
+    if not (files or pools or weights or devices or policy):
+        why, remedy = "no edit was given", "Give --add-job, --pool, --weight, --devices or --policy"
+        raise UsageFault("nothing to try", why, remedy)
     if policy is not None and policy not in POLICIES:
         way_out = _meant("policy", policy, POLICIES)
         raise UsageFault("unknown policy", f"{policy} is none of {listed(POLICIES)}", way_out)
     specs = [job_from_toml(path) for path in files]
-    edits = [*map(_pool_edit, pools), *map(_weight_edit, weights)]
+    counts = [_devices_edit(words) for words in devices]
+    edits = [*map(_pool_edit, pools), *map(_weight_edit, weights), *counts]
     try:
+        choices = {edit.job: ask_devices(cli.planning_context, edit.job) for edit in counts}
         plan, difference = ask_what_if(cli.planning_context, specs, edits, policy)
     except UnknownName as error:
         why = f"{error.name} is not {'an open job' if error.kind == 'job' else 'among the settings'}"
         raise NotFound(f"unknown {error.kind}", why, _meant(error.kind, error.name, error.known)) from None
     if cli.options.json:
-        cli.out.data({"plan": plan_json(plan), **difference_json(difference)})
+        told = {job: [asdict(one) for one in found] for job, found in choices.items()}
+        more = {"devices": told} if told else {}
+        cli.out.data({"plan": plan_json(plan), **difference_json(difference), **more})
         return
     cli.out.line(
         f"Worth {difference.value_before:.2f} as it is, {difference.value_after:.2f} with that; nothing is stored."
@@ -53,6 +66,26 @@ def show_what_if(
     if difference.nothing:
         cli.out.line("The plan would be the same.")
     show_changes(cli.out, difference)
+    for job, found in choices.items():
+        cli.out.line()
+        cli.out.line(f"{job}, trained without a break from now on:")
+        cli.out.table(("pool", ">GPUs", ">hours", ">GPU hours", ">GPUs left", "in time", "best"), _choice_rows(found))
+
+
+def _choice_rows(found: Sequence[DeviceChoice]) -> list[tuple[str, ...]]:
+    said = {None: "-", True: "yes", False: "no"}
+    return [
+        (
+            one.pool,
+            str(one.devices),
+            f"{one.seconds / HOUR:.2f}",
+            f"{one.device_seconds / HOUR:.2f}",
+            str(one.left),
+            said[one.in_time],
+            "*" if one.chosen else "",
+        )
+        for one in found
+    ]
 
 
 def _meant(kind: str, name: str, known: Iterable[str]) -> str:
@@ -77,6 +110,14 @@ def _weight_edit(words: str) -> Edit:
         why = f"{amount:g} is not in the range {RANGES['weight']}"
         raise UsageFault(f"--weight {words} cannot be used", why, "Write it like ufm=2")
     return SetWeight(name, amount)
+
+
+def _devices_edit(words: str) -> SetDevices:
+    name, value = _parts("--devices", words, "JOB=COUNT")
+    if not (value.isascii() and value.isdigit() and 1 <= int(value) <= _DEVICES_MAX):
+        why = f"a count of devices is a whole number from 1 to {_DEVICES_MAX:,}"
+        raise UsageFault(f"--devices {words} cannot be used", why, "Write it like ufm=2")
+    return SetDevices(name, int(value))
 
 
 def _parts(option: str, words: str, form: str) -> tuple[str, str]:

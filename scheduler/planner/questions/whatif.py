@@ -50,7 +50,15 @@ class SetWeight:
     weight: float
 
 
-Edit = AddJob | SetHours | TakeDown | SetWeight
+@dataclass(frozen=True, slots=True)
+class SetDevices:
+    """The job takes so many devices, neither fewer nor more."""
+
+    job: str
+    devices: int
+
+
+Edit = AddJob | SetHours | TakeDown | SetWeight | SetDevices
 
 
 class UnknownName(LookupError):
@@ -93,6 +101,15 @@ def apply(snapshot: Snapshot, edit: Edit) -> Snapshot:
         case SetWeight(name, weight):
             _known("job", name, [job.name for job in snapshot.jobs])
             jobs = tuple(replace(job, weight=weight) if job.name == name else job for job in snapshot.jobs)
+            return replace(snapshot, jobs=jobs)
+        case SetDevices(name, devices):
+            _known("job", name, [job.name for job in snapshot.jobs])
+            jobs = tuple(
+                replace(job, needs=replace(job.needs, devices_min=devices, devices_max=devices))
+                if job.name == name
+                else job
+                for job in snapshot.jobs
+            )
             return replace(snapshot, jobs=jobs)
         case SetHours(name, hours):
             _known("pool", name, [view.pool.name for view in snapshot.pools])

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from scheduler.core.quota import MoneyQuota
-from scheduler.planner import AddJob, Planner, SetHours, UnknownName, explain, what_if
+from scheduler.planner import AddJob, Planner, SetHours, UnknownName, device_choices, explain, what_if
 from scheduler.service.facts.snapshot import load_snapshot, priors_of, view_of_new
 from scheduler.store import jobs, plans
 from scheduler.store.jobs import DuplicateJob
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from scheduler.core.plan import Plan
     from scheduler.core.pool import Pool
     from scheduler.core.reasons import Reason
-    from scheduler.planner import Difference, Edit, Options
+    from scheduler.planner import DeviceChoice, Difference, Edit, Options
     from scheduler.service.facts.advised import Priors
     from scheduler.store.engine import Database
     from scheduler.store.jobs import JobRecord
@@ -56,6 +56,17 @@ def ask_what_if(
         if isinstance(edit, SetHours):
             _must_count_hours(context.pools, edit.pool)
     return what_if(snapshot, [*added, *edits], policy, context.options, incumbent)
+
+
+def ask_devices(context: PlanningContext, job: str) -> tuple[DeviceChoice, ...]:
+    """Return what each count of devices would mean for a job, pool by pool. Raises UnknownName."""
+    with context.database.read() as tx:
+        snapshot = load_snapshot(tx, context.pools, context.now, context.horizon_seconds)
+    view = next((view for view in snapshot.jobs if view.name == job), None)
+    if view is None:
+        raise UnknownName("job", job, [view.name for view in snapshot.jobs])
+    pools = [pool.pool for pool in snapshot.pools]
+    return tuple(choice for pool in pools for choice in device_choices(view, pool, snapshot.now))
 
 
 def ask_plan(context: PlanningContext) -> Plan:

@@ -111,6 +111,16 @@ def test_preview_shows_what_the_daemon_would_plan_and_stores_nothing(contest: Da
     assert dump(contest) == before
 
 
+def test_what_if_tells_what_each_count_of_devices_means(contest: Database, schedctl: Schedctl) -> None:
+    before = dump(contest)
+    found = schedctl("plan", "what-if", "--devices", "small=1", "--json").document["devices"]["small"]
+    assert [one["chosen"] for one in found if one["devices"] == 1] == [True] * len({one["pool"] for one in found})
+    text = schedctl("plan", "what-if", "--devices", "small=1").out
+    assert "small, trained without a break from now on:" in text
+    assert "GPU HOURS" in text
+    assert dump(contest) == before
+
+
 def test_diff_tells_what_became_of_every_session(two_plans: Database, schedctl: Schedctl) -> None:
     document = schedctl("plan", "diff", "--json").document
     changes = [((it["before"] or it["after"])["lanes"][0]["job"], it["change"]) for it in document["sessions"]]
@@ -160,7 +170,10 @@ def test_equal_plans_are_said_to_be_equal(two_plans: Database, schedctl: Schedct
     [
         ("plan diff", Exit.NOT_FOUND, "there is no plan yet"),
         ("plan diff --since yesterday", Exit.USAGE, "2026-12-01T09:00:00Z"),
-        ("plan what-if", Exit.USAGE, "Give --add-job, --pool, --weight or --policy"),
+        ("plan what-if", Exit.USAGE, "Give --add-job, --pool, --weight, --devices or --policy"),
+        ("plan what-if --devices smal=2", Exit.NOT_FOUND, "Did you mean small?"),
+        ("plan what-if --devices small=0", Exit.USAGE, "a whole number from 1 to 1,024"),
+        ("plan what-if --devices small", Exit.USAGE, "JOB=COUNT"),
         ("plan what-if --pool kagle=3", Exit.NOT_FOUND, "Did you mean kaggle?"),
         ("plan what-if --pool kagle=down", Exit.NOT_FOUND, "Did you mean kaggle?"),
         ("plan what-if --weight smal=3", Exit.NOT_FOUND, "Did you mean small?"),

@@ -1,0 +1,60 @@
+"""How many devices a job takes: what each count costs, and the one that is in time for the fewest device hours."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import ceil
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.core.pool import Pool
+    from scheduler.core.snapshot import JobView
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceChoice:
+    """One count of devices in a pool's sessions: seconds of training to the target, and what they cost.
+
+    ``left`` are the session's other devices; ``in_time`` is None without a deadline.
+    """
+
+    pool: str
+    devices: int
+    seconds: int
+    device_seconds: int
+    left: int
+    in_time: bool | None
+    chosen: bool = False
+
+
+def device_choices(view: JobView, pool: Pool, now: int) -> tuple[DeviceChoice, ...]:
+    """Return the counts that make a job faster than fewer would, as if sessions began now and lasted.
+
+    Chosen is the one that is in time, or of all without a deadline, with the fewest device hours; the fastest where
+    none is in time. Nothing for a pool that the job may not use.
+    """
+    if pool.name not in view.rates:
+        return ()
+    most = min(view.needs.devices_max, pool.devices_per_session, max(len(view.device_speedup), view.needs.devices_min))
+    found: list[DeviceChoice] = []
+    quickest = 0.0
+    for devices in range(view.needs.devices_min, most + 1):
+        speed = view.speed(pool.name, devices)
+        if speed <= quickest:
+            continue
+        quickest = speed
+        seconds = ceil(view.remaining_steps / speed)
+        in_time = None if view.deadline is None else now + seconds <= view.deadline
+        left = pool.devices_per_session - devices
+        found.append(DeviceChoice(pool.name, devices, seconds, seconds * devices, left, in_time))
+    chosen = _chosen(found)
+    return tuple(replace(one, chosen=one is chosen) for one in found)
+
+
+def _chosen(found: Sequence[DeviceChoice]) -> DeviceChoice | None:
+    good = [one for one in found if one.in_time is not False]
+    if good:
+        return min(good, key=lambda one: (one.device_seconds, one.devices))
+    return min(found, key=lambda one: one.seconds, default=None)
