@@ -12,13 +12,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
 from typing import TYPE_CHECKING
 
 from platforms.base import Misconfigured
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+    from importlib.metadata import EntryPoint
 
     from platforms.base import SecretWay
     from platforms.registry import Checkup, Files, Loader
@@ -42,6 +42,8 @@ class Plugin:
 @cache
 def offered() -> Mapping[str, tuple[EntryPoint, ...]]:
     """Return what installed packages offer, by the platform's name; nothing of them is imported."""
+    from importlib.metadata import entry_points
+
     found: dict[str, tuple[EntryPoint, ...]] = {}
     for point in entry_points(group=GROUP):
         if point not in found.get(point.name, ()):

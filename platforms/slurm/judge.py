@@ -99,7 +99,7 @@ def line_of(lines: Sequence[Line], evidence: Evidence) -> Line | None:
 def judge(line: Line | None, evidence: Evidence, started: int | None) -> Verdict:
     """Return what to make of a session; ``started`` is when it was first seen to run."""
     claimed = evidence.claim == "job"
-    began = started if started is not None else (evidence.claimed_at or None) if claimed else None
+    began = started if started is not None else _first(line, evidence) if claimed else None
     if line is None:
         if evidence.ended is not None:
             first, last, code = evidence.ended
@@ -119,6 +119,12 @@ def judge(line: Line | None, evidence: Evidence, started: int | None) -> Verdict
     if began is None:
         began = line.submitted if line.start is None else line.start
     return Runs(began, f"{line.state} on {line.nodes}".lower())
+
+
+def _first(line: Line | None, evidence: Evidence) -> int | None:
+    """Return when a claimed job began: Slurm's own second, which is before its script's, unless it began once more."""
+    known = [at for at in (line.start if line else None, evidence.claimed_at) if at]
+    return min(known, default=None)
 
 
 def waiting(line: Line) -> str:

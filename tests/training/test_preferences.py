@@ -135,6 +135,22 @@ def test_a_reward_raises_what_it_rewards_and_its_mean_is_kept(make_stage: Callab
     assert desk.metrics_kept()["reward"] > 0.5, "in eight tokens of chance there is an e in one text of ten"
 
 
+def test_a_reward_that_lies_elsewhere_is_the_same_and_another_is_not(
+    make_stage: Callable[..., Desk], tmp_path: Path
+) -> None:
+    """The interpreter and the payload have other paths on each platform."""
+    desk = make_stage("desk", *STAGES["grpo"], target=4)
+    assert desk.run(cut=1).codes == [0]
+    (tmp_path / "elsewhere").mkdir()
+    for name, goes_on in (("other.py", False), ("many_e.py", True)):
+        moved = tmp_path / "elsewhere" / name
+        moved.write_text(MANY_E)
+        desk.command[-1] = shlex.join([sys.executable, str(moved)])
+        run = desk.run()
+        assert ("going on, E0" in run.said) == goes_on, run.said
+        assert ("reward was" in run.said) != goes_on
+
+
 def test_data_of_an_input_are_taken_and_what_is_no_record_is_told(
     make_stage: Callable[..., Desk], tmp_path: Path
 ) -> None:

@@ -51,7 +51,7 @@ def test_a_state_folder_that_cannot_be_made_needs_a_person(tmp_path: Path) -> No
 def test_the_registry_loads_no_adapter_before_it_is_asked_for() -> None:
     script = "import sys, platforms.registry; print([name for name in sys.modules if name.startswith('platforms.')])"
     loaded = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True).stdout
-    assert loaded.strip() == "['platforms.base', 'platforms.registry']"
+    assert loaded.strip() == "['platforms.base', 'platforms.plugin', 'platforms.registry']"
 
 
 def test_the_keeper_loads_nothing_that_would_delay_the_agent(repository: Path) -> None:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 import tempfile
 from typing import TYPE_CHECKING, Any
 
@@ -73,7 +74,7 @@ def train(
     if resume is not None:
         judged = _judge(before, now, options)
         metrics["exactness"] = float(judged.exactness.removeprefix("E"))
-        print(f"finetune: going on, {judged.exactness}: {judged.told()}", flush=True)
+        _tell(f"going on, {judged.exactness}: {judged.told()}")
     _check_reference(options, training)
     torch.manual_seed(training.seed)
     # Not with the checkpoint's weights, which the Trainer loads itself: the reference is made of what is there before.
@@ -110,8 +111,14 @@ def read_rows(stage: str, paths: list[Path], *, chat: bool) -> list[dict[str, An
     if list in kinds and not chat:
         raise UnreadableData("the prompts are messages, and the tokenizer has no chat template to write them with")
     if passed_over:
-        print(f"finetune: {passed_over} lines are no record of {_FORMS[stage]} and were passed over", flush=True)
+        _tell(f"{passed_over} lines are no record of {_FORMS[stage]} and were passed over")
     return rows
+
+
+def _tell(words: str) -> None:
+    """Print what all processes know, from the first of them."""
+    if os.environ.get("RANK", "0") == "0":
+        print(f"finetune: {words}", flush=True)
 
 
 def _row(stage: str, line: str) -> dict[str, Any] | None:
@@ -158,6 +165,8 @@ def _fingerprint(
     counts = {"seed": training.seed, "target step": training.target_step}
     now = fingerprint.fingerprint(options, named, counts, place | fingerprint.versions(("trl", "accelerate")))
     now["job"] |= {"stage": options.stage} | {name: getattr(options, name) for name in _DECIDES[options.stage]}
+    if options.stage == "grpo":  # paths differ from place to place, where the interpreter and the payload lie
+        now["job"]["reward"] = [[word.rpartition("/")[2] for word in shlex.split(one)] for one in options.reward]
     return now
 
 
