@@ -130,9 +130,16 @@ def test_a_checkpoint_of_another_stage_is_refused(make_stage: Callable[..., Desk
 
 
 def test_a_reward_raises_what_it_rewards_and_its_mean_is_kept(make_stage: Callable[..., Desk]) -> None:
-    desk = make_stage("desk", *STAGES["grpo"], "--batch", "4", "--accumulate", "4", "--rate", "2e-2", target=12)
-    assert desk.run().codes == [0]
-    assert desk.metrics_kept()["reward"] > 0.5, "in eight tokens of chance there is an e in one text of ten"
+    """All weights: an adapter can hardly steer a model whose frozen weights are chance."""
+    rewards = []
+    for name, rate in (("still", "1e-9"), ("learning", "1e-2")):
+        options = ("--generations", "8", "--new-tokens", "8", "--batch", "16", "--accumulate", "1", "--rate", rate)
+        desk = make_stage(name, "grpo", *options, target=30)
+        assert desk.run().codes == [0]
+        rewards.append(desk.metrics_kept()["reward"])
+    still, learning = rewards
+    assert still < 2, "chance writes less than one"
+    assert learning > 4, "of eight tokens most become the letter"
 
 
 def test_a_reward_that_lies_elsewhere_is_the_same_and_another_is_not(
