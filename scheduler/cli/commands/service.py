@@ -122,6 +122,13 @@ def _place(cli: Cli, *, user: bool, web: bool, root: Path, strict: bool = True) 
             named.append(settings.artifacts.root)
         if settings.database_url.startswith("sqlite:///"):
             named.append(Path(settings.database_url.removeprefix("sqlite:///")).parent)
+        named += [
+            Path(pool.options["folder"])
+            for pool in settings.pools
+            if pool.platform == "slurm"
+            and pool.options.get("folder", "").startswith("/")
+            and "host" not in pool.options
+        ]
         writable = tuple(dict.fromkeys(path for path in named if not path.is_relative_to(STATE)))
     return Place(
         # The environment's interpreter, not the one it was made from: that would not find our packages.
