@@ -263,7 +263,7 @@ class Commands:
         try:
             ran = settings.reach.bash((_PRELUDE + script).encode(), given, settings.command_seconds)
         except TargetUnreachable as error:
-            raise Unreachable(NAME, action, str(error), "Nothing is ended meanwhile") from error
+            raise Unreachable(NAME, action, error.why, "Nothing is ended meanwhile") from error
         except TargetError as error:
             raise Misconfigured(NAME, action, str(error), f"See {DOC}") from error
         if ran.code == _NO_FOLDER:
