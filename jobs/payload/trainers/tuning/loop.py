@@ -58,6 +58,7 @@ class Loop:
         self._seconds: list[float] = []
         self._padding = 0.0  # share of the last step's tokens that nothing is learned from
         self._norm = 0.0
+        self._began, self._blocked = perf_counter(), 0.0  # instant, and seconds since in which a save kept all waiting
 
     def restore(self, folder: Path, resumption: dict[str, Any], *, optimizer: bool = True) -> None:
         """Take up all but the weights from a checkpoint. Without ``optimizer`` that begins anew at the same step."""
@@ -87,7 +88,9 @@ class Loop:
             done = self.step >= self._training.target_step
             last = wishes[1] or done
             if wishes[0] or last:
+                began = perf_counter()
                 self._save(last=last)
+                self._blocked += perf_counter() - began
             if last:
                 return
             self._one_step()
@@ -203,6 +206,8 @@ class Loop:
             metrics["held_out_loss"] = self.held_out_loss()
         if self._resumptions:
             metrics["exactness"] = float(self._resumptions[-1]["class"].removeprefix("E"))
+        if self._blocked:
+            metrics["saves_blocked"] = self._blocked / (perf_counter() - self._began)
         if measured := self._seconds[_WARMING:]:
             metrics["tokens_per_second"] = self._tokens / statistics.median(measured)
             metrics["padding"] = self._padding
