@@ -179,6 +179,8 @@ class Loop:
         elif not self._options.shared:
             return
         work, metrics = self._work, self._metrics()
+        if not (self._group.first or self._averaged):
+            return
         saved, background = self._snapshot.take(last=last)
         if not self._group.first:
             return

@@ -7,7 +7,9 @@ devices to one, and to four.
 
 from __future__ import annotations
 
+import functools
 import inspect
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -39,9 +41,13 @@ def is_shared(options: argparse.Namespace, source: str, card: Card, group: Group
     if unshared(options) or not card.accelerated:
         return False
     room = _HELD * torch.cuda.get_device_properties(card.device).total_memory
-    return group.any(kept_bytes(parameters(source), options, card.dtype.itemsize) > room)[0]
+    # Files of 16 bits a weight or more: by their size most models are known to fit, and nothing need be counted.
+    most = sum(path.stat().st_size for kind in ("safetensors", "bin") for path in Path(source).glob(f"*.{kind}")) // 2
+    fits = most and kept_bytes(most, options, card.dtype.itemsize) <= room
+    return group.any(not fits and kept_bytes(parameters(source), options, card.dtype.itemsize) > room)[0]
 
 
+@functools.cache
 def parameters(source: str) -> int:
     """Return how many weights a model has, by its configuration alone."""
     import transformers
