@@ -55,13 +55,14 @@ def merge(folder: Path, base: str, adapters: Sequence[Path], precision: str | No
     config = json.loads((place / "config.json").read_bytes())
     if "quantization_config" in config:
         raise Refused(f"{base} is a base in few bits, which no adapter can be merged into: name the 16 bit model")
-    for adapter in adapters:
-        _check(adapter, base, str(place))
     try:
+        import peft  # noqa: F401 - what is missing is told before anything is read
         import torch
         import transformers
     except ImportError as error:
-        raise Refused(f"{error}: start merge.py by a Python with torch, transformers and peft") from None
+        raise Refused(f"{error}: take a Python with torch, transformers and peft (schedctl: --python)") from None
+    for adapter in adapters:
+        _check(adapter, base, str(place))
     said = precision or {"float16": "fp16"}.get(config.get("dtype", config.get("torch_dtype")), "bf16")
     dtype = torch.float16 if said == "fp16" else torch.bfloat16
     kind = getattr(transformers, next(iter(config.get("architectures") or ()), ""), transformers.AutoModelForCausalLM)

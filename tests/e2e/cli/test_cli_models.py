@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -231,6 +232,11 @@ def test_an_adapter_is_given_away_without_the_path_of_its_base_or_merged_into_it
     assert (wrong.code, "cannot be merged: it was trained on another base" in wrong.err) == (Exit.REFUSED, True)
     nothing = schedctl(*words[:-1], str(home / "nothing"), "--base", str(base))
     assert (nothing.code, "Name a Python with torch by --python" in nothing.err) == (Exit.REFUSED, True)
+    bare = home / "bare"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    without = schedctl(*words[:-1], str(bare), "--base", str(base))
+    assert (without.code, "take a Python with torch, transformers and peft" in without.err) == (Exit.REFUSED, True)
     assert not (home / "out").exists()
     made = schedctl(*words, "--base", str(base), "--json").document
     assert made["files"] == ["README.md", "config.json", "model.safetensors", "version.json", "SHA256SUMS"]
