@@ -15,7 +15,16 @@ from typing import TYPE_CHECKING, TypeVar
 
 from jobs.payload.clock import Clock
 from jobs.plural import counted
-from platforms.base import Capabilities, Misconfigured, Observed, QuotaReading, Refused, SessionState, Unreachable
+from platforms.base import (
+    Capabilities,
+    InQueue,
+    Misconfigured,
+    Observed,
+    QuotaReading,
+    Refused,
+    SessionState,
+    Unreachable,
+)
 from platforms.bundle import build_bundle
 from platforms.folders import Folders, is_folder_name
 from platforms.local.records import publish
@@ -273,8 +282,9 @@ class SlurmPlatform:
         """Return what a verdict means, and do what it asks for."""
         job = str(line.job) if line else str(started.job) if started else ""
         match verdict:
-            case Waits(detail=detail):
-                return Observed(key, SessionState.QUEUED, job, detail=detail)
+            case Waits(detail=detail, starts_at=expected):
+                waits = InQueue(detail, None if expected is None else self._scheduled(expected))
+                return Observed(key, SessionState.QUEUED, job, detail=detail, waits=waits)
             case Runs(started=at, detail=detail):
                 if line is not None and started is None:  # written down: Slurm may forget it
                     publish(str(self._folders.root / key), _STARTED, json.dumps(asdict(Started(line.job, at))))

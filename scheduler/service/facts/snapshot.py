@@ -18,7 +18,7 @@ from scheduler.core.window import DAY
 from scheduler.service.facts.advised import ELSEWHERE_SIGMA, Priors, is_advised, misfit, seen_of_runs
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.faults.isolation import isolated
-from scheduler.store import jobs, ledger, limits, rates, runs, versions, watched
+from scheduler.store import jobs, ledger, limits, queue_waits, rates, runs, versions, watched
 from scheduler.store.jobs import JobRecord
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ def gather(
     records = jobs.everything(tx)
     gated = {record.spec.name for record in records if record.spec.gates}
     live = runs.live(tx)
-    overheads = Overheads(rates.everything(tx))
+    overheads = Overheads(rates.everything(tx), queues(tx, live))
     priors = Priors(seen_of_runs((record.spec for record in records), overheads.measured, pools))
     charges = ledger.charges(tx, now - LOOK_BACK_SECONDS)
     possible = watched.possible_charges(tx)
@@ -101,6 +101,15 @@ def gather(
         horizon_seconds=horizon_seconds,
         finished=finished,
     )
+
+
+def queues(tx: Connection, live: Sequence[Run]) -> dict[str, int]:
+    """Return by pool the longest wait in its platform's queue that is expected of a session, from launch to start."""
+    waits, longest = queue_waits.of(tx, [run.key for run in live]), dict[str, int]()
+    for run in live:
+        if (wait := waits.get(run.key)) and wait.starts_at is not None:
+            longest[run.pool] = max(longest.get(run.pool, 0), wait.starts_at - run.planned_start)
+    return longest
 
 
 def has_time(spec: JobSpec, now: int) -> bool:
