@@ -155,7 +155,11 @@ class Observed:
 
 @dataclass(frozen=True, slots=True)
 class QuotaReading:
-    """What the platform says about one quota window, in seconds."""
+    """What the platform says about one quota window, in seconds.
+
+    ``shared`` is a budget that others use as well, of which the platform tells no more than what is left by now: in
+    whichever window it is declared, or in none, plans take no more than that.
+    """
 
     quota: str
     start: int
@@ -163,6 +167,7 @@ class QuotaReading:
     limit_seconds: int
     used_seconds: int
     reserved_seconds: int = 0
+    shared: bool = False
 
     @property
     def left_seconds(self) -> int:

@@ -30,6 +30,7 @@ from platforms.folders import Folders, is_folder_name
 from platforms.local.records import publish
 from platforms.record_file import DamagedRecord, read_record
 from platforms.slurm import batch
+from platforms.slurm.books import NoBooks, reading
 from platforms.slurm.commands import Commands, Evidence, NotSubmitted, comment
 from platforms.slurm.judge import SLACK_SECONDS, Over, Runs, Vanished, Waits, is_over, is_waiting, judge, line_of
 from platforms.slurm.settings import NAME, read_settings
@@ -87,8 +88,6 @@ def load(settings: Mapping[str, str], context: PlatformContext) -> SlurmPlatform
 class SlurmPlatform:
     """Runs payloads as batch jobs of a Slurm cluster; for the settings see docs/slurm.md."""
 
-    capabilities = Capabilities(tails_logs=True, finds_orphans=True, visibility_seconds=_UNSEEN_SECONDS)
-
     def __init__(self, settings: Mapping[str, str], context: PlatformContext) -> None:
         self._context = context
         self._settings = read_settings(settings, context.state_folder.absolute(), context.python)
@@ -98,7 +97,18 @@ class SlurmPlatform:
         self._last_seen: dict[str, int] = {}  # by key, when Slurm last knew its job
         self._requeued: dict[str, int] = {}  # by key, when its job was first seen to wait once more
         self._placing = threading.Lock()
+        self._has_books = True  # until the cluster is seen to keep no accounts
         self._records: dict[tuple[str, str], Ordered | Started | Ended] = {}
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See Platform.capabilities."""
+        return Capabilities(
+            reports_quota=self._has_books,
+            tails_logs=True,
+            finds_orphans=True,
+            visibility_seconds=_UNSEEN_SECONDS,
+        )
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
         """Submit a job, unless there is one of this key; see Platform.launch."""
@@ -160,9 +170,13 @@ class SlurmPlatform:
             offset, limit_bytes = offset + len(piece), limit_bytes - len(piece)
 
     def read_quota(self, now: int) -> Sequence[QuotaReading]:
-        """Return nothing: what an account may use is declared in the pool's quotas."""
-        del now
-        return ()
+        """Return what the account's limit of GPU minutes leaves, if there is one; see Platform.read_quota."""
+        try:
+            with self._folders.answering("read_quota"):
+                found = self._commands.books() if self._has_books else None
+        except NoBooks:
+            self._has_books, found = False, None
+        return (reading(found, self._context.devices_per_session, now, self._clock.scale),) if found else ()
 
     def collect(self, key: str, into: BlobStore, now: int) -> None:
         """Bring nothing home: payloads here write to the artifact store themselves. See Platform.collect."""

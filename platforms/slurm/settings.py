@@ -46,6 +46,7 @@ class Settings:
     owner: str  # tells our jobs from those of other pools and daemons of this account
     asked: tuple[str, ...]
     gres: str
+    account: str  # "": the user's default
     python: str
     pending_max: int
     command_seconds: int
@@ -83,6 +84,7 @@ def read_settings(options: Mapping[str, str], state_folder: Path, python: str) -
         hashlib.sha256(f"{options.get('host', '')}:{folder}".encode()).hexdigest()[:16],
         (*asked, f"--cpus-per-task={read_count(NAME, options, 'cpus', 1) or 1}"),
         options.get("gres", ""),
+        options.get("account", ""),
         options.get("python", "python3" if far else python),
         read_count(NAME, options, "pending_max", 4),
         command_seconds,

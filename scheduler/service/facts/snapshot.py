@@ -11,6 +11,7 @@ from jobs.spec import EVALUATE
 from platforms.image import has_lock, options_for
 from platforms.registry import secret_way
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
+from scheduler.core.quota import in_force
 from scheduler.core.reasons import AwaitsVerdict, BadDefinition, HeldByPerson, SecretMissing
 from scheduler.core.run import Ended, Running, Stopping
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
@@ -89,7 +90,7 @@ def gather(
         jobs=tuple(_in_left_overs(views, records, now)),
         pools=tuple(
             PoolView(
-                pool=pool,
+                pool=replace(pool, quotas=in_force(pool.quotas, observed.get(name, ()))),
                 charges=(*charges.get(name, ()), *possible.get(name, ())),
                 live=tuple(_live_run(run) for run in live if run.pool == name),
                 observed=observed.get(name, ()),

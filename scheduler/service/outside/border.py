@@ -254,7 +254,8 @@ def reading(said: Any, now: int) -> QuotaReading:
         end = whole(said.end, start + 1, start + _WINDOW_SECONDS)
         most = _SESSIONS * (end - start)
         figures = [whole(each, 0, most) for each in (said.limit_seconds, said.used_seconds, said.reserved_seconds)]
-        return QuotaReading(text(said.quota, NAME_MAX), start, end, *figures)
+        limit, used, reserved = figures
+        return QuotaReading(text(said.quota, NAME_MAX), start, end, limit, used, reserved, said.shared is True)
     except Unfit as error:
         raise Unfit(f"{error} in {shown(said)}") from None
 
