@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the programs of the real services that tests start themselves. Never fails: what is missing is named here and
-# again in pytest's list of skips. `nightly` as well what no push needs. No server is started or left running by this script.
+# again in pytest's list of skips. No server is started or left running by this script. `services.sh nightly` installs
+# what no push needs as well.
 set -euo pipefail
 
 have_postgres() { compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || command -v initdb >/dev/null; }

@@ -1,4 +1,4 @@
-"""A budget that others use as well: plans and launches take no more than its platform says is left, and blame nobody."""
+"""A budget that others use as well: plans and launches take no more than is left of it, and blame nobody."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace

@@ -20,7 +20,9 @@ root|||{USED}|{RUNS}
 def test_of_an_account_and_all_above_it_the_one_that_leaves_least_counts() -> None:
     assert tightest(TABLE, "uff", "root") == Association(100, 2, 18)
     assert tightest(TABLE.replace("gpu=500", "gpu=30"), "uff", "root") == Association(30, 2, 18)
-    assert tightest(TABLE.replace(f"uff|root||{USED}", f"uff|root|gres/gpu=19|{USED}"), "uff", "root").left == -1
+    own = tightest(TABLE.replace(f"uff|root||{USED}", f"uff|root|gres/gpu=19|{USED}"), "uff", "root")
+    assert own is not None
+    assert own.left == -1
     assert tightest(TABLE, "root", "root") is None
 
 
