@@ -91,6 +91,9 @@ class SlurmPlatform:
     def __init__(self, settings: Mapping[str, str], context: PlatformContext) -> None:
         self._context = context
         self._settings = read_settings(settings, context.state_folder.absolute(), context.python)
+        if context.devices_per_session % self._settings.nodes:
+            why = f"{self._settings.nodes} nodes cannot share {counted(context.devices_per_session, 'device')} evenly"
+            raise Misconfigured(NAME, "load", why, "devices_per_session is of all nodes together")
         self._commands = Commands(self._settings)
         self._folders = Folders(NAME, context.state_folder.absolute() / "sessions")
         self._clock = Clock(**{"epoch": 0.0, "origin": 0.0, "scale": 1.0, **context.clock})
@@ -235,6 +238,9 @@ class SlurmPlatform:
         """Raise Refused when there is no room for one more."""
         if request.deadline <= now:
             raise Refused(NAME, "launch", f"the deadline {request.deadline} is not after {now}")
+        if request.devices % self._settings.nodes:
+            why = f"{counted(request.devices, 'device')} cannot be shared by {self._settings.nodes} nodes evenly"
+            raise Refused(NAME, "launch", why, "Choose devices_per_session that nodes divides", permanent=True)
         if len(live) >= self._context.sessions_max:
             why = f"{len(live)} of at most {self._context.sessions_max} sessions are live"
             raise Refused(NAME, "launch", why, "Wait until one ends")
@@ -248,19 +254,18 @@ class SlurmPlatform:
         until = int(self._real(request.deadline))
         limit = max(1, round(self._clock.wall_seconds(request.deadline - now)))
         agent = f"../.payload/{digest}/payload/agent.py"
-        script = batch.script(batch.Order(request.key, until, limit, self._settings.python, agent))
+        nodes = self._settings.nodes
+        order = batch.Order(request.key, until, limit, self._settings.python, agent, nodes, request.devices // nodes)
         words = [
             f"--comment={comment(request.key, self._settings.owner, until)}",
             "--no-requeue",
             f"--signal=B:TERM@{min(_TERM_SECONDS, limit // 4)}",
             f"--time={-(-limit // 60)}",
-            "--nodes=1",
-            "--ntasks=1",
             *self._settings.words(request.devices),
         ]
         launch = json.dumps({**request.launch, "work_dir": "work"})
         try:
-            return self._commands.submit(request.key, words, launch, script)
+            return self._commands.submit(request.key, words, launch, batch.script(order))
         except (Refused, Misconfigured, NotSubmitted):
             self._folders.remove([request.key])
             self._forget([request.key])

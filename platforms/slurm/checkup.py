@@ -63,7 +63,7 @@ def _nodes(commands: Commands, partition: str) -> Checked:
 
 
 def _job(commands: Commands, chosen: Settings) -> Checked:
-    words = shlex.join(["--nodes=1", "--ntasks=1", "--time=10", *chosen.words(1)])
+    words = shlex.join(["--time=10", *chosen.words(chosen.nodes)])
     script = f'sbatch --test-only {words} --wrap=true </dev/null 2>&1; echo "== $?"'
     told, _, code = commands.ask("test a job", script).rpartition("== ")
     words = " ".join(told.replace("sbatch: ", "").split())
