@@ -14,13 +14,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING or __package__:
-    from .ranks import Ranks, devices_visible
+    from .ranks import Place, Ranks, devices_visible
     from .trainer_kit import EXIT_DATA, NO_CORPUS, Training
     from .tuning.errors import Refused, UnreadableData
     from .tuning.memory import STATUS, Fit, is_too_small, smaller
     from .tuning.options import read_options, rows_at_once, unshared
 else:
-    from ranks import Ranks, devices_visible
+    from ranks import Place, Ranks, devices_visible
     from trainer_kit import EXIT_DATA, NO_CORPUS, Training
     from tuning.errors import Refused, UnreadableData
     from tuning.memory import STATUS, Fit, is_too_small, smaller
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _process(options)
     devices = options.devices or devices_visible(os.environ)
     try:
-        rows_at_once(options, devices)
+        rows_at_once(options, devices * Place(os.environ).nodes)
     except ValueError as error:
         print(f"finetune: {error}", file=sys.stderr)
         return 2
@@ -56,11 +56,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _until_it_fits(options: argparse.Namespace, words: list[str], devices: int) -> int:
     """Run the processes; when memory was too small, run new ones that compute the same step in smaller parts."""
     more = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
-    settled = devices == 1 or options.shard != "auto" or bool(unshared(options))
-    ranks, fit = Ranks(), Fit(rows_at_once(options, devices), options.gradient_checkpointing, shared=settled)
+    nodes = Place(os.environ).nodes
+    settled = devices * nodes == 1 or options.shard != "auto" or bool(unshared(options))
+    ranks, fit = Ranks(), Fit(rows_at_once(options, devices * nodes), options.gradient_checkpointing, shared=settled)
     lowered: list[str] = []
     while (status := ranks.run([*words, *lowered], devices, more)) == STATUS and not ranks.told_to_stop:
         less = smaller(fit)
+        if nodes > 1:  # who starts the processes of the other nodes does not know
+            print(
+                "finetune: out of memory; choose a smaller --rows-at-once or --gradient-checkpointing", file=sys.stderr
+            )
+            return 1
         if less is None:
             print(
                 "finetune: out of memory with one row at a time; --use-4bit or a smaller --length need less",
