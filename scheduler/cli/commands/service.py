@@ -36,7 +36,7 @@ def install(
     dry_run: DryOption = False,
     root: RootOption = Path("/"),
 ) -> None:
-    """Install the service, or bring it up to date after an upgrade or a change of credentials, and (re)start it.
+    """Install or update the service and (re)start it. Do so after an upgrade or a change of credentials.
 
     Settings and drop-ins that are there stay as they are. Sessions that run are not touched.
     """
@@ -73,7 +73,7 @@ def uninstall(
 
 @command(app, "schedctl service status", "schedctl service status --json")
 def status(ctx: typer.Context, user: OwnOption = False) -> None:
-    """Show what systemd says of the daemon, the local sessions and the status page. Exits with 9 when one failed."""
+    """Show what systemd says of the daemon, sessions and page. Exits with 9 when one failed."""
     from scheduler.host.systemd_status import running_sessions, unit_statuses
 
     cli: Cli = ctx.obj
