@@ -70,7 +70,7 @@ class AccountedLab(SlurmLab):
         books.write_text(_SLURMDBD.format(root=root, host=self.host, ports=ports))
         books.chmod(0o600)
 
-    def start_controller(self, *, keep_state: bool = True) -> None:
+    def start_controller(self, *, keep_state: bool = True, off_seconds: int = 0) -> None:
         """Start the controller; before the first time its books, for without them it would not start."""
         if not self._generation:
             self._start_database()
@@ -81,7 +81,7 @@ class AccountedLab(SlurmLab):
             self.book("add", "account", "lab")
             self.book("add", "account", "uff", "parent=lab")
             self.book("add", "user", "root", "account=uff", "defaultaccount=uff")
-        super().start_controller(keep_state=keep_state)
+        super().start_controller(keep_state=keep_state, off_seconds=off_seconds)
 
     def book(self, *words: str) -> None:
         """Do what an administrator does of the accounts."""

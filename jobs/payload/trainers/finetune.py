@@ -18,13 +18,13 @@ if TYPE_CHECKING or __package__:
     from .trainer_kit import EXIT_DATA, NO_CORPUS, Training
     from .tuning.errors import Refused, UnreadableData
     from .tuning.memory import STATUS, Fit, is_too_small, smaller
-    from .tuning.options import read_options, rows_at_once
+    from .tuning.options import read_options, rows_at_once, unshared
 else:
     from ranks import Place, Ranks, devices_visible
     from trainer_kit import EXIT_DATA, NO_CORPUS, Training
     from tuning.errors import Refused, UnreadableData
     from tuning.memory import STATUS, Fit, is_too_small, smaller
-    from tuning.options import read_options, rows_at_once
+    from tuning.options import read_options, rows_at_once, unshared
 
 if TYPE_CHECKING:
     import argparse
@@ -57,7 +57,8 @@ def _until_it_fits(options: argparse.Namespace, words: list[str], devices: int) 
     """Run the processes; when memory was too small, run new ones that compute the same step in smaller parts."""
     more = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
     nodes = Place(os.environ).nodes
-    ranks, fit = Ranks(), Fit(rows_at_once(options, devices * nodes), options.gradient_checkpointing)
+    settled = devices * nodes == 1 or options.shard != "auto" or bool(unshared(options))
+    ranks, fit = Ranks(), Fit(rows_at_once(options, devices * nodes), options.gradient_checkpointing, shared=settled)
     lowered: list[str] = []
     while (status := ranks.run([*words, *lowered], devices, more)) == STATUS and not ranks.told_to_stop:
         less = smaller(fit)
@@ -74,6 +75,7 @@ def _until_it_fits(options: argparse.Namespace, words: list[str], devices: int) 
             return 1
         fit = less
         lowered = ["--rows-at-once", str(fit.rows), *(["--gradient-checkpointing"] if fit.checkpointing else [])]
+        lowered += ["--shard", "on"] if fit.shared and not settled else []
         print(f"finetune: the memory did not hold a step; once more with {' '.join(lowered)}", file=sys.stderr)
     return status
 
