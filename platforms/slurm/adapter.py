@@ -78,11 +78,15 @@ def load(settings: Mapping[str, str], context: PlatformContext) -> SlurmPlatform
 class SlurmPlatform:
     """Runs payloads as batch jobs of a Slurm cluster; for the settings see docs/slurm.md."""
 
-    capabilities = Capabilities(tails_logs=True, finds_orphans=True, visibility_seconds=_UNSEEN_SECONDS)
+    capabilities = Capabilities(
+        tails_logs=True, finds_orphans=True, device_counts=True, visibility_seconds=_UNSEEN_SECONDS
+    )
 
     def __init__(self, settings: Mapping[str, str], context: PlatformContext) -> None:
         self._context = context
         self._settings = read_settings(settings, context.state_folder.absolute(), context.python)
+        if context.device_counts and not self._settings.gres:
+            raise Misconfigured(NAME, "load", "device_counts without gres", 'Name what is counted: gres = "gpu:h100"')
         self._commands = Commands(self._settings)
         self._folders = Folders(NAME, context.state_folder.absolute() / "sessions")
         self._clock = Clock(**{"epoch": 0.0, "origin": 0.0, "scale": 1.0, **context.clock})

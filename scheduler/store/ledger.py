@@ -10,12 +10,15 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection, bindparam, func, insert, select
 
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, fold
-from scheduler.store.schema import ledger
+from scheduler.store import codec
+from scheduler.store.schema import lanes, ledger
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
 _INSERT = insert(ledger)
+# A run's first lane: where sessions differ in their devices, it has them all.
+_devices = select(lanes.c.devices).where(lanes.c.run == ledger.c.run, lanes.c.lane == 0).scalar_subquery()
 _ALL = select(
     ledger.c.kind,
     ledger.c.pool,
@@ -26,6 +29,7 @@ _ALL = select(
     ledger.c.credit,
     ledger.c.price_microdollars_per_hour,
     ledger.c.evidence,
+    _devices.label("devices"),
 ).order_by(ledger.c.id)
 _OF_RUNS = _ALL.where(ledger.c.run.in_(bindparam("runs", expanding=True)))
 _NEWEST_FIRST = _ALL.order_by(None).order_by(ledger.c.id.desc())
@@ -151,5 +155,5 @@ _books: WeakKeyDictionary[Connection, _Books] = WeakKeyDictionary()
 
 @lru_cache(maxsize=4_096)
 def _entry(row: tuple[Any, ...]) -> LedgerEntry:
-    kind, *rest = row
-    return LedgerEntry(EntryKind(kind), *rest)
+    kind, *rest, devices = row
+    return LedgerEntry(EntryKind(kind), *rest, max(1, len(codec.devices(devices))) if devices else 1)

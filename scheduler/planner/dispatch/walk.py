@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from scheduler.core.plan import Placement, PlannedLane
-from scheduler.planner.model.lanes import CandidateSession, compose
+from scheduler.planner.model.lanes import CandidateSession, compose, mold
 from scheduler.planner.model.policy import PHASES, PinnedSession, Policy, Schedule
 from scheduler.planner.model.pool_capacity import NEVER
 from scheduler.planner.model.value import LATE_FACTOR
@@ -85,7 +85,7 @@ class Walk:
         indices = {job.view.name: job.index for job in self.case.jobs}
         capacities = {capacity.pool.name: capacity for capacity in self.capacities}
         for placement in booked.placements:
-            capacities[placement.pool].book(placement.start, placement.end)
+            capacities[placement.pool].book(placement.start, placement.end, placement.devices)
             for planned_lane in placement.lanes:
                 job = indices[planned_lane.job]
                 self.remaining[job] -= planned_lane.steps
@@ -240,7 +240,7 @@ class Walk:
             if offer is None:
                 continue
             pool = self._pick_pool(index, pools, rooms, offer.least)
-            session = self._session(now, group, pool, index, rooms[pool])
+            session = self._session(now, group, pool, index, rooms[pool], urgent=tier == URGENT)
             if session is None:
                 continue
             if tier == URGENT or admits is None or admits(group, now, session):
@@ -258,7 +258,7 @@ class Walk:
             for number, due in enumerate(pins):
                 session = None
                 if number == 0 or due.start <= now:
-                    session = self._pinned_session(pool, due, rooms.get(pool, 0))
+                    session = self._pinned_session(now, pool, due, rooms.get(pool, 0))
                 if session is not None:
                     self._start(now, self.case.class_of[pool], pool, session)
                     self._update_room(now, pool, rooms)
@@ -271,10 +271,12 @@ class Walk:
             if not kept:
                 del self.pinned[pool]
 
-    def _pinned_session(self, pool: int, due: PinnedSession, room: int) -> CandidateSession | None:
+    def _pinned_session(self, now: int, pool: int, due: PinnedSession, room: int) -> CandidateSession | None:
         jobs = [job for job in due.jobs if job in self.keys]
         group = self.case.classes[self.case.class_of[pool]]
         room = min(room, due.seconds + SLOWER_SECONDS)
+        if jobs and group.pool.device_counts:
+            return self._molded(now, pool, jobs[0], most=room)
         return compose(group, room, jobs[0], jobs, self.remaining) if jobs and room else None
 
     def _update_room(self, now: int, pool: int, rooms: dict[int, int]) -> None:
@@ -296,8 +298,12 @@ class Walk:
                 return pool
         return max(pools, key=lambda pool: (rooms[pool], -pool))
 
-    def _session(self, now: int, group: int, pool: int, index: int, room: int) -> CandidateSession | None:
+    def _session(
+        self, now: int, group: int, pool: int, index: int, room: int, *, urgent: bool
+    ) -> CandidateSession | None:
         found = self.case.classes[group]
+        if found.pool.device_counts:
+            return self._molded(now, pool, index, urgent=urgent)
         waiting = (key[3] for key in self.queues[group] if not self.pins[key[3]])
         session = compose(found, room, index, waiting, self.remaining)
         offer = found.offers[index]
@@ -309,10 +315,31 @@ class Walk:
             return compose(found, even, index, waiting, self.remaining) or session
         return session
 
+    def _molded(
+        self, now: int, pool: int, index: int, *, most: int = NEVER, urgent: bool = False
+    ) -> CandidateSession | None:
+        """Return the session of a job where it may ask for its devices; see :func:`mold`."""
+        group, capacity = self.case.classes[self.case.class_of[pool]], self.capacities[pool]
+        offer, deadline = group.offers[index], self.case.jobs[index].deadline
+        least = offer.least if offer is not None else 0
+
+        def room(devices: int) -> int:
+            return min(most, capacity.room(now, devices).seconds)
+
+        left = None if deadline is None else deadline - now
+        session = mold(group, index, self.remaining, room, left, patient=urgent)
+        if session is None:
+            return None
+        even = capacity.even(now, session.length, least, session.devices)
+        if even == session.length:
+            return session
+        rooms = {session.devices: even}
+        return mold(group, index, self.remaining, lambda devices: rooms.get(devices, 0), left) or session
+
     def _start(self, now: int, group: int, pool: int, session: CandidateSession) -> None:
         capacity = self.capacities[pool]
         end = now + session.length + (self._spare(group, pool, session) if now == self.case.now else 0)
-        capacity.take(now, end)
+        capacity.take(now, end, session.devices)
         self.looked_until[pool] = now
         sharing = capacity.pool.sharing if len(session.lanes) > 1 else 1.0
         planned_lanes = []
@@ -346,7 +373,8 @@ class Walk:
             offer = self.case.classes[group].offers[lane.job]
             if offer is not None and lane.steps == self.remaining[lane.job]:
                 spare = max(spare, offer.spare(lane.steps, lane.devices))
-        return max(0, min(spare, self.capacities[pool].room(self.case.now).seconds - session.length))
+        room = self.capacities[pool].room(self.case.now, session.devices).seconds
+        return max(0, min(spare, room - session.length))
 
     def _lower_least(self, index: int) -> None:
         """A job that will end soon may be content with a shorter session."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from scheduler.planner.model.session_yield import TOLERANCE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from scheduler.planner.model.case import Offer, PoolClass
 
@@ -33,6 +33,11 @@ class CandidateSession:
     lanes: tuple[CandidateLane, ...]
     rate: float
 
+    @property
+    def devices(self) -> int:
+        """The devices of all lanes together."""
+        return sum(lane.devices for lane in self.lanes)
+
 
 def compose(
     group: PoolClass, room: int, job: int, waiting: Iterable[int], remaining: Sequence[int]
@@ -56,6 +61,41 @@ def compose(
             if best is None or found.rate > best.rate * (1 + TOLERANCE):
                 best = found
     return best
+
+
+def mold(
+    group: PoolClass,
+    job: int,
+    remaining: Sequence[int],
+    rooms: Callable[[int], int],
+    left: int | None,
+    *,
+    patient: bool = False,
+) -> CandidateSession | None:
+    """Return the session of ``job`` alone where it may ask for its devices, or None when none is worth a launch.
+
+    ``rooms(devices)`` are the seconds there are for so many, ``left`` those until the job is due, None for never. It
+    takes, of the counts that are in time, or of all if it is not due, that with the fewest device hours; the fastest
+    where none is in time. One that is ``patient`` takes none now if only a count with no room now is in time.
+    """
+    offer = group.offers[job]
+    if offer is None:
+        return None
+    best: tuple[tuple[float, ...], CandidateSession] | None = None
+    waits = False
+    for devices, speed in enumerate(offer.speeds, 1):
+        if speed <= 0:
+            continue
+        takes = offer.time_for(remaining[job], devices)
+        in_time = left is None or takes + offer.spare(remaining[job], devices) <= left
+        session = _cut(group, rooms(devices), [(job, devices)], remaining)
+        if session is None:
+            waits = waits or in_time
+            continue
+        rank = (0.0, takes * devices, devices) if in_time else (1.0, takes, devices)
+        if best is None or rank < best[0]:
+            best = rank, session
+    return None if best is None or (patient and waits and best[0][0] > 0) else best[1]
 
 
 def _alone(offer: Offer, room: int, job: int, remaining: int) -> CandidateSession | None:
@@ -98,7 +138,7 @@ def _with_partners(
     ranked: list[tuple[float, int, int]] = []
     for rank, other in enumerate(others):
         offer = group.offers[other]
-        devices = _narrowest(offer) if offer is not None else 0
+        devices = offer.fewest if offer is not None else 0
         if offer is None or devices > free:
             continue
         gain = offer.worth * offer.steps_in(alone.length, devices, sharing, remaining[other])
@@ -117,10 +157,6 @@ def _with_partners(
         shared = _cut(group, length, taken, remaining)
         if shared is not None:
             yield shared
-
-
-def _narrowest(offer: Offer) -> int:
-    return next(count for count, speed in enumerate(offer.speeds, 1) if speed > 0)
 
 
 def _need(group: PoolClass, share: tuple[int, int], remaining: int, room: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.planner.model.capacity_state import CapacityState, first_state
+from scheduler.planner.model.capacity_state import CapacityState, first_state, live_ends
 from scheduler.planner.model.count import NEVER, Count
 
 if TYPE_CHECKING:
@@ -41,9 +41,12 @@ class PoolCapacity:
         """What calendar quotas have left."""
         return self._state.planned.counts
 
-    def room(self, start: int) -> Room:
-        """Return the longest session that may be planned from ``start``, the pool's overrun already set aside."""
-        return self._state.room(start)
+    def room(self, start: int, devices: int = 0) -> Room:
+        """Return the longest session that may be planned from ``start``, the pool's overrun already set aside.
+
+        ``devices`` are those of its lanes; 0: as few as can be.
+        """
+        return self._state.room(start, self.pool.places_of(devices))
 
     def until_booked(self, start: int) -> int:
         """Return how long a session from ``start`` leaves all booked ones their place."""
@@ -53,18 +56,20 @@ class PoolCapacity:
         """Return the first instant after ``after`` at which there may be more room."""
         return self._state.next_change(after)
 
-    def book(self, start: int, end: int) -> None:
+    def book(self, start: int, end: int, devices: int = 1) -> None:
         """Write down a session yet to come, which later ones must leave its place and its quota."""
-        self._state = self._state.after(start, end + self.pool.overrun_seconds, ahead=True)
+        places = self.pool.places_of(devices)
+        self._state = self._state.after(start, end + self.pool.overrun_seconds, places, ahead=True)
 
-    def take(self, start: int, end: int) -> None:
+    def take(self, start: int, end: int, devices: int = 1) -> None:
         """Write a session down; it holds the pool's overrun as well."""
-        self._state = self._state.after(start, end + self.pool.overrun_seconds, ahead=False)
+        places = self.pool.places_of(devices)
+        self._state = self._state.after(start, end + self.pool.overrun_seconds, places, ahead=False)
 
-    def even(self, start: int, seconds: int, least: int) -> int:
+    def even(self, start: int, seconds: int, least: int, devices: int = 1) -> int:
         """Return ``seconds``, or half of what its window has left when the rest would be too short to use."""
-        overrun = self.pool.overrun_seconds
-        left = min((count.left_alone(start) for count in self.counts), default=NEVER)
+        overrun, places = self.pool.overrun_seconds, self.pool.places_of(devices)
+        left = min((count.left_alone(start, places) for count in self.counts), default=NEVER)
         if left == NEVER or not 0 < left - seconds - overrun < least + overrun:
             return seconds
         half = -(-left // 2) - overrun
@@ -77,12 +82,13 @@ def _what_counts(view: PoolView, start: int) -> Hashable:
     return (
         pool.quotas,
         pool.hours,
-        pool.sessions_max,
+        pool.places,
+        bool(pool.device_counts),
         pool.session_cap_seconds,
         pool.overrun_seconds,
         pool.price_microdollars_per_hour,
         view.charges,
-        tuple(run.held_until for run in view.live if run.held_until > start),
+        tuple(end for end in live_ends(view) if end > start),
         view.observed,
         view.closed_until,
     )

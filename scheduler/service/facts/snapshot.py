@@ -155,6 +155,7 @@ def _live_run(run: Run) -> LiveRun:
         deadline=run.deadline,
         held_until=run.held_until,
         jobs=tuple(lane.job for lane in run.lanes if lane.outcome is None),
+        devices=run.devices,
     )
 
 
