@@ -8,7 +8,7 @@ runs go on; an observed limit overrides the declared one for its window.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, assert_never
 
 from scheduler.core.first_use import longest_first_use
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from scheduler.core.ledger import Charge
+    from scheduler.core.pool import Pool
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +117,18 @@ def charged_within(quota: Quota, charges: Iterable[Charge], window: Window) -> i
     if isinstance(quota, MoneyQuota):
         return cost_within(charges, window)
     return device_seconds_within(charges, window) if charges_by_device(quota) else seconds_within(charges, window)
+
+
+def told_by_device(pool: Pool) -> bool:
+    """Tell whether people are told device hours of a pool: as its first quota counts, or if it has none."""
+    return bool(pool.device_counts) and (not pool.quotas or charges_by_device(pool.quotas[0]))
+
+
+def as_told(pool: Pool, charges: Sequence[Charge]) -> Sequence[Charge]:
+    """Return a pool's charges as people are told of them: where they are told device hours, one for each device."""
+    if not told_by_device(pool):
+        return charges
+    return [replace(charge, devices=1) for charge in charges for _ in range(charge.devices)]
 
 
 def limit_at(quota: Quota, instant: int, observed: Sequence[ObservedLimit] = ()) -> int:

@@ -155,5 +155,6 @@ _books: WeakKeyDictionary[Connection, _Books] = WeakKeyDictionary()
 
 @lru_cache(maxsize=4_096)
 def _entry(row: tuple[Any, ...]) -> LedgerEntry:
-    kind, *rest, devices = row
-    return LedgerEntry(EntryKind(kind), *rest, max(1, len(codec.devices(devices))) if devices else 1)
+    kind, *rest = row
+    rest[-1] = max(1, len(codec.devices(rest[-1]))) if rest[-1] else 1
+    return LedgerEntry(EntryKind(kind), *rest)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -17,8 +17,11 @@ from scheduler.core.why import why
 from scheduler.views.documents import job_state_json, plan_json
 
 if TYPE_CHECKING:
-    from scheduler.core.plan import Placement, Plan
+    from collections.abc import Sequence
+
+    from scheduler.core.plan import Placement, Plan, PlannedLane
     from scheduler.core.reasons import Reason
+    from scheduler.planner import DeviceChoice
     from scheduler.store.jobs import JobRecord
 
 app = group("What runs next, and why a job waits.")
@@ -76,6 +79,7 @@ def explain(ctx: typer.Context, job: Job) -> None:
     deferral = next((found for found in plan.deferrals if found.job == job), None) if plan else None
     reason = _with_weight(cli, record, deferral.reason).to_json() if deferral else None
     answer = _answer(cli, record, reason, planned, plan)
+    counts = _counts(cli, job, planned)
     if cli.options.json:
         document: dict[str, Any] = {
             "job": job,
@@ -83,9 +87,16 @@ def explain(ctx: typer.Context, job: Job) -> None:
             "answer": answer,
             "reason": reason,
             "planned": [
-                {"pool": found.pool, "start": found.start, "end": found.end, "steps": _steps(found, job)}
+                {
+                    "pool": found.pool,
+                    "start": found.start,
+                    "end": found.end,
+                    "steps": _steps(found, job),
+                    "devices": sum(planned_lane.devices for planned_lane in found.lanes if planned_lane.job == job),
+                }
                 for found in planned
             ],
+            "devices": [asdict(one) for one in counts],
         }
         cli.out.data(document)
         return
@@ -105,6 +116,10 @@ def explain(ctx: typer.Context, job: Job) -> None:
                 for found in planned
             ],
         )
+    if counts:
+        from scheduler.cli.parts.device_table import show_devices
+
+        show_devices(cli.out, job, counts)
 
 
 @command(app, "schedctl plan diff", "schedctl plan diff --since 2026-11-21T08:00:00+01:00")
@@ -214,6 +229,26 @@ def _answer(
     return f"queued after the newest plan ({cli.out.instant(plan.made_at)}); the next one considers it"
 
 
+def _named(cli: Cli, placement: Placement, planned_lane: PlannedLane) -> str:
+    """Return a job's name, and its devices where sessions differ in them."""
+    pool = cli.app.pools.get(placement.pool)
+    return f"{planned_lane.job} x{planned_lane.devices}" if pool and pool.device_counts else planned_lane.job
+
+
+def _counts(cli: Cli, job: str, planned: list[Placement]) -> Sequence[DeviceChoice]:
+    """Return what each count of devices means for a job that goes where sessions differ in them."""
+    from scheduler.planner import UnknownName
+    from scheduler.service.requests.questions import ask_devices
+
+    pools = {name for name, pool in cli.app.pools.items() if pool.device_counts}
+    if not pools & {found.pool for found in planned}:
+        return ()
+    try:
+        return [one for one in ask_devices(cli.planning_context, job) if one.pool in pools]
+    except UnknownName:  # cancelled since its record was read
+        return ()
+
+
 def _steps(placement: Placement, job: str) -> int:
     return sum(planned_lane.steps for planned_lane in placement.lanes if planned_lane.job == job)
 
@@ -237,7 +272,7 @@ def _show(cli: Cli, plan: Plan) -> None:
                     out.moment(found.end),
                     hours(found.end - found.start),
                     found.pool,
-                    ", ".join(planned_lane.job for planned_lane in found.lanes),
+                    ", ".join(_named(cli, found, planned_lane) for planned_lane in found.lanes),
                     ", ".join(str(planned_lane.steps) for planned_lane in found.lanes),
                 )
                 for found in sorted(plan.placements, key=lambda found: (found.start, found.pool))
