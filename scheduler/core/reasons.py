@@ -226,6 +226,8 @@ class DevicesTaken(Reason):
 
     def sentence(self, zone: str = "UTC") -> str:
         until = f" until {show(self.until, zone)}" if self.until is not None else ""
+        if self.needed == 1:
+            return f"{self.pool}: all of its {counted(self.devices, 'device')} busy{until}"
         return f"{self.pool}: fewer than {self.needed} of its {counted(self.devices, 'device')} free{until}"
 
 

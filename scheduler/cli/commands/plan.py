@@ -79,7 +79,7 @@ def explain(ctx: typer.Context, job: Job) -> None:
     deferral = next((found for found in plan.deferrals if found.job == job), None) if plan else None
     reason = _with_weight(cli, record, deferral.reason).to_json() if deferral else None
     answer = _answer(cli, record, reason, planned, plan)
-    counts = _counts(cli, job, planned)
+    counts = _counts(cli, job)
     if cli.options.json:
         document: dict[str, Any] = {
             "job": job,
@@ -235,17 +235,17 @@ def _named(cli: Cli, placement: Placement, planned_lane: PlannedLane) -> str:
     return f"{planned_lane.job} x{planned_lane.devices}" if pool and pool.device_counts else planned_lane.job
 
 
-def _counts(cli: Cli, job: str, planned: list[Placement]) -> Sequence[DeviceChoice]:
-    """Return what each count of devices means for a job that goes where sessions differ in them."""
+def _counts(cli: Cli, job: str) -> Sequence[DeviceChoice]:
+    """Return what each count of devices means for a job that is not over and may go where sessions differ in them."""
     from scheduler.planner import UnknownName
     from scheduler.service.requests.questions import ask_devices
 
     pools = {name for name, pool in cli.app.pools.items() if pool.device_counts}
-    if not pools & {found.pool for found in planned}:
+    if not pools:
         return ()
     try:
         return [one for one in ask_devices(cli.planning_context, job) if one.pool in pools]
-    except UnknownName:  # cancelled since its record was read
+    except UnknownName:
         return ()
 
 
