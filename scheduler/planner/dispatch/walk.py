@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from scheduler.core.plan import Placement, PlannedLane
-from scheduler.planner.model.lanes import CandidateSession, compose, mold
+from scheduler.planner.model.lanes import CandidateSession, compose, mold_evenly
 from scheduler.planner.model.policy import PHASES, PinnedSession, Policy, Schedule
 from scheduler.planner.model.pool_capacity import NEVER
 from scheduler.planner.model.value import LATE_FACTOR
@@ -318,23 +318,10 @@ class Walk:
     def _molded(
         self, now: int, pool: int, index: int, *, most: int = NEVER, urgent: bool = False
     ) -> CandidateSession | None:
-        """Return the session of a job where it may ask for its devices; see :func:`mold`."""
-        group, capacity = self.case.classes[self.case.class_of[pool]], self.capacities[pool]
-        offer, deadline = group.offers[index], self.case.jobs[index].deadline
-        least = offer.least if offer is not None else 0
-
-        def room(devices: int) -> int:
-            return min(most, capacity.room(now, devices).seconds)
-
+        """Return the session of a job where it may ask for its devices, at most ``most`` seconds long."""
+        group, deadline = self.case.classes[self.case.class_of[pool]], self.case.jobs[index].deadline
         left = None if deadline is None else deadline - now
-        session = mold(group, index, self.remaining, room, left, patient=urgent)
-        if session is None:
-            return None
-        even = capacity.even(now, session.length, least, session.devices)
-        if even == session.length:
-            return session
-        rooms = {session.devices: even}
-        return mold(group, index, self.remaining, lambda devices: rooms.get(devices, 0), left) or session
+        return mold_evenly(group, self.capacities[pool], now, most, index, self.remaining, left, patient=urgent)
 
     def _start(self, now: int, group: int, pool: int, session: CandidateSession) -> None:
         capacity = self.capacities[pool]

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
     from scheduler.planner.model.case import Offer, PoolClass
+    from scheduler.planner.model.pool_capacity import PoolCapacity
 
 # Partners are sought among this many of the densest waiting jobs.
 PARTNERS_LOOKED_AT = 16
@@ -96,6 +97,31 @@ def mold(
         if best is None or rank < best[0]:
             best = rank, session
     return None if best is None or (patient and waits and best[0][0] > 0) else best[1]
+
+
+def mold_evenly(
+    group: PoolClass,
+    capacity: PoolCapacity,
+    start: int,
+    most: int,
+    job: int,
+    remaining: Sequence[int],
+    left: int | None,
+    *,
+    patient: bool,
+) -> CandidateSession | None:
+    """Return what :func:`mold` does from ``start`` on a pool, without leaving a rest that is too short to use."""
+
+    def room(devices: int) -> int:
+        return min(most, capacity.room(start, devices).seconds)
+
+    session, offer = mold(group, job, remaining, room, left, patient=patient), group.offers[job]
+    if session is None or offer is None:
+        return None
+    even = capacity.even(start, session.length, offer.least, session.devices)
+    if even == session.length:
+        return session
+    return _cut(group, even, [(job, session.devices)], remaining) or session
 
 
 def _alone(offer: Offer, room: int, job: int, remaining: int) -> CandidateSession | None:
