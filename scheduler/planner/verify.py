@@ -221,7 +221,8 @@ def _gate_opens(
     for view in snapshot.pools:
         for run in view.live:
             if parent.name in run.jobs:
-                gained = parent.speed(view.pool.name, len(parent.device_speedup)) * (run.deadline - snapshot.now)
+                devices = run.devices if view.pool.device_counts else len(parent.device_speedup)
+                gained = parent.speed(view.pool.name, devices) * (run.deadline - snapshot.now)
                 reached_step += min(parent.remaining_steps, int(gained))
                 if reached_step >= needed:
                     return run.deadline
