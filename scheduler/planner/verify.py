@@ -222,7 +222,7 @@ def _gate_opens(
         for run in view.live:
             if parent.name in run.jobs:
                 devices = run.devices if view.pool.device_counts else len(parent.device_speedup)
-                gained = parent.speed(view.pool.name, devices) * (run.deadline - snapshot.now)
+                gained = parent.speed(view.pool.name, devices) * max(0, run.deadline - snapshot.now)
                 reached_step += min(parent.remaining_steps, int(gained))
                 if reached_step >= needed:
                     return run.deadline
