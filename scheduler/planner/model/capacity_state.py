@@ -38,10 +38,12 @@ ANSWERS_MAX = 500
 class Rules:
     """What holds for a pool whatever is planned on it."""
 
-    __slots__ = ("closed", "closes", "counts", "flexible", "openings", "others", "pool", "start", "states", "view")
+    __slots__ = (
+        "closed", "closes", "counts", "flexible", "openings", "others", "places", "pool", "start", "states", "view",
+    )  # fmt: skip
 
     def __init__(self, view: PoolView, start: int, until: int) -> None:
-        self.view, self.pool, self.start = view, view.pool, start
+        self.view, self.pool, self.start, self.places = view, view.pool, start, view.pool.places
         until += view.pool.session_cap_seconds + view.pool.overrun_seconds
         closed = max(start, view.closed_until or start)
         self.counts = [
@@ -183,7 +185,7 @@ class CapacityState:
         index = bisect_right(rules.closes, start)  # the opening at ``start``, or else the next one
         if index == len(rules.openings) or rules.openings[index][0] > start:
             return Room(0, "opening hours")
-        others = rules.pool.places - places  # so many may be taken
+        others = rules.places - places  # so many may be taken
         if len(planned.ends) > others and self._running(start) > others:
             return Room(0, "concurrency")
         seconds, limited_by = rules.pool.session_cap_seconds + overrun, "session cap"
@@ -235,7 +237,7 @@ class CapacityState:
 
     def until_booked(self, start: int, places: int = 1) -> int:
         """Return how long a session from ``start`` leaves all booked ones their places."""
-        others, begins = self._rules.pool.places - places, self.planned.begins
+        others, begins = self._rules.places - places, self.planned.begins
         if self._taken(start) > others:
             return 0
         for instant in begins[bisect_right(begins, start) :]:
@@ -262,7 +264,7 @@ class CapacityState:
             return NEVER
         # As long as one thing leaves no room at all, whatever else changes makes none.
         waits = [rules.openings[index][0], *(count.unspent_from(after) for count in planned.counts)]
-        if self._taken(after) >= rules.pool.places:
+        if self._taken(after) >= rules.places:
             waits.append(self._vacancy(after))
         latest = max(waits)
         if latest > after:
@@ -276,7 +278,7 @@ class CapacityState:
 
     def _vacancy(self, after: int) -> int:
         """Return the next instant at which a session ends and no booked one takes its place at once."""
-        planned, most = self.planned, self._rules.pool.places
+        planned, most = self.planned, self._rules.places
         ends = sorted({end for end in (*planned.ends, *planned.finishes) if end > after})
         return next((end for end in ends if self._taken(end) < most), NEVER)
 
