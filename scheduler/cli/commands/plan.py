@@ -66,11 +66,13 @@ def explain(ctx: typer.Context, job: Job) -> None:
     For a job that is outbid the answer has the price of the hours and the weight that would start it now.
     """
     from scheduler.store import jobs, plans
+    from scheduler.views.share_now import share_now
 
     cli: Cli = ctx.obj
     with cli.app.database.read() as tx:
         record = jobs.get(tx, job)
         plan = plans.newest(tx)
+        share = share_now(tx, job)
     planned = (
         [found for found in plan.placements if any(planned_lane.job == job for planned_lane in found.lanes)]
         if plan
@@ -86,6 +88,7 @@ def explain(ctx: typer.Context, job: Job) -> None:
             **job_state_json(record.state),
             "answer": answer,
             "reason": reason,
+            "share": asdict(share) if share else None,
             "planned": [
                 {
                     "pool": found.pool,
@@ -101,6 +104,8 @@ def explain(ctx: typer.Context, job: Job) -> None:
         cli.out.data(document)
         return
     cli.out.line(f"{job}: {answer}.")
+    if share is not None:
+        cli.out.line(f"It shall have {share.words()}.")
     if planned:
         cli.out.line()
         cli.out.table(

@@ -13,6 +13,7 @@ from scheduler.core.reasons import (
     GateClosed,
     LeftoverTooShort,
     NoAllowedPool,
+    NotItsTurn,
     NotReleased,
     Outbid,
     PoolClosed,
@@ -160,12 +161,16 @@ class _Waiting:
         return self._outbid(job, number, first or "work that is worth more later")
 
     def _outbid(self, job: Job, number: int, by: str) -> Reason:
+        share, turns = job.view.share, self.case.turns
+        first = (self.case.jobs[one] for one in turns.group(job.index) if turns.rank(one) < turns.rank(job.index))
+        if share is not None and any(other.view.name == by for other in first):
+            return NotItsTurn(by, share.part, share.so_far or 0.0, self.planned_start.get(job.view.name))
         price = None
         if self.prices is not None:
             # A solver that starts from another basis differs in the last digits, and a plan's digest holds its reasons.
             group, offer = self.case.class_of[number], self.case.classes[self.case.class_of[number]].offers[job.index]
-            share = self.prices.share(group, (offer.thrifty if offer else None) or 1)
-            asked = float(f"{self.prices.per_second(group, self.case.now) * share * 3_600:.6g}")
+            of_one = self.prices.share(group, (offer.thrifty if offer else None) or 1)
+            asked = float(f"{self.prices.per_second(group, self.case.now) * of_one * 3_600:.6g}")
             price = asked if asked >= CHEAPEST else None  # hours that cost nothing have no price to be outbid by
         return Outbid(
             pool=self.case.capacities[number].pool.name,

@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from scheduler.core.plan import Placement, PlannedLane
-from scheduler.planner.model.lanes import CandidateSession, compose, mold_evenly
+from scheduler.planner.model.lanes import CandidateSession, compose, mold_evenly, spare, wider
 from scheduler.planner.model.policy import PHASES, PinnedSession, Policy, Schedule
 from scheduler.planner.model.pool_capacity import NEVER
 from scheduler.planner.model.value import LATE_FACTOR
@@ -46,6 +46,7 @@ class Walk:
         self.free_from = [0] * len(case.jobs)
         self.gate_passes: dict[int, int] = {}
         self.placements: list[Placement] = []
+        self.turns = case.turns.copy()
         if booked is not None:
             self._book(booked)
         # No session of a class is useful if it is shorter than this.
@@ -92,6 +93,7 @@ class Walk:
                 self.done[job] += planned_lane.steps
                 self.last_pool[job] = placement.pool
                 self.free_from[job] = max(self.free_from[job], placement.end)
+                self.turns.take(job, planned_lane.devices * (placement.end - placement.start))
         self.placements, self.gate_passes = list(booked.placements), dict(booked.gate_passes)
 
     def run(self) -> Schedule:
@@ -240,15 +242,27 @@ class Walk:
             if offer is None:
                 continue
             pool = self._pick_pool(index, pools, rooms, offer.least)
-            session = self._session(now, group, pool, index, rooms[pool], urgent=tier == URGENT)
+            session = self._session(now, pool, index, rooms[pool], urgent=tier == URGENT)
             if session is None:
                 continue
             if tier == URGENT or admits is None or admits(group, now, session):
-                return key, group, pool, session
+                instead = None if tier == URGENT else self._in_turn(now, group, index, pools, rooms)
+                return key, group, *(instead or (pool, session))
             refused += 1
             if refused == REFUSALS_MAX:
                 break
         return None
+
+    def _in_turn(
+        self, now: int, group: int, index: int, pools: list[int], rooms: dict[int, int]
+    ) -> tuple[int, CandidateSession] | None:
+        """Return where who goes before ``index`` takes the place that it has won: they share their hours."""
+        other = self.turns.next(index, self.keys, self.case.classes[group].offers)
+        if other == index:
+            return None
+        pool = self._pick_pool(other, pools, rooms, self.shortest[group][other])
+        session = self._session(now, pool, other, rooms[pool], urgent=False)
+        return None if session is None else (pool, session)
 
     def _keep_appointments(self, now: int, rooms: dict[int, int]) -> None:
         """Start what an earlier plan wants here by now; the next of a pool may come early, the patient ones late."""
@@ -272,11 +286,11 @@ class Walk:
                 del self.pinned[pool]
 
     def _pinned_session(self, now: int, pool: int, due: PinnedSession, room: int) -> CandidateSession | None:
-        jobs = [job for job in due.jobs if job in self.keys]
         group = self.case.classes[self.case.class_of[pool]]
+        jobs = self.turns.seated(due.jobs, self.keys, group.offers)
         room = min(room, due.seconds + SLOWER_SECONDS)
         if jobs and group.pool.device_counts:
-            return self._molded(now, pool, jobs[0], most=room)
+            return self._molded(now, pool, jobs[0], room, urgent=False)
         return compose(group, room, jobs[0], jobs, self.remaining) if jobs and room else None
 
     def _update_room(self, now: int, pool: int, rooms: dict[int, int]) -> None:
@@ -298,30 +312,31 @@ class Walk:
                 return pool
         return max(pools, key=lambda pool: (rooms[pool], -pool))
 
-    def _session(
-        self, now: int, group: int, pool: int, index: int, room: int, *, urgent: bool
-    ) -> CandidateSession | None:
-        found = self.case.classes[group]
-        if found.pool.device_counts:
-            return self._molded(now, pool, index, urgent=urgent)
-        waiting = (key[3] for key in self.queues[group] if not self.pins[key[3]])
-        session = compose(found, room, index, waiting, self.remaining)
-        offer = found.offers[index]
+    def _session(self, now: int, pool: int, index: int, room: int, *, urgent: bool) -> CandidateSession | None:
+        group = self.case.class_of[pool]
+        if self.capacities[pool].pool.device_counts:
+            return self._molded(now, pool, index, NEVER, urgent=urgent)
+        session, offer = self._composed(group, room, index), self.case.classes[group].offers[index]
         if session is None or offer is None:
             return None
         even = self.capacities[pool].even(now, session.length, offer.least)
         if even < session.length:
-            waiting = (key[3] for key in self.queues[group] if not self.pins[key[3]])
-            return compose(found, even, index, waiting, self.remaining) or session
+            return self._composed(group, even, index) or session
         return session
 
-    def _molded(
-        self, now: int, pool: int, index: int, *, most: int = NEVER, urgent: bool = False
-    ) -> CandidateSession | None:
+    def _molded(self, now: int, pool: int, index: int, most: int, *, urgent: bool) -> CandidateSession | None:
         """Return the session of a job where it may ask for its devices, at most ``most`` seconds long."""
         group, deadline = self.case.classes[self.case.class_of[pool]], self.case.jobs[index].deadline
-        left = None if deadline is None else deadline - now
-        return mold_evenly(group, self.capacities[pool], now, most, index, self.remaining, left, patient=urgent)
+        return mold_evenly(group, self.capacities[pool], now, most, index, self.remaining, deadline, patient=urgent)
+
+    def _composed(self, group: int, room: int, lead: int) -> CandidateSession | None:
+        """Compose a session; of jobs that share hours one at most sits in it, unless a device would stand still."""
+        found, turns = self.case.classes[group], self.turns
+        unpinned = (key[3] for key in self.queues[group] if not self.pins[key[3]])
+        if not turns:
+            return compose(found, room, lead, unpinned, self.remaining)
+        few = turns.beside(lead, free := list(unpinned), self.keys, found.offers)
+        return wider(found, room, lead, few, free, self.remaining)
 
     def _start(self, now: int, group: int, pool: int, session: CandidateSession) -> None:
         capacity = self.capacities[pool]
@@ -334,6 +349,7 @@ class Walk:
             job = self.case.jobs[lane.job]
             planned_lanes.append(PlannedLane(job.view.name, lane.devices, lane.steps))
             self._dequeue(lane.job)
+            self.turns.take(lane.job, lane.devices * (end - now))
             offer = self.case.classes[group].offers[lane.job]
             if offer is None:
                 continue
@@ -355,13 +371,8 @@ class Walk:
 
         What is not used is given back; a remainder of seconds would cost another set-up.
         """
-        spare = 0
-        for lane in session.lanes:
-            offer = self.case.classes[group].offers[lane.job]
-            if offer is not None and lane.steps == self.remaining[lane.job]:
-                spare = max(spare, offer.spare(lane.steps, lane.devices))
         room = self.capacities[pool].room(self.case.now, session.devices).seconds
-        return max(0, min(spare, room - session.length))
+        return max(0, min(spare(self.case.classes[group], session, self.remaining), room - session.length))
 
     def _lower_least(self, index: int) -> None:
         """A job that will end soon may be content with a shorter session."""

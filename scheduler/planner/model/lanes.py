@@ -64,6 +64,27 @@ def compose(
     return best
 
 
+def wider(
+    group: PoolClass, room: int, job: int, few: Iterable[int], many: Iterable[int], remaining: Sequence[int]
+) -> CandidateSession | None:
+    """Return the best session with partners among ``few``, or among ``many`` where a device would stand still."""
+    session = compose(group, room, job, few, remaining)
+    if session is None or session.devices == group.pool.devices_per_session:
+        return session
+    found = compose(group, room, job, many, remaining)
+    return found if found is not None and len(found.lanes) > len(session.lanes) else session
+
+
+def spare(group: PoolClass, session: CandidateSession, remaining: Sequence[int]) -> int:
+    """Return the seconds by which a session would have to be longer, so that nine in ten times it ends its jobs."""
+    found = 0
+    for lane in session.lanes:
+        offer = group.offers[lane.job]
+        if offer is not None and lane.steps == remaining[lane.job]:
+            found = max(found, offer.spare(lane.steps, lane.devices))
+    return found
+
+
 def mold(
     group: PoolClass,
     job: int,
@@ -106,11 +127,12 @@ def mold_evenly(
     most: int,
     job: int,
     remaining: Sequence[int],
-    left: int | None,
+    deadline: int | None,
     *,
     patient: bool,
 ) -> CandidateSession | None:
     """Return what :func:`mold` does from ``start`` on a pool, without leaving a rest that is too short to use."""
+    left = None if deadline is None else deadline - start
 
     def room(devices: int) -> int:
         return min(most, capacity.room(start, devices).seconds)

@@ -17,6 +17,7 @@ from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY
 from scheduler.service.facts.advised import ELSEWHERE_SIGMA, Priors, is_advised, misfit, seen_of_runs
 from scheduler.service.facts.overheads import Overheads
+from scheduler.service.facts.shares import hour_shares
 from scheduler.service.faults.isolation import isolated
 from scheduler.store import jobs, ledger, limits, rates, runs, versions, watched
 from scheduler.store.jobs import JobRecord
@@ -84,6 +85,9 @@ def gather(
                 finished[record.spec.name] = 1.0
             case Failed() | Cancelled():
                 finished[record.spec.name] = record.done_step / max(1, record.spec.target_step)
+    if any(record.spec.share is not None for record in records):
+        shares = hour_shares(tx, records)
+        views = [replace(view, share=shares.get(view.name)) for view in views]
     return Snapshot(
         now=now,
         jobs=tuple(_in_left_overs(views, records, now)),
