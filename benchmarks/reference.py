@@ -63,14 +63,13 @@ def setting_keys() -> set[str]:
 
 
 def _command_rows() -> Iterator[str]:
-    yield from ("| command | what it does |", "|---|---|")
     shared = {param.name for param in Command("x").params} | {"wide", "columns"}
     for words, command in commands():
         own = [param for param in command.params if param.name not in shared and not getattr(param, "hidden", False)]
-        usage = " ".join([words, *map(_argument, _kind(own, "argument")), *map(_option, _kind(own, "option"))])
+        taken = [*map(_argument, _kind(own, "argument")), *map(_option, _kind(own, "option"))]
+        usage = " ".join([words.removeprefix("schedctl "), *taken])
         first = re.split(r"(?<=[a-z)])\. ", " ".join((command.help or "").split("\n\n")[0].split()))[0]
-        text = first.removesuffix(".").replace("``", "`").replace("|", "&#124;")
-        yield f"| `{usage.replace('|', '/')}` | {text} |"
+        yield f"- `{usage}`: {first.removesuffix('.').replace('``', '`')}"
 
 
 def _kind(params: list[Any], kind: str) -> list[Any]:
@@ -95,14 +94,12 @@ def _exit_rows() -> Iterator[str]:
 
 
 def _range_rows() -> Iterator[str]:
-    yield from ("| key | from ... to |", "|---|---|")
     for key, rule in RANGES.items():
-        yield f"| `{key}` | {'1970 to 3000' if rule.unit == 'UTC seconds' else rule} |"
+        yield f"- `{key}`: {'1970 to 3000' if rule.unit == 'UTC seconds' else rule}"
 
 
 def _setting_rows() -> Iterator[str]:
-    """One row for the keys that share a comment of the defaults; ``# key = ...`` is a setting without a default."""
-    yield from ("| key | default | meaning |", "|---|---|---|")
+    """One line for the keys that share a comment of the defaults; ``# key = ...`` is a setting without a default."""
     known = setting_keys()
     section = ""
     comment: list[str] = []
@@ -118,7 +115,8 @@ def _setting_rows() -> Iterator[str]:
             continue
         if row:
             names, values = ", ".join(f"`{name}`" for name, _ in row), ", ".join(value for _, value in row)
-            yield f"| {names} | {values if any(value for _, value in row) else ''} | {_meaning(told)} |"
+            defaults = f" ({values})" if any(value for _, value in row) else ""
+            yield f"- {names}{defaults}: {_meaning(told)}"
             row, told = [], []
         if line.startswith("# "):
             comment.append(line.removeprefix("# "))

@@ -14,14 +14,18 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from jobs.payload.clock import Clock
 from platforms.base import Misconfigured, PlatformError, Refused, Unreachable
+from platforms.slurm.books import NoBooks, tightest
 from platforms.slurm.settings import DOC, NAME
+from platforms.slurm.skew import skew
 from platforms.targets.base import TargetError, TargetUnreachable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from platforms.slurm.books import Association
     from platforms.slurm.settings import Settings
     from platforms.targets.command import Ran
 
@@ -35,9 +39,12 @@ case $root in "~/"*) root=$HOME/${root#"~/"} ;; esac
 [ -z "$slurm_conf" ] || export SLURM_CONF=$slurm_conf
 """
 _ENTER = f'cd -- "$root" && [ -d .payload ] || exit {_NO_FOLDER}\nroot=$PWD\n'
+# The controller's time comes from its configuration: squeue -v tells it as well, but to nobody who asks for one user.
 _POLL = """
 squeue --noheader --states=all --user="$(id -un)" --format='%i|%T|%r|%S|%V|%e|%N|%j|%k' </dev/null
-echo "== $?"
+code=$? now=
+[ "$code" != 0 ] || now=$(scontrol show config </dev/null 2>/dev/null | head -n 1)
+echo "== $code ${now##* }"
 for key; do
     claim= ended=
     [ -f "$key/claim/who" ] && [ ! -L "$key/claim/who" ] && IFS= read -r -n 200 claim <"$key/claim/who"
@@ -93,6 +100,16 @@ for key; do
     rm -rf -- "./$key" || exit 1
 done
 """
+# Where no accounts are kept the table is empty. Which is meant is asked only where there are some.
+_BOOKS = """
+command -v sshare >/dev/null || exit 0
+table=$(sshare --noheader --parsable2 --format=Account,User,GrpTRESMins,GrpTRESRaw,TRESRunMins </dev/null) || exit 75
+[ -n "$table" ] || exit 0
+user=$(id -un) account=$1
+[ -n "$account" ] || account=$(sacctmgr --noheader --parsable2 show user "$user" format=DefaultAccount </dev/null)
+echo "$user|$account"
+echo "$table"
+"""
 _COMMENT = re.compile(r'\{"uff":"(?P<key>[A-Za-z0-9._-]+)","of":"(?P<owner>[0-9a-f]+)","until":(?P<until>\d{1,12})\}')
 _CLAIM = re.compile(r"(?P<kind>job|void) (?:(?P<job>\d+) )?(?P<at>\d{1,12})")
 _ENDED = re.compile(r"(?P<started>\d{1,12}) (?P<ended>\d{1,12}) (?P<code>\d{1,3})")
@@ -112,7 +129,7 @@ _GONE = re.compile(r"(?i)invalid job id|already complet|complet(ing|ed)")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What squeue says of one job of ours; instants are real UTC seconds, None where there is none."""
+    """What squeue says of one job of ours; instants are real UTC seconds by our clock, None where there is none."""
 
     job: int
     state: str
@@ -160,15 +177,20 @@ class Commands:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._placed: set[str] = set()
+        self._clock = Clock()
+        self._skew = 0  # seconds that the controller's clock is ahead of ours
 
     def poll(self, keys: Sequence[str]) -> Poll:
         """Look at the queue, and at what the folders of ``keys`` tell."""
+        began = self._clock.now()
         ran = self._run("look at the queue", _ENTER + _POLL, keys)
         queue, _, rest = ran.out.partition("\n== ") if not ran.out.startswith("== ") else ("", "", ran.out[3:])
-        code, _, rest = rest.partition("\n")
+        head, _, rest = rest.partition("\n")
+        code, _, told = head.partition(" ")
         folders, end, _ = rest.rpartition("== end\n")
         if code != "0" or not end or ran.code != 0:
             raise self._silent("look at the queue", ran)
+        self._skew = skew(told, began, self._clock.now(), self._skew)
         by_key: dict[str, list[Line]] = {}
         for text in queue.split("\n"):
             if line := self._line(text):
@@ -177,6 +199,19 @@ class Commands:
         if set(evidence) != set(keys):
             raise Unreachable(NAME, "look at the queue", "its answer lacks sessions", "It is asked again")
         return Poll(by_key, evidence)
+
+    def books(self) -> Association | None:
+        """Return what the account has left, None when it has no limit. Raises NoBooks where there are no accounts."""
+        ran = self._run("read the account", _BOOKS, [self._settings.account])
+        self._well("read the account", ran)
+        who, _, table = ran.out.partition("\n")
+        user, _, account = who.partition("|")
+        if not table.strip():
+            raise NoBooks("there is no accounting")
+        try:
+            return tightest(table, account, user)
+        except NoBooks as error:
+            raise Unreachable(NAME, "read the account", str(error), "Set the option account") from None
 
     def make_folder(self) -> None:
         """Make the pool's folder, unless it is there."""
@@ -253,7 +288,7 @@ class Commands:
         try:
             ran = settings.reach.bash((_PRELUDE + script).encode(), given, settings.command_seconds)
         except TargetUnreachable as error:
-            raise Unreachable(NAME, action, str(error), "Nothing is ended meanwhile") from error
+            raise Unreachable(NAME, action, error.why, "Nothing is ended meanwhile") from error
         except TargetError as error:
             raise Misconfigured(NAME, action, str(error), f"See {DOC}") from error
         if ran.code == _NO_FOLDER:
@@ -285,10 +320,10 @@ class Commands:
         if len(told) != _LINE_FIELDS or not (told[0].isdigit() and told[4].isdigit()):
             raise Unreachable(NAME, "look at the queue", f"this line cannot be read: {text!r}"[:300])
         job, state, reason, start, submitted, end, nodes = told[:7]
-        instants = [int(each) if each.isdigit() else None for each in (start, end)]
+        instants = [int(each) - self._skew if each.isdigit() else None for each in (start, end)]
         return Line(
-            int(job), state, reason, instants[0], int(submitted), instants[1], nodes, known["key"], known["owner"],
-            int(known["until"]),
+            int(job), state, reason, instants[0], int(submitted) - self._skew, instants[1], nodes, known["key"],
+            known["owner"], int(known["until"]),
         )  # fmt: skip
 
 

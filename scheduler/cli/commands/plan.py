@@ -13,12 +13,13 @@ from scheduler.cli.parts.gantt import gantt
 from scheduler.cli.shell.command import Tables, command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.output import hours
-from scheduler.core.why import why
+from scheduler.core.why import in_queue, why
 from scheduler.views.documents import job_state_json, plan_json
 
 if TYPE_CHECKING:
     from scheduler.core.plan import Placement, Plan
     from scheduler.core.reasons import Reason
+    from scheduler.core.run import Run, Wait
     from scheduler.store.jobs import JobRecord
 
 app = group("What runs next, and why a job waits.")
@@ -29,7 +30,7 @@ _GANTT_COLUMNS = 96
 
 @command(app, "schedctl plan show", kind=Tables)
 def show(ctx: typer.Context) -> None:
-    """Show the newest plan: sessions with their jobs, a picture of the week, and what waits for what."""
+    """Show the newest plan: sessions, a picture of the week, what waits."""
     from scheduler.store import plans
 
     cli: Cli = ctx.obj
@@ -45,7 +46,7 @@ def show(ctx: typer.Context) -> None:
 
 @command(app, "schedctl plan preview", "schedctl plan preview --json", kind=Tables)
 def preview(ctx: typer.Context) -> None:
-    """Plan now, as the daemon would, and show it: before it runs, or after a change. Nothing is stored or launched."""
+    """Show the plan that the daemon would make now. Nothing is stored or launched."""
     from scheduler.service.requests.questions import ask_plan
 
     cli: Cli = ctx.obj
@@ -58,11 +59,11 @@ def preview(ctx: typer.Context) -> None:
 
 @command(app, "schedctl plan explain ufm")
 def explain(ctx: typer.Context, job: Job) -> None:
-    """Say why a job is not running, or where it is; there is always one answer.
+    """Say why a job waits, or where it runs.
 
     For a job that is outbid the answer has the price of the hours and the weight that would start it now.
     """
-    from scheduler.store import jobs, plans
+    from scheduler.store import jobs, plans, queue_waits, runs
     from scheduler.views.share_now import share_now
 
     cli: Cli = ctx.obj
@@ -70,6 +71,8 @@ def explain(ctx: typer.Context, job: Job) -> None:
         record = jobs.get(tx, job)
         plan = plans.newest(tx)
         share = share_now(tx, job)
+        live = {run.key: run for run in runs.live(tx)}
+        waits = queue_waits.of(tx, live)
     planned = (
         [found for found in plan.placements if any(planned_lane.job == job for planned_lane in found.lanes)]
         if plan
@@ -77,7 +80,13 @@ def explain(ctx: typer.Context, job: Job) -> None:
     )
     deferral = next((found for found in plan.deferrals if found.job == job), None) if plan else None
     reason = _with_weight(cli, record, deferral.reason).to_json() if deferral else None
-    answer = _answer(cli, record, reason, planned, plan)
+    queues = [
+        (run, wait)
+        for key, wait in waits.items()
+        if (run := live[key]).pool in {found.pool for found in planned} or _is_of(record, key)
+    ]
+    own = next(((run, wait) for run, wait in queues if _is_of(record, run.key)), None)
+    answer = f"active, {_in_queue(cli, *own)}" if own else _answer(cli, record, reason, planned, plan)
     if cli.options.json:
         document: dict[str, Any] = {
             "job": job,
@@ -89,6 +98,7 @@ def explain(ctx: typer.Context, job: Job) -> None:
                 {"pool": found.pool, "start": found.start, "end": found.end, "steps": _steps(found, job)}
                 for found in planned
             ],
+            "queues": [{"pool": run.pool, "run": run.key, **asdict(wait)} for run, wait in queues],
         }
         cli.out.data(document)
         return
@@ -110,6 +120,9 @@ def explain(ctx: typer.Context, job: Job) -> None:
                 for found in planned
             ],
         )
+    for run, wait in queues:
+        if own is None or run.key != own[0].key:
+            cli.out.line(f"{_in_queue(cli, run, wait)}; a further session there is planned to wait as long.")
 
 
 @command(app, "schedctl plan diff", "schedctl plan diff --since 2026-11-21T08:00:00+01:00")
@@ -120,7 +133,7 @@ def diff(
         typer.Option("--since", metavar="INSTANT", help="Compare with the plan in force then, 2026-11-21T08:00:00Z."),
     ] = None,
 ) -> None:
-    """Compare the newest plan with the one before: sessions, finish times, hours and deadlines."""
+    """Compare the newest plan with the one before."""
     from jobs.instant import parse_instant
     from scheduler.cli.commands.plan_diff import show_diff
 
@@ -173,7 +186,7 @@ def what_if(
         ),
     ] = None,
 ) -> None:
-    """Show what would change if things were otherwise: finish times, hours and deadlines. Nothing is stored.
+    """Show what a change would do to finish times, hours and deadlines. Nothing is stored.
 
     Several edits are made together, new jobs first. Both plans carry on the plan in force as the daemon would.
     """
@@ -217,6 +230,16 @@ def _answer(
     if planned:
         return f"starts on {planned[0].pool} at {cli.out.instant(planned[0].start)}"
     return f"queued after the newest plan ({cli.out.instant(plan.made_at)}); the next one considers it"
+
+
+def _is_of(record: JobRecord, key: str) -> bool:
+    from scheduler.core.job import Active
+
+    return isinstance(record.state, Active) and record.state.run == key
+
+
+def _in_queue(cli: Cli, run: Run, wait: Wait) -> str:
+    return in_queue(run.pool, run.key, wait, cli.out.zone)
 
 
 def _steps(placement: Placement, job: str) -> int:

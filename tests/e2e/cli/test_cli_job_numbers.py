@@ -198,7 +198,7 @@ def test_the_ranges_are_documented() -> None:
     text = (Path(__file__).parents[3] / "docs/configuration.md").read_text(encoding="utf-8")
     for key, rule in RANGES.items():
         if rule.unit != "UTC seconds":
-            assert f"| `{key}` | {rule} |" in text
+            assert f"- `{key}`: {rule}\n" in text
 
 
 @pytest.mark.parametrize(("words", "told"), [("--deadline 2026-09-22T00:00:00Z", True), ("", False)])
