@@ -10,6 +10,19 @@ from __future__ import annotations
 import shlex
 from typing import NamedTuple
 
+# Lanes count the devices of their session; here they get the numbers of those that the job was given.
+DEVICES = """\
+import json, os
+given = [int(each) for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.isdigit()]
+with open("launch.json") as stream:
+    launch = json.load(stream)
+for lane in launch.get("lanes", ()):
+    if given and all(index < len(given) for index in lane.get("devices", ())):
+        lane["devices"] = [given[index] for index in lane.get("devices", ())]
+with open("launch.json.new", "w") as stream:
+    json.dump(launch, stream)
+os.replace("launch.json.new", "launch.json")
+"""
 _SCRIPT = """\
 #!/bin/bash
 umask 077
@@ -28,17 +41,7 @@ left=$((until - started))
 # What waited in the queue keeps its deadline: the time limit is drawn in, which everybody may do with an own job.
 [ $((left + 60)) -gt {limit} ] || scontrol update JobId="$SLURM_JOB_ID" TimeLimit=$(((left + 59) / 60)) >/dev/null 2>&1
 "$python" - <<'END' || leave 78
-import json, os
-given = [int(each) for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.isdigit()]
-with open("launch.json") as stream:
-    launch = json.load(stream)
-for lane in launch.get("lanes", ()):
-    if given and all(index < len(given) for index in lane.get("devices", ())):
-        lane["devices"] = [given[index] for index in lane.get("devices", ())]
-with open("launch.json.new", "w") as stream:
-    json.dump(launch, stream)
-os.replace("launch.json.new", "launch.json")
-END
+{devices}END
 # In the foreground of its own group, so that a signal reaches the agent alone, which passes it on once.
 timeout --foreground --signal=KILL "$left" "$python" "$agent" "$PWD/launch.json" &
 child=$!
@@ -72,4 +75,5 @@ def script(order: Order) -> str:
         limit=order.limit_seconds,
         python=shlex.quote(order.python),
         agent=shlex.quote(order.agent),
+        devices=DEVICES,
     )

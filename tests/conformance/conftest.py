@@ -36,6 +36,7 @@ from tests.lab.conformance import AGENT, SESSIONS_MAX, Place
 from tests.lab.fake import FakeCloud, FakePlatform, Script
 from tests.lab.patience import pause, until
 from tests.lab.person import Person
+from tests.lab.sky_server import SkyServer
 from tests.lab.slurm import slurm_lab
 
 
@@ -253,6 +254,47 @@ def slurm(folder: Path) -> Iterator[Place]:
 
 
 @contextmanager
+def skypilot(folder: Path) -> Iterator[Place]:
+    """SkyPilot's adapter against a stand-in of its server, over HTTP. Fails when a job leaves a process behind."""
+    bundle = folder / "bundle"
+    (bundle / "payload").mkdir(parents=True)
+    (bundle / "payload" / "agent.py").write_text(AGENT)
+    context = PlatformContext(folder / "state", sys.executable, bundle, sessions_max=SESSIONS_MAX)
+    with SkyServer(folder / "cloud") as server:
+        settings = {"address": server.address, "poll_seconds": "0", "python": sys.executable}
+
+        def adapter() -> Platform:
+            return load("skypilot", settings, context)
+
+        @contextmanager
+        def outage() -> Iterator[None]:
+            server.faults.always["*"] = Fault.SERVER_ERROR
+            yield
+            server.faults.always.clear()
+
+        yield Place(
+            adapter,
+            lambda: int(real_now()),
+            pause,
+            lambda key, lasting: None,
+            lambda request: order_lost(adapter(), folder / "state" / "sessions", request),
+            outage,
+            str(bundle),
+            server.faults,
+            lambda key: list((folder / "state" / "sessions" / key).glob("*.json")),
+            asks_to_leave=False,
+        )
+    assert processes_of(folder / "cloud") == []
+
+
+def order_lost(_: Platform, sessions: Path, request: LaunchRequest) -> None:
+    """The order is written, long ago, and whoever should have asked the server is gone."""
+    (sessions / request.key).mkdir()
+    order = {"at": 0, "deadline": request.deadline, "start_by": 0}
+    (sessions / request.key / "order.json").write_text(json.dumps(order))
+
+
+@contextmanager
 def manual(folder: Path) -> Iterator[Place]:
     """A place where a person, here a quick and reliable one, starts every session."""
     state, bundle = folder / "state", folder / "bundle"
@@ -310,6 +352,7 @@ PLACES = {
     "local": local,
     "manual": manual,
     "sagemaker": sagemaker,
+    "skypilot": skypilot,
     "slurm": slurm,
     "wrapped": wrapped,
     **{found.name: found.load() for found in entry_points(group="uff_scheduler.conformance")},
