@@ -344,7 +344,7 @@ class SkyPilotPlatform:
         """Bring home what a session printed, and have its cluster taken down, unless that is under way."""
         requests = self._server.requests(cluster.name)
         if not _is_going(requests):
-            with suppress(PlatformError, Gone):  # what it costs to leave it up counts more
+            with suppress(PlatformError, Gone, OSError):  # what it costs to leave it up counts more
                 self._records.keep_output(key, self._server.log(cluster.name))
             self._server.down(cluster.name)
 

@@ -36,7 +36,8 @@ from tests.lab.conformance import AGENT, SESSIONS_MAX, Place
 from tests.lab.fake import FakeCloud, FakePlatform, Script
 from tests.lab.patience import pause, until
 from tests.lab.person import Person
-from tests.lab.sky_server import SkyServer
+from tests.lab.sky_places import real_skypilot, skypilot
+from tests.lab.skypilot import SkyLab, sky_lab
 from tests.lab.slurm import slurm_lab
 
 
@@ -254,47 +255,6 @@ def slurm(folder: Path) -> Iterator[Place]:
 
 
 @contextmanager
-def skypilot(folder: Path) -> Iterator[Place]:
-    """SkyPilot's adapter against a stand-in of its server, over HTTP. Fails when a job leaves a process behind."""
-    bundle = folder / "bundle"
-    (bundle / "payload").mkdir(parents=True)
-    (bundle / "payload" / "agent.py").write_text(AGENT)
-    context = PlatformContext(folder / "state", sys.executable, bundle, sessions_max=SESSIONS_MAX)
-    with SkyServer(folder / "cloud") as server:
-        settings = {"address": server.address, "poll_seconds": "0", "python": sys.executable}
-
-        def adapter() -> Platform:
-            return load("skypilot", settings, context)
-
-        @contextmanager
-        def outage() -> Iterator[None]:
-            server.faults.always["*"] = Fault.SERVER_ERROR
-            yield
-            server.faults.always.clear()
-
-        yield Place(
-            adapter,
-            lambda: int(real_now()),
-            pause,
-            lambda key, lasting: None,
-            lambda request: order_lost(adapter(), folder / "state" / "sessions", request),
-            outage,
-            str(bundle),
-            server.faults,
-            lambda key: list((folder / "state" / "sessions" / key).glob("*.json")),
-            asks_to_leave=False,
-        )
-    assert processes_of(folder / "cloud") == []
-
-
-def order_lost(_: Platform, sessions: Path, request: LaunchRequest) -> None:
-    """The order is written, long ago, and whoever should have asked the server is gone."""
-    (sessions / request.key).mkdir()
-    order = {"at": 0, "deadline": request.deadline, "start_by": 0}
-    (sessions / request.key / "order.json").write_text(json.dumps(order))
-
-
-@contextmanager
 def manual(folder: Path) -> Iterator[Place]:
     """A place where a person, here a quick and reliable one, starts every session."""
     state, bundle = folder / "state", folder / "bundle"
@@ -359,10 +319,18 @@ PLACES = {
 }
 
 
-@pytest.fixture(params=sorted(PLACES))
+@pytest.fixture(scope="session")
+def sky() -> Iterator[SkyLab]:
+    """A real SkyPilot, for all tests that need one."""
+    with sky_lab() as made:
+        yield made
+
+
+@pytest.fixture(params=[*sorted(PLACES), pytest.param("skypilot-real", marks=pytest.mark.nightly)])
 def place(request: pytest.FixtureRequest, tmp_path: Path, aws_credentials: None) -> Iterator[Place]:
     """Each place in turn, empty."""
-    with PLACES[request.param](tmp_path) as made:
+    real = request.param == "skypilot-real"
+    with real_skypilot(tmp_path, request.getfixturevalue("sky")) if real else PLACES[request.param](tmp_path) as made:
         yield made
 
 

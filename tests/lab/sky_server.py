@@ -64,6 +64,8 @@ class _Cluster:
 
 @dataclass
 class Request:
+    """Something that was asked for, and what became of it."""
+
     id: str
     name: str
     cluster: str
@@ -95,6 +97,7 @@ class SkyServer:
         self.tasks: list[dict[str, Any]] = []
         self._lock = threading.RLock()
         self._threads: list[threading.Thread] = []
+        self._processes: list[subprocess.Popen[bytes]] = []
         self._calls: dict[str, Callable[[Request, dict[str, Any]], Any]] = {
             "/launch": self._launch, "/status": self._status, "/queue": self._queue, "/down": self._down,
             "/logs": self._logs, "/cost_report": self._costs, "/list_accelerators": self._prices,
@@ -121,6 +124,15 @@ class SkyServer:
         self._http.shutdown()
         self._serving.join()
         self._http.server_close()
+
+    def left(self) -> list[int]:
+        """Return the process groups of jobs that are still there."""
+        found = []
+        for process in self._processes:
+            with suppress(ProcessLookupError):
+                os.killpg(process.pid, 0)
+                found.append(process.pid)
+        return found
 
     def preempt(self, name: str) -> None:
         """Take a machine away; the records go on saying that it is up."""
@@ -208,6 +220,7 @@ class SkyServer:
                         ["bash", "-c", job.script], cwd=cluster.home, env=environment, stdin=subprocess.DEVNULL,
                         stdout=output, stderr=output, start_new_session=True,
                     )  # fmt: skip
+                self._processes.append(job.process)
                 job.status = "RUNNING"
                 self.started.append(job.name)
             code = job.process.wait()

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -29,7 +30,6 @@ from tests.lab.slurm import NODES, SlurmLab, _free_ports, missing
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-USER_HASH = "0badcafe"
 _SSHD = "/usr/sbin/sshd"
 _CERTIFICATES = "/etc/ssl/certs/ca-certificates.crt"
 # SkyPilot would fetch uv and a Python from the web into each cluster's home; this one uses what is here.
@@ -70,9 +70,24 @@ class SkyLab:
     slurm: SlurmLab
     root: Path
 
-    def prepare(self, cluster: str) -> None:
-        """Put what SkyPilot would fetch from the web where a cluster's home will be."""
-        place = self.root / "clusters" / ".sky_clusters" / f"{cluster}-{USER_HASH}" / ".local" / "bin"
+    def options(self, owner: str) -> dict[str, str]:
+        """Return the options of a pool that is driven by this server."""
+        return {
+            "address": self.address,
+            "infra": "slurm/lab",
+            "accelerator": "H100",
+            "cpus": "1+",
+            "python": sys.executable,
+            "owner": owner,
+            "poll_seconds": "0",
+            "call_seconds": "200",
+            "autodown_minutes": "1",
+        }
+
+    def prepare(self, key: str, owner: str, *, works: bool = True) -> None:
+        """Put what SkyPilot would fetch from the web where the home of a session's cluster will be."""
+        home = self.root / "clusters" / ".sky_clusters" / f"uff-{owner}-{key}-{owner}"
+        place = home / ".local" / "bin"
         place.mkdir(parents=True, exist_ok=True)
         found = shutil.which("uv", path=f"{os.environ['UFF_SKYPILOT']}/bin")
         text = _UV.format(
@@ -81,7 +96,7 @@ class SkyLab:
             uv=found,
             certificates=os.environ.get("SSL_CERT_FILE", _CERTIFICATES),
         )
-        (place / "uv").write_text(text)
+        (place / "uv").write_text(text if works else "#!/bin/sh\nexit 1\n")
         (place / "uv").chmod(0o755)
 
 
@@ -111,6 +126,8 @@ def sky_lab() -> Iterator[SkyLab]:
         ends.append(_server(root, api_port))
         address = f"http://127.0.0.1:{api_port}"
         until(lambda: _answers(address), "SkyPilot's server")
+        said = _sky("check", "slurm", address=address, root=root)
+        assert "Slurm: enabled" in said, said
         yield SkyLab(address, slurm, root)
     finally:
         for process in reversed(ends):
@@ -168,6 +185,20 @@ def _server(root: Path, port: int) -> subprocess.Popen[bytes]:
             [place / "python", "-u", "-m", "sky.server.server", "--host=127.0.0.1", f"--port={port}"],
             env={**os.environ, **own}, stderr=log, stdout=log, cwd=root, start_new_session=True,
         )  # fmt: skip
+
+
+def _sky(*words: str, address: str, root: Path) -> str:
+    """Run SkyPilot's own client."""
+    own = {
+        "HOME": str(root / "home"),
+        "SKYPILOT_API_SERVER_ENDPOINT": address,
+        "SKYPILOT_DISABLE_USAGE_COLLECTION": "1",
+    }
+    done = subprocess.run(
+        [Path(os.environ["UFF_SKYPILOT"], "bin", "sky"), *words],
+        env={**os.environ, **own}, capture_output=True, text=True, timeout=300, check=False,
+    )  # fmt: skip
+    return re.sub(r"\x1b\[[0-9;]*m", "", done.stdout + done.stderr)
 
 
 def _answers(address: str) -> bool:
