@@ -139,7 +139,21 @@ def sky_lab() -> Iterator[SkyLab]:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         slurm.stop()
+        for pid in _left(root):
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         shutil.rmtree(root, ignore_errors=True)
+
+
+def _left(root: Path) -> list[int]:
+    """Return the processes that have this server's home, or work for its clusters."""
+    marks, found = (f"HOME={root}/".encode(), f"SLURM_CONF={root}/".encode()), []
+    for path in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError):
+            variables = (path / "environ").read_bytes().split(b"\0")
+            if any(one.startswith(marks) for one in variables):
+                found.append(int(path.name))
+    return found
 
 
 def _sshd(root: Path, slurm: SlurmLab, port: int) -> subprocess.Popen[bytes]:
