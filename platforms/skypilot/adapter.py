@@ -225,8 +225,16 @@ class SkyPilotPlatform:
                     self._records.order(key, Ordered(since, until, cluster.launched_at + self._settings.start_seconds))
 
     def _look(self, now: int, keys: Collection[str]) -> _View:
-        """Look at the clusters, and ask those of ``keys`` whose turn it is for their jobs, all at once."""
+        """Look at the clusters, and ask those of ``keys`` whose turn it is for their jobs, all at once.
+
+        A cluster whose session is over came up after all, or nobody heard that it should go: it is taken down.
+        """
         clusters = self._server.clusters()
+        for cluster in clusters.values():
+            key = cluster.name.removeprefix(self._settings.prefix)
+            if END in self._folders.files(key):
+                with suppress(PlatformError):
+                    self._leave(key, cluster)
         due = [key for key in keys if self._name(key) in clusters and self._is_due(key, now)]
         with ThreadPoolExecutor(_AT_ONCE) as threads:
             jobs = dict(zip(due, threads.map(self._jobs, due), strict=True))
@@ -252,8 +260,6 @@ class SkyPilotPlatform:
         order, cluster = self._records.ordered(key), view.clusters.get(self._name(key))
         try:
             if END in there:
-                if cluster is not None:  # it came up after all, or nobody heard that it should go
-                    self._leave(key, cluster)
                 return self._records.ended(key)
             if STARTED not in there:
                 return self._coming(key, order, cluster, now)

@@ -36,7 +36,7 @@ def checks(
     if chosen.accelerator:
         spot = bool(chosen.asked.get("use_spot"))
         most = chosen.asked.get("max_hourly_cost")
-        found["price"] = partial(_price, server, chosen.accelerator, cloud, spot=spot, most=most)
+        found["catalogue"] = partial(_price, server, chosen.accelerator, cloud, spot=spot, most=most)
     return found
 
 

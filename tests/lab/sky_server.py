@@ -101,7 +101,7 @@ class SkyServer:
         self._calls: dict[str, Callable[[Request, dict[str, Any]], Any]] = {
             "/launch": self._launch, "/status": self._status, "/queue": self._queue, "/down": self._down,
             "/logs": self._logs, "/cost_report": self._costs, "/list_accelerators": self._prices,
-            "/api/cancel": self._cancel, "/enabled_clouds": lambda _request, _body: ["Slurm"],
+            "/api/cancel": self._cancel, "/enabled_clouds": lambda _request, _body: ["slurm"],
         }  # fmt: skip
 
     def __enter__(self) -> Self:
@@ -159,6 +159,8 @@ class SkyServer:
         request = Request(os.urandom(8).hex(), name, str(body.get("cluster_name") or ""), owner, real_now())
         with self._lock:
             self.requests[request.id] = request
+            if path == "/launch":
+                self.tasks.append(json.loads(body["task"]))
         thread = threading.Thread(target=self._carry_out, args=(path, request, body), daemon=True)
         self._threads.append(thread)
         thread.start()
@@ -178,7 +180,6 @@ class SkyServer:
 
     def _launch(self, request: Request, body: dict[str, Any]) -> Any:
         task, name = json.loads(body["task"]), str(body["cluster_name"])
-        self.tasks.append(task)
         if task["name"] in self.no_capacity:
             raise _Failure("ResourcesUnavailableError", "Failed to acquire resources in all zones")
         stop = task["resources"]["autostop"]

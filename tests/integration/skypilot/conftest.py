@@ -66,7 +66,7 @@ class World:
 
     def launches(self) -> list[str]:
         """The clusters that the server was asked to launch, once for each time."""
-        return sorted(one.cluster for one in self.server.requests.values() if one.name == "sky.launch")
+        return sorted(one.cluster for one in list(self.server.requests.values()) if one.name == "sky.launch")
 
 
 @pytest.fixture

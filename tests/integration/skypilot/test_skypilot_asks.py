@@ -103,12 +103,12 @@ def test_the_doctor_sees_server_clouds_price_and_clock_and_launches_nothing(worl
     found = {name: check() for name, check in checkup("skypilot", options, {}, real_now(), probe=False).items()}
     assert {name: one.grade for name, one in found.items()} == dict.fromkeys(found, "ok")
     assert found["server"].found == "SkyPilot 0.14.1 is healthy"
-    assert found["price"].found.startswith("one H100 from $2.50 an hour")
+    assert found["catalogue"].found.startswith("one H100 from $2.50 an hour")
     assert world.server.tasks == []
-    dear = checkup("skypilot", {**options, "max_hourly_cost": "1"}, {}, real_now(), probe=False)["price"]()
+    dear = checkup("skypilot", {**options, "max_hourly_cost": "1"}, {}, real_now(), probe=False)["catalogue"]()
     assert dear.grade == "bad"
     off = checkup("skypilot", {**options, "infra": "aws"}, {}, real_now(), probe=False)["clouds"]()
-    assert (off.grade, off.found) == ("bad", "aws is not enabled, but Slurm")
+    assert (off.grade, off.found) == ("bad", "aws is not enabled, but slurm")
 
 
 def test_nothing_of_skypilot_is_imported() -> None:

@@ -12,7 +12,7 @@ import pytest
 from platforms.base import SessionState, Unreachable
 from platforms.emulators.faults import Fault
 from scheduler.clock import real_now
-from tests.lab.patience import until, until_state
+from tests.lab.patience import until
 
 if TYPE_CHECKING:
     from tests.integration.skypilot.conftest import World
@@ -69,13 +69,14 @@ def test_a_launch_that_arrives_after_it_was_given_up_trains_nothing_and_is_taken
     gave_up = world.server.clusters[world.name("one")].jobs[0]
     until(lambda: gave_up.status == "FAILED", "its end")
     assert b"was given up before it could start" in gave_up.output.read_bytes()
-    until_state(lambda: world.find("one"), SessionState.ABSENT)
+    assert [one.key for one in world.adapter().orphans(["other"], int(real_now()))] == []
     until(lambda: world.name("one") not in world.server.clusters, "its cluster's end")
 
 
 def test_a_second_job_of_one_key_on_its_cluster_finds_the_claim_and_leaves(world: "World") -> None:
     world.launch("one", lasting=False)
-    cluster = world.server.clusters[world.name("one")]
+    cluster = until(lambda: world.server.clusters.get(world.name("one")), "its cluster")
+    until(lambda: [job.status for job in cluster.jobs] == ["SUCCEEDED"], "its job")
     body = {"task": json.dumps(world.server.tasks[0]), "cluster_name": cluster.name}
     world.server.begin("/launch", body).done.wait()
     until(lambda: [job.status for job in cluster.jobs] == ["SUCCEEDED", "SUCCEEDED"], "both jobs")
@@ -86,8 +87,7 @@ def test_a_second_job_of_one_key_on_its_cluster_finds_the_claim_and_leaves(world
 def test_a_set_up_that_failed_is_taken_down_and_what_it_held_is_told(world: "World") -> None:
     world.server.bad_setup.add("one")
     world.launch("one")
-    (launched,) = world.server.requests.values()
-    launched.done.wait()
+    next(one for one in list(world.server.requests.values()) if one.name == "sky.launch").done.wait()
     assert world.name("one") in world.server.clusters  # billed, and with no autodown
     ended = world.until("one", *OVER)
     assert ended.state is SessionState.ENDED
@@ -127,7 +127,7 @@ def test_a_session_that_is_done_is_taken_down_at_once_and_its_log_is_kept(world:
 def test_what_took_itself_down_has_ended(world: "World") -> None:
     world.launch("one", lasting=False)
     world.adapter(poll_seconds="3600")
-    cluster = world.server.clusters[world.name("one")]
+    cluster = until(lambda: world.server.clusters.get(world.name("one")), "its cluster")
     until(lambda: cluster.jobs and cluster.jobs[0].status == "SUCCEEDED", "its job")
     world.server.autodown(cluster.name)
     ended = world.until("one", *OVER)

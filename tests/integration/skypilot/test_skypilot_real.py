@@ -66,7 +66,7 @@ def test_a_real_skypilot_launches_shows_takes_back_and_ends_sessions(lab: SkyLab
     pool = Pool(lab, tmp_path)
     found = {name: one() for name, one in checkup("skypilot", lab.options(OWNER), {}, real_now(), probe=False).items()}
     assert {name: one.grade for name, one in found.items()} == dict.fromkeys(found, "ok")
-    assert found["price"].found.startswith("one H100 from $2.50")
+    assert found["catalogue"].found.startswith("one H100 from $2.50")
 
     for key in ("kept", "taken"):
         pool.launch(key)
