@@ -115,7 +115,7 @@ def main() -> int:
     cases = [each for each in TABLE if str(each).startswith(options.only)] if options.table else [case]
     with tempfile.TemporaryDirectory(prefix="bench-trainer-") as name:
         if options.saves:
-            options.steps = 1_000
+            options.steps = 100  # rows for as many; then they come again
             compare_saves(case._replace(way="full", theirs=False), options, Path(name))
             return 0
         ratios = compare_all(cases, options, Path(name))

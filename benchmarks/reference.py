@@ -63,14 +63,13 @@ def setting_keys() -> set[str]:
 
 
 def _command_rows() -> Iterator[str]:
-    yield from ("| command | what it does |", "|---|---|")
     shared = {param.name for param in Command("x").params} | {"wide", "columns"}
     for words, command in commands():
         own = [param for param in command.params if param.name not in shared and not getattr(param, "hidden", False)]
-        usage = " ".join([words, *map(_argument, _kind(own, "argument")), *map(_option, _kind(own, "option"))])
+        taken = [*map(_argument, _kind(own, "argument")), *map(_option, _kind(own, "option"))]
+        usage = " ".join([words.removeprefix("schedctl "), *taken])
         first = re.split(r"(?<=[a-z)])\. ", " ".join((command.help or "").split("\n\n")[0].split()))[0]
-        text = first.removesuffix(".").replace("``", "`").replace("|", "&#124;")
-        yield f"| `{usage.replace('|', '/')}` | {text} |"
+        yield f"- `{usage}`: {first.removesuffix('.').replace('``', '`')}"
 
 
 def _kind(params: list[Any], kind: str) -> list[Any]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from platforms.base import Checked
 from platforms.slurm.commands import Commands
 from platforms.slurm.settings import read_settings
+from platforms.slurm.skew import skew
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -79,7 +80,13 @@ def _folder(commands: Commands, folder: str) -> Checked:
 
 
 def _clock(commands: Commands, now: float) -> Checked:
-    off = round(now - int(commands.ask("ask for the time", "date +%s")))
-    if abs(off) > _SKEW_SECONDS:
-        return Checked("bad", f"this machine's clock is {off:+d} s off the cluster's", "Synchronise both with NTP")
-    return Checked("ok", f"agrees with the cluster's to {max(1, abs(off))} s")
+    asked = 'scontrol show config </dev/null | sed -n "1s/.* //p"; date +%s'
+    told = commands.ask("ask for the time", asked).split()
+    there = int(told[-1])
+    ahead = round(there - now)
+    if abs(ahead) > _SKEW_SECONDS:
+        return Checked("bad", f"the cluster's clock is {ahead:+d} s off this machine's", "Synchronise both with NTP")
+    if off := skew(told[0], there, there, 0):
+        words = f"the controller's clock is {off:+d} s off; what it tells is corrected by that"
+        return Checked("warning", words, "Synchronise both with NTP")
+    return Checked("ok", f"agrees with the cluster's to {max(1, abs(ahead))} s")

@@ -14,8 +14,10 @@ from dataclasses import dataclass
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from jobs.payload.clock import Clock
 from platforms.base import Misconfigured, PlatformError, Refused, Unreachable
 from platforms.slurm.settings import DOC, NAME
+from platforms.slurm.skew import skew
 from platforms.targets.base import TargetError, TargetUnreachable
 
 if TYPE_CHECKING:
@@ -35,9 +37,12 @@ case $root in "~/"*) root=$HOME/${root#"~/"} ;; esac
 [ -z "$slurm_conf" ] || export SLURM_CONF=$slurm_conf
 """
 _ENTER = f'cd -- "$root" && [ -d .payload ] || exit {_NO_FOLDER}\nroot=$PWD\n'
+# The controller's time comes from its configuration: squeue -v tells it as well, but to nobody who asks for one user.
 _POLL = """
 squeue --noheader --states=all --user="$(id -un)" --format='%i|%T|%r|%S|%V|%e|%N|%j|%k' </dev/null
-echo "== $?"
+code=$? now=
+[ "$code" != 0 ] || now=$(scontrol show config </dev/null 2>/dev/null | head -n 1)
+echo "== $code ${now##* }"
 for key; do
     claim= ended=
     [ -f "$key/claim/who" ] && [ ! -L "$key/claim/who" ] && IFS= read -r -n 200 claim <"$key/claim/who"
@@ -112,7 +117,7 @@ _GONE = re.compile(r"(?i)invalid job id|already complet|complet(ing|ed)")
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """What squeue says of one job of ours; instants are real UTC seconds, None where there is none."""
+    """What squeue says of one job of ours; instants are real UTC seconds by our clock, None where there is none."""
 
     job: int
     state: str
@@ -160,15 +165,20 @@ class Commands:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._placed: set[str] = set()
+        self._clock = Clock()
+        self._skew = 0  # seconds that the controller's clock is ahead of ours
 
     def poll(self, keys: Sequence[str]) -> Poll:
         """Look at the queue, and at what the folders of ``keys`` tell."""
+        began = self._clock.now()
         ran = self._run("look at the queue", _ENTER + _POLL, keys)
         queue, _, rest = ran.out.partition("\n== ") if not ran.out.startswith("== ") else ("", "", ran.out[3:])
-        code, _, rest = rest.partition("\n")
+        head, _, rest = rest.partition("\n")
+        code, _, told = head.partition(" ")
         folders, end, _ = rest.rpartition("== end\n")
         if code != "0" or not end or ran.code != 0:
             raise self._silent("look at the queue", ran)
+        self._skew = skew(told, began, self._clock.now(), self._skew)
         by_key: dict[str, list[Line]] = {}
         for text in queue.split("\n"):
             if line := self._line(text):
@@ -285,10 +295,10 @@ class Commands:
         if len(told) != _LINE_FIELDS or not (told[0].isdigit() and told[4].isdigit()):
             raise Unreachable(NAME, "look at the queue", f"this line cannot be read: {text!r}"[:300])
         job, state, reason, start, submitted, end, nodes = told[:7]
-        instants = [int(each) if each.isdigit() else None for each in (start, end)]
+        instants = [int(each) - self._skew if each.isdigit() else None for each in (start, end)]
         return Line(
-            int(job), state, reason, instants[0], int(submitted), instants[1], nodes, known["key"], known["owner"],
-            int(known["until"]),
+            int(job), state, reason, instants[0], int(submitted) - self._skew, instants[1], nodes, known["key"],
+            known["owner"], int(known["until"]),
         )  # fmt: skip
 
 

@@ -6,7 +6,6 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -99,15 +98,4 @@ def test_a_job_trains_in_two_sessions_and_the_books_are_those_of_slurm(lab: Slur
     said = [path.read_text() for path in sorted((tmp_path / "state").rglob("output.log"))]
     begun = sorted(int(at) for at in re.findall(r"begins at (\d+) on \d+ 0", "".join(said)))
     assert begun[0] == 0 < begun[1]
-    booked = {run["key"]: (run["started"], run["ended"]) for run in ended}
-    assert booked == slurm_books(lab)
-
-
-def slurm_books(lab: SlurmLab) -> dict[str, tuple[int, int]]:
-    """First and last second of each job by its name, as Slurm's own accounting has them."""
-    found = {}
-    for line in (lab.root / "jobcomp.txt").read_text().splitlines():
-        told = dict(word.split("=", 1) for word in line.split() if "=" in word)
-        first, last = (datetime.fromisoformat(told[name]).astimezone(UTC) for name in ("StartTime", "EndTime"))
-        found[told["Name"]] = (int(first.timestamp()), int(last.timestamp()))
-    return found
+    assert [(run["key"], run["started"], run["ended"]) for run in ended] == lab.books()

@@ -83,6 +83,25 @@ def test_a_disk_that_is_full_for_the_trainer_costs_a_checkpoint_not_the_training
     assert "No space left" in said[1]["save_failed"]
 
 
+def test_a_library_that_takes_the_signals_for_itself_does_not_keep_them(repository: Path, tmp_path: Path) -> None:
+    """LLVM, with which Triton compiles, puts a handler of its own in C, which Python does not know of."""
+    script = tmp_path / "taken.py"
+    script.write_text(
+        "import ctypes, os, signal\n"
+        "from trainer_kit import Training\n"
+        "training = Training()\n"
+        "ignore = ctypes.c_void_p(1)\n"
+        "ctypes.CDLL(None).signal(signal.SIGUSR1, ignore)\n"
+        "os.kill(os.getpid(), signal.SIGUSR1)\n"
+        "assert not training.should_save, 'it was not taken: this test shows nothing'\n"
+        "training.progress(1)\n"
+        "os.kill(os.getpid(), signal.SIGUSR1)\n"
+        "assert training.should_save and not training.should_stop\n"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(repository / "jobs/payload/trainers")}
+    subprocess.run([sys.executable, script], cwd=tmp_path, env=environment, check=True, timeout=60)
+
+
 def test_the_character_model_says_when_its_data_is_unreadable(repository: Path, tmp_path: Path) -> None:
     """Broken records are passed over; nothing but broken records is exit status 65 and one clear line."""
     data = tmp_path / "data"

@@ -150,10 +150,14 @@ class Desk:
             patience.wait(0.01)
         return Run(codes, at[1].read_text())
 
+    def told(self) -> list[dict[str, Any]]:
+        """What the newest run told so far; a line that is being written counts once it is whole."""
+        text = (self.folder / f"progress-{self.attempts}").read_text()
+        return [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
+
     def losses(self) -> list[tuple[int, float | None]]:
         """Steps that the newest run reported, with their losses where it told one."""
-        lines = [json.loads(line) for line in (self.folder / f"progress-{self.attempts}").read_text().splitlines()]
-        return [(line["step"], line.get("loss")) for line in lines if "step" in line]
+        return [(line["step"], line.get("loss")) for line in self.told() if "step" in line]
 
     def checkpoint(self) -> Path | None:
         """The newest checkpoint that ``run`` left."""

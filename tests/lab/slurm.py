@@ -12,6 +12,7 @@ import socket
 import subprocess
 import tempfile
 from contextlib import contextmanager, suppress
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -102,14 +103,15 @@ class SlurmLab:
             self.start_node(node)
         until(lambda: self.say("sinfo", "-h", "-o", "%t").split() in (["idle"], ["idle", "idle"]), "two idle nodes")
 
-    def start_controller(self, *, keep_state: bool = True) -> None:
+    def start_controller(self, *, keep_state: bool = True, off_seconds: int = 0) -> None:
         """Start the controller, with what it remembers or with nothing, and wait until it answers.
 
-        It gives no number twice: to a node that still runs a forgotten job of it, that would be the same job.
+        Its clock may be off by some seconds. It gives no number twice: to a node that still runs a forgotten job of
+        it, that would be the same job.
         """
         self._generation += 1
         self.conf.write_text(f"{self._settings}FirstJobId={1_000 * self._generation}\n")
-        self._start("slurmctld", "-D", *(() if keep_state else ("-c",)))
+        self._start("slurmctld", "-D", *(() if keep_state else ("-c",)), become=_clock_off(off_seconds))
         until(lambda: "UP" in self.say("scontrol", "ping"), "the controller")
 
     def saved(self) -> None:
@@ -151,6 +153,15 @@ class SlurmLab:
         """Return the names and states of the jobs that work below a folder and that the controller remembers."""
         told = self.say("squeue", "-h", "-t", "all", "-o", "%Z %j %T").splitlines()
         return sorted((name, state) for where, name, state in map(str.split, told) if where.startswith(f"{below}/"))
+
+    def books(self) -> list[tuple[str, int, int]]:
+        """Return name, first and last second of each job that ran, by name, as Slurm's own accounting has them."""
+        found = []
+        for line in (self.root / "jobcomp.txt").read_text().splitlines():
+            told = dict(word.split("=", 1) for word in line.split() if "=" in word)
+            first, last = (datetime.fromisoformat(told[name]).timestamp() for name in ("StartTime", "EndTime"))
+            found.append((told["Name"], int(first), int(last)))
+        return sorted(found)
 
     def clear(self) -> None:
         """End all jobs and wait until none is left, nor a process of one that the controller forgot."""
@@ -228,6 +239,16 @@ def slurm_lab() -> Iterator[SlurmLab]:
     finally:
         lab.stop()
         shutil.rmtree(root, ignore_errors=True)
+
+
+def _clock_off(seconds: int) -> list[str]:
+    """Return the words before a program's that put its clock off. Skips, and says so, without libfaketime."""
+    if not seconds:
+        return []
+    library = max(Path("/usr/lib").glob("*/faketime/libfaketimeMT.so.1"), default=None)
+    if library is None:
+        pytest.skip("no libfaketime (Debian: libfaketime)")
+    return ["env", f"LD_PRELOAD={library}", f"FAKETIME={seconds:+d}", "FAKETIME_DONT_FAKE_MONOTONIC=1"]
 
 
 def _free_ports(count: int) -> list[int]:

@@ -1,7 +1,6 @@
 """Saves that are written while training goes on: the same bytes, whole or not at all, and waited for at the end."""
 
 import errno
-import json
 import os
 import signal
 import threading
@@ -18,11 +17,6 @@ from tests.lab.desk import Desk, accelerators
 
 LAG = 5  # steps that a slow disk takes
 LOOKS = 60_000  # for them
-
-
-def lines(desk: Desk) -> list[dict[str, Any]]:
-    """What the newest run told."""
-    return [json.loads(line) for line in (desk.folder / f"progress-{desk.attempts}").read_text().splitlines()]
 
 
 @pytest.fixture
@@ -56,7 +50,7 @@ def test_training_goes_on_while_a_save_is_written_and_changes_none_of_its_bits(
     desk = make_desk("desk", *options, *always, "on", target=60)
     run = desk.run(cut=9, sign=signal.SIGUSR1)
     assert run.codes == [0], run.said
-    told = lines(desk)
+    told = desk.told()
     (copied,) = [place for place, line in enumerate(told) if "copied" in line]
     saved = [place for place, line in enumerate(told) if "saved" in line]
     assert len(saved) == 2, "when it was asked to, and at the target"
@@ -78,13 +72,13 @@ def test_a_stop_waits_for_the_save_that_is_being_written(make_desk: Callable[...
         if step >= 5 and not asked:
             asked.append(step)
             signal.pidfd_send_signal(handle(process), signal.SIGUSR1)
-        elif len(asked) == 1 and any("copied" in line for line in lines(desk)):
+        elif len(asked) == 1 and any("copied" in line for line in desk.told()):
             asked.append(step)
             signal.pidfd_send_signal(handle(process), signal.SIGTERM)
 
     run = desk.run(disturb=disturb)
     assert run.codes == [0], run.said
-    told = [line for line in lines(desk) if "saved" in line]
+    told = [line for line in desk.told() if "saved" in line]
     assert len(told) == 2
     assert [path.name for path in sorted((desk.folder / "checkpoints").iterdir())] == [
         f"step-{line['saved']:08d}" for line in told
@@ -120,7 +114,7 @@ def test_a_save_that_fails_in_the_background_is_not_lost(
         assert "this disk takes nothing" in run.said
         assert desk.checkpoint() is None
     else:
-        assert ["this disk takes nothing" in line.get("save_failed", "") for line in lines(desk)].count(True) == 1
+        assert ["this disk takes nothing" in line.get("save_failed", "") for line in desk.told()].count(True) == 1
         assert desk.kept("meta.json")["step"] == 200
 
 

@@ -1,8 +1,9 @@
-"""docs/answers.md: every command that it shows is run, and gives the figures that stand beside it."""
+"""docs/answers.md: every command behind an answer (answers.toml) is run, and gives the figures that are told."""
 
 import json
 import re
 import shlex
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -11,18 +12,23 @@ import pytest
 from scheduler.cli.root import invoke
 from scheduler.cli.shell.context import Options
 
-_FIGURE = re.compile(r"`([\w.]+)` ([^`;|]+?)(?=, `|;|\s*$)")
-TEXT = (Path(__file__).resolve().parents[2] / "docs/answers.md").read_text(encoding="utf-8")
+DOCUMENTS = ("000", "001", "002", "004")
+PAGE = (Path(__file__).resolve().parents[2] / "docs/answers.md").read_text(encoding="utf-8")
+ANSWERS: list[dict[str, Any]] = tomllib.loads(
+    (Path(__file__).resolve().parent / "answers.toml").read_text(encoding="utf-8")
+)["answers"]
+COMPUTED: list[tuple[str, dict[str, Any]]] = [
+    (part["command"], part["gives"]) for answer in ANSWERS for part in answer["computed"]
+]
+# A figure that the page tells: in parentheses, or hours.
+_TOLD = re.compile(r"\((\d+\.\d+)|(\d+\.\d+) h\b")
 
 
-def answers() -> list[tuple[str, list[tuple[str, str]]]]:
-    """Every command with the paths into its JSON and what stands beside them."""
-    found = []
-    for cell in re.findall(r"^\|[^|]*\|[^|]*\| (`schedctl advise .*) \|$", TEXT, re.MULTILINE):
-        for part in re.split(r"; (?=`schedctl )", cell):
-            command, _, figures = part.partition("` gives ")
-            found.append((command.removeprefix("`schedctl "), _FIGURE.findall(figures)))
-    return found
+def told(document: str) -> dict[str, str]:
+    """Return the answer to each question, as the page has it."""
+    section = PAGE.partition(f"({document})\n")[2].partition("\n## ")[0]
+    points = "\n".join(" ".join(point.split()) for point in section.split("\n- ")[1:])
+    return dict(re.findall(r"^\*\*(.*?)\*\* (.*)$", points, flags=re.MULTILINE))
 
 
 def at(document: Any, path: str) -> Any:
@@ -31,24 +37,38 @@ def at(document: Any, path: str) -> Any:
     return document
 
 
-def test_each_of_the_four_documents_is_answered() -> None:
-    for heading in ("(000)", "(001)", "(002)", "(004)"):
-        section = TEXT.partition(heading)[2].partition("\n## ")[0]
-        assert section.count("\n| ") > 5, heading
-    assert len(answers()) > 50
-    assert all(figures for _, figures in answers())
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_each_of_the_four_documents_is_answered(document: str) -> None:
+    asked = [answer["question"] for answer in ANSWERS if answer["document"] == document]
+    assert list(told(document)) == asked
+    assert len(asked) > 5
 
 
-@pytest.mark.parametrize("words", sorted({command for command, _ in answers()}))
+def test_what_an_answer_tells_is_computed() -> None:
+    assert {answer["document"] for answer in ANSWERS} == set(DOCUMENTS)
+    assert len(COMPUTED) > 50
+    assert all(figures for _, figures in COMPUTED)
+    seen = 0
+    for answer in ANSWERS:
+        figures = [value for part in answer["computed"] for value in part["gives"].values() if isinstance(value, float)]
+        for pair in _TOLD.findall(told(answer["document"])[answer["question"]]):
+            said = pair[0] or pair[1]
+            room = 0.51 * 10 ** -len(said.partition(".")[2])
+            assert any(abs(value - float(said)) <= room for value in figures), (answer["question"], said)
+            seen += 1
+    assert seen > 15
+
+
+@pytest.mark.parametrize("words", sorted({command for command, _ in COMPUTED}))
 def test_a_command_gives_the_figures_beside_it(words: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     settings = tmp_path / "config.toml"
     settings.write_text(f'state_dir = "{tmp_path}"\n', encoding="utf-8")
     assert invoke(shlex.split(words), Options(config=settings, json=True)) == 0
     document = json.loads(capsys.readouterr().out)
-    for command, figures in answers():
-        for path, said in figures if command == words else ():
+    for command, figures in COMPUTED:
+        for path, said in figures.items() if command == words else ():
             value = at(document, path)
             if isinstance(value, bool | str):
-                assert str(value) == said, path
+                assert value == said, path
             else:
-                assert float(said) == pytest.approx(value, rel=0.01), path
+                assert said == pytest.approx(value, rel=0.01), path

@@ -25,9 +25,10 @@ def test_the_documents_hold_what_the_code_says(repository: Path) -> None:
 
 def test_every_command_has_a_row_with_all_that_it_takes() -> None:
     rows = "\n".join(PARTS["commands"]())
-    assert set(re.findall(r"^\| `(schedctl(?: [a-z]+(?:-[a-z]+)*)+)", rows, flags=re.MULTILINE)) == set(ALL)
-    assert "`schedctl queue hold [JOB...] [--why WHY] [--all]`" in rows
-    assert "`schedctl queue edit JOB [FILE] [--set KEY=VALUE]... [--force]`" in rows
+    named = re.findall(r"^- `((?:[a-z]+(?:-[a-z]+)*(?: |(?=`)))+)", rows, flags=re.MULTILINE)
+    assert {f"schedctl {words.strip()}" for words in named} == set(ALL)
+    assert "`queue hold [JOB...] [--why WHY] [--all]`" in rows
+    assert "`queue edit JOB [FILE] [--set KEY=VALUE]... [--force]`" in rows
 
 
 @pytest.mark.parametrize("words", sorted(ALL))

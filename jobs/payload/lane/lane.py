@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 
 # However fast the scheduled clock runs: the store gets no more than ten heartbeats in a wall second.
 _BEAT_WALL_SECONDS = 0.1
+_ASK_AGAIN_BEATS = 10
 # Of the grace a platform gives after SIGTERM: until here the command may save, until there we publish and report.
 _GRACE_COMMAND, _GRACE_PUBLISH = 0.7, 0.9
 # Looks that lie further apart than two heartbeats and this mean that the machine stood still.
@@ -229,8 +230,9 @@ class Lane:
         self._ask_at = now + times[0] if len(times) > 1 else math.inf
 
     def _ask(self, now: float) -> None:
-        self._ask_at = math.inf
-        if self._command and self._exit_code is None:
+        """Ask for a checkpoint, and again if none comes: libraries take signals for themselves (LLVM, under Triton)."""
+        self._ask_at = now + max(_ASK_AGAIN_BEATS * self._beat_seconds, 4 * self._meter.expected_checkpoint_seconds)
+        if self._command and self._exit_code is None and not (self._meter.saving or self._uploads.pending()):
             self._asked_at = now
             self._set_phase("saving")
             self._command.ask_to_save()

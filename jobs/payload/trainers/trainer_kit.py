@@ -49,15 +49,15 @@ class Training:
         self.should_save = self.should_stop = False
         self._writer: threading.Thread | None = None
         self._broken: BaseException | None = None  # what ended a save in the background
-        for name in ("SIGUSR1", "SIGTERM", "SIGINT"):
-            if hasattr(signal, name):  # at a desk there may be fewer
-                signal.signal(getattr(signal, name), self._on_signal)
+        self._listen()
 
     def progress(self, step: int, **values: float) -> None:
         """Report a step (the first report ends set-up) with any of loss, held_out_loss, gpu_memory_bytes.
 
         Also tokens_per_second, step_seconds_p90, padding (a share) and gradient_norm.
         """
+        if threading.current_thread() is threading.main_thread():
+            self._listen()
         self._say({"step": step, **values})
 
     def begin_saving(self, step: int) -> None:
@@ -121,6 +121,12 @@ class Training:
         self._saved_step = step
         self._say({"saved": step, **metrics})
         return True
+
+    def _listen(self) -> None:
+        """Hear the agent's signals. Done at each step: LLVM, with which Triton compiles, takes SIGUSR1 for itself."""
+        for name in ("SIGUSR1", "SIGTERM", "SIGINT"):
+            if hasattr(signal, name):  # at a desk there may be fewer
+                signal.signal(getattr(signal, name), self._on_signal)
 
     def _on_signal(self, number: int, _frame: object) -> None:
         self.should_save = True

@@ -38,7 +38,7 @@ def list_(
         str | None, typer.Argument(metavar="JOB", help="Only of this job.", autocompletion=job_names)
     ] = None,
 ) -> None:
-    """List checkpoints, by job and then the highest step first."""
+    """List checkpoints by job, highest step first."""
     from scheduler.store import checkpoints, jobs
 
     cli: Cli = ctx.obj
@@ -64,7 +64,7 @@ def retention(
         str | None, typer.Argument(metavar="JOB", help="Only of this job.", autocompletion=job_names)
     ] = None,
 ) -> None:
-    """Show which checkpoints stay, which go, when, and why. Nothing is changed: the daemon deletes, after a grace.
+    """Show which checkpoints stay or go, when, and why. Nothing is changed: the daemon deletes, after a grace.
 
     The rules are the settings of [retention]. What should stay for good: schedctl checkpoints pin KEY
     """
@@ -115,7 +115,7 @@ def verify(
     ctx: typer.Context,
     subject: Annotated[str | None, typer.Argument(metavar="JOB|KEY", help="Default: all.", show_default=False)] = None,
 ) -> None:
-    """Read every byte of checkpoints and compare sha256. Exits with 9 when one is damaged.
+    """Check every byte of checkpoints. Exits with 9 when one is damaged.
 
     Nothing is changed: a session that would restore a damaged checkpoint finds that out and takes the one before.
     """
@@ -162,7 +162,7 @@ def pull(
         bool, typer.Option("--with-code", help="Also the code that made it, into DIR-code beside it.")
     ] = False,
 ) -> None:
-    """Copy a checkpoint out of the store, every byte checked."""
+    """Copy a checkpoint out of the store, checked."""
     from scheduler.service.requests import checkpoint_files, code
 
     cli: Cli = ctx.obj
@@ -185,7 +185,7 @@ def pull(
 
 @command(app, "schedctl checkpoints pin jobs/ufm/manifests/000000000400-000006.json")
 def pin(ctx: typer.Context, key: Key) -> None:
-    """Keep a checkpoint for good: it never expires until it is unpinned."""
+    """Keep a checkpoint until it is unpinned."""
     _pin(ctx.obj, key, pinned=True)
 
 

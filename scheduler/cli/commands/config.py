@@ -17,7 +17,7 @@ def show(
     ctx: typer.Context,
     prefix: Annotated[str, typer.Argument(metavar="KEY", help="Only keys that begin so.", show_default=False)] = "",
 ) -> None:
-    """Show every setting with its value and the file or variable that set it. Secrets are hidden."""
+    """Show every setting with its value and where it came from. Secrets are hidden."""
     from config.describe import describe
 
     cli: Cli = ctx.obj
@@ -30,7 +30,7 @@ def show(
 
 @command(app, "schedctl config check", "schedctl --config new.toml config check")
 def check(ctx: typer.Context) -> None:
-    """Check settings and model definitions without touching anything. Exits with 3 when they cannot be used.
+    """Check settings and model definitions, changing nothing. Exits with 3 when they cannot be used.
 
     What looks like a mistake is a warning: numbers without a unit, commands that no session finds.
     """

@@ -21,7 +21,7 @@ _VERSION = "VERSION"
 
 @command(app, "schedctl corpus build")
 def build(ctx: typer.Context) -> None:
-    """Build the corpus from its sources as they are now; the same text is the same version. New jobs get it.
+    """Build the corpus from its sources as they are now. The same text is the same version. New jobs get it.
 
     Jobs that train stay on the version that they have. Without this command the first launch of a job that needs a
     corpus builds it.
@@ -42,7 +42,7 @@ def show(
         str | None, typer.Argument(metavar=_VERSION, help="Its beginning is enough; default: the current one.")
     ] = None,
 ) -> None:
-    """Show a version: texts by source, stage and domain, what is held out, what was odd, and who trains on which."""
+    """Show a version: its texts, what is held out, what was odd, who trains on it."""
     from scheduler.cli.commands.corpus_show import show_corpus
 
     show_corpus(ctx.obj, version)
@@ -58,7 +58,7 @@ def diff(
         str | None, typer.Argument(metavar="NEW", help="Default: the current one.", show_default=False)
     ] = None,
 ) -> None:
-    """Compare two versions text by text: added, removed, held out now, trained on now, tagged otherwise."""
+    """Compare two versions text by text."""
     from scheduler.cli.commands.corpus_show import show_difference
 
     show_difference(ctx.obj, old, new)
@@ -69,7 +69,7 @@ def verify(
     ctx: typer.Context,
     version: Annotated[str | None, typer.Argument(metavar=_VERSION, help="Default: all.", show_default=False)] = None,
 ) -> None:
-    """Read every byte of versions and their mixtures and compare sha256. Exits with 9 when one is damaged or missing.
+    """Check every byte of versions and their mixtures. Exits with 9 when one is damaged or missing.
 
     Nothing is changed.
     """
@@ -101,7 +101,7 @@ def drop(
     ctx: typer.Context,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="One that corpus add added.")],
 ) -> None:
-    """Take a source out again that was added. Versions that were built with it stay as they are."""
+    """Take an added source out again. Versions that were built with it stay as they are."""
     from scheduler.cli.shell.exits import NotFound, Refusal
     from scheduler.cli.shell.names import meant
 

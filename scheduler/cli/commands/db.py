@@ -18,13 +18,13 @@ app = group("The database: make, upgrade, back up, move, verify.")
 
 @command(app, "schedctl db init")
 def init(ctx: typer.Context) -> None:
-    """Make the database, with its folder; one that is there is left as it is."""
+    """Make the database. One that is there is left as it is."""
     _upgrade(ctx.obj)
 
 
 @command(app, "schedctl db upgrade")
 def upgrade(ctx: typer.Context) -> None:
-    """Bring the database to this version's schema; back it up first."""
+    """Bring the database to this version's schema; back up first."""
     _upgrade(ctx.obj)
 
 
@@ -48,7 +48,7 @@ def backup(
 def restore(
     ctx: typer.Context, file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup of SQLite.")]
 ) -> None:
-    """Put a backup in place of the database, once it is found whole. Stop the daemon first."""
+    """Put a whole backup in place of the database. Stop the daemon first."""
     from scheduler.store import backup as backups
 
     cli: Cli = ctx.obj
@@ -66,7 +66,7 @@ def restore(
 def move(
     ctx: typer.Context, url: Annotated[str, typer.Argument(metavar="URL", help="A new or empty database.")]
 ) -> None:
-    """Copy everything into another database, checked row by row. Stop the daemon first; then set database_url."""
+    """Copy everything into another database, checked. Stop the daemon first; then set database_url."""
     from scheduler.store.move import move as copy_all
 
     cli: Cli = ctx.obj
@@ -81,7 +81,7 @@ def move(
 
 @command(app, "schedctl db restored")
 def restored(ctx: typer.Context) -> None:
-    """Tell the daemon that a backup was restored by other means, as with pg_restore; db restore says so itself.
+    """Say that a backup was restored by other means, as by pg_restore. db restore says so itself.
 
     Before it launches anything, the daemon then finds what was launched and saved after the backup was made.
     """
@@ -98,7 +98,7 @@ def restored(ctx: typer.Context) -> None:
 
 @command(app, "schedctl db verify")
 def verify(ctx: typer.Context) -> None:
-    """Check every page and rule, replay the events and fold the ledger anew. Exits with 9 when something is off."""
+    """Check the database, its events and ledger. Exits with 9 when something is off."""
     from scheduler.store.verify import verify as problems_of
 
     cli: Cli = ctx.obj

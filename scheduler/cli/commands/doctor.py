@@ -34,7 +34,7 @@ def doctor(
         bool, typer.Option("--probe", help="Run something there for a moment, which costs little.")
     ] = False,
 ) -> None:
-    """Check all that the scheduler stands on, at once and within a minute, each with its remedy.
+    """Check all that the scheduler needs, each with its remedy. It takes a minute at most.
 
     That is settings, models, database, daemon, disk, artifact store, clock, mail server, Slack, library versions,
     platforms, service, sandbox and package names.

@@ -26,7 +26,7 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="Launch key of the sessi
 
 @command(app, "schedctl handover list", name="list", kind=Listing)
 def list_(ctx: typer.Context) -> None:
-    """List what waits for a person, what a person has, and what was handed in lately."""
+    """List sessions offered, taken, and lately handed in."""
     cli: Cli = ctx.obj
     found = [
         (pool, key, *shown)
@@ -59,7 +59,7 @@ def take(
     key: Key,
     out: Annotated[Path, typer.Option("--out", help="Folder for the files to upload.", file_okay=False)] = Path(),
 ) -> None:
-    """Take an offered session: writes its notebook, to be uploaded and run. Its quota counts from now on."""
+    """Take an offered session: writes its notebook. Its quota counts from now on."""
     from scheduler.store import events
     from scheduler.views.needs import TAKEN
 
@@ -84,7 +84,7 @@ def give(
         Path, typer.Argument(metavar="FILE", help="What the notebook left.", exists=True, dir_okay=False)
     ],
 ) -> None:
-    """Hand in a session's result: its checkpoints and reports join the others."""
+    """Hand in a session's result."""
     cli: Cli = ctx.obj
     end = _desk_of(cli, key).give(key, result, cli.app.artifacts, cli.now)
     if cli.options.json:
@@ -100,7 +100,7 @@ def drop(
     key: Key,
     why: Annotated[str, typer.Option("--why", help="For the session's record.")] = "dropped by hand",
 ) -> None:
-    """Give a session up: an offer is withdrawn; of one that was taken nothing more is expected."""
+    """Withdraw an offer, or give up a session that was taken."""
     cli: Cli = ctx.obj
     _desk_of(cli, key).drop(key, f"{why} ({cli.who})", cli.now)
     if cli.options.json:

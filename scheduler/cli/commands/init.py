@@ -64,7 +64,7 @@ def init(
     ctx: typer.Context,
     demo: Annotated[bool, typer.Option("--demo", help="Also write models to play with, beside the settings.")] = False,
 ) -> None:
-    """Look what this machine has, write settings of it with comments, and make the database.
+    """Find what this machine has, write its settings and make the database.
 
     It finds GPUs, Kaggle's and Amazon's credentials and the zone. Settings and a database that are there stay.
     """

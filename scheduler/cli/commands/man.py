@@ -20,7 +20,7 @@ _PURPOSE = "packs model training into scarce GPU quotas"
 
 @command(app, "schedctl man")
 def man(ctx: typer.Context) -> None:
-    """Print the manual page in troff: every command, option and exit code. ``man -l -`` shows it."""
+    """Print the manual page in troff. ``man -l -`` shows it."""
     cli: Cli = ctx.obj
     lines = page(ctx)
     if cli.options.json:

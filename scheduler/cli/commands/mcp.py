@@ -21,7 +21,7 @@ def mcp(
         typer.Option("--allow-changes", help="Have tools that change something; each shows first what it would do."),
     ] = False,
 ) -> None:
-    """Serve a coding agent over the Model Context Protocol, on standard input and output (extra mcp).
+    """Serve a coding agent over the Model Context Protocol (extra mcp).
 
     Without --allow-changes it only reads. docs/bridges.md says how agents are told of it.
     """

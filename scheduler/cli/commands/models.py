@@ -40,7 +40,7 @@ def list_(
         str | None, typer.Argument(metavar="MODEL", help="Only of this model.", autocompletion=job_names)
     ] = None,
 ) -> None:
-    """List models and their versions: what became of each, which is in force, what it began with."""
+    """List models and what became of their versions."""
     from scheduler.cli.commands.model_show import list_models
 
     list_models(ctx.obj, model)
@@ -48,7 +48,7 @@ def list_(
 
 @command(app, "schedctl models show ufm", "schedctl models show ufm@3", kind=Tables)
 def show(ctx: typer.Context, version: Named) -> None:
-    """Show all there is to know of a version: lineage, verdicts with what they rest on, cost, where it serves."""
+    """Show a version: lineage, verdicts, cost, where it serves."""
     from scheduler.cli.commands.model_show import show_version
 
     show_version(ctx.obj, version)
@@ -56,7 +56,7 @@ def show(ctx: typer.Context, version: Named) -> None:
 
 @command(app, "schedctl models compare ufm@2 ufm@3")
 def compare(ctx: typer.Context, first: Version, second: Version) -> None:
-    """Show two versions side by side: what they were made of, and what the gates measured."""
+    """Compare what two versions were made of and what gates measured."""
     from scheduler.cli.commands.model_show import compare_versions
 
     compare_versions(ctx.obj, first, second)
@@ -70,7 +70,7 @@ def evaluate(
     model: Annotated[str, typer.Argument(metavar="MODEL[@N]", help="A model, or a version to evaluate again.")],
     step: Annotated[int | None, typer.Option("--step", min=1, help="Default: its newest checkpoint.")] = None,
 ) -> None:
-    """Make a version of a checkpoint and queue its evaluation; the daemon does so by itself when a model is done."""
+    """Make a version of a checkpoint and queue its evaluation. The daemon does so by itself when a model is done."""
     from scheduler.service.requests import models
 
     cli: Cli = ctx.obj
@@ -100,7 +100,7 @@ def evaluate(
 
 @command(app, 'schedctl models promote ufm@3 --reason "better on what users ask"')
 def promote(ctx: typer.Context, version: Version, reason: Reason = "") -> None:
-    """Put an accepted version in force; the one before it is retired and stays at hand."""
+    """Put an accepted version in force. The one before is retired and stays at hand."""
     from scheduler.service.requests import models
 
     cli: Cli = ctx.obj
@@ -110,7 +110,7 @@ def promote(ctx: typer.Context, version: Version, reason: Reason = "") -> None:
 
 @command(app, 'schedctl models rollback ufm --reason "invents modules"')
 def rollback(ctx: typer.Context, model: Model, reason: Reason = "") -> None:
-    """Take back the version in force: it is barred, and the one before it counts again.
+    """Bar the version in force; the one before counts again.
 
     From then on no version is promoted by itself until a person promotes one.
     """
@@ -133,7 +133,7 @@ def watch(
     ] = None,
     rollback: Annotated[bool, typer.Option("--rollback", help="Take it back if harm is shown.")] = False,
 ) -> None:
-    """Show what users' votes say of a version; look as often as you like. Exits with 9 where they show harm."""
+    """Show what users' votes say of a version. Look as often as you like. Exits with 9 where they show harm."""
     from scheduler.cli.commands import models_watch
 
     models_watch.watch(ctx.obj, version, votes, usual, rollback=rollback)
@@ -145,7 +145,7 @@ def ab(
     test: Annotated[str | None, typer.Argument(metavar="TEST", help="One of [[ab]]; all are listed without.")] = None,
     start: Annotated[bool, typer.Option("--start", help="Queue both arms for its next day.")] = False,
 ) -> None:
-    """Show what an A/B test of training approaches found, or queue its runs. Runs, not items, are its evidence."""
+    """Show what an A/B test found, or queue its runs. Runs, not items, are its evidence."""
     from scheduler.cli.commands import models_ab
 
     if test is None:
@@ -169,7 +169,7 @@ def overrule(
     reject: Annotated[bool, typer.Option("--reject", help="Refuse it; it is accepted if this is left out.")] = False,
     reason: Reason = "",
 ) -> None:
-    """Let your word count in place of the judge's. Both stay on record, with your reason."""
+    """Replace a verdict by yours. Both stay on record, with your reason."""
     from scheduler.service.requests import models
 
     cli: Cli = ctx.obj
@@ -180,7 +180,7 @@ def overrule(
 
 @command(app, "schedctl models pull ufm@3 ./ufm-3")
 def pull(ctx: typer.Context, version: Named, folder: Folder) -> None:
-    """Copy a version's checkpoint out of the store as it is, every byte checked."""
+    """Copy a version's checkpoint out of the store, checked."""
     from scheduler.service.requests import checkpoint_files, models
     from scheduler.store import checkpoints
 
@@ -204,7 +204,7 @@ def export(
         str, typer.Argument(metavar="DIR", help="A new or empty folder, hf:org/name[@branch] or mlflow:NAME.")
     ],
 ) -> None:
-    """Make a folder that others can use: plain weights, a model card filled from facts, digests of all files."""
+    """Make a folder for others: weights, a model card, digests."""
     from scheduler.cli.commands.model_show import export_version
 
     export_version(ctx.obj, version, place)
@@ -218,7 +218,7 @@ def deploy(
     reason: Reason = "",
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be done; change nothing.")] = False,
 ) -> None:
-    """Bring an accepted version to a target: copied, checked, switched to, asked to answer, else taken back."""
+    """Bring an accepted version to a target. It is copied, checked, switched to, asked to answer, else taken back."""
     from scheduler.cli.commands import models_deploy
 
     models_deploy.deploy(ctx.obj, version, to, reason, dry_run=dry_run)
@@ -230,7 +230,7 @@ def sync(
     target: Annotated[str, typer.Argument(metavar="TARGET", help="One of [[targets]].")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what differs; change nothing.")] = False,
 ) -> None:
-    """Compare a target with what is in force, every file by its digest, and bring it there. Exits with 9 on drift."""
+    """Bring a target to what is in force, every file checked. Exits with 9 on drift."""
     from scheduler.cli.commands import models_deploy
 
     models_deploy.sync(ctx.obj, target, dry_run=dry_run)
@@ -238,7 +238,7 @@ def sync(
 
 @command(app, "schedctl models resume ufm")
 def resume(ctx: typer.Context, model: Model) -> None:
-    """Let the daemon deploy a model again after one of its versions was taken back or could not be brought."""
+    """Let the daemon deploy a model again after it stopped."""
     from scheduler.cli.commands import models_deploy
 
     models_deploy.resume(ctx.obj, model)

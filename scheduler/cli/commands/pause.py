@@ -14,7 +14,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @command(app, "schedctl pause", "schedctl pause --why 'the building has no power on Sunday'")
 def pause(ctx: typer.Context, why: Annotated[str, typer.Option("--why", help="For whoever asks.")] = "") -> None:
-    """Start nothing new anywhere until schedctl resume; sessions that run go on."""
+    """Start nothing new until schedctl resume; running sessions go on."""
     from scheduler.store import limits, runs
 
     cli: Cli = ctx.obj

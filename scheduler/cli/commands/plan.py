@@ -29,7 +29,7 @@ _GANTT_COLUMNS = 96
 
 @command(app, "schedctl plan show", kind=Tables)
 def show(ctx: typer.Context) -> None:
-    """Show the newest plan: sessions with their jobs, a picture of the week, and what waits for what."""
+    """Show the newest plan: sessions, a picture of the week, what waits."""
     from scheduler.store import plans
 
     cli: Cli = ctx.obj
@@ -45,7 +45,7 @@ def show(ctx: typer.Context) -> None:
 
 @command(app, "schedctl plan preview", "schedctl plan preview --json", kind=Tables)
 def preview(ctx: typer.Context) -> None:
-    """Plan now, as the daemon would, and show it: before it runs, or after a change. Nothing is stored or launched."""
+    """Show the plan that the daemon would make now. Nothing is stored or launched."""
     from scheduler.service.requests.questions import ask_plan
 
     cli: Cli = ctx.obj
@@ -58,7 +58,7 @@ def preview(ctx: typer.Context) -> None:
 
 @command(app, "schedctl plan explain ufm")
 def explain(ctx: typer.Context, job: Job) -> None:
-    """Say why a job is not running, or where it is; there is always one answer.
+    """Say why a job waits, or where it runs.
 
     For a job that is outbid the answer has the price of the hours and the weight that would start it now.
     """
@@ -115,7 +115,7 @@ def diff(
         typer.Option("--since", metavar="INSTANT", help="Compare with the plan in force then, 2026-11-21T08:00:00Z."),
     ] = None,
 ) -> None:
-    """Compare the newest plan with the one before: sessions, finish times, hours and deadlines."""
+    """Compare the newest plan with the one before."""
     from jobs.instant import parse_instant
     from scheduler.cli.commands.plan_diff import show_diff
 
@@ -168,7 +168,7 @@ def what_if(
         ),
     ] = None,
 ) -> None:
-    """Show what would change if things were otherwise: finish times, hours and deadlines. Nothing is stored.
+    """Show what a change would do to finish times, hours and deadlines. Nothing is stored.
 
     Several edits are made together, new jobs first. Both plans carry on the plan in force as the daemon would.
     """

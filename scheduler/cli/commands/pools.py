@@ -32,13 +32,13 @@ def pools(ctx: typer.Context) -> None:
 
 @command(app, "schedctl pools list --json", name="list", kind=Listing)
 def list_(ctx: typer.Context) -> None:
-    """List the pools; the same as schedctl pools."""
+    """List the pools, as schedctl pools does."""
     _list(ctx.obj)
 
 
 @command(app, "schedctl pools open kaggle", name="open")
 def open_(ctx: typer.Context, name: Name) -> None:
-    """Let a pool be used again that was closed, by a person or after refusals."""
+    """Open a pool that a person or refusals closed."""
     from scheduler.store import limits
 
     cli: Cli = ctx.obj
@@ -55,7 +55,7 @@ def close(
     length: Annotated[str | None, typer.Option("--for", metavar="DURATION", help="Such as 90m or 2d.")] = None,
     why: Annotated[str, typer.Option("--why", help="For whoever asks.")] = "closed by hand",
 ) -> None:
-    """Start nothing on a pool until it is opened, or for a while; what runs there goes on."""
+    """Start nothing on a pool, for a while or until it is opened. What runs there goes on."""
     from jobs.duration import parse_duration
     from scheduler.store import limits
 

@@ -22,7 +22,7 @@ def port(
         bool, typer.Option("--describe", help="Write the verbs with their arguments and answers as JSON schemas.")
     ] = False,
 ) -> None:
-    """Answer a program over standard input and output: four bytes of length, then JSON, until the input ends.
+    """Answer a program over standard input and output. A frame is four bytes of length, then JSON.
 
     It has the rights of whoever started it, and never owns a training. docs/bridges.md has the protocol.
     """

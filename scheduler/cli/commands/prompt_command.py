@@ -13,7 +13,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @command(app, "schedctl prompt")
 def prompt(ctx: typer.Context) -> None:
-    """Print the daemon's cached line for shell prompts, in the time that Python takes to start. No daemon yet: nothing.
+    """Print the daemon's cached line for shell prompts. No daemon yet: nothing.
 
     The line lies in the file status.line of the state folder, and in /run/uff-scheduler for the service.
     """

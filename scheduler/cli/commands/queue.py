@@ -47,13 +47,13 @@ def list_(
     ] = None,
     each: Annotated[bool, typer.Option("--all", help="Each job of a sweep on a line of its own.")] = False,
 ) -> None:
-    """List the jobs in queue order, with what each waits for; those of a sweep in one line."""
+    """List the jobs in queue order, with what each waits for. Those of a sweep stand in one line."""
     list_queue(ctx.obj, state or [], each=each)
 
 
 @command(app, "schedctl queue show ufm", kind=Tables)
 def show(ctx: typer.Context, job: Job) -> None:
-    """Show all there is to know about one job."""
+    """Show all of one job."""
     from scheduler.cli.commands.queue_show import show_job
 
     show_job(ctx.obj, job)
@@ -107,7 +107,7 @@ def add(  # noqa: PLR0913, PLR0917 - one parameter for each option
         bool, typer.Option("--continue", help="Go on from what a removed job of this name saved, instead of anew.")
     ] = False,
 ) -> None:
-    """Add a job from a file or from options, or all models of the settings.
+    """Add a job from a file or options, or all models of the settings.
 
     Options change what a file says. A job that no pool can ever run is added with a warning.
     """
@@ -156,7 +156,7 @@ def edit(
         bool, typer.Option("--force", help="Also a command that the recipe of the checkpoint contradicts.")
     ] = False,
 ) -> None:
-    """Change the definition of a job: by --set, from a file, or in $EDITOR.
+    """Change a job's definition by --set, from a file, or in $EDITOR.
 
     What a running session or the checkpoint contradicts is refused with the reason.
     """
@@ -198,7 +198,7 @@ def update(
         typer.Option("--secret", metavar="NAME", help="The secrets it is given, all of them; may be repeated."),
     ] = None,
 ) -> None:
-    """Take a job's code and packages anew, or those that are named: its next session has them as they are now.
+    """Take a job's code and packages anew for its next session, or what is named.
 
     It goes on from the checkpoint. With --input, that input instead, from where it was taken or from another SOURCE;
     with --corpus, that version of the corpus instead; with --secret, these secrets instead of those before ("" for
@@ -245,7 +245,7 @@ def clone(
         typer.Option("--set", metavar="KEY=VALUE", help="What differs; empty: its default. May be repeated."),
     ] = None,
 ) -> None:
-    """Add a new job with the definition and the very code of another. It begins anew."""
+    """Add a job with the definition and code of another. It begins anew."""
     from scheduler.cli.commands.queue_clone import clone_job
 
     clone_job(ctx.obj, job, settings or [])
@@ -253,7 +253,7 @@ def clone(
 
 @command(app, "schedctl queue remove ufm")
 def remove(ctx: typer.Context, job: Job) -> None:
-    """Take a job out of the queue, which frees its name. Its runs, hours and checkpoints stay."""
+    """Remove a job, which frees its name. Its runs, hours and checkpoints stay."""
     from scheduler.service.requests import queue
     from scheduler.views.documents import job_json
 
@@ -269,7 +269,7 @@ def remove(ctx: typer.Context, job: Job) -> None:
 
 @command(app, "schedctl queue retry ufm", "schedctl queue retry --all")
 def retry(ctx: typer.Context, names: Jobs = None, everything: All = False) -> None:
-    """Let jobs that failed try again at once, with a fresh count of failures; with --all, every failed one."""
+    """Let failed jobs try again at once, with a fresh count of failures. With --all, every failed one."""
     from scheduler.cli.commands.queue_each import change_each
     from scheduler.service.requests import queue
 
@@ -286,7 +286,7 @@ def restart(
         str, typer.Option("--from", metavar="STEP", help="Which checkpoint of the job it starts from; or newest.")
     ] = "newest",
 ) -> None:
-    """Let a job begin anew as its next generation, counting from step 0. What it saved before stays."""
+    """Begin a job anew from step 0, as its next generation. What it saved before stays."""
     from scheduler.cli.commands.queue_restart import restart_job
 
     restart_job(ctx.obj, job, start)
@@ -294,7 +294,7 @@ def restart(
 
 @command(app, "schedctl queue cancel ufm", "schedctl queue cancel ufm ucm")
 def cancel(ctx: typer.Context, names: Jobs = None, everything: All = False) -> None:
-    """Cancel jobs; a running session saves and ends first. Their checkpoints stay: queue release undoes it."""
+    """Cancel jobs; a running session saves first. Their checkpoints stay: queue release undoes it."""
     from scheduler.cli.commands.queue_each import change_each
     from scheduler.service.requests import queue
 
@@ -310,7 +310,7 @@ def hold(
     why: Annotated[str, typer.Option("--why", help="For whoever asks.")] = "",
     everything: All = False,
 ) -> None:
-    """Keep jobs from starting until they are released; a running session saves and ends first."""
+    """Keep jobs from starting; a running session saves and ends."""
     from scheduler.cli.commands.queue_each import change_each
     from scheduler.service.requests import queue
 
@@ -321,7 +321,7 @@ def hold(
 
 @command(app, "schedctl queue release ufm", "schedctl queue release --all")
 def release(ctx: typer.Context, names: Jobs = None, everything: All = False) -> None:
-    """Let held, failed or cancelled jobs run again; with --all, those that are held."""
+    """Let held, failed or cancelled jobs run again; with --all, the held ones."""
     from scheduler.cli.commands.queue_each import change_each
     from scheduler.service.requests import queue
 
@@ -338,7 +338,7 @@ def priority(
     job: Job,
     weight: Annotated[float, typer.Argument(metavar="WEIGHT", help="Worth of one hour; new jobs have 1.")],
 ) -> None:
-    """Change what an hour of a job is worth; the planner gives hours to where they are worth most."""
+    """Change what an hour of a job is worth to the planner."""
     from jobs.ranges import RANGES
     from scheduler.service.requests import queue
 
@@ -356,7 +356,7 @@ def move(
     job: Job,
     place: Annotated[int, typer.Argument(metavar="PLACE", min=1, help="1 is the front.")],
 ) -> None:
-    """Move a job to another place; jobs of equal worth are served in this order."""
+    """Move a job in the queue. The place decides between jobs of equal worth."""
     from scheduler.service.requests import queue
 
     cli: Cli = ctx.obj

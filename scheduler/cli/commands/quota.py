@@ -15,7 +15,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @command(app, "schedctl quota", "schedctl quota --json", kind=Listing)
 def quota(ctx: typer.Context) -> None:
-    """Show for each pool and quota the limit, what is used, held and free, and when it resets."""
+    """Show of each quota the limit, what is used, held and free, and its reset."""
     from scheduler.service.quota.usage import meters
 
     cli: Cli = ctx.obj

@@ -45,7 +45,7 @@ def weekly(
     ] = None,
     send: Annotated[bool, typer.Option("--send", help="Have the daemon send it; once a week and channel.")] = False,
 ) -> None:
-    """Show what a week's hours became: pools, jobs, losses, money, forecasts, and what needs a person."""
+    """Show what a week's hours became."""
     from scheduler.views.weekly_report import last_week, make_report, render, this_week, week_named
 
     cli: Cli = ctx.obj

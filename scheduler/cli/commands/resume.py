@@ -12,7 +12,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @command(app, "schedctl resume")
 def resume(ctx: typer.Context) -> None:
-    """Let new sessions start again after schedctl pause. Pools and jobs that were closed or held stay so."""
+    """Start new sessions again. Pools and jobs that were closed or held stay so."""
     from scheduler.store import limits
 
     cli: Cli = ctx.obj

@@ -66,7 +66,7 @@ def list_(
 
 @command(app, "schedctl runs show uff-ufm-0007", kind=Tables)
 def show(ctx: typer.Context, key: Key) -> None:
-    """Show one run: its lanes, their last words, and what happened to it."""
+    """Show one run with its lanes and events."""
     from jobs.lane_report import LaneReport
     from scheduler.store import events, generations, runs
 
@@ -122,7 +122,7 @@ def logs(
         bool, typer.Option("--raw", help="With what moves the cursor and colours a terminal; secrets stay hidden.")
     ] = False,
 ) -> None:
-    """Write what a session printed, without what steers a terminal. With --json, one object a line."""
+    """Write what a session printed. What steers a terminal is left out. With --json, one object a line."""
     from scheduler.core.run import Ended
     from scheduler.service.requests.sessions import followed_log, lane_lines, lines, log_pieces
 

@@ -36,7 +36,7 @@ def install(
     dry_run: DryOption = False,
     root: RootOption = Path("/"),
 ) -> None:
-    """Install the service, or bring it up to date after an upgrade or a change of credentials, and (re)start it.
+    """Install or update the service and (re)start it. Do so after an upgrade or a change of credentials.
 
     Settings and drop-ins that are there stay as they are. Sessions that run are not touched.
     """
@@ -73,7 +73,7 @@ def uninstall(
 
 @command(app, "schedctl service status", "schedctl service status --json")
 def status(ctx: typer.Context, user: OwnOption = False) -> None:
-    """Show what systemd says of the daemon, the local sessions and the status page. Exits with 9 when one failed."""
+    """Show what systemd says of the daemon, sessions and page. Exits with 9 when one failed."""
     from scheduler.host.systemd_status import running_sessions, unit_statuses
 
     cli: Cli = ctx.obj
@@ -122,6 +122,13 @@ def _place(cli: Cli, *, user: bool, web: bool, root: Path, strict: bool = True) 
             named.append(settings.artifacts.root)
         if settings.database_url.startswith("sqlite:///"):
             named.append(Path(settings.database_url.removeprefix("sqlite:///")).parent)
+        named += [
+            Path(pool.options["folder"])
+            for pool in settings.pools
+            if pool.platform == "slurm"
+            and pool.options.get("folder", "").startswith("/")
+            and "host" not in pool.options
+        ]
         writable = tuple(dict.fromkeys(path for path in named if not path.is_relative_to(STATE)))
     return Place(
         # The environment's interpreter, not the one it was made from: that would not find our packages.

@@ -21,7 +21,7 @@ def status(
     ctx: typer.Context,
     everything: Annotated[bool, typer.Option("--all", help="Every row, however many there are.")] = False,
 ) -> None:
-    """Show on one screen what needs a person, what runs, what is left of the quotas, and what waits for what."""
+    """Show what needs a person, what runs, what is left and what waits."""
     from scheduler.cli.parts.screen import cut, headline, look, overview_json, sections, verdict_line
 
     cli: Cli = ctx.obj

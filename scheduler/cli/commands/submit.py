@@ -76,7 +76,7 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
         bool, typer.Option("--follow", "-f", help="As --and-wait, and write what its sessions print.")
     ] = False,
 ) -> None:
-    """Train a script: take its folder, guess what is not said, and add it to the queue.
+    """Queue a script with its folder, guessing what is not said.
 
     Its speed is measured by trying it here for a moment, as a session would run it. A script that knows nothing of
     checkpoints is given --whole instead of --target-step: what it leaves in ./output comes home.

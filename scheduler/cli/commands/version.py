@@ -15,7 +15,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @command(app, "schedctl version --json")
 def version(ctx: typer.Context) -> None:
-    """Show the version of this program and of its Python."""
+    """Show the version of this program and its Python."""
     show_version(ctx.obj)
 
 

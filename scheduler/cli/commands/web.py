@@ -37,7 +37,7 @@ def serve(
         typer.Option("--port", min=0, max=65_535, help="Instead of that of the settings; 0 is any free one."),
     ] = None,
 ) -> None:
-    """Serve the status page until SIGTERM or Ctrl-C; the daemon need not run.
+    """Serve the status page until SIGTERM or Ctrl-C. The daemon need not run.
 
     It only reads, unless web.actions_file is set. Other machines reach it only at an address of the settings
     (web.host), and only with a token (web.bearer_file).

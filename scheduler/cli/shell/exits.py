@@ -35,15 +35,15 @@ class Exit(IntEnum):
 
 MEANINGS: dict[Exit, str] = {
     Exit.OK: "done",
-    Exit.BUG: "an unexpected error, which is a bug; `--debug` shows where it happened",
-    Exit.USAGE: "the command line cannot be understood",
-    Exit.CONFIG: "the settings, the model definitions, a job file or the training data cannot be used",
-    Exit.DATABASE: "the database is missing, of another version, damaged, full, locked or cannot be reached",
-    Exit.NOT_FOUND: "there is no job, run, pool, checkpoint, version, corpus or plan of this name",
-    Exit.REFUSED: "refused: what was asked for is not possible in the present state",
-    Exit.PLATFORM: "a platform, the artifact store or this machine's disk did not do its part",
+    Exit.BUG: "a bug; `--debug` shows where",
+    Exit.USAGE: "the command line cannot be read",
+    Exit.CONFIG: "settings, model definitions, a job file or training data cannot be used",
+    Exit.DATABASE: "the database is missing, of another version, damaged, full, locked or out of reach",
+    Exit.NOT_FOUND: "there is no such job, run, pool, checkpoint, version, corpus or plan",
+    Exit.REFUSED: "refused: not possible in the present state",
+    Exit.PLATFORM: "a platform, the artifact store or the disk failed",
     Exit.LEADERSHIP: "another daemon runs, or this one lost its lease",
-    Exit.VIOLATIONS: "the check itself worked and found something wrong: doctor, verify, watch, rehearse",
+    Exit.VIOLATIONS: "doctor, verify, watch, sync or rehearse found something wrong, or a job waited for is not done",
     Exit.INTERRUPTED: "stopped with Ctrl-C",
     Exit.BROKEN_PIPE: "the reader of the output went away",
 }

@@ -201,3 +201,23 @@ def test_a_deferral_that_will_pass_is_no_obstacle(database: Database) -> None:
         snapshot = load_snapshot(tx, {"a": small}, NOW, 7 * DAY)
     found = obstacles(snapshot, {"waits", "never"})
     assert {name: reason.code for name, reason in found.items()} == {"never": "no_allowed_pool"}
+
+
+def test_the_service_may_write_where_a_slurm_pool_of_this_machine_does(home: Path, schedctl: Any) -> None:
+    settings = home / "etc" / "uff-scheduler" / "config.toml"
+    settings.parent.mkdir(parents=True)
+    pools = {
+        "here": 'folder = "/shared/uff"',
+        "there": 'folder = "/far/uff", host = "me@login", known_hosts = "/etc/known_hosts"',
+        "home": 'folder = "~/uff"',
+    }
+    tables = (
+        f'[[pools]]\nname = "{name}"\nplatform = "slurm"\noptions = {{ {text} }}\n' for name, text in pools.items()
+    )
+    settings.write_text("models = []\n" + "".join(tables))
+    schedctl("service", "install", "--root", str(home))
+    unit = (home / "etc/systemd/system/uff-scheduler.service").read_text()
+    (writable,) = [line for line in unit.splitlines() if line.startswith("ReadWritePaths=")]
+    assert writable.endswith(" /shared/uff")
+    assert "/far/uff" not in writable
+    assert "~" not in writable

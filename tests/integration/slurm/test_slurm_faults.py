@@ -1,13 +1,15 @@
 """Whatever happens to a cluster: no session runs twice, none is called over that may run, and people are told why."""
 
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from platforms.base import Misconfigured, Refused, SessionState, Unreachable
+from platforms.registry import checkup
 from scheduler.clock import real_now
 from tests.lab.patience import pause, until
 
@@ -58,6 +60,45 @@ def test_a_controller_that_hangs_is_waited_for_no_longer_than_the_limit(world: W
     with world.lab.silence(), pytest.raises(Unreachable):
         world.adapter(command_seconds="1").find(["one"], int(real_now()))
     assert world.find("one") == running
+
+
+@pytest.fixture(params=[90, -90], ids=["ahead", "behind"])
+def off(world: World, request: pytest.FixtureRequest) -> Iterator[int]:
+    """The controller's clock is off by so many seconds."""
+    world.lab.kill_controller()
+    world.lab.start_controller(off_seconds=request.param)
+    yield request.param
+    world.lab.clear()
+    world.lab.kill_controller()
+    world.lab.start_controller()
+
+
+def test_a_controller_whose_clock_is_off_changes_nobodys_hours(world: World, off: int) -> None:
+    before = real_now()
+    ran = world.running("ran")
+    assert before - 2 <= ran.started <= real_now()
+    world.launch("waits", adapter=world.adapter(gres="gpu:h100", exclude="n1"), devices=4)
+    world.until("waits", SessionState.RUNNING)
+    late = world.adapter(gres="gpu:h100", exclude="n1")
+    world.launch("late", adapter=late, devices=4)
+    assert world.until("late", SessionState.QUEUED, later=60).detail.startswith("pending: ")
+    # What this side remembered is gone: all that is known now is by Slurm's clock.
+    (world.folder / "state" / "sessions").rename(world.folder / "lost")
+    found = world.find("ran", later=60)
+    assert (found.state, found.remote_id) == (SessionState.RUNNING, ran.remote_id)
+    assert abs(found.started - ran.started) <= 2
+    assert world.find("late", later=20).state is SessionState.QUEUED
+    asked = real_now()
+    world.lab.say("scancel", "--name=ran")
+    ended = world.until("ran", SessionState.ENDED)
+    assert (ended.told, ended.started) == (True, found.started)
+    assert asked - 2 <= ended.ended <= real_now()
+    told = world.lab.say("squeue", "-h", "-t", "all", "-j", ran.remote_id, "-o", "%S %e").split()
+    first, last = (datetime.fromisoformat(each).timestamp() for each in told)
+    assert (first - ended.started, last - ended.ended) == (pytest.approx(off, abs=2), pytest.approx(off, abs=2))
+    checked = checkup("slurm", {"slurm_conf": str(world.lab.conf)}, {}, real_now(), probe=False)["clock"]()
+    assert checked.grade == "warning"
+    assert "corrected" in checked.found
 
 
 def test_a_controller_without_its_state_leaves_what_ran_unknown_and_what_waited_is_given_up(world: World) -> None:

@@ -120,3 +120,22 @@ def test_a_full_store_is_waited_out_while_training_goes_on(session: Any, tmp_pat
         key = session.manifests()[0]
         for part in session.manifest(key)["components"]:
             assert (disk / "jobs/job0/blobs" / part["sha256"]).stat().st_size == part["bytes"]
+
+
+def test_a_wish_for_a_checkpoint_that_is_not_heard_is_told_again(session: Any) -> None:
+    """Libraries take signals for themselves: LLVM does, with which Triton compiles."""
+    script = session.counter.replace(
+        "    if training.should_save:\n",
+        "    if training.should_save and not training.should_stop and not os.path.exists('lost'):\n"
+        "        open('lost', 'w').close()\n"
+        "        training.should_save = False\n"
+        "    if training.should_save:\n",
+    )
+    assert script != session.counter
+    session.write(session.lane(script, target_step=10**9, checkpoint_seconds=0.05), mtbf_seconds=1)
+    session.start()
+    session.until("published")
+    (session.store / "runs/run-0001/stop").write_text('{"reason": "enough", "lane": null}')
+    session.end()
+    assert list(session.folder.rglob("lost"))
+    assert len(session.manifests()) > 1

@@ -75,6 +75,6 @@ def test_every_metric_and_no_other_is_in_the_documentation(site: Any, repository
 
 def test_every_address_of_the_api_and_no_other_is_in_the_documentation(site: Any, repository: Path) -> None:
     page = (repository / "docs" / "status-page.md").read_text(encoding="utf-8")
-    named = set(re.findall(r"^\| `(/[^`? ]*)`", page, flags=re.MULTILINE))
+    named = set(re.findall(r"^- `(/[^`? ]*)`", page, flags=re.MULTILINE))
     known = set(site.json("/api/openapi.json")["paths"]) | {"/api/openapi.json"}
     assert named == known
