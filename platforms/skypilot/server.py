@@ -297,7 +297,7 @@ class ApiServer:
         if answer.status in {401, 403}:
             raise Misconfigured(NAME, "ask", why, "Give a token of the server in the file of the option token_file")
         if answer.status in {400, 404, 405, 422} and path == "/launch":
-            raise Refused(NAME, "launch", f"{why}: {answer.read(500)!r}", f"Correct the options of the pool, see {DOC}")
+            raise Refused(NAME, "launch", f"{why}: {_complaint(answer)}", f"Correct the options of the pool, see {DOC}")
         raise Unreachable(NAME, "ask", why, "It is asked again")
 
 
@@ -311,6 +311,17 @@ def _read(action: str, answer: HTTPResponse, limit: int) -> bytes:
     except (OSError, HTTPException) as error:
         raise Unreachable(NAME, action, f"its answer broke off: {error!r}", "It is asked again") from error
     return body[:limit]
+
+
+def _complaint(answer: HTTPResponse) -> str:
+    """Return what the server finds wrong, without what it was sent: that has secrets in it."""
+    try:
+        told = json.loads(_read("launch", answer, _HEARD_BYTES)).get("detail")
+    except (ValueError, AttributeError, RecursionError):
+        return "it says no reason"
+    parts = [one for one in told if isinstance(one, dict)] if isinstance(told, list) else []
+    found = "; ".join(f"{one.get('loc')}: {one.get('msg')}" for one in parts) or str(told)
+    return found[:300]
 
 
 def _json(action: str, answer: HTTPResponse) -> Any:

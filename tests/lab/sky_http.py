@@ -59,6 +59,10 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _begin(self, path: str, body: dict[str, Any]) -> None:
         made: list[Request] = []
+        if path == "/launch" and self._sky.complains:
+            wrong = {"type": "missing", "loc": ["body", "cluster_name"], "msg": "Field required", "input": body}
+            self._say(path, lambda: (422, {"detail": [wrong]}))
+            return
 
         def begin() -> tuple[int, Any]:
             made.append(self._sky.begin(path, body))

@@ -88,6 +88,7 @@ class SkyServer:
         self.address = ""
         self.no_capacity: set[str] = set()  # names of jobs for which there is no machine
         self.bad_setup: set[str] = set()  # names of jobs whose machine cannot be set up
+        self.complains = False  # of every launch, as of one that lacks something
         self.provisioning = threading.Event()  # cleared: launches wait
         self.provisioning.set()
         self.clusters: dict[str, _Cluster] = {}

@@ -51,6 +51,16 @@ def test_a_launch_document_that_is_too_long_is_refused_for_good(world: "World") 
     assert world.launches() == []
 
 
+def test_a_launch_that_the_server_does_not_understand_is_refused_and_what_was_sent_is_not_told(world: "World") -> None:
+    world.server.complains = True
+    with pytest.raises(Refused, match=r"'cluster_name'.*Field required") as refused:
+        world.launch("one")
+    assert "UFF_LAUNCH" not in str(refused.value)
+    world.server.complains = False
+    world.launch("one")  # nothing is left of the first one
+    assert len(world.server.tasks) == 1
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [
