@@ -53,7 +53,7 @@ class _View:
     """One look: the clusters of this pool, and what those whose turn it was say of their jobs."""
 
     clusters: Mapping[str, Cluster]
-    jobs: Mapping[str, list[Job] | Gone | PlatformError]
+    jobs: Mapping[str, list[Job] | PlatformError]
 
 
 def load(settings: Mapping[str, str], context: PlatformContext) -> SkyPilotPlatform:
@@ -246,10 +246,10 @@ class SkyPilotPlatform:
         pause = round(self._settings.poll_seconds * self._clock.scale)
         return STARTED in there and END not in there and now >= self._looked.get(key, now - pause) + pause
 
-    def _jobs(self, key: str) -> list[Job] | Gone | PlatformError:
+    def _jobs(self, key: str) -> list[Job] | PlatformError:
         try:
             return self._server.jobs(self._name(key))
-        except (Gone, PlatformError) as error:
+        except PlatformError as error:
             return error
 
     def _observe(self, key: str, view: _View, now: int) -> Observed | None:
@@ -350,7 +350,7 @@ class SkyPilotPlatform:
         """Bring home what a session printed, and have its cluster taken down, unless that is under way."""
         requests = self._server.requests(cluster.name)
         if not _is_going(requests):
-            with suppress(PlatformError, Gone, OSError):  # what it costs to leave it up counts more
+            with suppress(PlatformError, OSError):  # what it costs to leave it up counts more
                 self._records.keep_output(key, self._server.log(cluster.name))
             self._server.down(cluster.name)
 

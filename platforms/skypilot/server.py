@@ -39,7 +39,11 @@ class NotSent(Unreachable):
     """The server could not be reached, and for sure it was asked nothing."""
 
 
-class Gone(Exception):
+class Failed(Unreachable):
+    """The server answered, and what it was asked for has failed there."""
+
+
+class Gone(Failed):
     """The server answered that it knows no such cluster."""
 
 
@@ -196,9 +200,7 @@ class ApiServer:
         """Return why a request failed, in one line."""
         try:
             self._fetch("ask why", request.id, request.name)
-        except Gone as gone:
-            return str(gone)
-        except _Failed as failed:
+        except Failed as failed:
             return failed.why
         return "it says no reason"
 
@@ -243,9 +245,8 @@ class ApiServer:
         if not isinstance(error, dict) or not isinstance(error.get("type"), str):
             raise _odd(action, f"it is {str(told.get('status'))[:40]}, and no reason is given")
         why = " ".join(_COLOUR.sub("", str(error.get("message") or "")).split())[:500]
-        if error["type"] == "ClusterDoesNotExist":
-            raise Gone(why)
-        raise _Failed(NAME, action, f"{error['type']}: {why}", "It is asked again")
+        kind = Gone if error["type"] == "ClusterDoesNotExist" else Failed
+        raise kind(NAME, action, f"{error['type']}: {why}", "It is asked again")
 
     @contextmanager
     def _answer(
@@ -299,10 +300,6 @@ class ApiServer:
         if answer.status in {400, 404, 405, 422} and path == "/launch":
             raise Refused(NAME, "launch", f"{why}: {_complaint(answer)}", f"Correct the options of the pool, see {DOC}")
         raise Unreachable(NAME, "ask", why, "It is asked again")
-
-
-class _Failed(Unreachable):
-    """The server answered, and its request has failed."""
 
 
 def _read(action: str, answer: HTTPResponse, limit: int) -> bytes:

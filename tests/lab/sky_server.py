@@ -216,10 +216,12 @@ class SkyServer:
             with self._lock:
                 if job.status != "PENDING" or not cluster.there:
                     return
+                script = job.output.with_suffix(".sh")  # it may be longer than an argument may be
+                script.write_text(job.script)
                 environment = {"PATH": os.environ["PATH"], "HOME": str(cluster.home), **job.variables}
                 with job.output.open("wb") as output:
                     job.process = subprocess.Popen(
-                        ["bash", "-c", job.script], cwd=cluster.home, env=environment, stdin=subprocess.DEVNULL,
+                        ["bash", script], cwd=cluster.home, env=environment, stdin=subprocess.DEVNULL,
                         stdout=output, stderr=output, start_new_session=True,
                     )  # fmt: skip
                 self._processes.append(job.process)
