@@ -3,6 +3,10 @@
 What it answers was compared with a real server of 0.14.1 (tests/lab/skypilot.py). As there: a call begins a request and
 names it in a header; status is what was last known; a launch of a name that exists queues its task once more; a set-up
 that fails leaves a cluster that is billed; the log of no cluster is an empty answer; a cluster's log goes with it.
+
+Where it differs: it says fewer fields, and each at once; ``launched_at`` stays, while the real one moves it on during a
+launch; a cluster takes itself down when a test says so; a down that fails, a cloud that is away and a restart of the
+server are not there.
 """
 
 from __future__ import annotations
