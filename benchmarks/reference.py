@@ -94,14 +94,12 @@ def _exit_rows() -> Iterator[str]:
 
 
 def _range_rows() -> Iterator[str]:
-    yield from ("| key | from ... to |", "|---|---|")
     for key, rule in RANGES.items():
-        yield f"| `{key}` | {'1970 to 3000' if rule.unit == 'UTC seconds' else rule} |"
+        yield f"- `{key}`: {'1970 to 3000' if rule.unit == 'UTC seconds' else rule}"
 
 
 def _setting_rows() -> Iterator[str]:
-    """One row for the keys that share a comment of the defaults; ``# key = ...`` is a setting without a default."""
-    yield from ("| key | default | meaning |", "|---|---|---|")
+    """One line for the keys that share a comment of the defaults; ``# key = ...`` is a setting without a default."""
     known = setting_keys()
     section = ""
     comment: list[str] = []
@@ -117,7 +115,8 @@ def _setting_rows() -> Iterator[str]:
             continue
         if row:
             names, values = ", ".join(f"`{name}`" for name, _ in row), ", ".join(value for _, value in row)
-            yield f"| {names} | {values if any(value for _, value in row) else ''} | {_meaning(told)} |"
+            defaults = f" ({values})" if any(value for _, value in row) else ""
+            yield f"- {names}{defaults}: {_meaning(told)}"
             row, told = [], []
         if line.startswith("# "):
             comment.append(line.removeprefix("# "))

@@ -24,10 +24,11 @@ from typing import TYPE_CHECKING, Any
 from jobs.ab_test import read_ab_tests
 from jobs.definition import Definition
 from jobs.problem import Problem, ProblemsFound, did_you_mean, shown
+from jobs.shares import wrong_share
 from jobs.toml_file import read_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Iterable, Mapping, Sequence
     from pathlib import Path
 
     from jobs.ab_test import AbTest
@@ -71,6 +72,7 @@ def read_catalogue(paths: Iterable[Path]) -> Catalogue:
         tests.update((test.name, test) for test in read_ab_tests(document, file, problems))
     problems.extend(_duplicates(jobs))
     problems.extend(_gates(jobs))
+    problems.extend(_shares(jobs))
     problems.extend(_unknown_domains(jobs, keywords))
     if problems:
         raise CatalogueError(problems)
@@ -181,6 +183,15 @@ def _gates(jobs: Iterable[tuple[str, JobSpec]]) -> list[Problem]:
             why = f"the gates wait for each other: {' -> '.join([*chain, parent])}"
             problems.append(Problem(file, key, shown(chain[1] if chain[1:] else parent), why, "remove one of them"))
     return problems
+
+
+def _shares(jobs: Sequence[tuple[str, JobSpec]]) -> list[Problem]:
+    shares = {spec.name: spec.share for _, spec in jobs}
+    return [
+        Problem(file, f"jobs.{spec.name}.share", shown(spec.share.partner), *told.split(". ", 1))
+        for file, spec in jobs
+        if spec.share is not None and spec.share.partner != spec.name and (told := wrong_share(spec.name, shares))
+    ]
 
 
 def _unknown_domains(jobs: Iterable[tuple[str, JobSpec]], known: Mapping[str, object]) -> list[Problem]:

@@ -22,6 +22,7 @@ from jobs.spec import (
     Mixture,
     Needs,
     Requirements,
+    Share,
     Stall,
     StartFrom,
 )
@@ -52,6 +53,7 @@ _KEYS = (
     "secrets",
     "seed",
     "setup",
+    "share",
     "stall",
     "start_from",
     "steps_per_hour",
@@ -89,6 +91,7 @@ class Definition:
             "mixture": self._mixture(table),
             "gate": self._gate(table),
             "start_from": self._start_from(table),
+            "share": self._share(table),
             "pools": self._read(table, "pools", readers.strings, ()),
             "seed": self._read(table, "seed", readers.number("seed"), 0),
             "setup_seconds": self._read(table, "setup", readers.duration("setup"), _DEFAULTS["setup_seconds"]),
@@ -172,6 +175,10 @@ class Definition:
         if start is not None and start.parent == values["name"]:
             told = readers.Wrong("a job cannot start from itself", "name another; schedctl queue restart begins anew")
             self._note("start_from.job", start.parent, told)
+        share = values["share"]
+        if share is not None and share.partner == values["name"]:
+            told = readers.Wrong("a job cannot share hours with itself", "name another job")
+            self._note("share.with", share.partner, told)
 
     def _needs(self, table: Mapping[str, Any]) -> Needs:
         inner = self._table(table, "needs", ("devices", "vram_gib", "dtype"))
@@ -226,6 +233,14 @@ class Definition:
         parent = self._read(inner, "job", readers.text, prefix="start_from.")
         at = self._read(inner, "at", readers.start_point, "newest", "start_from.")
         return None if parent is None or at is None else StartFrom(parent, at)
+
+    def _share(self, table: Mapping[str, Any]) -> Share | None:
+        inner = self._table(table, "share", ("with", "percent"))
+        if not inner:
+            return None
+        partner = self._read(inner, "with", readers.name, prefix="share.")
+        percent = self._read(inner, "percent", readers.number("share.percent"), prefix="share.")
+        return None if partner is None or percent is None else Share(partner, percent)
 
     def _code(self, table: Mapping[str, Any]) -> Code | None:
         """A path is relative to the file that names it; on the command line, to the current folder."""

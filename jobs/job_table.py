@@ -35,6 +35,8 @@ def table_of(spec: JobSpec) -> dict[str, Any]:
         table["start_from"] = {"job": spec.start_from.parent, "at": spec.start_from.at}
     elif spec.gate is not None:
         table["gate"] = {"parent": spec.gate.parent, "fraction": spec.gate.fraction}
+    if spec.share is not None:
+        table["share"] = {"with": spec.share.partner, "percent": spec.share.percent}
     perhaps = {
         "pools": list(spec.pools),
         "environment": dict(spec.environment),

@@ -59,6 +59,7 @@ RANGES = {
     "needs.vram_gib": Range(0, 10**5, "GiB"),
     "mixture.extra_share": Range(0, 1, "of the domain's data"),
     "gate.fraction": Range(0, 1, "of the parent's target"),
+    "share.percent": Range(1, 99, "% of the hours of both"),
     "not_before": Range(0, _YEAR_3000 - 1, "UTC seconds", whole=True),
     "deadline": Range(0, _YEAR_3000 - 1, "UTC seconds", whole=True),
 }
@@ -71,7 +72,7 @@ def bounded(spec: JobSpec) -> tuple[JobSpec, tuple[str, ...]]:
     if not found:
         return spec, ()
     near = {key: rule.nearest for key, rule in RANGES.items()}
-    needs, mixture, gate = spec.needs, spec.mixture, spec.gate
+    needs, mixture, gate, share = spec.needs, spec.mixture, spec.gate, spec.share
     least = near["needs.devices"](needs.devices_min)
     changed = replace(
         spec,
@@ -90,6 +91,7 @@ def bounded(spec: JobSpec) -> tuple[JobSpec, tuple[str, ...]]:
         ),
         mixture=mixture and replace(mixture, extra_share=near["mixture.extra_share"](mixture.extra_share)),
         gate=None if gate is None else replace(gate, fraction=near["gate.fraction"](gate.fraction)),
+        share=share and replace(share, percent=near["share.percent"](share.percent)),
         not_before=None if spec.not_before is None else near["not_before"](spec.not_before),
         deadline=None if spec.deadline is None else near["deadline"](spec.deadline),
     )
@@ -110,6 +112,8 @@ def _numbers(spec: JobSpec) -> Iterator[tuple[str, object]]:
         yield "mixture.extra_share", spec.mixture.extra_share
     if spec.gate is not None:
         yield "gate.fraction", spec.gate.fraction
+    if spec.share is not None:
+        yield "share.percent", spec.share.percent
     if spec.not_before is not None:
         yield "not_before", spec.not_before
     if spec.deadline is not None:

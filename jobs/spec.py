@@ -32,6 +32,17 @@ class Gate:
 
 
 @dataclass(frozen=True, slots=True)
+class Share:
+    """Of the device hours that the job and those it shares with have together, ``percent`` are its own.
+
+    ``partner`` keeps what all who share with it leave. Counted from when the last of them was added.
+    """
+
+    partner: str
+    percent: float
+
+
+@dataclass(frozen=True, slots=True)
 class StartFrom:
     """The job begins with the weights of the job ``parent``, whose newest checkpoint counts when it is first launched.
 
@@ -200,6 +211,7 @@ class JobSpec:
     mixture: Mixture | None = None  # None: no corpus at all
     gate: Gate | None = None
     start_from: StartFrom | None = None  # then the gate is its gate
+    share: Share | None = None  # of the hours that it has together with another job
     pools: tuple[str, ...] = ()  # empty: any pool
     seed: int = 0
     setup_seconds: int = 600

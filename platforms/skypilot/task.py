@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from platforms.base import Refused
 from platforms.skypilot.settings import NAME
-from platforms.slurm.batch import DEVICES
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,6 +25,19 @@ if TYPE_CHECKING:
 _KEY = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,78}[A-Za-z0-9])?", re.ASCII)
 _LAUNCH = "UFF_LAUNCH"
 _LAUNCH_BYTES = 96 << 10  # Linux takes no longer variable than 128 KiB
+# Lanes count the devices of their session; here they get the numbers of those that the task was given.
+_DEVICES = """\
+import json, os
+given = [int(each) for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.isdigit()]
+with open("launch.json") as stream:
+    launch = json.load(stream)
+for lane in launch.get("lanes", ()):
+    if given and all(index < len(given) for index in lane.get("devices", ())):
+        lane["devices"] = [given[index] for index in lane.get("devices", ())]
+with open("launch.json.new", "w") as stream:
+    json.dump(launch, stream)
+os.replace("launch.json.new", "launch.json")
+"""
 _SCRIPT = """\
 umask 077
 launch=${{{launch}:-}}
@@ -79,7 +91,7 @@ def task(order: Order, launch: Mapping[str, Any], payload: Bundle, resources: Ma
         start_by=order.start_by,
         python=shlex.quote(order.python),
         payload=base64.encodebytes(payload.path.read_bytes()).decode().strip(),
-        devices=DEVICES,
+        devices=_DEVICES,
     )
     return {
         "name": order.key,

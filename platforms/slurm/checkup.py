@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 import sys
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from platforms.base import Checked
+from platforms.base import Checked, Unreachable
+from platforms.slurm.books import NoBooks
 from platforms.slurm.commands import Commands
-from platforms.slurm.settings import read_settings
+from platforms.slurm.settings import NAME, read_settings
 from platforms.slurm.skew import skew
 
 if TYPE_CHECKING:
@@ -19,6 +22,7 @@ if TYPE_CHECKING:
     from platforms.slurm.settings import Settings
 
 _SKEW_SECONDS = 60
+_GPUS = re.compile(r"(?P<name>gpu(:[A-Za-z0-9_.-]*[A-Za-z_.-][A-Za-z0-9_.-]*)?):(?P<count>\d+)")
 _UP = frozenset({"idle", "mixed", "allocated", "completing"})
 
 
@@ -35,10 +39,39 @@ def checks(
         "nodes": partial(_nodes, commands, settings.get("partition", "")),
         "a job like ours": partial(_job, commands, chosen),
         "clock": partial(_clock, commands, now),
+        "account": partial(_account, commands),
     }
     if "folder" in settings:
         found["folder"] = partial(_folder, commands, settings["folder"])
     return found
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A partition: its name, what the option gres calls its GPUs ("": it has none), and how many a node has."""
+
+    partition: str
+    gres: str
+    devices: int
+
+
+def cluster_of(settings: Mapping[str, str]) -> Cluster:
+    """Return the default partition that these options lead to, or the first with a node that is up.
+
+    Raises PlatformError.
+    """
+    commands = Commands(read_settings(settings, Path(), sys.executable))
+    told = commands.ask("look at the nodes", "sinfo --noheader --format='%P|%T|%G' </dev/null")
+    rows = [line.split("|", 2) for line in told.splitlines() if line.count("|") > 1]
+    up = sorted((row for row in rows if _is_up(row[1])), key=lambda row: not row[0].endswith("*"))
+    if not up:
+        raise Unreachable(NAME, "look at the nodes", "no node of the cluster is up", "See: sinfo")
+    gpus = _GPUS.match(up[0][2])
+    return Cluster(up[0][0].rstrip("*"), gpus["name"] if gpus else "", int(gpus["count"]) if gpus else 0)
+
+
+def _is_up(state: str) -> bool:
+    return state.rstrip("*~#!%$@^-+") in _UP
 
 
 def _controller(commands: Commands) -> Checked:
@@ -54,7 +87,7 @@ def _nodes(commands: Commands, partition: str) -> Checked:
     rows = [line.split() for line in told if line.strip()]
     if not rows:
         return Checked("bad", f"there are no nodes in {partition or 'any partition'}", "Correct the option partition")
-    up = sum(int(row[1]) for row in rows if row[0].rstrip("*~#!%$@^-+") in _UP)
+    up = sum(int(row[1]) for row in rows if _is_up(row[0]))
     words = "; ".join(f"{row[1]} {row[0]} ({row[2]}, at most {row[3]})" for row in rows)
     if not up:
         return Checked("warning", words, "Jobs wait until a node comes back")
@@ -62,7 +95,7 @@ def _nodes(commands: Commands, partition: str) -> Checked:
 
 
 def _job(commands: Commands, chosen: Settings) -> Checked:
-    words = shlex.join(["--nodes=1", "--ntasks=1", "--time=10", *chosen.words(1)])
+    words = shlex.join(["--time=10", *chosen.words(chosen.nodes)])
     script = f'sbatch --test-only {words} --wrap=true </dev/null 2>&1; echo "== $?"'
     told, _, code = commands.ask("test a job", script).rpartition("== ")
     words = " ".join(told.replace("sbatch: ", "").split())
@@ -77,6 +110,19 @@ def _folder(commands: Commands, folder: str) -> Checked:
         remedy = "Nothing on a cluster of one machine; else choose a folder of a shared file system"
         return Checked("warning", f"{folder} is on {kind}, which nodes seldom share", remedy)
     return Checked("ok", f"{folder} on {kind}; whether nodes share it is seen with the first job")
+
+
+def _account(commands: Commands) -> Checked:
+    try:
+        found = commands.books()
+    except NoBooks:
+        return Checked("ok", "the cluster keeps no accounts: what the pool may use are its declared quotas")
+    if found is None:
+        return Checked("ok", "no limit of GPU minutes")
+    words = f"{found.used} of {found.limit} GPU minutes used, {found.running} promised to running jobs"
+    return Checked(
+        "ok" if found.left > 0 else "warning", words, "" if found.left > 0 else "Jobs wait until it has more"
+    )
 
 
 def _clock(commands: Commands, now: float) -> Checked:

@@ -261,6 +261,25 @@ class Outbid(Reason):
         return "; ".join(parts)
 
 
+@dataclass(frozen=True, slots=True)
+class NotItsTurn(Reason):
+    """Of the hours that it shares with others the job has had more than its part; ``by`` goes first.
+
+    ``part`` and ``so_far`` are parts of the hours of all of them, the live sessions' in full.
+    """
+
+    code: ClassVar[str] = "share"
+    by: str
+    part: float
+    so_far: float
+    planned_start: int | None
+
+    def sentence(self, zone: str = "UTC") -> str:
+        planned = f"; planned {show(self.planned_start, zone)}" if self.planned_start is not None else ""
+        part, so_far = 100 * self.part, 100 * self.so_far
+        return f"{self.by} goes first: {part:.0f} % of their hours are its own, {so_far:.0f} % so far{planned}"
+
+
 def from_json(data: dict[str, Any]) -> Reason:
     """Rebuild a reason from :meth:`Reason.to_json`; raises KeyError for a code of a newer version."""
     kind = _BY_CODE[data["code"]]
@@ -299,5 +318,6 @@ _KINDS: tuple[type[Reason], ...] = (
     ConcurrencyFull,
     LeftoverTooShort,
     Outbid,
+    NotItsTurn,
 )
 _BY_CODE: dict[str, type[Reason]] = {kind.code: kind for kind in _KINDS}

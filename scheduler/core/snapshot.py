@@ -28,6 +28,25 @@ class Rate:
 
 
 @dataclass(frozen=True, slots=True)
+class HourShare:
+    """What a job shall have of the device hours of its ``group``, named after the job that keeps the rest.
+
+    ``part`` is between 0 and 1; ``seconds`` are the device seconds that it had so far, those of a live run in full, and
+    ``of_seconds`` those of all together.
+    """
+
+    group: str
+    part: float
+    seconds: int = 0
+    of_seconds: int = 0
+
+    @property
+    def so_far(self) -> float | None:
+        """What part of the hours it had; None when nobody had any."""
+        return self.seconds / self.of_seconds if self.of_seconds > 0 else None
+
+
+@dataclass(frozen=True, slots=True)
 class JobView:
     """A job as the planner sees it: every open job, running ones included.
 
@@ -54,6 +73,7 @@ class JobView:
     blocked: Reason | None = None
     running: str | None = None
     last_pool: str | None = None
+    share: HourShare | None = None
     position: int = 0  # place in the queue: breaks ties between jobs of equal worth
     reference_rate: float = 0.0  # steps per second of the reference device, the unit of value; 0: the fastest pool's
     setup_sigma: Mapping[str, float] = field(default_factory=dict)

@@ -26,6 +26,7 @@ from scheduler.planner.model.value import value
 from scheduler.planner.search.candidates import Candidate, aimed_choice, attempt, first_choice
 from scheduler.planner.search.conserve import conserve
 from scheduler.planner.search.deadlines import committed
+from scheduler.planner.search.in_turn import in_turn
 from scheduler.planner.search.policies import improve, steps_for
 from scheduler.planner.search.score import score
 from scheduler.planner.verify import verify
@@ -123,13 +124,14 @@ class Planner:
         # alone may let the densest work wait, so the horizon's own value must not fall.
         if _within(case, found) >= _within(case, best):
             best = found
+        best = in_turn(case, best)
         kept = self._keep(case, incumbent, best, prices, SEARCHED_EPSILON if steps > 0 else EPSILON)
         made_by = "incumbent" if kept else "prices" if bound is not None else "dispatch"
         chosen = kept or best
         schedule = conserve(case, chosen.schedule, chosen.policy)
         if schedule is not chosen.schedule:
             chosen = replace(chosen, schedule=schedule, score=score(case, schedule))
-        return Choice(chosen, prices, bound, made_by, solved)
+        return Choice(in_turn(case, chosen), prices, bound, made_by, solved)
 
     def _prices(self, case: Case, warnings: list[str]) -> tuple[Prices, float | None, tuple[Grid, Solution] | None]:
         """Return the prices and the bound; without a solver rough prices, no bound, and a warning that says why."""

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 
 from config.errors import ConfigError
 from config.layers import PREFIX
+from platforms.base import PlatformError
 from scheduler import clock
-from scheduler.rehearsal import stand_in_aws, stand_in_kaggle, stand_in_packages
+from scheduler.rehearsal import slurm_pool, stand_in_aws, stand_in_kaggle, stand_in_packages
 from scheduler.rehearsal.folder import (
     Rehearsal,
     RehearsalError,
@@ -272,9 +273,20 @@ def _watch(rehearsal: Rehearsal, app: App, ended: Any) -> None:
 
 def week_figures(rehearsal: Rehearsal, app: App) -> Week:
     """Return the figures of the rehearsed week, from its books."""
+    from dataclasses import replace
+
     from scheduler.views.week_facts import week_facts
 
-    return week_of(week_facts(app.database, app.pools, rehearsal.epoch, rehearsal.end, rehearsal.scale))
+    week = week_of(week_facts(app.database, app.pools, rehearsal.epoch, rehearsal.end, rehearsal.scale))
+    try:
+        found = slurm_pool.disagreements(rehearsal, app)
+    except PlatformError as error:
+        raise RehearsalError(
+            f"Slurm's accounting cannot be read: {error.why}. Go on with: {_resume_command(rehearsal)}"
+        ) from None
+    if found is None:
+        _say("Slurm keeps no accounting here, so that the ledger was held against nothing")
+    return replace(week, violations=(*week.violations, *(found or ())))
 
 
 def write_week(out: Path, week: Week, app: App) -> None:

@@ -22,6 +22,7 @@ from jobs.spec import (
     Mixture,
     Needs,
     Requirements,
+    Share,
     Stall,
     StartFrom,
 )
@@ -195,6 +196,7 @@ def _spec(
     other["stall"] = built(Stall, other.get("stall", {}))  # rows of older versions have none
     other["gate"] = built(Gate, other["gate"]) if other["gate"] else None
     other["start_from"] = built(StartFrom, other["start_from"]) if other.get("start_from") else None
+    other["share"] = built(Share, other["share"]) if other.get("share") else None  # likewise
     other["code"] = built(Code, other["code"]) if other.get("code") else None  # likewise
     other["inputs"] = tuple(built(Input, given) for given in other.get("inputs", ()))  # likewise
     other["requirements"] = _requirements(other.get("requirements"))

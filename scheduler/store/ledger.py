@@ -10,10 +10,11 @@ from weakref import WeakKeyDictionary
 from sqlalchemy import Connection, bindparam, func, insert, select
 
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, fold
-from scheduler.store.schema import ledger
+from scheduler.store import codec
+from scheduler.store.schema import lanes, ledger, runs
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping, Sequence
 
 _INSERT = insert(ledger)
 _ALL = select(
@@ -28,6 +29,11 @@ _ALL = select(
     ledger.c.evidence,
 ).order_by(ledger.c.id)
 _OF_RUNS = _ALL.where(ledger.c.run.in_(bindparam("runs", expanding=True)))
+_OF_JOBS = (
+    select(lanes.c.job, lanes.c.run, lanes.c.devices)
+    .join_from(lanes, runs)
+    .where(lanes.c.job.in_(bindparam("jobs", expanding=True)), runs.c.reserved_at >= bindparam("since"))
+)
 _NEWEST_FIRST = _ALL.order_by(None).order_by(ledger.c.id.desc())
 _NEWEST = select(func.max(ledger.c.id))
 _AFTER = _ALL.where(ledger.c.id > bindparam("number"))
@@ -80,6 +86,22 @@ def entries(tx: Connection, since: int | None = None, pool: str | None = None) -
 def of_runs(tx: Connection, keys: Sequence[str]) -> list[LedgerEntry]:
     """Return all entries of these runs, in the order they were written."""
     return [_entry(tuple(row)) for row in tx.execute(_OF_RUNS, {"runs": list(keys)})] if keys else []
+
+
+def device_seconds(tx: Connection, jobs: Collection[str], since: int) -> dict[str, int]:
+    """Return by job the device seconds of its runs reserved from ``since`` on: what their sessions were charged.
+
+    Live ones count as they are held. A lane has its session's seconds on each of its devices.
+    """
+    devices: dict[str, list[tuple[str, int]]] = {}
+    for job, run, told in tx.execute(_OF_JOBS, {"jobs": sorted(jobs), "since": since}):
+        devices.setdefault(run, []).append((job, max(1, len(codec.devices(told)))))
+    found = dict.fromkeys(jobs, 0)
+    for charges_of_pool in fold(of_runs(tx, sorted(devices))).values():
+        for charge in charges_of_pool:
+            for job, count in devices.get(charge.run or "", ()):
+                found[job] += charge.sign * (charge.end - charge.start) * count
+    return found
 
 
 def page(tx: Connection, limit: int, offset: int = 0, pool: str | None = None) -> tuple[list[LedgerEntry], int]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from scheduler.store import checkpoints, counts, generations, jobs, rates, runs, series
 from scheduler.views.documents import checkpoint_json, job_json, listed_job_json, run_json
+from scheduler.views.share_now import share_now
 from scheduler.web.shapes import JobDetail, JobRow, Queue
 
 if TYPE_CHECKING:
@@ -55,6 +56,7 @@ def job(source: Source, name: str) -> JobDetail:
         found = {
             **_shown(source, tx, document, record),
             "training": source.trainings(tx, [record], source.now)[0],
+            "share": share_now(tx, name),
             "told": [(one.step, one.loss) for one in curve if one.loss is not None],
             "sessions": [next(points).step for _, points in groupby(curve, attrgetter("attempt"))],
             "speeds": rates.of_job(tx, name),

@@ -15,6 +15,7 @@ from scheduler.core.quota import Meter
 from scheduler.report.report import Need
 from scheduler.views.long_work import Work
 from scheduler.views.pools_now import PoolNow
+from scheduler.views.share_now import ShareNow
 from scheduler.views.training import Training
 from scheduler.views.verdict import Verdict
 
@@ -218,6 +219,7 @@ class JobDetail(JobRow):
     """
 
     training: Training
+    share: ShareNow | None
     checkpoint: str | None
     spec: Data
     speeds: list[Speed]

@@ -166,6 +166,7 @@ JOB: dict[str, Any] = {
     "needs": {},
     "mixture": {"domain": "code", "extra_share": 0.5},
     "gate": {"parent": "other", "fraction": 0.5},
+    "share": {"with": "other", "percent": 30},
     "stall": {},
 }
 KEYS = [

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from jobs.lane_report import LaneReport
-from jobs.spec import Gate, JobSpec, Mixture, Needs
+from jobs.spec import Gate, JobSpec, Mixture, Needs, Share
 from scheduler.core import job as job_arrows
 from scheduler.core import run as run_arrows
 from scheduler.core.job import Active, Held, Queued
@@ -27,6 +27,7 @@ FULL_SPEC = JobSpec(
     needs=Needs(1, 2, 14.5, "fp16"),
     mixture=Mixture("finance", 0.25),
     gate=Gate("uff-main", 0.2),
+    share=Share("uff-main", 30),
     pools=("kaggle", "local"),
     seed=7,
     setup_seconds=300,

@@ -15,7 +15,7 @@ from jobs.duration import parse_duration, show_duration
 from jobs.instant import parse_instant
 from jobs.job_table import table_of
 from jobs.problem import Problem
-from jobs.spec import Gate, JobSpec, Mixture, Needs, Stall
+from jobs.spec import Gate, JobSpec, Mixture, Needs, Share, Stall
 from jobs.toml_file import read_toml
 
 ESSENTIALS = 'role = "manager"\ncommand = ["x"]\ntarget_step = 10\nsteps_per_hour = 1\n'
@@ -104,7 +104,7 @@ def test_a_job_file_may_set_everything(written: Callable[[str], Path]) -> None:
         "not_before = 2026-12-01T09:00:00+01:00\ndeadline = 2027-01-01T00:00:00Z\n"
         'needs = { devices = [1, 2], vram_gib = 15, dtype = "fp16" }\n'
         'mixture = { domain = "ulm", extra_share = 0.5 }\ngate = { parent = "base", fraction = 1 }\n'
-        'environment = { WANDB_MODE = "offline" }\n'
+        'environment = { WANDB_MODE = "offline" }\nshare = { with = "base", percent = 30 }\n'
         'stall = { first_progress = "2h", no_progress = "off", checkpoint = "90m", loss_nan = 5, same_error = "off" }\n'
     )
     expected = JobSpec(
@@ -117,6 +117,7 @@ def test_a_job_file_may_set_everything(written: Callable[[str], Path]) -> None:
         needs=Needs(1, 2, 15.0, "fp16"),
         mixture=Mixture("ulm", 0.5),
         gate=Gate("base", 1.0),
+        share=Share("base", 30),
         pools=("kaggle",),
         seed=7,
         setup_seconds=1200,
@@ -249,6 +250,23 @@ def test_what_is_missing_is_named() -> None:
             + job("c", 'gate = { parent = "a", fraction = 0.1 }'),
             "the gates wait for each other: a -> b -> c -> a",
         ),
+        (
+            job("a", 'share = { with = "b", percent = 30 }'),
+            'jobs.a.share = "b": there is no job b to share hours with; Add b first',
+        ),
+        (
+            job("a", 'share = { with = "b", percent = 30 }') + job("b", 'share = { with = "a", percent = 30 }'),
+            "b shares its hours with a already; Let one of them keep the rest, as b",
+        ),
+        (
+            job("a")
+            + job("b", 'share = { with = "a", percent = 60 }')
+            + job("c", 'share = { with = "a", percent = 40 }'),
+            "those who share with a take 100 % together; Leave a something of its hours",
+        ),
+        (job("a", 'share = { with = "a", percent = 30 }'), "a job cannot share hours with itself; name another job"),
+        (job("a", 'share = { with = "b" }'), "share.percent: is missing"),
+        (job("a", 'share = { with = "b", percent = 100 }'), "1 to 99 % of the hours of both"),
         (job("a", 'mixture = { domain = "art", extra_share = 0.1 }'), "there are no keywords of this domain"),
         ("[job]\n", "job: there is no such table; did you mean jobs?"),
         ("jobs = 3\n", "this must be a list of tables; write [[jobs]]"),

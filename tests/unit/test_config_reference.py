@@ -15,7 +15,7 @@ from config.settings import Settings
 if TYPE_CHECKING:
     from pathlib import Path
 
-ROW = re.compile(r"^\| (`[^|]*`) \|([^|]*)\|", re.MULTILINE)
+ROW = re.compile(r"^- ((?:`[^`]+`(?:, )?)+)(?: \((.*?)\))?: ", re.MULTILINE)
 KEY = re.compile(r"`([^`]+)`")
 
 
@@ -26,7 +26,7 @@ def reference(repository: Path) -> str:
 
 @pytest.fixture
 def told(reference: str) -> dict[str, str]:
-    """Key and default of every row of the table of all settings."""
+    """Key and default of every line of the list of all settings."""
     found: dict[str, str] = {}
     for keys, defaults in ROW.findall(reference.partition("## All settings")[2]):
         names = KEY.findall(keys)
@@ -87,5 +87,5 @@ def test_the_defaults_of_a_pool_are_those_of_the_code(reference: str) -> None:
     pools = reference.partition("## Pools")[2].partition("## Models")[0]
     shown = {"accelerator": "cpu", "speed": "1.0", "sharing": "1.0", "enabled": "true"}
     for key, default in shown.items():
-        assert f"| `{key}` | {default} |" in pools
+        assert f"- `{key}` ({default}): " in pools
         assert str(PoolSettings.model_fields[key].default).lower() == default

@@ -17,6 +17,7 @@ from scheduler.core.reasons import (
     HeldByPerson,
     LeftoverTooShort,
     NoAllowedPool,
+    NotItsTurn,
     NotReleased,
     Outbid,
     PoolClosed,
@@ -59,6 +60,8 @@ CASES: list[tuple[Reason, list[str]]] = [
     (LeftoverTooShort("kaggle", 660, 2400), ["kaggle", "11 min", "40 min"]),
     (Outbid("kaggle", "uff-main", 3.14159, 4.5, AT), ["kaggle", "uff-main", "3.14", "weight 4.5;", "14:05"]),
     (Outbid("kaggle", "uff-main", None, None, None), ["kaggle", "uff-main"]),
+    (NotItsTurn("ufm", 0.3, 0.34, AT), ["ufm goes first", "30 %", "34 % so far", "14:05"]),
+    (NotItsTurn("ufm", 0.3, 0.34, None), ["ufm goes first", "30 %", "34 % so far"]),
 ]
 
 

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from jobs.ranges import bounded
-from jobs.spec import Gate, JobSpec, Mixture, Needs
+from jobs.spec import Gate, JobSpec, Mixture, Needs, Share
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, JobState, Queued
 from scheduler.core.run import Ended, Outcome, Reserved, Running, RunState, Stopping, Submitting
 from scheduler.store import codec
@@ -46,6 +46,7 @@ specs = st.builds(
     needs=st.builds(Needs, instants, instants, floats, words),
     mixture=st.builds(Mixture, st.none() | words, floats),
     gate=st.none() | st.builds(Gate, words, floats),
+    share=st.none() | st.builds(Share, words, floats),
     pools=st.lists(words, max_size=3).map(tuple),
     seed=instants,
     setup_seconds=instants,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,12 +13,13 @@ from scheduler.cli.parts.gantt import gantt
 from scheduler.cli.shell.command import Tables, command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.output import hours
-from scheduler.core.why import why
+from scheduler.core.why import in_queue, why
 from scheduler.views.documents import job_state_json, plan_json
 
 if TYPE_CHECKING:
     from scheduler.core.plan import Placement, Plan
     from scheduler.core.reasons import Reason
+    from scheduler.core.run import Run, Wait
     from scheduler.store.jobs import JobRecord
 
 app = group("What runs next, and why a job waits.")
@@ -62,12 +63,16 @@ def explain(ctx: typer.Context, job: Job) -> None:
 
     For a job that is outbid the answer has the price of the hours and the weight that would start it now.
     """
-    from scheduler.store import jobs, plans
+    from scheduler.store import jobs, plans, queue_waits, runs
+    from scheduler.views.share_now import share_now
 
     cli: Cli = ctx.obj
     with cli.app.database.read() as tx:
         record = jobs.get(tx, job)
         plan = plans.newest(tx)
+        share = share_now(tx, job)
+        live = {run.key: run for run in runs.live(tx)}
+        waits = queue_waits.of(tx, live)
     planned = (
         [found for found in plan.placements if any(planned_lane.job == job for planned_lane in found.lanes)]
         if plan
@@ -75,21 +80,31 @@ def explain(ctx: typer.Context, job: Job) -> None:
     )
     deferral = next((found for found in plan.deferrals if found.job == job), None) if plan else None
     reason = _with_weight(cli, record, deferral.reason).to_json() if deferral else None
-    answer = _answer(cli, record, reason, planned, plan)
+    queues = [
+        (run, wait)
+        for key, wait in waits.items()
+        if (run := live[key]).pool in {found.pool for found in planned} or _is_of(record, key)
+    ]
+    own = next(((run, wait) for run, wait in queues if _is_of(record, run.key)), None)
+    answer = f"active, {_in_queue(cli, *own)}" if own else _answer(cli, record, reason, planned, plan)
     if cli.options.json:
         document: dict[str, Any] = {
             "job": job,
             **job_state_json(record.state),
             "answer": answer,
             "reason": reason,
+            "share": asdict(share) if share else None,
             "planned": [
                 {"pool": found.pool, "start": found.start, "end": found.end, "steps": _steps(found, job)}
                 for found in planned
             ],
+            "queues": [{"pool": run.pool, "run": run.key, **asdict(wait)} for run, wait in queues],
         }
         cli.out.data(document)
         return
     cli.out.line(f"{job}: {answer}.")
+    if share is not None:
+        cli.out.line(f"It shall have {share.words()}.")
     if planned:
         cli.out.line()
         cli.out.table(
@@ -105,6 +120,9 @@ def explain(ctx: typer.Context, job: Job) -> None:
                 for found in planned
             ],
         )
+    for run, wait in queues:
+        if own is None or run.key != own[0].key:
+            cli.out.line(f"{_in_queue(cli, run, wait)}; a further session there is planned to wait as long.")
 
 
 @command(app, "schedctl plan diff", "schedctl plan diff --since 2026-11-21T08:00:00+01:00")
@@ -212,6 +230,16 @@ def _answer(
     if planned:
         return f"starts on {planned[0].pool} at {cli.out.instant(planned[0].start)}"
     return f"queued after the newest plan ({cli.out.instant(plan.made_at)}); the next one considers it"
+
+
+def _is_of(record: JobRecord, key: str) -> bool:
+    from scheduler.core.job import Active
+
+    return isinstance(record.state, Active) and record.state.run == key
+
+
+def _in_queue(cli: Cli, run: Run, wait: Wait) -> str:
+    return in_queue(run.pool, run.key, wait, cli.out.zone)
 
 
 def _steps(placement: Placement, job: str) -> int:

@@ -13,6 +13,7 @@ from scheduler.cli.shell.output import hours
 from scheduler.core.why import why
 from scheduler.store import generations, jobs, plans, rates, runs
 from scheduler.views.documents import job_json, run_json
+from scheduler.views.share_now import share_now
 from scheduler.views.training import trainings
 
 if TYPE_CHECKING:
@@ -37,17 +38,19 @@ def show_job(cli: Cli, name: str) -> None:
         speeds = [rate for (job, _), rate in sorted(rates.everything(tx).items()) if job == name]
         sessions = runs.recent(tx, _RUNS_SHOWN, job=name)
         lineage = generations.of_job(tx, name)
+        share = share_now(tx, name)
         beat = cli.app.settings.daemon.heartbeat_seconds
         (going,) = trainings(tx, [record], runs.live(tx), plans.newest(tx), cli.app.pools, beat, cli.now)
     if cli.options.json:
         document = job_json(record, waits)
         document["training"] = asdict(going)
+        document["share"] = asdict(share) if share else None
         document["generations"] = [asdict(generation) for generation in lineage]
         document["rates"] = [asdict(rate) for rate in speeds]
         document["runs"] = [run_json(run) for run in sessions]
         cli.out.data({"job": document})
         return
-    cli.out.facts(_facts(cli, record, going, waits, lineage))
+    cli.out.facts([*_facts(cli, record, going, waits, lineage), ("share", share.words() if share else "")])
     if speeds:
         cli.out.line()
         cli.out.table((">steps/h", "pool", ">measured", ">set-up", ">save"), [_speed(rate) for rate in speeds])

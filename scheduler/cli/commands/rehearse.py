@@ -14,7 +14,7 @@ from scheduler.cli.shell.command import command
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import Exit
 from scheduler.cli.shell.output import Output
-from scheduler.rehearsal import stand_in_aws, stand_in_kaggle
+from scheduler.rehearsal import slurm_pool, stand_in_aws, stand_in_kaggle
 from scheduler.rehearsal.folder import (
     Rehearsal,
     clear,
@@ -36,6 +36,8 @@ from scheduler.rehearsal.run import (
 from scheduler.report.week import to_json
 from scheduler.views import models
 
+_SCALE = 3_600.0
+
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
@@ -44,6 +46,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
     "schedctl rehearse --out out/week                        # a week in about three minutes",
     "schedctl rehearse --out out/week --resume               # go on after a crash or Ctrl-C",
     "schedctl rehearse --hours 24 --scale 1800               # one day, at half the speed",
+    "schedctl rehearse --slurm --hours 24                    # with this machine's Slurm cluster as one more pool",
     "schedctl --config out/week/rehearsal.toml runs list     # look at it with any command",
 )
 def rehearse(  # noqa: PLR0913, PLR0917 - one parameter per option
@@ -52,7 +55,10 @@ def rehearse(  # noqa: PLR0913, PLR0917 - one parameter per option
         "out/week"
     ),
     hours: Annotated[float, typer.Option(min=0.01, max=24 * 366, help="Scheduled hours to run.")] = 168.0,
-    scale: Annotated[float, typer.Option(min=1.0, max=36_000, help="Scheduled seconds in a real second.")] = 3_600.0,
+    scale: Annotated[
+        float | None,
+        typer.Option(min=1.0, max=36_000, help="Scheduled seconds in a real second: 3600, or 600 with --slurm."),
+    ] = None,
     epoch: Annotated[str, typer.Option(help="Scheduled instant at the start, ISO 8601 with zone.")] = DEFAULT_EPOCH,
     seed: Annotated[int, typer.Option(min=0, help="Added to every model's seed.")] = 0,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the rehearsal that is in the folder.")] = False,
@@ -70,6 +76,9 @@ def rehearse(  # noqa: PLR0913, PLR0917 - one parameter per option
             "bucket, role and region come from --config, credentials from AWS's usual places."
         ),
     ] = "",
+    slurm: Annotated[
+        bool, typer.Option("--slurm", help="Add the Slurm cluster of this machine as one more pool, named slurm.")
+    ] = False,
 ) -> None:
     """Run a whole week on this machine in minutes. Daemon, database and training are real, the clock is scaled.
 
@@ -84,8 +93,12 @@ def rehearse(  # noqa: PLR0913, PLR0917 - one parameter per option
         app = open_app(reopen(out))
     else:
         # The clock starts when all is prepared, unless it is somebody else's, which runs already.
-        rehearsal = Rehearsal(out, instant_of(epoch), hours, scale, asked_at if kaggle_proxy or aws_endpoint else 0.0)
+        origin = asked_at if kaggle_proxy or aws_endpoint else 0.0
+        scale = scale or (slurm_pool.SCALE if slurm else _SCALE)
+        rehearsal = Rehearsal(out, instant_of(epoch), hours, scale, origin)
         base = read_base(cli.options.config)
+        if slurm:
+            slurm_pool.add(base, out, scale)
         stand_in_kaggle.stand_in(base, out, kaggle_proxy)
         stand_in_aws.stand_in(base, out, aws_endpoint)
         refuse_while_running(rehearsal)

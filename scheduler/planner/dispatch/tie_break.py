@@ -55,6 +55,7 @@ def _likeness(case: Case, job: Job) -> object:
         view.needs,
         view.device_speedup,
         view.allowed_pools,
+        view.share,
         view.last_pool,
         job.release,
         job.deadline,

@@ -12,6 +12,7 @@ from scheduler.core.reasons import (
     GateClosed,
     LeftoverTooShort,
     NoAllowedPool,
+    NotItsTurn,
     NotReleased,
     Outbid,
     PoolClosed,
@@ -156,6 +157,10 @@ class _Waiting:
         return self._outbid(job, number, first or "work that is worth more later")
 
     def _outbid(self, job: Job, number: int, by: str) -> Reason:
+        share, turns = job.view.share, self.case.turns
+        first = (self.case.jobs[one] for one in turns.group(job.index) if turns.rank(one) < turns.rank(job.index))
+        if share is not None and any(other.view.name == by for other in first):
+            return NotItsTurn(by, share.part, share.so_far or 0.0, self.planned_start.get(job.view.name))
         price = None
         if self.prices is not None:
             # A solver that starts from another basis differs in the last digits, and a plan's digest holds its reasons.

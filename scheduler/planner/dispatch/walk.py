@@ -46,6 +46,7 @@ class Walk:
         self.free_from = [0] * len(case.jobs)
         self.gate_passes: dict[int, int] = {}
         self.placements: list[Placement] = []
+        self.turns = case.turns.copy()
         if booked is not None:
             self._book(booked)
         # No session of a class is useful if it is shorter than this.
@@ -92,6 +93,7 @@ class Walk:
                 self.done[job] += planned_lane.steps
                 self.last_pool[job] = placement.pool
                 self.free_from[job] = max(self.free_from[job], placement.end)
+                self.turns.take(job, planned_lane.devices * (placement.end - placement.start))
         self.placements, self.gate_passes = list(booked.placements), dict(booked.gate_passes)
 
     def run(self) -> Schedule:
@@ -244,11 +246,23 @@ class Walk:
             if session is None:
                 continue
             if tier == URGENT or admits is None or admits(group, now, session):
-                return key, group, pool, session
+                instead = None if tier == URGENT else self._in_turn(now, group, index, pools, rooms)
+                return key, group, *(instead or (pool, session))
             refused += 1
             if refused == REFUSALS_MAX:
                 break
         return None
+
+    def _in_turn(
+        self, now: int, group: int, index: int, pools: list[int], rooms: dict[int, int]
+    ) -> tuple[int, CandidateSession] | None:
+        """Return where who goes before ``index`` takes the place that it has won: they share their hours."""
+        other = self.turns.next(index, self.keys, self.case.classes[group].offers)
+        if other == index:
+            return None
+        pool = self._pick_pool(other, pools, rooms, self.shortest[group][other])
+        session = self._session(now, group, pool, other, rooms[pool])
+        return None if session is None else (pool, session)
 
     def _keep_appointments(self, now: int, rooms: dict[int, int]) -> None:
         """Start what an earlier plan wants here by now; the next of a pool may come early, the patient ones late."""
@@ -272,8 +286,8 @@ class Walk:
                 del self.pinned[pool]
 
     def _pinned_session(self, pool: int, due: PinnedSession, room: int) -> CandidateSession | None:
-        jobs = [job for job in due.jobs if job in self.keys]
         group = self.case.classes[self.case.class_of[pool]]
+        jobs = self.turns.seated(due.jobs, self.keys, group.offers)
         room = min(room, due.seconds + SLOWER_SECONDS)
         return compose(group, room, jobs[0], jobs, self.remaining) if jobs and room else None
 
@@ -298,16 +312,27 @@ class Walk:
 
     def _session(self, now: int, group: int, pool: int, index: int, room: int) -> CandidateSession | None:
         found = self.case.classes[group]
-        waiting = (key[3] for key in self.queues[group] if not self.pins[key[3]])
-        session = compose(found, room, index, waiting, self.remaining)
+        session = self._composed(group, room, index)
         offer = found.offers[index]
         if session is None or offer is None:
             return None
         even = self.capacities[pool].even(now, session.length, offer.least)
         if even < session.length:
-            waiting = (key[3] for key in self.queues[group] if not self.pins[key[3]])
-            return compose(found, even, index, waiting, self.remaining) or session
+            return self._composed(group, even, index) or session
         return session
+
+    def _composed(self, group: int, room: int, lead: int) -> CandidateSession | None:
+        """Compose a session; of jobs that share hours one at most sits in it, unless a device would stand still."""
+        found, turns = self.case.classes[group], self.turns
+        unpinned = (key[3] for key in self.queues[group] if not self.pins[key[3]])
+        if not turns:
+            return compose(found, room, lead, unpinned, self.remaining)
+        free = list(unpinned)
+        session = compose(found, room, lead, turns.beside(lead, free, self.keys, found.offers), self.remaining)
+        if session is None or sum(lane.devices for lane in session.lanes) == found.pool.devices_per_session:
+            return session
+        wider = compose(found, room, lead, free, self.remaining)
+        return wider if wider is not None and len(wider.lanes) > len(session.lanes) else session
 
     def _start(self, now: int, group: int, pool: int, session: CandidateSession) -> None:
         capacity = self.capacities[pool]
@@ -320,6 +345,7 @@ class Walk:
             job = self.case.jobs[lane.job]
             planned_lanes.append(PlannedLane(job.view.name, lane.devices, lane.steps))
             self._dequeue(lane.job)
+            self.turns.take(lane.job, lane.devices * (end - now))
             offer = self.case.classes[group].offers[lane.job]
             if offer is None:
                 continue

@@ -134,8 +134,11 @@ def _deal(snapshot: Snapshot, matrix: JobMatrix, groups: Sequence[Sequence[PoolV
 
 
 def _roots(snapshot: Snapshot) -> dict[str, str]:
-    """Return by job the first ancestor that no open job gates."""
-    parents = {job.name: job.gate.parent if job.gate is not None else None for job in snapshot.jobs}
+    """Return by job the first ancestor that no open job gates, nor shares its hours with."""
+    parents = {
+        job.name: job.gate.parent if job.gate is not None else job.share.group if job.share is not None else None
+        for job in snapshot.jobs
+    }
     roots = {}
     for name in parents:
         root, seen = name, {name}

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from scheduler.core.throughput import SURENESS
 from scheduler.planner.model.pool_capacity import PoolCapacity
 from scheduler.planner.model.session_yield import TOLERANCE, Terms, allowed, fits, longest, one_step, terms, too_short
+from scheduler.planner.model.turns import Turns
 from scheduler.planner.model.value import Discount, Worth, reference_rate
 
 if TYPE_CHECKING:
@@ -152,6 +153,7 @@ class Case:
     class_of: list[int]
     firm_deadlines: bool = True  # False: lateness only costs value
     children: dict[int, list[int]] = field(default_factory=dict)
+    turns: Turns = field(default_factory=lambda: Turns(()))  # of jobs that share hours
     afterwards: Afterwards | None = None  # None: what is left at the horizon is worth nothing
     within: Worth = field(init=False)  # of sessions within the horizon
 
@@ -192,6 +194,7 @@ def make_case(snapshot: Snapshot, *, firm_deadlines: bool = True) -> Case:
         classes=classes,
         class_of=class_of,
         firm_deadlines=firm_deadlines and any(view.deadline is not None for view in views),
+        turns=Turns(views),
     )
     for number, view in enumerate(views):
         live = runs.get(view.name)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
+from jobs.shares import wrong_share
 from scheduler.core import job as arrows
 from scheduler.core.job import Active, Cancelled, Done, IllegalArrow, JobState
 from scheduler.service.launch.inputs import note
@@ -36,10 +37,13 @@ def add(database: Database, specs: Sequence[JobSpec], now: int, by: str, *, go_o
     with database.write() as tx:
         for spec in specs:
             note(tx, spec)
-        known = {record.spec.name for record in jobs.everything(tx)} | {spec.name for spec in specs}
+        queued = {record.spec.name: record.spec.share for record in jobs.everything(tx)}
+        shares = queued | {spec.name: spec.share for spec in specs}
         kept: dict[str, JobSpec] = {}
         for spec in specs:
-            if spec.gate is not None and spec.gate.parent not in known:
+            if told := wrong_share(spec.name, shares):
+                raise QueueError(f"{spec.name} cannot be added: {told}")
+            if spec.gate is not None and spec.gate.parent not in shares:
                 raise QueueError(
                     f"{spec.name} waits for {spec.gate.parent}, which is not in the queue. Add {spec.gate.parent} first"
                 )
@@ -190,7 +194,14 @@ def _contradiction(tx: Connection, record: JobRecord, spec: JobSpec, changed: se
             parent = gate.parent if gate is not None else None
         if parent is not None:
             return f"the gates would wait for each other: {' -> '.join([*chain, parent])}. Remove one of them"
-    return ""
+    return _share_contradiction(tx, spec) if "share" in changed else ""
+
+
+def _share_contradiction(tx: Connection, spec: JobSpec) -> str:
+    """Return why its share, or that of a job which shares with it, cannot be kept any more."""
+    shares = {record.spec.name: record.spec.share for record in jobs.everything(tx)} | {spec.name: spec.share}
+    mine = [name for name, share in shares.items() if share is not None and share.partner == spec.name]
+    return next((told for name in (spec.name, *mine) if (told := wrong_share(name, shares))), "")
 
 
 def move(database: Database, name: str, place: int, now: int, by: str) -> JobRecord:

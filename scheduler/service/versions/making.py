@@ -130,6 +130,7 @@ def _job(spec: JobSpec, version: Version, test_set: Input, name: str, scorer: st
         needs=wanted.needs,
         mixture=None,
         gate=None,  # its parent's checkpoint is there
+        share=None,
         start_from=StartFrom(version.model, "newest"),
         pools=wanted.pools,
         device_speedup=(1.0,),

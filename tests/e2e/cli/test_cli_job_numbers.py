@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from jobs.ranges import RANGES
-from jobs.spec import Gate, JobSpec, Mixture, Needs
+from jobs.spec import Gate, JobSpec, Mixture, Needs, Share
 from scheduler.core.pool import Pool
 from scheduler.core.reasons import BadDefinition
 from scheduler.core.window import DAY
@@ -24,6 +24,7 @@ _WRITTEN = {
     "needs.vram_gib": "needs = {{ vram_gib = {} }}",
     "mixture.extra_share": 'mixture = {{ domain = "ufm", extra_share = {} }}',
     "gate.fraction": 'gate = {{ parent = "uff-main", fraction = {} }}',
+    "share.percent": 'share = {{ with = "uff-main", percent = {} }}',
 }
 _NEVER = {
     "far too large": "1e308",
@@ -128,6 +129,8 @@ _CORNERS: list[dict[str, Any]] = [
     {"device_speedup": (1.0, RANGES["device_speedup"].most), "needs": Needs(1, 2)},
     {"device_speedup": (1.0, RANGES["device_speedup"].least), "needs": Needs(1, 1_024, 1e5)},
     {"mixture": Mixture("ufm", 1.0), "seed": RANGES["seed"].most, "gate": Gate("uff-main", 1.0)},
+    {"share": Share("uff-main", RANGES["share.percent"].least)},
+    {"share": Share("uff-main", RANGES["share.percent"].most)},
 ]
 
 
@@ -195,7 +198,7 @@ def test_the_ranges_are_documented() -> None:
     text = (Path(__file__).parents[3] / "docs/configuration.md").read_text(encoding="utf-8")
     for key, rule in RANGES.items():
         if rule.unit != "UTC seconds":
-            assert f"| `{key}` | {rule} |" in text
+            assert f"- `{key}`: {rule}\n" in text
 
 
 @pytest.mark.parametrize(("words", "told"), [("--deadline 2026-09-22T00:00:00Z", True), ("", False)])

@@ -111,14 +111,14 @@ PLAN = {"made_at", "made_by", "digest", "value", "bound", "warnings", "placement
 CHANGES = {"jobs", "pools", "value_before", "value_after"}
 OUTLOOK = {"start", "finish", "session_seconds", "steps", "on_time"}
 HEAD = {"made_at", "made_by", "digest", "bound"}
-EXPLAINED = {"job", "state", "state_detail", "answer", "reason", "planned"}
+EXPLAINED = {"job", "state", "state_detail", "answer", "reason", "share", "planned", "queues"}
 KEY = "uff-uff-main-0001"
 MANIFEST = "jobs/ulm/manifests/000000000500-000001.json"
 
 # command -> the keys of its document, of the things in it, and of what those hold
 SHAPES: list[tuple[str, Mapping[str, Any]]] = [
     ("queue list", {"jobs": [JOB]}),
-    ("queue show ufm", {"job": WHOLE_JOB | {"generations", "rates", "runs", "training"}}),
+    ("queue show ufm", {"job": WHOLE_JOB | {"generations", "rates", "runs", "share", "training"}}),
     ("queue add --name new --command train --target-step 5", {"jobs": [WHOLE_JOB]}),
     ("queue hold ucm", {"job": WHOLE_JOB}),
     ("queue release urm", {"job": WHOLE_JOB}),

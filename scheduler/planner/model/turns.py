@@ -1,0 +1,76 @@
+"""Turns: which of the jobs that share hours has a session next, so that each keeps its part of them.
+
+Whoever has had least for its part goes first. A job that is finished, runs or may not start has no turn, so that the
+others of its group take what is there: no hour is left unused for a share's sake.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Container, Iterable, Mapping, Sequence
+
+    from scheduler.core.snapshot import JobView
+    from scheduler.planner.model.case import Offer
+
+
+class Turns:
+    """The groups of a case and the device seconds that each job has had so far; grows with every session."""
+
+    __slots__ = ("_group", "_had", "_part")
+
+    def __init__(self, views: Iterable[JobView]) -> None:
+        """Index jobs by their place in ``views``."""
+        members: dict[str, list[int]] = {}
+        self._part: dict[int, float] = {}
+        self._had: dict[int, int] = {}
+        for index, view in enumerate(views):
+            if view.share is not None:
+                members.setdefault(view.share.group, []).append(index)
+                self._part[index], self._had[index] = view.share.part, view.share.seconds
+        self._group: Mapping[int, tuple[int, ...]] = {
+            index: tuple(found) for found in members.values() if len(found) > 1 for index in found
+        }
+
+    def __bool__(self) -> bool:
+        """Tell whether any jobs share hours."""
+        return bool(self._group)
+
+    def copy(self) -> Turns:
+        """Return a copy that counts on its own."""
+        twin = object.__new__(Turns)
+        twin._group, twin._part, twin._had = self._group, self._part, self._had.copy()
+        return twin
+
+    def group(self, job: int) -> tuple[int, ...]:
+        """Return the jobs of the group of ``job``, itself included; none if it shares with nobody."""
+        return self._group.get(job, ())
+
+    def take(self, job: int, device_seconds: int) -> None:
+        """Count a session."""
+        if job in self._had:
+            self._had[job] += device_seconds
+
+    def rank(self, job: int) -> tuple[float, int]:
+        """Return the rank among its group: whoever had least for its part goes first, then the place in the queue."""
+        return self._had[job] / self._part[job], job
+
+    def next(self, job: int, waiting: Container[int], offers: Sequence[Offer | None]) -> int:
+        """Return who goes first of the group of ``job``, mostly itself, of those that wait and have an offer."""
+        members = [one for one in self.group(job) if one in waiting and offers[one] is not None]
+        return min(members, key=self.rank, default=job)
+
+    def beside(
+        self, lead: int, jobs: Sequence[int], waiting: Container[int], offers: Sequence[Offer | None]
+    ) -> list[int]:
+        """Return those of ``jobs`` who may sit in a session of ``lead``: of each other group who goes first."""
+        mine = self.group(lead)
+        return [job for job in jobs if job not in mine and self.next(job, waiting, offers) == job]
+
+    def seated(self, jobs: Sequence[int], waiting: Container[int], offers: Sequence[Offer | None]) -> list[int]:
+        """Return who sits in a session that was planned for ``jobs``: for each of them who goes first of its group."""
+        found = list(dict.fromkeys(self.next(job, waiting, offers) for job in jobs))
+        if len(found) < len(jobs):  # several of one group sit in it
+            found = list(dict.fromkeys((*found, *jobs)))
+        return [job for job in found if job in waiting]
