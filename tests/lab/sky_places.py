@@ -80,22 +80,24 @@ def real_skypilot(folder: Path, lab: SkyLab) -> Iterator[Place]:
             patch.setattr("platforms.skypilot.server.HTTPConnection.connect", refuse)
             yield
 
-    yield Place(
-        adapter,
-        lambda: int(real_now()),
-        lambda: pause(1),
-        lambda key, lasting: lab.prepare(key, owner) if is_folder_name(key) else None,
-        lambda request: order_lost(adapter(), folder / "state" / "sessions", request),
-        outage,
-        str(bundle),
-        None,
-        lambda key: list((folder / "state" / "sessions" / key).glob("*.json")),
-        asks_to_leave=False,
-    )
+    with pytest.MonkeyPatch.context() as patient:
+        patient.setattr("tests.lab.patience.PATIENCE_SECONDS", 1800.0)  # a cluster takes minutes on a busy machine
+        yield Place(
+            adapter,
+            lambda: int(real_now()),
+            lambda: pause(1),
+            lambda key, lasting: lab.prepare(key, owner) if is_folder_name(key) else None,
+            lambda request: order_lost(adapter(), folder / "state" / "sessions", request),
+            outage,
+            str(bundle),
+            None,
+            lambda key: list((folder / "state" / "sessions" / key).glob("*.json")),
+            asks_to_leave=False,
+        )
     platform = adapter()
     for left in platform.orphans((), int(real_now())):
         platform.stop(left.key, int(real_now()), force=True)
-    until(lambda: not platform.orphans((), int(real_now())), "the end of all clusters", every=1)
+    until(lambda: not platform.orphans((), int(real_now())), "the end of all clusters", seconds=1200, every=1)
 
 
 def order_lost(_: Platform, sessions: Path, request: LaunchRequest) -> None:
