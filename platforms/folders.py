@@ -125,10 +125,10 @@ class Folders:
                 yield piece
 
     @contextmanager
-    def lock(self) -> Iterator[None]:
+    def lock(self, patience_seconds: float = _LOCK_PATIENCE_SECONDS) -> Iterator[None]:
         """Hold the pool against other threads and daemons, for the moment in which sessions are counted."""
         with (self.root / _LOCK).open("rb") as handle:
-            take(handle, _LOCK_PATIENCE_SECONDS)
+            take(handle, patience_seconds)
             yield
 
     @contextmanager

@@ -24,6 +24,7 @@ _LOADERS: Mapping[str, str] = {
     "local": "platforms.local.adapter:load",
     "manual": "platforms.manual.adapter:load",
     "sagemaker": "platforms.sagemaker.adapter:load",
+    "skypilot": "platforms.skypilot.adapter:load",
     "slurm": "platforms.slurm.adapter:load",
 }
 
@@ -31,6 +32,7 @@ _LOADERS: Mapping[str, str] = {
 _CHECKUPS: Mapping[str, str] = {
     "kaggle": "platforms.kaggle.checkup:checks",
     "sagemaker": "platforms.sagemaker.checkup:checks",
+    "skypilot": "platforms.skypilot.checkup:checks",
     "slurm": "platforms.slurm.checkup:checks",
 }
 

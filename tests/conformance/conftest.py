@@ -36,6 +36,8 @@ from tests.lab.conformance import AGENT, SESSIONS_MAX, Place
 from tests.lab.fake import FakeCloud, FakePlatform, Script
 from tests.lab.patience import pause, until
 from tests.lab.person import Person
+from tests.lab.sky_places import real_skypilot, skypilot
+from tests.lab.skypilot import SkyLab, sky_lab
 from tests.lab.slurm import slurm_lab
 
 
@@ -310,16 +312,25 @@ PLACES = {
     "local": local,
     "manual": manual,
     "sagemaker": sagemaker,
+    "skypilot": skypilot,
     "slurm": slurm,
     "wrapped": wrapped,
     **{found.name: found.load() for found in entry_points(group="uff_scheduler.conformance")},
 }
 
 
-@pytest.fixture(params=sorted(PLACES))
+@pytest.fixture(scope="session")
+def sky() -> Iterator[SkyLab]:
+    """A real SkyPilot, for all tests that need one."""
+    with sky_lab() as made:
+        yield made
+
+
+@pytest.fixture(params=[*sorted(PLACES), pytest.param("skypilot-real", marks=pytest.mark.nightly)])
 def place(request: pytest.FixtureRequest, tmp_path: Path, aws_credentials: None) -> Iterator[Place]:
     """Each place in turn, empty."""
-    with PLACES[request.param](tmp_path) as made:
+    real = request.param == "skypilot-real"
+    with real_skypilot(tmp_path, request.getfixturevalue("sky")) if real else PLACES[request.param](tmp_path) as made:
         yield made
 
 

@@ -52,10 +52,10 @@ def test_commented_examples_are_valid_too(written: Callable[[str], Path]) -> Non
     """Who takes the comment marks away from pools.toml gets pools that load."""
     lines = shipped("pools.toml").read_text(encoding="utf-8").split("\n\n")
     examples = [block for block in lines if "# [[pools]]" in block]
-    assert len(examples) == 4
+    assert len(examples) == 5
     toml = "\n".join(line[2:] for block in examples for line in block.split("\n") if not line.endswith(":"))
     names = [pool.name for pool in load(written(toml), {}).pools]
-    assert names == ["kaggle", "sagemaker", "studio-lab", "desk"]
+    assert names == ["kaggle", "sagemaker", "cloud", "studio-lab", "desk"]
 
 
 def test_the_environment_wins_over_the_file_and_the_caller_over_both(written: Callable[[str], Path]) -> None:

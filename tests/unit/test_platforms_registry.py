@@ -36,6 +36,9 @@ def test_an_unknown_platform_is_named_beside_the_known_ones(tmp_path: Path) -> N
         ("local", {"devices": "gpu0"}, "devices = 'gpu0'"),
         ("kaggle", {"checkpoints": "hourly"}, "checkpoints = 'hourly' is none of auto, relay, direct"),
         ("kaggle", {"call_seconds": "soon"}, "call_seconds = 'soon'"),
+        ("skypilot", {"acelerator": "H100"}, "unknown setting acelerator.*accelerator"),
+        ("skypilot", {"autodown_minutes": "0"}, "nothing would end a forgotten cluster"),
+        ("skypilot", {"max_hourly_cost": "$3"}, "max_hourly_cost = '.3' is not usable"),
     ],
 )
 def test_a_bad_setting_is_named(tmp_path: Path, platform: str, settings: dict[str, str], says: str) -> None:

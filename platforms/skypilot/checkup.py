@@ -1,0 +1,84 @@
+"""A look at a SkyPilot server before anything depends on it: `schedctl doctor skypilot`. Nothing is launched."""
+
+from __future__ import annotations
+
+import re
+from email.utils import parsedate_to_datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from platforms.base import Checked
+from platforms.skypilot.server import ApiServer
+from platforms.skypilot.settings import DOC, read_settings
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+_TESTED = re.compile(r"0\.14\.\d+")
+_SKEW_SECONDS = 60
+
+
+def checks(
+    settings: Mapping[str, str], environ: Mapping[str, str], now: float, *, probe: bool
+) -> dict[str, Callable[[], Checked]]:
+    """Return the checks of one pool by name; ``now`` is real UTC seconds. What fails raises PlatformError."""
+    del environ, probe
+    chosen = read_settings(settings, Path())
+    server = ApiServer(chosen)
+    infra = str(chosen.asked.get("infra", ""))
+    cloud = infra.partition("/")[0].strip("*")
+    found: dict[str, Callable[[], Checked]] = {
+        "server": partial(_server, server),
+        "clouds": partial(_clouds, server, cloud),
+        "clock": partial(_clock, server, now),
+    }
+    if chosen.accelerator:
+        spot = bool(chosen.asked.get("use_spot"))
+        most = chosen.asked.get("max_hourly_cost")
+        found["catalogue"] = partial(_price, server, chosen.accelerator, cloud, spot=spot, most=most)
+    return found
+
+
+def _server(server: ApiServer) -> Checked:
+    told, _ = server.health()
+    status, version = str(told.get("status")), str(told.get("version"))
+    if status != "healthy":
+        return Checked("bad", f"version {version} says it is {status}", f"Set token_file, see {DOC}")
+    if not _TESTED.fullmatch(version):
+        return Checked("warning", f"SkyPilot {version}, which was not tried", "Use 0.14, or try one job first")
+    return Checked("ok", f"SkyPilot {version} is {status}")
+
+
+def _clouds(server: ApiServer, cloud: str) -> Checked:
+    enabled = server.clouds()
+    if not enabled:
+        return Checked("bad", "no cloud is enabled", "Give the server credentials of one, then: sky check")
+    words = ", ".join(enabled)
+    if cloud and cloud.lower() not in {one.lower() for one in enabled}:
+        return Checked("bad", f"{cloud} is not enabled, but {words}", "Correct the option infra, or run: sky check")
+    return Checked("ok", words)
+
+
+def _price(server: ApiServer, accelerator: str, cloud: str, *, spot: bool, most: float | None) -> Checked:
+    """Tell the catalogue's cheapest hour with one accelerator, for the pool's price_per_hour."""
+    offers = server.prices(accelerator, 1, cloud)
+    known = sorted((dear if spot else price, place) for price, dear, place in offers)
+    if not known or known[0][0] == float("inf"):
+        return Checked("warning", f"no price of one {accelerator} is in the catalogue", "Set price_per_hour yourself")
+    price, place = known[0]
+    words = f"one {accelerator} from ${price:.2f} an hour ({place})" + (", spot" if spot else "")
+    if most is not None and price > most:
+        return Checked("bad", f"{words}, and max_hourly_cost allows ${most:.2f}", "Raise max_hourly_cost")
+    return Checked("ok", f"{words}; the pool's price_per_hour is what is booked")
+
+
+def _clock(server: ApiServer, now: float) -> Checked:
+    _, said = server.health()
+    try:
+        off = round(now - parsedate_to_datetime(said).timestamp())
+    except ValueError:
+        return Checked("warning", "the server does not tell its time", "Nothing, if both are synchronised")
+    if abs(off) > _SKEW_SECONDS:
+        return Checked("bad", f"this machine's clock is {off:+d} s off the server's", "Synchronise both with NTP")
+    return Checked("ok", f"agrees with the server's to {max(1, abs(off))} s")

@@ -1,0 +1,102 @@
+"""Task: what a cluster is asked to do for a session. Whatever SkyPilot does with it, one key runs once on a cluster.
+
+A launch of a name that exists queues its task a second time, so the script begins by taking a claim, a folder that only
+one can make: a second one finds it and leaves. One that arrives after its launch was given up leaves as well. The
+kernel's own end of the agent comes at the deadline; the cluster that idles then takes itself down.
+"""
+
+from __future__ import annotations
+
+import base64
+import gzip
+import json
+import re
+import shlex
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from platforms.base import Refused
+from platforms.skypilot.settings import NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from platforms.bundle import Bundle
+
+_KEY = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._-]{0,78}[A-Za-z0-9])?", re.ASCII)
+_LAUNCH = "UFF_LAUNCH"
+_LAUNCH_BYTES = 96 << 10  # Linux takes no longer variable than 128 KiB
+# Lanes count the devices of their session; here they get the numbers of those that the task was given.
+_DEVICES = """\
+import json, os
+given = [int(each) for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.isdigit()]
+with open("launch.json") as stream:
+    launch = json.load(stream)
+for lane in launch.get("lanes", ()):
+    if given and all(index < len(given) for index in lane.get("devices", ())):
+        lane["devices"] = [given[index] for index in lane.get("devices", ())]
+with open("launch.json.new", "w") as stream:
+    json.dump(launch, stream)
+os.replace("launch.json.new", "launch.json")
+"""
+_SCRIPT = """\
+umask 077
+launch=${{{launch}:-}}
+unset {launch}
+key={key} until={until} start_by={start_by} python={python}
+started=$(date +%s)
+mkdir -p "$HOME/.uff" && mkdir "$HOME/.uff/$key" 2>/dev/null || {{ echo "uff: $key has run here already"; exit 0; }}
+cd "$HOME/.uff/$key" || exit 78
+[ "$started" -le "$start_by" ] || {{ echo "uff: $key was given up before it could start"; exit 75; }}
+left=$((until - started))
+[ "$left" -gt 0 ] || {{ echo "uff: the deadline of $key passed before it could start"; exit 75; }}
+base64 -d <<'END' | tar -xzf - || exit 78
+{payload}
+END
+echo "$launch" | base64 -d | gzip -d >launch.json || exit 78
+unset launch
+"$python" - <<'END' || exit 78
+{devices}END
+exec timeout --foreground --signal=KILL "$left" "$python" payload/agent.py "$PWD/launch.json"
+"""
+
+
+class Order(NamedTuple):
+    """What a session's script must know; instants are real UTC seconds."""
+
+    key: str
+    until: int
+    start_by: int
+    python: str
+
+
+def is_key(key: str) -> bool:
+    """Tell whether a launch key can be part of a cluster's name."""
+    return bool(_KEY.fullmatch(key))
+
+
+def task(order: Order, launch: Mapping[str, Any], payload: Bundle, resources: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a task as SkyPilot takes it. Raises Refused, for good, when the launch document is too long, and OSError.
+
+    The document is a secret of the task, which SkyPilot's pages and lists do not show.
+    """
+    packed = gzip.compress(json.dumps(launch).encode(), mtime=0)
+    document = base64.b64encode(packed).decode()
+    if len(document) > _LAUNCH_BYTES:
+        why = f"the launch document has {len(document)} bytes when packed, of at most {_LAUNCH_BYTES}"
+        raise Refused(NAME, "launch", why, "Give the job fewer inputs", permanent=True)
+    script = _SCRIPT.format(
+        launch=_LAUNCH,
+        key=shlex.quote(order.key),
+        until=order.until,
+        start_by=order.start_by,
+        python=shlex.quote(order.python),
+        payload=base64.encodebytes(payload.path.read_bytes()).decode().strip(),
+        devices=_DEVICES,
+    )
+    return {
+        "name": order.key,
+        "num_nodes": 1,
+        "resources": dict(resources),
+        "secrets": {_LAUNCH: document},
+        "run": script,
+    }
