@@ -39,7 +39,8 @@ class QuotaSettings(Section):
     """One rule that bounds a pool's hours or money.
 
     ``kind`` is a calendar period (``week``, ``day``, ``month``, in ``zone`` from ``resets`` on), ``rolling``,
-    ``first-use`` (both over ``span``), or a calendar budget in money.
+    ``first-use`` (both over ``span``), or a calendar budget in money. ``charge`` is what an hour counts: once for a
+    session, or once for each of its devices.
     """
 
     name: str = Field(min_length=1, max_length=60)
@@ -47,6 +48,7 @@ class QuotaSettings(Section):
     zone: ZoneName = "UTC"
     resets: Annotated[Reset, _text(reset)] = Reset()
     span_seconds: PositiveSeconds = _DAY
+    charge: Literal["session", "device"] = "session"
     limit: Annotated[Amount, BeforeValidator(lambda text: text if isinstance(text, Amount) else amount(text))]
     source: str = "declared"
     as_of: Annotated[str, BeforeValidator(_date)] = ""
@@ -84,6 +86,14 @@ class QuotaSettings(Section):
             raise BadValue(f"a {kind} quota takes its length from the calendar", "remove it")
         return found
 
+    @field_validator("charge")
+    @classmethod
+    def _charge_of_its_kind(cls, found: str, info: ValidationInfo) -> str:
+        kind = str(info.data.get("kind", "week"))
+        if found == "device" and (kind == "first-use" or kind.startswith("money-")):
+            raise BadValue(f"a {kind} quota cannot count devices", "use kind week, day, month or rolling")
+        return found
+
     @field_validator("limit")
     @classmethod
     def _limit_of_its_kind(cls, found: Amount, info: ValidationInfo) -> Amount:
@@ -105,6 +115,8 @@ class PoolSettings(Section):
     hours: tuple[Annotated[OpeningHours, _text(opening_hours)], ...] = ()
     devices_per_session: PositiveInt = 1
     sessions_max: PositiveInt = 1
+    device_counts: tuple[PositiveInt, ...] = ()
+    devices_max: Annotated[Annotated[int, Field(ge=0, le=1_000_000)], Field(validate_default=True)] = 0
     vram_gib: PositiveFloat = 16.0
     dtypes: frozenset[str] = frozenset({"fp32", "fp16"})
     speed: PositiveFloat = 1.0
@@ -123,6 +135,39 @@ class PoolSettings(Section):
     as_of: Annotated[str, BeforeValidator(_date)] = ""
     options: dict[str, str] = Field(default_factory=dict)
 
+    @property
+    def sessions_at_once(self) -> int:
+        """How many sessions there can be at once, the smallest where they differ."""
+        return self.devices_max // min(self.device_counts) if self.device_counts else self.sessions_max
+
+    @field_validator("device_counts")
+    @classmethod
+    def _counts_instead(cls, counts: tuple[int, ...], info: ValidationInfo) -> tuple[int, ...]:
+        if counts and list(counts) != sorted(set(counts)):
+            raise BadValue("the counts must ascend", "write them like [1, 2, 4]")
+        if counts and info.data.get("devices_per_session", 1) != 1:
+            raise BadValue("devices_per_session says how many devices every session has", "set one of the two")
+        if counts and info.data.get("sessions_max", 1) != 1:
+            raise BadValue("sessions_max is not used with it", "set devices_max: the devices of all sessions together")
+        return counts
+
+    @field_validator("devices_max")
+    @classmethod
+    def _enough_for_the_largest(cls, found: int, info: ValidationInfo) -> int:
+        counts = info.data.get("device_counts", ())
+        if found and not counts:
+            raise BadValue("it goes with device_counts", "set sessions_max, or device_counts as well")
+        if counts and 0 < found < max(counts):
+            raise BadValue(f"no session could have {max(counts)} devices", "raise it, or shorten device_counts")
+        return found or max(counts, default=0)
+
+    @field_validator("price_microdollars_per_hour")
+    @classmethod
+    def _one_price(cls, found: int, info: ValidationInfo) -> int:
+        if found and info.data.get("device_counts"):
+            raise BadValue("with device_counts no two sessions need cost the same", "leave it out; count device hours")
+        return found
+
     @field_validator("session_cap_seconds")
     @classmethod
     def _cap_holds_a_session(cls, cap: int, info: ValidationInfo) -> int:
@@ -138,16 +183,22 @@ class PoolSettings(Section):
     @field_validator("quotas")
     @classmethod
     def _quotas_that_bind(cls, quotas: tuple[QuotaSettings, ...], info: ValidationInfo) -> tuple[QuotaSettings, ...]:
-        sessions = info.data.get("sessions_max", 1)
+        sessions, counts = info.data.get("sessions_max", 1), info.data.get("device_counts", ())
+        devices = info.data.get("devices_max", 1)
         names = [quota.name for quota in quotas]
         for quota in quotas:
             if names.count(quota.name) > 1:
                 raise BadValue(f"two quotas are named {quota.name}", "give each its own name")
-            most = quota.window_seconds_max * sessions
+            if quota.charge == "device" and not counts:
+                raise BadValue(f"{quota.name}: all sessions have as many devices", "set device_counts, or no charge")
+            at_once, why = sessions, f"sessions_max = {sessions}"
+            if counts:
+                at_once, why = devices if quota.charge == "device" else devices // counts[0], f"devices_max = {devices}"
+            most = quota.window_seconds_max * at_once
             if quota.limit_seconds > most:
                 raise BadValue(
                     f"{quota.name}: a limit of {show_duration(quota.limit_seconds)} can never be reached, "
-                    f"its window has {show_duration(most)} with sessions_max = {sessions}",
+                    f"its window has {show_duration(most)} with {why}",
                     "correct the limit, or leave the quota out",
                 )
             if quota.limit_microdollars and not info.data.get("price_microdollars_per_hour", 1):

@@ -81,6 +81,7 @@ class Capabilities:
     needs_person: bool = False  # nothing runs before a person takes the session in hand
     finds_orphans: bool = False  # orphans() finds sessions of ours that our books do not name
     bills_late: bool = False  # what find() says of an ended session's time may still change for a while
+    device_counts: bool = False  # each launch may ask for another number of devices
     internet: bool = True  # sessions reach the internet by themselves
     mounts: frozenset[str] = frozenset()  # kinds of inputs that it holds itself and puts before its sessions
     visibility_seconds: int = 0  # a launched key may be missing from find() for this long

@@ -59,6 +59,7 @@ class PlatformContext:
     payload package. ``clock`` is the ``clock`` part of the launch contract; empty means real time.
     ``store_kind`` is the kind of address that sessions get of the artifact store; empty means not known.
     ``open_store`` returns the store itself, for platforms that carry its objects to sessions; it raises StoreError.
+    ``device_counts`` are those a session may ask for; empty means that all have as many.
     """
 
     state_folder: Path
@@ -70,6 +71,7 @@ class PlatformContext:
     store_kind: str = ""
     open_store: Callable[[], BlobStore] | None = None
     devices_per_session: int = 1
+    device_counts: tuple[int, ...] = ()
 
 
 if TYPE_CHECKING:
@@ -102,6 +104,14 @@ def load(platform: str, settings: Mapping[str, str], context: PlatformContext) -
 
     Raises Misconfigured for an unknown name, a missing library or a bad setting.
     """
+    found = _loaded(platform, settings, context)
+    if context.device_counts and not found.capabilities.device_counts:
+        why = "device_counts: its sessions cannot ask for a number of devices"
+        raise Misconfigured(platform, "load", why, "Set devices_per_session and sessions_max instead")
+    return found
+
+
+def _loaded(platform: str, settings: Mapping[str, str], context: PlatformContext) -> Platform:
     address = _LOADERS.get(platform)
     if address is None:
         return _plugin(platform, "load").load(settings, context)

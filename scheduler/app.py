@@ -151,6 +151,7 @@ class App:
             python=sys.executable,
             bundle=self.bundle,
             sessions_max=pool.sessions_max,
+            device_counts=pool.device_counts,
             session_cap_seconds=pool.session_cap_seconds,
             devices_per_session=pool.devices_per_session,
             clock=self.clock.payload_clock(),
@@ -346,8 +347,10 @@ def _pool(settings: PoolSettings) -> Pool:
             DailyHours(zone=hours.zone, start=hours.start, end=hours.end, weekdays=frozenset(hours.weekdays))
             for hours in settings.hours
         ),
-        devices_per_session=settings.devices_per_session,
-        sessions_max=settings.sessions_max,
+        devices_per_session=max(settings.device_counts, default=settings.devices_per_session),
+        sessions_max=settings.sessions_at_once,
+        device_counts=settings.device_counts,
+        devices_max=settings.devices_max,
         session_cap_seconds=settings.session_cap_seconds,
         session_seconds_min=settings.session_seconds_min,
         vram_gib=settings.vram_gib,
@@ -369,29 +372,27 @@ def _pool(settings: PoolSettings) -> Pool:
 
 def _quota(settings: QuotaSettings) -> Quota:
     provenance = {"source": settings.source, "as_of": settings.as_of}
-    kind = settings.kind
+    by_device, kind = settings.charge == "device", settings.kind
+    resets = settings.zone, settings.resets.weekday, settings.resets.offset_seconds
     match kind:
         case "day" | "week" | "month":
             return CalendarQuota(
                 settings.name,
                 settings.limit_seconds,
-                Calendar(kind, settings.zone, settings.resets.weekday, settings.resets.offset_seconds),
+                Calendar(kind, *resets),
+                by_device=by_device,
                 **provenance,
             )
         case "rolling":
-            return RollingQuota(settings.name, settings.limit_seconds, settings.span_seconds, **provenance)
+            limit, span = settings.limit_seconds, settings.span_seconds
+            return RollingQuota(settings.name, limit, span, by_device=by_device, **provenance)
         case "first-use":
             return FirstUseQuota(settings.name, settings.limit_seconds, settings.span_seconds, **provenance)
         case "money-day" | "money-week" | "money-month":
             return MoneyQuota(
                 settings.name,
                 settings.limit_microdollars,
-                Calendar(
-                    _MONEY_PERIODS[kind],
-                    settings.zone,
-                    settings.resets.weekday,
-                    settings.resets.offset_seconds,
-                ),
+                Calendar(_MONEY_PERIODS[kind], *resets),
                 **provenance,
             )
         case _:

@@ -94,6 +94,11 @@ class SlurmPlatform:
         if context.devices_per_session % self._settings.nodes:
             why = f"{self._settings.nodes} nodes cannot share {counted(context.devices_per_session, 'device')} evenly"
             raise Misconfigured(NAME, "load", why, "devices_per_session is of all nodes together")
+        if context.device_counts and not self._settings.gres:
+            raise Misconfigured(NAME, "load", "device_counts without gres", 'Name what is counted: gres = "gpu:h100"')
+        if context.device_counts and self._settings.nodes > 1:
+            why = "device_counts with sessions of several nodes"
+            raise Misconfigured(NAME, "load", why, "Give sessions of several nodes a pool of their own")
         self._commands = Commands(self._settings)
         self._folders = Folders(NAME, context.state_folder.absolute() / "sessions")
         self._clock = Clock(**{"epoch": 0.0, "origin": 0.0, "scale": 1.0, **context.clock})
@@ -110,6 +115,7 @@ class SlurmPlatform:
             reports_quota=self._has_books,
             tails_logs=True,
             finds_orphans=True,
+            device_counts=True,
             visibility_seconds=_UNSEEN_SECONDS,
         )
 
@@ -179,7 +185,9 @@ class SlurmPlatform:
                 found = self._commands.books() if self._has_books else None
         except NoBooks:
             self._has_books, found = False, None
-        return (reading(found, self._context.devices_per_session, now, self._clock.scale),) if found else ()
+        # Of sessions that differ in devices there are no hours but a device's.
+        devices = 1 if self._context.device_counts else self._context.devices_per_session
+        return (reading(found, devices, now, self._clock.scale),) if found else ()
 
     def collect(self, key: str, into: BlobStore, now: int) -> None:
         """Bring nothing home: payloads here write to the artifact store themselves. See Platform.collect."""

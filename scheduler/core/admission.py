@@ -32,13 +32,16 @@ def room(
     live_ends: Sequence[int],
     start: int,
     observed: Sequence[ObservedLimit] = (),
+    devices: int = 1,
 ) -> Room:
-    """Return the longest chargeable session ``pool`` admits from ``start``.
+    """Return the longest chargeable session whose lanes have ``devices`` that ``pool`` admits from ``start``.
 
-    ``charges`` are all charges of the pool, holds included; ``live_ends`` the ends of holds still open. The figure
-    includes ``pool.overrun_seconds``, which the caller must hold on top of the session it plans.
+    ``charges`` are all charges of the pool, holds included; ``live_ends`` the ends of holds still open, one for each
+    place that they take. The figure includes ``pool.overrun_seconds``, which the caller must hold on top of the session
+    it plans.
     """
-    if sum(1 for end in live_ends if end > start) >= pool.sessions_max:
+    taken = pool.places_of(devices)
+    if sum(1 for end in live_ends if end > start) + taken > pool.places:
         return Room(0, "concurrency")
     found = Room(pool.session_cap_seconds + pool.overrun_seconds, "session cap")
     openings = pool.open_windows(start, start + found.seconds)
@@ -46,8 +49,8 @@ def room(
         return Room(0, "opening hours")
     if openings[0].end - start < found.seconds:
         found = Room(openings[0].end - start, "opening hours")
-    for quota in in_force(pool.quotas, observed):
-        seconds = longest(quota, charges, start, found.seconds, observed, pool.price_microdollars_per_hour)
+    for quota in in_force(pool, observed):
+        seconds = longest(quota, charges, start, found.seconds, observed, pool.price_microdollars_per_hour, taken)
         if seconds < found.seconds:
             found = Room(seconds, quota.name)
     return found

@@ -34,7 +34,8 @@ class LedgerEntry:
 
     ``run`` is the launch key; only an ``adjust`` may have none (time the platform reports and no run of ours
     explains). ``price_microdollars_per_hour`` is the price at the time, zero where hours are free.
-    ``evidence`` says where the figure comes from, in words for people.
+    ``evidence`` says where the figure comes from, in words for people. ``devices`` are those of its run's first lane,
+    which on a pool with device counts are all that the session held; they are the run's, and not written here.
     """
 
     kind: EntryKind
@@ -46,6 +47,7 @@ class LedgerEntry:
     credit: bool = False
     price_microdollars_per_hour: int = 0
     evidence: str = ""
+    devices: int = 1
 
     def __post_init__(self) -> None:
         if self.end < self.start:
@@ -62,7 +64,7 @@ class Charge:
 
     ``sign`` is -1 for a credit, 0 for a use that was given up, counts nothing and may have been all the same. ``held``
     marks time that is only set aside and may be given back. ``told`` is False when the platform did not say when it
-    was: it lies somewhere inside, and may be shorter.
+    was: it lies somewhere inside, and may be shorter. ``devices`` count only in a quota that charges by device.
     """
 
     start: int
@@ -72,6 +74,7 @@ class Charge:
     price_microdollars_per_hour: int = 0
     run: str | None = None
     told: bool = True
+    devices: int = 1
 
     @property
     def is_certain(self) -> bool:
@@ -127,6 +130,7 @@ def fold(entries: Iterable[LedgerEntry]) -> dict[str, tuple[Charge, ...]]:
                 price_microdollars_per_hour=entry.price_microdollars_per_hour,
                 run=entry.run,
                 told=entry.run is not None and not corrected and _is_told(entry, filled),
+                devices=entry.devices,
             )
             for entry in (*counted, *seen.adjusts)
             if entry.end > entry.start
@@ -167,19 +171,28 @@ def seconds_within(charges: Iterable[Charge], window: Window) -> int:
     return sum(charge.within(window.start, window.end) for charge in charges)
 
 
+def device_seconds_within(charges: Iterable[Charge], window: Window) -> int:
+    """Return the metered seconds inside ``window`` times the devices of their sessions, holds included."""
+    return sum(charge.devices * charge.within(window.start, window.end) for charge in charges)
+
+
 def cost_within(charges: Iterable[Charge], window: Window) -> int:
     """Return the micro-dollars inside ``window``, holds included."""
     return sum(charge.cost_within(window.start, window.end) for charge in charges)
 
 
 class RunningTotal:
-    """The signed seconds of some charges until an instant, in O(log n) after sorting the edges once."""
+    """The signed seconds of some charges until an instant, in O(log n) after sorting the edges once.
 
-    def __init__(self, charges: Iterable[Charge]) -> None:
+    With ``by_device`` a second counts once for each device.
+    """
+
+    def __init__(self, charges: Iterable[Charge], *, by_device: bool = False) -> None:
         slopes: dict[int, int] = {}
         for charge in charges:
-            slopes[charge.start] = slopes.get(charge.start, 0) + charge.sign
-            slopes[charge.end] = slopes.get(charge.end, 0) - charge.sign
+            pace = charge.sign * charge.devices if by_device else charge.sign
+            slopes[charge.start] = slopes.get(charge.start, 0) + pace
+            slopes[charge.end] = slopes.get(charge.end, 0) - pace
         self._times = sorted(slopes)
         self._slopes: list[int] = []
         self._totals: list[int] = []
@@ -200,8 +213,8 @@ class RunningTotal:
         return self._totals[index] + self._slopes[index] * (instant - self._times[index])
 
 
-def _by_start(charge: Charge) -> tuple[int, int, str, int, bool, int, bool]:
+def _by_start(charge: Charge) -> tuple[int, int, str, int, bool, int, bool, int]:
     """Every field counts, so that equal books give equal tuples in whatever order they are read."""
     run = charge.run or ""
     price = charge.price_microdollars_per_hour
-    return charge.start, charge.end, run, charge.sign, charge.held, price, charge.told
+    return charge.start, charge.end, run, charge.sign, charge.held, price, charge.told, charge.devices

@@ -29,6 +29,11 @@ class Placement:
     end: int
     lanes: tuple[PlannedLane, ...]
 
+    @property
+    def devices(self) -> int:
+        """The devices of all lanes together."""
+        return sum(lane.devices for lane in self.lanes)
+
 
 @dataclass(frozen=True, slots=True)
 class Deferral:

@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 class Pool:
     """One metered place: platform, account and accelerator. All times in seconds.
 
-    A session holds all ``devices_per_session`` devices for one charge; its lanes share them. ``speed`` is the prior
+    A session holds all ``devices_per_session`` devices for one charge; its lanes share them. With ``device_counts`` it
+    holds one of these counts instead, for one job, and all sessions together at most ``devices_max``; then
+    ``devices_per_session`` is the largest count, and ``sessions_max`` follows from them. ``speed`` is the prior
     relative to the reference device and is replaced by what is measured. ``session_seconds_min`` is the shortest
     session worth a launch, set-up and checkpoint excluded.
     """
@@ -29,6 +31,8 @@ class Pool:
     hours: tuple[DailyHours, ...] = ()  # empty: always open
     devices_per_session: int = 1
     sessions_max: int = 1
+    device_counts: tuple[int, ...] = ()  # ascending; empty: every session holds devices_per_session
+    devices_max: int = 0  # with device_counts alone
     session_cap_seconds: int = 43_200
     session_seconds_min: int = 1_800
     vram_gib: float = 16.0
@@ -45,6 +49,24 @@ class Pool:
     source: str = "declared"
     as_of: str = ""
     options: Mapping[str, str] = field(default_factory=dict)  # for the platform adapter alone
+
+    @property
+    def places(self) -> int:
+        """What sessions share: devices where their counts differ, else one place for each session."""
+        return self.devices_max if self.device_counts else self.sessions_max
+
+    @property
+    def devices_at_once(self) -> int:
+        """How many devices all sessions hold together at most."""
+        return self.devices_max if self.device_counts else self.sessions_max * self.devices_per_session
+
+    def places_of(self, devices: int) -> int:
+        """Return how many places a session takes whose lanes have so many devices; 0: as few as can be."""
+        return max(devices, self.device_counts[0]) if self.device_counts else 1
+
+    def held_devices(self, devices: int) -> int:
+        """Return how many devices a session holds whose lanes have so many."""
+        return devices if self.device_counts else self.devices_per_session
 
     def open_windows(self, start: int, end: int) -> list[Window]:
         """Return the disjoint openings that overlap [start, end), clipped to it."""

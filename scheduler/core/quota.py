@@ -8,39 +8,42 @@ runs go on; an observed limit overrides the declared one for its window.
 from __future__ import annotations
 
 from bisect import bisect_right
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Literal, assert_never
 
 from scheduler.core.first_use import longest_first_use
-from scheduler.core.ledger import RunningTotal, cost_within, seconds_within
+from scheduler.core.ledger import RunningTotal, cost_within, device_seconds_within, seconds_within
 from scheduler.core.window import EVER, AllTime, Calendar, Window
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterable, Sequence
 
     from scheduler.core.ledger import Charge
+    from scheduler.core.pool import Pool
 
 
 @dataclass(frozen=True, slots=True)
 class CalendarQuota:
-    """At most ``limit_seconds`` in each window of a calendar."""
+    """At most ``limit_seconds`` in each window of a calendar; with ``by_device``, times the devices of each session."""
 
     name: str
     limit_seconds: int
     calendar: Calendar
     source: str = "declared"
     as_of: str = ""
+    by_device: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class RollingQuota:
-    """At most ``limit_seconds`` in every interval (t - span, t]."""
+    """At most ``limit_seconds`` in every interval (t - span, t]; ``by_device`` as above."""
 
     name: str
     limit_seconds: int
     span_seconds: int = 86_400
     source: str = "declared"
     as_of: str = ""
+    by_device: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,17 +106,50 @@ ACCOUNT = "account"
 """The quota of which platforms tell that others use it too; it holds also where none of this name is declared."""
 
 
-def in_force(quotas: tuple[Quota, ...], observed: Sequence[ObservedLimit]) -> tuple[Quota, ...]:
-    """Return a pool's quotas with what its platform told of the account, unless one of that name is declared."""
+def in_force(pool: Pool, observed: Sequence[ObservedLimit]) -> tuple[Quota, ...]:
+    """Return a pool's quotas with what its platform told of the account, unless one of that name is declared.
+
+    Platforms tell device seconds of a pool whose sessions differ in devices.
+    """
+    quotas, by_device = pool.quotas, bool(pool.device_counts)
+    if by_device:
+        quotas = tuple(
+            replace(quota, by_device=True) if isinstance(quota, CalendarQuota) and quota.name == ACCOUNT else quota
+            for quota in quotas
+        )
     told = [seen for seen in observed if seen.quota == ACCOUNT and (seen.start, seen.end) == (EVER.start, EVER.end)]
     if not told or any(quota.name == ACCOUNT for quota in quotas):
         return quotas
-    return (*quotas, CalendarQuota(ACCOUNT, told[-1].limit, AllTime(), told[-1].source))
+    return (*quotas, CalendarQuota(ACCOUNT, told[-1].limit, AllTime(), told[-1].source, by_device=by_device))
 
 
 def declared_limit(quota: Quota) -> int:
     """Return the declared limit, in seconds or micro-dollars."""
     return quota.limit_microdollars if isinstance(quota, MoneyQuota) else quota.limit_seconds
+
+
+def charges_by_device(quota: Quota) -> bool:
+    """Tell whether a second counts once for each device of its session."""
+    return isinstance(quota, CalendarQuota | RollingQuota) and quota.by_device
+
+
+def charged_within(quota: Quota, charges: Iterable[Charge], window: Window) -> int:
+    """Return what ``quota`` counts of ``charges`` inside ``window``, holds included: seconds, or micro-dollars."""
+    if isinstance(quota, MoneyQuota):
+        return cost_within(charges, window)
+    return device_seconds_within(charges, window) if charges_by_device(quota) else seconds_within(charges, window)
+
+
+def told_by_device(pool: Pool) -> bool:
+    """Tell whether people are told device hours of a pool: as its first quota counts, or if it has none."""
+    return bool(pool.device_counts) and (not pool.quotas or charges_by_device(pool.quotas[0]))
+
+
+def as_told(pool: Pool, charges: Sequence[Charge]) -> Sequence[Charge]:
+    """Return a pool's charges as people are told of them: where they are told device hours, one for each device."""
+    if not told_by_device(pool):
+        return charges
+    return [replace(charge, devices=1) for charge in charges for _ in range(charge.devices)]
 
 
 def limit_at(quota: Quota, instant: int, observed: Sequence[ObservedLimit] = ()) -> int:
@@ -146,13 +182,12 @@ def windows(quota: Quota, charges: Sequence[Charge], start: int, end: int) -> li
 def usage(quota: Quota, charges: Sequence[Charge], at: int, observed: Sequence[ObservedLimit] = ()) -> WindowUsage:
     """Return the window of ``quota`` that counts at ``at`` and what is used and held in it."""
     window = windows(quota, charges, at, at + 1)[0]
-    count = cost_within if isinstance(quota, MoneyQuota) else seconds_within
     return WindowUsage(
         quota=quota.name,
         window=window,
         limit=limit_at(quota, at, observed),
-        used=count(charges, window),
-        held=count([charge for charge in charges if charge.held], window),
+        used=charged_within(quota, charges, window),
+        held=charged_within(quota, [charge for charge in charges if charge.held], window),
     )
 
 
@@ -163,21 +198,23 @@ def longest(
     cap_seconds: int,
     observed: Sequence[ObservedLimit] = (),
     price_microdollars_per_hour: int = 0,
+    devices: int = 1,
 ) -> int:
-    """Return the longest session (seconds, at most ``cap_seconds``) the quota allows from ``start``.
+    """Return the longest session (seconds, at most ``cap_seconds``) on ``devices`` the quota allows from ``start``.
 
     The session may cross window edges; each window is charged its own part. Zero means nothing is left.
     """
     match quota:
         case RollingQuota():
-            return _longest_rolling(quota, charges, start, cap_seconds, limit_at(quota, start, observed))
+            return _longest_rolling(quota, charges, start, cap_seconds, limit_at(quota, start, observed), devices)
         case FirstUseQuota():
             edges = {edge for seen in observed if seen.quota == quota.name for edge in (seen.start, seen.end)}
             return longest_first_use(
                 charges, start, cap_seconds, quota.span_seconds, lambda at: limit_at(quota, at, observed), edges
             )
         case CalendarQuota() | MoneyQuota():
-            return _longest_calendar(quota, charges, start, cap_seconds, observed, price_microdollars_per_hour)
+            rate = devices if charges_by_device(quota) else 1
+            return _longest_calendar(quota, charges, start, cap_seconds, observed, price_microdollars_per_hour, rate)
         case _:
             assert_never(quota)
 
@@ -189,11 +226,12 @@ def _longest_calendar(
     cap: int,
     observed: Sequence[ObservedLimit],
     price: int,
+    devices: int,
 ) -> int:
     end = start + cap
     for window in quota.calendar.windows(start, end):
         limit = limit_at(quota, max(window.start, start), observed)
-        free = _free_seconds(quota, charges, window, limit, price)
+        free = _free_seconds(quota, charges, window, limit, price) // devices
         if free < window.overlap(start, end):
             return max(window.start, start) + free - start
     return cap
@@ -203,7 +241,7 @@ def _free_seconds(
     quota: CalendarQuota | MoneyQuota, charges: Sequence[Charge], window: Window, limit: int, price: int
 ) -> int:
     if isinstance(quota, CalendarQuota):
-        return max(0, limit - seconds_within(charges, window))
+        return max(0, limit - charged_within(quota, charges, window))
     if price <= 0:
         return window.seconds
     # Each run's cost is rounded up on its own, so the division here rounds down.
@@ -237,10 +275,14 @@ def _first_use_windows(quota: FirstUseQuota, charges: Sequence[Charge], start: i
     return sorted(found)
 
 
-def _longest_rolling(quota: RollingQuota, charges: Sequence[Charge], start: int, cap: int, limit: int) -> int:
+def _longest_rolling(
+    quota: RollingQuota, charges: Sequence[Charge], start: int, cap: int, limit: int, devices: int
+) -> int:
     near = [charge for charge in charges if charge.end > start - quota.span_seconds]
+    metered = RunningTotal(near, by_device=quota.by_device)
+    pace = devices if quota.by_device else 1
     return longest_rolling(
-        RunningTotal(near), rolling_edges(near, quota.span_seconds), start, cap, quota.span_seconds, limit
+        metered, rolling_edges(near, quota.span_seconds), start, cap, quota.span_seconds, limit, pace
     )
 
 
@@ -249,14 +291,18 @@ def rolling_edges(charges: Sequence[Charge], span: int) -> list[int]:
     return sorted({edge for one in charges for edge in (one.start, one.end, one.start + span, one.end + span)})
 
 
-def longest_rolling(metered: RunningTotal, edges: Sequence[int], start: int, cap: int, span: int, limit: int) -> int:
+def longest_rolling(
+    metered: RunningTotal, edges: Sequence[int], start: int, cap: int, span: int, limit: int, pace: int = 1
+) -> int:
     """Return the longest session from ``start`` with which no span holds more than ``limit`` of what ``metered`` has.
+
+    The session counts ``pace`` times: once, or for each of its devices.
 
     Forward-looking: old use expires while the session runs (facts: a tenth of the quota is lost otherwise).
 
     With U(t) the known use in (t - span, t], the session [start, start + l) is allowed when for every t >= start
-    U(t) + min(t - start, l) - max(0, t - span - start) <= limit. U is piecewise linear with integer slopes, so
-    looking at its breakpoints, which are the ``edges``, is exact.
+    U(t) + pace * (min(t - start, l) - max(0, t - span - start)) <= limit. U is piecewise linear with integer slopes,
+    so looking at its breakpoints, which are the ``edges``, is exact.
     """
     length = min(cap, span)
     first, last = bisect_right(edges, start), bisect_right(edges, start + length + span)
@@ -274,17 +320,18 @@ def longest_rolling(metered: RunningTotal, edges: Sequence[int], start: int, cap
             break
         reached = use(point)
         uses.append(reached)
-        total = reached + (point - start)
+        total = reached + pace * (point - start)
         if total > limit:
-            slope_times_run = total - (known + previous - start)
-            room = limit - (known + previous - start)
+            before = known + pace * (previous - start)
+            slope_times_run = total - before
+            room = limit - before
             length = min(length, previous + room * (point - previous) // slope_times_run - start)
             break
         previous, known = point, reached
     for number, point in enumerate(points):
         if point >= start + length:
             reached = uses[number] if number < len(uses) else use(point)
-            length = min(length, limit - reached + max(0, point - span - start))
+            length = min(length, (limit - reached) // pace + max(0, point - span - start))
     return max(0, length)
 
 

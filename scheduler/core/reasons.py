@@ -11,6 +11,8 @@ from math import floor, log10
 from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
+from jobs.plural import counted
+
 _SHOWN_SHARE = 0.005  # a smaller one would read as 0 %
 
 
@@ -213,6 +215,23 @@ class ConcurrencyFull(Reason):
 
 
 @dataclass(frozen=True, slots=True)
+class DevicesTaken(Reason):
+    """Of the ``devices`` that the pool's sessions may hold together, fewer are free than the job needs at least."""
+
+    code: ClassVar[str] = "devices"
+    pool: str
+    needed: int
+    devices: int
+    until: int | None
+
+    def sentence(self, zone: str = "UTC") -> str:
+        until = f" until {show(self.until, zone)}" if self.until is not None else ""
+        if self.needed == 1:
+            return f"{self.pool}: all of its {counted(self.devices, 'device')} busy{until}"
+        return f"{self.pool}: fewer than {self.needed} of its {counted(self.devices, 'device')} free{until}"
+
+
+@dataclass(frozen=True, slots=True)
 class LeftoverTooShort(Reason):
     """What is left of the window would be eaten by set-up and the final checkpoint."""
 
@@ -316,6 +335,7 @@ _KINDS: tuple[type[Reason], ...] = (
     QuotaEmpty,
     PoolClosed,
     ConcurrencyFull,
+    DevicesTaken,
     LeftoverTooShort,
     Outbid,
     NotItsTurn,

@@ -142,6 +142,11 @@ class Run:
     held_until: int
     state: RunState
 
+    @property
+    def devices(self) -> int:
+        """The devices of all lanes together."""
+        return sum(len(lane.devices) for lane in self.lanes)
+
 
 def launch_key(prefix: str, job: str, attempt: int) -> str:
     """Return the platform-side name of a launch: lower case, digits and hyphens, at most 50 characters.

@@ -99,13 +99,17 @@ class JobView:
 
 @dataclass(frozen=True, slots=True)
 class LiveRun:
-    """A run that holds quota now: its session is [start, deadline), its hold ends at ``held_until``."""
+    """A run that holds quota now: its session is [start, deadline), its hold ends at ``held_until``.
+
+    ``devices`` are those of its lanes together.
+    """
 
     key: str
     start: int
     deadline: int
     held_until: int
     jobs: tuple[str, ...]
+    devices: int = 1
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,23 +70,35 @@ def _sessions(snapshot: Snapshot, view: PoolView, placements: list[Placement]) -
             yield f"{what}: not open for the whole session"
         if not placement.lanes:
             yield f"{what}: nobody sits in it"
-        if sum(planned_lane.devices for planned_lane in placement.lanes) > pool.devices_per_session:
+        devices = _devices(placement)
+        if pool.device_counts and (devices not in pool.device_counts or len(placement.lanes) > 1):
+            yield f"{what}: {counted(devices, 'device')} for {counted(len(placement.lanes), 'job')} cannot be asked for"
+        if not pool.device_counts and devices > pool.devices_per_session:
             yield f"{what}: more devices given away than there are"
 
 
+def _devices(placement: Placement) -> int:
+    return sum(planned_lane.devices for planned_lane in placement.lanes)
+
+
 def _concurrency(view: PoolView, placements: list[Placement]) -> Iterator[str]:
-    edges = [(run.start, run.held_until) for run in view.live]
-    edges += [(found.start, found.end + view.pool.overrun_seconds) for found in placements]
+    edges = [(run.start, run.held_until, run.devices) for run in view.live]
+    edges += [(found.start, found.end + view.pool.overrun_seconds, _devices(found)) for found in placements]
     for instant in sorted(found.start for found in placements):
-        running = sum(start <= instant < end for start, end in edges)
-        if running > view.pool.sessions_max:
-            yield f"{view.pool.name}: {counted(running, 'session')} at {instant}, {view.pool.sessions_max} allowed"
+        running = [devices for start, end, devices in edges if start <= instant < end]
+        if len(running) > view.pool.sessions_max:
+            live = counted(len(running), "session")
+            yield f"{view.pool.name}: {live} at {instant}, {view.pool.sessions_max} allowed"
+        if view.pool.device_counts and sum(running) > view.pool.devices_max:
+            held = counted(sum(running), "device")
+            yield f"{view.pool.name}: {held} held at {instant}, {view.pool.devices_max} allowed"
 
 
 def _quota(quota: Quota, view: PoolView, placements: list[Placement], now: int) -> Iterator[str]:
     pool = view.pool
+    price = pool.price_microdollars_per_hour
     mine = [
-        Charge(p.start, p.end + pool.overrun_seconds, price_microdollars_per_hour=pool.price_microdollars_per_hour)
+        Charge(p.start, p.end + pool.overrun_seconds, price_microdollars_per_hour=price, devices=max(1, _devices(p)))
         for p in placements
     ]
     everything = [*view.charges, *mine]
@@ -95,6 +107,8 @@ def _quota(quota: Quota, view: PoolView, placements: list[Placement], now: int) 
     def used(charges: list[Charge], start: int, end: int) -> int:
         if isinstance(quota, MoneyQuota):
             return sum(charge.cost_within(start, end) for charge in charges)
+        if isinstance(quota, CalendarQuota | RollingQuota) and quota.by_device:
+            return sum(charge.devices * charge.within(start, end) for charge in charges)
         return sum(charge.within(start, end) for charge in charges)
 
     spans: list[tuple[int, int]]
@@ -207,7 +221,8 @@ def _gate_opens(
     for view in snapshot.pools:
         for run in view.live:
             if parent.name in run.jobs:
-                gained = parent.speed(view.pool.name, len(parent.device_speedup)) * (run.deadline - snapshot.now)
+                devices = run.devices if view.pool.device_counts else len(parent.device_speedup)
+                gained = parent.speed(view.pool.name, devices) * max(0, run.deadline - snapshot.now)
                 reached_step += min(parent.remaining_steps, int(gained))
                 if reached_step >= needed:
                     return run.deadline

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
-from scheduler.core.quota import MoneyQuota, RollingQuota, limit_at, windows
+from scheduler.core.quota import MoneyQuota, RollingQuota, charges_by_device, limit_at, windows
 from scheduler.core.window import Window
 from scheduler.report.chart import GUTTER, Frame, curve, days, labels, local, ticks, words
 
@@ -66,8 +67,7 @@ def burn_down_of(
         window, reach = windows(quota, charges, now, now + 1)[0], 0
     unit: Literal["seconds", "microdollars"] = "microdollars" if isinstance(quota, MoneyQuota) else "seconds"
     limit = limit_at(quota, now, observed)
-    future = [*charges, *planned]
-    instants = [window.start, now, window.end]
+    used = partial(_used, window=window, instants=[window.start, now, window.end], reach=reach, quota=quota)
     return BurnDown(
         pool=pool,
         quota=quota.name,
@@ -77,22 +77,22 @@ def burn_down_of(
         now=now,
         limit=limit,
         rolling=rolling,
-        measured=tuple((at, limit - used) for at, used in _used(charges, window, instants, reach, unit) if at <= now),
-        ahead=tuple((at, limit - used) for at, used in _used(future, window, instants, reach, unit) if at >= now),
+        measured=tuple((at, limit - amount) for at, amount in used(charges) if at <= now),
+        ahead=tuple((at, limit - amount) for at, amount in used([*charges, *planned]) if at >= now),
     )
 
 
 def _used(
-    charges: Sequence[Charge], window: Window, instants: Sequence[int], reach: int, unit: str
+    charges: Sequence[Charge], window: Window, instants: Sequence[int], reach: int, quota: Quota
 ) -> Iterator[tuple[int, int]]:
     """Yield (instant, used by then) wherever the use changes its pace inside the window, and at ``instants``.
 
     With a ``reach``, what was used longer ago than that no longer counts.
     """
-    money = unit == "microdollars"
+    money, by_device = isinstance(quota, MoneyQuota), charges_by_device(quota)
     paces: dict[int, int] = dict.fromkeys(instants, 0)
     for charge in charges:
-        weight = charge.sign * (charge.price_microdollars_per_hour if money else 1)
+        weight = charge.sign * (charge.price_microdollars_per_hour if money else charge.devices if by_device else 1)
         for shift, pace in ((0, weight), (reach, -weight)) if reach else ((0, weight),):
             # What was used before a window counts in no window; a reach takes back all that was ever added.
             begin = charge.start + shift if reach else max(charge.start, window.start)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from scheduler.core.ledger import cost_within, fold, seconds_within
-from scheduler.core.quota import Meter, MoneyQuota, RollingQuota, limit_at, windows
+from scheduler.core.quota import Meter, MoneyQuota, RollingQuota, as_told, limit_at, told_by_device, windows
 from scheduler.core.run import Ended, Outcome
 from scheduler.core.window import Window
 from scheduler.report.forecast import Forecast, forecast
@@ -226,8 +226,9 @@ def report_of(facts: ReportFacts) -> Report:
         needs=tuple(facts.needs),
         broken_rules=tuple(violations(replace(facts.week, entries=[*facts.week.entries, *facts.later]), corrected)),
         corrected_seconds=sum(
-            seconds_within(corrected.get(name, ()), span) - seconds_within(charges.get(name, ()), span)
-            for name in facts.week.pools
+            seconds_within(as_told(pool, corrected.get(name, ())), span)
+            - seconds_within(as_told(pool, charges.get(name, ())), span)
+            for name, pool in facts.week.pools.items()
         ),
         so_far=facts.so_far,
         judged=tuple(facts.judged),
@@ -235,7 +236,7 @@ def report_of(facts: ReportFacts) -> Report:
 
 
 def _all_spent(facts: ReportFacts, week: WeekFacts, charges: Mapping[str, Sequence[Charge]]) -> dict[str, Spent]:
-    return {name: _spent(facts, week, pool, charges.get(name, ())) for name, pool in week.pools.items()}
+    return {name: _spent(facts, week, pool, as_told(pool, charges.get(name, ()))) for name, pool in week.pools.items()}
 
 
 def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> Spent:
@@ -266,6 +267,7 @@ def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Ch
         untrained = max(0, share - round(trained[run.key]))
         speeds = [facts.speeds.get((lane.job, pool.name)) for lane in run.lanes]
         measured = max((speed.setup_seconds for speed in speeds if speed), default=pool.setup_seconds)
+        measured *= run.devices if told_by_device(pool) else 1
         preparing = min(measured, untrained) if began >= span.start else 0
         set_up += preparing
         if any(lane.outcome in _LOSING for lane in run.lanes) or run.state.outcome in _LOSING:
@@ -305,7 +307,7 @@ def _offered(week: WeekFacts, pool: Pool, charges: Sequence[Charge], span: Windo
         return 0
     span = Window(max(span.start, since), span.end)
     if not pool.quotas or isinstance(pool.quotas[0], MoneyQuota):
-        return pool.sessions_max * sum(opening.seconds for opening in pool.open_windows(span.start, span.end))
+        return pool.places * sum(opening.seconds for opening in pool.open_windows(span.start, span.end))
     quota, observed = pool.quotas[0], week.observed.get(pool.name, ())
     if isinstance(quota, RollingQuota):
         return round(quota.limit_seconds * span.seconds / quota.span_seconds)

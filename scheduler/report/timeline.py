@@ -47,6 +47,7 @@ class LaneBar:
 class Session:
     """A session on ``slot`` (0 up to the pool's sessions at once). ``key`` is None for planned ones.
 
+    Where sessions differ in their devices a slot is a device, and ``slot`` the first of the session's.
     ``ends`` is when it ended, or is to end; ``lanes`` hold at least one job.
     """
 
@@ -98,8 +99,10 @@ def timeline_of(
         for entry in sorted(entries, key=lambda entry: (entry.start, entry.phase == "planned", entry.key or "")):
             if entry.ends <= span.start or entry.start >= span.end:
                 continue
-            slot = next((index for index, at in enumerate(free) if at <= entry.start), len(free))
-            free[slot : slot + 1] = [entry.ends]
+            tall = sum(bar.devices for bar in entry.lanes) if pool.device_counts else 1
+            fits = (n for n in range(len(free)) if all(at <= entry.start for at in free[n : n + tall]))
+            slot = next(fits, len(free))
+            free[slot : slot + tall] = [entry.ends] * tall
             found.append(_on(entry, slot))
         slots[pool.name] = max(1, len(free))
     return Timeline(span.start, span.end, now, shown, slots, tuple(found), closed, hues or {})
@@ -165,7 +168,12 @@ def timeline_svg(timeline: Timeline, zone: str, width: int | None = None, link: 
 
 
 def _rows(timeline: Timeline, pool: Pool) -> int:
-    return timeline.slots[pool.name] * max(1, pool.devices_per_session)
+    return timeline.slots[pool.name] * _tall(pool)
+
+
+def _tall(pool: Pool) -> int:
+    """Return how many rows a slot has."""
+    return 1 if pool.device_counts else max(1, pool.devices_per_session)
 
 
 def _of_run(run: Run, now: int) -> Session | None:
@@ -245,9 +253,9 @@ def _bars(
     at = f"{local(session.start, zone, '%a %H:%M')} to {local(session.ends, zone, '%a %H:%M')}"
     length = (session.ends - session.start) / 3_600
     for shown in session.lanes:
-        devices = max(1, pool.devices_per_session)
+        devices = _tall(pool)
         row = session.slot * devices + min(shown.first, devices - 1)
-        tall = min(shown.devices, devices - min(shown.first, devices - 1))
+        tall = shown.devices if pool.device_counts else min(shown.devices, devices - min(shown.first, devices - 1))
         y, height = first + _ROW * row + 1.5, _ROW * tall - 3
         style = "bad" if shown.bad else session.phase
         detailed = len(timeline.sessions) <= _DETAILED_MAX

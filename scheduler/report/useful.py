@@ -118,5 +118,5 @@ def _share(
             if manifest.key in survivors:
                 trained += seconds * len(lane.devices)
     # A pool may have had more devices when the session ran than it is declared to have now.
-    devices = max(pool.devices_per_session, sum(len(lane.devices) for lane in run.lanes))
+    devices = max(pool.held_devices(run.devices), run.devices)
     return trained / (devices * (last - began))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.plural import counted
 from scheduler.core.ledger import cost_within, fold, seconds_within
-from scheduler.core.quota import MoneyQuota, RollingQuota, limit_at, windows
+from scheduler.core.quota import MoneyQuota, RollingQuota, as_told, charged_within, limit_at, windows
 from scheduler.core.reasons import show
 from scheduler.core.run import Ended, Lane, Outcome, Run
 from scheduler.core.window import Window
@@ -186,18 +186,18 @@ def _pool_figures(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> Po
             start=window.start,
             end=window.end,
             limit_seconds=limit_at(quota, window.start, facts.observed.get(pool.name, ())),
-            charged_seconds=seconds_within(charges, window),
+            charged_seconds=charged_within(quota, charges, window),
         )
         for quota in pool.quotas
         if not isinstance(quota, MoneyQuota)
         for window in _windows(quota, charges, facts.start, facts.end)
     )
-    week = Window(facts.start, facts.end)
+    charges, week = as_told(pool, charges), Window(facts.start, facts.end)
     first = pool.quotas[0].name if pool.quotas else None
     offered = sum(window.limit_seconds for window in shown if window.quota == first and window.start < facts.end)
     if not offered:
         openings = pool.open_windows(facts.start, facts.end)
-        offered = pool.sessions_max * sum(opening.seconds for opening in openings)
+        offered = pool.places * sum(opening.seconds for opening in openings)
     return PoolFigures(
         name=pool.name,
         quota_seconds=offered,
@@ -222,7 +222,7 @@ def _windows(quota: Quota, charges: Sequence[Charge], start: int, end: int) -> l
     near = [charge for charge in charges if charge.end > start - quota.span_seconds and charge.start < end]
     ends = sorted({min(charge.end, end) for charge in near if charge.end > start} | {start + quota.span_seconds})
     spans = [Window(instant - quota.span_seconds, instant) for instant in ends]
-    return [max(spans, key=lambda span: seconds_within(near, span))]
+    return [max(spans, key=lambda span: charged_within(quota, near, span))]
 
 
 def _job_figures(
@@ -274,10 +274,10 @@ def violations(facts: WeekFacts, charges: Mapping[str, Sequence[Charge]]) -> Ite
     """Yield each rule that the week broke, in a sentence."""
     for pool in facts.pools.values():
         for quota in pool.quotas:
-            measure, form = (cost_within, _dollars) if isinstance(quota, MoneyQuota) else (seconds_within, _seconds)
+            form = _dollars if isinstance(quota, MoneyQuota) else _seconds
             for window in _windows(quota, charges.get(pool.name, ()), facts.start, facts.end):
                 limit = limit_at(quota, window.start, facts.observed.get(pool.name, ()))
-                charged = measure(charges.get(pool.name, ()), window)
+                charged = charged_within(quota, charges.get(pool.name, ()), window)
                 if charged - _told_too_late(facts, pool.name, window) > limit:
                     yield (
                         f"quota: {pool.name} was charged {form(charged)} of {form(limit)} of {quota.name} "
@@ -316,10 +316,11 @@ def _session_violations(facts: WeekFacts, pool: Pool) -> Iterable[str]:
     for (start, end), run in sessions:
         if end - start > pool.session_cap_seconds + pool.overrun_seconds:
             yield f"session: {run.key} ran {end - start} s, the cap of {pool.name} is {pool.session_cap_seconds} s"
-        at_once = sum(1 for (other_start, other_end), _ in sessions if other_start <= start < other_end)
-        if at_once > pool.sessions_max:
-            live = counted(at_once, "session")
-            yield f"concurrency: {live} on {pool.name} at {show(start)}, allowed are {pool.sessions_max}"
+        at_once = [other for (other_start, other_end), other in sessions if other_start <= start < other_end]
+        if sum(pool.places_of(other.devices) for other in at_once) > pool.places:
+            live = counted(len(at_once), "session")
+            allowed = f"{counted(pool.places, 'device')}" if pool.device_counts else f"{pool.places}"
+            yield f"concurrency: {live} on {pool.name} at {show(start)}, allowed are {allowed}"
 
 
 def _backward_checkpoints(manifests: Sequence[Manifest]) -> Iterable[str]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
 _INSERT = insert(ledger)
+# A run's first lane: where sessions differ in their devices, it has them all.
+_devices = select(lanes.c.devices).where(lanes.c.run == ledger.c.run, lanes.c.lane == 0).scalar_subquery()
 _ALL = select(
     ledger.c.kind,
     ledger.c.pool,
@@ -27,6 +29,7 @@ _ALL = select(
     ledger.c.credit,
     ledger.c.price_microdollars_per_hour,
     ledger.c.evidence,
+    _devices.label("devices"),
 ).order_by(ledger.c.id)
 _OF_RUNS = _ALL.where(ledger.c.run.in_(bindparam("runs", expanding=True)))
 _OF_JOBS = (
@@ -174,4 +177,5 @@ _books: WeakKeyDictionary[Connection, _Books] = WeakKeyDictionary()
 @lru_cache(maxsize=4_096)
 def _entry(row: tuple[Any, ...]) -> LedgerEntry:
     kind, *rest = row
+    rest[-1] = max(1, len(codec.devices(rest[-1]))) if rest[-1] else 1
     return LedgerEntry(EntryKind(kind), *rest)

@@ -72,7 +72,7 @@ def burn_downs(
         ours = [run for run in live if run.pool == name]
         price = pool.price_microdollars_per_hour
         planned = [
-            Charge(max(place.start, now), place.end, price_microdollars_per_hour=price)
+            Charge(max(place.start, now), place.end, price_microdollars_per_hour=price, devices=place.devices)
             for place in upcoming(plan, ours, name, now)
         ]
         found += [

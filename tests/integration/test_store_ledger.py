@@ -6,8 +6,9 @@ import pytest
 from sqlalchemy import Connection
 
 from jobs.spec import JobSpec
-from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, fold
+from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, device_seconds_within, fold, seconds_within
 from scheduler.core.run import Lane, Reserved, Run
+from scheduler.core.window import Window
 from scheduler.store import jobs, ledger, runs
 from scheduler.store.engine import Database, Refused
 
@@ -15,12 +16,12 @@ NOW = 1_795_000_000
 POOLS = ("kaggle", "local")
 
 
-def insert_run(tx: Connection, key: str, pool: str, start: int) -> None:
+def insert_run(tx: Connection, key: str, pool: str, start: int, devices: int = 1) -> None:
     """Insert a run of an hour, and the job it trains."""
     job = f"job-of-{key}"
     jobs.add(tx, JobSpec(name=job, role="manager", command=("x",), target_step=100, steps_per_hour=10.0), start)
     jobs.note_launch(tx, job, pool)
-    lane = Lane(0, job, 1, (0,), None)
+    lane = Lane(0, job, 1, tuple(range(devices)), None)
     runs.insert(tx, Run(key, pool, (lane,), start, start + 3_600, start + 3_700, Reserved(start)), start)
 
 
@@ -96,3 +97,24 @@ def test_a_run_is_held_once_and_settled_once(database: Database, first: EntryKin
         ledger.append(tx, [LedgerEntry(first, "kaggle", "run-1", NOW, NOW + 1, NOW)])
     with pytest.raises(Refused), database.write() as tx:
         ledger.append(tx, [LedgerEntry(second, "kaggle", "run-1", NOW, NOW + 1, NOW)])
+
+
+def test_an_entry_tells_the_devices_of_its_run_and_one_of_none_is_of_one(database: Database) -> None:
+    """They are read from the run's lanes, which databases of all versions have."""
+    with database.write() as tx:
+        insert_run(tx, "wide", "local", NOW, devices=4)
+        ledger.append(
+            tx,
+            [
+                LedgerEntry(EntryKind.HOLD, "local", "wide", NOW, NOW + 3_700, NOW),
+                LedgerEntry(EntryKind.SPEND, "local", "wide", NOW, NOW + 100, NOW + 200),
+                LedgerEntry(EntryKind.ADJUST, "local", "wide", NOW, NOW + 10, NOW + 300, credit=True),
+                LedgerEntry(EntryKind.ADJUST, "local", None, NOW, NOW + 7, NOW + 300),
+            ],
+        )
+    with database.read() as tx:
+        assert [entry.devices for entry in ledger.entries(tx)] == [4, 4, 4, 1]
+        assert [entry.devices for entry in ledger.of_runs(tx, ["wide"])] == [4, 4, 4]
+        found = ledger.charges(tx, 0)["local"]
+    assert seconds_within(found, Window(NOW, NOW + 3_600)) == 100 - 10 + 7
+    assert device_seconds_within(found, Window(NOW, NOW + 3_600)) == 4 * (100 - 10) + 7

@@ -214,11 +214,17 @@ class Desk:
         return {path.name: path.read_bytes() for path in files}
 
     def session(
-        self, *, cut: int | None = None, sign: signal.Signals = signal.SIGTERM, parent: str = "", devices: int = 1
+        self,
+        *,
+        cut: int | None = None,
+        sign: signal.Signals = signal.SIGTERM,
+        parent: str = "",
+        devices: int = 1,
+        nodes: Any = None,
     ) -> Any:
         """Run a session to its end and return its result; ``cut``: the agent gets ``sign`` at this step.
 
-        ``parent`` is a manifest of this store, of another job, to begin with.
+        ``parent`` is a manifest of this store, of another job, to begin with; ``nodes`` where its lane runs.
         """
         self.attempts += 1
         now, run = Clock().now(), f"toy-{self.attempts:04d}"
@@ -231,7 +237,7 @@ class Desk:
                 "index": 0, "job": "toy", "attempt": self.attempts, "devices": list(range(devices)), "seed": 3,
                 "target_step": self.target, "command": self.command, "environment": self.environment, "data": "data",
                 "setup_seconds": 5, "checkpoint_seconds": 0.2, "restore": restore, "parent": parent,
-                "stall": {"loss_nan": 3},
+                "stall": {"loss_nan": 3}, "nodes": nodes,
             }],
         }  # fmt: skip
         folder = self.folder / run

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 import pytest
 
 from tests.lab.simulation.database import Laboratory
 from tests.lab.simulation.modes import MUST_BE_MET, swarm
-from tests.lab.simulation.scenario import draw_scenario
+from tests.lab.simulation.scenario import counted_scenario, draw_scenario
 from tests.lab.simulation.simulation import Simulation
 
 # Seeds that once showed a bug of the daemon, or of the harness.
@@ -29,6 +31,19 @@ def test_worlds_full_of_trouble_break_no_promise(laboratory: Laboratory) -> None
     tally = swarm(laboratory, range(1_000, 1_024))
     assert not tally.failures, tally.failures[0].report()
     assert len(tally.never_met) < len(MUST_BE_MET) / 3
+
+
+def test_sessions_that_ask_for_their_devices_break_no_promise(laboratory: Laboratory) -> None:
+    """All rules of the swarm hold, with bills that count each device."""
+    met: Counter[str] = Counter()
+    devices: Counter[int] = Counter()
+    for seed in range(4_000, 4_012):
+        simulation = Simulation(laboratory, counted_scenario(seed, 1.0))
+        met.update(simulation.run().seen)
+        for place in simulation.world.places.values():
+            devices.update(session.places for session in place.sessions.values() if place.pool.device_counts)
+    assert met["log run.started"] > 0
+    assert len(devices) > 1, devices
 
 
 @pytest.mark.nightly

@@ -298,3 +298,26 @@ def test_words_on_bars_can_be_read(theme: int) -> None:
     ):
         lighter, darker = sorted((luminance(palette[ink]), luminance(palette[paper])), reverse=True)
         assert (lighter + 0.05) / (darker + 0.05) >= 4.5, (ink, paper)
+
+
+def test_sessions_that_ask_for_their_devices_lie_on_so_many_rows() -> None:
+    pool = Pool("h100", "fake", "H100", device_counts=(1, 2, 4), devices_max=8, devices_per_session=4, sessions_max=8)
+    runs = [
+        Run(f"r{n}", "h100", (Lane(0, f"j{n}", 1, tuple(range(n)), None),), NOW - n, NOW + HOUR, NOW + HOUR, state)
+        for n, state in ((4, Running("r4", NOW - 4)), (2, Running("r2", NOW - 2)), (1, Running("r1", NOW - 1)))
+    ]
+    later = Placement("h100", NOW + 2 * HOUR, NOW + 3 * HOUR, (PlannedLane("j9", 4, 10),))
+    drawn = timeline_of(SPAN, NOW, [pool], runs, Plan(NOW - 60, (later,), ()), {})
+    assert {session.lanes[0].job: session.slot for session in drawn.sessions} == {"j4": 0, "j2": 4, "j1": 6, "j9": 0}
+    assert drawn.slots == {"h100": 7}
+    heights = re.findall(r'class="rest"[^>]* height="([\d.]+)"', timeline_svg(drawn, "UTC", 700))
+    assert [round((float(height) + 3) / 18) for height in heights] == [4, 2, 1]
+
+
+def test_a_quota_of_device_hours_burns_down_by_all_devices_of_a_session() -> None:
+    quota = CalendarQuota("q", 100 * HOUR, Calendar("week"), by_device=True)
+    charges = [Charge(NOW - 2 * HOUR, NOW - HOUR, devices=4)]
+    planned = [Charge(NOW + HOUR, NOW + 2 * HOUR, devices=2)]
+    chart = burn_down_of("h100", quota, charges, (), planned, NOW)
+    assert (chart.left, chart.left_at_end) == (96 * HOUR, 94 * HOUR)
+    assert usage(quota, charges, NOW).used == 4 * HOUR

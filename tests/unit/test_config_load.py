@@ -173,6 +173,50 @@ def test_impossible_quotas_are_refused(written: Callable[[str], Path], quota: st
     assert message in str(caught.value)
 
 
+COUNTED = POOL + "device_counts = [1, 2, 4]\ndevices_max = 8\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (POOL + "device_counts = [2, 1]\n", "the counts must ascend; write them like [1, 2, 4]"),
+        (POOL + "device_counts = [1, 1]\n", "the counts must ascend"),
+        (POOL + "device_counts = [0, 1]\n", "this must be greater than or equal to 1"),
+        (POOL + "device_counts = [1, 2]\ndevices_per_session = 2\n", "devices_per_session says how many"),
+        (POOL + "device_counts = [1, 2]\nsessions_max = 3\n", "sessions_max is not used with it; set devices_max"),
+        (POOL + "device_counts = [1, 4]\ndevices_max = 3\n", "devices_max = 3: no session could have 4 devices"),
+        (POOL + "devices_max = 3\n", "devices_max = 3: it goes with device_counts"),
+        (COUNTED + 'price_per_hour = "$2"\n', "with device_counts no two sessions need cost the same"),
+        (
+            COUNTED + '[[pools.quotas]]\nname = "q"\nkind = "day"\nlimit = "193h"\ncharge = "device"\n',
+            "can never be reached, its window has 8d with devices_max = 8",
+        ),
+        (
+            POOL + '[[pools.quotas]]\nname = "q"\nkind = "day"\nlimit = "3h"\ncharge = "device"\n',
+            "q: all sessions have as many devices; set device_counts, or no charge",
+        ),
+        (
+            COUNTED + '[[pools.quotas]]\nname = "q"\nkind = "first-use"\nlimit = "3h"\ncharge = "device"\n',
+            "a first-use quota cannot count devices; use kind week, day, month or rolling",
+        ),
+    ],
+)
+def test_counts_of_devices_that_contradict_each_other_are_refused(
+    written: Callable[[str], Path], text: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(written(text), {})
+    assert message in str(caught.value)
+
+
+def test_counts_of_devices_have_sensible_defaults(written: Callable[[str], Path]) -> None:
+    (pool,) = load(written(POOL + "device_counts = [1, 2, 4]\n"), {}).pools
+    assert (pool.devices_max, pool.sessions_at_once) == (4, 4)
+    quota = '[[pools.quotas]]\nname = "q"\nkind = "day"\nlimit = "100h"\ncharge = "device"\n'
+    (pool,) = load(written(COUNTED + quota), {}).pools
+    assert (pool.devices_max, pool.sessions_at_once, pool.quotas[0].charge) == (8, 8, "device")
+
+
 def test_two_sessions_at_once_use_two_hours_in_one(written: Callable[[str], Path]) -> None:
     path = written(f'{POOL}sessions_max = 2\n[[pools.quotas]]\nname = "q"\nkind = "day"\nlimit = "40h"\n')
     assert load(path, {}).pools[0].quotas[0].limit_seconds == 40 * 3600

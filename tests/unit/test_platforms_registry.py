@@ -2,6 +2,7 @@
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -40,6 +41,15 @@ def test_an_unknown_platform_is_named_beside_the_known_ones(tmp_path: Path) -> N
 def test_a_bad_setting_is_named(tmp_path: Path, platform: str, settings: dict[str, str], says: str) -> None:
     with pytest.raises(Misconfigured, match=says):
         load(platform, settings, context(tmp_path))
+
+
+def test_only_a_platform_that_can_gives_each_session_its_own_devices(tmp_path: Path) -> None:
+    counted = replace(context(tmp_path), device_counts=(1, 2))
+    assert load("slurm", {"gres": "gpu:h100"}, counted).capabilities.device_counts
+    with pytest.raises(Misconfigured, match="device_counts without gres"):
+        load("slurm", {}, counted)
+    with pytest.raises(Misconfigured, match="cannot ask for a number of devices"):
+        load("local", {}, counted)
 
 
 def test_a_state_folder_that_cannot_be_made_needs_a_person(tmp_path: Path) -> None:

@@ -339,6 +339,11 @@ EDGES = {
     "a gate that a planned session opens": (
         Case(parent_then(2_599), CHILD), Case(parent_then(2_598), CHILD), "gate of other not passed",
     ),
+    "a gate that a planned session opens, after a live one that is overdue": (
+        Case(parent_then(2_599), CHILD, view={"live": (live(-5_000, -5_000, "other"),)}),
+        Case(parent_then(2_598), CHILD, view={"live": (live(-5_000, -5_000, "other"),)}),
+        "gate of other not passed",
+    ),
     "a gate that opens with the checkpoint after it": (  # every 2,000 s of training, 50 s each
         Case(parent_then(2_649), SAVING_CHILD, pool={"mtbf_seconds": 40_000}),
         Case(parent_then(2_648), SAVING_CHILD, pool={"mtbf_seconds": 40_000}),

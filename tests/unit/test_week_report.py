@@ -197,3 +197,36 @@ def _keys_of(value: object) -> set[str]:
     if isinstance(value, dict):
         return set(value).union(*(_keys_of(found) for found in value.values()))
     return set().union(*(_keys_of(found) for found in value)) if isinstance(value, list) else set()
+
+
+def on_devices(key: str, start: int, end: int, count: int) -> Run:
+    lane = Lane(0, "ufm", int(key[-1]), tuple(range(count)), None, Outcome.YIELDED)
+    return Run(key, "kaggle", (lane,), start, end, end, Ended(Outcome.YIELDED, end, start))
+
+
+def test_where_sessions_ask_for_their_devices_people_are_told_device_hours() -> None:
+    week = CalendarQuota("device hours", 20 * HOUR, Calendar("week", "UTC", weekday=5), by_device=True)
+    sessions = CalendarQuota("hours", 20 * HOUR, Calendar("week", "UTC", weekday=5))
+    pool = replace(
+        KAGGLE,
+        quotas=(week, sessions),
+        device_counts=(1, 2, 4),
+        devices_max=6,
+        devices_per_session=4,
+        sessions_max=6,
+    )
+    runs = [on_devices("uff-ufm-1", START, START + 4 * HOUR, 4), on_devices("uff-ufm-2", START, START + 2 * HOUR, 2)]
+    entries = [replace(spend(one), devices=one.devices) for one in runs]
+    manifests = [saved(runs[0], "ufm", 100, START + 2 * HOUR)]
+    found = week_of(facts(runs, manifests, pools={"kaggle": pool}, entries=entries))
+    (figures,) = found.pools
+    assert (figures.quota_seconds, figures.charged_seconds) == (20 * HOUR, 20 * HOUR)
+    assert figures.useful_seconds == 4 * HOUR  # an hour on each of four devices
+    assert [one.charged_seconds for one in figures.windows] == [20 * HOUR, 6 * HOUR]
+    assert found.violations == ()
+    more = [*runs, on_devices("uff-ufm-3", START + HOUR, START + 2 * HOUR, 1)]
+    broken = week_of(
+        facts(more, [], pools={"kaggle": pool}, entries=[replace(spend(one), devices=one.devices) for one in more])
+    ).violations
+    assert any("75600 s of 72000 s of device hours" in words for words in broken)
+    assert any("3 sessions on kaggle" in words and "allowed are 6 devices" in words for words in broken)

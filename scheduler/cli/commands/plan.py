@@ -17,9 +17,12 @@ from scheduler.core.why import in_queue, why
 from scheduler.views.documents import job_state_json, plan_json
 
 if TYPE_CHECKING:
-    from scheduler.core.plan import Placement, Plan
+    from collections.abc import Sequence
+
+    from scheduler.core.plan import Placement, Plan, PlannedLane
     from scheduler.core.reasons import Reason
     from scheduler.core.run import Run, Wait
+    from scheduler.planner import DeviceChoice
     from scheduler.store.jobs import JobRecord
 
 app = group("What runs next, and why a job waits.")
@@ -87,6 +90,7 @@ def explain(ctx: typer.Context, job: Job) -> None:
     ]
     own = next(((run, wait) for run, wait in queues if _is_of(record, run.key)), None)
     answer = f"active, {_in_queue(cli, *own)}" if own else _answer(cli, record, reason, planned, plan)
+    counts = _counts(cli, job)
     if cli.options.json:
         document: dict[str, Any] = {
             "job": job,
@@ -95,10 +99,17 @@ def explain(ctx: typer.Context, job: Job) -> None:
             "reason": reason,
             "share": asdict(share) if share else None,
             "planned": [
-                {"pool": found.pool, "start": found.start, "end": found.end, "steps": _steps(found, job)}
+                {
+                    "pool": found.pool,
+                    "start": found.start,
+                    "end": found.end,
+                    "steps": _steps(found, job),
+                    "devices": sum(planned_lane.devices for planned_lane in found.lanes if planned_lane.job == job),
+                }
                 for found in planned
             ],
             "queues": [{"pool": run.pool, "run": run.key, **asdict(wait)} for run, wait in queues],
+            "devices": [asdict(one) for one in counts],
         }
         cli.out.data(document)
         return
@@ -123,6 +134,10 @@ def explain(ctx: typer.Context, job: Job) -> None:
     for run, wait in queues:
         if own is None or run.key != own[0].key:
             cli.out.line(f"{_in_queue(cli, run, wait)}; a further session there is planned to wait as long.")
+    if counts:
+        from scheduler.cli.parts.device_table import show_devices
+
+        show_devices(cli.out, job, counts)
 
 
 @command(app, "schedctl plan diff", "schedctl plan diff --since 2026-11-21T08:00:00+01:00")
@@ -242,6 +257,26 @@ def _in_queue(cli: Cli, run: Run, wait: Wait) -> str:
     return in_queue(run.pool, run.key, wait, cli.out.zone)
 
 
+def _named(cli: Cli, placement: Placement, planned_lane: PlannedLane) -> str:
+    """Return a job's name, and its devices where sessions differ in them."""
+    pool = cli.app.pools.get(placement.pool)
+    return f"{planned_lane.job} x{planned_lane.devices}" if pool and pool.device_counts else planned_lane.job
+
+
+def _counts(cli: Cli, job: str) -> Sequence[DeviceChoice]:
+    """Return what each count of devices means for a job that is not over and may go where sessions differ in them."""
+    from scheduler.planner import UnknownName
+    from scheduler.service.requests.questions import ask_devices
+
+    pools = {name for name, pool in cli.app.pools.items() if pool.device_counts}
+    if not pools:
+        return ()
+    try:
+        return [one for one in ask_devices(cli.planning_context, job) if one.pool in pools]
+    except UnknownName:
+        return ()
+
+
 def _steps(placement: Placement, job: str) -> int:
     return sum(planned_lane.steps for planned_lane in placement.lanes if planned_lane.job == job)
 
@@ -265,7 +300,7 @@ def _show(cli: Cli, plan: Plan) -> None:
                     out.moment(found.end),
                     hours(found.end - found.start),
                     found.pool,
-                    ", ".join(planned_lane.job for planned_lane in found.lanes),
+                    ", ".join(_named(cli, found, planned_lane) for planned_lane in found.lanes),
                     ", ".join(str(planned_lane.steps) for planned_lane in found.lanes),
                 )
                 for found in sorted(plan.placements, key=lambda found: (found.start, found.pool))

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from jobs.catalogue import job_from_toml
 from jobs.ranges import RANGES
+from scheduler.cli.parts.device_table import show_devices
 from scheduler.cli.parts.plan_changes import difference_json, show_changes
 from scheduler.cli.shell.exits import NotFound, UsageFault
 from scheduler.cli.shell.names import listed, meant
-from scheduler.core.window import HOUR
 from scheduler.planner import SetDevices, SetHours, SetWeight, TakeDown, UnknownName
 from scheduler.planner.questions.orders import POLICIES
 from scheduler.service.requests.questions import ask_devices, ask_what_if
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from scheduler.cli.shell.context import Cli
-    from scheduler.planner import DeviceChoice, Edit
+    from scheduler.planner import Edit
 
 _HOURS_MAX = 100_000
 _DEVICES_MAX = 1_024
@@ -67,25 +67,7 @@ def show_what_if(
         cli.out.line("The plan would be the same.")
     show_changes(cli.out, difference)
     for job, found in choices.items():
-        cli.out.line()
-        cli.out.line(f"{job}, trained without a break from now on:")
-        cli.out.table(("pool", ">GPUs", ">hours", ">GPU hours", ">GPUs left", "in time", "best"), _choice_rows(found))
-
-
-def _choice_rows(found: Sequence[DeviceChoice]) -> list[tuple[str, ...]]:
-    said = {None: "-", True: "yes", False: "no"}
-    return [
-        (
-            one.pool,
-            str(one.devices),
-            f"{one.seconds / HOUR:.2f}",
-            f"{one.device_seconds / HOUR:.2f}",
-            str(one.left),
-            said[one.in_time],
-            "*" if one.chosen else "",
-        )
-        for one in found
-    ]
+        show_devices(cli.out, job, found)
 
 
 def _meant(kind: str, name: str, known: Iterable[str]) -> str:

@@ -110,6 +110,8 @@ def _json(pool: Pool, found: PoolNow) -> dict[str, Any]:
         "image": pool.options.get("image", ""),
         "devices_per_session": pool.devices_per_session,
         "sessions_max": pool.sessions_max,
+        "device_counts": list(pool.device_counts),
+        "devices_max": pool.devices_max,
         "sessions_live": found.sessions_live,
         "session_cap_seconds": pool.session_cap_seconds,
         "session_seconds_min": pool.session_seconds_min,
@@ -132,7 +134,9 @@ def _row(cli: Cli, pool: Pool, found: PoolNow) -> tuple[str, ...]:
         found.state,
         pool.platform,
         pool.accelerator,
-        str(pool.devices_per_session),
+        f"{', '.join(map(str, pool.device_counts))} of {pool.devices_max}"
+        if pool.device_counts
+        else str(pool.devices_per_session),
         f"{found.sessions_live} of {pool.sessions_max}",
         hours(pool.session_cap_seconds),
         ", ".join(_hours(opening) for opening in pool.hours) or "always",

@@ -8,6 +8,7 @@ from scheduler.core.plan import Deferral
 from scheduler.core.reasons import (
     ConcurrencyFull,
     DeadlineUnreachable,
+    DevicesTaken,
     DoesNotFit,
     GateClosed,
     LeftoverTooShort,
@@ -66,14 +67,16 @@ class _Waiting:
         self.gate_passes = gate_passes
         self.planned_start: dict[str, int] = {}
         self.placements = placements
-        self.beside: dict[int, int] = {}  # the seconds that a pool has left beside all that is planned, once asked
+        self.beside: dict[
+            tuple[int, int], int
+        ] = {}  # by pool and devices, the seconds that a pool has left beside all that is planned, once asked
         self.now_by_pool: dict[str, Placement] = {}
         for placement in placements:
             if placement.start <= case.now:
                 self.now_by_pool.setdefault(placement.pool, placement)
             for planned_lane in placement.lanes:
                 self.planned_start.setdefault(planned_lane.job, placement.start)
-        self.rooms: dict[int, Room] = {}  # of the pools that were asked about
+        self.rooms: dict[tuple[int, int], Room] = {}  # of the pools that were asked about, and for how many devices
 
     def reason(self, job: Job) -> Reason:
         """Return the first reason that applies."""
@@ -120,7 +123,7 @@ class _Waiting:
         ranked = sorted(usable, key=lambda found: (-found[1].worth * found[1].speeds[-1], found[0]))
         for number, offer in ranked:
             taken = self.now_by_pool.get(self.case.capacities[number].pool.name)
-            if taken is not None and self._room_now(number).seconds >= offer.shortest(job.view.remaining_steps):
+            if taken is not None and self._room_now(number, offer).seconds >= offer.shortest(job.view.remaining_steps):
                 return self._outbid(job, number, taken.lanes[0].job)
         reasons = [
             (_RANK[type(reason)], rank, reason)
@@ -134,13 +137,14 @@ class _Waiting:
     def _later(self, job: Job, number: int, offer: Offer) -> Reason:
         """Say for which session of the plan the best pool, which has room and stays unused now, is kept."""
         capacity, now = self.case.capacities[number], self.case.now
-        if number not in self.beside:
+        asked = number, offer.fewest
+        if asked not in self.beside:
             booked = capacity.copy()
             for placement in self.placements:
                 if placement.pool == capacity.pool.name:
-                    booked.book(placement.start, placement.end)
-            self.beside[number] = booked.room(now).seconds
-        free = min(self.beside[number], self.planned_start.get(job.view.name, self.case.until) - now)
+                    booked.book(placement.start, placement.end, placement.devices)
+            self.beside[asked] = booked.room(now, offer.fewest).seconds
+        free = min(self.beside[asked], self.planned_start.get(job.view.name, self.case.until) - now)
         needed = offer.shortest(job.view.remaining_steps)
         if 0 < free < needed:
             return LeftoverTooShort(capacity.pool.name, free, needed)
@@ -164,7 +168,9 @@ class _Waiting:
         price = None
         if self.prices is not None:
             # A solver that starts from another basis differs in the last digits, and a plan's digest holds its reasons.
-            asked = float(f"{self.prices.per_second(self.case.class_of[number], self.case.now) * 3_600:.6g}")
+            group, offer = self.case.class_of[number], self.case.classes[self.case.class_of[number]].offers[job.index]
+            of_one = self.prices.share(group, (offer.thrifty if offer else None) or 1)
+            asked = float(f"{self.prices.per_second(group, self.case.now) * of_one * 3_600:.6g}")
             price = asked if asked >= CHEAPEST else None  # hours that cost nothing have no price to be outbid by
         return Outbid(
             pool=self.case.capacities[number].pool.name,
@@ -176,25 +182,29 @@ class _Waiting:
 
     def _lacks(self, job: Job, number: int, offer: Offer) -> Reason | None:
         capacity = self.case.capacities[number]
-        room = self._room_now(number)
+        room = self._room_now(number, offer)
         name = capacity.pool.name
         needed = offer.shortest(job.view.remaining_steps)
         if room.seconds >= needed:
             return None
+        more = self._more_room(capacity, needed, offer)
         if room.limited_by == "concurrency":
-            return ConcurrencyFull(name, capacity.pool.sessions_max, self._more_room(capacity, needed))
+            if capacity.pool.device_counts:
+                return DevicesTaken(name, offer.fewest, capacity.pool.devices_max, more)
+            return ConcurrencyFull(name, capacity.pool.sessions_max, more)
         if room.seconds > 0:
             return LeftoverTooShort(name, room.seconds, needed)
         if room.limited_by == "opening hours":
             why = self._closed_why(number)
-            return PoolClosed(name, why, self._more_room(capacity, needed))
-        return QuotaEmpty(name, room.limited_by, self._more_room(capacity, needed))
+            return PoolClosed(name, why, more)
+        return QuotaEmpty(name, room.limited_by, more)
 
-    def _room_now(self, number: int) -> Room:
+    def _room_now(self, number: int, offer: Offer) -> Room:
         """Return what the pool has room for before anything is planned."""
-        if number not in self.rooms:
-            self.rooms[number] = self.case.capacities[number].room(self.case.now)
-        return self.rooms[number]
+        asked = number, offer.fewest
+        if asked not in self.rooms:
+            self.rooms[asked] = self.case.capacities[number].room(self.case.now, offer.fewest)
+        return self.rooms[asked]
 
     def _closed_why(self, number: int) -> str:
         view = self.case.capacities[number].view
@@ -202,17 +212,23 @@ class _Waiting:
             return view.closed_why or "switched off"
         return "outside its hours"
 
-    def _more_room(self, capacity: PoolCapacity, needed: int) -> int | None:
+    def _more_room(self, capacity: PoolCapacity, needed: int, offer: Offer) -> int | None:
         """Return the first instant within the horizon at which ``needed`` seconds are free, nothing else planned."""
         instant = capacity.next_change(self.case.now)
         while instant < min(self.case.until, NEVER):
-            if capacity.room(instant).seconds >= needed:
+            if capacity.room(instant, offer.fewest).seconds >= needed:
                 return instant
             instant = capacity.next_change(instant)
         return None
 
 
-_RANK: dict[type[Reason], int] = {QuotaEmpty: 0, PoolClosed: 1, ConcurrencyFull: 2, LeftoverTooShort: 3}
+_RANK: dict[type[Reason], int] = {
+    QuotaEmpty: 0,
+    PoolClosed: 1,
+    ConcurrencyFull: 2,
+    DevicesTaken: 2,
+    LeftoverTooShort: 3,
+}
 
 
 def _does_not_fit(view: JobView, permitted: Sequence[Pool]) -> Reason:
@@ -223,9 +239,10 @@ def _does_not_fit(view: JobView, permitted: Sequence[Pool]) -> Reason:
         roomy = max(found, key=lambda pool: (longest(pool) - one_step(view, pool), pool.name))
         session = f"one session of {one_step(view, roomy) / 3_600:.1f} h"
         return DoesNotFit(session, f"{longest(roomy) / 3_600:.1f} h ({roomy.name})")
-    asked = f"{needs.devices_min} x {needs.vram_gib:g} GiB, {needs.dtype}"
+    least, most = needs.devices_min, max(needs.devices_min, needs.devices_max)
+    devices = f"{least} to {most}" if any(pool.device_counts for pool in permitted) and least < most else f"{least}"
+    asked = f"{devices} x {needs.vram_gib:g} GiB, {needs.dtype}"
     best = max(permitted, key=lambda pool: (fits(view, pool), pool.vram_gib, pool.devices_per_session, pool.name))
     numbers = ", ".join(sorted(best.dtypes))
-    return DoesNotFit(
-        asked, f"{best.devices_per_session} x {best.vram_gib:g} GiB, {numbers} ({best.name})", view.misfit
-    )
+    offered = " or ".join(map(str, best.device_counts or (best.devices_per_session,)))
+    return DoesNotFit(asked, f"{offered} x {best.vram_gib:g} GiB, {numbers} ({best.name})", view.misfit)

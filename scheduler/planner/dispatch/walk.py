@@ -11,7 +11,7 @@ from heapq import heappop, heappush
 from typing import TYPE_CHECKING
 
 from scheduler.core.plan import Placement, PlannedLane
-from scheduler.planner.model.lanes import CandidateSession, compose
+from scheduler.planner.model.lanes import CandidateSession, compose, mold_evenly, spare, wider
 from scheduler.planner.model.policy import PHASES, PinnedSession, Policy, Schedule
 from scheduler.planner.model.pool_capacity import NEVER
 from scheduler.planner.model.value import LATE_FACTOR
@@ -86,7 +86,7 @@ class Walk:
         indices = {job.view.name: job.index for job in self.case.jobs}
         capacities = {capacity.pool.name: capacity for capacity in self.capacities}
         for placement in booked.placements:
-            capacities[placement.pool].book(placement.start, placement.end)
+            capacities[placement.pool].book(placement.start, placement.end, placement.devices)
             for planned_lane in placement.lanes:
                 job = indices[planned_lane.job]
                 self.remaining[job] -= planned_lane.steps
@@ -242,7 +242,7 @@ class Walk:
             if offer is None:
                 continue
             pool = self._pick_pool(index, pools, rooms, offer.least)
-            session = self._session(now, group, pool, index, rooms[pool])
+            session = self._session(now, pool, index, rooms[pool], urgent=tier == URGENT)
             if session is None:
                 continue
             if tier == URGENT or admits is None or admits(group, now, session):
@@ -261,7 +261,7 @@ class Walk:
         if other == index:
             return None
         pool = self._pick_pool(other, pools, rooms, self.shortest[group][other])
-        session = self._session(now, group, pool, other, rooms[pool])
+        session = self._session(now, pool, other, rooms[pool], urgent=False)
         return None if session is None else (pool, session)
 
     def _keep_appointments(self, now: int, rooms: dict[int, int]) -> None:
@@ -272,7 +272,7 @@ class Walk:
             for number, due in enumerate(pins):
                 session = None
                 if number == 0 or due.start <= now:
-                    session = self._pinned_session(pool, due, rooms.get(pool, 0))
+                    session = self._pinned_session(now, pool, due, rooms.get(pool, 0))
                 if session is not None:
                     self._start(now, self.case.class_of[pool], pool, session)
                     self._update_room(now, pool, rooms)
@@ -285,10 +285,12 @@ class Walk:
             if not kept:
                 del self.pinned[pool]
 
-    def _pinned_session(self, pool: int, due: PinnedSession, room: int) -> CandidateSession | None:
+    def _pinned_session(self, now: int, pool: int, due: PinnedSession, room: int) -> CandidateSession | None:
         group = self.case.classes[self.case.class_of[pool]]
         jobs = self.turns.seated(due.jobs, self.keys, group.offers)
         room = min(room, due.seconds + SLOWER_SECONDS)
+        if jobs and group.pool.device_counts:
+            return self._molded(now, pool, jobs[0], room, urgent=False)
         return compose(group, room, jobs[0], jobs, self.remaining) if jobs and room else None
 
     def _update_room(self, now: int, pool: int, rooms: dict[int, int]) -> None:
@@ -310,10 +312,11 @@ class Walk:
                 return pool
         return max(pools, key=lambda pool: (rooms[pool], -pool))
 
-    def _session(self, now: int, group: int, pool: int, index: int, room: int) -> CandidateSession | None:
-        found = self.case.classes[group]
-        session = self._composed(group, room, index)
-        offer = found.offers[index]
+    def _session(self, now: int, pool: int, index: int, room: int, *, urgent: bool) -> CandidateSession | None:
+        group = self.case.class_of[pool]
+        if self.capacities[pool].pool.device_counts:
+            return self._molded(now, pool, index, NEVER, urgent=urgent)
+        session, offer = self._composed(group, room, index), self.case.classes[group].offers[index]
         if session is None or offer is None:
             return None
         even = self.capacities[pool].even(now, session.length, offer.least)
@@ -321,23 +324,24 @@ class Walk:
             return self._composed(group, even, index) or session
         return session
 
+    def _molded(self, now: int, pool: int, index: int, most: int, *, urgent: bool) -> CandidateSession | None:
+        """Return the session of a job where it may ask for its devices, at most ``most`` seconds long."""
+        group, deadline = self.case.classes[self.case.class_of[pool]], self.case.jobs[index].deadline
+        return mold_evenly(group, self.capacities[pool], now, most, index, self.remaining, deadline, patient=urgent)
+
     def _composed(self, group: int, room: int, lead: int) -> CandidateSession | None:
         """Compose a session; of jobs that share hours one at most sits in it, unless a device would stand still."""
         found, turns = self.case.classes[group], self.turns
         unpinned = (key[3] for key in self.queues[group] if not self.pins[key[3]])
         if not turns:
             return compose(found, room, lead, unpinned, self.remaining)
-        free = list(unpinned)
-        session = compose(found, room, lead, turns.beside(lead, free, self.keys, found.offers), self.remaining)
-        if session is None or sum(lane.devices for lane in session.lanes) == found.pool.devices_per_session:
-            return session
-        wider = compose(found, room, lead, free, self.remaining)
-        return wider if wider is not None and len(wider.lanes) > len(session.lanes) else session
+        few = turns.beside(lead, free := list(unpinned), self.keys, found.offers)
+        return wider(found, room, lead, few, free, self.remaining)
 
     def _start(self, now: int, group: int, pool: int, session: CandidateSession) -> None:
         capacity = self.capacities[pool]
         end = now + session.length + (self._spare(group, pool, session) if now == self.case.now else 0)
-        capacity.take(now, end)
+        capacity.take(now, end, session.devices)
         self.looked_until[pool] = now
         sharing = capacity.pool.sharing if len(session.lanes) > 1 else 1.0
         planned_lanes = []
@@ -367,12 +371,8 @@ class Walk:
 
         What is not used is given back; a remainder of seconds would cost another set-up.
         """
-        spare = 0
-        for lane in session.lanes:
-            offer = self.case.classes[group].offers[lane.job]
-            if offer is not None and lane.steps == self.remaining[lane.job]:
-                spare = max(spare, offer.spare(lane.steps, lane.devices))
-        return max(0, min(spare, self.capacities[pool].room(self.case.now).seconds - session.length))
+        room = self.capacities[pool].room(self.case.now, session.devices).seconds
+        return max(0, min(spare(self.case.classes[group], session, self.remaining), room - session.length))
 
     def _lower_least(self, index: int) -> None:
         """A job that will end soon may be content with a shorter session."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
-from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota, limit_at
+from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, RollingQuota, charges_by_device, limit_at
 from scheduler.core.window import DAY, WEEK
 
 if TYPE_CHECKING:
@@ -78,31 +78,35 @@ def make_grid(case: Case, detail_until: int | None = None) -> Grid:
 def _shape(quota: Quota) -> tuple[Any, ...]:
     match quota:
         case CalendarQuota(calendar=calendar) | MoneyQuota(calendar=calendar):
-            return type(quota).__name__, calendar
+            return type(quota).__name__, calendar, charges_by_device(quota)
         case RollingQuota(span_seconds=span) | FirstUseQuota(span_seconds=span):
-            return type(quota).__name__, span
+            return type(quota).__name__, span, charges_by_device(quota)
 
 
 def _capacity(case: Case, market: Market, number: int, edges: Sequence[int]) -> list[Limit]:
-    """Sessions times open seconds of every span, live runs taken off."""
+    """Places times open seconds of every span, live runs taken off."""
     found = []
+    devices = 1 if case.classes[market.group].pool.device_counts else market.devices  # of a place
     for span, (start, end) in enumerate(pairwise(edges)):
         seconds = 0
-        for pool in market.pools:
-            view = case.capacities[pool].view
+        for index in market.pools:
+            view = case.capacities[index].view
             opens = max(start, min(end, view.closed_until or start))
             if opens >= end:
                 continue
-            live = sum(max(0, min(run.held_until, end) - opens) for run in view.live)
-            open_seconds = sum(opening.seconds for opening in view.pool.open_windows(opens, end))
-            seconds += max(0, view.pool.sessions_max * open_seconds - live)
-        found.append(Limit(number, span, span + 1, float(seconds * market.devices)))
+            pool = view.pool
+            live = sum(pool.places_of(run.devices) * max(0, min(run.held_until, end) - opens) for run in view.live)
+            open_seconds = sum(opening.seconds for opening in pool.open_windows(opens, end))
+            seconds += max(0, pool.places * open_seconds - live)
+        found.append(Limit(number, span, span + 1, float(seconds * devices)))
     return found
 
 
 def _quota_limits(case: Case, market: Market, number: int, index: int, edges: Sequence[int]) -> list[Limit]:
     quota = case.capacities[market.pools[0]].pool.quotas[index]
     spans = len(edges) - 1
+    # Where sessions differ and are charged alike, each may be one with the most devices: no plan has more.
+    devices = 1 if charges_by_device(quota) else market.devices
     match quota:
         case CalendarQuota() | MoneyQuota():
             sums: dict[tuple[int, int], int] = {}
@@ -116,7 +120,7 @@ def _quota_limits(case: Case, market: Market, number: int, index: int, edges: Se
                     if count.name == case.capacities[pool].pool.quotas[index].name
                 )
                 sums[first, last] = sums.get((first, last), 0) + free  # short windows of a long span add up
-            return [Limit(number, *span, float(free * market.devices)) for span, free in sums.items()]
+            return [Limit(number, *span, float(free * devices)) for span, free in sums.items()]
         case RollingQuota(span_seconds=length) | FirstUseQuota(span_seconds=length):
             # Any stretch of up to n spans of the quota's length holds at most n times the limit (one more if the
             # span opens with its first use, for one may be open already).
@@ -132,5 +136,5 @@ def _quota_limits(case: Case, market: Market, number: int, index: int, edges: Se
                         view = case.capacities[pool].view
                         own = view.pool.quotas[index]
                         seconds += turns * max(limit_at(own, edge, view.observed) for edge in edges[first:last])
-                    found.append(Limit(number, first, last, float(seconds * market.devices)))
+                    found.append(Limit(number, first, last, float(seconds * devices)))
             return found

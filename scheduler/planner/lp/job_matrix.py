@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from scheduler.planner.model.session_yield import allowed, fits
+from scheduler.planner.model.session_yield import allowed, counts_taken, fits
 from scheduler.planner.model.value import LATE_FACTOR, reference_rate
 
 if TYPE_CHECKING:
@@ -31,7 +31,8 @@ def kind_of(pool: Pool) -> tuple[object, ...]:
         pool.quotas,
         pool.hours,
         pool.devices_per_session,
-        pool.sessions_max,
+        pool.device_counts,
+        pool.places,
         pool.session_cap_seconds,
         pool.session_seconds_min,
         pool.vram_gib,
@@ -114,5 +115,5 @@ class JobMatrix:
 def _thriftiest(job: JobView, pool: Pool) -> int:
     """Return the device count with the most steps per device."""
     most = min(max(job.needs.devices_min, job.needs.devices_max), pool.devices_per_session)
-    counts = range(job.needs.devices_min, most + 1)
+    counts = counts_taken(job, pool) or range(job.needs.devices_min, most + 1)
     return max(counts, key=lambda devices: (job.speed(pool.name, devices) / devices, -devices))

@@ -234,12 +234,13 @@ def _modes(
             continue
         remaining = remaining_steps(case, job)
         best = 0.0
-        for devices in range(1, lanes + 1):
+        for devices in range(1, min(lanes, len(offer.speeds)) + 1):
             speed = offer.speeds[devices - 1]
             if speed <= best:
                 continue
             best = speed
-            ways = [(devices, sharing), (lanes, 1.0)] if devices < lanes and sharing < 1.0 else [(devices, 1.0)]
+            shared = devices < lanes and sharing < 1.0 and offer.thrifty is None
+            ways = [(devices, sharing), (lanes, 1.0)] if shared else [(devices, 1.0)]
             for taken, factor in ways:
                 for rate, most in _rates(offer, remaining, devices, factor, fine=fine):
                     yield job, taken, devices, rate, most, offer.worth

@@ -22,8 +22,8 @@ if TYPE_CHECKING:
 class Prices:
     """What hours cost and what work could bring elsewhere.
 
-    ``table`` is the undiscounted value per second of a whole session by pool class and span, ``work`` the discounted
-    value of a step by job.
+    ``table`` is the undiscounted value per second of a whole session by pool class and span, where sessions differ of
+    one with the most devices; ``work`` the discounted value of a step by job.
     """
 
     def __init__(
@@ -36,10 +36,15 @@ class Prices:
         self._edges = grid.edges
         self.worth = [case.discount.at(start) for start in grid.edges[:-1]]
         self.steps_worth = [step_worth(case, job) for job in range(len(case.jobs))]
+        self._widest = [group.pool.devices_per_session if group.pool.device_counts else 0 for group in case.classes]
 
     def per_second(self, group: int, instant: int) -> float:
         """Return the price of one second of a session of pool class ``group`` at ``instant``."""
         return self.table[group][self.span_at(instant)]
+
+    def share(self, group: int, devices: int) -> float:
+        """Return what part of a whole session one with so many devices pays: all of it where sessions are alike."""
+        return devices / self._widest[group] if self._widest[group] else 1.0
 
     def cost(self, group: int, start: int, end: int) -> float:
         """Return the discounted price of a whole session of pool class ``group`` over [start, end)."""
@@ -62,7 +67,7 @@ class Admitted:
     """A session pays the price of its hours; as ``Policy.admits`` wants it."""
 
     def __init__(self, prices: Prices, factors: Sequence[float], patience: float) -> None:
-        self._span_at = prices.span_at
+        self._span_at, self._share = prices.span_at, prices.share
         self._worth = prices.worth
         self._work = [patience * work for work in prices.work]
         self._steps_worth = prices.steps_worth
@@ -72,7 +77,8 @@ class Admitted:
         """Tell whether ``session`` brings its price, and what its work could bring elsewhere."""
         span = self._span_at(instant)
         elsewhere = sum(self._work[lane.job] * lane.steps for lane in session.lanes) / self._worth[span]
-        return session.rate - elsewhere / session.length >= self._asked[group][span]
+        asked = self._asked[group][span] * self._share(group, session.devices)
+        return session.rate - elsewhere / session.length >= asked
 
     def refuses(self, group: int, instant: int, job: int, density: float) -> bool:
         """Tell whether not even the longest session of ``job`` does; a shorter one brings less per second."""

@@ -155,12 +155,14 @@ def _offered_seconds(snapshot: Snapshot, pools: Sequence[PoolView]) -> float:
     for view in pools:
         pool = view.pool
         end = snapshot.now + snapshot.horizon_seconds
-        seconds = float(sum(found.seconds for found in pool.open_windows(snapshot.now, end)) * pool.sessions_max)
+        seconds = float(sum(found.seconds for found in pool.open_windows(snapshot.now, end)) * pool.devices_at_once)
         for quota in pool.quotas:
             if isinstance(quota, CalendarQuota):
                 windows = len(list(quota.calendar.windows(snapshot.now, end)))
-                seconds = min(seconds, windows * quota.limit_seconds)
-        total += seconds * pool.devices_per_session
+                seconds = min(
+                    seconds, windows * quota.limit_seconds * (1 if quota.by_device else pool.devices_per_session)
+                )
+        total += seconds
     return total
 
 

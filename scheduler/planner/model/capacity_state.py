@@ -2,7 +2,8 @@
 
 A state leads to the states that follow from it by one more session, and keeps what it was asked: walks over schedules
 plan the same sessions on the same pools again and again, and equal pools share their states. Calendar windows are
-counted down; rolling and first-use quotas, which move with every session, are asked from the core.
+counted down; rolling and first-use quotas, which move with every session, are asked from the core. A session takes as
+many places of its pool as it has devices, where sessions differ in that, and one place elsewhere.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from scheduler.core.quota import (
     FirstUseQuota,
     MoneyQuota,
     RollingQuota,
+    charges_by_device,
     longest,
     longest_rolling,
     rolling_edges,
@@ -36,10 +38,12 @@ ANSWERS_MAX = 500
 class Rules:
     """What holds for a pool whatever is planned on it."""
 
-    __slots__ = ("closed", "closes", "counts", "flexible", "openings", "others", "pool", "start", "states", "view")
+    __slots__ = (
+        "closed", "closes", "counts", "flexible", "openings", "others", "places", "pool", "start", "states", "view",
+    )  # fmt: skip
 
     def __init__(self, view: PoolView, start: int, until: int) -> None:
-        self.view, self.pool, self.start = view, view.pool, start
+        self.view, self.pool, self.start, self.places = view, view.pool, start, view.pool.places
         until += view.pool.session_cap_seconds + view.pool.overrun_seconds
         closed = max(start, view.closed_until or start)
         self.counts = [
@@ -72,7 +76,7 @@ class Rules:
 
 
 class _Sessions:
-    """All sessions of a state, and what they leave of calendar quotas."""
+    """All sessions of a state, and what they leave of calendar quotas; an instant stands there once for each place."""
 
     __slots__ = ("begins", "charges", "counts", "edges", "ends", "finishes", "metered")
 
@@ -89,20 +93,21 @@ class _Sessions:
         twin.begins, twin.finishes = self.begins.copy(), self.finishes.copy()
         return twin
 
-    def add(self, rules: Rules, start: int, held: int, *, ahead: bool) -> None:
-        """Write a session down; one ``ahead`` is yet to come, and later ones must leave its place and its quota."""
+    def add(self, rules: Rules, start: int, held: int, places: int, *, ahead: bool) -> None:
+        """Write a session down; one ``ahead`` is yet to come, and later ones must leave its places and its quota."""
         for count in self.counts:
-            count.take(start, held)
+            count.take(start, held, places)
         if rules.flexible:
-            charge = Charge(start, held, held=True)
+            charge = Charge(start, held, held=True, devices=places)
             self.charges.append(charge)
             self.edges = sorted(self.edges + rules.edges_of(charge))
         if ahead:
-            insort(self.begins, start)
-            insort(self.finishes, held)
+            for _ in range(places):
+                insort(self.begins, start)
+                insort(self.finishes, held)
         else:
             self.ends = [other for other in self.ends if other > start]
-            self.ends.append(held)
+            self.ends += [held] * places
 
 
 class CapacityState:
@@ -111,12 +116,12 @@ class CapacityState:
     __slots__ = ("_before", "_changes", "_following", "_planned", "_rooms", "_rules")
 
     def __init__(
-        self, rules: Rules, before: tuple[CapacityState, int, int, bool] | None, planned: _Sessions | None
+        self, rules: Rules, before: tuple[CapacityState, int, int, int, bool] | None, planned: _Sessions | None
     ) -> None:
         self._rules = rules
         self._before, self._planned = before, planned  # one of both; what nobody asks of a state is not worked out
-        self._following: dict[tuple[int, int, bool], CapacityState] = {}
-        self._rooms: dict[int, Room] = {}
+        self._following: dict[tuple[int, int, int, bool], CapacityState] = {}
+        self._rooms: dict[tuple[int, int], Room] = {}
         self._changes: dict[int, int] = {}
 
     def share(self) -> CapacityState:
@@ -124,9 +129,9 @@ class CapacityState:
         self._rules.others += 1
         return self
 
-    def after(self, start: int, held: int, *, ahead: bool) -> CapacityState:
+    def after(self, start: int, held: int, places: int = 1, *, ahead: bool) -> CapacityState:
         """Return the state with one more session in [start, held)."""
-        key = start, held, ahead
+        key = start, held, places, ahead
         found = self._following.get(key)
         if found is None:
             found = CapacityState(self._rules, (self, *key), None)
@@ -145,24 +150,24 @@ class CapacityState:
     def planned(self) -> _Sessions:
         """What is planned, worked out from the nearest state before that was asked."""
         if self._planned is None:
-            added: list[tuple[int, int, bool]] = []
+            added: list[tuple[int, int, int, bool]] = []
             state = self
             while state._before is not None:
-                state, start, held, ahead = state._before
-                added.append((start, held, ahead))
+                state, start, held, places, ahead = state._before
+                added.append((start, held, places, ahead))
             found = state.planned.copy()
-            for start, held, ahead in reversed(added):
-                found.add(self._rules, start, held, ahead=ahead)
+            for start, held, places, ahead in reversed(added):
+                found.add(self._rules, start, held, places, ahead=ahead)
             self._planned, self._before = found, None
         return self._planned
 
-    def room(self, start: int) -> Room:
+    def room(self, start: int, places: int = 1) -> Room:
         """Return the longest session that may be planned from ``start``, the pool's overrun already set aside."""
-        found = self._rooms.get(start)
+        found = self._rooms.get((start, places))
         if found is None:
             if len(self._rooms) >= ANSWERS_MAX:
                 self._rooms.clear()
-            found = self._rooms[start] = self._room(start)
+            found = self._rooms[start, places] = self._room(start, places)
         return found
 
     def next_change(self, after: int) -> int:
@@ -174,30 +179,31 @@ class CapacityState:
             found = self._changes[after] = self._next_change(after)
         return found
 
-    def _room(self, start: int) -> Room:
+    def _room(self, start: int, places: int) -> Room:
         rules, planned = self._rules, self.planned
         overrun = rules.pool.overrun_seconds
         index = bisect_right(rules.closes, start)  # the opening at ``start``, or else the next one
         if index == len(rules.openings) or rules.openings[index][0] > start:
             return Room(0, "opening hours")
-        if len(planned.ends) >= rules.pool.sessions_max and self._running(start) >= rules.pool.sessions_max:
+        others = rules.places - places  # so many may be taken
+        if len(planned.ends) > others and self._running(start) > others:
             return Room(0, "concurrency")
         seconds, limited_by = rules.pool.session_cap_seconds + overrun, "session cap"
         if rules.closes[index] - start < seconds:
             seconds, limited_by = rules.closes[index] - start, "opening hours"
         if planned.begins:
-            seconds = min(seconds, self.until_booked(start))
+            seconds = min(seconds, self.until_booked(start, places))
         for count in planned.counts:
-            found = count.longest(start, seconds)
+            found = count.longest(start, seconds, places)
             if found < seconds:
                 seconds, limited_by = found, count.name
         for quota in rules.flexible:
-            found = self._longest(quota, start, seconds)
+            found = self._longest(quota, start, seconds, places)
             if found < seconds:
                 seconds, limited_by = found, quota.name
         return Room(max(0, seconds - overrun), limited_by)
 
-    def _longest(self, quota: RollingQuota | FirstUseQuota, start: int, cap: int) -> int:
+    def _longest(self, quota: RollingQuota | FirstUseQuota, start: int, cap: int, places: int) -> int:
         """Return what ``core.quota.longest`` does, or less where a certain use among planned ones would allow more.
 
         What is planned may begin at any time it is held for, so that spans that open with it bind as rolling ones do.
@@ -206,7 +212,7 @@ class CapacityState:
         rules, planned = self._rules, self.planned
         closes, charges = rules.closed[quota.name], planned.charges
         if closes is None:
-            return longest(quota, charges, start, cap, rules.view.observed)
+            return longest(quota, charges, start, cap, rules.view.observed, devices=places)
         opened = closes - quota.span_seconds
         if start < closes:
             free = quota.limit_seconds - sum(found.within(opened, closes) for found in charges)
@@ -223,23 +229,24 @@ class CapacityState:
                 for found in charges
                 if found.end > known
             ]
-            planned.metered[quota.name] = RunningTotal(later), rolling_edges(later, quota.span_seconds)
+            total = RunningTotal(later, by_device=charges_by_device(quota))
+            planned.metered[quota.name] = total, rolling_edges(later, quota.span_seconds)
         metered, edges = planned.metered[quota.name]
-        found = longest_rolling(metered, edges, begin, cap - (begin - start), quota.span_seconds, quota.limit_seconds)
-        return begin - start + found
+        left, span, pace = cap - (begin - start), quota.span_seconds, places if charges_by_device(quota) else 1
+        return begin - start + longest_rolling(metered, edges, begin, left, span, quota.limit_seconds, pace)
 
-    def until_booked(self, start: int) -> int:
-        """Return how long a session from ``start`` leaves all booked ones their place."""
-        most, begins = self._rules.pool.sessions_max, self.planned.begins
-        if self._taken(start) >= most:
+    def until_booked(self, start: int, places: int = 1) -> int:
+        """Return how long a session from ``start`` leaves all booked ones their places."""
+        others, begins = self._rules.places - places, self.planned.begins
+        if self._taken(start) > others:
             return 0
         for instant in begins[bisect_right(begins, start) :]:
-            if self._taken(instant) >= most:
+            if self._taken(instant) > others:
                 return instant - start
         return NEVER
 
     def _taken(self, instant: int) -> int:
-        """Return how many sessions run at ``instant``, those that have been started and those booked ahead."""
+        """Return how many places sessions take at ``instant``, those that have been started and those booked ahead."""
         planned = self._planned or self.planned
         taken = sum(map(instant.__lt__, planned.ends))
         if planned.begins:
@@ -247,7 +254,7 @@ class CapacityState:
         return taken
 
     def _running(self, instant: int) -> int:
-        """Return how many of the sessions that have been started still run at ``instant``."""
+        """Return how many places the sessions that have been started still take at ``instant``."""
         return sum(map(instant.__lt__, self.planned.ends))
 
     def _next_change(self, after: int) -> int:
@@ -257,7 +264,7 @@ class CapacityState:
             return NEVER
         # As long as one thing leaves no room at all, whatever else changes makes none.
         waits = [rules.openings[index][0], *(count.unspent_from(after) for count in planned.counts)]
-        if self._taken(after) >= rules.pool.sessions_max:
+        if self._taken(after) >= rules.places:
             waits.append(self._vacancy(after))
         latest = max(waits)
         if latest > after:
@@ -271,7 +278,7 @@ class CapacityState:
 
     def _vacancy(self, after: int) -> int:
         """Return the next instant at which a session ends and no booked one takes its place at once."""
-        planned, most = self.planned, self._rules.pool.sessions_max
+        planned, most = self.planned, self._rules.places
         ends = sorted({end for end in (*planned.ends, *planned.finishes) if end > after})
         return next((end for end in ends if self._taken(end) < most), NEVER)
 
@@ -280,8 +287,13 @@ def first_state(view: PoolView, start: int, until: int) -> CapacityState:
     """Return the state of a pool on which nothing is planned yet."""
     rules = Rules(view, start, until)
     edges = sorted(edge for charge in view.charges for edge in rules.edges_of(charge))
-    ends = [run.held_until for run in view.live if run.held_until > start]
+    ends = [end for end in live_ends(view) if end > start]
     return CapacityState(rules, None, _Sessions(rules.counts, list(view.charges), edges, ends))
+
+
+def live_ends(view: PoolView) -> list[int]:
+    """Return when the live runs' holds end, each once for every place that it takes."""
+    return [run.held_until for run in view.live for _ in range(view.pool.places_of(run.devices))]
 
 
 def last_close(quota: RollingQuota | FirstUseQuota, view: PoolView) -> int | None:

@@ -8,7 +8,17 @@ from typing import TYPE_CHECKING
 
 from scheduler.core.throughput import SURENESS
 from scheduler.planner.model.pool_capacity import PoolCapacity
-from scheduler.planner.model.session_yield import TOLERANCE, Terms, allowed, fits, longest, one_step, terms, too_short
+from scheduler.planner.model.session_yield import (
+    TOLERANCE,
+    Terms,
+    allowed,
+    counts_taken,
+    fits,
+    longest,
+    one_step,
+    terms,
+    too_short,
+)
 from scheduler.planner.model.turns import Turns
 from scheduler.planner.model.value import Discount, Worth, reference_rate
 
@@ -31,7 +41,8 @@ class Offer:
     ``speeds`` are steps per second by device count (index n - 1; zero for counts the job does not take); ``worth``
     is the value of one step. ``least`` is the shortest session worth a launch while much work is left; ``sigma`` is the
     relative error of speeds, ``setup_risk`` and ``saving_risk`` are the seconds beyond the expected that nine in ten
-    set-ups and checkpoints need at most.
+    set-ups and checkpoints need at most. ``thrifty`` is set where a session has as many devices as its job takes: the
+    count that makes most steps with a device hour.
     """
 
     terms: Terms
@@ -42,11 +53,17 @@ class Offer:
     sigma: float = 0.0
     setup_risk: float = 0.0
     saving_risk: float = 0.0
+    thrifty: int | None = None
 
     @property
     def risk(self) -> int:
         """Seconds that a session is longer than it should have to be, so that it is not useless for a slow start."""
         return ceil(self.setup_risk + self.saving_risk)
+
+    @property
+    def fewest(self) -> int:
+        """The fewest devices that the job takes."""
+        return next(count for count, speed in enumerate(self.speeds, 1) if speed > 0)
 
     def session_for(self, steps: int, devices: int, sharing: float) -> int:
         """Return the seconds of a session that trains ``steps``, at most the cap."""
@@ -57,13 +74,14 @@ class Offer:
         late = SURENESS * self.sigma * steps / self.speeds[devices - 1] + self.setup_risk
         return ceil(late + max(self.terms.checkpoint, self.saving_risk)) if late > 0 else 0
 
-    def time_for(self, steps: int) -> int:
-        """Return the seconds of all sessions that ``steps`` take on the widest share of the devices."""
-        whole = self.terms.useful(self.cap) * self.speeds[-1]
+    def time_for(self, steps: int, devices: int = 0) -> int:
+        """Return the seconds of all sessions that ``steps`` take on so many devices; 0: on the widest share of them."""
+        speed = self.speeds[devices - 1]
+        whole = self.terms.useful(self.cap) * speed
         if steps <= whole or whole <= 0:
-            return self.terms.length_for(steps / self.speeds[-1])
+            return self.terms.length_for(steps / speed)
         count, rest = divmod(steps, whole)
-        return int(count) * self.cap + (self.terms.length_for(rest / self.speeds[-1]) if rest >= 1 else 0)
+        return int(count) * self.cap + (self.terms.length_for(rest / speed) if rest >= 1 else 0)
 
     def steps_in(self, length: int, devices: int, sharing: float, remaining: int) -> int:
         """Return the whole steps a session of ``length`` seconds checkpoints, at most ``remaining``."""
@@ -71,13 +89,19 @@ class Offer:
         return min(done, remaining)
 
     def density(self, steps: int) -> float:
-        """Return the value per second of the longest session ``steps`` can have on all devices."""
+        """Return the value per second of the longest session ``steps`` can have on all devices.
+
+        Where a session has as many as its job takes, that of one device in the thriftiest session.
+        """
+        if self.thrifty is not None:
+            length = self.session_for(steps, self.thrifty, 1.0)
+            return self.worth * self.speeds[self.thrifty - 1] * self.terms.useful(length) / length / self.thrifty
         length = self.session_for(steps, len(self.speeds), 1.0)
         return self.worth * self.speeds[-1] * self.terms.useful(length) / length
 
     def best_rate(self, steps: int) -> tuple[float, int]:
         """Return steps per second of a session as long as ``steps`` and the cap allow, and the devices it takes."""
-        devices = next(count for count, speed in enumerate(self.speeds, 1) if speed > 0)
+        devices = self.fewest
         length = self.session_for(steps, devices, 1.0)
         return self.terms.useful(length) * self.speeds[devices - 1] / length, devices
 
@@ -204,7 +228,7 @@ def make_case(snapshot: Snapshot, *, firm_deadlines: bool = True) -> Case:
             pool, run = live
             free_at = max(run.deadline, snapshot.now + 1)
             offer = classes[class_of[pool]].offers[number]
-            expected = _expected_steps(view, offer, run.start, run.deadline, len(run.jobs), snapshot.now)
+            expected = _expected_steps(view, offer, run, snapshot.now)
         elif view.running is not None:
             free_at = None
         parent, step, shut = _gate(view, index, views, snapshot)
@@ -243,12 +267,15 @@ def _gate(
     return (number, step, False) if parent.done_step < step else (None, 0, False)
 
 
-def _expected_steps(view: JobView, offer: Offer | None, start: int, deadline: int, lanes: int, now: int) -> int:
+def _expected_steps(view: JobView, offer: Offer | None, run: LiveRun, now: int) -> int:
     """Return what the rest of a live run will checkpoint; work since its last checkpoint is not counted."""
     if offer is None:
         return 0
+    start, deadline, lanes = run.start, run.deadline, len(run.jobs)
     devices = max(1, min(view.needs.devices_max, len(offer.speeds) // lanes, len(offer.speeds)))
     devices = max(devices, min(view.needs.devices_min, len(offer.speeds)))
+    if offer.thrifty is not None:
+        devices = min(run.devices, len(offer.speeds))
     if view.target_step == 1:  # all or nothing: what has passed of it counts, if it is there at the end
         return offer.steps_in(max(0, deadline - start), devices, 1.0, view.remaining_steps)
     setup_left = max(0, start + offer.terms.setup - now)
@@ -260,12 +287,7 @@ def expected_of_live_runs(snapshot: Snapshot) -> dict[str, tuple[LiveRun, int]]:
     """Return, for each open job that sits in a live run, the run and the steps the rest of it will checkpoint."""
     jobs = {view.name: view for view in snapshot.jobs}
     return {
-        name: (
-            run,
-            _expected_steps(
-                jobs[name], _offer(jobs[name], seen.pool), run.start, run.deadline, len(run.jobs), snapshot.now
-            ),
-        )
+        name: (run, _expected_steps(jobs[name], _offer(jobs[name], seen.pool), run, snapshot.now))
         for seen in snapshot.pools
         for run in seen.live
         for name in run.jobs
@@ -285,11 +307,7 @@ def _offer(view: JobView, pool: Pool) -> Offer | None:
     if setup_risk + saving_risk > 0:
         # But the longest session there is, is always tried: nothing could be learned on the pool again.
         least = max(least, min(least + ceil(setup_risk + saving_risk), longest(pool)))
-    needs = view.needs
-    speeds = tuple(
-        view.speed(pool.name, min(devices, needs.devices_max)) if devices >= needs.devices_min else 0.0
-        for devices in range(1, pool.devices_per_session + 1)
-    )
+    speeds, thrifty = _speeds(view, pool)
     return Offer(
         terms=found,
         speeds=speeds,
@@ -299,7 +317,20 @@ def _offer(view: JobView, pool: Pool) -> Offer | None:
         sigma=view.rates[pool.name].sigma,
         setup_risk=setup_risk,
         saving_risk=saving_risk,
+        thrifty=thrifty,
     )
+
+
+def _speeds(view: JobView, pool: Pool) -> tuple[tuple[float, ...], int | None]:
+    """Return what an offer has of ``speeds`` and ``thrifty``."""
+    needs, counts = view.needs, counts_taken(view, pool)
+    if counts:
+        speeds = tuple(view.speed(pool.name, n) if n in counts else 0.0 for n in range(1, counts[-1] + 1))
+        return speeds, max(counts, key=lambda count: (speeds[count - 1] / count, -count))
+    return tuple(
+        view.speed(pool.name, min(devices, needs.devices_max)) if devices >= needs.devices_min else 0.0
+        for devices in range(1, pool.devices_per_session + 1)
+    ), None
 
 
 def _classes(views: list[JobView], pools: list[Pool]) -> tuple[list[PoolClass], list[int]]:
@@ -308,6 +339,7 @@ def _classes(views: list[JobView], pools: list[Pool]) -> tuple[list[PoolClass], 
     for number, pool in enumerate(pools):
         key: tuple[object, ...] = (
             pool.devices_per_session,
+            pool.device_counts,
             pool.session_cap_seconds,
             pool.session_seconds_min,
             pool.vram_gib,

@@ -5,8 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from typing import TYPE_CHECKING
 
-from scheduler.core.ledger import cost_within, seconds_within
-from scheduler.core.quota import MoneyQuota, declared_limit, limit_at
+from scheduler.core.quota import MoneyQuota, charged_within, charges_by_device, declared_limit, limit_at
 
 if TYPE_CHECKING:
     from scheduler.core.quota import CalendarQuota
@@ -19,32 +18,32 @@ NEVER = 1 << 62
 class Count:
     """One calendar quota: its windows, and the seconds or micro-dollars still free in each."""
 
-    __slots__ = ("_free", "_money", "_price", "_starts", "_windows", "name")
+    __slots__ = ("_free", "_money", "_price", "_starts", "_windows", "by_device", "name")
 
     def __init__(self, quota: CalendarQuota | MoneyQuota, view: PoolView, start: int, until: int) -> None:
         self.name = quota.name
         self._money = isinstance(quota, MoneyQuota)
+        self.by_device = charges_by_device(quota)
         self._price = view.pool.price_microdollars_per_hour
         self._windows = list(quota.calendar.windows(start, until))
         self._starts = [window.start for window in self._windows]
-        used = cost_within if self._money else seconds_within
         charged_until = max((charge.end for charge in view.charges), default=start)
         self._free = [
             lowest_limit(quota, view, window, start)
-            - (used(view.charges, window) if window.start < charged_until else 0)
+            - (charged_within(quota, view.charges, window) if window.start < charged_until else 0)
             for window in self._windows
         ]
 
     def copy(self) -> Count:
         """Return a copy whose counts change on their own."""
         twin = object.__new__(Count)
-        twin.name, twin._money, twin._price = self.name, self._money, self._price
+        twin.name, twin._money, twin._price, twin.by_device = self.name, self._money, self._price, self.by_device
         twin._windows, twin._starts = self._windows, self._starts
         twin._free = self._free.copy()
         return twin
 
-    def longest(self, start: int, cap: int) -> int:
-        """Return the longest session from ``start``, at most ``cap``."""
+    def longest(self, start: int, cap: int, devices: int = 1) -> int:
+        """Return the longest session on ``devices`` from ``start``, at most ``cap``."""
         if self._money and self._price <= 0:
             return cap
         index = bisect_right(self._starts, start) - 1
@@ -54,24 +53,25 @@ class Count:
             begins = max(window.start, start)
             if begins >= end:
                 break
-            free = self._seconds(index)
+            free = self._seconds(index, devices)
             if free < min(window.end, end) - begins:
                 return begins + free - start
             index += 1
         return cap
 
-    def left_alone(self, start: int) -> int:
+    def left_alone(self, start: int, devices: int = 1) -> int:
         """Return what is free in the window at ``start`` if all of it can be used before the window ends."""
         index = bisect_right(self._starts, start) - 1
-        free = self._seconds(index)
+        free = self._seconds(index, devices)
         return free if start + free <= self._windows[index].end else NEVER
 
-    def take(self, start: int, end: int) -> None:
+    def take(self, start: int, end: int, devices: int = 1) -> None:
         """Count a session against every window it touches."""
+        pace = devices if self.by_device else 1
         index = bisect_right(self._starts, start) - 1
         while index < len(self._windows) and self._windows[index].start < end:
             seconds = self._windows[index].overlap(start, end)
-            self._free[index] -= -(-seconds * self._price // 3_600) if self._money else seconds
+            self._free[index] -= -(-seconds * self._price // 3_600) if self._money else seconds * pace
             index += 1
 
     def free_in(self, start: int) -> int:
@@ -91,11 +91,11 @@ class Count:
         index = bisect_right(self._starts, after)
         return self._starts[index] if index < len(self._starts) else NEVER
 
-    def _seconds(self, index: int) -> int:
+    def _seconds(self, index: int, devices: int = 1) -> int:
         free = max(0, self._free[index])
         if self._money:
             return free * 3_600 // self._price if self._price > 0 else NEVER
-        return free
+        return free // devices if self.by_device else free
 
 
 def lowest_limit(quota: CalendarQuota | MoneyQuota, view: PoolView, window: Window, start: int) -> int:

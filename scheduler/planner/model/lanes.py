@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING
 from scheduler.planner.model.session_yield import TOLERANCE
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from scheduler.planner.model.case import Offer, PoolClass
+    from scheduler.planner.model.pool_capacity import PoolCapacity
 
 # Partners are sought among this many of the densest waiting jobs.
 PARTNERS_LOOKED_AT = 16
@@ -32,6 +33,11 @@ class CandidateSession:
     length: int
     lanes: tuple[CandidateLane, ...]
     rate: float
+
+    @property
+    def devices(self) -> int:
+        """The devices of all lanes together."""
+        return sum(lane.devices for lane in self.lanes)
 
 
 def compose(
@@ -56,6 +62,88 @@ def compose(
             if best is None or found.rate > best.rate * (1 + TOLERANCE):
                 best = found
     return best
+
+
+def wider(
+    group: PoolClass, room: int, job: int, few: Iterable[int], many: Iterable[int], remaining: Sequence[int]
+) -> CandidateSession | None:
+    """Return the best session with partners among ``few``, or among ``many`` where a device would stand still."""
+    session = compose(group, room, job, few, remaining)
+    if session is None or session.devices == group.pool.devices_per_session:
+        return session
+    found = compose(group, room, job, many, remaining)
+    return found if found is not None and len(found.lanes) > len(session.lanes) else session
+
+
+def spare(group: PoolClass, session: CandidateSession, remaining: Sequence[int]) -> int:
+    """Return the seconds by which a session would have to be longer, so that nine in ten times it ends its jobs."""
+    found = 0
+    for lane in session.lanes:
+        offer = group.offers[lane.job]
+        if offer is not None and lane.steps == remaining[lane.job]:
+            found = max(found, offer.spare(lane.steps, lane.devices))
+    return found
+
+
+def mold(
+    group: PoolClass,
+    job: int,
+    remaining: Sequence[int],
+    rooms: Callable[[int], int],
+    left: int | None,
+    *,
+    patient: bool = False,
+) -> CandidateSession | None:
+    """Return the session of ``job`` alone where it may ask for its devices, or None when none is worth a launch.
+
+    ``rooms(devices)`` are the seconds there are for so many, ``left`` those until the job is due, None for never. It
+    takes, of the counts that are in time, or of all if it is not due, that with the fewest device hours; the fastest
+    where none is in time. One that is ``patient`` takes none now if only a count with no room now is in time.
+    """
+    offer = group.offers[job]
+    if offer is None:
+        return None
+    best: tuple[tuple[float, ...], CandidateSession] | None = None
+    waits = False
+    for devices, speed in enumerate(offer.speeds, 1):
+        if speed <= 0:
+            continue
+        takes = offer.time_for(remaining[job], devices)
+        in_time = left is None or takes + offer.spare(remaining[job], devices) <= left
+        session = _cut(group, rooms(devices), [(job, devices)], remaining)
+        if session is None:
+            waits = waits or in_time
+            continue
+        rank = (0.0, takes * devices, devices) if in_time else (1.0, takes, devices)
+        if best is None or rank < best[0]:
+            best = rank, session
+    return None if best is None or (patient and waits and best[0][0] > 0) else best[1]
+
+
+def mold_evenly(
+    group: PoolClass,
+    capacity: PoolCapacity,
+    start: int,
+    most: int,
+    job: int,
+    remaining: Sequence[int],
+    deadline: int | None,
+    *,
+    patient: bool,
+) -> CandidateSession | None:
+    """Return what :func:`mold` does from ``start`` on a pool, without leaving a rest that is too short to use."""
+    left = None if deadline is None else deadline - start
+
+    def room(devices: int) -> int:
+        return min(most, capacity.room(start, devices).seconds)
+
+    session, offer = mold(group, job, remaining, room, left, patient=patient), group.offers[job]
+    if session is None or offer is None:
+        return None
+    even = capacity.even(start, session.length, offer.least, session.devices)
+    if even == session.length:
+        return session
+    return _cut(group, even, [(job, session.devices)], remaining) or session
 
 
 def _alone(offer: Offer, room: int, job: int, remaining: int) -> CandidateSession | None:
@@ -98,7 +186,7 @@ def _with_partners(
     ranked: list[tuple[float, int, int]] = []
     for rank, other in enumerate(others):
         offer = group.offers[other]
-        devices = _narrowest(offer) if offer is not None else 0
+        devices = offer.fewest if offer is not None else 0
         if offer is None or devices > free:
             continue
         gain = offer.worth * offer.steps_in(alone.length, devices, sharing, remaining[other])
@@ -117,10 +205,6 @@ def _with_partners(
         shared = _cut(group, length, taken, remaining)
         if shared is not None:
             yield shared
-
-
-def _narrowest(offer: Offer) -> int:
-    return next(count for count, speed in enumerate(offer.speeds, 1) if speed > 0)
 
 
 def _need(group: PoolClass, share: tuple[int, int], remaining: int, room: int) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.planner.model.capacity_state import CapacityState, first_state
+from scheduler.planner.model.capacity_state import CapacityState, first_state, live_ends
 from scheduler.planner.model.count import NEVER, Count
 
 if TYPE_CHECKING:
@@ -19,12 +19,13 @@ __all__ = ["NEVER", "PoolCapacity"]
 class PoolCapacity:
     """The room of one pool from ``start`` on; with ``shared``, pools that are alike have their states in common."""
 
-    __slots__ = ("_state", "pool", "view")
+    __slots__ = ("_places_of", "_state", "pool", "view")
 
     def __init__(
         self, view: PoolView, start: int, until: int, shared: dict[Hashable, CapacityState] | None = None
     ) -> None:
         self.view, self.pool = view, view.pool
+        self._places_of = view.pool.places_of if view.pool.device_counts else _one
         states = {} if shared is None else shared
         alike = _what_counts(view, start)
         self._state = states[alike].share() if alike in states else first_state(view, start, until)
@@ -33,7 +34,8 @@ class PoolCapacity:
     def copy(self) -> PoolCapacity:
         """Return a copy that takes sessions without touching this one."""
         twin = object.__new__(PoolCapacity)
-        twin.view, twin.pool, twin._state = self.view, self.pool, self._state.opened()
+        twin.view, twin.pool, twin._places_of = self.view, self.pool, self._places_of
+        twin._state = self._state.opened()
         return twin
 
     @property
@@ -41,9 +43,12 @@ class PoolCapacity:
         """What calendar quotas have left."""
         return self._state.planned.counts
 
-    def room(self, start: int) -> Room:
-        """Return the longest session that may be planned from ``start``, the pool's overrun already set aside."""
-        return self._state.room(start)
+    def room(self, start: int, devices: int = 0) -> Room:
+        """Return the longest session that may be planned from ``start``, the pool's overrun already set aside.
+
+        ``devices`` are those of its lanes; 0: as few as can be.
+        """
+        return self._state.room(start, self._places_of(devices))
 
     def until_booked(self, start: int) -> int:
         """Return how long a session from ``start`` leaves all booked ones their place."""
@@ -53,22 +58,30 @@ class PoolCapacity:
         """Return the first instant after ``after`` at which there may be more room."""
         return self._state.next_change(after)
 
-    def book(self, start: int, end: int) -> None:
+    def book(self, start: int, end: int, devices: int = 1) -> None:
         """Write down a session yet to come, which later ones must leave its place and its quota."""
-        self._state = self._state.after(start, end + self.pool.overrun_seconds, ahead=True)
+        places = self._places_of(devices)
+        self._state = self._state.after(start, end + self.pool.overrun_seconds, places, ahead=True)
 
-    def take(self, start: int, end: int) -> None:
+    def take(self, start: int, end: int, devices: int = 1) -> None:
         """Write a session down; it holds the pool's overrun as well."""
-        self._state = self._state.after(start, end + self.pool.overrun_seconds, ahead=False)
+        places = self._places_of(devices)
+        self._state = self._state.after(start, end + self.pool.overrun_seconds, places, ahead=False)
 
-    def even(self, start: int, seconds: int, least: int) -> int:
+    def even(self, start: int, seconds: int, least: int, devices: int = 1) -> int:
         """Return ``seconds``, or half of what its window has left when the rest would be too short to use."""
-        overrun = self.pool.overrun_seconds
-        left = min((count.left_alone(start) for count in self.counts), default=NEVER)
+        overrun, places = self.pool.overrun_seconds, self._places_of(devices)
+        left = min((count.left_alone(start, places) for count in self.counts), default=NEVER)
         if left == NEVER or not 0 < left - seconds - overrun < least + overrun:
             return seconds
         half = -(-left // 2) - overrun
         return half if least <= half < seconds else seconds
+
+
+def _one(devices: int) -> int:
+    """Return the places of a session where each has one, without asking the pool: walks ask a million times."""
+    del devices
+    return 1
 
 
 def _what_counts(view: PoolView, start: int) -> Hashable:
@@ -77,12 +90,13 @@ def _what_counts(view: PoolView, start: int) -> Hashable:
     return (
         pool.quotas,
         pool.hours,
-        pool.sessions_max,
+        pool.places,
+        bool(pool.device_counts),
         pool.session_cap_seconds,
         pool.overrun_seconds,
         pool.price_microdollars_per_hour,
         view.charges,
-        tuple(run.held_until for run in view.live if run.held_until > start),
+        tuple(end for end in live_ends(view) if end > start),
         view.observed,
         view.closed_until,
     )

@@ -97,7 +97,8 @@ def one_step(job: JobView, pool: Pool) -> int:
 
     That of a job which is run whole is all of its work. Raises KeyError for a pool the job may not use.
     """
-    devices = min(pool.devices_per_session, job.needs.devices_max)
+    counts = counts_taken(job, pool)
+    devices = counts[-1] if counts else min(pool.devices_per_session, job.needs.devices_max)
     return terms(job, pool).length_for(1.0 / job.speed(pool.name, devices))
 
 
@@ -110,8 +111,29 @@ def fits(job: JobView, pool: Pool) -> bool:
     """Tell whether a session of ``pool`` offers what the job needs; its list of allowed pools aside."""
     needs = job.needs
     return (
-        needs.devices_min <= pool.devices_per_session and needs.vram_gib <= pool.vram_gib and needs.dtype in pool.dtypes
+        (not pool.device_counts or any(_takes(job, count) for count in pool.device_counts))
+        and needs.devices_min <= pool.devices_per_session
+        and needs.vram_gib <= pool.vram_gib
+        and needs.dtype in pool.dtypes
     )
+
+
+def counts_taken(job: JobView, pool: Pool) -> tuple[int, ...]:
+    """Return, where sessions differ in their devices, the counts that the job takes: each is faster than all fewer.
+
+    Raises KeyError for a pool the job may not use.
+    """
+    found: list[int] = []
+    quickest = 0.0
+    for count in pool.device_counts:
+        if _takes(job, count) and job.speed(pool.name, count) > quickest:
+            quickest = job.speed(pool.name, count)
+            found.append(count)
+    return tuple(found)
+
+
+def _takes(job: JobView, devices: int) -> bool:
+    return job.needs.devices_min <= devices <= max(job.needs.devices_min, job.needs.devices_max)
 
 
 def allowed(job: JobView, pool: Pool) -> bool:

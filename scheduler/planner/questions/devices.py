@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 class DeviceChoice:
     """One count of devices in a pool's sessions: seconds of training to the target, and what they cost.
 
-    ``left`` are the session's other devices; ``in_time`` is None without a deadline.
+    ``left`` are the session's other devices, or the pool's where a session has as many as it asks for; ``in_time`` is
+    None without a deadline.
     """
 
     pool: str
@@ -38,16 +39,17 @@ def device_choices(view: JobView, pool: Pool, now: int) -> tuple[DeviceChoice, .
     if pool.name not in view.rates:
         return ()
     most = min(view.needs.devices_max, pool.devices_per_session, max(len(view.device_speedup), view.needs.devices_min))
+    counts = [n for n in pool.device_counts or range(1, most + 1) if view.needs.devices_min <= n <= most]
     found: list[DeviceChoice] = []
     quickest = 0.0
-    for devices in range(view.needs.devices_min, most + 1):
+    for devices in counts:
         speed = view.speed(pool.name, devices)
         if speed <= quickest:
             continue
         quickest = speed
         seconds = ceil(view.remaining_steps / speed)
         in_time = None if view.deadline is None else now + seconds <= view.deadline
-        left = pool.devices_per_session - devices
+        left = (pool.devices_max or pool.devices_per_session) - devices
         found.append(DeviceChoice(pool.name, devices, seconds, seconds * devices, left, in_time))
     chosen = _chosen(found)
     return tuple(replace(one, chosen=one is chosen) for one in found)

@@ -56,11 +56,12 @@ def timetable(case: Case) -> tuple[Placement, ...]:
             continue
         capacity = capacities[slot.pool]
         devices = next(count for count, speed in enumerate(offer.speeds, 1) if speed >= offer.speeds[-1])
-        length = min(slot.seconds, capacity.room(start).seconds, offer.session_for(left[index], devices, 1.0))
+        devices = offer.thrifty or devices
+        length = min(slot.seconds, capacity.room(start, devices).seconds, offer.session_for(left[index], devices, 1.0))
         if length < offer.shortest(left[index]):
             continue
         steps = offer.steps_in(length, devices, 1.0, left[index])
-        capacity.take(start, start + length)
+        capacity.take(start, start + length, devices)
         left[index] -= steps
         found.append(
             Placement(capacity.pool.name, start, start + length, (PlannedLane(job.view.name, devices, steps),))

@@ -165,7 +165,8 @@ def _loss(case: Case, prices: Prices, job: int) -> float:
         if offer is not None and remaining > 0:
             end = case.jobs[job].deadline or case.until
             start = max(case.now, end - offer.time_for(remaining))
-            losses.append(prices.cost(number, start, end) - offer.worth * remaining)
+            hours = prices.cost(number, start, end) * prices.share(number, len(offer.speeds))
+            losses.append(hours - offer.worth * remaining)
     return min(losses, default=0.0)
 
 

@@ -14,13 +14,16 @@ from typing import TYPE_CHECKING
 from scheduler.core.plan import Placement, PlannedLane
 from scheduler.core.quota import CalendarQuota, MoneyQuota
 from scheduler.planner.dispatch.dispatcher import fill
-from scheduler.planner.model.lanes import compose
+from scheduler.planner.model.lanes import compose, mold
 from scheduler.planner.model.policy import PLAIN, Schedule
 from scheduler.planner.search.rebuild import without
 from scheduler.planner.search.score import score
 
 if TYPE_CHECKING:
-    from scheduler.planner.model.case import Case, Job, Offer
+    from collections.abc import Sequence
+
+    from scheduler.planner.model.case import Case, Job, Offer, PoolClass
+    from scheduler.planner.model.lanes import CandidateSession
     from scheduler.planner.model.policy import Policy
     from scheduler.planner.model.pool_capacity import PoolCapacity
 
@@ -51,12 +54,12 @@ def _used(case: Case, schedule: Schedule, policy: Policy, pool: int) -> Schedule
     mine = [placed for placed in schedule.placements if placed.pool == capacity.pool.name]
     booked = capacity.copy()
     for placed in mine:
-        booked.book(placed.start, placed.end)
+        booked.book(placed.start, placed.end, placed.devices)
     room = booked.room(now).seconds
     begun = capacity.copy()
     for placed in mine:
         if placed.start <= now:
-            begun.book(placed.start, placed.end)
+            begun.book(placed.start, placed.end, placed.devices)
     widest = begun.room(now).seconds
     if widest <= 0:
         return None
@@ -70,7 +73,7 @@ def _used(case: Case, schedule: Schedule, policy: Policy, pool: int) -> Schedule
         if widest < shortest:
             continue
         starts, where = nexts.get(job.view.name, (case.until, ""))
-        session = compose(group, min(room, starts - now), index, (), [0] * index + [remaining]) if room else None
+        session = _beside(group, booked, job, [0] * index + [remaining], now, starts) if room else None
         if (session is None or where == capacity.pool.name) and tried < TRIED_MAX:
             tried += 1
             moved = _instead(case, schedule, policy, pool, job, offer)
@@ -79,11 +82,25 @@ def _used(case: Case, schedule: Schedule, policy: Policy, pool: int) -> Schedule
         if session is not None:
             (lane,) = session.lanes
             spare = offer.spare(lane.steps, lane.devices) if lane.steps == remaining else 0
-            end = now + session.length + max(0, min(spare, room - session.length, starts - now - session.length))
+            wide = booked.room(now, lane.devices).seconds
+            end = now + session.length + max(0, min(spare, wide - session.length, starts - now - session.length))
             added = Placement(capacity.pool.name, now, end, (PlannedLane(job.view.name, lane.devices, lane.steps),))
             rest = _trimmed(case, schedule, job, lane.steps)
             return fill(case, Schedule((*rest, added), schedule.gate_passes), policy)
     return None
+
+
+def _beside(
+    group: PoolClass, booked: PoolCapacity, job: Job, remaining: Sequence[int], now: int, starts: int
+) -> CandidateSession | None:
+    """Return a session of ``job`` beside all that is ``booked``, which ends before it ``starts`` elsewhere."""
+
+    def room(devices: int) -> int:
+        return min(booked.room(now, devices).seconds, starts - now)
+
+    if group.pool.device_counts:
+        return mold(group, job.index, remaining, room, None if job.deadline is None else job.deadline - now)
+    return compose(group, room(0), job.index, (), remaining)
 
 
 def lost_otherwise(case: Case, capacity: PoolCapacity) -> bool:
@@ -134,7 +151,8 @@ def _instead(case: Case, schedule: Schedule, policy: Policy, pool: int, job: Job
     """
     name, now = case.capacities[pool].pool.name, case.now
     remaining = job.view.remaining_steps - job.expected_steps
-    length = offer.session_for(remaining, len(offer.speeds), 1.0)
+    devices = offer.thrifty or len(offer.speeds)
+    length = offer.session_for(remaining, devices, 1.0)
     index = {view.view.name: view.index for view in case.jobs}
     taken = {job.index: now}
     following = [placed for placed in schedule.placements if placed.pool == name and now < placed.start < now + length]
@@ -149,7 +167,7 @@ def _instead(case: Case, schedule: Schedule, policy: Policy, pool: int, job: Job
     ):
         return None
     gap = min((placed.start for placed in following), default=now + length) - now
-    brings = offer.worth * offer.speeds[-1] * min(gap, length)
+    brings = offer.worth * offer.speeds[devices - 1] * min(gap, length)
     before, after = score(case, schedule), score(case, found)
     if after.on_time < before.on_time or after.value + brings < before.value * (1 - TOLERANCE):
         return None

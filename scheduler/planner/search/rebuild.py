@@ -85,7 +85,9 @@ class _Walk:
         left = [job.view.remaining_steps - job.expected_steps for job in case.jobs]
         found = []
         for placement in schedule.placements:
-            hours = prices.cost(self._class_of[placement.pool], placement.start, min(placement.end, case.until))
+            group = self._class_of[placement.pool]
+            hours = prices.cost(group, placement.start, min(placement.end, case.until))
+            hours *= prices.share(group, placement.devices)
             for planned_lane, brings in zip(placement.lanes, self._worth.lanes(placement), strict=True):
                 job = self._index[planned_lane.job]
                 left[job] -= planned_lane.steps

@@ -8,6 +8,7 @@ planned before every platform and the artifact store have answered: a job might 
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -172,6 +173,8 @@ def _next(lanes: Mapping[tuple[str, int], Sequence[Lane]], busy: set[str]) -> li
 def _enter(ports: Ports, tx: Connection, pool: str, session: Observed, lanes: Sequence[Lane], now: int) -> None:
     """Write the run as it was before the backup forgot it: its hold, its lanes, and that its platform was called."""
     place = ports.pools[pool]
+    if place.device_counts:  # nobody noted how many it was given: as many as it can have been
+        lanes = [replace(lane, devices=tuple(range(place.device_counts[-1]))) for lane in lanes]
     start = session.started if session.started is not None else now
     deadline = start + place.session_cap_seconds
     for lane in lanes:

@@ -94,7 +94,7 @@ def gather(
         jobs=tuple(_in_left_overs(views, records, now)),
         pools=tuple(
             PoolView(
-                pool=replace(pool, quotas=in_force(pool.quotas, observed.get(name, ()))),
+                pool=replace(pool, quotas=in_force(pool, observed.get(name, ()))),
                 charges=(*charges.get(name, ()), *possible.get(name, ())),
                 live=tuple(_live_run(run) for run in live if run.pool == name),
                 observed=observed.get(name, ()),
@@ -169,6 +169,7 @@ def _live_run(run: Run) -> LiveRun:
         deadline=run.deadline,
         held_until=run.held_until,
         jobs=tuple(lane.job for lane in run.lanes if lane.outcome is None),
+        devices=run.devices,
     )
 
 

@@ -101,11 +101,12 @@ def _reserve_one(
     placement = _of_one_image(tx, placement, pool)
     booked = ledger.charges(tx, now - LOOK_BACK_SECONDS).get(pool.name, ())
     charges = (*booked, *watched.possible_charges(tx).get(pool.name, ()))
-    live_ends = [run.held_until for run in runs.live(tx) if run.pool == pool.name]
+    ours = [run for run in runs.live(tx) if run.pool == pool.name]
+    live_ends = [run.held_until for run in ours for _ in range(pool.places_of(run.devices))]
     observed = limits.observed(tx).get(pool.name, ())
-    planned = [Charge(now, other.end + pool.overrun_seconds, held=True) for other in others]
+    planned = [Charge(now, other.end + pool.overrun_seconds, held=True, devices=other.devices or 1) for other in others]
     wanted = placement.end + pool.overrun_seconds - now
-    admitted = room(pool, charges, live_ends, now, observed)
+    admitted = room(pool, charges, live_ends, now, observed, placement.devices)
     if admitted.seconds < wanted:
         ports.log.warning(
             "reserve.refused",
@@ -124,7 +125,7 @@ def _reserve_one(
     given = [trees_of(record.spec, copies, able) for record in records]
     if not pinned(ports, tx, records, now) or None in given:
         return None
-    spare = room(pool, (*charges, *planned), live_ends, now, observed).seconds - wanted
+    spare = room(pool, (*charges, *planned), live_ends, now, observed, placement.devices).seconds - wanted
     deadline = placement.end + max(0, min(spare, _slack(tx, placement, records, now)))
     if any(record.spec.whole for record in records) and deadline - now < _WHOLE * (placement.end - placement.start):
         return None  # the plan came late, and a whole job would not be through

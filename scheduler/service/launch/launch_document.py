@@ -46,7 +46,7 @@ def launch_document(  # noqa: PLR0913 - one keyword per part of the document
         "mtbf_seconds": pool.mtbf_seconds,
         "store": dict(store),
         "image": specs[run.lanes[0].job].image,  # of all of them: others have a session of their own
-        "expected_devices": _expected_devices(pool),
+        "expected_devices": _expected_devices(pool, run),
         "lanes": [
             {
                 **_lane(lane, specs[lane.job], overheads[lane.job], restore[lane.job], data[lane.job]),
@@ -59,10 +59,10 @@ def launch_document(  # noqa: PLR0913 - one keyword per part of the document
     }
 
 
-def _expected_devices(pool: Pool) -> dict[str, Any] | None:
+def _expected_devices(pool: Pool, run: Run) -> dict[str, Any] | None:
     """Only pools that name a device to insist on are checked: CPU rehearsals have none."""
     name = pool.options.get("expected_device")
-    return {"count": pool.devices_per_session, "name": name} if name else None
+    return {"count": pool.held_devices(run.devices), "name": name} if name else None
 
 
 def _lane(lane: Lane, spec: JobSpec, overhead: Overhead, restore: Sequence[str], data: str) -> dict[str, Any]:

@@ -73,7 +73,7 @@ def launch_request(ports: Ports, run: Run, order: Order) -> LaunchRequest:
     return LaunchRequest(
         key=run.key,
         pool=run.pool,
-        devices=pool.devices_per_session,
+        devices=pool.held_devices(run.devices),
         deadline=run.deadline,
         launch=document,
         bundle=ports.bundle,

@@ -35,7 +35,7 @@ def meters_of(
     return [
         _meter(name, quota, charges.get(name, ()), now, observed.get(name, ()))
         for name, pool in sorted(pools.items())
-        for quota in in_force(pool.quotas, observed.get(name, ()))
+        for quota in in_force(pool, observed.get(name, ()))
     ]
 
 

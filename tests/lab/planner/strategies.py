@@ -71,6 +71,31 @@ def pool_views(draw: st.DrawFn, name: str, now: int) -> PoolView:
 
 
 @st.composite
+def counted_views(draw: st.DrawFn, name: str, now: int) -> PoolView:
+    """A pool whose sessions ask for their devices, with quotas that count sessions or devices."""
+    view = draw(pool_views(name, now))
+    counts = draw(st.sampled_from(((1, 2, 4), (1, 2), (2, 4), (3,))))
+    most = draw(st.integers(counts[-1], 9))
+    by_device = draw(st.booleans())
+    pool = replace(
+        view.pool,
+        device_counts=counts,
+        devices_max=most,
+        devices_per_session=counts[-1],
+        sessions_max=most // counts[0],
+        price_microdollars_per_hour=0,
+        quotas=tuple(
+            replace(quota, by_device=by_device) if isinstance(quota, CalendarQuota | RollingQuota) else quota
+            for quota in view.pool.quotas
+        ),
+    )
+    charges = tuple(
+        replace(charge, devices=draw(st.sampled_from(counts)), price_microdollars_per_hour=0) for charge in view.charges
+    )
+    return replace(view, pool=pool, charges=charges)
+
+
+@st.composite
 def job_views(draw: st.DrawFn, number: int, pools: Sequence[Pool], now: int) -> JobView:
     """A job of any size, speed and needs; gated, released late, due, held or free."""
     names = [pool.name for pool in pools]
@@ -102,22 +127,44 @@ def job_views(draw: st.DrawFn, number: int, pools: Sequence[Pool], now: int) -> 
 
 
 @st.composite
-def snapshots(draw: st.DrawFn) -> Snapshot:
-    """One to three pools, up to seven jobs, perhaps a live run, a horizon of a day to a week."""
+def snapshots(draw: st.DrawFn, *, counted: bool = False) -> Snapshot:
+    """One to three pools, up to seven jobs, perhaps a live run, a horizon of a day to a week.
+
+    The sessions of ``counted`` pools, all but one at most, ask for their devices.
+    """
     now = draw(st.sampled_from(EPOCHS)) + draw(st.integers(0, DAY))
-    views = [draw(pool_views(f"pool-{number}", now)) for number in range(draw(st.integers(1, 3)))]
+    views = [
+        draw((counted_views if counted and number != 1 else pool_views)(f"pool-{number}", now))
+        for number in range(draw(st.integers(1, 3)))
+    ]
     pools = [view.pool for view in views]
     jobs = [draw(job_views(number, pools, now)) for number in range(draw(st.integers(0, 7)))]
+    if counted:
+        jobs = [draw(_moldable(job)) for job in jobs]
     with_live_run: bool = draw(st.booleans())
     if jobs and with_live_run:
-        views[0], jobs[0] = _with_live_run(views[0], jobs[0], now)
+        views[0], jobs[0] = _with_live_run(views[0], jobs[0], now, draw(st.sampled_from((1, 2, 4))) if counted else 1)
     days = draw(st.sampled_from((1, 3, 7)))
     return Snapshot(now, tuple(jobs), tuple(views), days * DAY, {"gone": draw(st.sampled_from((0.2, 0.9)))})
 
 
-def _with_live_run(view: PoolView, job: JobView, now: int) -> tuple[PoolView, JobView]:
-    run = LiveRun("key", now - 900, now + 3_000, now + 3_300, (job.name,))
-    held = Charge(run.start, run.held_until, held=True, run=run.key)
+@st.composite
+def _moldable(draw: st.DrawFn, job: JobView) -> JobView:
+    """The job, which may run on several counts of devices and be due soon."""
+    least, most = draw(st.sampled_from(((1, 1), (1, 4), (1, 8), (2, 4), (4, 4), (3, 3))))
+    gains = draw(st.sampled_from(((1.0, 1.75, 1.75, 3.0), (1.0, 2.0, 3.0, 4.0), (1.0, 0.9), (1.0, 2.5))))
+    hours = draw(st.sampled_from((None, None, 1, 5, 30)))
+    return replace(
+        job,
+        needs=replace(job.needs, devices_min=least, devices_max=most),
+        device_speedup=gains,
+        deadline=None if hours is None else (job.not_before or EPOCHS[0]) + hours * HOUR,
+    )
+
+
+def _with_live_run(view: PoolView, job: JobView, now: int, devices: int = 1) -> tuple[PoolView, JobView]:
+    run = LiveRun("key", now - 900, now + 3_000, now + 3_300, (job.name,), devices)
+    held = Charge(run.start, run.held_until, held=True, run=run.key, devices=devices)
     return (
         replace(view, live=(run,), charges=(*view.charges, held)),
         replace(job, running=run.key, blocked=None),

@@ -136,8 +136,9 @@ def check_truth(world: World, database: Database) -> None:
     for place in world.places.values():
         if mood.clock_jumps_per_week:
             tolerance = 2 * _SKEW_SECONDS * (1 + len(place.sessions))
-        expected = [bill for key, session in place.sessions.items() if key not in given_up and (bill := session.bill())]
-        hidden = [bill for key, session in place.sessions.items() if key in given_up and (bill := session.bill())]
+        billed = [(key, one.places, bill) for key, one in place.sessions.items() if (bill := one.bill())]
+        expected = [bill for key, places, bill in billed if key not in given_up for _ in range(places)]
+        hidden = [bill for key, _, bill in billed if key in given_up]
         check_bills(place.pool, expected, tolerance, hidden)
         for key in place.sessions.keys() & given_up.keys():
             _check_late(world, place.sessions[key], given_up[key])

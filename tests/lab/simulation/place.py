@@ -97,14 +97,15 @@ class Place:
                 self.claimed.append(now)
             raise Refused(self.name, "launch", "the weekly quota is used up", wait_until=now + WEEK, used_up=True)
         live = [session for session in self.sessions.values() if session.live]
-        if len(live) >= self.pool.sessions_max:
+        if sum(one.places for one in live) + self.pool.places_of(request.devices) > self.pool.places:
             world.sometimes("refused: too many sessions")
             raise Refused(self.name, "launch", f"{len(live)} sessions are live")
         world.refuse_at_random(self)
 
     def _has_room(self) -> bool:
         """Whether hours are left without any doubt, whatever is set aside for sessions that run."""
-        now, taken = self.world.now, sum(s.deadline - self.world.now for s in self.sessions.values() if s.live)
+        now = self.world.now
+        taken = sum(s.places * (s.deadline - now) for s in self.sessions.values() if s.live)
         for quota in self.pool.quotas:
             if not isinstance(quota, CalendarQuota):
                 return False
@@ -144,8 +145,9 @@ class Place:
                     session.end("quota used up")
 
     def bills(self) -> list[tuple[int, int]]:
-        """Return what was billed, one interval per session."""
-        return [bill for session in self.sessions.values() if (bill := session.bill()) is not None]
+        """Return what was billed, one interval per session, or for each device where sessions differ in them."""
+        billed = [(session.places, bill) for session in self.sessions.values() if (bill := session.bill()) is not None]
+        return [bill for places, bill in billed for _ in range(places)]
 
     def reading(self) -> QuotaReading | None:
         """Return what the platform's own books say of the present window; None where it keeps none."""
@@ -193,7 +195,7 @@ def _counted(world: World, pool: Pool) -> CalendarQuota | None:
     Where clocks are wrong, daemons stand still or platforms lie, books and ledger may differ for good reasons.
     """
     mood = world.scenario.mood
-    quotas = [quota for quota in pool.quotas if isinstance(quota, CalendarQuota)]
+    quotas = [quota for quota in pool.quotas if isinstance(quota, CalendarQuota) and not quota.by_device]
     if not quotas or not mood.honest or mood.clock_jumps_per_week or mood.rates.stall:
         return None
     rng = Random(f"books of {pool.name} in {world.scenario.seed}")

@@ -84,6 +84,44 @@ def steady_scenario(weeks: float = 2.0, seed: int = 0) -> Scenario:
     )
 
 
+def counted_scenario(seed: int, weeks: float = 2.0) -> Scenario:
+    """Return the scenario of a seed with pools whose sessions ask for their devices, and jobs that are due."""
+    drawn = draw_scenario(seed, weeks)
+    rng = Random(f"devices in {seed}")
+    jobs = tuple(
+        replace(
+            job,
+            needs=Needs(1, rng.choice((1, 2, 4))),
+            device_speedup=(1.0, 1.8, 1.8, rng.choice((1.7, 3.2))),
+            deadline=rng.choice((None, drawn.start + int(rng.uniform(0.3, weeks) * WEEK))),
+        )
+        for job in drawn.jobs
+    )
+    return replace(drawn, pools=tuple(_counted(rng, pool) for pool in drawn.pools), jobs=jobs)
+
+
+def _counted(rng: Random, pool: Pool) -> Pool:
+    """Return the pool with counts of devices and twice the hours, counted by device; as it is where that cannot be."""
+    if not all(isinstance(quota, CalendarQuota | RollingQuota) for quota in pool.quotas):
+        return pool
+    counts, most = rng.choice(((1, 2), (1, 2, 4), (1, 4))), rng.choice((4, 5, 8))
+    quotas = tuple(
+        replace(quota, limit_seconds=2 * quota.limit_seconds, by_device=True)
+        for quota in pool.quotas
+        if isinstance(quota, CalendarQuota | RollingQuota)
+    )
+    return replace(
+        pool,
+        quotas=quotas,
+        device_counts=counts,
+        devices_max=most,
+        devices_per_session=counts[-1],
+        sessions_max=most // counts[0],
+        price_microdollars_per_hour=0,
+        sharing=1.0,
+    )
+
+
 def _policy(overdue: int, horizon: int) -> Policy:
     return Policy(overdue_seconds=overdue, grace_seconds=overdue // 5, horizon_seconds=horizon)
 

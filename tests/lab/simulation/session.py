@@ -40,6 +40,7 @@ class Session:
         self.world = world
         self.key = request.key
         self.deadline = request.deadline
+        self.places = place.pool.places_of(request.devices)
         self.orders: list[dict[str, Any]] = request.launch["lanes"]
         self.closes_at: int = request.deadline - request.launch["stop_margin_seconds"]
         self.checkpoint_every = fate.checkpoint_every
