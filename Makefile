@@ -32,7 +32,7 @@ test-train: .venv-train/ready ## Install torch and run the tests of fine-tuning 
 	OMP_NUM_THREADS=1 .venv-train/bin/python -m pytest --confcutdir tests/training tests/training --numprocesses 2 $(ARGS)
 
 test-nightly: .venv/ready-dev ## Run all that `make test` leaves out as well, and note the commit in .ci/nightly.txt (an hour)
-	.ci/services.sh
+	.ci/services.sh nightly
 	.ci/kagglesdk.sh
 	.ci/wheels.sh
 	$(BIN)/python -m pytest $(PARALLEL) --nightly $(ARGS)

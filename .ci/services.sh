@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Installs the programs of the real services that tests start themselves. Never fails: what is missing is named here and
-# again in pytest's list of skips. No server is started or left running by this script.
+# again in pytest's list of skips. No server is started or left running by this script. `services.sh nightly` installs
+# what no push needs as well.
 set -euo pipefail
 
 have_postgres() { compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || command -v initdb >/dev/null; }
@@ -9,6 +10,7 @@ have_faketime() { compgen -G '/usr/lib/*/faketime/libfaketimeMT.so.1' >/dev/null
 have_sandbox() { command -v bwrap >/dev/null && command -v setpriv >/dev/null && command -v prlimit >/dev/null; }
 have_sshd() { [ -x /usr/sbin/sshd ] && command -v rsync >/dev/null; }
 have_slurm() { command -v slurmctld >/dev/null && command -v slurmd >/dev/null && command -v sbatch >/dev/null && command -v munged >/dev/null; }
+have_slurmdbd() { command -v slurmdbd >/dev/null && command -v mariadbd >/dev/null; }
 have_elixir() { command -v mix >/dev/null; }
 have_systemd() { command -v systemd-nspawn >/dev/null && [ -x /usr/lib/systemd/systemd ]; }
 
@@ -47,6 +49,8 @@ install_sshd() { install_stopped openssh-server rsync; }
 
 install_slurm() { install_stopped slurmctld slurmd slurm-client munge; }
 
+install_slurmdbd() { install_stopped slurmdbd mariadb-server; }
+
 # provide NAME WHAT PACKAGE: installs with install_NAME what have_NAME does not find, or says what will be skipped.
 provide() {
     local log
@@ -73,6 +77,9 @@ provide systemd "systemd-nspawn, for the service under a real systemd" systemd-c
 provide elixir "Elixir, for its client in bridges/elixir" elixir
 provide sshd "sshd and rsync, for deployments to another machine" "openssh-server, with rsync"
 provide slurm "Slurm with munge, for sessions on a cluster" "slurmctld, slurmd, slurm-client, munge"
+if [ "${1:-}" = nightly ]; then
+    provide slurmdbd "slurmdbd with MariaDB, for the accounts of a cluster" "slurmdbd, mariadb-server"
+fi
 # The second user behind that sshd. No password opens the account, and it is not locked, which sshd would refuse.
 if [ "$(id -u)" = 0 ] && ! id uff-target >/dev/null 2>&1; then
     { useradd -m -s /bin/bash uff-target && usermod -p '*' uff-target; } ||

@@ -127,11 +127,20 @@ class StopChannel(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class InQueue:
+    """Why a session waits in the platform's queue, and when that expects to start it (UTC seconds; None: not told)."""
+
+    why: str
+    starts_at: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Observed:
     """One session as the platform reports it. Times are UTC seconds; None means "not told".
 
     ``started`` and ``ended`` bound what the platform bills. ``detail`` is its own word for the state. ``told`` is False
-    when the platform does not say when a session ended: ``ended`` is then the latest that it can have been.
+    when the platform does not say when a session ended: ``ended`` is then the latest that it can have been. ``waits``
+    is told of sessions that are QUEUED behind those of others: plans reckon with it.
     """
 
     key: str
@@ -142,11 +151,16 @@ class Observed:
     detail: str = ""
     stop_channel: StopChannel = StopChannel.STORE
     told: bool = True
+    waits: InQueue | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class QuotaReading:
-    """What the platform says about one quota window, in seconds."""
+    """What the platform says about one quota window, in seconds.
+
+    ``shared`` is a budget that others use as well, of which the platform tells no more than what is left by now: in
+    whichever window it is declared, or in none, plans take no more than that.
+    """
 
     quota: str
     start: int
@@ -154,6 +168,7 @@ class QuotaReading:
     limit_seconds: int
     used_seconds: int
     reserved_seconds: int = 0
+    shared: bool = False
 
     @property
     def left_seconds(self) -> int:

@@ -70,6 +70,7 @@ class PlatformContext:
     clock: Mapping[str, float] = field(default_factory=dict)
     store_kind: str = ""
     open_store: Callable[[], BlobStore] | None = None
+    devices_per_session: int = 1
     device_counts: tuple[int, ...] = ()
 
 

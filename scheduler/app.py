@@ -153,6 +153,7 @@ class App:
             sessions_max=pool.sessions_max,
             device_counts=pool.device_counts,
             session_cap_seconds=pool.session_cap_seconds,
+            devices_per_session=pool.devices_per_session,
             clock=self.clock.payload_clock(),
             store_kind=self.settings.artifacts.kind,
             open_store=lambda: self.artifacts,

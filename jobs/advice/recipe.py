@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import json
+from math import ceil
 from typing import TYPE_CHECKING, Any
+
+from jobs.advice.choice import MARGIN
 
 if TYPE_CHECKING:
     from jobs.advice.choice import Choice
@@ -27,6 +30,7 @@ def command(choice: Choice, model: str) -> list[str]:
     words += ["--lora", str(setup.rank)] if setup.method != "full" else []
     words += ["--gradient-checkpointing"] if setup.checkpointing else []
     words += ["--optimizer", "adamw8bit"] if setup.optimizer == "adamw8bit" else []
+    words += ["--shard", "on"] if setup.parallel == "fsdp" else []
     return words
 
 
@@ -42,6 +46,9 @@ def job_table(choice: Choice, model: str, source: str, steps: int) -> str:
         f"target_step = {steps}",
         "mixture = {}",
     ]
+    if setup.parallel == "fsdp":  # what is read off the command is what one device would need
+        gib = ceil(10 * choice.memory.gib * (1 + MARGIN)) / 10
+        written += [f"needs = {{ devices = {setup.devices}, vram_gib = {gib:g} }}"]
     if setup.devices > 1:
         gains = ", ".join(f"{gain:.2f}" for gain in gains_of(choice))
         written += [f"device_speedup = [{gains}]"]
@@ -93,7 +100,7 @@ def files(choice: Choice, model: str, source: str, steps: int) -> dict[str, str]
         launch.append(f"deepspeed --num_gpus={setup.devices} train_ds.py {flags(setup)}")
     launch += ["# The flags of train_ds.py:", flags(setup)]
     written = {"launch.sh": "\n".join(launch) + "\n", "ds_config.json": json.dumps(deepspeed(setup), indent=2) + "\n"}
-    if not setup.sharded and setup.offload == "none":
+    if setup.parallel in {"none", "ddp", "fsdp"} and setup.offload == "none":
         written["job.toml"] = job_table(choice, model, source, steps)
     return written
 

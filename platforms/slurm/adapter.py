@@ -15,12 +15,22 @@ from typing import TYPE_CHECKING, TypeVar
 
 from jobs.payload.clock import Clock
 from jobs.plural import counted
-from platforms.base import Capabilities, Misconfigured, Observed, QuotaReading, Refused, SessionState, Unreachable
+from platforms.base import (
+    Capabilities,
+    InQueue,
+    Misconfigured,
+    Observed,
+    QuotaReading,
+    Refused,
+    SessionState,
+    Unreachable,
+)
 from platforms.bundle import build_bundle
 from platforms.folders import Folders, is_folder_name
 from platforms.local.records import publish
 from platforms.record_file import DamagedRecord, read_record
 from platforms.slurm import batch
+from platforms.slurm.books import NoBooks, reading
 from platforms.slurm.commands import Commands, Evidence, NotSubmitted, comment
 from platforms.slurm.judge import SLACK_SECONDS, Over, Runs, Vanished, Waits, is_over, is_waiting, judge, line_of
 from platforms.slurm.settings import NAME, read_settings
@@ -78,13 +88,13 @@ def load(settings: Mapping[str, str], context: PlatformContext) -> SlurmPlatform
 class SlurmPlatform:
     """Runs payloads as batch jobs of a Slurm cluster; for the settings see docs/slurm.md."""
 
-    capabilities = Capabilities(
-        tails_logs=True, finds_orphans=True, device_counts=True, visibility_seconds=_UNSEEN_SECONDS
-    )
-
     def __init__(self, settings: Mapping[str, str], context: PlatformContext) -> None:
         self._context = context
         self._settings = read_settings(settings, context.state_folder.absolute(), context.python)
+        for devices in context.device_counts or (context.devices_per_session,):
+            if devices % self._settings.nodes:
+                why = f"{self._settings.nodes} nodes cannot share {counted(devices, 'device')} evenly"
+                raise Misconfigured(NAME, "load", why, "The devices of a session are of all nodes together")
         if context.device_counts and not self._settings.gres:
             raise Misconfigured(NAME, "load", "device_counts without gres", 'Name what is counted: gres = "gpu:h100"')
         self._commands = Commands(self._settings)
@@ -93,7 +103,19 @@ class SlurmPlatform:
         self._last_seen: dict[str, int] = {}  # by key, when Slurm last knew its job
         self._requeued: dict[str, int] = {}  # by key, when its job was first seen to wait once more
         self._placing = threading.Lock()
+        self._has_books = True  # until the cluster is seen to keep no accounts
         self._records: dict[tuple[str, str], Ordered | Started | Ended] = {}
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See Platform.capabilities."""
+        return Capabilities(
+            reports_quota=self._has_books,
+            tails_logs=True,
+            finds_orphans=True,
+            device_counts=True,
+            visibility_seconds=_UNSEEN_SECONDS,
+        )
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
         """Submit a job, unless there is one of this key; see Platform.launch."""
@@ -155,9 +177,15 @@ class SlurmPlatform:
             offset, limit_bytes = offset + len(piece), limit_bytes - len(piece)
 
     def read_quota(self, now: int) -> Sequence[QuotaReading]:
-        """Return nothing: what an account may use is declared in the pool's quotas."""
-        del now
-        return ()
+        """Return what the account's limit of GPU minutes leaves, if there is one; see Platform.read_quota."""
+        try:
+            with self._folders.answering("read_quota"):
+                found = self._commands.books() if self._has_books else None
+        except NoBooks:
+            self._has_books, found = False, None
+        # Where sessions differ in their devices, what is left is told in seconds of one device.
+        devices = 1 if self._context.device_counts else self._context.devices_per_session
+        return (reading(found, devices, now, self._clock.scale),) if found else ()
 
     def collect(self, key: str, into: BlobStore, now: int) -> None:
         """Bring nothing home: payloads here write to the artifact store themselves. See Platform.collect."""
@@ -216,6 +244,9 @@ class SlurmPlatform:
         """Raise Refused when there is no room for one more."""
         if request.deadline <= now:
             raise Refused(NAME, "launch", f"the deadline {request.deadline} is not after {now}")
+        if request.devices % self._settings.nodes:
+            why = f"{counted(request.devices, 'device')} cannot be shared by {self._settings.nodes} nodes evenly"
+            raise Refused(NAME, "launch", why, "Choose a number of devices that nodes divides", permanent=True)
         if len(live) >= self._context.sessions_max:
             why = f"{len(live)} of at most {self._context.sessions_max} sessions are live"
             raise Refused(NAME, "launch", why, "Wait until one ends")
@@ -229,19 +260,18 @@ class SlurmPlatform:
         until = int(self._real(request.deadline))
         limit = max(1, round(self._clock.wall_seconds(request.deadline - now)))
         agent = f"../.payload/{digest}/payload/agent.py"
-        script = batch.script(batch.Order(request.key, until, limit, self._settings.python, agent))
+        nodes = self._settings.nodes
+        order = batch.Order(request.key, until, limit, self._settings.python, agent, nodes, request.devices // nodes)
         words = [
             f"--comment={comment(request.key, self._settings.owner, until)}",
             "--no-requeue",
             f"--signal=B:TERM@{min(_TERM_SECONDS, limit // 4)}",
             f"--time={-(-limit // 60)}",
-            "--nodes=1",
-            "--ntasks=1",
             *self._settings.words(request.devices),
         ]
         launch = json.dumps({**request.launch, "work_dir": "work"})
         try:
-            return self._commands.submit(request.key, words, launch, script)
+            return self._commands.submit(request.key, words, launch, batch.script(order))
         except (Refused, Misconfigured, NotSubmitted):
             self._folders.remove([request.key])
             self._forget([request.key])
@@ -277,8 +307,9 @@ class SlurmPlatform:
         """Return what a verdict means, and do what it asks for."""
         job = str(line.job) if line else str(started.job) if started else ""
         match verdict:
-            case Waits(detail=detail):
-                return Observed(key, SessionState.QUEUED, job, detail=detail)
+            case Waits(detail=detail, starts_at=expected):
+                waits = InQueue(detail, None if expected is None else self._scheduled(expected))
+                return Observed(key, SessionState.QUEUED, job, detail=detail, waits=waits)
             case Runs(started=at, detail=detail):
                 if line is not None and started is None:  # written down: Slurm may forget it
                     publish(str(self._folders.root / key), _STARTED, json.dumps(asdict(Started(line.job, at))))

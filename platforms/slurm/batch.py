@@ -3,6 +3,8 @@
 It begins by taking the claim, a folder that is put in its place whole, which on a shared file system only one can do:
 a second job of the same key, a job requeued by an administrator, and one whose key was given up meanwhile find it taken
 and leave. The kernel's own end of the agent comes at the deadline, Slurm's time limit after it.
+
+The agent runs on the job's first node. A lane with devices on others is a step of the job, see the payload's nodes.py.
 """
 
 from __future__ import annotations
@@ -27,14 +29,33 @@ left=$((until - started))
 [ "$left" -gt 0 ] || {{ echo "the deadline passed before the job could start"; leave 75; }}
 # What waited in the queue keeps its deadline: the time limit is drawn in, which everybody may do with an own job.
 [ $((left + 60)) -gt {limit} ] || scontrol update JobId="$SLURM_JOB_ID" TimeLimit=$(((left + 59) / 60)) >/dev/null 2>&1
-"$python" - <<'END' || leave 78
-import json, os
+told=
+[ {nodes} = 1 ] || told=$(scontrol --oneliner show node "$SLURM_JOB_NODELIST")
+"$python" - {nodes} {share} "$told" <<'END' || leave 78
+import json, os, re, sys
 given = [int(each) for each in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if each.isdigit()]
+nodes, share, addresses = int(sys.argv[1]), int(sys.argv[2]), re.findall(r"\\bNodeAddr=(\\S+)", sys.argv[3])
 with open("launch.json") as stream:
     launch = json.load(stream)
+if nodes > 1 and launch.get("expected_devices"):
+    launch["expected_devices"]["count"] //= nodes  # the agent looks at its own node
 for lane in launch.get("lanes", ()):
-    if given and all(index < len(given) for index in lane.get("devices", ())):
-        lane["devices"] = [given[index] for index in lane.get("devices", ())]
+    wanted = lane.get("devices", ())
+    first, last = (index // share if nodes > 1 else 0 for index in (min(wanted, default=0), max(wanted, default=0)))
+    if last:
+        # Not all on the agent's node: its command is a step of the job. What knows nothing of ranks runs once.
+        last = first if lane.get("whole") else last
+        count, cpus = last - first + 1, os.environ.get("SLURM_CPUS_PER_TASK", "1")
+        step = ["srun", "--overlap", "--kill-on-bad-exit=1", "--input=all", "--ntasks-per-node=1"]
+        on = ["--nodes=%d" % count, "--ntasks=%d" % count, "--relative=%d" % first, "--cpus-per-task=" + cpus]
+        there = [[index % share for index in wanted if index // share == node] for node in range(first, last + 1)]
+        lane["nodes"] = {{
+            "launcher": step + on, "variable": "SLURM_NODEID", "near": first == 0, "address": addresses[first],
+            "devices": there,
+            "port": 10000 + (int(os.environ["SLURM_JOB_ID"]) * 8 + lane.get("index", 0)) % 20000,
+        }}
+    elif given and all(index < len(given) for index in wanted):
+        lane["devices"] = [given[index] for index in wanted]
 with open("launch.json.new", "w") as stream:
     json.dump(launch, stream)
 os.replace("launch.json.new", "launch.json")
@@ -62,6 +83,8 @@ class Order(NamedTuple):
     limit_seconds: int
     python: str
     agent: str
+    nodes: int = 1
+    share: int = 1  # devices of a node
 
 
 def script(order: Order) -> str:
@@ -72,4 +95,6 @@ def script(order: Order) -> str:
         limit=order.limit_seconds,
         python=shlex.quote(order.python),
         agent=shlex.quote(order.agent),
+        nodes=order.nodes,
+        share=order.share,
     )

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from platforms.base import Checked, Unreachable
+from platforms.slurm.books import NoBooks
 from platforms.slurm.commands import Commands
 from platforms.slurm.settings import NAME, read_settings
 from platforms.slurm.skew import skew
@@ -38,6 +39,7 @@ def checks(
         "nodes": partial(_nodes, commands, settings.get("partition", "")),
         "a job like ours": partial(_job, commands, chosen),
         "clock": partial(_clock, commands, now),
+        "account": partial(_account, commands),
     }
     if "folder" in settings:
         found["folder"] = partial(_folder, commands, settings["folder"])
@@ -93,7 +95,7 @@ def _nodes(commands: Commands, partition: str) -> Checked:
 
 
 def _job(commands: Commands, chosen: Settings) -> Checked:
-    words = shlex.join(["--nodes=1", "--ntasks=1", "--time=10", *chosen.words(1)])
+    words = shlex.join(["--time=10", *chosen.words(chosen.nodes)])
     script = f'sbatch --test-only {words} --wrap=true </dev/null 2>&1; echo "== $?"'
     told, _, code = commands.ask("test a job", script).rpartition("== ")
     words = " ".join(told.replace("sbatch: ", "").split())
@@ -108,6 +110,19 @@ def _folder(commands: Commands, folder: str) -> Checked:
         remedy = "Nothing on a cluster of one machine; else choose a folder of a shared file system"
         return Checked("warning", f"{folder} is on {kind}, which nodes seldom share", remedy)
     return Checked("ok", f"{folder} on {kind}; whether nodes share it is seen with the first job")
+
+
+def _account(commands: Commands) -> Checked:
+    try:
+        found = commands.books()
+    except NoBooks:
+        return Checked("ok", "the cluster keeps no accounts: what the pool may use are its declared quotas")
+    if found is None:
+        return Checked("ok", "no limit of GPU minutes")
+    words = f"{found.used} of {found.limit} GPU minutes used, {found.running} promised to running jobs"
+    return Checked(
+        "ok" if found.left > 0 else "warning", words, "" if found.left > 0 else "Jobs wait until it has more"
+    )
 
 
 def _clock(commands: Commands, now: float) -> Checked:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from jobs.payload.clock import Clock
 from platforms.base import Misconfigured, PlatformError, Refused, Unreachable
+from platforms.slurm.books import NoBooks, tightest
 from platforms.slurm.settings import DOC, NAME
 from platforms.slurm.skew import skew
 from platforms.targets.base import TargetError, TargetUnreachable
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
+    from platforms.slurm.books import Association
     from platforms.slurm.settings import Settings
     from platforms.targets.command import Ran
 
@@ -97,6 +99,16 @@ _REMOVE = """
 for key; do
     rm -rf -- "./$key" || exit 1
 done
+"""
+# Where no accounts are kept the table is empty. Which is meant is asked only where there are some.
+_BOOKS = """
+command -v sshare >/dev/null || exit 0
+table=$(sshare --noheader --parsable2 --format=Account,User,GrpTRESMins,GrpTRESRaw,TRESRunMins </dev/null) || exit 75
+[ -n "$table" ] || exit 0
+user=$(id -un) account=$1
+[ -n "$account" ] || account=$(sacctmgr --noheader --parsable2 show user "$user" format=DefaultAccount </dev/null)
+echo "$user|$account"
+echo "$table"
 """
 _COMMENT = re.compile(r'\{"uff":"(?P<key>[A-Za-z0-9._-]+)","of":"(?P<owner>[0-9a-f]+)","until":(?P<until>\d{1,12})\}')
 _CLAIM = re.compile(r"(?P<kind>job|void) (?:(?P<job>\d+) )?(?P<at>\d{1,12})")
@@ -187,6 +199,19 @@ class Commands:
         if set(evidence) != set(keys):
             raise Unreachable(NAME, "look at the queue", "its answer lacks sessions", "It is asked again")
         return Poll(by_key, evidence)
+
+    def books(self) -> Association | None:
+        """Return what the account has left, None when it has no limit. Raises NoBooks where there are no accounts."""
+        ran = self._run("read the account", _BOOKS, [self._settings.account])
+        self._well("read the account", ran)
+        who, _, table = ran.out.partition("\n")
+        user, _, account = who.partition("|")
+        if not table.strip():
+            raise NoBooks("there is no accounting")
+        try:
+            return tightest(table, account, user)
+        except NoBooks as error:
+            raise Unreachable(NAME, "read the account", str(error), "Set the option account") from None
 
     def make_folder(self) -> None:
         """Make the pool's folder, unless it is there."""

@@ -7,7 +7,6 @@ with a controller that lost its state, the folder tells what it can. What neithe
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -53,9 +52,10 @@ SLACK_SECONDS = 180  # Slurm ends a job up to so long after its time limit
 
 @dataclass(frozen=True, slots=True)
 class Waits:
-    """In the queue, or on its way there."""
+    """In the queue, or on its way there; ``starts_at`` is when Slurm expects to start it, if it tells."""
 
     detail: str
+    starts_at: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +110,7 @@ def judge(line: Line | None, evidence: Evidence, started: int | None) -> Verdict
             detail = f"requeued by an administrator or after a failed node ({line.reason}); it goes on as a new session"
             last_word = evidence.ended[1] if evidence.ended else None
             return Over(began, last_word, detail, line.job)
-        return Waits(waiting(line))
+        return Waits(waiting(line), line.start)
     if line.state in _OVER:
         if not claimed and started is None:
             return Over(None, None, f"{ending(line)}, before it could start")
@@ -128,13 +128,11 @@ def _first(line: Line | None, evidence: Evidence) -> int | None:
 
 
 def waiting(line: Line) -> str:
-    """Return why a job waits, and until when as far as Slurm can tell."""
+    """Return why a job waits."""
     reason = line.reason.strip("()").split(",")[0]
     words = f"{line.state.lower()}: {line.reason}"
     if told := _REASONS.get(reason):
         words += f" ({told})"
-    if line.start is not None:
-        words += f", expected to start {datetime.fromtimestamp(line.start, UTC):%Y-%m-%d %H:%M} UTC"
     return words
 
 

@@ -46,14 +46,19 @@ class Settings:
     owner: str  # tells our jobs from those of other pools and daemons of this account
     asked: tuple[str, ...]
     gres: str
+    account: str  # "": the user's default
     python: str
     pending_max: int
     command_seconds: int
     slurm_conf: str
+    nodes: int
 
     def words(self, devices: int) -> list[str]:
-        """Return what sbatch is told of a session with so many devices."""
-        return [*self.asked, f"--gres={self.gres}:{devices}"] if self.gres and devices else list(self.asked)
+        """Return what sbatch is told of a session with so many devices, which its nodes share evenly."""
+        asked = [f"--nodes={self.nodes}", f"--ntasks={self.nodes}", *self.asked]
+        if self.nodes > 1:
+            asked.append("--ntasks-per-node=1")
+        return [*asked, f"--gres={self.gres}:{devices // self.nodes}"] if self.gres and devices else asked
 
 
 def read_settings(options: Mapping[str, str], state_folder: Path, python: str) -> Settings:
@@ -62,10 +67,6 @@ def read_settings(options: Mapping[str, str], state_folder: Path, python: str) -
     for name in (*_ASKED, "gres"):
         if name in options and not _WORD.fullmatch(options[name]):
             raise Misconfigured(NAME, "load", f"{name} = {options[name]!r} is not usable", f"See {DOC}")
-    if options.get("nodes", "1") != "1":
-        raise Misconfigured(
-            NAME, "load", f"nodes = {options['nodes']!r}: a session runs on one node", "Set nodes = 1, or leave it out"
-        )
     for name in ("folder", "python", "slurm_conf"):
         if not (_PATH.fullmatch(options.get(name, "/x")) or (name == "python" and _WORD.fullmatch(options[name]))):
             raise Misconfigured(NAME, "load", f"{name} = {options[name]!r} is not usable", "Give a path from / on")
@@ -83,10 +84,12 @@ def read_settings(options: Mapping[str, str], state_folder: Path, python: str) -
         hashlib.sha256(f"{options.get('host', '')}:{folder}".encode()).hexdigest()[:16],
         (*asked, f"--cpus-per-task={read_count(NAME, options, 'cpus', 1) or 1}"),
         options.get("gres", ""),
+        options.get("account", ""),
         options.get("python", "python3" if far else python),
         read_count(NAME, options, "pending_max", 4),
         command_seconds,
         options.get("slurm_conf", ""),
+        read_count(NAME, options, "nodes", 1) or 1,
     )
 
 

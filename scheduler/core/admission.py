@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from scheduler.core.quota import longest
+from scheduler.core.quota import in_force, longest
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,7 +49,7 @@ def room(
         return Room(0, "opening hours")
     if openings[0].end - start < found.seconds:
         found = Room(openings[0].end - start, "opening hours")
-    for quota in pool.quotas:
+    for quota in in_force(pool, observed):
         seconds = longest(quota, charges, start, found.seconds, observed, pool.price_microdollars_per_hour, taken)
         if seconds < found.seconds:
             found = Room(seconds, quota.name)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Literal, assert_never
 
 from scheduler.core.first_use import longest_first_use
 from scheduler.core.ledger import RunningTotal, cost_within, device_seconds_within, seconds_within
-from scheduler.core.window import Calendar, Window
+from scheduler.core.window import EVER, AllTime, Calendar, Window
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -100,6 +100,23 @@ class WindowUsage:
     def free(self) -> int:
         """What is left; never negative, even when a quota shrank below its use."""
         return max(0, self.limit - self.used)
+
+
+ACCOUNT = "account"
+"""The quota of which platforms tell that others use it too; it holds also where none of this name is declared."""
+
+
+def in_force(pool: Pool, observed: Sequence[ObservedLimit]) -> tuple[Quota, ...]:
+    """Return a pool's quotas with what its platform told of the account, unless one of that name is declared.
+
+    That counts devices where sessions differ in them.
+    """
+    quotas = pool.quotas
+    told = [seen for seen in observed if seen.quota == ACCOUNT and (seen.start, seen.end) == (EVER.start, EVER.end)]
+    if not told or any(quota.name == ACCOUNT for quota in quotas):
+        return quotas
+    by_device = bool(pool.device_counts)
+    return (*quotas, CalendarQuota(ACCOUNT, told[-1].limit, AllTime(), told[-1].source, by_device=by_device))
 
 
 def declared_limit(quota: Quota) -> int:

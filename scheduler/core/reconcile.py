@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from jobs.lane_report import LaneReport
     from scheduler.core.job import Wish
+    from scheduler.core.run import Wait
 
 _MESSAGE_MAX = 2_000
 SightingState = Literal["queued", "running", "ended", "absent"]
@@ -28,7 +29,8 @@ class Sighting:
     """What a platform said about one launch key. Times are UTC seconds, None when it did not tell.
 
     ``stop_channel`` is how the session can be asked to save: by the stop flag in the store, by the platform, or not.
-    ``told`` is False when ``ended`` is only the latest that the end can have been.
+    ``told`` is False when ``ended`` is only the latest that the end can have been. ``wait`` is told of a session in the
+    platform's queue.
     """
 
     state: SightingState
@@ -38,6 +40,7 @@ class Sighting:
     detail: str = ""
     stop_channel: StopWay = "store"
     told: bool = True
+    wait: Wait | None = None
 
 
 @dataclass(frozen=True, slots=True)

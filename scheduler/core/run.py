@@ -123,6 +123,14 @@ class Lane:
 
 
 @dataclass(frozen=True, slots=True)
+class Wait:
+    """Why a run's session waits in its platform's queue, and when that expects to start it (None: not told)."""
+
+    why: str
+    starts_at: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Run:
     """One launch. ``planned_start`` .. ``deadline`` is the session, ``held_until`` the end of its hold."""
 

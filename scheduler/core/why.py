@@ -10,6 +10,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from scheduler.core.job import JobState
+    from scheduler.core.run import Wait
 
 
 def why(state: JobState, waits: Mapping[str, Any] | None, zone: str) -> str:
@@ -31,6 +32,14 @@ def why(state: JobState, waits: Mapping[str, Any] | None, zone: str) -> str:
             return ""
         case _:
             assert_never(state)
+
+
+def in_queue(pool: str, run: str, wait: Wait, zone: str) -> str:
+    """Return in one sentence that a session waits in its platform's queue, why, and until when."""
+    from scheduler.core.reasons import show
+
+    until = f", expected to start {show(wait.starts_at, zone)}" if wait.starts_at is not None else ""
+    return f"{run} waits in the queue of {pool}: {wait.why}{until}"
 
 
 def sentence(stored: Mapping[str, Any], zone: str) -> str:

@@ -47,6 +47,9 @@ class Window:
         return max(0, min(self.end, end) - max(self.start, start))
 
 
+EVER = Window(0, 253_370_764_800)  # until the year 9999: the last whose dates can be shown
+
+
 @dataclass(frozen=True, slots=True)
 class Calendar:
     """A repeating calendar period in a zone.
@@ -100,6 +103,23 @@ class Calendar:
 
     def _boundary(self, day: date) -> int:
         return _instant(self.zone, day.toordinal(), self.offset_seconds)
+
+
+@dataclass(frozen=True, slots=True)
+class AllTime(Calendar):
+    """The calendar of what never renews by itself: one window that holds every instant, whatever the period."""
+
+    period: Period = "month"
+
+    def window_at(self, instant: int) -> Window:
+        """Return the window."""
+        del instant
+        return EVER
+
+    def windows(self, start: int, end: int) -> Iterator[Window]:
+        """Yield the window, unless nothing was asked about."""
+        if end > start:
+            yield EVER
 
 
 @dataclass(frozen=True, slots=True)

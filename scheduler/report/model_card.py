@@ -11,14 +11,15 @@ if TYPE_CHECKING:
 _DIGEST_SHOWN = 16
 
 
-def model_card(facts: Mapping[str, Any], base: str) -> str:
+def model_card(facts: Mapping[str, Any], base: str, *, adapter: bool = False) -> str:
     """Return the card of a version as Markdown. ``facts`` are those of ``schedctl models show --json``.
 
     ``base`` is a repository of the Hub that it was trained from, if it is known; a path of a machine is never told.
+    An ``adapter`` is of no use without it.
     """
     head: dict[str, Any] = {"tags": ["uff-scheduler"], "uff_version": facts["name"], "uff_step": facts["step"]}
     if base:
-        head |= {"base_model": base, "base_model_relation": "finetune"}
+        head |= {"base_model": base, "base_model_relation": "adapter" if adapter else "finetune"}
     if facts["parent"]:
         head["uff_parent"] = facts["parent"]
     if results := _results(facts):

@@ -29,6 +29,7 @@ _RENEW = (
     .values(limit=bindparam("new_limit"), at=bindparam("new_at"), source=bindparam("new_source"))
 )
 _INSERT = insert(limits)
+_FORGET = delete(limits).where(limits.c.pool == bindparam("b_pool"), limits.c.source == bindparam("b_source"))
 _OBSERVED = select(
     limits.c.pool,
     limits.c.quota,
@@ -86,6 +87,12 @@ def observe(tx: Connection, pool: str, limit: ObservedLimit) -> None:
         tx.execute(_RENEW, {**window, **news})
     if known is None or known.limit != limit.limit:
         events.write(tx, "limit.observed", pool, limit.at, "daemon", asdict(limit))
+
+
+def forget(tx: Connection, pool: str, source: str, now: int) -> None:
+    """Let go of what a source told of limits that there are no more; event ``limit.gone`` if there was something."""
+    if tx.execute(_FORGET, {"b_pool": pool, "b_source": source}).rowcount:
+        events.append(tx, "limit.gone", pool, now, source=source)
 
 
 def observed(tx: Connection) -> dict[str, tuple[ObservedLimit, ...]]:

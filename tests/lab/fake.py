@@ -14,7 +14,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import TYPE_CHECKING
 
-from platforms.base import Capabilities, Observed, QuotaReading, Refused, SessionState, Unreachable
+from platforms.base import Capabilities, InQueue, Observed, QuotaReading, Refused, SessionState, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -41,6 +41,7 @@ class Script:
     refused_until: int | None = None  # UTC; goes with Fault.REFUSED
     hidden_seconds: int = 0  # how long find() does not know the session yet
     queued_seconds: int = 0
+    queue_why: str = ""  # told of a session in the queue, with when it is to start
     runs_seconds: int | None = None  # None: until something else ends it
     preempted_after_seconds: int | None = None
     stop_seconds: int | None = 0  # from being asked to stop to the end; None: it does not listen
@@ -80,7 +81,8 @@ class FakeSession:
         if ends_at < self.starts_at and now >= ends_at:
             return Observed(key, SessionState.ABSENT, "", detail=f"never started: {why}")
         if now < self.starts_at:
-            return Observed(key, SessionState.QUEUED, f"fake {key}", detail="queued")
+            waits = InQueue(self.script.queue_why, self.starts_at) if self.script.queue_why else None
+            return Observed(key, SessionState.QUEUED, f"fake {key}", detail="queued", waits=waits)
         if now < ends_at:
             return Observed(key, SessionState.RUNNING, f"fake {key}", self.starts_at, detail="running")
         return Observed(key, SessionState.ENDED, f"fake {key}", self.starts_at, ends_at, why)

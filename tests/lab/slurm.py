@@ -76,6 +76,8 @@ def missing() -> str:
 class SlurmLab:
     """The cluster. Its clients find it through the variable SLURM_CONF, which is ``conf``."""
 
+    missing = staticmethod(missing)
+
     def __init__(self, root: Path) -> None:
         self.root = root
         self.conf = root / "slurm.conf"
@@ -85,8 +87,8 @@ class SlurmLab:
             (root / name).mkdir(parents=True)
         for number in range(4):
             os.mknod(root / "dev" / f"gpu{number}", 0o020666, os.makedev(1, 3))
-        host = socket.gethostname().split(".")[0]
-        self._settings = _CONFIG.format(root=root, host=host, ports=_free_ports(3))
+        self.host = socket.gethostname().split(".")[0]
+        self._settings = _CONFIG.format(root=root, host=self.host, ports=free_ports(3))
         self._generation = 0
         gpus = "".join(f"NodeName={node} Name=gpu Type=h100 File={root}/dev/gpu[0-3]\n" for node in NODES)
         (root / "gres.conf").write_text(gpus)
@@ -227,12 +229,12 @@ class SlurmLab:
 
 
 @contextmanager
-def slurm_lab() -> Iterator[SlurmLab]:
+def slurm_lab(kind: type[SlurmLab] = SlurmLab) -> Iterator[SlurmLab]:
     """Run a cluster until the body ends. Skips, and says so, where something that it needs is missing."""
-    if why := missing():
+    if why := kind.missing():
         pytest.skip(why)
     root = Path(tempfile.mkdtemp(prefix="uff-slurm-"))
-    lab = SlurmLab(root)
+    lab = kind(root)
     try:
         lab.start()
         yield lab
@@ -251,7 +253,8 @@ def _clock_off(seconds: int) -> list[str]:
     return ["env", f"LD_PRELOAD={library}", f"FAKETIME={seconds:+d}", "FAKETIME_DONT_FAKE_MONOTONIC=1"]
 
 
-def _free_ports(count: int) -> list[int]:
+def free_ports(count: int) -> list[int]:
+    """Return ports of the loopback interface that nobody has."""
     probes = [socket.socket() for _ in range(count)]
     try:
         for probe in probes:

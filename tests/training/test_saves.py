@@ -50,6 +50,7 @@ def test_training_goes_on_while_a_save_is_written_and_changes_none_of_its_bits(
     desk = make_desk("desk", *options, *always, "on", target=60)
     run = desk.run(cut=9, sign=signal.SIGUSR1)
     assert run.codes == [0], run.said
+    assert 0 < desk.metrics_kept()["saves_blocked"] < 1, "the share that the save before took of the session's time"
     told = desk.told()
     (copied,) = [place for place, line in enumerate(told) if "copied" in line]
     saved = [place for place, line in enumerate(told) if "saved" in line]

@@ -274,6 +274,19 @@ def test_the_files_that_run_a_choice_can_be_read() -> None:
     assert (shared["stage"], shared["offload_param"]["device"]) == (3, "nvme")
 
 
+def test_a_choice_that_shares_weights_out_is_a_job_of_so_many_devices() -> None:
+    taken = advise(BIG, cards()["5060ti"], 2, Wishes(methods=("lora",), parallel="fsdp")).taken
+    assert taken is not None
+    written = files(taken, "big", "hf:deepseek-ai/deepseek-coder-6.7b-base", 100)
+    problems: list[Problem] = []
+    spec = Definition("job.toml", "", problems).job(tomllib.loads(written["job.toml"]))
+    assert problems == []
+    assert spec is not None
+    assert spec.command[-2:] == ("--shard", "on")
+    assert (spec.needs.devices_min, spec.needs.devices_max) == (2, 2)
+    assert taken.memory.gib < spec.needs.vram_gib < 15.5
+
+
 def test_machines_side_by_side_are_drawn_and_told() -> None:
     machines = [(*find_cards(words), None) for words in ("5060ti", "5060ti x2", "h100", "4070")]
     found = compare(BIG, machines, Wishes(methods=("lora",), tokens=20e6), ())

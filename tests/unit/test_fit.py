@@ -20,12 +20,11 @@ class Processes:
         return self.statuses.pop(0)
 
 
-def tried(monkeypatch: pytest.MonkeyPatch, processes: Processes) -> tuple[int, list[list[str]]]:
+def tried(monkeypatch: pytest.MonkeyPatch, processes: Processes, devices: int = 1) -> tuple[int, list[list[str]]]:
     monkeypatch.setattr(finetune, "Ranks", lambda: processes)
     monkeypatch.delenv("RANK", raising=False)
-    return finetune.main(["--model", "m", "--batch", "4", "--accumulate", "2", "--devices", "1"]), [
-        words[6:] for words in processes.ran
-    ]
+    words = ["--model", "m", "--batch", "4", "--accumulate", "2", "--devices", str(devices)]
+    return finetune.main(words), [words[6:] for words in processes.ran]
 
 
 def test_rows_are_halved_and_then_activations_computed_again(
@@ -42,6 +41,12 @@ def test_rows_are_halved_and_then_activations_computed_again(
     assert "out of memory" in capsys.readouterr().err.splitlines()[-1], "by which the agent knows the class"
 
 
+def test_on_several_devices_weights_are_then_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    status, ran = tried(monkeypatch, Processes(STATUS, STATUS, STATUS, STATUS, 0), devices=2)
+    assert (status, len(ran)) == (0, 5)
+    assert ran[-1] == ["--rows-at-once", "1", "--gradient-checkpointing", "--shard", "on"]
+
+
 def test_what_then_goes_well_went_well(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     status, ran = tried(monkeypatch, Processes(STATUS, 0))
     assert (status, ran) == (0, [[], ["--rows-at-once", "2"]])
@@ -56,12 +61,18 @@ def test_a_fault_of_the_users_and_a_wish_to_stop_are_not_tried_again(
 
 
 def test_every_next_try_needs_less_until_none_is_left() -> None:
-    fit: Fit | None = Fit(7, checkpointing=False)
+    fit: Fit | None = Fit(7, checkpointing=False, shared=False)
     seen = []
     while fit is not None:
         seen.append(fit)
         fit = smaller(fit)
-    assert seen == [Fit(7, False), Fit(3, False), Fit(1, False), Fit(1, True)]
+    assert seen == [
+        Fit(7, False, False),
+        Fit(3, False, False),
+        Fit(1, False, False),
+        Fit(1, True, False),
+        Fit(1, True, True),
+    ]
 
 
 def test_which_errors_mean_it() -> None:

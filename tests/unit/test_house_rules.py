@@ -13,7 +13,9 @@ PACKAGES = ("scheduler", "platforms", "jobs", "config")
 LINES_LIMIT = 400
 
 # What the images that train bring along; the agent itself must do without.
-TRAINERS_MAY = {"accelerate", "bitsandbytes", "datasets", "numpy", "peft", "torch", "transformers", "trl"}
+TRAINERS_MAY = {
+    *("accelerate", "bitsandbytes", "datasets", "huggingface_hub", "numpy", "peft", "torch", "transformers", "trl"),
+}
 SCORERS_MAY = {"numpy", "peft", "torch", "transformers", "tree_sitter", "tree_sitter_elixir", "yaml"}
 
 # Slow to import, rude while importing (kaggle logs in and prints), or not installed with the core.

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ..bounds import read_json
 from ..log import hidden, write
+from .nodes import spread
 from .output import OUTPUT
 
 if TYPE_CHECKING:
@@ -229,5 +230,8 @@ def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, re
     path = (environment.get("PYTHONPATH"), str(_PAYLOAD / "trainers"))
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
     words = [word.replace("{python}", python).replace("{payload}", str(_PAYLOAD)) for word in order.command]
+    if order.nodes is not None:
+        words, told = spread(words, order.nodes)
+        environment |= told
     prefix = f"{order.job}| " if len(launch.lanes) > 1 else ""
     return Spec(words, environment, folder / "command", prefix)

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ..clock import Clock
 from ..store.transport import DirectoryTransport
 from .meter import CLOSING
+from .nodes import Nodes, read_nodes
 from .secret_values import SecretStore
 from .stall import Limits
 
@@ -67,6 +68,7 @@ class LaneOrder(NamedTuple):
     limits: Limits
     packages: Packages | None = None
     secrets: tuple[str, ...] = ()  # names of variables
+    nodes: Nodes | None = None  # None: it runs on the agent's
 
 
 class Devices(NamedTuple):
@@ -194,6 +196,7 @@ def _lane(entry: dict[str, Any]) -> LaneOrder:
         limits=_limits(entry.get("stall") or {}),
         packages=_packages(entry.get("packages")),
         secrets=tuple(str(name) for name in entry.get("secrets") or ()),
+        nodes=read_nodes(entry.get("nodes")),
     )
 
 

@@ -14,17 +14,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING or __package__:
-    from .ranks import Ranks, devices_visible
+    from .ranks import Place, Ranks, devices_visible
     from .trainer_kit import EXIT_DATA, NO_CORPUS, Training
     from .tuning.errors import Refused, UnreadableData
     from .tuning.memory import STATUS, Fit, is_too_small, smaller
-    from .tuning.options import read_options, rows_at_once
+    from .tuning.options import read_options, rows_at_once, unshared
 else:
-    from ranks import Ranks, devices_visible
+    from ranks import Place, Ranks, devices_visible
     from trainer_kit import EXIT_DATA, NO_CORPUS, Training
     from tuning.errors import Refused, UnreadableData
     from tuning.memory import STATUS, Fit, is_too_small, smaller
-    from tuning.options import read_options, rows_at_once
+    from tuning.options import read_options, rows_at_once, unshared
 
 if TYPE_CHECKING:
     import argparse
@@ -45,7 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _process(options)
     devices = options.devices or devices_visible(os.environ)
     try:
-        rows_at_once(options, devices)
+        rows_at_once(options, devices * Place(os.environ).nodes)
     except ValueError as error:
         print(f"finetune: {error}", file=sys.stderr)
         return 2
@@ -56,10 +56,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _until_it_fits(options: argparse.Namespace, words: list[str], devices: int) -> int:
     """Run the processes; when memory was too small, run new ones that compute the same step in smaller parts."""
     more = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
-    ranks, fit = Ranks(), Fit(rows_at_once(options, devices), options.gradient_checkpointing)
+    nodes = Place(os.environ).nodes
+    settled = devices * nodes == 1 or options.shard != "auto" or bool(unshared(options))
+    ranks, fit = Ranks(), Fit(rows_at_once(options, devices * nodes), options.gradient_checkpointing, shared=settled)
     lowered: list[str] = []
     while (status := ranks.run([*words, *lowered], devices, more)) == STATUS and not ranks.told_to_stop:
         less = smaller(fit)
+        if nodes > 1:  # who starts the processes of the other nodes does not know
+            print(
+                "finetune: out of memory; choose a smaller --rows-at-once or --gradient-checkpointing", file=sys.stderr
+            )
+            return 1
         if less is None:
             print(
                 "finetune: out of memory with one row at a time; --use-4bit or a smaller --length need less",
@@ -68,6 +75,7 @@ def _until_it_fits(options: argparse.Namespace, words: list[str], devices: int) 
             return 1
         fit = less
         lowered = ["--rows-at-once", str(fit.rows), *(["--gradient-checkpointing"] if fit.checkpointing else [])]
+        lowered += ["--shard", "on"] if fit.shared and not settled else []
         print(f"finetune: the memory did not hold a step; once more with {' '.join(lowered)}", file=sys.stderr)
     return status
 

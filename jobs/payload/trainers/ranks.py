@@ -2,7 +2,8 @@
 
 ``{python} {payload}/trainers/ranks.py train.py --rate 1e-4`` stands in for torchrun, which is killed by SIGUSR1, the
 agent's word for "save". Each process gets RANK, LOCAL_RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, as under torchrun.
-The standard library is all it needs.
+On several nodes each starts its part of the program: SCHED_NODES, SCHED_NODE and SCHED_RENDEZVOUS tell which. The
+standard library is all it needs.
 """
 
 from __future__ import annotations
@@ -36,6 +37,23 @@ def devices_visible(environment: Mapping[str, str]) -> int:
     return max(1, len(answer.split()))
 
 
+class Place:
+    """Where this node's processes stand among those of all nodes, each of which has as many."""
+
+    def __init__(self, environment: Mapping[str, str]) -> None:
+        self.nodes = int(environment.get("SCHED_NODES") or 1)
+        self.node = int(environment.get("SCHED_NODE") or 0)
+        self._rendezvous = environment.get("SCHED_RENDEZVOUS", "")
+
+    def told_to(self, count: int) -> dict[str, str]:
+        """Return what the ``count`` processes of this node are told, but for their own ranks."""
+        told = {"WORLD_SIZE": str(self.nodes * count), "LOCAL_WORLD_SIZE": str(count)}
+        if self.nodes == 1:
+            return {**told, "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+        address, _, port = self._rendezvous.rpartition(":")
+        return {**told, "MASTER_ADDR": address, "MASTER_PORT": port, "GROUP_RANK": str(self.node)}
+
+
 class Ranks:
     """The processes of one program. Create it in the main thread: it takes over the signals of its process."""
 
@@ -46,22 +64,20 @@ class Ranks:
             signal.signal(number, self._forward)
 
     def run(self, words: Sequence[str], count: int, more: Mapping[str, str] | None = None) -> int:
-        """Run ``count`` processes to their end and return their exit status.
+        """Run ``count`` processes, on each node, to their end and return the exit status of this node's.
 
         That is 0, or that of the first to fail, 128 and the signal if one killed it: the others are then killed, since
         they would wait for it for ever.
         """
-        environment = {
-            **os.environ, **(more or {}), "WORLD_SIZE": str(count), "LOCAL_WORLD_SIZE": str(count),
-            "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port()),
-        }  # fmt: skip
-        # Processes of one machine need no interface but its own.
-        environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        place = Place(os.environ)
+        environment = {**os.environ, **(more or {}), **place.told_to(count)}
+        if place.nodes == 1:  # processes of one machine need no interface but its own
+            environment.setdefault("GLOO_SOCKET_IFNAME", "lo")
         signal.pthread_sigmask(signal.SIG_BLOCK, _FORWARDED)  # none may come before there is somebody to tell
         for rank in range(count):
             started = subprocess.Popen(
                 words,
-                env={**environment, "RANK": str(rank), "LOCAL_RANK": str(rank)},
+                env={**environment, "RANK": str(place.node * count + rank), "LOCAL_RANK": str(rank)},
                 preexec_fn=_begin,  # noqa: PLW1509 - this process has one thread
             )
             self._processes[started.pid] = rank
@@ -75,7 +91,8 @@ class Ranks:
                 continue
             result = code if code > 0 else _SHELL_SIGNAL_BASE - code
             if self._processes:
-                print(f"ranks: rank {rank} of {count} ended with status {code}, so all end", file=sys.stderr)
+                rank, ranks = place.node * count + rank, place.nodes * count
+                print(f"ranks: rank {rank} of {ranks} ended with status {code}, so all end", file=sys.stderr)
             self._tell(signal.SIGKILL)
         return result
 

@@ -8,14 +8,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from scheduler.cli.parts.versions_table import show_versions
+from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.output import amount, hours
 from scheduler.service.requests.models import meant, meant_exactly
 from scheduler.views import models
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from scheduler.cli.shell.context import Cli
+    from scheduler.service.requests.model_merge import Merge
     from scheduler.store.evaluations import StoredVerdict
     from scheduler.views.models import Cost, VersionFacts
 
@@ -74,13 +76,14 @@ def compare_versions(cli: Cli, first: str, second: str) -> None:
         cli.out.say("Figures of other test sets or scorers cannot be compared; a gate of kind better decides by item.")
 
 
-def export_version(cli: Cli, name: str, place: str) -> None:
+def export_version(cli: Cli, name: str, place: str, *, merging: bool, base: str, python: str) -> None:
     """Make a folder of a version for others, or publish it as one of the Hub or MLflow.
 
+    ``merging``: of an adapter, one model with its base, which is the folder ``base`` or the job's input of that name.
     Raises UnknownVersion, VersionRefused, PullRefused, StoreError, TargetError.
     """
     from scheduler.report.model_card import model_card
-    from scheduler.service.requests.model_export import export
+    from scheduler.service.requests.model_export import export, is_adapter
     from scheduler.store import checkpoints, jobs
 
     with cli.app.database.read() as tx:
@@ -89,16 +92,18 @@ def export_version(cli: Cli, name: str, place: str) -> None:
         manifest = checkpoints.get(tx, version.checkpoint).manifest
         record = jobs.find(tx, version.model)
     sources = [given.source for given in record.spec.inputs if given.name == "base"] if record else []
-    base = next((source[3:].partition("#")[0].partition("@")[0] for source in sources if source.startswith("hf:")), "")
+    home = next((source[3:].partition("#")[0].partition("@")[0] for source in sources if source.startswith("hf:")), "")
     kind, _, where = place.partition(":")
-    card = model_card(document, base)
+    wanted = _merge(base, sources, python) if merging else None
+    card = model_card(document, home, adapter=is_adapter(manifest) and wanted is None)
+    files = (cli.app.artifacts, version, manifest, card, document)
     if kind in {"hf", "mlflow"}:
         with tempfile.TemporaryDirectory(prefix="schedctl-export-") as scratch:
             folder = Path(scratch) / "model"
-            made = export(cli.app.artifacts, version, manifest, card, document, folder)
+            made = export(*files, folder, base=home, wanted=wanted)
             shown = _published(cli, kind, folder, where, version.name, document)
     else:
-        made = export(cli.app.artifacts, version, manifest, card, document, Path(place))
+        made = export(*files, Path(place), base=home, wanted=wanted)
         shown = str(Path(place).absolute())
     if cli.options.json:
         told = {"folder": shown, "files": list(made.files), "left_out": list(made.left_out)}
@@ -108,6 +113,19 @@ def export_version(cli: Cli, name: str, place: str) -> None:
     cli.out.line(f"{version.name} is in {where}: {', '.join(made.files)}.")
     if made.left_out:
         cli.out.say(f"Left out, as of use to its training alone or not plain data: {', '.join(made.left_out)}")
+
+
+def _merge(base: str, sources: Sequence[str], python: str) -> Merge:
+    """Return how to merge. Raises UsageFault where no base is given and the job's own is no folder here."""
+    from scheduler.service.requests.model_merge import Merge
+
+    found = base or next((source for source in sources if Path(source).is_dir()), "")
+    if not found:
+        told = f", which is {sources[0]} and no folder here" if sources else ", of which its job names none"
+        raise UsageFault(
+            "--merge needs --base", f"weights are added to those of the base{told}", "Give its folder: --base DIR"
+        )
+    return Merge(found, python)
 
 
 def _published(cli: Cli, kind: str, folder: Path, where: str, version: str, facts: Mapping[str, Any]) -> str:

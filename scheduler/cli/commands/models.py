@@ -196,18 +196,32 @@ def pull(ctx: typer.Context, version: Named, folder: Folder) -> None:
         cli.out.line(f"{found.name} (step {found.step}) is in {folder} ({size(manifest.size)}).")
 
 
-@command(app, "schedctl models export ufm@3 ./ufm-3", "schedctl models export ufm@3 hf:org/ufm")
+@command(
+    app,
+    "schedctl models export ufm@3 ./ufm-3",
+    "schedctl models export ufm@3 ./ufm-3 --merge --base ~/deepseek-coder-6.7b-base --python ~/torch/bin/python",
+    "schedctl models export ufm@3 hf:org/ufm",
+)
 def export(
     ctx: typer.Context,
     version: Named,
     place: Annotated[
         str, typer.Argument(metavar="DIR", help="A new or empty folder, hf:org/name[@branch] or mlflow:NAME.")
     ],
+    merge: Annotated[bool, typer.Option("--merge", help="Of an adapter: one model with its base, in 16 bit.")] = False,
+    base: Annotated[
+        str, typer.Option("--base", metavar="DIR", help="The base's folder, or name on the Hub.", show_default=False)
+    ] = "",
+    python: Annotated[
+        str, typer.Option("--python", metavar="FILE", help="A Python with torch, transformers, peft.")
+    ] = "python3",
 ) -> None:
     """Make a folder for others: weights, a model card, digests."""
     from scheduler.cli.commands.model_show import export_version
 
-    export_version(ctx.obj, version, place)
+    if not merge and base:
+        raise UsageFault("--base is for --merge", "an adapter is exported without its base", "Add --merge")
+    export_version(ctx.obj, version, place, merging=merge, base=base, python=python)
 
 
 @command(app, "schedctl models deploy ufm --to griffith", "schedctl models deploy ufm@3 --to griffith --dry-run")

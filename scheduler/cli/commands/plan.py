@@ -13,7 +13,7 @@ from scheduler.cli.parts.gantt import gantt
 from scheduler.cli.shell.command import Tables, command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.output import hours
-from scheduler.core.why import why
+from scheduler.core.why import in_queue, why
 from scheduler.views.documents import job_state_json, plan_json
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
     from scheduler.core.plan import Placement, Plan, PlannedLane
     from scheduler.core.reasons import Reason
+    from scheduler.core.run import Run, Wait
     from scheduler.planner import DeviceChoice
     from scheduler.store.jobs import JobRecord
 
@@ -65,7 +66,7 @@ def explain(ctx: typer.Context, job: Job) -> None:
 
     For a job that is outbid the answer has the price of the hours and the weight that would start it now.
     """
-    from scheduler.store import jobs, plans
+    from scheduler.store import jobs, plans, queue_waits, runs
     from scheduler.views.share_now import share_now
 
     cli: Cli = ctx.obj
@@ -73,6 +74,8 @@ def explain(ctx: typer.Context, job: Job) -> None:
         record = jobs.get(tx, job)
         plan = plans.newest(tx)
         share = share_now(tx, job)
+        live = {run.key: run for run in runs.live(tx)}
+        waits = queue_waits.of(tx, live)
     planned = (
         [found for found in plan.placements if any(planned_lane.job == job for planned_lane in found.lanes)]
         if plan
@@ -80,7 +83,13 @@ def explain(ctx: typer.Context, job: Job) -> None:
     )
     deferral = next((found for found in plan.deferrals if found.job == job), None) if plan else None
     reason = _with_weight(cli, record, deferral.reason).to_json() if deferral else None
-    answer = _answer(cli, record, reason, planned, plan)
+    queues = [
+        (run, wait)
+        for key, wait in waits.items()
+        if (run := live[key]).pool in {found.pool for found in planned} or _is_of(record, key)
+    ]
+    own = next(((run, wait) for run, wait in queues if _is_of(record, run.key)), None)
+    answer = f"active, {_in_queue(cli, *own)}" if own else _answer(cli, record, reason, planned, plan)
     counts = _counts(cli, job)
     if cli.options.json:
         document: dict[str, Any] = {
@@ -99,6 +108,7 @@ def explain(ctx: typer.Context, job: Job) -> None:
                 }
                 for found in planned
             ],
+            "queues": [{"pool": run.pool, "run": run.key, **asdict(wait)} for run, wait in queues],
             "devices": [asdict(one) for one in counts],
         }
         cli.out.data(document)
@@ -121,6 +131,9 @@ def explain(ctx: typer.Context, job: Job) -> None:
                 for found in planned
             ],
         )
+    for run, wait in queues:
+        if own is None or run.key != own[0].key:
+            cli.out.line(f"{_in_queue(cli, run, wait)}; a further session there is planned to wait as long.")
     if counts:
         from scheduler.cli.parts.device_table import show_devices
 
@@ -252,6 +265,16 @@ def _counts(cli: Cli, job: str) -> Sequence[DeviceChoice]:
         return [one for one in ask_devices(cli.planning_context, job) if one.pool in pools]
     except UnknownName:
         return ()
+
+
+def _is_of(record: JobRecord, key: str) -> bool:
+    from scheduler.core.job import Active
+
+    return isinstance(record.state, Active) and record.state.run == key
+
+
+def _in_queue(cli: Cli, run: Run, wait: Wait) -> str:
+    return in_queue(run.pool, run.key, wait, cli.out.zone)
 
 
 def _steps(placement: Placement, job: str) -> int:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.core.plan import Placement, PlannedLane
 from scheduler.core.quota import CalendarQuota, MoneyQuota
-from scheduler.core.window import DAY, Window
+from scheduler.core.window import DAY, AllTime, Window
 from scheduler.planner.model.count import lowest_limit
 
 if TYPE_CHECKING:
@@ -113,6 +113,7 @@ def _windows(capacity: PoolCapacity, now: int, until: int) -> list[tuple[Window,
     """Return the windows of the pool's tightest quota with the seconds each allows; openings where it has none."""
     pool = capacity.pool
     quotas = [quota for quota in pool.quotas if isinstance(quota, CalendarQuota | MoneyQuota)]
+    quotas = [quota for quota in quotas if quota.calendar != AllTime()]  # what never renews sets no rhythm
     openings = [(found, found.end - found.start) for found in pool.open_windows(now, until)]
     if not quotas:
         days = [Window(start, min(start + DAY, until)) for start in range(now, until, DAY)]

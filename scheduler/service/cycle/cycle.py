@@ -17,6 +17,7 @@ from scheduler.core.run import Run, Running, stop
 from scheduler.core.window import HOUR
 from scheduler.service.cycle.after_restore import catch_up, is_wanted
 from scheduler.service.cycle.late_sessions import observe_late
+from scheduler.service.cycle.queue_waits import QueueWaits
 from scheduler.service.cycle.stops import Stops
 from scheduler.service.cycle.stuck import Stuck
 from scheduler.service.deploy.look import Deployments
@@ -105,6 +106,7 @@ class Cycle:
         self._ran_at: dict[str, int] = {}
         self._stops = Stops(ports)
         self._home = Homecoming(ports)
+        self._waits = QueueWaits(ports)
         self._watch_at = 0
         self._places = Places(ports)
         self._unopened: set[str] = set()  # pools whose platforms were not made yet when the newest plan was
@@ -162,6 +164,7 @@ class Cycle:
         now = ports.clock.now()
         self._places.note(seen.reachable, seen.troubles, now)
         self._note_running(loaded.live, seen)
+        self._waits.note(loaded.live, seen, now)
         faults = dict(seen.poisoned)
         # What a platform could not tell stands until it can: silence in between is no news.
         self._untold = {key: why for key, why in self._untold.items() if key not in seen.asked} | seen.untold

@@ -56,7 +56,7 @@ def release_of(
 
         def add(fresh: Path) -> None:
             if probe is not None and not (fresh / PROBE).exists():
-                _fetch(artifacts, version, probe.job, probe.component, fresh / PROBE)
+                fetch_part(artifacts, version, probe.job, probe.component, fresh / PROBE)
 
         make_release(artifacts, version, manifest, place, add)
     return open_release(version.model, version.number, place)
@@ -76,14 +76,15 @@ def make_release(
         why = f"its checkpoint has no weights in a format that runs no code when it is loaded ({', '.join(WEIGHTS)})"
         raise BadRelease(version.name, "prepare it", why, "Let its training save safetensors, and evaluate that")
     for component in served:
-        _fetch(artifacts, version, manifest.job, component, fresh / component.name)
+        fetch_part(artifacts, version, manifest.job, component, fresh / component.name)
     if add is not None:
         add(fresh)
     seal(fresh)
     fresh.replace(place)
 
 
-def _fetch(artifacts: BlobStore, version: Version, job: str, component: Component, part: Path) -> None:
+def fetch_part(artifacts: BlobStore, version: Version, job: str, component: Component, part: Path) -> None:
+    """Copy one file of a job's to ``part``. Raises BadRelease if it is damaged; StoreError, OSError."""
     part.parent.mkdir(parents=True, exist_ok=True)
     artifacts.fetch(blob_key(job, component.sha256), part)
     if sha256_file(part) != component.sha256:

@@ -10,7 +10,7 @@ from jobs.payload.store.manifest import BadManifest, Manifest, parse_manifest, s
 from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
 from platforms.base import PlatformError, Refused, SessionState, StopChannel, Unfinished
 from scheduler.core.reconcile import Sighting
-from scheduler.core.run import Reserved, Run, Submitting
+from scheduler.core.run import Reserved, Run, Submitting, Wait
 from scheduler.service.facts.observation import REFUSED_AT_ONCE, Known, Observation
 from scheduler.service.faults.isolation import isolated
 from scheduler.service.outside import border
@@ -213,6 +213,7 @@ def _sighting(found: Observed) -> Sighting:
         found.detail,
         _STOP_WAYS[found.stop_channel],
         found.told,
+        Wait(found.waits.why, found.waits.starts_at) if found.waits else None,
     )
 
 

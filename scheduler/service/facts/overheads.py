@@ -39,10 +39,14 @@ class Overheads:
 
     A job that has not run on a pool is believed to lose there what is declared, or what the others that have trained
     there usually lose if that is more. What a job never reached is no measurement for others.
+
+    ``queues`` has by pool the seconds from launch to start of the session that waits there longest, as its platform
+    expects it: so long a further one is believed to wait, if nothing worse was seen.
     """
 
-    def __init__(self, measured: Mapping[tuple[str, str], RateRecord]) -> None:
+    def __init__(self, measured: Mapping[tuple[str, str], RateRecord], queues: Mapping[str, int] | None = None) -> None:
         self.measured = measured
+        self._queues = queues or {}
 
     @cached_property
     def _usual(self) -> dict[str, tuple[int, ...]]:
@@ -71,12 +75,12 @@ class Overheads:
         rate = self.measured.get((spec.name, pool.name))
         known = self.prior(spec, pool) if rate is None else rate.estimate
         declared, room = _declared_setup(spec, pool), longest(pool) - _shortest(0, known.checkpoint_seconds, pool)
-        checkpoint = known.checkpoint_seconds
+        checkpoint, delay = known.checkpoint_seconds, max(known.delay_seconds, self._queues.get(pool.name, 0))
         if room < declared:
             checkpoint = min(checkpoint, spec.checkpoint_seconds)
             room = longest(pool) - _shortest(0, checkpoint, pool)
         return Overhead(
-            setup_seconds=min(known.delay_seconds + known.setup_seconds, max(room, declared)),
+            setup_seconds=min(delay + known.setup_seconds, max(room, declared)),
             setup_sigma=known.setup_sigma,
             checkpoint_seconds=checkpoint if rate is None else max(1, checkpoint),
             checkpoint_sigma=known.checkpoint_sigma,

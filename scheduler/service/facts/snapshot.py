@@ -11,6 +11,7 @@ from jobs.spec import EVALUATE
 from platforms.image import has_lock, options_for
 from platforms.registry import secret_way
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
+from scheduler.core.quota import in_force
 from scheduler.core.reasons import AwaitsVerdict, BadDefinition, HeldByPerson, SecretMissing
 from scheduler.core.run import Ended, Running, Stopping
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
@@ -19,7 +20,7 @@ from scheduler.service.facts.advised import ELSEWHERE_SIGMA, Priors, is_advised,
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.facts.shares import hour_shares
 from scheduler.service.faults.isolation import isolated
-from scheduler.store import jobs, ledger, limits, rates, runs, versions, watched
+from scheduler.store import jobs, ledger, limits, queue_waits, rates, runs, versions, watched
 from scheduler.store.jobs import JobRecord
 
 if TYPE_CHECKING:
@@ -61,7 +62,7 @@ def gather(
     records = jobs.everything(tx)
     gated = {record.spec.name for record in records if record.spec.gates}
     live = runs.live(tx)
-    overheads = Overheads(rates.everything(tx))
+    overheads = Overheads(rates.everything(tx), queues(tx, live))
     priors = Priors(seen_of_runs((record.spec for record in records), overheads.measured, pools))
     charges = ledger.charges(tx, now - LOOK_BACK_SECONDS)
     possible = watched.possible_charges(tx)
@@ -93,7 +94,7 @@ def gather(
         jobs=tuple(_in_left_overs(views, records, now)),
         pools=tuple(
             PoolView(
-                pool=pool,
+                pool=replace(pool, quotas=in_force(pool, observed.get(name, ()))),
                 charges=(*charges.get(name, ()), *possible.get(name, ())),
                 live=tuple(_live_run(run) for run in live if run.pool == name),
                 observed=observed.get(name, ()),
@@ -105,6 +106,15 @@ def gather(
         horizon_seconds=horizon_seconds,
         finished=finished,
     )
+
+
+def queues(tx: Connection, live: Sequence[Run]) -> dict[str, int]:
+    """Return by pool the longest wait in its platform's queue that is expected of a session, from launch to start."""
+    waits, longest = queue_waits.of(tx, [run.key for run in live]), dict[str, int]()
+    for run in live:
+        if (wait := waits.get(run.key)) and wait.starts_at is not None:
+            longest[run.pool] = max(longest.get(run.pool, 0), wait.starts_at - run.planned_start)
+    return longest
 
 
 def has_time(spec: JobSpec, now: int) -> bool:

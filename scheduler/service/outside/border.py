@@ -24,7 +24,7 @@ from jobs.payload.bounds import (
     text,
     whole,
 )
-from platforms.base import Observed, PlatformError, QuotaReading, SessionState, StopChannel, Unreachable
+from platforms.base import InQueue, Observed, PlatformError, QuotaReading, SessionState, StopChannel, Unreachable
 from scheduler.core.run import CLOCKS_SECONDS
 from scheduler.core.window import DAY
 from scheduler.store import events, jobs, runs
@@ -202,9 +202,18 @@ def observed(said: Any, key: str, launched: int, now: int) -> tuple[Observed, li
             reader.text("detail"),
             stop_channel if isinstance(stop_channel, StopChannel) else StopChannel.STORE,
             said.told is True,
+            _in_queue(said, now),
         ),
         reader.refused,
     )
+
+
+def _in_queue(said: Observed, now: int) -> InQueue | None:
+    """Return why a session waits; a start that is not ahead, or too far, was not told."""
+    if said.state is not SessionState.QUEUED or not isinstance(said.waits, InQueue):
+        return None
+    reader = Reader({"why": said.waits.why, "starts_at": said.waits.starts_at})
+    return InQueue(reader.text("why"), reader.read("starts_at", whole, now, now + _WINDOW_SECONDS))
 
 
 def launch(ports: Ports, run: Run, request: LaunchRequest) -> Observed:
@@ -245,7 +254,8 @@ def reading(said: Any, now: int) -> QuotaReading:
         end = whole(said.end, start + 1, start + _WINDOW_SECONDS)
         most = _SESSIONS * (end - start)
         figures = [whole(each, 0, most) for each in (said.limit_seconds, said.used_seconds, said.reserved_seconds)]
-        return QuotaReading(text(said.quota, NAME_MAX), start, end, *figures)
+        limit, used, reserved = figures
+        return QuotaReading(text(said.quota, NAME_MAX), start, end, limit, used, reserved, said.shared is True)
     except Unfit as error:
         raise Unfit(f"{error} in {shown(said)}") from None
 

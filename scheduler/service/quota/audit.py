@@ -16,9 +16,9 @@ from typing import TYPE_CHECKING
 from platforms.base import Misconfigured, PlatformError, StopChannel
 from scheduler.clock import at_least
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, seconds_within
-from scheduler.core.quota import CalendarQuota, ObservedLimit
+from scheduler.core.quota import ACCOUNT, CalendarQuota, ObservedLimit
 from scheduler.core.run import Ended, Running, Stopping, stop
-from scheduler.core.window import Window
+from scheduler.core.window import EVER, Window
 from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
 from scheduler.service.faults.places import WAITS
 from scheduler.service.outside import border
@@ -109,7 +109,10 @@ def _read_one(ports: Ports, name: str) -> int | None:
         if limits.closures(tx).get(name, (None, ""))[1].startswith(UNREADABLE):
             limits.open_pool(tx, name, now)
         for reading in readings:
-            _enter(ports, tx, ports.pools[name], reading, now)
+            enter = _enter_shared if reading.shared else _enter
+            enter(ports, tx, ports.pools[name], reading, now)
+        if not any(reading.shared for reading in readings):
+            limits.forget(tx, name, _shared_source(ports.pools[name]), now)
     for reading in readings:
         _ask_to_leave(ports, ports.pools[name], reading, now)
     return now
@@ -195,6 +198,32 @@ def _enter(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now:
         )
     else:
         ports.log.info(kind, pool=pool.name, seconds=difference)
+
+
+def _enter_shared(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now: int) -> None:
+    """Write down what a budget that others use as well leaves us now. What they use of it is no concern of our books.
+
+    Figures of minutes go up and down a little between two looks: the lower limit stands.
+    """
+    declared = (quota for quota in pool.quotas if isinstance(quota, CalendarQuota) and quota.name == ACCOUNT)
+    window = next((quota.calendar.window_at(now) for quota in declared), EVER)
+    booked = ledger.charges(tx, now - LOOK_BACK_SECONDS).get(pool.name, ())
+    # Where sessions differ in their devices, the platform tells seconds of one device: each counts once for every one.
+    charges = [charge for charge in booked for _ in range(charge.devices if pool.device_counts else 1)]
+    live = [run for run in runs.live(tx) if run.pool == pool.name for _ in range(pool.places_of(run.devices))]
+    foreign = max(0, reading.reserved_seconds - sum(max(0, run.held_until - max(now, _began(run))) for run in live))
+    left = reading.limit_seconds - reading.used_seconds - foreign
+    limit = max(0, left + explained_seconds(charges, live, window, now))
+    known = [seen.limit for seen in limits.observed(tx).get(pool.name, ()) if seen.quota == ACCOUNT and now < seen.end]
+    tolerated = at_least(ports.clock, _LIVE_TOLERANCE_SECONDS, _LIVE_TOLERANCE_WALL_SECONDS)
+    if known and known[-1] <= limit <= known[-1] + tolerated:
+        limit = known[-1]
+    said = ObservedLimit(ACCOUNT, window.start, window.end, limit, now, _shared_source(pool))
+    limits.observe(tx, pool.name, said)
+
+
+def _shared_source(pool: Pool) -> str:
+    return f"{pool.platform} account"
 
 
 def explained_seconds(charges: Iterable[Charge], live: Iterable[Run], window: Window, now: int) -> int:

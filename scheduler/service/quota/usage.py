@@ -5,7 +5,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from scheduler.core.quota import FirstUseQuota, Meter, MoneyQuota, RollingQuota, usage
+from scheduler.core.quota import FirstUseQuota, Meter, MoneyQuota, RollingQuota, in_force, usage
+from scheduler.core.window import EVER
 from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
 from scheduler.store import ledger, limits
 
@@ -34,7 +35,7 @@ def meters_of(
     return [
         _meter(name, quota, charges.get(name, ()), now, observed.get(name, ()))
         for name, pool in sorted(pools.items())
-        for quota in pool.quotas
+        for quota in in_force(pool, observed.get(name, ()))
     ]
 
 
@@ -67,7 +68,7 @@ def _resets_at(quota: Quota, charges: Sequence[Charge], end: int, now: int) -> i
             opened = any(charge.start < end and charge.end > end - quota.span_seconds for charge in charges)
             return end if opened else None
         case _:
-            return end
+            return None if end == EVER.end else end
 
 
 def _provenance(quota: Quota, now: int, observed: Sequence[ObservedLimit]) -> tuple[str, str]:

@@ -8,15 +8,17 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from platforms.targets.base import BadRelease
-from platforms.targets.release import SUMS, open_release
+from platforms.targets.release import SUMS, open_release, seal
 from scheduler.service.deploy.release_files import make_release
 from scheduler.service.requests.checkpoint_files import PullRefused
+from scheduler.service.requests.model_merge import ADAPTER, merge
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from jobs.payload.store.manifest import Manifest
     from platforms.artifacts.base import BlobStore
+    from scheduler.service.requests.model_merge import Merge
     from scheduler.store.versions import Version
 
 CARD, FACTS = "README.md", "version.json"
@@ -29,11 +31,25 @@ class Exported(NamedTuple):
     left_out: tuple[str, ...]
 
 
+def is_adapter(manifest: Manifest) -> bool:
+    """Tell whether a checkpoint holds an adapter, which is of no use without its base."""
+    return any(component.name == ADAPTER for component in manifest.components)
+
+
 def export(
-    artifacts: BlobStore, version: Version, manifest: Manifest, card: str, facts: Mapping[str, Any], target: Path
+    artifacts: BlobStore,
+    version: Version,
+    manifest: Manifest,
+    card: str,
+    facts: Mapping[str, Any],
+    target: Path,
+    *,
+    base: str = "",
+    wanted: Merge | None = None,
 ) -> Exported:
     """Make the new folder ``target`` of a version's files, every byte checked; it appears only when it is whole.
 
+    ``base`` is the repository of an adapter's base, if it is known. With ``wanted`` both are merged into one model.
     Raises PullRefused for a checkpoint without weights that can be given away, or with some that nobody can use;
     StoreError, OSError.
     """
@@ -43,17 +59,30 @@ def export(
     def add(folder: Path) -> None:
         (folder / CARD).write_text(card, encoding="utf-8")
         (folder / FACTS).write_text(json.dumps(facts, indent=1, sort_keys=True) + "\n", encoding="utf-8")
+        _name_base(folder / ADAPTER, base)
 
     target.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=f".{target.name}-", dir=target.parent) as scratch:
         made = Path(scratch) / "made"
         try:
-            make_release(artifacts, version, manifest, made, add)
+            if wanted is None:
+                make_release(artifacts, version, manifest, made, add)
+            else:
+                merge(artifacts, version, manifest, wanted, made)
+                add(made)
+                seal(made)
             files = open_release(version.model, version.number, made).files
         except BadRelease as error:
             remedy = f"{error.remedy}. To take all as it is: schedctl models pull {version.name} DIR"
             raise PullRefused(f"{version.name} cannot be given away: {error.why}. {remedy}") from None
         made.chmod(0o755)
         made.replace(target)
-    names = {component.name for component in manifest.components}
+    names = {component.name for component in manifest.components} if wanted is None else set()
     return Exported((*sorted(files), SUMS), tuple(sorted(names - (files.keys() - {CARD, FACTS}))))
+
+
+def _name_base(config: Path, base: str) -> None:
+    """Let an adapter name its base's repository, or nothing: what stands there is a path of where it was trained."""
+    told = json.loads(config.read_bytes()) if config.is_file() else {}
+    if "base_model_name_or_path" in told:
+        config.write_text(json.dumps({**told, "base_model_name_or_path": base}, indent=2) + "\n", encoding="utf-8")

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,7 @@ from scheduler.service.versions.judging import case_of, judge_alone
 from scheduler.store import checkpoints, evaluations, jobs, lease
 from scheduler.store.engine import Database
 from tests.e2e.cli.conftest import NOW, Typed
+from tests.lab.releases import weights
 
 SHA = {"state", "why", "step", "model", "number", "created_at"}
 LISTED = {"name", "in_force", "parent", "serving"} | SHA
@@ -182,6 +184,73 @@ def test_a_folder_for_others_has_plain_weights_a_card_and_digests(
     assert (wrong.code, "Write it like hf:org/name@branch" in wrong.err) == (Exit.PLATFORM, True)
     pulled = schedctl("models", "pull", "ulm", str(home / "whole"), "--json").document
     assert pulled["files"] == ["weights.npz", "optimizer/state.json"]
+
+
+# Stands in for a Python with torch: notes what it was given, and leaves a model, or says why not.
+MERGER = """#!/bin/sh
+folder=$2 base=$4 adapter=$6
+[ "$(cat "$base/config.json")" = "{}" ] || { echo "merge: it was trained on another base" >&2; exit 1; }
+mkdir "$folder" && cp "$base/config.json" "$folder" || exit
+cp "$adapter/adapter_model.safetensors" "$folder/model.safetensors"
+[ -f "$adapter/fingerprint.json" ] && [ ! -f "$adapter/optimizer.pt" ]
+"""
+
+
+def test_an_adapter_is_given_away_without_the_path_of_its_base_or_merged_into_it(
+    judge: Judge, artifacts: DirectoryStore, home: Path, schedctl: Callable[..., Typed]
+) -> None:
+    """The merging itself is the work of a Python with torch, tested where there is one."""
+    adapter = {
+        "adapter_config.json": json.dumps({"r": 4, "base_model_name_or_path": str(home)}).encode(),
+        "adapter_model.safetensors": weights(b"adapter"),
+        "fingerprint.json": b"{}",
+        "optimizer.pt": b"x",
+    }
+    parts = []
+    for name, content in adapter.items():
+        digest = hashlib.sha256(content).hexdigest()
+        artifacts.create(blob_key("ulm", digest), content)
+        parts.append(Component(name, digest, len(content)))
+    with judge.database.write() as tx:
+        saved = checkpoints.newest(tx, "ulm")[0].manifest
+        checkpoints.record(tx, Manifest("ulm", 400, 1, saved.run, 0, None, NOW, 60, {}, tuple(parts)), NOW)
+    schedctl("models", "evaluate", "ulm", "--step", "400")
+    judge.end("ulm-eval-1", 1.0)
+    alone = schedctl("models", "export", "ulm@1", str(home / "alone"), "--json").document
+    assert alone["left_out"] == ["fingerprint.json", "optimizer.pt"]
+    assert json.loads((home / "alone/adapter_config.json").read_text()) == {"r": 4, "base_model_name_or_path": ""}
+    python, base, other = home / "python", home / "base", home / "other"
+    python.write_text(MERGER)
+    python.chmod(0o755)
+    for folder, config in ((base, "{}"), (other, '{"a": 1}')):
+        folder.mkdir()
+        (folder / "config.json").write_text(config)
+    words = ("models", "export", "ulm@1", str(home / "out"), "--merge", "--python", str(python))
+    unsaid = schedctl(*words)
+    assert (unsaid.code, "Give its folder: --base DIR" in unsaid.err) == (Exit.USAGE, True)
+    wrong = schedctl(*words, "--base", str(other))
+    assert (wrong.code, "cannot be merged: it was trained on another base" in wrong.err) == (Exit.REFUSED, True)
+    nothing = schedctl(*words[:-1], str(home / "nothing"), "--base", str(base))
+    assert (nothing.code, "Name a Python with torch by --python" in nothing.err) == (Exit.REFUSED, True)
+    bare = home / "bare"
+    bare.write_text(f'#!/bin/sh\nexec {sys.executable} -S "$@"\n')
+    bare.chmod(0o755)
+    without = schedctl(*words[:-1], str(bare), "--base", str(base))
+    assert (without.code, "take a Python with torch, transformers and peft" in without.err) == (Exit.REFUSED, True)
+    assert not (home / "out").exists()
+    made = schedctl(*words, "--base", str(base), "--json").document
+    assert made["files"] == ["README.md", "config.json", "model.safetensors", "version.json", "SHA256SUMS"]
+    assert made["left_out"] == []
+    assert list(home.glob(".out*")) == []
+
+
+def test_a_whole_model_needs_no_merging(judge: Judge, home: Path, schedctl: Callable[..., Typed]) -> None:
+    schedctl("models", "evaluate", "ulm")
+    judge.end("ulm-eval-1", 1.0)
+    refused = schedctl("models", "export", "ulm@1", str(home / "out"), "--merge", "--base", str(home))
+    assert (refused.code, "Export it without --merge" in refused.err) == (Exit.REFUSED, True)
+    idle = schedctl("models", "export", "ulm@1", str(home / "out"), "--base", str(home))
+    assert (idle.code, "Add --merge" in idle.err) == (Exit.USAGE, True)
 
 
 def test_weights_that_nobody_can_use_are_not_given_away(

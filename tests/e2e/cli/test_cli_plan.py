@@ -12,11 +12,11 @@ from scheduler.cli.shell.exits import Exit
 from scheduler.core.job import activate
 from scheduler.core.plan import Deferral, Placement, Plan, PlannedLane
 from scheduler.core.reasons import Outbid
-from scheduler.core.run import Lane, Reserved, Run
+from scheduler.core.run import Lane, Reserved, Run, Wait
 from scheduler.planner import SetHours
 from scheduler.planner.questions.orders import POLICIES
 from scheduler.service.requests import questions, queue
-from scheduler.store import jobs, plans, runs
+from scheduler.store import jobs, plans, queue_waits, runs
 from scheduler.store.engine import Database
 
 Schedctl = Callable[..., Any]
@@ -291,3 +291,18 @@ def test_hours_asked_of_the_service_count_like_those_of_the_settings(contest: Da
     assert same.nothing
     _, none = questions.ask_what_if(desk, [], [SetHours("kaggle", 0.0)], None)
     assert none.value_after == 0 < none.value_before
+
+
+def test_explain_says_why_a_session_waits_in_the_queue_of_its_pool(two_plans: Database, schedctl: Schedctl) -> None:
+    with two_plans.write() as tx:
+        run = runs.live(tx)[0]
+        wait = Wait("pending: Priority (other jobs come first)", NOW + 3 * HOUR)
+        queue_waits.note(tx, run.key, wait, NOW)
+    told = f"{run.key} waits in the queue of kaggle: pending: Priority (other jobs come first), expected to start"
+    assert f"big: active, {told}" in schedctl("plan", "explain", "big").out
+    document = schedctl("plan", "explain", "small", "--json").document
+    assert document["queues"] == [{"pool": "kaggle", "run": run.key, "why": wait.why, "starts_at": wait.starts_at}]
+    assert f"{told} Mon 21 Sep 17:13 UTC" in schedctl("plan", "explain", "small").out
+    with two_plans.write() as tx:
+        queue_waits.note(tx, run.key, None, NOW)
+    assert "waits in the queue" not in schedctl("plan", "explain", "big").out

@@ -113,7 +113,7 @@ PLAN = {"made_at", "made_by", "digest", "value", "bound", "warnings", "placement
 CHANGES = {"jobs", "pools", "value_before", "value_after"}
 OUTLOOK = {"start", "finish", "session_seconds", "steps", "on_time"}
 HEAD = {"made_at", "made_by", "digest", "bound"}
-EXPLAINED = {"job", "state", "state_detail", "answer", "reason", "share", "planned", "devices"}
+EXPLAINED = {"job", "state", "state_detail", "answer", "reason", "share", "planned", "queues", "devices"}
 KEY = "uff-uff-main-0001"
 MANIFEST = "jobs/ulm/manifests/000000000500-000001.json"
 

@@ -185,6 +185,18 @@ def test_a_drained_node_lets_sessions_end_and_says_why_others_wait(world: World)
     world.until("two", SessionState.RUNNING)
 
 
+def test_a_job_that_waits_tells_why_and_when_slurm_expects_to_start_it(world: World) -> None:
+    for key in ("one", "two"):
+        world.launch(key, adapter=world.adapter(gres="gpu:h100"), devices=4, seconds=7_200)
+        world.until(key, SessionState.RUNNING)
+    world.launch("waits", adapter=world.adapter(gres="gpu:h100"), devices=4)
+    until(lambda: (found := world.find("waits").waits) is not None and found.starts_at, "an estimate")
+    waits = world.find("waits").waits
+    assert waits.why == "pending: Resources (it is next, and waits for free nodes)"
+    # When the first of the others reaches its time limit.
+    assert real_now() + 6_000 < waits.starts_at < real_now() + 7_600
+
+
 def test_a_node_that_fails_ends_its_session(world: World) -> None:
     world.running("one")
     node = world.lab.say("squeue", "-h", "-o", "%N").strip()

@@ -35,9 +35,12 @@ def read_state(folder: Path) -> Any:
     return json.loads(_there(folder, STATE).read_bytes())
 
 
-def read_optimizer(folder: Path) -> Any:
-    """Return the optimiser's state, on the processor. Raises Refused when it is missing."""
-    return torch.load(_there(folder, OPTIMIZER), map_location="cpu", weights_only=True)
+def read_optimizer(folder: Path, *, mapped: bool = False) -> Any:
+    """Return the optimiser's state, on the processor; ``mapped``: read from the file as it is asked for.
+
+    Raises Refused when it is missing.
+    """
+    return torch.load(_there(folder, OPTIMIZER), map_location="cpu", weights_only=True, mmap=mapped)
 
 
 def write(

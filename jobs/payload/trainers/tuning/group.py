@@ -63,17 +63,20 @@ class Group:
     def share(self, parameters: Sequence[Any]) -> None:
         """Give every process the values of the first."""
         if self.size > 1:
-            for parameter in parameters:
+            for parameter in replicated(parameters):
                 distributed.broadcast(parameter.data, 0)
 
     def sum_gradients(self, parameters: Sequence[Any], loss: Any) -> None:
-        """Replace gradients and ``loss`` by their sums over all processes, in pieces of equal type."""
+        """Replace gradients and ``loss`` by their sums over all processes, in pieces of equal type.
+
+        Of weights that are shared out each process has the sum of its part already.
+        """
         if self.size == 1:
             return
         distributed.all_reduce(loss)
         bucket: list[Any] = []
         elements = 0
-        for parameter in parameters:
+        for parameter in replicated(parameters):
             if parameter.grad is None:  # what no row of this process used, such as an expert
                 parameter.grad = torch.zeros_like(parameter)
             gradient = parameter.grad
@@ -89,6 +92,16 @@ class Group:
         """End together: a process that just goes breaks the others' connections."""
         if self.size > 1:
             distributed.destroy_process_group()
+
+
+def is_part(tensor: Any) -> bool:
+    """Whether each process has a part of a tensor: a DTensor, to load which takes a second."""
+    return hasattr(tensor, "full_tensor")
+
+
+def replicated(parameters: Sequence[Any]) -> list[Any]:
+    """Return those of which every process has the whole."""
+    return [parameter for parameter in parameters if not is_part(parameter)]
 
 
 def _sum(gradients: list[Any]) -> None:

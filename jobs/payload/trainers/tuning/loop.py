@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from . import checkpoint
+from .group import is_part
 from .snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -46,7 +47,8 @@ class Loop:
         self._options, self._training, self._group, self._card, self._work = options, training, group, card, work
         self.step = 0
         self._optimizer = make_optimizer(options, work.model, card)
-        self._snapshot = Snapshot(work.model, self._optimizer, options.background_saves)
+        self._averaged = any(is_part(part) for part in work.model.trained)
+        self._snapshot = Snapshot(work.model, self._optimizer, options.background_saves, first=group.first)
         self._scaler = torch.amp.GradScaler("cuda", enabled=card.precision == "fp16")
         self._window = [0.0, 0]  # losses since the last report: their sum and number
         self._last_loss: float | None = None
@@ -56,6 +58,7 @@ class Loop:
         self._seconds: list[float] = []
         self._padding = 0.0  # share of the last step's tokens that nothing is learned from
         self._norm = 0.0
+        self._began, self._blocked = perf_counter(), 0.0  # instant, and seconds since in which a save kept all waiting
 
     def restore(self, folder: Path, resumption: dict[str, Any], *, optimizer: bool = True) -> None:
         """Take up all but the weights from a checkpoint. Without ``optimizer`` that begins anew at the same step."""
@@ -63,7 +66,12 @@ class Loop:
         self._resumptions = [{"step": self.step, **resumption}]
         if not optimizer:
             return
-        self._optimizer.load_state_dict(checkpoint.read_optimizer(folder))
+        if self._options.shared:
+            from .shards import own_part
+
+            self._optimizer.load_state_dict(own_part(checkpoint.read_optimizer(folder, mapped=True), self._optimizer))
+        else:
+            self._optimizer.load_state_dict(checkpoint.read_optimizer(folder))
         state = checkpoint.read_state(folder)
         self._window, self._last_loss, self._start_loss = state["window"], state["last_loss"], state["start_loss"]
         self._resumptions = [*state["resumptions"], *self._resumptions]
@@ -80,7 +88,9 @@ class Loop:
             done = self.step >= self._training.target_step
             last = wishes[1] or done
             if wishes[0] or last:
+                began = perf_counter()
                 self._save(last=last)
+                self._blocked += perf_counter() - began
             if last:
                 return
             self._one_step()
@@ -95,13 +105,15 @@ class Loop:
         for first in range(start, start + share, self._work.rows_at_once):
             torch.manual_seed(draw_seed(self._training.seed, self.step, first))
             part = self._loss(self._work.rows, indexes[first : first + self._work.rows_at_once]) / targets
-            self._scaler.scale(part).backward()
+            # Gradients of what is shared out are averaged over the processes, and a step's is their sum.
+            self._scaler.scale(part * self._group.size if self._averaged else part).backward()
             loss += part.detach()
         self._group.sum_gradients(self._work.model.trained, loss)
         self._scaler.unscale_(self._optimizer)
         norm = torch.nn.utils.clip_grad_norm_(self._work.model.trained, self._options.clip or math.inf)
         for part in self._optimizer.param_groups:
             part["lr"] = self._options.rate * rate_at(self._options, self.step, self._training.target_step)
+        norm = norm.full_tensor() if is_part(norm) else norm
         value, self._norm = torch.stack([loss, norm.to(loss)]).tolist()
         # One row that overflows must not end all weights. The scaler of fp16 looks for itself, and lowers its scale.
         if self._scaler.is_enabled() or math.isfinite(self._norm):
@@ -156,15 +168,22 @@ class Loop:
             self._training.progress(step, **values)
 
     def _save(self, *, last: bool) -> None:
-        """Save from the first process; the others wait for it before their next step.
+        """Save from the first process; the others wait for it before their next step, or bring it what they have.
 
         What is big is copied and written in the background, but not the last one, after which nothing is to be done.
         """
         self._training.should_save = False
+        if self._group.first:
+            self._training.wait()  # one that is being written comes first: it may be the last that time is left for
+            self._training.begin_saving(self.step)
+        elif not self._options.shared:
+            return
+        work, metrics = self._work, self._metrics()
+        if not (self._group.first or self._averaged):
+            return
+        saved, background = self._snapshot.take(last=last)
         if not self._group.first:
             return
-        self._training.wait()  # one that is being written comes first: it may be the last that time is left for
-        self._training.begin_saving(self.step)
         state = {
             "window": self._window,
             "last_loss": self._last_loss,
@@ -172,14 +191,11 @@ class Loop:
             "scaler": self._scaler.state_dict(),
             "resumptions": self._resumptions,
         }
-        work, metrics = self._work, self._metrics()
-        copies = None if last else self._snapshot.copies()
-        saved = copies or self._snapshot.as_it_lies()
         self._training.checkpoint(
             self.step,
             lambda folder: checkpoint.write(folder, work.model, work.tokenizer, saved, state, work.fingerprint),
             metrics,
-            background=copies is not None,
+            background=background,
         )
 
     def _metrics(self) -> dict[str, float]:
@@ -192,6 +208,8 @@ class Loop:
             metrics["held_out_loss"] = self.held_out_loss()
         if self._resumptions:
             metrics["exactness"] = float(self._resumptions[-1]["class"].removeprefix("E"))
+        if self._blocked:
+            metrics["saves_blocked"] = self._blocked / (perf_counter() - self._began)
         if measured := self._seconds[_WARMING:]:
             metrics["tokens_per_second"] = self._tokens / statistics.median(measured)
             metrics["padding"] = self._padding

@@ -14,6 +14,7 @@ from .errors import Refused
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
 
     from .card import Card
 
@@ -30,8 +31,18 @@ class Model:
         self.whole, self.adapter = whole, adapter
         self._causal = whole.get_base_model() if adapter else whole
         self._odd = any(getattr(self._causal.config, name, None) for name in _ODD_LOGITS)
-        self.named = [(name, part) for name, part in whole.named_parameters() if part.requires_grad]
+        self.compute: Callable[..., Any] = self._summed_loss
+        self.collect()
+
+    def collect(self) -> None:
+        """Look what is trained, anew where other objects have taken the weights' places."""
+        self.named = [(name, part) for name, part in self.whole.named_parameters() if part.requires_grad]
         self.trained = [part for _, part in self.named]
+
+    @property
+    def root(self) -> Any:
+        """The module that holds all that computes, also below an adapter."""
+        return self._causal
 
     @property
     def layers(self) -> Any:
@@ -48,6 +59,9 @@ class Model:
         No document sees another. The logits are computed some at a time, and again for the gradient: all at once would
         be the largest thing in memory.
         """
+        return self.compute(tokens, targets, positions, documents)
+
+    def _summed_loss(self, tokens: Any, targets: Any, positions: Any, documents: Any) -> Any:
         seen: dict[str, Any] = {}
         if documents is not None:
             length = tokens.shape[1]
@@ -69,8 +83,18 @@ def _piece(head: Any, hidden: Any, targets: Any) -> Any:
     return functional.cross_entropy(head(hidden).float(), targets, reduction="sum")
 
 
-def make_model(options: argparse.Namespace, source: str, parent: Path | None, resume: Path | None, card: Card) -> Model:
-    """Return the model on its device: with weights of ``resume``, else of ``parent``, else of ``source``."""
+def make_model(
+    options: argparse.Namespace,
+    source: str,
+    parent: Path | None,
+    resume: Path | None,
+    card: Card,
+    share_out: Callable[[Model], None] | None = None,
+) -> Model:
+    """Return the model on its device: with weights of ``resume``, else of ``parent``, else of ``source``.
+
+    ``share_out`` leaves each process a part of it, which lies in the machine's memory until then.
+    """
     from transformers import AutoModelForCausalLM
 
     _check_parent(parent, options)
@@ -79,7 +103,7 @@ def make_model(options: argparse.Namespace, source: str, parent: Path | None, re
     loading: dict[str, Any] = {"dtype": frozen, "attn_implementation": "sdpa"}
     if options.bits == 4:
         loading["quantization_config"] = _four_bits(frozen)
-    if card.accelerated or options.bits == 4:
+    if (card.accelerated and not options.shared) or options.bits == 4:
         loading["device_map"] = {"": card.device}
     whole = AutoModelForCausalLM.from_pretrained(given if given and not options.lora else source, **loading)
     whole.config.use_cache = False
@@ -92,6 +116,8 @@ def make_model(options: argparse.Namespace, source: str, parent: Path | None, re
     odd = {name: part.dtype for name, part in model.named if part.dtype != torch.float32}
     if odd:
         raise Refused(f"weights to be trained must have 32 bits, and some have not: {odd}. Update peft (0.15 or later)")
+    if share_out is not None:
+        share_out(model)
     if options.compile == "on" or (options.compile == "auto" and card.compiles):
         for layer in model.layers:
             layer.compile()

@@ -49,6 +49,34 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     steps.add_argument("--optimizer", choices=("adamw", "adamw8bit"), default="adamw", help="8 bit: bitsandbytes")
     steps.add_argument("--decay", type=float, default=0.0, help="weight decay of matrices")
     steps.add_argument("--clip", type=float, default=1.0, help="highest norm of the gradients; 0: any")
+    _add_machine(parser)
+    parser.add_argument("--report-every", type=int, default=10, metavar="STEPS", help="steps between losses")
+    parser.add_argument(
+        "--accept-inexact", action="store_true", help="go on from a checkpoint that was made otherwise (class E2)"
+    )
+    options = parser.parse_args(arguments)
+    options.bits = 4 if options.use_4bit else 16
+    if (options.use_lora or options.use_4bit) and not options.lora:
+        options.lora = _USUAL_RANK
+    options.alpha = options.alpha or 2 * options.lora
+    if options.rows_at_once is not None and options.rows_at_once < 1:
+        parser.error("--rows-at-once must be at least 1")
+    for name in ("length", "batch", "accumulate", "report_every", "new_tokens"):
+        if getattr(options, name) < 1:
+            parser.error(f"--{name.replace('_', '-')} must be at least 1")
+    options.shared = False  # whether weights are, is known with the model and the device
+    if options.shard == "on" and (why := unshared(options)):
+        parser.error(f"--shard on: {why}")
+    options.rate = options.rate or (2e-4 if options.stage == "sft" else 1e-5)
+    _check_stage(options, parser)
+    for name in ("model", "data"):
+        given = getattr(options, name)
+        if given and given.startswith("input:"):
+            setattr(options, name, _input(name, given.removeprefix("input:"), parser))
+    return options
+
+
+def _add_machine(parser: argparse.ArgumentParser) -> None:
     machine = parser.add_argument_group("machine")
     machine.add_argument("--devices", type=int, metavar="N", help="use so many (default: all that the session has)")
     machine.add_argument("--precision", choices=("auto", "bf16", "fp16", "fp32"), default="auto", help="of products")
@@ -64,28 +92,15 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         help="copy what is saved to memory, and train on while it is written (auto: what is big, where it fits)",
     )
     machine.add_argument("--cache", type=Path, default=_cache(), help="folder for packed rows")
-    machine.add_argument("--no-deepspeed", action="store_true", help="accepted; nothing here needs it")
-    parser.add_argument("--report-every", type=int, default=10, metavar="STEPS", help="steps between losses")
-    parser.add_argument(
-        "--accept-inexact", action="store_true", help="go on from a checkpoint that was made otherwise (class E2)"
+    machine.add_argument(
+        "--shard",
+        choices=("auto", "on", "off"),
+        default="auto",
+        help="share weights out over the devices (auto: where they do not fit one)",
     )
-    options = parser.parse_args(arguments)
-    options.bits = 4 if options.use_4bit else 16
-    if (options.use_lora or options.use_4bit) and not options.lora:
-        options.lora = _USUAL_RANK
-    options.alpha = options.alpha or 2 * options.lora
-    if options.rows_at_once is not None and options.rows_at_once < 1:
-        parser.error("--rows-at-once must be at least 1")
-    for name in ("length", "batch", "accumulate", "report_every", "new_tokens"):
-        if getattr(options, name) < 1:
-            parser.error(f"--{name.replace('_', '-')} must be at least 1")
-    options.rate = options.rate or (2e-4 if options.stage == "sft" else 1e-5)
-    _check_stage(options, parser)
-    for name in ("model", "data"):
-        given = getattr(options, name)
-        if given and given.startswith("input:"):
-            setattr(options, name, _input(name, given.removeprefix("input:"), parser))
-    return options
+    machine.add_argument("--no-deepspeed", action="store_true", help="accepted; nothing here needs it")
+    for name in ("--deepspeed", "--deepspeed-config", "--zero-stage", "--offload", "--local_rank"):
+        machine.add_argument(name, action=_DeepSpeed, nargs="?", help=argparse.SUPPRESS)
 
 
 def _add_stage(parser: argparse.ArgumentParser) -> None:
@@ -111,6 +126,31 @@ def _add_stage(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--generations", type=int, default=8, metavar="N", help="texts that are compared for a prompt")
     data.add_argument("--new-tokens", type=int, default=256, metavar="N", help="of a text that is written, at most")
     data.add_argument("--temperature", type=float, default=1.0, help="at which texts are written")
+
+
+class _DeepSpeed(argparse.Action):
+    """Answers what DeepSpeed's scripts are told with what does the same here."""
+
+    def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
+        parser.error(
+            f"{self.option_strings[0]}: DeepSpeed is not used here. What ZeRO-1, 2 and 3 do, --shard does (auto: where "
+            "the weights do not fit one device); --precision, --clip, --batch and --accumulate say what its file says. "
+            "In place of offloading: --use-4bit, --optimizer adamw8bit or more devices. A process for each device is "
+            "started by this program itself"
+        )
+
+
+def unshared(options: argparse.Namespace) -> str:
+    """Return why weights cannot be shared out, whatever their size, or ""."""
+    if options.bits == 4:
+        return "a base in 4 bits fits one device, and is not shared out. Leave one of both out"
+    if options.optimizer == "adamw8bit" and not options.lora:
+        return (
+            "an optimiser in 8 bits takes whole weights only, and its state would be shared out as well. Leave it out"
+        )
+    if options.stage != "sft":
+        return f"it is for --stage sft; for {options.stage} every device has the model, in 4 bits if need be"
+    return ""
 
 
 def _check_stage(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:

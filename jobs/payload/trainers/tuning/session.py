@@ -17,6 +17,7 @@ from .loop import Loop, Work
 from .model import base_digest, make_model
 from .options import rows_at_once
 from .rows import Order, Rows, pack
+from .shards import Sharing, is_shared, load_in_turn, parameters
 from .tokenizer import digest, load_tokenizer
 
 if TYPE_CHECKING:
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 
     from ..trainer_kit import Training
     from .card import Card
+    from .model import Model
 
 HELD_OUT_ROWS = 32
 
@@ -42,6 +44,7 @@ def _train(options: argparse.Namespace, training: Training, group: Group, card: 
     resume = training.resume_dir
     before = None if resume is None else checkpoint.read_fingerprint(resume)
     remember_memory(options, before, card, group.size)
+    options.shared = is_shared(options, source, card, group)
     at_once = rows_at_once(options, group.size)
     tokenizer = load_tokenizer(source)
     rows, held_out, data = _corpus(options, training, group, tokenizer)
@@ -58,7 +61,7 @@ def _train(options: argparse.Namespace, training: Training, group: Group, card: 
     group.same("fingerprint", json.dumps(now, sort_keys=True))
     resumption = None if resume is None else judge(before, now, accept=options.accept_inexact)
     torch.manual_seed(training.seed)
-    model = make_model(options, source, training.parent_dir, resume, card)
+    model = _model(options, training, source, group, card)
     group.share(model.trained)
     order = Order(len(rows), options.batch * options.accumulate, training.seed)
     loop = Loop(options, training, group, card, Work(model, tokenizer, rows, order, held_out, at_once, now))
@@ -69,6 +72,20 @@ def _train(options: argparse.Namespace, training: Training, group: Group, card: 
         if group.first:
             print(f"finetune: going on from step {loop.step}, {resumption.exactness}: {resumption.told()}", flush=True)
     loop.run()
+
+
+def _model(options: argparse.Namespace, training: Training, source: str, group: Group, card: Card) -> Model:
+    """Return the model, or this process' part of it."""
+    if not options.shared:
+        return make_model(options, source, training.parent_dir, training.resume_dir, card)
+    if group.first:
+        print(f"finetune: the weights are shared out over {group.size} devices (FSDP2)", flush=True)
+    share_out, itemsize = Sharing(card, group).share_out, card.dtype.itemsize if options.lora else 4
+
+    def make() -> Model:
+        return make_model(options, source, training.parent_dir, training.resume_dir, card, share_out)
+
+    return load_in_turn(make, itemsize * parameters(source), group)
 
 
 def _corpus(options: argparse.Namespace, training: Training, group: Group, tokenizer: Any) -> tuple[Rows, Rows, str]:
@@ -101,6 +118,7 @@ def remember_memory(options: argparse.Namespace, before: Any, card: Card, device
     if place.get("memory was short") and (place["device"], place["devices"]) == (card.name, devices):
         options.rows_at_once = min(place["rows at once"], options.rows_at_once or options.batch)
         options.gradient_checkpointing = options.gradient_checkpointing or place["gradient checkpointing"]
+        options.shard = "on" if place.get("shared out") else options.shard
 
 
 def judge(before: Any, now: dict[str, Any], *, accept: bool) -> fingerprint.Resumption:

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
+from .group import is_part
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -33,24 +35,30 @@ class Snapshot:
     So nothing may be taken while an earlier copy is still being written.
     """
 
-    def __init__(self, model: Model, optimizer: Any, wish: str) -> None:
-        """``wish``: on, off, or auto, which copies what is big where the memory holds it."""
-        self._model, self._optimizer, self._wish = model, optimizer, wish
+    def __init__(self, model: Model, optimizer: Any, wish: str, *, first: bool) -> None:
+        """``wish``: on, off, or auto, which copies what is big where the memory holds it. ``first``: it will save."""
+        self._model, self._optimizer, self._wish, self._first = model, optimizer, wish, first
         self._kept: dict[tuple[Any, ...], Any] = {}
 
-    def as_it_lies(self) -> Saved:
+    def _as_it_lies(self) -> Saved:
         """Return what is saved without copying it: to be written before the next step."""
         model = self._model
         weights = {name: part.detach() for name, part in model.named} if model.adapter else model.whole.state_dict()
         return Saved(dict(weights), self._optimizer.state_dict())
 
-    def copies(self) -> Saved | None:
-        """Return copies, which the next step leaves alone; None where to write at once is better, or must do."""
-        saved = self.as_it_lies()
-        if self._wish == "off" or (self._wish == "auto" and not self._kept and not _worth_it(saved)):
-            return None
+    def take(self, *, last: bool) -> tuple[Saved, bool]:
+        """Return what is saved, and whether it may be written while training goes on, as copies may.
+
+        What is shared out is brought together, for which all processes must ask; the first one has copies then.
+        """
+        saved = self._as_it_lies()
+        shared = any(is_part(part) for part in _tensors(saved))
+        background = not last and self._wish != "off"
+        worth_it = self._wish == "on" or self._kept or shared or (background and _worth_it(saved))
+        if not shared and not (background and worth_it):
+            return saved, False
         seen: dict[tuple[Any, ...], Any] = {}
-        return Saved(*(self._copy(part, (name,), seen) for name, part in saved._asdict().items()))
+        return Saved(*(self._copy(part, (name,), seen) for name, part in saved._asdict().items())), background
 
     def _copy(self, value: Any, place: tuple[Any, ...], seen: dict[tuple[Any, ...], Any]) -> Any:
         """Copy nested states. What two names share (tied embeddings) stays one, or it would be saved twice."""
@@ -65,7 +73,12 @@ class Snapshot:
         if not isinstance(value, torch.Tensor):
             return value
         # An empty tensor lies nowhere.
-        known = (value.data_ptr() or place, value.device, value.dtype, value.shape, value.stride())
+        local = value.to_local() if is_part(value) else value
+        known = (local.data_ptr() or place, value.device, value.dtype, value.shape, value.stride())
+        if local is not value:
+            value = value.full_tensor()  # all ask for all, also where one has it already
+            if not self._first:
+                return None
         if known not in seen:
             buffer = self._kept.get(place)
             if buffer is None or buffer.shape != value.shape or buffer.dtype != value.dtype:

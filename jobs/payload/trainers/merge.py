@@ -1,0 +1,150 @@
+"""Merge LoRA adapters into their base: one model in 16 bit, as transformers, vLLM and llama.cpp's converter read it.
+
+``python merge.py FOLDER --base BASE --adapter CHECKPOINT``. An adapter that was trained on the base in 4 bits is merged
+into the same base in 16 bit. One that began with another's adapter holds that one's part as well. Several adapters of
+one base, each trained by itself, are added up; nobody has judged what comes of that. Needs torch, transformers, peft.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING or __package__:
+    from .tuning.errors import Refused
+else:
+    from tuning.errors import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+_ADAPTER, _FINGERPRINT = "adapter_config.json", "fingerprint.json"
+_TEXTS = (".json", ".txt", ".model", ".jinja", ".tiktoken")  # a tokenizer's files, and what generation is told
+_TERMS = ("LICENSE", "NOTICE")
+_NOT_COPIED = ("config.json", "version.json", _FINGERPRINT)
+_INDEX = ".index.json"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Merge as the command line says; 1 and a reason where that cannot be."""
+    parser = argparse.ArgumentParser(prog="merge", description="Merge LoRA adapters into their base, in 16 bit.")
+    parser.add_argument("folder", type=Path, help="new or empty: the model is written there")
+    parser.add_argument("--base", required=True, help="folder, or name on the Hub, of the 16 bit base")
+    parser.add_argument(
+        "--adapter", required=True, action="append", type=Path, help="folder of a checkpoint; may be repeated"
+    )
+    parser.add_argument("--precision", choices=("bf16", "fp16"), help="of the merged weights (default: the base's)")
+    options = parser.parse_args(arguments)
+    try:
+        merge(options.folder, options.base, options.adapter, options.precision)
+    except Refused as error:
+        print(f"merge: {error}", file=sys.stderr)
+        return 1
+    return 0
+
+
+def merge(folder: Path, base: str, adapters: Sequence[Path], precision: str | None = None) -> None:
+    """Write the merged model into ``folder``. Raises Refused, which says what is wrong with which of them."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise Refused(f"{folder} is there already and not an empty folder: name another one")
+    place = _fetched(base)
+    config = json.loads((place / "config.json").read_bytes())
+    if "quantization_config" in config:
+        raise Refused(f"{base} is a base in few bits, which no adapter can be merged into: name the 16 bit model")
+    try:
+        import peft  # noqa: F401 - what is missing is told before anything is read
+        import torch
+        import transformers
+    except ImportError as error:
+        raise Refused(f"{error}: take a Python with torch, transformers and peft (schedctl: --python)") from None
+    for adapter in adapters:
+        _check(adapter, base, str(place))
+    said = precision or {"float16": "fp16"}.get(config.get("dtype", config.get("torch_dtype")), "bf16")
+    dtype = torch.float16 if said == "fp16" else torch.bfloat16
+    kind = getattr(transformers, next(iter(config.get("architectures") or ()), ""), transformers.AutoModelForCausalLM)
+    model = kind.from_pretrained(str(place), dtype=dtype, use_safetensors=any(place.glob("*.safetensors")))
+    for adapter in adapters:
+        model = _merged(model, adapter, base)
+    folder.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(folder)
+    _copy_texts(place, folder)
+    # As the base says it: a newer library would write names that older servers and converters do not know.
+    config["dtype" if "dtype" in config else "torch_dtype"] = str(dtype).removeprefix("torch.")
+    (folder / "config.json").write_text(json.dumps(config, indent=2) + "\n")
+
+
+def _merged(model: Any, adapter: Path, base: str) -> Any:
+    """Return a model with an adapter's part added to its weights: in 32 bit, so that each is rounded once."""
+    import torch
+    from peft import PeftModel, get_peft_model_state_dict, load_peft_weights
+    from peft.tuners.lora import LoraLayer
+
+    try:
+        both = PeftModel.from_pretrained(model, str(adapter), use_safetensors=True)
+    except (RuntimeError, ValueError, OSError) as error:
+        raise Refused(f"the adapter in {adapter} does not fit {base}: {str(error).strip()[:500]}") from None
+    if lost := load_peft_weights(str(adapter), device="cpu").keys() - get_peft_model_state_dict(both).keys():
+        raise Refused(f"the adapter in {adapter} does not fit {base}, which has no place for its {min(lost)}")
+    for name, layer in both.named_modules():
+        if not isinstance(layer, LoraLayer):
+            continue
+        inner = layer.get_base_layer()
+        kept = inner.weight.dtype
+        inner.to(torch.float32)
+        layer.merge()
+        inner.to(kept)
+        if not torch.isfinite(inner.weight).all():
+            raise Refused(f"merged with {adapter}, {name} holds values that are not finite: choose --precision bf16")
+    return both.unload()
+
+
+def _check(adapter: Path, base: str, place: str) -> None:
+    """Refuse what is no adapter, and one whose fingerprint names another base."""
+    if not (adapter / _ADAPTER).is_file():
+        raise Refused(f"{adapter} has no {_ADAPTER}: a whole model needs no merging")
+    path = adapter / _FINGERPRINT
+    if not path.is_file():
+        print(f"merge: {adapter} does not say on which base it was trained; {base} is taken for it", file=sys.stderr)
+        return
+    if TYPE_CHECKING or __package__:
+        from .tuning.model import base_digest
+    else:
+        from tuning.model import base_digest
+    trained_on, found = str(json.loads(path.read_bytes())["job"]["model"]), base_digest(place)
+    if trained_on not in (base, found):
+        raise Refused(
+            f"the adapter in {adapter} was trained on another base (digest {trained_on[:16]}) than {base} (digest "
+            f"{found[:16]}). Name the folder with the same config.json and the same files of weights, and no others"
+        )
+
+
+def _fetched(base: str) -> Path:
+    """Return the folder of the base, from the Hub or its cache where it is no folder."""
+    if Path(base).is_dir():
+        place = Path(base).resolve()
+    else:
+        try:
+            from huggingface_hub import snapshot_download
+
+            place = Path(snapshot_download(base))
+        except (ImportError, OSError, ValueError) as error:
+            raise Refused(f"{base} is no folder, and the Hub did not give it: {error}"[:500]) from None
+    if not (place / "config.json").is_file():
+        raise Refused(f"{base} has no config.json: it is no model")
+    return place
+
+
+def _copy_texts(base: Path, folder: Path) -> None:
+    """Copy tokenizer, generation settings and terms as they are: a library that reads one wrongly writes it wrongly."""
+    for path in base.iterdir():
+        wanted = path.name in _TERMS or path.suffix in _TEXTS
+        if path.is_file() and wanted and path.name not in _NOT_COPIED and not path.name.endswith(_INDEX):
+            shutil.copyfile(path, folder / path.name)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

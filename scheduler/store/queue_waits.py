@@ -1,0 +1,40 @@
+"""Queue waits: which sessions wait in their platform's queue, why, and until when. What is told last holds."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from sqlalchemy import bindparam, func, select
+
+from scheduler.core.run import Wait
+from scheduler.store import codec, events
+from scheduler.store.schema import events as events_table
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from sqlalchemy import Connection
+
+_WAITS, _BEGAN = "run.waits", "run.began"
+_LAST = select(func.max(events_table.c.id)).where(
+    events_table.c.subject.in_(bindparam("keys", expanding=True)), events_table.c.kind.in_([_WAITS, _BEGAN])
+)
+_TOLD = select(events_table.c.subject, events_table.c.data).where(
+    events_table.c.id.in_(_LAST.group_by(events_table.c.subject)), events_table.c.kind == _WAITS
+)
+
+
+def note(tx: Connection, key: str, wait: Wait | None, now: int) -> None:
+    """Write down why a session waits, or (None) that it waits no more: events ``run.waits`` and ``run.began``."""
+    if wait is None:
+        events.append(tx, _BEGAN, key, now)
+    else:
+        events.append(tx, _WAITS, key, now, why=wait.why, starts_at=wait.starts_at)
+
+
+def of(tx: Connection, keys: Collection[str]) -> dict[str, Wait]:
+    """Return the waits of those of the given runs that wait, by launch key."""
+    if not keys:
+        return {}
+    rows = [(row.subject, codec.load_object(row.data)) for row in tx.execute(_TOLD, {"keys": sorted(keys)})]
+    return {key: Wait(str(data.get("why", "")), data.get("starts_at")) for key, data in rows}
