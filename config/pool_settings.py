@@ -191,8 +191,6 @@ class PoolSettings(Section):
                 raise BadValue(f"two quotas are named {quota.name}", "give each its own name")
             if quota.charge == "device" and not counts:
                 raise BadValue(f"{quota.name}: all sessions have as many devices", "set device_counts, or no charge")
-            if quota.name == "account" and counts and quota.charge != "device":
-                raise BadValue("account: platforms tell device hours of it", 'set charge = "device", or rename it')
             at_once, why = sessions, f"sessions_max = {sessions}"
             if counts:
                 at_once, why = devices if quota.charge == "device" else devices // counts[0], f"devices_max = {devices}"

@@ -126,12 +126,19 @@ def setup_of(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...]) -> S
         rank = int(said.get("--lora", "0")) or (RANK if "--use-lora" in said or "--use-4bit" in said else 0)
         seq, batch = int(said.get("--length", "1024")), int(said.get("--batch", "4"))
         accumulate, dropout = int(said.get("--accumulate", "8")), float(said.get("--dropout", "0"))
+        image_tokens = int(said.get("--image-tokens", "256"))
     except ValueError:
         return None
-    if min(seq, batch, accumulate) < 1 or max(seq, batch, accumulate) > 1 << 20 or not 0 <= rank <= 1 << 14:
+    if (
+        min(seq, batch, accumulate, image_tokens) < 1
+        or max(seq, batch, accumulate) > 1 << 20
+        or not 0 <= rank <= 1 << 14
+    ):
         return None
+    shape = find_shape(model.partition("#")[0])
     return Setup(
-        shape=find_shape(model.partition("#")[0]),
+        shape=shape,
+        image_tokens=min(image_tokens, seq) if shape.vision is not None else 0,
         method="qlora" if "--use-4bit" in said else "lora" if rank else "full",
         seq=seq,
         batch=batch,

@@ -29,6 +29,7 @@ def command(choice: Choice, model: str) -> list[str]:
     words += {"qlora": ["--use-4bit"], "lora": [], "full": []}[setup.method]
     words += ["--lora", str(setup.rank)] if setup.method != "full" else []
     words += ["--gradient-checkpointing"] if setup.checkpointing else []
+    words += ["--image-tokens", str(setup.image_tokens)] if setup.image_tokens else []
     words += ["--optimizer", "adamw8bit"] if setup.optimizer == "adamw8bit" else []
     words += ["--shard", "on"] if setup.parallel == "fsdp" else []
     return words

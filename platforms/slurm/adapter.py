@@ -91,12 +91,14 @@ class SlurmPlatform:
     def __init__(self, settings: Mapping[str, str], context: PlatformContext) -> None:
         self._context = context
         self._settings = read_settings(settings, context.state_folder.absolute(), context.python)
-        for devices in context.device_counts or (context.devices_per_session,):
-            if devices % self._settings.nodes:
-                why = f"{self._settings.nodes} nodes cannot share {counted(devices, 'device')} evenly"
-                raise Misconfigured(NAME, "load", why, "The devices of a session are of all nodes together")
+        if context.devices_per_session % self._settings.nodes:
+            why = f"{self._settings.nodes} nodes cannot share {counted(context.devices_per_session, 'device')} evenly"
+            raise Misconfigured(NAME, "load", why, "devices_per_session is of all nodes together")
         if context.device_counts and not self._settings.gres:
             raise Misconfigured(NAME, "load", "device_counts without gres", 'Name what is counted: gres = "gpu:h100"')
+        if context.device_counts and self._settings.nodes > 1:
+            why = "device_counts with sessions of several nodes"
+            raise Misconfigured(NAME, "load", why, "Give sessions of several nodes a pool of their own")
         self._commands = Commands(self._settings)
         self._folders = Folders(NAME, context.state_folder.absolute() / "sessions")
         self._clock = Clock(**{"epoch": 0.0, "origin": 0.0, "scale": 1.0, **context.clock})
@@ -183,7 +185,7 @@ class SlurmPlatform:
                 found = self._commands.books() if self._has_books else None
         except NoBooks:
             self._has_books, found = False, None
-        # Where sessions differ in their devices, what is left is told in seconds of one device.
+        # Of sessions that differ in devices there are no hours but a device's.
         devices = 1 if self._context.device_counts else self._context.devices_per_session
         return (reading(found, devices, now, self._clock.scale),) if found else ()
 
@@ -246,7 +248,7 @@ class SlurmPlatform:
             raise Refused(NAME, "launch", f"the deadline {request.deadline} is not after {now}")
         if request.devices % self._settings.nodes:
             why = f"{counted(request.devices, 'device')} cannot be shared by {self._settings.nodes} nodes evenly"
-            raise Refused(NAME, "launch", why, "Choose a number of devices that nodes divides", permanent=True)
+            raise Refused(NAME, "launch", why, "Choose devices_per_session that nodes divides", permanent=True)
         if len(live) >= self._context.sessions_max:
             why = f"{len(live)} of at most {self._context.sessions_max} sessions are live"
             raise Refused(NAME, "launch", why, "Wait until one ends")

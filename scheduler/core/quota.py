@@ -109,13 +109,17 @@ ACCOUNT = "account"
 def in_force(pool: Pool, observed: Sequence[ObservedLimit]) -> tuple[Quota, ...]:
     """Return a pool's quotas with what its platform told of the account, unless one of that name is declared.
 
-    That counts devices where sessions differ in them.
+    Platforms tell device seconds of a pool whose sessions differ in devices.
     """
-    quotas = pool.quotas
+    quotas, by_device = pool.quotas, bool(pool.device_counts)
+    if by_device:
+        quotas = tuple(
+            replace(quota, by_device=True) if isinstance(quota, CalendarQuota) and quota.name == ACCOUNT else quota
+            for quota in quotas
+        )
     told = [seen for seen in observed if seen.quota == ACCOUNT and (seen.start, seen.end) == (EVER.start, EVER.end)]
     if not told or any(quota.name == ACCOUNT for quota in quotas):
         return quotas
-    by_device = bool(pool.device_counts)
     return (*quotas, CalendarQuota(ACCOUNT, told[-1].limit, AllTime(), told[-1].source, by_device=by_device))
 
 

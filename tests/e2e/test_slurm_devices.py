@@ -114,7 +114,7 @@ def test_sessions_with_one_and_two_devices_run_side_by_side_on_one_pool(lab: Slu
         daemon.wait(timeout=60)
     ended = runs()
     assert set(ended) == {"narrow", "wide"}
-    assert sorted((run["key"], run["started"], run["ended"]) for run in ended.values()) == lab.books()
+    assert {run["key"]: (run["started"], run["ended"]) for run in ended.values()} == lab.books()
     seconds = {job: run["ended"] - run["started"] for job, run in ended.items()}
     used = {meter["quota"]: meter["used"] for meter in schedctl("quota")["quotas"]}
     assert used["GPU hours of the month"] == seconds["narrow"] + 2 * seconds["wide"]

@@ -206,14 +206,15 @@ def test_a_node_that_fails_ends_the_session_and_another_resumes(cluster: Cluster
         cluster.lab.say("scontrol", "update", "NodeName=n2", "State=DOWN", "Reason=test")
         until(lambda: cluster.runs()[0]["state"] == "ended", "its end")
         lost = cluster.runs()[0]
-        assert lost["outcome"] in {"lost", "preempted"}, lost
+        assert lost["outcome"] in {"lost", "preempted"}, lost  # by whether its agent had time for a last word
         saved = cluster.saved()
         cluster.lab.say("scontrol", "update", "NodeName=n2", "State=RESUME")
         until(lambda: len(cluster.runs()) == 2 and len(cluster.ranks()) == 8, "the next session")
     assert {one["step"] for one in cluster.ranks()[4:]} == {saved}
-    assert cluster.schedctl("queue", "list")["jobs"][0]["failures"] <= 1
+    assert cluster.schedctl("queue", "list")["jobs"][0]["failures"] <= 1, "a lost one counts"
 
 
+@pytest.mark.nightly
 def test_a_process_that_dies_on_the_other_node_ends_the_program_and_is_told(cluster: Cluster) -> None:
     dying = SCRIPT.replace("    step += 1\n", "    step += 1\n    if step == 30 and rank == 3: raise SystemExit(7)\n")
     (cluster.folder / "code" / "train.py").write_text(dying)
@@ -225,6 +226,7 @@ def test_a_process_that_dies_on_the_other_node_ends_the_program_and_is_told(clus
     assert "rank 3 of 4 ended with status 7" in cluster.said()
 
 
+@pytest.mark.nightly
 def test_jobs_of_fewer_devices_share_a_session_and_each_has_its_own_node(cluster: Cluster) -> None:
     for name in ("left", "right"):
         add(cluster, name, 2)

@@ -195,7 +195,7 @@ def test_who_takes_over_finds_the_session_and_the_hours_are_those_of_slurm(machi
     machines.schedctl("queue", "cancel", "--all")
     until(lambda: all(run["state"] == "ended" for run in machines.runs()), "the end of the second")
     books = machines.lab.books()
-    assert [name for name, _, _ in books] == [run["key"] for run in machines.runs()]
-    assert books == [(run["key"], run["started"], run["ended"]) for run in machines.runs()]
-    assert machines.charged_seconds() == sum(last - first for _, first, last in books)
+    assert books == {run["key"]: (run["started"], run["ended"]) for run in machines.runs()}
+    assert [name for name, _ in machines.lab.jobs(machines.folder)] == sorted(books), "none of them twice"
+    assert machines.charged_seconds() == sum(last - first for first, last in books.values())
     machines.schedctl("db", "verify")

@@ -57,6 +57,13 @@ def view(spec: JobSpec, measured: tuple[RateRecord, ...] = (), pools: dict[str, 
     return job_view(record, pools, Overheads(known), running=None)
 
 
+def test_images_of_a_model_that_sees_take_memory_of_a_job() -> None:
+    seeing = {"base": "hf:Qwen/Qwen2-VL-2B-Instruct@main"}
+    few, many = (job("--image-tokens", count, inputs=seeing).needs.vram_gib for count in ("64", "2048"))
+    assert few < job(inputs=seeing).needs.vram_gib < many
+    assert job("--image-tokens", "64").needs == job().needs, "who sees nothing has none"
+
+
 def test_what_is_left_out_is_advised() -> None:
     four, sixteen = job("--use-4bit"), job()
     assert 5 < four.needs.vram_gib < 9

@@ -76,6 +76,39 @@ def make_model(folder: Path, *, chat: bool = False) -> Path:
     return folder
 
 
+def make_seeing_model(folder: Path) -> Path:
+    """Make a Qwen2-VL in small, whose images are of tokens of 8 x 8 pixels, with its tokenizer."""
+    import transformers
+
+    tokenizer = make_tokenizer(folder)
+    marks = ["<|vision_start|>", "<|vision_end|>", "<|image_pad|>", "<|video_pad|>"]
+    tokenizer.add_special_tokens({"additional_special_tokens": marks})
+    tokenizer.chat_template = (
+        "{% for m in messages %}{{ m['role'] }}: {% if m['content'] is string %}{{ m['content'] }}{% else %}"
+        "{% for part in m['content'] %}{% if part['type'] == 'image' %}<|vision_start|><|image_pad|><|vision_end|>"
+        "{% else %}{{ part['text'] }}{% endif %}{% endfor %}{% endif %}<eos>\n{% endfor %}"
+        "{% if add_generation_prompt %}assistant: {% endif %}"
+    )
+    tokenizer.save_pretrained(folder)
+    start, end, image, video = (tokenizer.convert_tokens_to_ids(mark) for mark in marks)
+    text = {
+        "vocab_size": len(tokenizer), "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2,
+        "num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512,
+        "rope_parameters": {"rope_type": "default", "mrope_section": [2, 3, 3], "rope_theta": 10_000.0},
+    }  # fmt: skip
+    vision = {"depth": 2, "embed_dim": 64, "hidden_size": 64, "num_heads": 2, "patch_size": 4, "mlp_ratio": 2}
+    config = transformers.Qwen2VLConfig(
+        text_config=text, vision_config=vision, image_token_id=image, video_token_id=video,
+        vision_start_token_id=start, vision_end_token_id=end, tie_word_embeddings=True,
+    )  # fmt: skip
+    transformers.set_seed(1)
+    transformers.Qwen2VLForConditionalGeneration(config).save_pretrained(folder)
+    said = {"image_mean": [0.5, 0.4, 0.3], "image_std": [0.2, 0.3, 0.4], "patch_size": 4, "merge_size": 2}
+    kind = {"image_processor_type": "Qwen2VLImageProcessor", "temporal_patch_size": 2}
+    (folder / "preprocessor_config.json").write_text(json.dumps({**said, **kind}))
+    return folder
+
+
 class Run(NamedTuple):
     """What came of forked processes: exit statuses by rank, and all they printed."""
 
@@ -181,11 +214,17 @@ class Desk:
         return {path.name: path.read_bytes() for path in files}
 
     def session(
-        self, *, cut: int | None = None, sign: signal.Signals = signal.SIGTERM, parent: str = "", devices: int = 1
+        self,
+        *,
+        cut: int | None = None,
+        sign: signal.Signals = signal.SIGTERM,
+        parent: str = "",
+        devices: int = 1,
+        nodes: Any = None,
     ) -> Any:
         """Run a session to its end and return its result; ``cut``: the agent gets ``sign`` at this step.
 
-        ``parent`` is a manifest of this store, of another job, to begin with.
+        ``parent`` is a manifest of this store, of another job, to begin with; ``nodes`` where its lane runs.
         """
         self.attempts += 1
         now, run = Clock().now(), f"toy-{self.attempts:04d}"
@@ -198,7 +237,7 @@ class Desk:
                 "index": 0, "job": "toy", "attempt": self.attempts, "devices": list(range(devices)), "seed": 3,
                 "target_step": self.target, "command": self.command, "environment": self.environment, "data": "data",
                 "setup_seconds": 5, "checkpoint_seconds": 0.2, "restore": restore, "parent": parent,
-                "stall": {"loss_nan": 3},
+                "stall": {"loss_nan": 3}, "nodes": nodes,
             }],
         }  # fmt: skip
         folder = self.folder / run

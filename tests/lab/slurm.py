@@ -12,7 +12,7 @@ import socket
 import subprocess
 import tempfile
 from contextlib import contextmanager, suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -156,14 +156,14 @@ class SlurmLab:
         told = self.say("squeue", "-h", "-t", "all", "-o", "%Z %j %T").splitlines()
         return sorted((name, state) for where, name, state in map(str.split, told) if where.startswith(f"{below}/"))
 
-    def books(self) -> list[tuple[str, int, int]]:
-        """Return name, first and last second of each job that ran, by name, as Slurm's own accounting has them."""
-        found = []
+    def books(self) -> dict[str, tuple[int, int]]:
+        """Return the first and last second of each job that is over, by its name, as Slurm's accounting has them."""
+        found = {}
         for line in (self.root / "jobcomp.txt").read_text().splitlines():
             told = dict(word.split("=", 1) for word in line.split() if "=" in word)
-            first, last = (datetime.fromisoformat(told[name]).timestamp() for name in ("StartTime", "EndTime"))
-            found.append((told["Name"], int(first), int(last)))
-        return sorted(found)
+            first, last = (datetime.fromisoformat(told[name]).astimezone(UTC) for name in ("StartTime", "EndTime"))
+            found[told["Name"]] = (int(first.timestamp()), int(last.timestamp()))
+        return found
 
     def clear(self) -> None:
         """End all jobs and wait until none is left, nor a process of one that the controller forgot."""

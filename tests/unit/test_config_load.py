@@ -196,10 +196,6 @@ COUNTED = POOL + "device_counts = [1, 2, 4]\ndevices_max = 8\n"
             "q: all sessions have as many devices; set device_counts, or no charge",
         ),
         (
-            COUNTED + '[[pools.quotas]]\nname = "account"\nkind = "month"\nlimit = "3h"\n',
-            'platforms tell device hours of it; set charge = "device"',
-        ),
-        (
             COUNTED + '[[pools.quotas]]\nname = "q"\nkind = "first-use"\nlimit = "3h"\ncharge = "device"\n',
             "a first-use quota cannot count devices; use kind week, day, month or rolling",
         ),

@@ -14,7 +14,18 @@ LINES_LIMIT = 400
 
 # What the images that train bring along; the agent itself must do without.
 TRAINERS_MAY = {
-    *("accelerate", "bitsandbytes", "datasets", "huggingface_hub", "numpy", "peft", "torch", "transformers", "trl"),
+    *(
+        "PIL",
+        "accelerate",
+        "bitsandbytes",
+        "datasets",
+        "huggingface_hub",
+        "numpy",
+        "peft",
+        "torch",
+        "transformers",
+        "trl",
+    ),
 }
 SCORERS_MAY = {"numpy", "peft", "torch", "transformers", "tree_sitter", "tree_sitter_elixir", "yaml"}
 

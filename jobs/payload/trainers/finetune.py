@@ -108,7 +108,7 @@ def _process(options: argparse.Namespace) -> int:
 
 def _train(options: argparse.Namespace, training: Training, local_rank: int) -> None:
     """Import what the stage needs, and train. Nothing of torch is loaded before: the launcher needs none."""
-    if options.stage == "sft":
+    if options.stage in ("sft", "selftrain"):
         if TYPE_CHECKING or __package__:
             from .tuning import session
         else:

@@ -9,6 +9,7 @@ library is all it needs.
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import signal
@@ -27,6 +28,7 @@ _ASKED = {b"save": signal.SIGUSR1, b"stop": signal.SIGTERM}  # what a line of th
 _LOOKS, _LOOK_SECONDS = 40, 0.5  # in so long the platform has told that a node is gone
 _RELAY_SECONDS = 0.5
 _SHELL_SIGNAL_BASE = 128
+_SET_PARENT_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
 def start_all(launcher: Sequence[str], command: Sequence[str]) -> int:
@@ -123,6 +125,8 @@ def _listen(started: subprocess.Popen[bytes]) -> None:
 
 
 def _as_usual() -> None:
+    """Run in the new process: it ends with us, and hears again what we ignore."""
+    ctypes.CDLL(None).prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
     for number in _STOPS:
         signal.signal(number, signal.SIG_DFL)
 

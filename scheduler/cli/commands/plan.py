@@ -247,6 +247,16 @@ def _answer(
     return f"queued after the newest plan ({cli.out.instant(plan.made_at)}); the next one considers it"
 
 
+def _is_of(record: JobRecord, key: str) -> bool:
+    from scheduler.core.job import Active
+
+    return isinstance(record.state, Active) and record.state.run == key
+
+
+def _in_queue(cli: Cli, run: Run, wait: Wait) -> str:
+    return in_queue(run.pool, run.key, wait, cli.out.zone)
+
+
 def _named(cli: Cli, placement: Placement, planned_lane: PlannedLane) -> str:
     """Return a job's name, and its devices where sessions differ in them."""
     pool = cli.app.pools.get(placement.pool)
@@ -265,16 +275,6 @@ def _counts(cli: Cli, job: str) -> Sequence[DeviceChoice]:
         return [one for one in ask_devices(cli.planning_context, job) if one.pool in pools]
     except UnknownName:
         return ()
-
-
-def _is_of(record: JobRecord, key: str) -> bool:
-    from scheduler.core.job import Active
-
-    return isinstance(record.state, Active) and record.state.run == key
-
-
-def _in_queue(cli: Cli, run: Run, wait: Wait) -> str:
-    return in_queue(run.pool, run.key, wait, cli.out.zone)
 
 
 def _steps(placement: Placement, job: str) -> int:

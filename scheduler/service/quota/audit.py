@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 
 from platforms.base import Misconfigured, PlatformError, StopChannel
 from scheduler.clock import at_least
-from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, seconds_within
+from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, device_seconds_within, seconds_within
 from scheduler.core.quota import ACCOUNT, CalendarQuota, ObservedLimit
 from scheduler.core.run import Ended, Running, Stopping, stop
 from scheduler.core.window import EVER, Window
@@ -207,13 +207,11 @@ def _enter_shared(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReadin
     """
     declared = (quota for quota in pool.quotas if isinstance(quota, CalendarQuota) and quota.name == ACCOUNT)
     window = next((quota.calendar.window_at(now) for quota in declared), EVER)
-    booked = ledger.charges(tx, now - LOOK_BACK_SECONDS).get(pool.name, ())
-    # Where sessions differ in their devices, the platform tells seconds of one device: each counts once for every one.
-    charges = [charge for charge in booked for _ in range(charge.devices if pool.device_counts else 1)]
-    live = [run for run in runs.live(tx) if run.pool == pool.name for _ in range(pool.places_of(run.devices))]
-    foreign = max(0, reading.reserved_seconds - sum(max(0, run.held_until - max(now, _began(run))) for run in live))
-    left = reading.limit_seconds - reading.used_seconds - foreign
-    limit = max(0, left + explained_seconds(charges, live, window, now))
+    charges = ledger.charges(tx, now - LOOK_BACK_SECONDS).get(pool.name, ())
+    live = [run for run in runs.live(tx) if run.pool == pool.name]
+    ours = sum(pool.places_of(run.devices) * max(0, run.held_until - max(now, _began(run))) for run in live)
+    left = reading.limit_seconds - reading.used_seconds - max(0, reading.reserved_seconds - ours)
+    limit = max(0, left + explained_seconds(charges, live, window, now, by_device=bool(pool.device_counts)))
     known = [seen.limit for seen in limits.observed(tx).get(pool.name, ()) if seen.quota == ACCOUNT and now < seen.end]
     tolerated = at_least(ports.clock, _LIVE_TOLERANCE_SECONDS, _LIVE_TOLERANCE_WALL_SECONDS)
     if known and known[-1] <= limit <= known[-1] + tolerated:
@@ -226,10 +224,13 @@ def _shared_source(pool: Pool) -> str:
     return f"{pool.platform} account"
 
 
-def explained_seconds(charges: Iterable[Charge], live: Iterable[Run], window: Window, now: int) -> int:
+def explained_seconds(
+    charges: Iterable[Charge], live: Iterable[Run], window: Window, now: int, *, by_device: bool = False
+) -> int:
     """Return the seconds in ``window`` that our books explain: what is settled, and what live sessions ran so far."""
-    settled = seconds_within((charge for charge in charges if not charge.held), window)
-    return settled + sum(window.overlap(_began(run), min(now, run.held_until)) for run in live)
+    settled = (charge for charge in charges if not charge.held)
+    ran = sum((run.devices if by_device else 1) * window.overlap(_began(run), min(now, run.held_until)) for run in live)
+    return ran + (device_seconds_within if by_device else seconds_within)(settled, window)
 
 
 def _waited(tx: Connection, pool: Pool, recent: Iterable[Run], window: Window, since: int) -> int:

@@ -293,6 +293,19 @@ def test_hours_asked_of_the_service_count_like_those_of_the_settings(contest: Da
     assert none.value_after == 0 < none.value_before
 
 
+def test_a_share_is_told_where_people_ask(two_plans: Database, schedctl: Schedctl) -> None:
+    refused = schedctl("queue", "edit", "small", "--set", "share={ with = 'nobody', percent = 30 }")
+    assert refused.code != 0
+    assert "there is no job nobody to share hours with" in refused.err
+    edited = schedctl("queue", "edit", "small", "--set", "share={ with = 'big', percent = 30 }")
+    assert edited.code == 0, edited.err
+    assert "It shall have 30 % of its hours with big; none yet." in schedctl("plan", "explain", "small").out
+    assert "30 % of its hours with big; none yet" in schedctl("queue", "show", "small").out
+    share = schedctl("--json", "plan", "explain", "big").document["share"]
+    assert share == {"partners": ["small"], "part": 0.7, "so_far": None}
+    assert schedctl("plan", "preview").code == 0
+
+
 def test_explain_says_why_a_session_waits_in_the_queue_of_its_pool(two_plans: Database, schedctl: Schedctl) -> None:
     with two_plans.write() as tx:
         run = runs.live(tx)[0]

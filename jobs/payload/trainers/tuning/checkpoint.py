@@ -50,6 +50,8 @@ def write(
     model.whole.save_pretrained(folder, state_dict=saved.weights)
     if not model.adapter:
         tokenizer.save_pretrained(folder)
+    for name, content in model.beside.items():
+        (folder / name).write_bytes(content)
     for name in _BY_PRODUCTS:
         (folder / name).unlink(missing_ok=True)
     torch.save(saved.optimizer, folder / OPTIMIZER)

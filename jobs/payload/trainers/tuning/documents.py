@@ -47,7 +47,27 @@ def data_digest(paths: Sequence[Path]) -> str:
 
 
 def documents(paths: Sequence[Path], tokenizer: Any) -> Iterator[Document]:
-    """Yield the documents of files, in order; what is no record is passed over, as in the corpus's own reader."""
+    """Yield the documents of files, in order."""
+    for record, place in records(paths):
+        document = document_of(record, tokenizer, place)
+        if document is not None and any(True for _ in named_images(record)):
+            raise UnreadableData(f"{place} has an image, and of models that see only Qwen2-VL and Qwen2.5-VL are known")
+        if document is not None:
+            yield document
+
+
+def named_images(record: dict[str, Any]) -> Iterator[object]:
+    """Yield what a record of messages names as its images, in order."""
+    messages = record.get("messages")
+    for message in messages if isinstance(messages, list) else ():
+        content = message.get("content") if isinstance(message, dict) else None
+        for part in content if isinstance(content, list) else ():
+            if isinstance(part, dict) and part.get("type") == "image":
+                yield part.get("image")
+
+
+def records(paths: Sequence[Path]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Yield the records of files with their places; what is none is passed over, as in the corpus's own reader."""
     for path in paths:
         with path.open(encoding="utf-8") as lines:
             for number, line in enumerate(lines, 1):
@@ -55,12 +75,12 @@ def documents(paths: Sequence[Path], tokenizer: Any) -> Iterator[Document]:
                     record = json.loads(line)
                 except ValueError:
                     continue
-                document = _document(record, tokenizer, f"{path.name}:{number}") if isinstance(record, dict) else None
-                if document is not None:
-                    yield document
+                if isinstance(record, dict):
+                    yield record, f"{path.name}:{number}"
 
 
-def _document(record: dict[str, Any], tokenizer: Any, place: str) -> Document | None:
+def document_of(record: dict[str, Any], tokenizer: Any, place: str) -> Document | None:
+    """Return a record as a document; None where it has nothing to be learned."""
     match record:
         case {"messages": list(messages)} if messages:
             return Document(tuple(_chat(messages, tokenizer, place)), plain=False)

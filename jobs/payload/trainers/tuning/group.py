@@ -50,10 +50,17 @@ class Group:
         """Raise Refused unless all processes have the same value of what must not differ."""
         if self.size == 1:
             return
-        said: list[Any] = [None] * self.size
-        distributed.all_gather_object(said, value, group=self._control)
+        said = self.told(value)
         if len(set(said)) > 1:
             raise Refused(f"the processes do not agree on the {name}: {said}; were their files changed meanwhile?")
+
+    def told(self, value: Any) -> list[Any]:
+        """Return what every process tells, in their order."""
+        if self.size == 1:
+            return [value]
+        said: list[Any] = [None] * self.size
+        distributed.all_gather_object(said, value, group=self._control)
+        return said
 
     def wait(self) -> None:
         """Wait until all are here."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from .card import Card
     from .group import Group
     from .model import Model
+    from .rounds import Rounds
     from .rows import Order, Rows
 
 _WARMING = 3  # steps of a session that are no measure of its speed
@@ -33,8 +34,8 @@ class Work(NamedTuple):
 
     model: Model
     tokenizer: Any
-    rows: Rows
-    order: Order
+    rows: Rows | Rounds
+    order: Order | Rounds
     held_out: Rows
     rows_at_once: int
     fingerprint: dict[str, Any]
@@ -125,16 +126,17 @@ class Loop:
         self._padding = 1 - targets / (len(indexes) * self._options.length)
         self._count(value)
 
-    def _loss(self, rows: Rows, indexes: list[int]) -> Any:
+    def _loss(self, rows: Rows | Rounds, indexes: list[int]) -> Any:
         batch = rows.batch(indexes)
         tokens, targets, positions, documents = (
-            torch.from_numpy(part).to(self._card.device, non_blocking=True) for part in batch
+            torch.from_numpy(part).to(self._card.device, non_blocking=True) for part in batch[:4]
         )
+        seen = {name: torch.from_numpy(part).to(self._card.device) for name, part in batch.seen.items()}
         alone = not batch.positions.shape[0] or bool((batch.positions[:, -1] == rows.length - 1).all())
         device = "cuda" if self._card.accelerated else "cpu"
         with torch.autocast(device, self._card.dtype, enabled=self._card.precision != "fp32"):
             # Rows of one document each need no mask, and the quickest attention takes none.
-            return self._work.model.summed_loss(tokens, targets, positions, None if alone else documents)
+            return self._work.model.summed_loss(tokens, targets, positions, None if alone else documents, **seen)
 
     def _count(self, loss: float) -> None:
         self._last_loss = loss if math.isfinite(loss) else self._last_loss
@@ -199,7 +201,7 @@ class Loop:
         )
 
     def _metrics(self) -> dict[str, float]:
-        metrics: dict[str, float] = {}
+        metrics: dict[str, float] = dict(self._work.rows.metrics)
         if self._last_loss is not None:
             metrics["loss"] = self._last_loss
         if self._start_loss is not None:

@@ -11,6 +11,7 @@ from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
 from .errors import Refused
+from .images import KINDS, PREPROCESSOR, preprocessor
 
 if TYPE_CHECKING:
     import argparse
@@ -32,6 +33,7 @@ class Model:
         self._causal = whole.get_base_model() if adapter else whole
         self._odd = any(getattr(self._causal.config, name, None) for name in _ODD_LOGITS)
         self.compute: Callable[..., Any] = self._summed_loss
+        self.beside: dict[str, bytes] = {}  # files that a checkpoint has as well
         self.collect()
 
     def collect(self) -> None:
@@ -47,22 +49,22 @@ class Model:
     @property
     def layers(self) -> Any:
         """The layers of the decoder, one like the other."""
-        return self._decoder.layers
+        return getattr(self._decoder, "language_model", self._decoder).layers
 
     @property
     def _decoder(self) -> Any:
         return getattr(self._causal, self._causal.base_model_prefix)
 
-    def summed_loss(self, tokens: Any, targets: Any, positions: Any, documents: Any) -> Any:
+    def summed_loss(self, tokens: Any, targets: Any, positions: Any, documents: Any, **images: Any) -> Any:
         """Return the summed cross entropy, in nats, over all targets of a batch; -100 is no target.
 
         No document sees another. The logits are computed some at a time, and again for the gradient: all at once would
         be the largest thing in memory.
         """
-        return self.compute(tokens, targets, positions, documents)
+        return self.compute(tokens, targets, positions, documents, **images)
 
-    def _summed_loss(self, tokens: Any, targets: Any, positions: Any, documents: Any) -> Any:
-        seen: dict[str, Any] = {}
+    def _summed_loss(self, tokens: Any, targets: Any, positions: Any, documents: Any, **images: Any) -> Any:
+        seen: dict[str, Any] = images
         if documents is not None:
             length = tokens.shape[1]
             before = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril()
@@ -95,7 +97,7 @@ def make_model(
 
     ``share_out`` leaves each process a part of it, which lies in the machine's memory until then.
     """
-    from transformers import AutoModelForCausalLM
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
 
     _check_parent(parent, options)
     given = resume or parent
@@ -105,14 +107,20 @@ def make_model(
         loading["quantization_config"] = _four_bits(frozen)
     if (card.accelerated and not options.shared) or options.bits == 4:
         loading["device_map"] = {"": card.device}
-    whole = AutoModelForCausalLM.from_pretrained(given if given and not options.lora else source, **loading)
+    sees = AutoConfig.from_pretrained(source).model_type in KINDS
+    kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
+    whole = kind.from_pretrained(given if given and not options.lora else source, **loading)
     whole.config.use_cache = False
+    if sees:
+        whole.model.visual.requires_grad_(requires_grad=False)
     if options.lora:
         whole = _with_adapter(whole, options, given)
     if options.gradient_checkpointing:
         whole.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     whole.train()
     model = Model(whole, adapter=bool(options.lora))
+    if sees:
+        model.beside[PREPROCESSOR] = preprocessor(source)
     odd = {name: part.dtype for name, part in model.named if part.dtype != torch.float32}
     if odd:
         raise Refused(f"weights to be trained must have 32 bits, and some have not: {odd}. Update peft (0.15 or later)")
@@ -137,6 +145,7 @@ def _with_adapter(base: Any, options: argparse.Namespace, given: Path | None) ->
             lora_alpha=options.alpha,
             lora_dropout=options.dropout,
             target_modules="all-linear",
+            exclude_modules=r".*\bvisual\..*",  # what an image looks like to a model stays as it is
             task_type="CAUSAL_LM",
         ),
     )

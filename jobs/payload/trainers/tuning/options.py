@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 _USUAL_RANK = 16
-STAGES = ("sft", "dpo", "kto", "grpo")
+STAGES = ("sft", "dpo", "kto", "grpo", "selftrain")
 
 
 def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -33,6 +33,7 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     _add_stage(parser)
     steps = parser.add_argument_group("steps (--batch x --accumulate rows each, on however many devices)")
     steps.add_argument("--length", type=int, default=1024, help="tokens a row")
+    steps.add_argument("--image-tokens", type=int, default=256, metavar="N", help="of each image of a row, at most")
     steps.add_argument("--batch", "--batch-size", type=int, default=4, help="rows at a time on a device, at most")
     steps.add_argument(
         "--accumulate", "--gradient-accumulation-steps", type=int, default=8, help="batches a step on one device"
@@ -43,7 +44,7 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         metavar="N",
         help="at most so many of --batch at a time; halved when memory is short",
     )
-    steps.add_argument("--rate", type=float, help="highest learning rate (sft: 2e-4; else 1e-5)")
+    steps.add_argument("--rate", type=float, help="highest learning rate (sft, selftrain: 2e-4; else 1e-5)")
     steps.add_argument("--warmup", type=int, default=100, help="steps until it is reached")
     steps.add_argument("--schedule", choices=("cosine", "constant"), default="cosine", help="the rate afterwards")
     steps.add_argument("--optimizer", choices=("adamw", "adamw8bit"), default="adamw", help="8 bit: bitsandbytes")
@@ -61,13 +62,14 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     options.alpha = options.alpha or 2 * options.lora
     if options.rows_at_once is not None and options.rows_at_once < 1:
         parser.error("--rows-at-once must be at least 1")
-    for name in ("length", "batch", "accumulate", "report_every", "new_tokens"):
+    counts = ("length", "image_tokens", "batch", "accumulate", "report_every", "new_tokens", "prompts", "round_steps")
+    for name in counts:
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
     options.shared = False  # whether weights are, is known with the model and the device
     if options.shard == "on" and (why := unshared(options)):
         parser.error(f"--shard on: {why}")
-    options.rate = options.rate or (2e-4 if options.stage == "sft" else 1e-5)
+    options.rate = options.rate or (2e-4 if options.stage in ("sft", "selftrain") else 1e-5)
     _check_stage(options, parser)
     for name in ("model", "data"):
         given = getattr(options, name)
@@ -109,7 +111,8 @@ def _add_stage(parser: argparse.ArgumentParser) -> None:
         "--stage",
         choices=STAGES,
         default="sft",
-        help="sft: to write the records; dpo, kto: what is preferred; grpo: what --reward scores best",
+        help="sft: to write the records; dpo, kto: what is preferred; grpo: what --reward scores best; selftrain: to "
+        "write what it wrote itself and --reward let pass",
     )
     data.add_argument(
         "--data", metavar="FOLDER", help="of train-*.jsonl, or input:NAME (default: the job's corpus, SCHED_DATA_DIR)"
@@ -125,6 +128,9 @@ def _add_stage(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--reward-seconds", type=float, default=600.0, metavar="S", help="a command may take for a step")
     data.add_argument("--generations", type=int, default=8, metavar="N", help="texts that are compared for a prompt")
     data.add_argument("--new-tokens", type=int, default=256, metavar="N", help="of a text that is written, at most")
+    data.add_argument("--prompts", type=int, default=64, metavar="N", help="selftrain: of a round")
+    data.add_argument("--round-steps", type=int, default=50, metavar="N", help="selftrain: on what passed, till a next")
+    data.add_argument("--least", type=float, default=1.0, metavar="REWARD", help="selftrain: with which a text passes")
     data.add_argument("--temperature", type=float, default=1.0, help="at which texts are written")
 
 
@@ -155,8 +161,13 @@ def unshared(options: argparse.Namespace) -> str:
 
 def _check_stage(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
     """End with a reason where what is asked for means nothing in this stage."""
-    if options.stage != "grpo" and options.reward:
-        parser.error(f"--reward is for --stage grpo; {options.stage} learns from records alone")
+    if options.stage not in ("grpo", "selftrain") and options.reward:
+        parser.error(f"--reward is for --stage grpo and selftrain; {options.stage} learns from records alone")
+    if options.stage == "selftrain":
+        if not options.reward:
+            parser.error('--stage selftrain needs --reward COMMAND, such as "{python} {payload}/scorers generation"')
+        if options.new_tokens >= options.length:
+            parser.error(f"--new-tokens {options.new_tokens} leave no room for a prompt in --length {options.length}")
     if options.stage == "grpo":
         if not options.reward:
             parser.error('--stage grpo needs --reward COMMAND, such as "{python} {payload}/scorers generation"')

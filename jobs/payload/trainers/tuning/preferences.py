@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import json
 import os
-import shlex
 import tempfile
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +21,7 @@ from .documents import data_digest
 from .errors import Refused, UnreadableData
 from .model import base_digest, make_model
 from .options import rows_at_once
-from .rewards import Reward
+from .rewards import Reward, named
 from .session import adapted_base, data_files, judge, remember_memory
 from .tokenizer import digest, load_tokenizer
 
@@ -161,12 +160,12 @@ def _fingerprint(
     options: argparse.Namespace, training: Training, card: Card, devices: int, digests: tuple[str, str, str]
 ) -> dict[str, Any]:
     place = fingerprint.place(options, card, devices, rows_at_once(options, devices))
-    named = dict(zip(("model", "tokenizer", "data"), digests, strict=True))
+    names = dict(zip(("model", "tokenizer", "data"), digests, strict=True))
     counts = {"seed": training.seed, "target step": training.target_step}
-    now = fingerprint.fingerprint(options, named, counts, place | fingerprint.versions(("trl", "accelerate")))
+    now = fingerprint.fingerprint(options, names, counts, place | fingerprint.versions(("trl", "accelerate")))
     now["job"] |= {"stage": options.stage} | {name: getattr(options, name) for name in _DECIDES[options.stage]}
-    if options.stage == "grpo":  # paths differ from place to place, where the interpreter and the payload lie
-        now["job"]["reward"] = [[word.rpartition("/")[2] for word in shlex.split(one)] for one in options.reward]
+    if options.stage == "grpo":
+        now["job"]["reward"] = named(options.reward)
     return now
 
 

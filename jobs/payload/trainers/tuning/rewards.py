@@ -98,6 +98,11 @@ class Reward:
         return [sum(of_text) / len(of_text) for of_text in values]
 
 
+def named(commands: Sequence[str]) -> list[list[str]]:
+    """Return what commands are wherever they lie: paths differ from place to place."""
+    return [[word.rpartition("/")[2] for word in shlex.split(one)] for one in commands]
+
+
 def _text(said: Any) -> str:
     """Return a completion's text, which TRL gives as it is or as messages."""
     return said if isinstance(said, str) else str(said[-1]["content"])

@@ -24,7 +24,7 @@ from .errors import UnreadableData
 from .tokenizer import digest, first_lost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from .documents import Document
 
@@ -42,10 +42,13 @@ class Batch(NamedTuple):
     targets: np.ndarray[Any, Any]  # the next token, or -100 where none is to be learned
     positions: np.ndarray[Any, Any]
     documents: np.ndarray[Any, Any]
+    seen: Mapping[str, np.ndarray[Any, Any]] = {}  # images, by what the model calls them
 
 
 class Rows:
     """Packed rows of a corpus."""
+
+    metrics: Mapping[str, float] = {}  # of a checkpoint, that they bring along
 
     def __init__(self, folder: Path) -> None:
         self.facts = json.loads((folder / "rows.json").read_bytes())
@@ -112,14 +115,15 @@ def pack(paths: Sequence[Path], tokenizer: Any, length: int, cache: Path, rows_m
         cache.mkdir(parents=True, exist_ok=True)
         partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=cache))
         try:
-            _write(partial, _cut(_encoded(documents(paths, tokenizer), tokenizer), length), tokenizer, length, rows_max)
-            _give_name(partial, folder)
+            _write(partial, _cut(encoded(documents(paths, tokenizer), tokenizer), length), tokenizer, length, rows_max)
+            give_name(partial, folder)
         finally:
             shutil.rmtree(partial, ignore_errors=True)
     return Rows(folder)
 
 
-def _give_name(partial: Path, folder: Path) -> None:
+def give_name(partial: Path, folder: Path) -> None:
+    """Let rows that are written be found; another process may have been quicker with the same."""
     try:
         partial.rename(folder)
     except OSError:
@@ -127,7 +131,7 @@ def _give_name(partial: Path, folder: Path) -> None:
             raise
 
 
-def _encoded(source: Iterator[Document], tokenizer: Any) -> Iterator[tuple[list[int], bytes]]:
+def encoded(source: Iterator[Document], tokenizer: Any) -> Iterator[tuple[list[int], bytes]]:
     """Yield documents as tokens and marks. Pieces are encoded apart, as a prompt is where the model is used."""
     before = [token for token in tokenizer("")["input_ids"] if token != tokenizer.eos_token_id]
     if not before and tokenizer.init_kwargs.get("add_bos_token"):  # asked for, and added by no part of the file

@@ -13,9 +13,11 @@ from .card import find_card
 from .documents import data_digest, files
 from .errors import Refused, UnreadableData
 from .group import Group
+from .images import find_sight, image_digest, lay
 from .loop import Loop, Work
 from .model import base_digest, make_model
 from .options import rows_at_once
+from .rounds import Rounds
 from .rows import Order, Rows, pack
 from .shards import Sharing, is_shared, load_in_turn, parameters
 from .tokenizer import digest, load_tokenizer
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from ..trainer_kit import Training
     from .card import Card
+    from .images import Sight
     from .model import Model
 
 HELD_OUT_ROWS = 32
@@ -47,7 +50,11 @@ def _train(options: argparse.Namespace, training: Training, group: Group, card: 
     options.shared = is_shared(options, source, card, group)
     at_once = rows_at_once(options, group.size)
     tokenizer = load_tokenizer(source)
-    rows, held_out, data = _corpus(options, training, group, tokenizer)
+    sight = find_sight(source, options.image_tokens)
+    rows: Rows | Rounds
+    rows, held_out, data = _corpus(options, training, group, tokenizer, sight)
+    if options.stage == "selftrain":
+        rows = Rounds(options, training, group, tokenizer, data_files(options, training))
     if not len(rows):
         raise UnreadableData(
             f"{data_folder(options, training)} has nothing to learn for a row of {options.length} tokens. {no_corpus}"
@@ -58,12 +65,20 @@ def _train(options: argparse.Namespace, training: Training, group: Group, card: 
         {"seed": training.seed, "target step": training.target_step},
         fingerprint.place(options, card, group.size, at_once),
     )
+    if sight is not None:
+        now["job"]["image tokens"] = options.image_tokens
+        now["place"] |= fingerprint.versions(("pillow",))
+    if isinstance(rows, Rounds):
+        now["job"] |= rows.decides
     group.same("fingerprint", json.dumps(now, sort_keys=True))
     resumption = None if resume is None else judge(before, now, accept=options.accept_inexact)
     torch.manual_seed(training.seed)
     model = _model(options, training, source, group, card)
     group.share(model.trained)
-    order = Order(len(rows), options.batch * options.accumulate, training.seed)
+    order: Order | Rounds = Order(len(rows), options.batch * options.accumulate, training.seed)
+    if isinstance(rows, Rounds):
+        rows.begin(model, card, resume)
+        order = rows
     loop = Loop(options, training, group, card, Work(model, tokenizer, rows, order, held_out, at_once, now))
     if resume is not None and resumption is not None:
         said = {"class": resumption.exactness, "changed": [list(change) for change in resumption.changed]}
@@ -88,18 +103,24 @@ def _model(options: argparse.Namespace, training: Training, source: str, group: 
     return load_in_turn(make, itemsize * parameters(source), group)
 
 
-def _corpus(options: argparse.Namespace, training: Training, group: Group, tokenizer: Any) -> tuple[Rows, Rows, str]:
+def _corpus(
+    options: argparse.Namespace, training: Training, group: Group, tokenizer: Any, sight: Sight | None
+) -> tuple[Rows, Rows, str]:
     """Return rows to train on, rows held out, and the digest of the former's files. The first process packs them."""
+    folder = data_folder(options, training)
     paths = data_files(options, training)
+
+    def made(some: list[Path], rows_max: int | None = None) -> Rows:
+        if sight is None:
+            return pack(some, tokenizer, options.length, options.cache, rows_max)
+        return lay(some, folder, tokenizer, sight, options.length, options.cache, rows_max)
+
     if not group.first:
         group.wait()
-    rows = pack(paths, tokenizer, options.length, options.cache)
-    held_out = pack(
-        files(data_folder(options, training), "heldout.jsonl"), tokenizer, options.length, options.cache, HELD_OUT_ROWS
-    )
+    rows, held_out = made(paths), made(files(folder, "heldout.jsonl"), HELD_OUT_ROWS)
     if group.first:
         group.wait()
-    return rows, held_out, data_digest(paths)
+    return rows, held_out, data_digest(paths) if sight is None else f"{data_digest(paths)} {image_digest(folder)}"
 
 
 def data_folder(options: argparse.Namespace, training: Training) -> Path:

@@ -1,0 +1,254 @@
+"""Rows with images, for models of Qwen2-VL's kind: a record is a row, whose images become tokens of it.
+
+A record's messages hold ``{"type": "image", "image": ...}`` beside their text: a path below the folder of the data, or
+the file itself in base64. Each image is read and brought to its size once; rows and images lie on disk, found again by
+the digest of all that they depend on. Rows are filled up, not shared: places of an image's tokens have three numbers.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import io
+import json
+import math
+import shutil
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from .documents import data_digest, document_of, named_images, records
+from .errors import Refused, UnreadableData
+from .rows import LEARNED, Batch, Rows, encoded, give_name
+from .tokenizer import digest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+FORMAT = 1  # of the rows on disk
+PREPROCESSOR = "preprocessor_config.json"
+KINDS = ("qwen2_vl", "qwen2_5_vl")
+_SUFFIXES = {".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp"}
+_PIXELS_MAX = 100_000_000  # of an image as it is stored; more is a mistake, or an attack
+
+
+class Sight(NamedTuple):
+    """How a model sees: the token that stands for an image, and its patches, ``merge`` squared of which are a token."""
+
+    token: int
+    patch: int
+    merge: int
+    frames: int  # an image is so many equal ones, as in a film
+    mean: tuple[float, ...]
+    deviation: tuple[float, ...]
+    most: int  # tokens of an image
+
+    @property
+    def side(self) -> int:
+        """Pixels of a token's side."""
+        return self.patch * self.merge
+
+    def size(self, wide: int, high: int) -> tuple[int, int]:
+        """Return the size, in whole tokens, of an image of so many pixels: in proportion, and ``most`` at most."""
+        shrink = min(1.0, math.sqrt(self.most * self.side**2 / (wide * high)))
+        columns, rows = (max(1, round(shrink * length / self.side)) for length in (wide, high))
+        while columns * rows > self.most:
+            columns, rows = (columns - 1, rows) if columns >= rows else (columns, rows - 1)
+        return columns, rows
+
+    def patches(self, pixels: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
+        """Return an image of bytes (high, wide, 3) as the model takes it: a row for each patch, by tokens."""
+        mean, deviation = (np.asarray(part, np.float32) for part in (self.mean, self.deviation))
+        values = (pixels.astype(np.float32) / 255 - mean) / deviation
+        rows, columns = (length // self.side for length in pixels.shape[:2])
+        parts = values.reshape(rows, self.merge, self.patch, columns, self.merge, self.patch, 3)
+        parts = parts.transpose(0, 3, 1, 4, 6, 2, 5)  # token, its patches, colours, the patch's lines
+        parts = np.repeat(parts[:, :, :, :, :, None], self.frames, axis=5)
+        return parts.reshape(rows * columns * self.merge**2, -1)
+
+
+def find_sight(source: str, image_tokens: int) -> Sight | None:
+    """Return how the model of a folder or name sees; None for one of text, or of another kind. Raises Refused."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(source)
+    if config.model_type not in KINDS:
+        return None
+    vision = config.vision_config
+    try:
+        said = json.loads(preprocessor(source))
+        mean, deviation = tuple(said["image_mean"]), tuple(said["image_std"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise Refused(f"the {PREPROCESSOR} of {source} does not say what its images are: {error}") from None
+    merge, frames = vision.spatial_merge_size, vision.temporal_patch_size
+    return Sight(config.image_token_id, vision.patch_size, merge, frames, mean, deviation, image_tokens)
+
+
+def preprocessor(source: str) -> bytes:
+    """Return the file that says what a model's images are. Raises OSError when there is none."""
+    from transformers.utils import cached_file
+
+    return Path(str(cached_file(source, PREPROCESSOR))).read_bytes()
+
+
+class ImageRows(Rows):
+    """Rows on disk, and their images."""
+
+    def __init__(self, folder: Path, sight: Sight) -> None:
+        super().__init__(folder)
+        self._sight = sight
+        self._places = np.load(folder / "places.npy")  # of each image: its row, where it begins, height and width
+        size = (folder / "images.bin").stat().st_size
+        self._pixels: np.ndarray[Any, Any] = (
+            np.memmap(folder / "images.bin", np.uint8, "r") if size else np.zeros(0, np.uint8)
+        )
+        self._first = np.searchsorted(self._places[:, 0], np.arange(len(self) + 1))
+
+    def batch(self, indexes: Sequence[int]) -> Batch:
+        """Return some rows with their images, if they have any."""
+        found = super().batch(indexes)
+        patches, grids = [], []
+        for index in indexes:
+            for _, begin, high, wide in self._places[self._first[index] : self._first[index + 1]]:
+                pixels = self._pixels[begin : begin + high * wide * 3].reshape(high, wide, 3)
+                patches.append(self._sight.patches(pixels))
+                grids.append((1, high // self._sight.patch, wide // self._sight.patch))
+        if not patches:
+            return found
+        seen = {
+            "pixel_values": np.concatenate(patches),
+            "image_grid_thw": np.asarray(grids, np.int64),
+            "mm_token_type_ids": (found.tokens == self._sight.token).astype(np.int64),
+        }
+        return found._replace(seen=seen)
+
+
+def image_digest(folder: Path) -> str:
+    """Return the sha256 over names and bytes of all images below the folder of the data."""
+    return data_digest(sorted(path for path in folder.rglob("*") if path.suffix.lower() in _SUFFIXES))
+
+
+def lay(
+    paths: Sequence[Path],
+    folder: Path,
+    tokenizer: Any,
+    sight: Sight,
+    length: int,
+    cache: Path,
+    rows_max: int | None = None,
+) -> ImageRows:
+    """Return the rows of files whose images are below ``folder``: found in ``cache``, or made there, whole or not."""
+    depends = [FORMAT, data_digest(paths), image_digest(folder), digest(tokenizer), list(sight), length, rows_max]
+    kept = cache / hashlib.sha256(json.dumps(depends).encode()).hexdigest()
+    if not (kept / "rows.json").exists():
+        cache.mkdir(parents=True, exist_ok=True)
+        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=cache))
+        try:
+            _write(partial, _rows(paths, folder, tokenizer, sight, length), tokenizer, length, rows_max)
+            give_name(partial, kept)
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+    return ImageRows(kept, sight)
+
+
+class _Row(NamedTuple):
+    tokens: list[int]
+    marks: bytes
+    images: list[np.ndarray[Any, Any]]
+
+
+def _rows(paths: Sequence[Path], folder: Path, tokenizer: Any, sight: Sight, length: int) -> Iterator[_Row]:
+    """Yield records as rows; what is longer than a row is left out, because half an image means nothing."""
+    left_out = 0
+    for record, place in records(paths):
+        document = document_of(record, tokenizer, place)
+        if document is None:
+            continue
+        images = [_read(said, folder, sight, place) for said in named_images(record)]
+        sizes = iter([image.shape[0] * image.shape[1] // sight.side**2 for image in images])
+        for tokens, marks in encoded(iter([document]), tokenizer):
+            if tokens.count(sight.token) != len(images):
+                raise UnreadableData(
+                    f"{place} has {len(images)} images, and the chat template writes {tokens.count(sight.token)}: take "
+                    "the tokenizer of the model itself, and no image's mark in a text"
+                )
+            times = [next(sizes) if token == sight.token else 1 for token in tokens]
+            if sum(times) > length:
+                left_out += 1
+            elif any(mark & LEARNED for mark in marks[1:]):
+                yield _Row(
+                    [token for token, count in zip(tokens, times, strict=True) for _ in range(count)],
+                    bytes(mark for mark, count in zip(marks, times, strict=True) for _ in range(count)),
+                    images,
+                )
+    if left_out:
+        print(f"finetune: {left_out} records are longer than --length {length} and were left out", flush=True)
+
+
+def _read(said: object, folder: Path, sight: Sight, place: str) -> np.ndarray[Any, Any]:
+    """Return an image at its size, (high, wide, 3) in bytes. Raises UnreadableData with the record's place."""
+    try:
+        from PIL import Image, UnidentifiedImageError
+    except ImportError:
+        raise Refused("images need pillow, which is not installed: name it in the job's requirements") from None
+    shown = repr(said if not isinstance(said, str) or len(said) <= 80 else f"{said[:60]}...")
+    try:
+        with Image.open(_file(said, folder)) as image:
+            if image.width * image.height > _PIXELS_MAX:
+                raise ValueError(f"it has {image.width} x {image.height} pixels")
+            columns, rows = sight.size(image.width, image.height)
+            sized = image.convert("RGB").resize((columns * sight.side, rows * sight.side), Image.Resampling.BICUBIC)
+    except (OSError, ValueError, SyntaxError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        told = "it is no image that can be read" if isinstance(error, UnidentifiedImageError) else str(error)
+        raise UnreadableData(
+            f"{place}: the image {shown} cannot be used: {told}. An image is a path below the folder of the data, or "
+            "the file in base64"
+        ) from None
+    return np.asarray(sized)
+
+
+def _file(said: object, folder: Path) -> Path | io.BytesIO:
+    """Return what can be opened. Raises ValueError for what is neither a path within the folder nor base64."""
+    if not isinstance(said, str) or not said:
+        raise ValueError("no text says where it is")
+    head, comma, body = said.partition(",")
+    if said.startswith("data:") and comma and head.endswith(";base64"):
+        return io.BytesIO(_bytes(body))
+    if Path(said).suffix.lower() in _SUFFIXES:
+        path = (folder / said).resolve()
+        if not path.is_relative_to(folder.resolve()):
+            raise ValueError("it lies outside of the folder")
+        return path
+    return io.BytesIO(_bytes(said))
+
+
+def _bytes(text: str) -> bytes:
+    try:
+        return base64.b64decode(text, validate=True)
+    except binascii.Error:
+        raise ValueError(f"it is no file of {', '.join(sorted(_SUFFIXES))}, and no base64") from None
+
+
+def _write(folder: Path, rows: Iterator[_Row], tokenizer: Any, length: int, rows_max: int | None) -> None:
+    """Lay rows and images on disk as they come."""
+    filler, count, written, begin = tokenizer.eos_token_id or 0, 0, 0, 0
+    places: list[tuple[int, int, int, int]] = []
+    files = [(folder / name).open("wb") for name in ("tokens.bin", "marks.bin", "images.bin")]
+    with files[0] as tokens_file, files[1] as marks_file, files[2] as images_file:
+        for tokens, marks, images in rows:
+            space = length - len(tokens)
+            tokens_file.write(np.asarray([*tokens, *[filler] * space], np.int32).tobytes())
+            marks_file.write(marks + bytes(space))  # nothing before a row's end sees what fills it
+            for image in images:
+                places.append((count, begin, image.shape[0], image.shape[1]))
+                images_file.write(image.tobytes())
+                begin += image.size
+            count, written = count + 1, written + len(tokens)
+            if count == rows_max:
+                break
+    np.save(folder / "places.npy", np.asarray(places, np.int64).reshape(-1, 4))
+    facts = {"format": FORMAT, "rows": count, "length": length, "tokens": written}
+    (folder / "rows.json").write_text(json.dumps(facts))

@@ -1,0 +1,194 @@
+"""Self-training in rounds: the model answers prompts, a reward judges, what passes is learned, it writes anew.
+
+A round's texts are written before its first step. What ever passed, with its reward and the step of the model that
+wrote it, lies in every checkpoint, so that a round that was cut goes on with the same rows. All of it is learned.
+"""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from .documents import records
+from .errors import Refused, UnreadableData
+from .loop import draw_seed
+from .rewards import Reward, named
+from .rows import Order, Rows, pack
+
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Mapping, Sequence
+
+    from ..trainer_kit import Training
+    from .card import Card
+    from .group import Group
+    from .model import Model
+    from .rows import Batch
+
+WRITTEN = "written.json"
+_TRIES = 5  # rounds in a row of which nothing passes, before anything has
+_DECIDES = ("generations", "new_tokens", "temperature", "prompts", "round_steps", "least")
+
+
+class Rounds:
+    """Rows and their order, as the loop takes them; the rows are what the model wrote itself."""
+
+    def __init__(
+        self, options: argparse.Namespace, training: Training, group: Group, tokenizer: Any, paths: Sequence[Path]
+    ) -> None:
+        self.length = options.length
+        self._options, self._training, self._group, self._tokenizer = options, training, group, tokenizer
+        self._rewards = [Reward(command, options.reward_seconds) for command in options.reward]
+        self._prompts = [(record, said) for record, place in records(paths) if (said := self._said(record, place))]
+        self._round = -1
+        self._kept: list[dict[str, Any]] = []
+        self._told: list[dict[str, Any]] = []
+        self._rows: Rows | None = None
+
+    def __len__(self) -> int:
+        """Return the number of prompts: without any there is nothing to train on."""
+        return len(self._prompts)
+
+    @property
+    def decides(self) -> dict[str, Any]:
+        """What of the command line decides the next step."""
+        job = {name: getattr(self._options, name) for name in _DECIDES}
+        return {"stage": self._options.stage, **job, "reward": named(self._options.reward)}
+
+    @property
+    def metrics(self) -> Mapping[str, float]:
+        """What came of the newest round's texts."""
+        return {name: self._told[-1][name] for name in ("reward", "passed")} if self._told else {}
+
+    def begin(self, model: Model, card: Card, resume: Path | None) -> None:
+        """Take the model that is to write, and what it wrote before ``resume``."""
+        self._model, self._card = model, card
+        if resume is not None and (resume / WRITTEN).exists():
+            found = json.loads((resume / WRITTEN).read_bytes())
+            self._kept, self._told = found["records"], found["rounds"]
+            self._keep()
+
+    def step(self, step: int) -> list[int]:
+        """Return the rows of a step, which may be the first of a round."""
+        number, within = divmod(step, self._options.round_steps)
+        if number != self._round:
+            while not self._kept or self._told[-1]["round"] < number:
+                self._write(number, step)
+            self._round, self._rows = number, self._packed()
+            seed = draw_seed(self._training.seed, number, 0)
+            self._order = Order(len(self._rows), self._options.batch * self._options.accumulate, seed)
+        return self._order.step(within)
+
+    def batch(self, indexes: Sequence[int]) -> Batch:
+        """Return some rows."""
+        return self._now.batch(indexes)
+
+    def targets(self, indexes: Sequence[int]) -> int:
+        """Return how many tokens of some rows are to be learned."""
+        return self._now.targets(indexes)
+
+    @property
+    def _now(self) -> Rows:
+        if self._rows is None:
+            raise RuntimeError("no round has begun")
+        return self._rows
+
+    def _said(self, record: dict[str, Any], place: str) -> str:
+        """Return a record's prompt as text; empty for what is none."""
+        match record.get("prompt"):
+            case str(prompt):
+                return prompt
+            case list(messages) if messages:
+                if not self._tokenizer.chat_template:
+                    raise UnreadableData(f"{place}: the prompt is messages, and the tokenizer has no chat template")
+                try:
+                    said = self._tokenizer.apply_chat_template(messages, tokenize=False, add_generation_prompt=True)
+                except (KeyError, TypeError, ValueError) as error:
+                    raise UnreadableData(f"{place}: the prompt's messages cannot be written: {error}") from None
+                return str(said)
+        return ""
+
+    def _write(self, number: int, step: int) -> None:
+        """Write and judge texts of a round; each process writes for its part of the prompts."""
+        tries, options = len(self._told), self._options
+        order = Order(len(self._prompts), min(options.prompts, len(self._prompts)), self._training.seed)
+        asked = order.step(tries)
+        mine = asked[self._group.rank :: self._group.size]
+        written = [(at, text) for at in mine for text in self._texts(at, draw_seed(self._training.seed, tries, at))]
+        judged = self._judged(written)
+        found = sorted(
+            (one for part in self._group.told(judged) for one in part), key=lambda one: (one["at"], one["number"])
+        )
+        passed = [one for one in found if one["reward"] >= options.least]
+        known = {(one["prompt"], one["completion"]) for one in self._kept}
+        for one in passed:
+            record = {
+                "prompt": self._prompts[one["at"]][1], "completion": one["text"], "reward": one["reward"],
+                "round": number, "model": {"job": self._training.job, "step": step},
+            }  # fmt: skip
+            if one["text"] and (record["prompt"], record["completion"]) not in known:
+                known.add((record["prompt"], record["completion"]))
+                self._kept.append(record)
+        mean = sum(one["reward"] for one in found) / len(found)
+        self._told.append(
+            {"round": number, "step": step, "written": len(found), "passed": len(passed) / len(found), "reward": mean}
+        )
+        self._keep()
+        if self._group.first:
+            print(
+                f"finetune: round {number}: {len(passed)} of {len(found)} texts passed, reward {mean:.3f} in the mean, "
+                f"{len(self._kept)} are learned",
+                flush=True,
+            )
+        if not self._kept and tries + 1 >= _TRIES:
+            raise Refused(
+                f"none of the texts for {_TRIES} times {len(asked)} prompts had a reward of {options.least:g} "
+                "(--least): ask for less, write more (--generations), or train on records first"
+            )
+
+    def _texts(self, at: int, seed: int) -> list[str]:
+        """Return what the model writes for a prompt."""
+        device, whole, options = self._card.device, self._model.whole, self._options
+        record, said = self._prompts[at]
+        given = self._tokenizer(said, add_special_tokens=isinstance(record["prompt"], str))["input_ids"]
+        tokens = torch.tensor([given[-(options.length - options.new_tokens) :]], device=device)
+        torch.manual_seed(seed)
+        whole.eval()
+        kind = "cuda" if self._card.accelerated else "cpu"
+        with torch.no_grad(), torch.autocast(kind, self._card.dtype, enabled=self._card.precision != "fp32"):
+            found = whole.generate(
+                input_ids=tokens, attention_mask=torch.ones_like(tokens), do_sample=True, top_k=0, top_p=1.0,
+                temperature=options.temperature, num_return_sequences=options.generations, use_cache=True,
+                max_new_tokens=options.new_tokens, pad_token_id=self._tokenizer.eos_token_id,
+            )  # fmt: skip
+        whole.train()
+        return [self._tokenizer.decode(text, skip_special_tokens=True) for text in found[:, tokens.shape[1] :]]
+
+    def _judged(self, written: Sequence[tuple[int, str]]) -> list[dict[str, Any]]:
+        if not written:
+            return []
+        said, texts = [json.dumps(self._prompts[at][0]) for at, _ in written], [text for _, text in written]
+        values = [reward(said, texts, record=said) for reward in self._rewards]
+        return [
+            {"at": at, "number": number, "text": text, "reward": float(sum(value[number] for value in values))}
+            for number, (at, text) in enumerate(written)
+        ]
+
+    def _keep(self) -> None:
+        """Let the next checkpoint have what was written so far."""
+        self._model.beside[WRITTEN] = json.dumps({"rounds": self._told, "records": self._kept}).encode()
+
+    def _packed(self) -> Rows:
+        """Return what is learned in this round as rows. Each process packs for itself: it is little."""
+        with tempfile.TemporaryDirectory(prefix="round-") as name:
+            path = Path(name) / "train-0.jsonl"
+            path.write_text("".join(json.dumps(self._document(record)) + "\n" for record in self._kept))
+            return pack([path], self._tokenizer, self.length, self._options.cache)
+
+    @staticmethod
+    def _document(record: Mapping[str, Any]) -> dict[str, str]:
+        return {"prompt": record["prompt"], "completion": record["completion"]}

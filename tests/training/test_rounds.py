@@ -1,0 +1,136 @@
+"""Self-training: what a reward lets pass is learned, a cut goes on with the same bits, and what goes wrong is told."""
+
+import json
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
+pytest.importorskip("peft")
+from tests.lab.desk import Desk
+
+# Counts the letter "e" of a text, or of letters that a record names.
+LETTERS = """
+import json, os, pathlib
+items = {json.loads(line)["id"]: json.loads(line) for line in open(os.environ["SCHED_INPUT_SET"])}
+with open(pathlib.Path(os.environ["SCHED_OUTPUT_DIR"]) / "scores.jsonl", "w") as file:
+    for line in map(json.loads, open(os.environ["SCHED_INPUT_OUTPUTS"])):
+        print(json.dumps({"item": line["id"], "value": line["output"].count(items[line["id"]]["letter"])}), file=file)
+"""
+OPTIONS = ("--generations", "8", "--new-tokens", "8", "--prompts", "8", "--round-steps", "4", "--report-every", "1")
+
+
+@pytest.fixture
+def make_rounds(make_desk: Callable[..., Desk], tmp_path: Path) -> Callable[..., Desk]:
+    """Makes desks that train on what they write."""
+    script = tmp_path / "letters.py"
+    script.write_text(LETTERS)
+
+    def make(name: str, *options: str, target: int = 12, letter: str = "e") -> Desk:
+        reward = ("--reward", shlex.join([sys.executable, str(script)]))
+        desk = make_desk(name, "--stage", "selftrain", *OPTIONS, *reward, *options, target=target)
+        prompts: list[Any] = [f"say {number}" for number in range(20)]
+        prompts += [[{"role": "user", "content": "say it"}], "", 7, []]
+        desk.fill({"prompt": prompt, "letter": letter} for prompt in prompts)
+        return desk
+
+    return make
+
+
+@pytest.mark.parametrize("cut", [2, 4, 9])
+def test_a_cut_round_ends_with_the_bits_of_one_that_was_not(cut: int, make_rounds: Callable[..., Desk]) -> None:
+    """Whether within a round or between two: what was written is in the checkpoint."""
+    whole, broken = (make_rounds(name, "--lora", "4", "--dropout", "0.1", "--rate", "1e-2") for name in ("a", "b"))
+    run = whole.run()
+    assert run.codes == [0], run.said
+    losses = [entry for entry in whole.losses() if entry[1] is not None]
+    assert broken.run(cut=cut).codes == [0]
+    told = [entry for entry in broken.losses() if entry[1] is not None]
+    assert len(told) < whole.target
+    second = broken.run()
+    assert second.codes == [0], second.said
+    assert "E0" in second.said
+    assert told + [entry for entry in broken.losses() if entry[1] is not None] == losses
+    assert broken.state() == whole.state()
+    assert broken.kept("written.json") == whole.kept("written.json")
+
+
+def test_what_is_rewarded_is_written_more_often_and_its_origin_is_kept(make_rounds: Callable[..., Desk]) -> None:
+    options = ("--rate", "1e-2", "--round-steps", "10", "--accumulate", "8", "--least", "2", "--generations", "16")
+    desk = make_rounds("desk", *options, target=60)
+    run = desk.run()
+    assert run.codes == [0], run.said
+    written = desk.kept("written.json")
+    rewards = [one["reward"] for one in written["rounds"]]
+    assert [one["step"] for one in written["rounds"]] == [0, 10, 20, 30, 40, 50]
+    assert rewards[0] < 1, "chance"
+    assert rewards[-1] > rewards[0] + 1, f"from round to round: {rewards}"
+    assert desk.metrics_kept()["reward"] == rewards[-1]
+    for record in written["records"]:
+        assert record["reward"] == record["completion"].count("e") >= 2
+        assert record["model"] == {"job": "job", "step": 10 * record["round"]}
+
+
+def test_on_two_devices_the_same_texts_are_written(make_rounds: Callable[..., Desk]) -> None:
+    """Each writes for its part of the prompts, and all learn all of it."""
+    alone, two = (make_rounds(name, "--lora", "4", target=3) for name in ("one", "two"))
+    assert alone.run().codes == [0]
+    run = two.run(ranks=2)
+    assert run.codes == [0, 0], run.said
+    assert two.kept("written.json") == alone.kept("written.json")
+
+
+def test_another_reward_or_another_stage_is_another_training(make_rounds: Callable[..., Desk]) -> None:
+    desk = make_rounds("desk", "--lora", "4", target=8)
+    assert desk.run(cut=1).codes == [0]
+    for option, number, told in (("--least", "2", "least was 1.0 and is 2.0"), ("--prompts", "4", "was 8 and is 4")):
+        refused = desk.run(option, number)
+        assert refused.codes == [1]
+        assert told in refused.said
+    desk.command[desk.command.index("selftrain")] = "sft"
+    at = desk.command.index("--reward")
+    del desk.command[at : at + 2]
+    desk.fill({"text": f"text {number}"} for number in range(99))
+    refused = desk.run()
+    assert refused.codes == [1]
+    assert "stage was selftrain and is None" in refused.said
+
+
+def test_where_nothing_passes_it_says_so(make_rounds: Callable[..., Desk]) -> None:
+    refused = make_rounds("desk", "--lora", "4", letter="no text has this").run()
+    assert refused.codes == [1]
+    assert "0 of 64 texts passed" in refused.said
+    assert "none of the texts for 5 times 8 prompts had a reward of 1 (--least)" in refused.said
+    nothing = make_rounds("nothing", "--lora", "4")
+    nothing.fill({"text": f"text {number}"} for number in range(9))
+    refused = nothing.run()
+    assert refused.codes == [65]
+    assert "has nothing to learn" in refused.said
+
+
+def test_what_means_nothing_is_told(make_desk: Callable[..., Desk]) -> None:
+    for options, why in (
+        ((), "--stage selftrain needs --reward"),
+        (("--reward", "x", "--new-tokens", "64"), "leave no room for a prompt"),
+        (("--reward", "x", "--prompts", "0"), "--prompts must be at least 1"),
+        (
+            ("--reward", "x", "--new-tokens", "8", "--background-saves", "on"),
+            "--background-saves on is for --stage sft",
+        ),
+    ):
+        refused = make_desk(f"desk-{len(options)}-{why[-3:]}", "--stage", "selftrain", *options).run()
+        assert refused.codes == [2], refused.said
+        assert why in refused.said
+
+
+def test_records_are_data_for_another_job(make_rounds: Callable[..., Desk]) -> None:
+    """Each has its prompt and its completion, as a supervised training reads them."""
+    desk = make_rounds("desk", "--lora", "4", target=1)
+    assert desk.run().codes == [0]
+    kept = desk.kept("written.json")["records"]
+    assert kept
+    assert all(set(json.loads(json.dumps(one))) == {"prompt", "completion", "reward", "round", "model"} for one in kept)
