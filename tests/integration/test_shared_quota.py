@@ -70,11 +70,11 @@ class World:
             charges = ledger.charges(tx, 0).get("cluster", ())
             return room(self.ports.pools["cluster"], charges, (), NOW, limits.observed(tx).get("cluster", ())).seconds
 
-    def session(self, state: Running | Ended, start: int, until: int) -> None:
+    def session(self, state: Running | Ended, start: int, until: int, devices: int = 1) -> None:
         """Let a session have begun at ``start``, that is held until ``until``."""
         with self.ports.write() as tx:
             number = 1 + len(runs.since(tx, 0))
-            lane = Lane(0, "ufm", number, (0,), None)
+            lane = Lane(0, "ufm", number, tuple(range(devices)), None)
             runs.insert(tx, Run(f"r{number}", "cluster", (lane,), start, until, until, state), start)
             held = LedgerEntry(EntryKind.HOLD, "cluster", f"r{number}", start, until, start)
             ledger.append(tx, [held])
@@ -132,3 +132,24 @@ def test_a_limit_that_is_taken_away_holds_no_longer(world: World) -> None:
     read_books(world.ports, ["cluster"])
     assert world.admitted() == 4 * HOUR
     assert world.planned() > 40 * HOUR
+
+
+def test_where_sessions_ask_for_their_devices_the_account_counts_each(
+    make_ports: Callable[..., Ports], database: Database
+) -> None:
+    """Two sessions of four and of two devices: each second of theirs is so many of the account's."""
+    account = Account()
+    pool = replace(POOL, device_counts=(1, 2, 4), devices_max=8, devices_per_session=4, sessions_max=8)
+    with database.write() as tx:
+        jobs.add(tx, JobSpec("ufm", "manager", ("train",), 1_000, steps_per_hour=10.0), NOW)
+    world = World(make_ports(platforms={"cluster": account}, pools={"cluster": pool}), account)
+    world.session(Ended(Outcome.YIELDED, NOW - 2 * HOUR, NOW - 3 * HOUR), NOW - 3 * HOUR, NOW, devices=4)
+    world.session(Running("7", NOW - HOUR), NOW - HOUR, NOW + 2 * HOUR, devices=2)
+    # Granted 24: the first used four, the second two so far, others six; four are promised to the second.
+    world.says(24 * HOUR, used=12 * HOUR, reserved=4 * HOUR)
+    with database.read() as tx:
+        charges, observed = ledger.charges(tx, 0)["cluster"], limits.observed(tx)["cluster"]
+        (meter,) = meters(tx, world.ports.pools, NOW)
+    assert (meter.quota, meter.used, meter.held, meter.free) == (ACCOUNT, 4 * HOUR, 6 * HOUR, 8 * HOUR)
+    longest = [room(pool, charges, (), NOW, observed, devices).seconds for devices in pool.device_counts]
+    assert longest == [4 * HOUR, 4 * HOUR, 2 * HOUR]

@@ -51,6 +51,8 @@ def test_only_a_platform_that_can_gives_each_session_its_own_devices(tmp_path: P
     assert load("slurm", {"gres": "gpu:h100"}, counted).capabilities.device_counts
     with pytest.raises(Misconfigured, match="device_counts without gres"):
         load("slurm", {}, counted)
+    with pytest.raises(Misconfigured, match="device_counts with sessions of several nodes"):
+        load("slurm", {"gres": "gpu:h100", "nodes": "2"}, replace(counted, devices_per_session=2))
     with pytest.raises(Misconfigured, match="cannot ask for a number of devices"):
         load("local", {}, counted)
 
