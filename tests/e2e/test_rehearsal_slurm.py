@@ -22,15 +22,18 @@ from tests.lab.slurm import slurm_lab
 HOURS = 16.0  # of which the cluster is open for twelve
 
 
-def rehearse(week: Path, environment: dict[str, str], *words: str) -> subprocess.CompletedProcess[str]:
-    """Run the shipped one, with sessions so short that no job is done in one of them."""
-    text = shipped("rehearsal.toml").read_text().replace('session_cap = "12h"', 'session_cap = "4h"')
-    for name in ("models.toml", "own_folder/models.toml"):
-        text = text.replace(f'"{name}"', f'"{shipped(name)}"')
-    settings = week.with_name("settings.toml")
-    settings.write_text(text)
-    command = [sys.executable, "-m", "scheduler", "--config", str(settings)]
-    command += ["rehearse", "--slurm", "--out", str(week), *words]
+def rehearse(
+    week: Path, environment: dict[str, str], *words: str, scale: int = 600
+) -> subprocess.CompletedProcess[str]:
+    """Run the shipped one, with sessions so short and training so slow that no job is done in one of them."""
+    models, settings = (shipped(name).read_text() for name in ("models.toml", "rehearsal.toml"))
+    pace = scale // 3  # steps in a real second
+    week.with_name("models.toml").write_text(models.replace('"--pace", "400"', f'"--pace", "{pace}"'))
+    settings = settings.replace('session_cap = "12h"', 'session_cap = "4h"')
+    settings = settings.replace('"own_folder/models.toml"', f'"{shipped("own_folder/models.toml")}"')
+    week.with_name("settings.toml").write_text(settings)
+    command = [sys.executable, "-m", "scheduler", "--config", str(week.with_name("settings.toml"))]
+    command += ["rehearse", "--slurm", "--out", str(week), "--scale", str(scale), *words]
     return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
 
 
@@ -38,9 +41,9 @@ def rehearse(week: Path, environment: dict[str, str], *words: str) -> subprocess
 def test_jobs_move_between_the_cluster_and_the_clouds_and_the_accounting_agrees(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    week, scale = tmp_path / "week", max(200, round(600 / slowness()))
+    week, scale = tmp_path / "week", max(300, round(600 / slowness()))
     with slurm_lab() as lab:
-        done = rehearse(week, lab.environment(), "--hours", str(HOURS), "--scale", str(scale), "--json")
+        done = rehearse(week, lab.environment(), "--hours", str(HOURS), "--json", scale=scale)
         assert done.returncode == 0, done.stderr
         for name, text in lab.environment().items():
             monkeypatch.setenv(name, text)
@@ -98,6 +101,6 @@ def programs(folder: Path) -> Path:
 
 
 def test_too_fast_a_clock_is_refused(tmp_path: Path) -> None:
-    done = rehearse(tmp_path / "week", dict(os.environ), "--scale", "3600")
+    done = rehearse(tmp_path / "week", dict(os.environ), scale=3_600)
     assert done.returncode == 6
     assert "real seconds" in done.stderr
