@@ -23,6 +23,7 @@ _OVER = frozenset(
 )  # fmt: skip
 # What people are told of the reasons that they meet most; the others stand as Slurm names them.
 _REASONS = {
+    "None": "Slurm has not looked at it yet",
     "Priority": "other jobs come first",
     "Resources": "it is next, and waits for free nodes",
     "Dependency": "it waits for another job",

@@ -152,7 +152,7 @@ def test_a_number_of_the_settings_is_planned_with_or_refused_by_name(
             daemon_works(settings, database, make_ports, journal)
         except Exception as error:
             raise AssertionError(f"{'.'.join(path)} = {str(value)[:20]} is taken") from error
-    assert taken or path[-1] in {"limit", "price_per_hour"}  # which are text
+    assert taken or path[-1] in {"limit", "price_per_hour", "device_counts"}  # which are text, or a list
     assert refused
     assert [said for said in refused if path[-1] not in said] == []
 

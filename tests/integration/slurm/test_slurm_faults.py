@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from platforms.base import Misconfigured, Refused, SessionState, Unreachable
+from platforms.base import InQueue, Misconfigured, Refused, SessionState, Unreachable
 from platforms.registry import checkup
 from scheduler.clock import real_now
 from tests.lab.patience import pause, until
@@ -190,8 +190,12 @@ def test_a_job_that_waits_tells_why_and_when_slurm_expects_to_start_it(world: Wo
         world.launch(key, adapter=world.adapter(gres="gpu:h100"), devices=4, seconds=7_200)
         world.until(key, SessionState.RUNNING)
     world.launch("waits", adapter=world.adapter(gres="gpu:h100"), devices=4)
-    until(lambda: (found := world.find("waits").waits) is not None and found.starts_at, "an estimate")
-    waits = world.find("waits").waits
+
+    def told() -> InQueue | None:
+        waits = world.find("waits").waits
+        return waits if waits is not None and waits.starts_at and "None" not in waits.why else None
+
+    waits = until(told, "a reason and an estimate")
     assert waits.why == "pending: Resources (it is next, and waits for free nodes)"
     # When the first of the others reaches its time limit.
     assert real_now() + 6_000 < waits.starts_at < real_now() + 7_600
