@@ -198,6 +198,7 @@ def test_a_job_that_waits_tells_why_and_when_slurm_expects_to_start_it(world: Wo
     waits = until(told, "a reason and an estimate")
     assert waits.why == "pending: Resources (it is next, and waits for free nodes)"
     # When the first of the others reaches its time limit.
+    assert waits.starts_at is not None
     assert real_now() + 6_000 < waits.starts_at < real_now() + 7_600
 
 
