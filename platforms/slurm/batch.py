@@ -63,13 +63,14 @@ END
 # In the foreground of its own group, so that a signal reaches the agent alone, which passes it on once.
 timeout --foreground --signal=KILL "$left" "$python" "$agent" "$PWD/launch.json" &
 child=$!
-trap 'kill -TERM "$child" 2>/dev/null' TERM
-wait "$child"
-code=$?
-while kill -0 "$child" 2>/dev/null; do
+trap 'asked=1; kill -TERM "$child" 2>/dev/null' TERM
+# What interrupts a wait is not how the agent ended, though it may have ended meanwhile.
+while
+    asked=
     wait "$child"
     code=$?
-done
+    [ "$asked" ]
+do :; done
 trap '' TERM
 leave "$code"
 """
