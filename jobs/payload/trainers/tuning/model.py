@@ -138,6 +138,8 @@ def _with_adapter(base: Any, options: argparse.Namespace, given: Path | None) ->
     base.requires_grad_(requires_grad=False)
     if given is not None:
         return PeftModel.from_pretrained(base, given, is_trainable=True)
+    # What an image looks like to a model stays as it is.
+    seeing = hasattr(getattr(base, "model", None), "visual")
     return get_peft_model(
         base,
         LoraConfig(
@@ -145,7 +147,7 @@ def _with_adapter(base: Any, options: argparse.Namespace, given: Path | None) ->
             lora_alpha=options.alpha,
             lora_dropout=options.dropout,
             target_modules="all-linear",
-            exclude_modules=r".*\bvisual\..*",  # what an image looks like to a model stays as it is
+            exclude_modules=r".*\bvisual\..*" if seeing else None,
             task_type="CAUSAL_LM",
         ),
     )
