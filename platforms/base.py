@@ -80,6 +80,7 @@ class Capabilities:
     )
     needs_person: bool = False  # nothing runs before a person takes the session in hand
     finds_orphans: bool = False  # orphans() finds sessions of ours that our books do not name
+    tells_price: bool = False  # read_quota may tell what an hour costs as well
     bills_late: bool = False  # what find() says of an ended session's time may still change for a while
     device_counts: bool = False  # each launch may ask for another number of devices
     internet: bool = True  # sessions reach the internet by themselves
@@ -177,6 +178,14 @@ class QuotaReading:
 
 
 @dataclass(frozen=True, slots=True)
+class HourPrice:
+    """What an hour of a session costs at most, in microdollars, and where that stands."""
+
+    microdollars: int
+    source: str
+
+
+@dataclass(frozen=True, slots=True)
 class SecretWay:
     """How sessions of a pool get secrets: ``given`` with the launch, ``asked`` for by themselves, or ``none`` at all.
 
@@ -248,8 +257,11 @@ class Platform(Protocol):
         """Yield what the session has printed from byte ``offset``, at most ``limit_bytes``; nothing when unknown."""
         ...
 
-    def read_quota(self, now: int) -> Sequence[QuotaReading]:
-        """Return the platform's own books, or nothing when ``capabilities.reports_quota`` is False."""
+    def read_quota(self, now: int) -> Sequence[QuotaReading | HourPrice]:
+        """Return the platform's own books, or nothing when ``capabilities.reports_quota`` is False.
+
+        With ``capabilities.tells_price`` what an hour costs now is among them, if that can be told.
+        """
         ...
 
     def collect(self, key: str, into: BlobStore, now: int) -> None:

@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.lab.patience import until
 from tests.lab.sky_server import SkyServer
 
@@ -25,7 +27,6 @@ name = "cloud"
 platform = "skypilot"
 accelerator = "H100"
 sessions_max = 1
-price_per_hour = "$2.50"
 
 [pools.options]
 address = "{address}"
@@ -106,3 +107,11 @@ def _trained_twice(server: SkyServer, folder: Path) -> None:
     assert begun[0] == 0 < begun[1]
     spans = {one["name"].split("-", 2)[2]: one["usage_intervals"][0][0] for one in server.spans}
     assert {run["key"]: run["started"] for run in runs()} == spans
+    # The budget is reckoned at the catalogue's price, which nobody typed, and never at less than SkyPilot's estimate.
+    (budget,) = (one for one in schedctl("quota")["quotas"] if one["quota"] == "budget of the month")
+    booked = sum(run["ended"] - run["started"] for run in runs()) * 2_500_000 / 3_600
+    assert budget["used"] == pytest.approx(booked, abs=len(runs()))
+    assert budget["used"] >= sum(one["total_cost"] for one in server.spans) * 1_000_000 - 2_500_000 / 3_600 * len(
+        runs()
+    )
+    assert all(task["resources"]["max_hourly_cost"] == 2.5 for task in server.tasks)

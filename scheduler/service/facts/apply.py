@@ -19,7 +19,7 @@ from scheduler.core.window import DAY
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.faults.rests import WRONG_DEVICE as POOL_WRONG_DEVICE
 from scheduler.service.faults.rests import WRONG_DEVICE_WHY, rest
-from scheduler.store import checkpoints, events, generations, jobs, ledger, rates, runs, series, watched
+from scheduler.store import checkpoints, events, generations, jobs, ledger, prices, rates, runs, series, watched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -113,7 +113,7 @@ def _finish(ports: Ports, tx: Connection, step: Finish, now: int) -> None:
                 start=run.planned_start if step.started is None else step.started,
                 end=run.held_until if step.started is None else step.ended,
                 at=now,
-                price_microdollars_per_hour=pool.price_microdollars_per_hour if pool else 0,
+                price_microdollars_per_hour=prices.of(tx, pool) if pool else 0,
                 evidence=step.why,
             )
         ],
