@@ -141,7 +141,8 @@ class Observed:
 
     ``started`` and ``ended`` bound what the platform bills. ``detail`` is its own word for the state. ``told`` is False
     when the platform does not say when a session ended: ``ended`` is then the latest that it can have been. ``waits``
-    is told of sessions that are QUEUED behind those of others: plans reckon with it.
+    is told of sessions that are QUEUED behind those of others: plans reckon with it. ``price_microdollars_per_hour`` is
+    what an hour of an ended session cost, by the platform's own reckoning.
     """
 
     key: str
@@ -153,6 +154,7 @@ class Observed:
     stop_channel: StopChannel = StopChannel.STORE
     told: bool = True
     waits: InQueue | None = None
+    price_microdollars_per_hour: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -353,10 +353,11 @@ class SkyPilotPlatform:
         first = started.at if started else min(self._scheduled(cost.first), now) if cost else order.at
         last = self._scheduled(cost.last) if cost and cost.last is not None else now
         why = "taken down" if stopped else "gone: taken back by its cloud, or down by itself or by hand"
+        price = cost.per_hour if cost is not None else None
         if cost is not None:
             why += "" if stopped else f"; {cost.event}"[:300]
             why += f"; ${cost.dollars:.2f} by SkyPilot's estimate"
-        return self._records.end(key, Ended(first, max(first, min(last, now)), why, told=stopped))
+        return self._records.end(key, Ended(first, max(first, min(last, now)), why, told=stopped, price=price))
 
     def _cost(self, key: str, order: Ordered, now: int) -> Cost | None:
         days = max(0, int(self._real(now) - self._real(order.at))) // 86_400 + 2

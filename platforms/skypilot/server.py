@@ -96,6 +96,12 @@ class Cost:
     dollars: float
     event: str
 
+    @property
+    def per_hour(self) -> int | None:
+        """The microdollars of an hour, None while it is up and where it has no price."""
+        seconds = 0 if self.last is None else self.last - self.first
+        return round(self.dollars * 3_600 * 1_000_000 / seconds) or None if seconds > 0 else None
+
 
 class ApiServer:
     """One server, as one pool speaks to it. All raise Unreachable and Misconfigured."""

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from jobs.spec import JobSpec
-from platforms.base import Capabilities, HourPrice
+from platforms.base import Capabilities, HourPrice, Observed, SessionState
 from scheduler.core.ledger import EntryKind
 from scheduler.core.pool import Pool
 from scheduler.core.quota import MoneyQuota
@@ -15,6 +15,7 @@ from scheduler.core.window import DAY, HOUR, Calendar
 from scheduler.planner import Options, Planner
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.service.launch.launch import reserve
+from scheduler.service.outside import border
 from scheduler.service.outside.ports import Ports
 from scheduler.service.quota.audit import read_books
 from scheduler.store import events, jobs, ledger, limits, prices
@@ -125,6 +126,25 @@ def test_a_price_that_cannot_be_closes_the_pool_as_if_unread(world: World, price
     assert "cannot be" in world.closed()
     with world.ports.database.read() as tx:
         assert prices.of(tx, POOL) == 2_000_000
+
+
+@pytest.mark.parametrize(
+    ("price", "state", "believed"),
+    [
+        (2_500_000, SessionState.ENDED, 2_500_000),
+        (2_500_000, SessionState.RUNNING, None),
+        (0, SessionState.ENDED, None),
+        (10**12, SessionState.ENDED, None),
+        (True, SessionState.ENDED, None),
+    ],
+)
+def test_what_a_session_cost_passes_the_border_when_it_ended_and_can_be(
+    price: Any, state: SessionState, believed: int | None
+) -> None:
+    last = NOW - 50 if state is SessionState.ENDED else None
+    told = Observed("run", state, "", NOW - 100, last, price_microdollars_per_hour=price)
+    found, _ = border.observed(told, "run", NOW - 200, NOW)
+    assert (found.state, found.started, found.price_microdollars_per_hour) == (state, NOW - 100, believed)
 
 
 def test_what_another_platform_told_and_what_is_declared_otherwise_count_for_nothing(world: World) -> None:

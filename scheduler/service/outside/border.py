@@ -195,7 +195,15 @@ def observed(said: Any, key: str, launched: int, now: int) -> tuple[Observed, li
     if not isinstance(state, SessionState) or state is SessionState.UNCLEAR:
         raise Unfit(f"{shown(said.state)} is no state of a session")
     stop_channel: Any = said.stop_channel
-    reader = Reader({"started": said.started, "ended": said.ended, "remote_id": said.remote_id, "detail": said.detail})
+    reader = Reader(
+        {
+            "started": said.started,
+            "ended": said.ended,
+            "remote_id": said.remote_id,
+            "detail": said.detail,
+            "price": said.price_microdollars_per_hour,
+        }
+    )
     latest = now + CLOCKS_SECONDS
     started = reader.read("started", whole, launched - CLOCKS_SECONDS, latest)
     began = launched - CLOCKS_SECONDS if started is None else started
@@ -214,6 +222,7 @@ def observed(said: Any, key: str, launched: int, now: int) -> tuple[Observed, li
             stop_channel if isinstance(stop_channel, StopChannel) else StopChannel.STORE,
             said.told is True,
             _in_queue(said, now),
+            reader.read("price", whole, 1, _PRICE_MAX) if said.state is SessionState.ENDED else None,
         ),
         reader.refused,
     )

@@ -1,11 +1,12 @@
 """What an hour costs is told from the catalogue, and no machine is launched that costs more than is booked."""
 
+import json
 import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
-from platforms.base import HourPrice, Unreachable
+from platforms.base import HourPrice, SessionState, Unreachable
 from platforms.registry import PlatformContext, load
 from scheduler.clock import real_now
 
@@ -61,6 +62,20 @@ def test_without_a_catalogue_or_an_offer_within_the_ceiling_no_price_is_told(wor
     assert list(pool(world).read_quota(int(real_now()))) == []
     world.server.catalogue = OFFERS
     assert list(pool(world, max_hourly_cost="1").read_quota(int(real_now()))) == []
+
+
+def test_what_an_hour_of_an_ended_session_cost_is_told_again_by_whoever_asks_later(world: "World") -> None:
+    world.running("one")
+    world.adapter().stop("one", int(real_now()), force=True)
+    ended = world.until("one", SessionState.ENDED)
+    # A session of less than a second has no price by the hour.
+    seconds = (ended.ended or 0) - (ended.started or 0)
+    assert ended.price_microdollars_per_hour == (2_500_000 if seconds else None)
+    assert world.find("one") == ended
+    record = world.folder / "state" / "sessions" / "one" / "end.json"
+    before = {name: value for name, value in json.loads(record.read_text()).items() if name != "price"}
+    record.write_text(json.dumps(before))  # as an earlier version wrote it
+    assert world.find("one").price_microdollars_per_hour is None
 
 
 def test_a_server_that_cannot_be_reached_tells_nothing(world: "World") -> None:
