@@ -101,10 +101,10 @@ def make_model(
 
     _check_parent(parent, options)
     given = resume or parent
-    frozen = card.dtype if options.lora else torch.float32
-    loading: dict[str, Any] = {"dtype": frozen, "attn_implementation": "sdpa"}
+    held = card.dtype if options.lora or options.zero else torch.float32
+    loading: dict[str, Any] = {"dtype": held, "attn_implementation": "sdpa"}
     if options.bits == 4:
-        loading["quantization_config"] = _four_bits(frozen)
+        loading["quantization_config"] = _four_bits(held)
     if (card.accelerated and not options.shared) or options.bits == 4:
         loading["device_map"] = {"": card.device}
     sees = AutoConfig.from_pretrained(source).model_type in KINDS
@@ -122,7 +122,7 @@ def make_model(
     if sees:
         model.beside[PREPROCESSOR] = preprocessor(source)
     odd = {name: part.dtype for name, part in model.named if part.dtype != torch.float32}
-    if odd:
+    if odd and not options.zero:  # which keeps 32 bits of each beside those that compute
         raise Refused(f"weights to be trained must have 32 bits, and some have not: {odd}. Update peft (0.15 or later)")
     if share_out is not None:
         share_out(model)
