@@ -51,6 +51,12 @@ def _train(options: argparse.Namespace, training: Training, group: Group, card: 
     at_once = rows_at_once(options, group.size)
     tokenizer = load_tokenizer(source)
     sight = find_sight(source, options.image_tokens)
+    if options.zero:
+        from .zero import check
+
+        if sight is not None:
+            raise Refused("--zero is for models of text alone. Leave it out: an adapter (--lora) needs little memory")
+        check(options, parameters(source), group)
     rows: Rows | Rounds
     rows, held_out, data = _corpus(options, training, group, tokenizer, sight)
     if options.stage == "selftrain":

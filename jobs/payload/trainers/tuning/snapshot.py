@@ -65,6 +65,7 @@ class Snapshot:
             parts = tuple(self._copy(part, (*place, number), seen) for number, part in enumerate(value))
             # Two groups share a tuple of settings, and then it is saved once: the same bytes as without copies.
             return parts if any(new is not old for new, old in zip(parts, value, strict=True)) else value
+        known: tuple[Any, ...]
         if isinstance(value, torch.Tensor):
             # An empty tensor lies nowhere.
             local = value.to_local() if is_part(value) else value

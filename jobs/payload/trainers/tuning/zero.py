@@ -1,4 +1,4 @@
-"""All weights trained by DeepSpeed's ZeRO: states (1), gradients too (2), weights too (3) shared out over the processes.
+"""All weights trained by DeepSpeed's ZeRO, which shares out their states (1), gradients too (2), weights too (3).
 
 What is shared out may lie in the machine's memory, so that one device trains what would fill four. A checkpoint has the
 form of every other: weights and states whole, in 32 bits. So a job moves between ZeRO, FSDP2 and one device.
@@ -7,6 +7,7 @@ form of every other: weights and states whole, in 32 bits. So a job moves betwee
 from __future__ import annotations
 
 import math
+import os
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -14,7 +15,7 @@ import torch
 from . import checkpoint
 from .errors import Refused
 from .optimizer import make_adamw
-from .snapshot import Saved
+from .snapshot import Saved, free_memory
 from .zero_config import zero_config
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
     from .model import Model
 
 _STATES = ("exp_avg", "exp_avg_sq")
+_KEPT, _SAVED = 16, 12  # bytes a weight: with its states and gradient; of a checkpoint
 
 
 class Fragment:
@@ -61,7 +63,9 @@ class Zero:
         names = {part: name for name, part in model.named}
         self._order = [names[part] for settings in adamw.param_groups for part in settings["params"]]
         self._form = adamw.state_dict()["param_groups"]
-        config = zero_config(options, card.precision, sum(map(math.prod, self._shapes.values())), group.size, rows_at_once)
+        config = zero_config(
+            options, card.precision, sum(map(math.prod, self._shapes.values())), group.size, rows_at_once
+        )
         whole = _Loss(model)
         deepspeed.init_distributed("nccl" if card.accelerated else "gloo", auto_mpi_discovery=False, verbose=False)
         if options.zero == 3:  # parted one by one: no device has to hold all of them at once
@@ -101,9 +105,10 @@ class Zero:
         parts = {id(part): self._part(name) for name, part in self._named.items()}
         state = self._model.whole.state_dict(keep_vars=True)
         weights = {name: parts.get(id(value), value) for name, value in state.items()}
-        steps = torch.tensor(float(self._zero.optimizer.state[self._flat[0]]["step"]))
+        steps = float(self._zero.optimizer.state[self._flat[0]]["step"])
+        # Each has a tensor of its own to count with: what is saved as one is read as one, and counted up by all.
         states = {
-            number: {"step": steps, **{key: self._part(name, key) for key in _STATES}}
+            number: {"step": torch.tensor(steps), **{key: self._part(name, key) for key in _STATES}}
             for number, name in enumerate(self._order)
         }
         settings = [{**form, "lr": now["lr"]} for form, now in zip(self._form, self._zero.param_groups, strict=True)]
@@ -163,7 +168,9 @@ class Zero:
     def _flat(self) -> list[Any]:
         """What torch's AdamW is given: this process' parts, laid end to end."""
         zero = self._zero
-        return list(zero.fp32_partitioned_groups_flat if self._options.zero == 3 else zero.single_partition_of_fp32_groups)
+        return list(
+            zero.fp32_partitioned_groups_flat if self._options.zero == 3 else zero.single_partition_of_fp32_groups
+        )
 
     def _make_states(self) -> None:
         """Let AdamW have its states before its first step, so that what was saved can be put into them."""
@@ -174,6 +181,20 @@ class Zero:
         if self._options.zero < 3:
             # The first step would do it, after the first of several groups, and forget the states of the others.
             self._zero._lazy_init_hp_params_optimizer_state()  # noqa: SLF001 - there is no other way
+
+
+def check(options: argparse.Namespace, weights: int, group: Group) -> None:
+    """Raise Refused where DeepSpeed is missing, or the machine's memory does not hold what is put there."""
+    load_deepspeed()
+    here = int(os.environ.get("LOCAL_WORLD_SIZE", group.size)) / group.size  # of all processes, on this machine
+    copies = 0 if group.size == 1 and options.zero < 3 else _SAVED  # of what is brought together, and of nothing else
+    needed = weights * ((_KEPT * here if options.offload else 0) + (copies if group.first else 0))
+    if group.any(free_memory() < needed)[0]:
+        raise Refused(
+            f"--zero {options.zero}{' --offload' if options.offload else ''} takes {needed / 1e9:.1f} GB of the "
+            f"machine's memory, and {free_memory() / 1e9:.1f} GB are free: take one device with --zero 2 --offload "
+            f"({_KEPT * weights / 1e9:.1f} GB), an adapter (--lora) or a machine with more memory"
+        )
 
 
 class _Loss(torch.nn.Module):  # type: ignore[misc]  # not there where types are checked
