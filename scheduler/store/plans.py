@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import bindparam, delete, func, insert, select
 
 from scheduler.core import reasons
-from scheduler.core.plan import Deferral, Placement, Plan, PlannedLane
+from scheduler.core.plan import Deferral, KeptHours, Placement, Plan, PlannedLane
 from scheduler.store import codec
 from scheduler.store.schema import plans
 
@@ -82,6 +82,7 @@ def dumped(plan: Plan) -> str:
         "bound": plan.bound,
         "made_by": plan.made_by,
         "warnings": plan.warnings,
+        "kept": plan.kept,
     }
     return codec.dump(body)
 
@@ -99,6 +100,8 @@ def loaded(body: str) -> Plan:
         codec.built(Deferral, {**deferral, "reason": _reason(deferral["reason"])}) for deferral in document["deferrals"]
     )
     document["warnings"] = tuple(document["warnings"])
+    # Plans of before any hours were kept have none.
+    document["kept"] = tuple(codec.built(KeptHours, kept) for kept in document.get("kept", ()))
     return codec.built(Plan, document)
 
 
