@@ -30,7 +30,7 @@ from scheduler.planner.search.deadlines import committed
 from scheduler.planner.search.first_call import calls_of, kept_hours, scheduled, there
 from scheduler.planner.search.in_turn import in_turn
 from scheduler.planner.search.policies import improve, steps_for
-from scheduler.planner.search.score import score
+from scheduler.planner.search.score import score, within
 from scheduler.planner.verify import verify
 
 if TYPE_CHECKING:
@@ -301,7 +301,7 @@ def _as_plan(case: Case, found: Choice) -> Plan:
 
 def _within(case: Case, candidate: Candidate) -> float:
     """Return what a candidate is worth within the horizon."""
-    return case.within.total(candidate.schedule.placements)
+    return within(case, candidate.schedule)
 
 
 def _fall_back(case: Case, refused: Plan, passes: Mapping[int, int], violations: list[str]) -> Plan:

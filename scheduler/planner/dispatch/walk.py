@@ -7,23 +7,29 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from functools import partial
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from scheduler.core.plan import Placement, PlannedLane
-from scheduler.planner.model.lanes import CandidateSession, compose, mold_evenly, spare, wider
+from scheduler.planner.model.lanes import CandidateSession, alone, compose, mold_evenly, spare, wider
 from scheduler.planner.model.policy import PHASES, PinnedSession, Policy, Schedule
 from scheduler.planner.model.pool_capacity import NEVER
+from scheduler.planner.model.standing import Standing, beginning, scheduled, standing_of
 from scheduler.planner.model.value import LATE_FACTOR
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Sequence
 
-    from scheduler.planner.model.case import Case
+    from scheduler.planner.model.booking import Booking
+    from scheduler.planner.model.case import Case, Offer
 
-# The order of waiting jobs: those that must make a deadline by the last instant they could start, then the others
-# by density and Smith ratio (both negated); ties by the job's index, that is its place in the queue.
-Key = tuple[int, float, float, int]
+    # A job in the queue of a class: tier, rank, Smith ratio, job; its shortest useful session, its density, its offer.
+    # Who must make a deadline goes first, by the last instant they could start, then the others by density and Smith
+    # ratio (both negated); ties by the job's index, that is its place in the queue.
+    Entry = tuple[int, float, float, int, int, float, Offer]
+    # Who would start in a class: the entry in its queue, the class, the pool, the session.
+    Start = tuple[Entry, int, int, CandidateSession]
+
 URGENT, ORDINARY = 0, 1
 # How long a session of an earlier plan is waited for before its place is given away.
 PATIENCE_SECONDS = 7_200
@@ -32,69 +38,47 @@ SLOWER_SECONDS = 1_800
 # When so many of the densest jobs cannot pay the price, the rest will not either.
 REFUSALS_MAX = 12
 
+_order = attrgetter("order")
+
 
 class Walk:
     """The state of one walk through time; ``booked`` is a schedule that it must leave as it is."""
 
     def __init__(self, case: Case, policy: Policy, booked: Schedule | None = None) -> None:
-        self.case = case
-        self.policy = policy
-        self.capacities = [capacity.copy() for capacity in case.capacities]
-        self.remaining = [job.view.remaining_steps - job.expected_steps for job in case.jobs]
-        self.done = [job.view.done_step + job.expected_steps for job in case.jobs]
-        self.last_pool = [job.view.last_pool for job in case.jobs]
-        self.free_from = [0] * len(case.jobs)
-        self.gate_passes: dict[int, int] = {}
-        self.placements: list[Placement] = []
-        self.turns = case.turns.copy()
-        if booked is not None:
-            self._book(booked)
-        # No session of a class is useful if it is shorter than this.
+        standing = beginning(case) if booked is None else standing_of(case, booked)
+        self.case, self.policy, self.columns, self.standing = case, policy, case.columns, standing
+        self.capacities = [
+            capacity.copy(state) for capacity, state in zip(case.capacities, standing.states, strict=True)
+        ]
+        self.remaining, self.last_pool = standing.remaining.copy(), standing.last_pool.copy()
+        self.free_from = standing.free_from.copy()
+        self.gate_passes: dict[int, int] = {} if booked is None else dict(booked.gate_passes)
+        self.bookings: list[Booking] = []
+        self.sharing = bool(standing.turns)
+        self.turns = standing.turns.copy() if self.sharing else standing.turns
+        self.queues: list[list[Entry]] = [[] for _ in case.classes]
+        # No job in the queue of a class has any use for a shorter session.
         self.least = [NEVER] * len(case.classes)
-        for number, group in enumerate(case.classes):
-            shape, offers = group.shape, group.offers
-            for index, left in enumerate(self.remaining):
-                if left > 0 and offers[index] is not None and (shortest := shape(index, left)[0]) < self.least[number]:
-                    self.least[number] = shortest
-        self.queues: list[list[Key]] = [[] for _ in case.classes]
-        # By class and job, as of when the job came into the queues: its shortest useful session, and its density.
-        self.shortest = [[0] * len(case.jobs) for _ in case.classes]
-        self.density = [[0.0] * len(case.jobs) for _ in case.classes]
-        self.keys: dict[int, list[Key | None]] = {}
-        self.events: list[tuple[int, int, int]] = []  # instant, 0 for a job or 1 for a pool, its index
+        self.waiting: dict[int, list[tuple[list[Entry], Entry]]] = {}  # by job, its entries in all queues
         self.looked_until = [0] * len(case.capacities)
         self.idle: set[int] = set()
         self.busy_until = [0] * len(case.jobs)
+        # Instant, 0 for a job or 1 for a pool, its index.
+        self.events = [(case.now, 1, pool) for pool in range(len(case.capacities))]
         self.pinned = {pool: list(found) for pool, found in policy.pinned.items() if found}
         self.pins = [0] * len(case.jobs)
         for pinned in (job for found in policy.pinned.values() for one in found for job in one.jobs):
             self.pins[pinned] += 1
         for pool, pins in self.pinned.items():
-            for one in pins:
-                heappush(self.events, (one.start, 1, pool))
-                heappush(self.events, (one.start + PATIENCE_SECONDS, 1, pool))
-        for index, job in enumerate(case.jobs):
-            self._schedule_start(index)
-            if job.expected_steps and job.free_at is not None:
-                # A live run counts for its children when it ends: what it saves until then is not known yet.
-                self._pass_gates(index, None, job.free_at)
-        for pool in range(len(case.capacities)):
-            heappush(self.events, (case.now, 1, pool))
-
-    def _book(self, booked: Schedule) -> None:
-        """Take what ``booked`` uses out of the capacities, and let its jobs come after it."""
-        indices = {job.view.name: job.index for job in self.case.jobs}
-        capacities = {capacity.pool.name: capacity for capacity in self.capacities}
-        for placement in booked.placements:
-            capacities[placement.pool].book(placement.start, placement.end, placement.devices)
-            for planned_lane in placement.lanes:
-                job = indices[planned_lane.job]
-                self.remaining[job] -= planned_lane.steps
-                self.done[job] += planned_lane.steps
-                self.last_pool[job] = placement.pool
-                self.free_from[job] = max(self.free_from[job], placement.end)
-                self.turns.take(job, planned_lane.devices * (placement.end - placement.start))
-        self.placements, self.gate_passes = list(booked.placements), dict(booked.gate_passes)
+            self.events += [(one.start, 1, pool) for one in pins]
+            self.events += [(one.start + PATIENCE_SECONDS, 1, pool) for one in pins]
+        for index in self.columns.startable:
+            if self.remaining[index] > 0:
+                self._schedule_start(index)
+        for index in self.columns.live:
+            # A live run counts for its children when it ends: what it saves until then is not known yet.
+            self._pass_gates(index, None, case.jobs[index].free_at or 0)
+        heapify(self.events)
 
     def run(self) -> Schedule:
         """Walk to the horizon."""
@@ -108,16 +92,20 @@ class Walk:
                     looking.add(index)
                 else:
                     self._enqueue(index, now)
-            self.idle = self._fill(now, looking) if self.keys else looking
-        self.placements.sort(key=lambda found: (found.start, found.pool, found.lanes[0].job))
-        return Schedule(tuple(self.placements), self.gate_passes)
+            self.idle = self._fill(now, looking) if self.waiting else looking
+        return scheduled(self._stands(), self.gate_passes)
+
+    def _stands(self) -> Standing:
+        """Return where the walk has left jobs and pools."""
+        bookings = sorted([*self.standing.bookings, *self.bookings], key=_order)
+        jobs = self.remaining, self.last_pool, self.free_from
+        walked = self.bookings, [capacity.state for capacity in self.capacities]
+        return Standing(bookings, jobs, self.turns, self.standing.states, walked)
 
     def _schedule_start(self, index: int) -> None:
         job = self.case.jobs[index]
-        if not job.startable or job.free_at is None or self.remaining[index] <= 0:
-            return
         opens = self.gate_passes.get(index, NEVER) if job.gate_parent is not None else 0
-        start = max(job.release, job.free_at, opens, self.free_from[index])
+        start = max(job.release, job.free_at or 0, opens, self.free_from[index])
         if start < self.case.until:
             heappush(self.events, (start, 0, index))
 
@@ -125,61 +113,55 @@ class Walk:
         """Make the job wait in the queue of every class it may use."""
         if now < self.busy_until[index]:
             return
-        if index in self.keys:
+        if index in self.waiting:
             self._dequeue(index)
-        job = self.case.jobs[index]
-        remaining = self.remaining[index]
-        if job.deadline is not None and now < job.deadline:
-            heappush(self.events, (job.deadline, 0, index))
-        policy = self.policy
-        late = LATE_FACTOR if job.deadline is not None and now >= job.deadline else 1.0
-        phase = (now - self.case.now) * PHASES // self.case.snapshot.horizon_seconds
-        urgent = job.deadline is not None and late == 1.0 and index in policy.urgent
-        order = None if policy.order is None else policy.order(job.view, remaining)
-        weight_left = -job.view.importance / remaining
-        factors, phased = policy.factors, policy.phased
-        keys: list[Key | None] = []
-        for number, group in enumerate(self.case.classes):
-            offer = group.offers[index]
-            if offer is None:
-                keys.append(None)
-                continue
-            shortest, density, takes = group.shape(index, remaining)
-            self.shortest[number][index], self.density[number][index] = shortest, density
-            if order is not None:
-                key = (ORDINARY, order, 0.0, index)
+        policy, remaining, deadline = self.policy, self.remaining[index], self.columns.deadline[index]
+        late, urgent = 1.0, False
+        if deadline is not None:
+            if now < deadline:
+                heappush(self.events, (deadline, 0, index))
+                urgent = index in policy.urgent
             else:
-                rank = -late * density
-                if factors:
-                    rank *= factors.get((number, index), 1.0)
-                if phased:
-                    rank *= phased.get((number, index, phase), 1.0)
-                key = (ORDINARY, rank, weight_left * offer.speeds[-1], index)
-            if urgent and job.deadline is not None:
-                latest = job.deadline - takes
-                if now <= latest <= now + policy.foresight_seconds:
-                    key = (URGENT, float(latest), weight_left * offer.speeds[-1], index)
-                elif latest > now:
-                    heappush(self.events, (latest - policy.foresight_seconds, 0, index))
-            keys.append(key)
-            insort(self.queues[number], key)
-        self.keys[index] = keys
+                late = LATE_FACTOR
+        order = None if policy.order is None else policy.order(self.case.jobs[index].view, remaining)
+        factors, phased, queues, least = policy.factors, policy.phased, self.queues, self.least
+        phase = (now - self.case.now) * PHASES // self.case.snapshot.horizon_seconds if phased else 0
+        entries = []
+        for number, shortest, density, takes, ratio, offer in self.columns.shapes(index, remaining):
+            tier, rank, second = ORDINARY, -late * density, ratio
+            if order is not None:
+                rank, second = order, 0.0
+            elif factors:
+                rank *= factors.get((number, index), 1.0)
+            if phased and order is None:
+                rank *= phased.get((number, index, phase), 1.0)
+            if urgent and deadline is not None and now <= deadline - takes:
+                if deadline - takes <= now + policy.foresight_seconds:
+                    tier, rank, second = URGENT, float(deadline - takes), ratio
+                else:
+                    heappush(self.events, (deadline - takes - policy.foresight_seconds, 0, index))
+            entry = (tier, rank, second, index, shortest, density, offer)
+            insort(queues[number], entry)
+            entries.append((queues[number], entry))
+            least[number] = min(least[number], shortest)
+        self.waiting[index] = entries
 
     def _dequeue(self, index: int) -> None:
-        for queue, key in zip(self.queues, self.keys.pop(index), strict=True):
-            if key is not None:
-                del queue[bisect_left(queue, key)]
+        for queue, entry in self.waiting.pop(index):
+            del queue[bisect_left(queue, entry)]
 
     def _fill(self, now: int, looking: Collection[int]) -> set[int]:
         """Start sessions until nobody fits any more; return the pools that may still have room."""
         rooms: dict[int, int] = {}
+        queues, class_of = self.queues, self.case.class_of
         for pool in looking:
-            self._update_room(now, pool, rooms)
+            if queues[class_of[pool]]:
+                self._update_room(now, pool, rooms)
         if self.pinned:
             self._keep_appointments(now, rooms)
         if rooms:
             self._fill_rooms(now, rooms)
-        return {pool for pool in looking if pool in rooms or not self.queues[self.case.class_of[pool]]}
+        return {pool for pool in looking if pool in rooms or not queues[class_of[pool]]}
 
     def _fill_rooms(self, now: int, rooms: dict[int, int]) -> None:
         """Start the best of all jobs that fit, again and again; ``rooms`` are left as they are then."""
@@ -187,67 +169,60 @@ class Walk:
         for pool in sorted(rooms):
             if pool not in self.pinned:
                 members.setdefault(self.case.class_of[pool], []).append(pool)
-        found: dict[int, tuple[Key, int, int, CandidateSession] | None] = {}
+        found: dict[int, Start] = {}
+        asked = set(members)
         while True:
             for group, pools in members.items():
-                if group not in found:
-                    found[group] = self._first_that_fits(now, group, pools, rooms) if pools else None
-            best = min((one for one in found.values() if one is not None), key=self._rank, default=None)
-            if best is None:
+                if group not in asked:
+                    continue
+                one = self._first_that_fits(now, group, pools, rooms) if pools else None
+                if one is not None:
+                    found[group] = one
+            if not found:
                 break
+            best = min(found.values(), key=_rank) if len(found) > 1 else next(iter(found.values()))
             _, group, pool, session = best
             self._start(now, group, pool, session)
             self._update_room(now, pool, rooms)
             members[group] = [other for other in members[group] if other in rooms]
             # What the others found stands unless it needs a job that has just been taken.
-            taken = {lane.job for lane in session.lanes}
-            found = {
-                other: one
-                for other, one in found.items()
-                if other != group and (one is None or not any(lane.job in taken for lane in one[3].lanes))
-            }
+            taken = {job for job, _, _ in session.lanes}
+            asked = {other for other, one in found.items() if other == group or not taken.isdisjoint(_jobs_of(one[3]))}
+            for other in asked:
+                del found[other]
         for pool in rooms:
             self._look_again(pool, now)
 
-    def _rank(self, found: tuple[Key, int, int, CandidateSession]) -> tuple[Key, float, int]:
-        """Return what the best goes by; where a job may start on pools of several classes, where it makes most."""
-        key, group, _, _ = found
-        return key, -self.density[group][key[3]], group
-
-    def _first_that_fits(
-        self, now: int, group: int, pools: list[int], rooms: dict[int, int]
-    ) -> tuple[Key, int, int, CandidateSession] | None:
-        """Return (rank, class, pool, session) of the first waiting job that can use one of ``pools`` now."""
-        offers = self.case.classes[group].offers
-        widest = max(rooms[pool] for pool in pools)
+    def _first_that_fits(self, now: int, group: int, pools: list[int], rooms: dict[int, int]) -> Start | None:
+        """Return the first waiting job that can use one of ``pools`` now, and how."""
+        widest = max([rooms[pool] for pool in pools])
         if widest < self.least[group]:
             return None
-        shortest, density, pins = self.shortest[group], self.density[group], self.pins
-        admits, refused = self.policy.admits, 0
-        alone = self.case.classes[group].pool.devices_per_session == 1
-        for key in self.queues[group]:
-            tier, rank, _, index = key
-            if shortest[index] > widest or pins[index]:
+        pins, admits, refused = self.pins, self.policy.admits, 0
+        counts: Sequence[float] = ()
+        least = 0.0
+        if admits is not None and self.case.classes[group].pool.devices_per_session == 1:
+            counts, least = admits.least(group, now)
+        for entry in self.queues[group]:
+            tier, rank, _, index, shortest, density, offer = entry
+            if shortest > widest or pins[index]:
                 continue
             if tier == URGENT:
                 if rank < now:
                     self._enqueue(index, now)  # too late by now: it waits with the others
                     return self._first_that_fits(now, group, pools, rooms)
-            elif admits is not None and alone and admits.refuses(group, now, index, density[index]):
+            elif counts and density * counts[index] < least:
                 refused += 1
                 if refused == REFUSALS_MAX:
                     break
                 continue
-            offer = offers[index]
-            if offer is None:
-                continue
             pool = self._pick_pool(index, pools, rooms, offer.least)
-            session = self._session(now, pool, index, rooms[pool], urgent=tier == URGENT)
+            session = self._session(now, pool, (index, offer), rooms[pool], urgent=tier == URGENT)
             if session is None:
                 continue
             if tier == URGENT or admits is None or admits(group, now, session):
-                instead = None if tier == URGENT else self._in_turn(now, group, index, pools, rooms)
-                return key, group, *(instead or (pool, session))
+                instead = self._in_turn(now, group, index, pools, rooms) if self.sharing and tier != URGENT else None
+                return entry, group, *(instead or (pool, session))
             refused += 1
             if refused == REFUSALS_MAX:
                 break
@@ -257,11 +232,16 @@ class Walk:
         self, now: int, group: int, index: int, pools: list[int], rooms: dict[int, int]
     ) -> tuple[int, CandidateSession] | None:
         """Return where who goes before ``index`` takes the place that it has won: they share their hours."""
-        other = self.turns.next(index, self.keys, self.case.classes[group].offers)
-        if other == index:
+        offers = self.case.classes[group].offers
+        other = self.turns.next(index, self.waiting, offers)
+        offer = offers[other]
+        if other == index or offer is None:
             return None
-        pool = self._pick_pool(other, pools, rooms, self.shortest[group][other])
-        session = self._session(now, pool, other, rooms[pool], urgent=False)
+        shortest = offer.shortest(self.remaining[other])
+        pool = self._pick_pool(other, pools, rooms, shortest)
+        if rooms[pool] < shortest and not self.capacities[pool].pool.device_counts:
+            return None
+        session = self._session(now, pool, (other, offer), rooms[pool], urgent=False)
         return None if session is None else (pool, session)
 
     def _keep_appointments(self, now: int, rooms: dict[int, int]) -> None:
@@ -287,7 +267,7 @@ class Walk:
 
     def _pinned_session(self, now: int, pool: int, due: PinnedSession, room: int) -> CandidateSession | None:
         group = self.case.classes[self.case.class_of[pool]]
-        jobs = self.turns.seated(due.jobs, self.keys, group.offers)
+        jobs = self.turns.seated(due.jobs, self.waiting, group.offers)
         room = min(room, due.seconds + SLOWER_SECONDS)
         if jobs and group.pool.device_counts:
             return self._molded(now, pool, jobs[0], room, urgent=False)
@@ -297,7 +277,7 @@ class Walk:
         if not self.queues[self.case.class_of[pool]]:
             rooms.pop(pool, None)  # nobody waits for it: what room it has need not be known
             return
-        seconds = self.capacities[pool].room(now).seconds
+        seconds = self.capacities[pool].state.seconds(now)
         if seconds > 0:
             rooms[pool] = seconds
         else:
@@ -306,65 +286,67 @@ class Walk:
 
     def _pick_pool(self, index: int, pools: list[int], rooms: dict[int, int], least: int) -> int:
         """Prefer the pool the job ran on last; among the others the roomiest, then the first by name."""
+        if len(pools) == 1:
+            return pools[0]
         last = self.last_pool[index]
-        for pool in pools:
-            if self.capacities[pool].pool.name == last and rooms[pool] >= least:
-                return pool
+        if last in pools and rooms[last] >= least:
+            return last
         return max(pools, key=lambda pool: (rooms[pool], -pool))
 
-    def _session(self, now: int, pool: int, index: int, room: int, *, urgent: bool) -> CandidateSession | None:
-        group = self.case.class_of[pool]
-        if self.capacities[pool].pool.device_counts:
+    def _session(
+        self, now: int, pool: int, lead: tuple[int, Offer], room: int, *, urgent: bool
+    ) -> CandidateSession | None:
+        index, offer = lead
+        capacity, group = self.capacities[pool], self.case.class_of[pool]
+        if capacity.pool.device_counts:
             return self._molded(now, pool, index, NEVER, urgent=urgent)
-        session, offer = self._composed(group, room, index), self.case.classes[group].offers[index]
-        if session is None or offer is None:
+        session = self._composed(group, room, index, offer)
+        if session is None:
             return None
-        even = self.capacities[pool].even(now, session.length, offer.least)
+        even = capacity.even(now, session.length, offer.least)
         if even < session.length:
-            return self._composed(group, even, index) or session
+            return self._composed(group, even, index, offer) or session
         return session
 
     def _molded(self, now: int, pool: int, index: int, most: int, *, urgent: bool) -> CandidateSession | None:
         """Return the session of a job where it may ask for its devices, at most ``most`` seconds long."""
-        group, deadline = self.case.classes[self.case.class_of[pool]], self.case.jobs[index].deadline
+        group, deadline = self.case.classes[self.case.class_of[pool]], self.columns.deadline[index]
         return mold_evenly(group, self.capacities[pool], now, most, index, self.remaining, deadline, patient=urgent)
 
-    def _composed(self, group: int, room: int, lead: int) -> CandidateSession | None:
+    def _composed(self, group: int, room: int, lead: int, offer: Offer) -> CandidateSession | None:
         """Compose a session; of jobs that share hours one at most sits in it, unless a device would stand still."""
         found, turns = self.case.classes[group], self.turns
-        unpinned = (key[3] for key in self.queues[group] if not self.pins[key[3]])
-        if not turns:
+        if len(offer.speeds) == 1:
+            remaining = self.remaining[lead]
+            return alone(found, offer, min(room, offer.cap), lead, remaining)
+        unpinned = (entry[3] for entry in self.queues[group] if not self.pins[entry[3]])
+        if not self.sharing:
             return compose(found, room, lead, unpinned, self.remaining)
-        few = turns.beside(lead, free := list(unpinned), self.keys, found.offers)
+        few = turns.beside(lead, free := list(unpinned), self.waiting, found.offers)
         return wider(found, room, lead, few, free, self.remaining)
 
     def _start(self, now: int, group: int, pool: int, session: CandidateSession) -> None:
-        capacity = self.capacities[pool]
-        end = now + session.length + (self._spare(group, pool, session) if now == self.case.now else 0)
-        capacity.take(now, end, session.devices)
+        case, capacity = self.case, self.capacities[pool]
+        end = now + session.length + (self._spare(group, pool, session) if now == case.now else 0)
+        booking = case.bookings.of(pool, now, end, session.lanes)
+        capacity.state = capacity.state.after(booking.taken)
+        self.bookings.append(booking)
         self.looked_until[pool] = now
-        sharing = capacity.pool.sharing if len(session.lanes) > 1 else 1.0
-        planned_lanes = []
-        for lane in session.lanes:
-            job = self.case.jobs[lane.job]
-            planned_lanes.append(PlannedLane(job.view.name, lane.devices, lane.steps))
-            self._dequeue(lane.job)
-            self.turns.take(lane.job, lane.devices * (end - now))
-            offer = self.case.classes[group].offers[lane.job]
-            if offer is None:
-                continue
-            speed = offer.speeds[lane.devices - 1] * sharing
-            before = self.done[lane.job]
-            self.done[lane.job] += lane.steps
-            self.remaining[lane.job] -= lane.steps
-            self.last_pool[lane.job] = capacity.pool.name
-            published = partial(offer.terms.published_at, now, end - now, speed, before)
-            self._pass_gates(lane.job, published)
-            self.busy_until[lane.job] = end if self.remaining[lane.job] > 0 else NEVER
-            if self.remaining[lane.job] > 0:
-                heappush(self.events, (end, 0, lane.job))
-                self._lower_least(lane.job)
-        self.placements.append(Placement(capacity.pool.name, now, end, tuple(planned_lanes)))
+        for job, devices, steps in session.lanes:
+            self._dequeue(job)
+            if self.sharing:
+                self.turns.take(job, devices * (end - now))
+            before = self.columns.whole[job] - self.remaining[job]
+            left = self.remaining[job] = self.remaining[job] - steps
+            self.last_pool[job], self.free_from[job] = pool, end
+            if job in case.children and (offer := case.classes[group].offers[job]) is not None:
+                speed = offer.speeds[devices - 1] * (capacity.pool.sharing if len(session.lanes) > 1 else 1.0)
+                self._pass_gates(job, partial(offer.terms.published_at, now, end - now, speed, before))
+            if left > 0:
+                self.busy_until[job] = end
+                heappush(self.events, (end, 0, job))
+            else:
+                self.busy_until[job] = NEVER
 
     def _spare(self, group: int, pool: int, session: CandidateSession) -> int:
         """Return the seconds by which a session that starts now is held longer, so that a slow job still ends in it.
@@ -374,26 +356,30 @@ class Walk:
         room = self.capacities[pool].room(self.case.now, session.devices).seconds
         return max(0, min(spare(self.case.classes[group], session, self.remaining), room - session.length))
 
-    def _lower_least(self, index: int) -> None:
-        """A job that will end soon may be content with a shorter session."""
-        for number, group in enumerate(self.case.classes):
-            offer = group.offers[index]
-            if offer is not None:
-                self.least[number] = min(self.least[number], group.shape(index, self.remaining[index])[0])
-
     def _pass_gates(self, parent: int, passes_at: Callable[[int], int] | None, ends: int = 0) -> None:
         """Release the children whose gate the parent's planned progress now reaches; of a live run when it ends."""
+        done = self.columns.whole[parent] - self.remaining[parent]
         for child in self.case.children.get(parent, ()):
-            needed = self.case.jobs[child].gate_step
-            if child not in self.gate_passes and self.done[parent] >= needed:
-                self.gate_passes[child] = max(passes_at(needed) if passes_at else ends, self.case.now + 1)
-                self._schedule_start(child)
+            job = self.case.jobs[child]
+            if child not in self.gate_passes and done >= job.gate_step:
+                self.gate_passes[child] = max(passes_at(job.gate_step) if passes_at else ends, self.case.now + 1)
+                if job.startable and job.free_at is not None and self.remaining[child] > 0:
+                    self._schedule_start(child)
 
     def _look_again(self, pool: int, now: int) -> None:
         """Come back to the pool when it may have more room; that stands until a session takes some of it."""
         if self.looked_until[pool] > now:
             return
-        change = self.capacities[pool].next_change(now)
-        self.looked_until[pool] = change
+        change = self.looked_until[pool] = self.capacities[pool].state.next_change(now)
         if change < self.case.until:
             heappush(self.events, (change, 1, pool))
+
+
+def _rank(found: Start) -> tuple[tuple[int, float, float, int], float, int]:
+    """Return what the best goes by; where a job may start on pools of several classes, where it makes most."""
+    (tier, rank, ratio, job, _, density, _), group, _, _ = found
+    return (tier, rank, ratio, job), -density, group
+
+
+def _jobs_of(session: CandidateSession) -> list[int]:
+    return [job for job, _, _ in session.lanes]

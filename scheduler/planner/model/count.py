@@ -65,13 +65,13 @@ class Count:
         free = self._seconds(index, devices)
         return free if start + free <= self._windows[index].end else NEVER
 
-    def take(self, start: int, end: int, devices: int = 1) -> None:
-        """Count a session against every window it touches."""
+    def take(self, start: int, end: int, devices: int = 1, sign: int = 1) -> None:
+        """Count a session against every window it touches; where ``sign`` is -1 it counts no longer."""
         pace = devices if self.by_device else 1
         index = bisect_right(self._starts, start) - 1
         while index < len(self._windows) and self._windows[index].start < end:
             seconds = self._windows[index].overlap(start, end)
-            self._free[index] -= -(-seconds * self._price // 3_600) if self._money else seconds * pace
+            self._free[index] -= sign * (-(-seconds * self._price // 3_600) if self._money else seconds * pace)
             index += 1
 
     def free_in(self, start: int) -> int:
