@@ -163,7 +163,7 @@ class Planner:
         found: list[tuple[Candidate, Schedule]] = []
         for policy in policies:
             whole = scheduled(calls, policy)
-            schedule = replace(whole, placements=there(whole.placements))
+            schedule = Schedule(there(whole.placements), whole.gate_passes)
             found.append((Candidate(policy, plain, schedule, score(case, schedule)), whole))
         best, whole = max(found, key=lambda one: one[0].score)
         return Choice(best, prices, bound, "first call", None, calls, whole)

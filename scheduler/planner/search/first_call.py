@@ -13,7 +13,7 @@ from scheduler.core.plan import KeptHours
 from scheduler.planner.dispatch.dispatcher import extend
 from scheduler.planner.dispatch.orders import soonest_for_weight
 from scheduler.planner.lp.steady_state import Call, calls, kind_of
-from scheduler.planner.model.case import PoolClass, make_case
+from scheduler.planner.model.case import make_case
 from scheduler.planner.model.forecast import EXPECTED, expected
 from scheduler.planner.model.policy import Policy, Schedule
 
@@ -96,15 +96,4 @@ def _is_expected(placed: Placement) -> bool:
 
 def _asked(found: Calls, call: Call, urgent: frozenset[int]) -> Case:
     """Return the case in which a job may only go where it is asked by then."""
-    classes = [
-        PoolClass(
-            group.pool,
-            group.pools,
-            [
-                offer if found.call(number, job) <= call or job in urgent else None
-                for job, offer in enumerate(group.offers)
-            ],
-        )
-        for number, group in enumerate(found.case.classes)
-    ]
-    return replace(found.case, classes=classes)
+    return found.case.limited_to(lambda group, job: found.call(group, job) <= call or job in urgent)
