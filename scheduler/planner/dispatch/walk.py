@@ -11,6 +11,7 @@ from heapq import heapify, heappop, heappush
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from scheduler.planner.model.columns import ORDINARY, URGENT
 from scheduler.planner.model.lanes import CandidateSession, alone, compose, mold_evenly, spare, wider
 from scheduler.planner.model.policy import PHASES, PinnedSession, Policy, Schedule
 from scheduler.planner.model.pool_capacity import NEVER
@@ -22,15 +23,11 @@ if TYPE_CHECKING:
 
     from scheduler.planner.model.booking import Booking
     from scheduler.planner.model.case import Case, Offer
+    from scheduler.planner.model.columns import Entry, Shape
 
-    # A job in the queue of a class: tier, rank, Smith ratio, job; its shortest useful session, its density, its offer.
-    # Who must make a deadline goes first, by the last instant they could start, then the others by density and Smith
-    # ratio (both negated); ties by the job's index, that is its place in the queue.
-    Entry = tuple[int, float, float, int, int, float, Offer]
     # Who would start in a class: the entry in its queue, the class, the pool, the session.
     Start = tuple[Entry, int, int, CandidateSession]
 
-URGENT, ORDINARY = 0, 1
 # How long a session of an earlier plan is waited for before its place is given away.
 PATIENCE_SECONDS = 7_200
 # How much longer than planned it may last: others are planned to follow it.
@@ -59,9 +56,11 @@ class Walk:
         self.queues: list[list[Entry]] = [[] for _ in case.classes]
         # No job in the queue of a class has any use for a shorter session.
         self.least = [NEVER] * len(case.classes)
-        self.waiting: dict[int, list[tuple[list[Entry], Entry]]] = {}  # by job, its entries in all queues
+        self.waiting: dict[int, Sequence[Shape]] = {}  # by job, its entries in all queues
+        # Jobs that something else than density ranks.
+        self.bent = {job for _, job in policy.factors}.union(job for _, job, _ in policy.phased)
         self.looked_until = [0] * len(case.capacities)
-        self.idle: set[int] = set()
+        self.shut_until = [0] * len(case.capacities)  # no room before, whatever happens
         self.busy_until = [0] * len(case.jobs)
         # Instant, 0 for a job or 1 for a pool, its index.
         self.events = [(case.now, 1, pool) for pool in range(len(case.capacities))]
@@ -83,16 +82,18 @@ class Walk:
     def run(self) -> Schedule:
         """Walk to the horizon."""
         events, until = self.events, self.case.until
+        looking: set[int] = set()
+        shut_until, queues, class_of = self.shut_until, self.queues, self.case.class_of
         while events and events[0][0] < until:
             now = events[0][0]
-            looking = self.idle
             while events and events[0][0] == now:
                 _, is_pool, index = heappop(events)
-                if is_pool:
-                    looking.add(index)
-                else:
+                if not is_pool:
                     self._enqueue(index, now)
-            self.idle = self._fill(now, looking) if self.waiting else looking
+                elif now >= shut_until[index] or not queues[class_of[index]]:
+                    looking.add(index)
+            if looking and self.waiting:
+                looking = self._fill(now, looking)
         return scheduled(self._stands(), self.gate_passes)
 
     def _stands(self) -> Standing:
@@ -115,7 +116,18 @@ class Walk:
             return
         if index in self.waiting:
             self._dequeue(index)
-        policy, remaining, deadline = self.policy, self.remaining[index], self.columns.deadline[index]
+        shapes = self.columns.shapes(index, self.remaining[index])
+        if index in self.bent or self.policy.order is not None or self.columns.deadline[index] is not None:
+            shapes = self._ranked(index, now, shapes)
+        queues, least = self.queues, self.least
+        for number, entry, _ in shapes:
+            insort(queues[number], entry)
+            least[number] = min(least[number], entry[4])
+        self.waiting[index] = shapes
+
+    def _ranked(self, index: int, now: int, shapes: Sequence[Shape]) -> Sequence[Shape]:
+        """Return ``shapes`` with the job's entries as the policy ranks it now; come back when that changes."""
+        policy, deadline = self.policy, self.columns.deadline[index]
         late, urgent = 1.0, False
         if deadline is not None:
             if now < deadline:
@@ -123,11 +135,11 @@ class Walk:
                 urgent = index in policy.urgent
             else:
                 late = LATE_FACTOR
-        order = None if policy.order is None else policy.order(self.case.jobs[index].view, remaining)
-        factors, phased, queues, least = policy.factors, policy.phased, self.queues, self.least
+        order = None if policy.order is None else policy.order(self.case.jobs[index].view, self.remaining[index])
+        factors, phased = policy.factors, policy.phased
         phase = (now - self.case.now) * PHASES // self.case.snapshot.horizon_seconds if phased else 0
-        entries = []
-        for number, shortest, density, takes, ratio, offer in self.columns.shapes(index, remaining):
+        found = []
+        for number, (_, _, ratio, _, shortest, density, offer), takes in shapes:
             tier, rank, second = ORDINARY, -late * density, ratio
             if order is not None:
                 rank, second = order, 0.0
@@ -140,14 +152,12 @@ class Walk:
                     tier, rank, second = URGENT, float(deadline - takes), ratio
                 else:
                     heappush(self.events, (deadline - takes - policy.foresight_seconds, 0, index))
-            entry = (tier, rank, second, index, shortest, density, offer)
-            insort(queues[number], entry)
-            entries.append((queues[number], entry))
-            least[number] = min(least[number], shortest)
-        self.waiting[index] = entries
+            found.append((number, (tier, rank, second, index, shortest, density, offer), takes))
+        return found
 
     def _dequeue(self, index: int) -> None:
-        for queue, entry in self.waiting.pop(index):
+        for number, entry, _ in self.waiting.pop(index):
+            queue = self.queues[number]
             del queue[bisect_left(queue, entry)]
 
     def _fill(self, now: int, looking: Collection[int]) -> set[int]:
@@ -165,6 +175,9 @@ class Walk:
 
     def _fill_rooms(self, now: int, rooms: dict[int, int]) -> None:
         """Start the best of all jobs that fit, again and again; ``rooms`` are left as they are then."""
+        if len(rooms) == 1:
+            self._fill_room(now, next(iter(rooms)), rooms)
+            return
         members: dict[int, list[int]] = {}
         for pool in sorted(rooms):
             if pool not in self.pinned:
@@ -191,6 +204,18 @@ class Walk:
             for other in asked:
                 del found[other]
         for pool in rooms:
+            self._look_again(pool, now)
+
+    def _fill_room(self, now: int, pool: int, rooms: dict[int, int]) -> None:
+        """Do so where there is one pool with room."""
+        group = self.case.class_of[pool]
+        while pool in rooms and pool not in self.pinned:
+            found = self._first_that_fits(now, group, [pool], rooms)
+            if found is None:
+                break
+            self._start(now, *found[1:])
+            self._update_room(now, pool, rooms)
+        if pool in rooms:
             self._look_again(pool, now)
 
     def _first_that_fits(self, now: int, group: int, pools: list[int], rooms: dict[int, int]) -> Start | None:
@@ -370,7 +395,10 @@ class Walk:
         """Come back to the pool when it may have more room; that stands until a session takes some of it."""
         if self.looked_until[pool] > now:
             return
-        change = self.looked_until[pool] = self.capacities[pool].state.next_change(now)
+        change, shut = self.capacities[pool].state.next_change(now)
+        self.looked_until[pool] = change
+        if shut:
+            self.shut_until[pool] = change
         if change < self.case.until:
             heappush(self.events, (change, 1, pool))
 

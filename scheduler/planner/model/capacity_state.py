@@ -60,20 +60,38 @@ class _Family:
 class _Sessions:
     """All sessions of a state, and what they leave of calendar quotas; an instant stands there once for each place."""
 
-    __slots__ = ("begins", "charges", "counts", "edges", "ends", "finishes", "metered")
+    __slots__ = ("begins", "charges", "counts", "edges", "ends", "finishes", "levels", "marks", "metered")
 
     def __init__(self, counts: list[Count], charges: list[Charge], edges: list[int], ends: list[int]) -> None:
         self.counts, self.charges, self.edges, self.ends = counts, charges, edges, ends
         # Of the sessions yet to come that are booked; each list is in order by itself.
         self.begins: list[int] = []
         self.finishes: list[int] = []
+        # When the number of places that they take changes; the number before, and from each of these instants on.
+        self.marks: list[int] = []
+        self.levels = [0]
         self.metered: dict[str, tuple[RunningTotal, list[int]]] = {}  # by quota
 
     def copy(self) -> _Sessions:
         """Return a copy that can be written in without touching this one."""
         twin = _Sessions([count.copy() for count in self.counts], self.charges.copy(), self.edges, self.ends)
         twin.begins, twin.finishes = self.begins, self.finishes
+        twin.marks, twin.levels = self.marks, self.levels
         return twin
+
+    def book(self, sessions: Sequence[Taken]) -> None:
+        """Let these be the sessions that are yet to come, in place of all others."""
+        self.begins = sorted([start for start, _, places in sessions for _ in range(places)])
+        self.finishes = sorted([held for _, held, places in sessions for _ in range(places)])
+        level = 0
+        self.marks, self.levels = [], [0]
+        for instant, change in sorted([*((begin, 1) for begin in self.begins), *((end, -1) for end in self.finishes)]):
+            level += change
+            if self.marks and self.marks[-1] == instant:
+                self.levels[-1] = level
+            else:
+                self.marks.append(instant)
+                self.levels.append(level)
 
     def add(self, rules: Rules, taken: Taken) -> None:
         """Write a session down that has been started."""
@@ -125,7 +143,7 @@ class CapacityState:
         self.following: dict[Taken, CapacityState] = {}
         self._asked: dict[tuple[int, int], Room] = {}
         self._rooms: dict[int, int] = {}
-        self._changes: dict[int, int] = {}
+        self._changes: dict[int, tuple[int, bool]] = {}
         self._lefts: dict[tuple[int, int], int] = {}
 
     def share(self) -> CapacityState:
@@ -210,8 +228,7 @@ class CapacityState:
             sign, sessions = ahead
             found = past.copy()
             found.count(self._rules, sessions, sign)
-        found.begins = sorted([start for start, _, places in self.sessions for _ in range(places)])
-        found.finishes = sorted([held for _, held, places in self.sessions for _ in range(places)])
+        found.book(self.sessions)
         return found
 
     def room(self, start: int, places: int = 1) -> Room:
@@ -232,8 +249,8 @@ class CapacityState:
             found = self._rooms[start] = self._room(start, self._rules.fewest)[0]
         return found
 
-    def next_change(self, after: int) -> int:
-        """Return the first instant after ``after`` at which there may be more room."""
+    def next_change(self, after: int) -> tuple[int, bool]:
+        """Return the first instant after ``after`` with perhaps more room, and whether there is none before."""
         found = self._changes.get(after)
         if found is None:
             if len(self._changes) >= ANSWERS_MAX:
@@ -310,49 +327,63 @@ class CapacityState:
 
     def until_booked(self, start: int, places: int = 1) -> int:
         """Return how long a session from ``start`` leaves all booked ones their places."""
-        others, begins = self._rules.places - places, self.planned.begins
-        if self._taken(start) > others:
+        others = self._rules.places - places
+        marks, levels = self.planned.marks, self.planned.levels
+        index = bisect_right(marks, start)
+        running = self._running(start)
+        if levels[index] + running > others:
             return 0
-        for instant in begins[bisect_right(begins, start) :]:
-            if self._taken(instant) > others:
-                return instant - start
+        for number in range(index, len(marks)):
+            if levels[number + 1] > others or (running and levels[number + 1] + self._running(marks[number]) > others):
+                return marks[number] - start
         return NEVER
 
     def _taken(self, instant: int) -> int:
         """Return how many places sessions take at ``instant``, those that have been started and those booked ahead."""
-        planned = self._planned or self.planned
-        taken = sum(map(instant.__lt__, planned.ends))
-        if planned.begins:
-            taken += bisect_right(planned.begins, instant) - bisect_right(planned.finishes, instant)
-        return taken
+        planned = self.planned
+        return planned.levels[bisect_right(planned.marks, instant)] + self._running(instant)
 
     def _running(self, instant: int) -> int:
         """Return how many places the sessions that have been started still take at ``instant``."""
-        return sum(map(instant.__lt__, self.planned.ends))
+        ends = self.planned.ends
+        return sum(map(instant.__lt__, ends)) if ends else 0
 
-    def _next_change(self, after: int) -> int:
+    def _next_change(self, after: int) -> tuple[int, bool]:
+        shut, opens = after, self._shut_until(after)
+        while shut < opens < NEVER:
+            shut, opens = opens, self._shut_until(opens)
+        if opens > after:
+            return opens, True
         rules, planned = self._rules, self.planned
         index = bisect_right(rules.closes, after)
-        if index == len(rules.openings):
-            return NEVER
-        # As long as one thing leaves no room at all, whatever else changes makes none.
-        waits = [rules.openings[index][0], *(count.unspent_from(after) for count in planned.counts)]
-        if self._taken(after) >= rules.places:
-            waits.append(self._vacancy(after))
-        latest = max(waits)
-        if latest > after:
-            return latest
         instants = [end for end in planned.ends if end > after]
         instants += planned.finishes[bisect_right(planned.finishes, after) :][:1]
         instants += [begins for begins, _ in rules.openings[index + 1 : index + 2]]
         instants += [count.next_start(after) for count in planned.counts]
         instants += planned.edges[bisect_right(planned.edges, after) :][:1]
-        return min(instants, default=NEVER)
+        return min(instants, default=NEVER), False
+
+    def _shut_until(self, after: int) -> int:
+        """Return the first instant from ``after`` on before which one thing leaves no room at all, whatever changes."""
+        rules, planned = self._rules, self.planned
+        index = bisect_right(rules.closes, after)
+        if index == len(rules.openings):
+            return NEVER
+        found = max(after, rules.openings[index][0])
+        for count in planned.counts:
+            found = max(found, count.unspent_from(after))
+        return max(found, self._vacancy(after)) if self._taken(after) >= rules.places else found
 
     def _vacancy(self, after: int) -> int:
         """Return the next instant at which a session ends and no booked one takes its place at once."""
-        planned, most = self.planned, self._rules.places
-        ends = sorted({end for end in (*planned.ends, *planned.finishes) if end > after})
+        most, ends = self._rules.places, [end for end in self.planned.ends if end > after]
+        marks, levels = self.planned.marks, self.planned.levels
+        if not ends:
+            for number in range(bisect_right(marks, after), len(marks)):
+                if levels[number + 1] < most:
+                    return marks[number]
+            return NEVER
+        ends = sorted({*ends, *marks[bisect_right(marks, after) :]})
         return next((end for end in ends if self._taken(end) < most), NEVER)
 
 

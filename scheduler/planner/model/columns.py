@@ -9,10 +9,14 @@ if TYPE_CHECKING:
 
     from scheduler.planner.model.case import Case, Offer
 
-    # What a class of pools means to a job with so many steps left: the class, its shortest useful session, its density,
-    # the seconds of all its sessions, its Smith ratio there (negated), the offer.
-    Shape = tuple[int, int, float, int, float, Offer]
+    # A job in the queue of a class: tier, rank, Smith ratio, job; its shortest useful session, its density, its offer.
+    # Who must make a deadline goes first, by the last instant they could start, then the others by density and Smith
+    # ratio (both negated); ties by the job's index, that is its place in the queue.
+    Entry = tuple[int, float, float, int, int, float, Offer]
+    # A class, the job's entry in its queue by density alone, the seconds of all the job's sessions there.
+    Shape = tuple[int, Entry, int]
 
+URGENT, ORDINARY = 0, 1
 # So many answers are remembered at a time.
 SHAPES_MAX = 50_000
 
@@ -56,15 +60,13 @@ class Columns:
                     shapes.clear()
             ratio = -self._importance[job] / remaining
             found = self._shapes[job][remaining] = [
-                (
-                    number,
-                    offer.shortest(remaining),
-                    offer.density(remaining),
-                    offer.time_for(remaining),
-                    ratio * offer.speeds[-1],
-                    offer,
-                )
+                (number, _entry(job, offer, remaining, ratio), offer.time_for(remaining))
                 for number, offer in self._usable[job]
             ]
             self._known += len(found)
         return found
+
+
+def _entry(job: int, offer: Offer, remaining: int, ratio: float) -> Entry:
+    density = offer.density(remaining)
+    return ORDINARY, -density, ratio * offer.speeds[-1], job, offer.shortest(remaining), density, offer

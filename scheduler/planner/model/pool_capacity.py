@@ -61,7 +61,7 @@ class PoolCapacity:
 
     def next_change(self, after: int) -> int:
         """Return the first instant after ``after`` at which there may be more room."""
-        return self.state.next_change(after)
+        return self.state.next_change(after)[0]
 
     def book(self, start: int, end: int, devices: int = 1) -> None:
         """Write down a session yet to come, which later ones must leave its place and its quota."""
