@@ -302,7 +302,8 @@ class Walk:
         if not self.queues[self.case.class_of[pool]]:
             rooms.pop(pool, None)  # nobody waits for it: what room it has need not be known
             return
-        seconds = self.capacities[pool].state.seconds(now)
+        state = self.capacities[pool].state
+        seconds, _, _ = state.looks.get(now) or state.look(now)
         if seconds > 0:
             rooms[pool] = seconds
         else:
@@ -395,7 +396,7 @@ class Walk:
         """Come back to the pool when it may have more room; that stands until a session takes some of it."""
         if self.looked_until[pool] > now:
             return
-        change, shut = self.capacities[pool].state.next_change(now)
+        _, change, shut = self.capacities[pool].state.look(now)
         self.looked_until[pool] = change
         if shut:
             self.shut_until[pool] = change

@@ -81,6 +81,8 @@ class Count:
     def unspent_from(self, instant: int) -> int:
         """Return the first instant from ``instant`` on in whose window something is free."""
         index = bisect_right(self._starts, instant) - 1
+        if self._free[index] > 0 and not self._money:
+            return instant
         while index < len(self._windows) and self._seconds(index) == 0:
             index += 1
             instant = self._starts[index] if index < len(self._starts) else NEVER
