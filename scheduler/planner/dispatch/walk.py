@@ -44,6 +44,7 @@ class Walk:
     def __init__(self, case: Case, policy: Policy, booked: Schedule | None = None) -> None:
         standing = beginning(case) if booked is None else standing_of(case, booked)
         self.case, self.policy, self.columns, self.standing = case, policy, case.columns, standing
+        self.now, self.until = case.now, case.until
         self.capacities = [
             capacity.copy(state) for capacity, state in zip(case.capacities, standing.states, strict=True)
         ]
@@ -58,7 +59,7 @@ class Walk:
         self.least = [NEVER] * len(case.classes)
         self.waiting: dict[int, Sequence[Shape]] = {}  # by job, its entries in all queues
         # Jobs that something else than density ranks.
-        self.bent = {job for _, job in policy.factors}.union(job for _, job, _ in policy.phased)
+        self.bent = {job for _, job in policy.factors}.union([job for _, job, _ in policy.phased], policy.urgent)
         self.looked_until = [0] * len(case.capacities)
         self.shut_until = [0] * len(case.capacities)  # no room before, whatever happens
         self.busy_until = [0] * len(case.jobs)
@@ -71,9 +72,9 @@ class Walk:
         for pool, pins in self.pinned.items():
             self.events += [(one.start, 1, pool) for one in pins]
             self.events += [(one.start + PATIENCE_SECONDS, 1, pool) for one in pins]
-        for index in self.columns.startable:
+        for index, start in self.columns.startable:
             if self.remaining[index] > 0:
-                self._schedule_start(index)
+                self._schedule_start(index, max(start, self.free_from[index]))
         for index in self.columns.live:
             # A live run counts for its children when it ends: what it saves until then is not known yet.
             self._pass_gates(index, None, case.jobs[index].free_at or 0)
@@ -81,7 +82,7 @@ class Walk:
 
     def run(self) -> Schedule:
         """Walk to the horizon."""
-        events, until = self.events, self.case.until
+        events, until = self.events, self.until
         looking: set[int] = set()
         shut_until, queues, class_of = self.shut_until, self.queues, self.case.class_of
         while events and events[0][0] < until:
@@ -103,11 +104,10 @@ class Walk:
         walked = self.bookings, [capacity.state for capacity in self.capacities]
         return Standing(bookings, jobs, self.turns, self.standing.states, walked)
 
-    def _schedule_start(self, index: int) -> None:
-        job = self.case.jobs[index]
-        opens = self.gate_passes.get(index, NEVER) if job.gate_parent is not None else 0
-        start = max(job.release, job.free_at or 0, opens, self.free_from[index])
-        if start < self.case.until:
+    def _schedule_start(self, index: int, start: int) -> None:
+        if self.case.jobs[index].gate_parent is not None:
+            start = max(start, self.gate_passes.get(index, NEVER))
+        if start < self.until:
             heappush(self.events, (start, 0, index))
 
     def _enqueue(self, index: int, now: int) -> None:
@@ -116,8 +116,10 @@ class Walk:
             return
         if index in self.waiting:
             self._dequeue(index)
-        shapes = self.columns.shapes(index, self.remaining[index])
-        if index in self.bent or self.policy.order is not None or self.columns.deadline[index] is not None:
+        shapes, deadline = self.columns.shapes(index, self.remaining[index]), self.columns.deadline[index]
+        if deadline is not None and now < deadline < self.until:
+            heappush(self.events, (deadline, 0, index))
+        if index in self.bent or self.policy.order is not None or (deadline is not None and deadline <= now):
             shapes = self._ranked(index, now, shapes)
         queues, least = self.queues, self.least
         for number, entry, _ in shapes:
@@ -131,13 +133,12 @@ class Walk:
         late, urgent = 1.0, False
         if deadline is not None:
             if now < deadline:
-                heappush(self.events, (deadline, 0, index))
                 urgent = index in policy.urgent
             else:
                 late = LATE_FACTOR
         order = None if policy.order is None else policy.order(self.case.jobs[index].view, self.remaining[index])
         factors, phased = policy.factors, policy.phased
-        phase = (now - self.case.now) * PHASES // self.case.snapshot.horizon_seconds if phased else 0
+        phase = (now - self.now) * PHASES // self.case.snapshot.horizon_seconds if phased else 0
         found = []
         for number, (_, _, ratio, _, shortest, density, offer), takes in shapes:
             tier, rank, second = ORDINARY, -late * density, ratio
@@ -379,7 +380,7 @@ class Walk:
 
         What is not used is given back; a remainder of seconds would cost another set-up.
         """
-        room = self.capacities[pool].room(self.case.now, session.devices).seconds
+        room = self.capacities[pool].room(self.now, session.devices).seconds
         return max(0, min(spare(self.case.classes[group], session, self.remaining), room - session.length))
 
     def _pass_gates(self, parent: int, passes_at: Callable[[int], int] | None, ends: int = 0) -> None:
@@ -388,9 +389,9 @@ class Walk:
         for child in self.case.children.get(parent, ()):
             job = self.case.jobs[child]
             if child not in self.gate_passes and done >= job.gate_step:
-                self.gate_passes[child] = max(passes_at(job.gate_step) if passes_at else ends, self.case.now + 1)
+                self.gate_passes[child] = max(passes_at(job.gate_step) if passes_at else ends, self.now + 1)
                 if job.startable and job.free_at is not None and self.remaining[child] > 0:
-                    self._schedule_start(child)
+                    self._schedule_start(child, max(job.release, job.free_at, self.free_from[child]))
 
     def _look_again(self, pool: int, now: int) -> None:
         """Come back to the pool when it may have more room; that stands until a session takes some of it."""
@@ -400,7 +401,7 @@ class Walk:
         self.looked_until[pool] = change
         if shut:
             self.shut_until[pool] = change
-        if change < self.case.until:
+        if change < self.until:
             heappush(self.events, (change, 1, pool))
 
 

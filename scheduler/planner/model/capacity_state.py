@@ -112,7 +112,7 @@ class _Sessions:
             self.edges = rules.edges(self.charges)
 
     def full_until(self, instant: int, level: int) -> int:
-        """Return until when at least ``level`` places are taken from ``instant`` on; ``instant`` itself if they are not.
+        """Return until when at least ``level`` places are taken from ``instant`` on; itself if they are not.
 
         They are after the n-th beginning as long as the end number n - ``level`` + 1 has not come.
         """

@@ -95,9 +95,9 @@ class Count:
 
     def _seconds(self, index: int, devices: int = 1) -> int:
         free = max(0, self._free[index])
-        if self._money:
-            return free * 3_600 // self._price if self._price > 0 else NEVER
-        return free // devices if self.by_device else free
+        if not self._money:
+            return free // devices if self.by_device else free
+        return free * 3_600 // self._price if self._price > 0 else NEVER
 
 
 def lowest_limit(quota: CalendarQuota | MoneyQuota, view: PoolView, window: Window, start: int) -> int:
