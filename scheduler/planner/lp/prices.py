@@ -146,7 +146,7 @@ def scarcity_prices(case: Case, grid: Grid) -> Prices:
     """
     free = [0.0] * len(case.classes)
     for group, markets in enumerate(_markets_of(case, grid)):
-        free[group] = sum(_offered(grid, market) for market in markets)
+        free[group] = sum(offered(grid, market) for market in markets)
     steps = [max(0, job.view.remaining_steps - job.expected_steps) if job.startable else 0 for job in case.jobs]
     seconds = [max(0, case.until - max(case.now, job.release)) for job in case.jobs]
     pairs = sorted(
@@ -186,7 +186,7 @@ def _markets_of(case: Case, grid: Grid) -> list[list[int]]:
     ]
 
 
-def _offered(grid: Grid, market: int) -> float:
+def offered(grid: Grid, market: int) -> float:
     """Return the lane-seconds of the horizon: the least of what capacity and every quota's windows add up to."""
     capacity = sum(
         min(limit.lane_seconds for limit in grid.limits if limit.market == market and limit.first <= span < limit.last)

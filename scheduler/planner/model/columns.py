@@ -9,10 +9,14 @@ if TYPE_CHECKING:
 
     from scheduler.planner.model.case import Case, Offer
 
-    # What a class of pools means to a job with so many steps left: the class, its shortest useful session, its density,
-    # the seconds of all its sessions, its Smith ratio there (negated), the offer.
-    Shape = tuple[int, int, float, int, float, Offer]
+    # A job in the queue of a class: tier, rank, Smith ratio, job; its shortest useful session, its density, its offer.
+    # Who must make a deadline goes first, by the last instant they could start, then the others by density and Smith
+    # ratio (both negated); ties by the job's index, that is its place in the queue.
+    Entry = tuple[int, float, float, int, int, float, Offer]
+    # A class, the job's entry in its queue by density alone, the seconds of all the job's sessions there.
+    Shape = tuple[int, Entry, int]
 
+URGENT, ORDINARY = 0, 1
 # So many answers are remembered at a time.
 SHAPES_MAX = 50_000
 
@@ -20,7 +24,8 @@ SHAPES_MAX = 50_000
 class Columns:
     """``whole`` are the steps a job will have done when none remain, ``last_pool`` is -1 for none of the case.
 
-    ``due`` are (job, deadline), ``live`` the jobs whose live run will save something.
+    ``startable`` are (job, when it may start), ``due`` (job, deadline), ``live`` the jobs whose live run will save
+    something.
     """
 
     __slots__ = (
@@ -36,7 +41,9 @@ class Columns:
         self.last_pool = [pools.get(job.view.last_pool or "", -1) for job in jobs]
         self.deadline = [job.deadline for job in jobs]
         self.due = [(job.index, job.deadline) for job in jobs if job.deadline is not None]
-        self.startable = [job.index for job in jobs if job.startable and job.free_at is not None]
+        self.startable = [
+            (job.index, max(job.release, job.free_at)) for job in jobs if job.startable and job.free_at is not None
+        ]
         self.live = [job.index for job in jobs if job.expected_steps and job.free_at is not None]
         self._importance = [job.view.importance for job in jobs]
         self._usable = [
@@ -56,15 +63,13 @@ class Columns:
                     shapes.clear()
             ratio = -self._importance[job] / remaining
             found = self._shapes[job][remaining] = [
-                (
-                    number,
-                    offer.shortest(remaining),
-                    offer.density(remaining),
-                    offer.time_for(remaining),
-                    ratio * offer.speeds[-1],
-                    offer,
-                )
+                (number, _entry(job, offer, remaining, ratio), offer.time_for(remaining))
                 for number, offer in self._usable[job]
             ]
             self._known += len(found)
         return found
+
+
+def _entry(job: int, offer: Offer, remaining: int, ratio: float) -> Entry:
+    density = offer.density(remaining)
+    return ORDINARY, -density, ratio * offer.speeds[-1], job, offer.shortest(remaining), density, offer

@@ -51,17 +51,13 @@ class PoolCapacity:
         """
         return self.state.room(start, self.places_of(devices))
 
-    def seconds(self, start: int) -> int:
-        """Return the seconds of :meth:`room` for as few devices as can be."""
-        return self.state.seconds(start)
-
     def until_booked(self, start: int) -> int:
         """Return how long a session from ``start`` leaves all booked ones their place."""
         return self.state.until_booked(start)
 
     def next_change(self, after: int) -> int:
         """Return the first instant after ``after`` at which there may be more room."""
-        return self.state.next_change(after)
+        return self.state.next_change(after)[0]
 
     def book(self, start: int, end: int, devices: int = 1) -> None:
         """Write down a session yet to come, which later ones must leave its place and its quota."""

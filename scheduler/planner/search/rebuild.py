@@ -76,6 +76,8 @@ class _Walk:
             [number for number, group in enumerate(case.classes) if group.offers[job.index] is not None]
             for job in case.jobs
         ]
+        self._losses: Sequence[tuple[float, int]] = ()
+        self._total = 0.0
         self._worth = case.within if case.afterwards is None else case.afterwards.worth
 
     def losses(self, schedule: Schedule) -> list[tuple[float, int]]:
@@ -118,7 +120,9 @@ class _Walk:
 
     def _lead(self, bookings: Sequence[Booking], losses: Sequence[tuple[float, int]]) -> int:
         """Return a job that loses, likelier the more it does, or now and then any."""
-        total = sum(lost for lost, _ in losses)
+        if losses is not self._losses:
+            self._losses, self._total = losses, sum(lost for lost, _ in losses)
+        total = self._total
         if total > 0 and self._rng.random() >= AT_RANDOM:
             mark = self._rng.random() * total
             for lost, job in losses:
@@ -134,9 +138,7 @@ class _Walk:
         return [
             booking
             for booking in bookings
-            if first <= booking.start < last
-            and class_of[booking.pool] in usable
-            and all(job != lead for job, _, _ in booking.lanes)
+            if first <= booking.start < last and class_of[booking.pool] in usable and lead not in booking.jobs
         ]
 
 

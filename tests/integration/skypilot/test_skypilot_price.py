@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 OFFERS = [("a", "us-east-1", 6.0, 2.0), ("b", "us-west-2", 4.0, 3.0), ("c", "eu-1", 9.0, float("nan"))]
 
 
-def pool(world: "World", *, is_priced: bool = False, **options: str) -> "Platform":
+def pool(world: "World", options: dict[str, str], *, is_priced: bool = False) -> "Platform":
     """A pool of two cards a session."""
     context = PlatformContext(
         world.folder / "state", sys.executable, world.folder / "bundle", devices_per_session=2, is_priced=is_priced
@@ -41,7 +41,7 @@ def test_it_is_the_dearest_offer_within_the_ceiling_else_the_cheapest_and_nothin
     world: "World", options: dict[str, str], price: int, where: str
 ) -> None:
     world.server.catalogue = OFFERS
-    adapter = pool(world, **options)
+    adapter = pool(world, options)
     assert adapter.capabilities.tells_price
     assert list(adapter.read_quota(int(real_now()))) == [HourPrice(price, f"SkyPilot's catalogue: aws {where}")]
     adapter.launch(world.request("one"), int(real_now()))
@@ -50,7 +50,7 @@ def test_it_is_the_dearest_offer_within_the_ceiling_else_the_cheapest_and_nothin
 
 def test_a_price_that_a_person_declared_stands_and_nothing_is_asked(world: "World") -> None:
     world.server.catalogue = OFFERS
-    adapter = pool(world, is_priced=True)
+    adapter = pool(world, {}, is_priced=True)
     assert not adapter.capabilities.tells_price
     assert list(adapter.read_quota(int(real_now()))) == []
     adapter.launch(world.request("one"), int(real_now()))
@@ -59,9 +59,9 @@ def test_a_price_that_a_person_declared_stands_and_nothing_is_asked(world: "Worl
 
 def test_without_a_catalogue_or_an_offer_within_the_ceiling_no_price_is_told(world: "World") -> None:
     world.server.catalogue = None
-    assert list(pool(world).read_quota(int(real_now()))) == []
+    assert list(pool(world, {}).read_quota(int(real_now()))) == []
     world.server.catalogue = OFFERS
-    assert list(pool(world, max_hourly_cost="1").read_quota(int(real_now()))) == []
+    assert list(pool(world, {"max_hourly_cost": "1"}).read_quota(int(real_now()))) == []
 
 
 def test_what_an_hour_of_an_ended_session_cost_is_told_again_by_whoever_asks_later(world: "World") -> None:
@@ -75,9 +75,9 @@ def test_what_an_hour_of_an_ended_session_cost_is_told_again_by_whoever_asks_lat
     record = world.folder / "state" / "sessions" / "one" / "end.json"
     before = {name: value for name, value in json.loads(record.read_text()).items() if name != "price"}
     record.write_text(json.dumps(before))  # as an earlier version wrote it
-    assert world.find("one").price_microdollars_per_hour is None
+    assert world.until("one", SessionState.ENDED).price_microdollars_per_hour is None
 
 
 def test_a_server_that_cannot_be_reached_tells_nothing(world: "World") -> None:
     with pytest.raises(Unreachable):
-        pool(world, address="http://127.0.0.1:1").read_quota(int(real_now()))
+        pool(world, {"address": "http://127.0.0.1:1"}).read_quota(int(real_now()))
