@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeVar
 
 from jobs import readers
 from jobs.instant import parse_instant
@@ -12,8 +13,6 @@ from jobs.problem import Problem, did_you_mean, shown
 from jobs.quality_gate import read_gates
 from jobs.spec import (
     HELD_OUT,
-    LONGEST_SECONDS,
-    WITHIN_SECONDS,
     Code,
     Evaluation,
     Gate,
@@ -27,44 +26,65 @@ from jobs.spec import (
     StartFrom,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+T = TypeVar("T")
 
-_KEYS = (
-    "checkpoint",
-    "code",
-    "command",
-    "deadline",
-    "device_speedup",
-    "environment",
-    "evaluation",
-    "gate",
-    "gates",
-    "image",
-    "image_python",
-    "inputs",
-    "mixture",
-    "name",
-    "needs",
-    "not_before",
-    "pools",
-    "requirements",
-    "role",
-    "secrets",
-    "seed",
-    "setup",
-    "share",
-    "stall",
-    "start_from",
-    "steps_per_hour",
-    "sweep",
-    "target_step",
-    "weight",
-    "whole",
-)
-_DEFAULTS = {known.name: known.default for known in fields(JobSpec)}
 _NOTHING = object()
 _TRAINER = "trainers/finetune.py"  # whose command line the adviser reads
+Keys = Mapping[str, Callable[[Any], Any]]
+"""The keys of a table, each with its reader; what is left out is as its field is by default, and must be said if that
+has none."""
+
+_PLAIN: Keys = {
+    "name": readers.name,
+    "role": readers.role,
+    "command": readers.words,
+    "target_step": readers.number("target_step"),
+    "steps_per_hour": readers.number("steps_per_hour"),
+    "weight": readers.number("weight"),
+    "pools": readers.strings,
+    "seed": readers.number("seed"),
+    "setup": readers.duration("setup"),
+    "checkpoint": readers.duration("checkpoint"),
+    "device_speedup": readers.speedup,
+    "environment": readers.environment,
+    "secrets": readers.secrets,
+    "not_before": parse_instant,
+    "deadline": parse_instant,
+    "image": readers.image,
+    "image_python": readers.python,
+    "sweep": readers.name,
+    "gates": read_gates,
+}
+_INNER = ("code", "evaluation", "gate", "inputs", "mixture", "needs", "requirements", "share", "stall", "start_from")
+KEYS = (*_PLAIN, *_INNER, "whole")
+_NEEDS: Keys = {"vram_gib": readers.number("needs.vram_gib"), "dtype": readers.dtype}
+_GATE: Keys = {"parent": readers.text, "fraction": readers.number("gate.fraction")}
+_START: Keys = {"job": readers.text, "at": readers.start_point}
+_SHARE: Keys = {"with": readers.name, "percent": readers.number("share.percent")}
+_MIXTURE: Keys = {"corpus": readers.corpus_version, "renew": readers.renew}
+_DOMAIN: Keys = {"domain": readers.text, "extra_share": readers.number("mixture.extra_share")}  # both or none
+_STALL: Keys = {
+    "first_progress": readers.span_or_off,
+    "no_progress": readers.span_or_off,
+    "checkpoint": readers.span_or_off,
+    "loss_nan": readers.count_or_off(1, 1_000_000),
+    "same_error": readers.count_or_off(2, 1_000),
+}
+_EVALUATION: Keys = {
+    "command": readers.words,
+    "longest": readers.whole,
+    "within": readers.span_or_off,
+    "pools": readers.strings,
+    "promote": readers.promote,
+    "at": readers.parts,
+    "usual": readers.usual,
+}
+_FIELDS = {
+    "job": "parent",
+    "with": "partner",
+    **{key: f"{key}_seconds" for key in ("setup", "checkpoint", "first_progress", "no_progress", "longest", "within")},
+}
+"""The fields that are not called like their keys."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,41 +98,20 @@ class Definition:
     def job(self, table: Mapping[str, Any]) -> JobSpec | None:
         """Return the spec, or None when a problem was noted."""
         before = len(self.problems)
-        self._refuse_unknown(table, _KEYS, "")
+        self._refuse_unknown(table, KEYS, "")
         table = self._advised(self._whole(table))
-        values = {
-            "name": self._read(table, "name", readers.name),
-            "role": self._read(table, "role", readers.role),
-            "command": self._read(table, "command", readers.words),
-            "target_step": self._read(table, "target_step", readers.number("target_step")),
-            "steps_per_hour": self._read(table, "steps_per_hour", readers.number("steps_per_hour")),
-            "weight": self._read(table, "weight", readers.number("weight"), 1.0),
+        values = self._fields(JobSpec, table, _PLAIN) | {
             "needs": self._needs(table),
             "mixture": self._mixture(table),
-            "gate": self._gate(table),
-            "start_from": self._start_from(table),
-            "share": self._share(table),
-            "pools": self._read(table, "pools", readers.strings, ()),
-            "seed": self._read(table, "seed", readers.number("seed"), 0),
-            "setup_seconds": self._read(table, "setup", readers.duration("setup"), _DEFAULTS["setup_seconds"]),
-            "checkpoint_seconds": self._read(
-                table, "checkpoint", readers.duration("checkpoint"), _DEFAULTS["checkpoint_seconds"]
-            ),
-            "device_speedup": self._read(table, "device_speedup", readers.speedup, (1.0,)),
-            "environment": self._read(table, "environment", readers.environment, {}),
-            "secrets": self._read(table, "secrets", readers.secrets, ()),
-            "not_before": self._read(table, "not_before", parse_instant, None),
-            "deadline": self._read(table, "deadline", parse_instant, None),
-            "stall": self._stall(table),
+            "gate": self._built(Gate, table, "gate", _GATE),
+            "start_from": self._built(StartFrom, table, "start_from", _START),
+            "share": self._built(Share, table, "share", _SHARE),
+            "stall": self._built(Stall, table, "stall", _STALL) or Stall(),
             "code": self._code(table),
             "inputs": self._inputs(table),
             "requirements": self._requirements(table),
-            "image": self._read(table, "image", readers.image, ""),
-            "image_python": self._read(table, "image_python", readers.python, ""),
-            "sweep": self._read(table, "sweep", readers.name, ""),
             "whole": "whole" in table,
             "evaluation": self._evaluation(table),
-            "gates": self._read(table, "gates", read_gates, ()),
         }
         self._check_together(values, table)
         if values["start_from"] is not None:
@@ -181,30 +180,17 @@ class Definition:
             self._note("share.with", share.partner, told)
 
     def _needs(self, table: Mapping[str, Any]) -> Needs:
-        inner = self._table(table, "needs", ("devices", "vram_gib", "dtype"))
+        inner = self._table(table, "needs", ("devices", *_NEEDS))
         least, most = self._read(inner, "devices", readers.device_range, (1, 1), "needs.")
-        return Needs(
-            devices_min=least,
-            devices_max=most,
-            vram_gib=self._read(inner, "vram_gib", readers.number("needs.vram_gib"), 0.0, "needs."),
-            dtype=self._read(inner, "dtype", readers.dtype, "fp32", "needs."),
-        )
+        return Needs(devices_min=least, devices_max=most, **self._fields(Needs, inner, _NEEDS, "needs."))
 
     def _mixture(self, table: Mapping[str, Any]) -> Mixture | None:
         if table.get("mixture", "off") == "off":
             return None
-        inner = self._table(table, "mixture", ("corpus", "domain", "extra_share", "renew"))
-        common = {
-            "corpus": self._read(inner, "corpus", readers.corpus_version, "", "mixture."),
-            "renew": self._read(inner, "renew", readers.renew, "restart", "mixture."),
-        }
-        if not {"domain", "extra_share"} & set(inner):
-            return Mixture(**common)
-        return Mixture(
-            domain=self._read(inner, "domain", readers.text, prefix="mixture."),
-            extra_share=self._read(inner, "extra_share", readers.number("mixture.extra_share"), prefix="mixture."),
-            **common,
-        )
+        inner = self._table(table, "mixture", (*_MIXTURE, *_DOMAIN))
+        of_domain = _DOMAIN if set(_DOMAIN) & set(inner) else {}
+        own = {key: self._read(inner, key, parse, prefix="mixture.") for key, parse in of_domain.items()}
+        return Mixture(**self._fields(Mixture, inner, _MIXTURE, "mixture."), **own)
 
     def _whole(self, table: Mapping[str, Any]) -> Mapping[str, Any]:
         """A whole job has one step, which takes as long as it says: no session that is shorter can hold it."""
@@ -216,31 +202,6 @@ class Definition:
                 why = "a job that is run whole has one step, which is all of it"
                 self._note(key, table[key], readers.Wrong(why, "leave it out"))
         return {**table, "target_step": 1, "steps_per_hour": 3_600 / (seconds or 3_600)}
-
-    def _gate(self, table: Mapping[str, Any]) -> Gate | None:
-        inner = self._table(table, "gate", ("parent", "fraction"))
-        if not inner:
-            return None
-        return Gate(
-            parent=self._read(inner, "parent", readers.text, prefix="gate."),
-            fraction=self._read(inner, "fraction", readers.number("gate.fraction"), prefix="gate."),
-        )
-
-    def _start_from(self, table: Mapping[str, Any]) -> StartFrom | None:
-        inner = self._table(table, "start_from", ("job", "at"))
-        if not inner:
-            return None
-        parent = self._read(inner, "job", readers.text, prefix="start_from.")
-        at = self._read(inner, "at", readers.start_point, "newest", "start_from.")
-        return None if parent is None or at is None else StartFrom(parent, at)
-
-    def _share(self, table: Mapping[str, Any]) -> Share | None:
-        inner = self._table(table, "share", ("with", "percent"))
-        if not inner:
-            return None
-        partner = self._read(inner, "with", readers.name, prefix="share.")
-        percent = self._read(inner, "percent", readers.number("share.percent"), prefix="share.")
-        return None if partner is None or percent is None else Share(partner, percent)
 
     def _code(self, table: Mapping[str, Any]) -> Code | None:
         """A path is relative to the file that names it; on the command line, to the current folder."""
@@ -270,39 +231,36 @@ class Definition:
 
     def _evaluation(self, table: Mapping[str, Any]) -> Evaluation | None:
         """Its test set is a path like the code's, or comes from elsewhere like an input."""
-        keys = ("at", "command", "longest", "needs", "pools", "promote", "set", "usual", "votes", "within")
-        inner = self._table(table, "evaluation", keys)
+        inner = self._table(table, "evaluation", (*_EVALUATION, "needs", "set", "votes"))
         if not inner:
             return None
         here = Definition(self.file, f"{self.label}.evaluation".lstrip("."), self.problems)
         source = here._read(inner, "set", readers.test_set)
         votes = here._read(inner, "votes", readers.votes, "")
+        read = here._fields(Evaluation, inner, _EVALUATION)
         return Evaluation(
-            command=here._read(inner, "command", readers.words),
+            **{**read, "within_seconds": read["within_seconds"] or None},
             test_set=self._input("set", source or ""),
-            longest_seconds=here._read(inner, "longest", readers.whole, LONGEST_SECONDS),
-            within_seconds=here._read(inner, "within", readers.span_or_off, WITHIN_SECONDS) or None,
             needs=here._needs(inner),
-            pools=here._read(inner, "pools", readers.strings, ()),
-            promote=here._read(inner, "promote", readers.promote, "automatic"),
-            at=here._read(inner, "at", readers.parts, (1.0,)),
             votes=self._path(votes) if votes else "",
-            usual=here._read(inner, "usual", readers.usual, 0.5),
         )
 
-    def _stall(self, table: Mapping[str, Any]) -> Stall:
-        inner = self._table(table, "stall", ("first_progress", "no_progress", "checkpoint", "loss_nan", "same_error"))
-        spans = ("first_progress", "no_progress", "checkpoint")
-        counts = {"loss_nan": (1, 1_000_000), "same_error": (2, 1_000)}
-        return Stall(
-            **{f"{name}_seconds": self._read(inner, name, readers.span_or_off, None, "stall.") for name in spans},
-            **{
-                name: self._read(inner, name, readers.count_or_off(*bounds), getattr(Stall(), name), "stall.")
-                for name, bounds in counts.items()
-            },
-        )
+    def _built(self, kind: type[T], table: Mapping[str, Any], key: str, keys: Keys) -> T | None:
+        """Return what an inner table defines; None where there is none, or where it lacks something."""
+        inner = self._table(table, key, keys)
+        values = self._fields(kind, inner, keys, f"{key}.") if inner else {}
+        needed = [name for name, default in _defaults(kind).items() if default is _NOTHING]
+        return None if not inner or any(values[name] is None for name in needed) else kind(**values)
 
-    def _table(self, table: Mapping[str, Any], key: str, known: tuple[str, ...]) -> Mapping[str, Any]:
+    def _fields(self, kind: type, table: Mapping[str, Any], keys: Keys, prefix: str = "") -> dict[str, Any]:
+        """Return the fields of a ``kind`` that keys of a table set, also those by default."""
+        defaults = _defaults(kind)
+        return {
+            (field := _FIELDS.get(key, key)): self._read(table, key, parse, defaults[field], prefix)
+            for key, parse in keys.items()
+        }
+
+    def _table(self, table: Mapping[str, Any], key: str, known: Collection[str]) -> Mapping[str, Any]:
         inner = table.get(key, {})
         if not isinstance(inner, dict):
             self._note(key, inner, readers.Wrong("this must be a table", f"known keys are {', '.join(known)}"))
@@ -310,7 +268,7 @@ class Definition:
         self._refuse_unknown(inner, known, f"{key}.")
         return inner
 
-    def _refuse_unknown(self, table: Mapping[str, Any], known: tuple[str, ...], prefix: str) -> None:
+    def _refuse_unknown(self, table: Mapping[str, Any], known: Collection[str], prefix: str) -> None:
         for key in table:
             if key not in known:
                 self._note(f"{prefix}{key}", None, readers.Wrong("there is no such key", did_you_mean(key, known)))
@@ -339,3 +297,15 @@ class Definition:
         full = f"{self.label}.{key}" if self.label else key
         said = "" if key == "secrets" else shown(value)  # whoever wrote a value there must not find it in a log
         self.problems.append(Problem(self.file, full, said, str(error), remedy))
+
+
+def _defaults(kind: type[Any]) -> dict[str, Any]:
+    """Return what each field of a dataclass is by default, ``_NOTHING`` for one that has no default."""
+    return {
+        known.name: known.default_factory()
+        if known.default_factory is not MISSING
+        else _NOTHING
+        if known.default is MISSING
+        else known.default
+        for known in fields(kind)
+    }

@@ -13,8 +13,6 @@ from jobs.duration import show_duration
 from jobs.problem import shown
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from jobs.spec import JobSpec
 
 _WEEK = 604_800
@@ -65,56 +63,30 @@ RANGES = {
 }
 """By the key that people write; a file may write a duration or an instant as text as well."""
 
+_PLACES = (
+    *((key, key) for key in ("target_step", "steps_per_hour", "weight", "seed", "device_speedup")),
+    *(("setup", "setup_seconds"), ("checkpoint", "checkpoint_seconds")),
+    *(("needs.devices", "needs.devices_min"), ("needs.devices", "needs.devices_max")),
+    *((key, key) for key in ("needs.vram_gib", "mixture.extra_share", "gate.fraction", "share.percent")),
+    *(("not_before", "not_before"), ("deadline", "deadline")),
+)
+"""Where each number stands in a JobSpec."""
+
 
 def bounded(spec: JobSpec) -> tuple[JobSpec, tuple[str, ...]]:
     """Return ``spec`` with every number in its range, and in words what was not; the same one when all are."""
-    found = [(key, value) for key, value in _numbers(spec) if not RANGES[key].holds(value)]
-    if not found:
-        return spec, ()
-    near = {key: rule.nearest for key, rule in RANGES.items()}
-    needs, mixture, gate, share = spec.needs, spec.mixture, spec.gate, spec.share
-    least = near["needs.devices"](needs.devices_min)
-    changed = replace(
-        spec,
-        target_step=near["target_step"](spec.target_step),
-        steps_per_hour=near["steps_per_hour"](spec.steps_per_hour),
-        weight=near["weight"](spec.weight),
-        seed=near["seed"](spec.seed),
-        setup_seconds=near["setup"](spec.setup_seconds),
-        checkpoint_seconds=near["checkpoint"](spec.checkpoint_seconds),
-        device_speedup=tuple(near["device_speedup"](gain) for gain in spec.device_speedup),
-        needs=replace(
-            needs,
-            devices_min=least,
-            devices_max=max(least, near["needs.devices"](needs.devices_max)),
-            vram_gib=near["needs.vram_gib"](needs.vram_gib),
-        ),
-        mixture=mixture and replace(mixture, extra_share=near["mixture.extra_share"](mixture.extra_share)),
-        gate=None if gate is None else replace(gate, fraction=near["gate.fraction"](gate.fraction)),
-        share=share and replace(share, percent=near["share.percent"](share.percent)),
-        not_before=None if spec.not_before is None else near["not_before"](spec.not_before),
-        deadline=None if spec.deadline is None else near["deadline"](spec.deadline),
-    )
-    return changed, tuple(f"{key} = {shown(value, 20)} is not in the range {RANGES[key]}" for key, value in found)
-
-
-def _numbers(spec: JobSpec) -> Iterator[tuple[str, object]]:
-    for key in ("target_step", "steps_per_hour", "weight", "seed"):
-        yield key, getattr(spec, key)
-    yield "setup", spec.setup_seconds
-    yield "checkpoint", spec.checkpoint_seconds
-    for gain in spec.device_speedup:
-        yield "device_speedup", gain
-    yield "needs.devices", spec.needs.devices_min
-    yield "needs.devices", spec.needs.devices_max
-    yield "needs.vram_gib", spec.needs.vram_gib
-    if spec.mixture is not None:
-        yield "mixture.extra_share", spec.mixture.extra_share
-    if spec.gate is not None:
-        yield "gate.fraction", spec.gate.fraction
-    if spec.share is not None:
-        yield "share.percent", spec.share.percent
-    if spec.not_before is not None:
-        yield "not_before", spec.not_before
-    if spec.deadline is not None:
-        yield "deadline", spec.deadline
+    words: list[str] = []
+    for key, place in _PLACES:
+        rule, (outer, _, name) = RANGES[key], place.rpartition(".")
+        holder = getattr(spec, outer) if outer else spec
+        value = getattr(holder, name, None)
+        values = value if isinstance(value, tuple) else (value,)
+        if value is None or all(map(rule.holds, values)):
+            continue
+        words += [f"{key} = {shown(one, 20)} is not in the range {rule}" for one in values if not rule.holds(one)]
+        near = tuple(map(rule.nearest, values))
+        changed: Any = replace(holder, **{name: near if isinstance(value, tuple) else near[0]})
+        spec = replace(spec, **{outer: changed}) if outer else changed
+    if words and spec.needs.devices_min > spec.needs.devices_max:
+        spec = replace(spec, needs=replace(spec.needs, devices_max=spec.needs.devices_min))
+    return spec, tuple(words)

@@ -10,12 +10,10 @@ from jobs.ranges import RANGES
 from jobs.spec import HELD_OUT, PROMOTE_WORDS, RENEW_WORDS, ROLES, START_WORDS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from jobs.spec import Role
+    from collections.abc import Callable, Sequence
 
 _DTYPES = ("fp32", "fp16", "bf16", "int8")
-_NAME = re.compile(r"^[a-z0-9][a-z0-9._-]{0,39}$")
+_NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,39}")
 _VARIABLE = re.compile(r"^[A-Za-z_][A-Za-z0-9_]*$")
 _SECRET = re.compile(
     r"(\w*_)?(PASSWORD|PASSWD|PASSPHRASE|SECRET|CREDENTIALS?|TOKEN|(API|SECRET|PRIVATE)_?KEY|ACCESS_?KEY(_?ID)?)",
@@ -79,21 +77,6 @@ def requirements(value: Any) -> str:
     return storable(value)
 
 
-def image(value: Any) -> str:
-    """Read the address of a container image, or the name of one that SageMaker's SDK knows; empty for the pool's."""
-    if not isinstance(value, str) or not _IMAGE.fullmatch(value):
-        remedy = 'write it like "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1-py312" or "sdk:pytorch:2.10"'
-        raise Wrong("this must be a container image", remedy)
-    return value
-
-
-def python(value: Any) -> str:
-    """Read a version of Python; empty for what is known without."""
-    if not isinstance(value, str) or not _PYTHON.fullmatch(value):
-        raise Wrong("this is no version of Python", 'write it like "3.12"')
-    return value
-
-
 def storable(value: str) -> str:
     """Return a text that every session can be given. Raises Wrong."""
     if len(value) > _TEXT_MAX:
@@ -103,40 +86,44 @@ def storable(value: str) -> str:
     return value
 
 
-def name(value: Any) -> str:
-    """Read a job's name."""
-    if not isinstance(value, str) or not _NAME.match(value):
-        raise Wrong("this is no usable name", "use up to 40 small letters, digits, dots and hyphens")
-    return value
+def matching(form: re.Pattern[str], why: str, remedy: str) -> Callable[[Any], str]:
+    """Return a reader of texts of one form."""
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or not form.fullmatch(value):
+            raise Wrong(why, remedy)
+        return value
+
+    return read
 
 
-def role(value: Any) -> Role:
-    """Read a role."""
-    found = next((known for known in ROLES if known == value), None)
-    if found is None:
-        raise Wrong("there is no such role", "use main, manager or evaluate")
-    return found
+def one_of(known: Sequence[str], why: str, remedy: str) -> Callable[[Any], str]:
+    """Return a reader of one of several words."""
+
+    def read(value: Any) -> str:
+        if value not in known:
+            raise Wrong(why, remedy)
+        return str(value)
+
+    return read
 
 
-def corpus_version(value: Any) -> str:
-    """Read the version of a corpus."""
-    if not isinstance(value, str) or not _CORPUS.fullmatch(value):
-        raise Wrong("this is no version of a corpus", "write its 16 characters: schedctl corpus show")
-    return value
-
-
-def renew(value: Any) -> str:
-    """Read when a job takes up another version of the corpus."""
-    if value not in RENEW_WORDS:
-        raise Wrong("a job takes up another corpus when it is restarted or updated", 'write "restart" or "update"')
-    return str(value)
-
-
-def dtype(value: Any) -> str:
-    """Read a number format."""
-    if value not in _DTYPES:
-        raise Wrong("there is no such number format", f"use {', '.join(_DTYPES)}")
-    return str(value)
+name = matching(_NAME, "this is no usable name", "use up to 40 small letters, digits, dots and hyphens")
+role = one_of(ROLES, "there is no such role", "use main, manager or evaluate")
+dtype = one_of(_DTYPES, "there is no such number format", f"use {', '.join(_DTYPES)}")
+renew = one_of(
+    RENEW_WORDS, "a job takes up another corpus when it is restarted or updated", 'write "restart" or "update"'
+)
+promote = one_of(
+    PROMOTE_WORDS, "an accepted version is promoted by itself or by a person", 'write "automatic" or "person"'
+)
+corpus_version = matching(_CORPUS, "this is no version of a corpus", "write its 16 characters: schedctl corpus show")
+python = matching(_PYTHON, "this is no version of Python", 'write it like "3.12"')
+image = matching(
+    _IMAGE,
+    "this must be a container image",
+    'write it like "123456789012.dkr.ecr.us-east-1.amazonaws.com/mine:1-py312" or "sdk:pytorch:2.10"',
+)
 
 
 def strings(value: Any) -> tuple[str, ...]:
@@ -239,13 +226,6 @@ def parts(value: Any) -> tuple[float, ...]:
     if not found or not found[0]:
         raise Wrong("this must be a list of parts of the target", "write it like [0.5, 1.0]; 1.0 is when it is done")
     return found
-
-
-def promote(value: Any) -> str:
-    """Read who promotes an accepted version."""
-    if value not in PROMOTE_WORDS:
-        raise Wrong("an accepted version is promoted by itself or by a person", 'write "automatic" or "person"')
-    return str(value)
 
 
 def votes(value: Any) -> str:

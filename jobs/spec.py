@@ -51,7 +51,7 @@ class StartFrom:
     """
 
     parent: str
-    at: float | str
+    at: float | str = "newest"
 
     @property
     def gate(self) -> Gate:

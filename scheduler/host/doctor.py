@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from importlib.metadata import packages_distributions
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Literal
 
 from jobs.plural import counted
-from platforms.base import PlatformError
+from platforms.base import Checked, PlatformError
 from scheduler.clock import stopwatch
 from scheduler.core.quota import MoneyQuota
 from scheduler.store import lease, runs
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
     from scheduler.core.pool import Pool
     from scheduler.store.engine import Database
 
-Grade = Literal["ok", "warning", "bad"]
-
 OUR_PACKAGES = frozenset({"config", "jobs", "platforms", "scheduler"})
 OUR_DISTRIBUTION = "uff-scheduler"
 DEADLINE_SECONDS = 60.0
@@ -38,109 +35,93 @@ _CLOCK_SLACK_SECONDS = 120
 _PRICE_DAYS_MAX = 180
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
-    """What one check found; ``remedy`` is empty when all is well."""
-
-    grade: Grade
-    found: str
-    remedy: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Diagnosis:
-    """A finding with the name of its check."""
-
-    check: str
-    finding: Finding
-
-
-def examine(checks: Mapping[str, Callable[[], Finding]], deadline_seconds: float = DEADLINE_SECONDS) -> list[Diagnosis]:
-    """Run all checks at once and return their findings in the given order.
+def examine(
+    checks: Mapping[str, Callable[[], Checked]], deadline_seconds: float = DEADLINE_SECONDS
+) -> dict[str, Checked]:
+    """Run all checks at once and return what each found, in the given order.
 
     A check that fails is a bad finding, and so is one without an answer after ``deadline_seconds`` (real time); it is
     left behind in its thread.
     """
-    answers: dict[str, SimpleQueue[Finding]] = {name: SimpleQueue() for name in checks}
+    answers: dict[str, SimpleQueue[Checked]] = {name: SimpleQueue() for name in checks}
 
-    def work(name: str, check: Callable[[], Finding]) -> None:
+    def work(name: str, check: Callable[[], Checked]) -> None:
         answers[name].put(_guarded(check))
 
     for name, check in checks.items():
         threading.Thread(target=work, args=(name, check), name=f"doctor {name}", daemon=True).start()
     end = stopwatch() + deadline_seconds
-    found = []
+    found = {}
     for name, answer in answers.items():
         try:
-            finding = answer.get(timeout=max(0.0, end - stopwatch()))
+            found[name] = answer.get(timeout=max(0.0, end - stopwatch()))
         except Empty:
             why = f"no answer within {deadline_seconds:.0f} s"
-            finding = Finding("bad", why, "See whether what it asks is overloaded or cut off, and try again")
-        found.append(Diagnosis(name, finding))
+            found[name] = Checked("bad", why, "See whether what it asks is overloaded or cut off, and try again")
     return found
 
 
-def check_database(database: Database) -> Finding:
+def check_database(database: Database) -> Checked:
     """Read the database and write-lock it for a moment."""
     with database.read() as tx:
         live = runs.live(tx)
     with database.write():
         pass  # nobody holds the lock for long, and the disk may be written
-    return Finding("ok", f"{database.where}, runs that are live: {len(live)}")
+    return Checked("ok", f"{database.where}, runs that are live: {len(live)}")
 
 
-def check_daemon(database: Database) -> Finding:
+def check_daemon(database: Database) -> Checked:
     """Tell whether a daemon holds the lease."""
     with database.read() as tx:
         held = lease.current(tx)
     if held is None:
-        return Finding("warning", "no daemon holds the lease: nothing is planned or launched", "Start: schedctl daemon")
-    return Finding("ok", f"{held.holder} holds the lease, epoch {held.epoch}")
+        return Checked("warning", "no daemon holds the lease: nothing is planned or launched", "Start: schedctl daemon")
+    return Checked("ok", f"{held.holder} holds the lease, epoch {held.epoch}")
 
 
-def check_disk(folder: Path) -> Finding:
+def check_disk(folder: Path) -> Checked:
     """Look at the room where database and checkpoints go."""
     there = next(place for place in (folder, *folder.parents) if place.exists())
     if not os.access(there, os.W_OK):
-        return Finding("bad", f"{there} cannot be written", f"Give its user the right: chown it to uid {os.getuid()}")
+        return Checked("bad", f"{there} cannot be written", f"Give its user the right: chown it to uid {os.getuid()}")
     free = shutil.disk_usage(there).free
     room = f"{free / (1 << 30):.1f} GiB free at {there}"
     if free >= _FREE_BYTES_WANTED:
-        return Finding("ok", room)
-    grade: Grade = "warning" if free >= _FREE_BYTES_NEEDED else "bad"
-    return Finding(grade, room, "Make room, or move state_dir to a larger disk")
+        return Checked("ok", room)
+    grade: Literal["warning", "bad"] = "warning" if free >= _FREE_BYTES_NEEDED else "bad"
+    return Checked(grade, room, "Make room, or move state_dir to a larger disk")
 
 
-def check_store(artifacts: BlobStore) -> Finding:
+def check_store(artifacts: BlobStore) -> Checked:
     """Write, read and remove a small object."""
     word = os.urandom(8)
     artifacts.put(_PROBE, word)
     intact = artifacts.read(_PROBE) == word
     artifacts.delete(_PROBE)
     if not intact:
-        return Finding("bad", "the artifact store returned something else than was written", "Use another disk")
-    return Finding("ok", "written, read back, removed")
+        return Checked("bad", "the artifact store returned something else than was written", "Use another disk")
+    return Checked("ok", "written, read back, removed")
 
 
-def check_clock(artifacts_now: float, real_now: float) -> Finding:
+def check_clock(artifacts_now: float, real_now: float) -> Checked:
     """Compare this machine's clock with the one that stamps files of the store; all in real UTC seconds."""
     off = round(artifacts_now - real_now)
     if abs(off) > _CLOCK_SLACK_SECONDS:
         why = f"the disk's clock is {abs(off)} s {'ahead of' if off > 0 else 'behind'} this machine's"
-        return Finding("bad", why, "Synchronise both with NTP: quota windows begin and end by the clock")
-    return Finding("ok", f"agrees with the disk's to {abs(off)} s")
+        return Checked("bad", why, "Synchronise both with NTP: quota windows begin and end by the clock")
+    return Checked("ok", f"agrees with the disk's to {abs(off)} s")
 
 
-def check_platform(load: Callable[[], Platform], now: int) -> Finding:
+def check_platform(load: Callable[[], Platform], now: int) -> Checked:
     """Load an adapter and ask it for nothing, which a working one answers."""
     try:
         load().find([], now)
     except PlatformError as error:
-        return Finding("bad", error.why, error.remedy or "Look at its options: schedctl config show pools")
-    return Finding("ok", "answers")
+        return Checked("bad", error.why, error.remedy or "Look at its options: schedctl config show pools")
+    return Checked("ok", "answers")
 
 
-def check_names() -> Finding:
+def check_names() -> Checked:
     """See that no other distribution brings packages of our names."""
     owners = packages_distributions()
     foreign = {
@@ -150,31 +131,31 @@ def check_names() -> Finding:
     }
     if foreign:
         words = "; ".join(f"{name} also comes from {', '.join(others)}" for name, others in foreign.items())
-        return Finding("bad", words, "Install the scheduler into a virtual environment of its own")
-    return Finding("ok", f"{', '.join(sorted(OUR_PACKAGES))} are ours alone")
+        return Checked("bad", words, "Install the scheduler into a virtual environment of its own")
+    return Checked("ok", f"{', '.join(sorted(OUR_PACKAGES))} are ours alone")
 
 
-def _guarded(check: Callable[[], Finding]) -> Finding:
+def _guarded(check: Callable[[], Checked]) -> Checked:
     try:
         return check()
     except Exception as error:  # noqa: BLE001 - a check that cannot be made is itself what was to be found
         why = str(getattr(error, "why", "")) or str(error) or type(error).__name__
-        return Finding("bad", why, str(getattr(error, "remedy", "")) or "See docs/cli.md, doctor")
+        return Checked("bad", why, str(getattr(error, "remedy", "")) or "See docs/cli.md, doctor")
 
 
-def check_price(pool: Pool, now: float) -> Finding:
+def check_price(pool: Pool, now: float) -> Checked:
     """Judge how old a pool's price is; ``now`` is real UTC seconds. What costs money should have a budget in money."""
     price = f"${pool.price_microdollars_per_hour / 1_000_000:.4f} an hour"
     bounded = any(isinstance(quota, MoneyQuota) for quota in pool.quotas)
     remedy = "Look it up in the platform's price list and write price_per_hour and as_of"
     if not pool.price_microdollars_per_hour:
-        return Finding("ok", "hours cost nothing here")
+        return Checked("ok", "hours cost nothing here")
     if not pool.as_of:
-        return Finding("warning", f"{price}, of no date", remedy)
+        return Checked("warning", f"{price}, of no date", remedy)
     days = (datetime.fromtimestamp(now, UTC).date() - date.fromisoformat(pool.as_of)).days
     found = f"{price}, as of {pool.as_of}{'' if bounded else '; no budget in money bounds it'}"
     if days > _PRICE_DAYS_MAX:
-        return Finding("warning", f"{found}, which is {counted(days, 'day')} ago", remedy)
+        return Checked("warning", f"{found}, which is {counted(days, 'day')} ago", remedy)
     if not bounded:
-        return Finding("warning", found, "Add a quota of kind money-day, money-week or money-month")
-    return Finding("ok", found)
+        return Checked("warning", found, "Add a quota of kind money-day, money-week or money-month")
+    return Checked("ok", found)

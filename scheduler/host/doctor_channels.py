@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from jobs.payload.redact import Redactor
 from jobs.plural import counted
-from scheduler.host.doctor import Finding
+from platforms.base import Checked
 from scheduler.notify.deliver import EmailChannel, SlackChannel
 
 if TYPE_CHECKING:
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 _REMEDY = "Look at the settings: schedctl config show report"
 
 
-def channel_check(channel: Channel) -> Callable[[], Finding]:
+def channel_check(channel: Channel) -> Callable[[], Checked]:
     """Return the check of a configured channel."""
     match channel:
         case EmailChannel():
@@ -28,15 +28,15 @@ def channel_check(channel: Channel) -> Callable[[], Finding]:
         case SlackChannel():
             return lambda: check_slack(channel)
         case _:
-            return lambda: Finding("ok", "set; only a letter can test it: schedctl report weekly --send")
+            return lambda: Checked("ok", "set; only a letter can test it: schedctl report weekly --send")
 
 
-def no_channel() -> Finding:
+def no_channel() -> Checked:
     """Return what it means that no channel is configured: no fault, but nobody is told anything."""
-    return Finding("ok", "no mail server or Slack is set; reports and alerts are only seen by who looks for them")
+    return Checked("ok", "no mail server or Slack is set; reports and alerts are only seen by who looks for them")
 
 
-def check_mlflow(settings: Settings) -> Finding:
+def check_mlflow(settings: Settings) -> Checked:
     """Ask the tracking server of the settings for our experiment."""
     from scheduler.notify.mirrors import mlflow_header
     from scheduler.notify.mlflow_mirror import MlflowFault, MlflowMirror
@@ -46,11 +46,11 @@ def check_mlflow(settings: Settings) -> Finding:
         MlflowMirror(address, mlflow_header(settings)).check()
     except MlflowFault as fault:
         remedy = "Look at export.mlflow, and at the credential MLFLOW_TRACKING_TOKEN if it wants one"
-        return Finding("bad", f"{address}: {fault}", remedy)
-    return Finding("ok", f"{address} answers")
+        return Checked("bad", f"{address}: {fault}", remedy)
+    return Checked("ok", f"{address} answers")
 
 
-def check_mail(channel: EmailChannel) -> Finding:
+def check_mail(channel: EmailChannel) -> Checked:
     """Greet the mail server, encrypt and log in as a letter would."""
     where = f"{channel.host}:{channel.port}"
     try:
@@ -61,17 +61,17 @@ def check_mail(channel: EmailChannel) -> Finding:
                 server.login(channel.user, channel.password)
             server.noop()
     except smtplib.SMTPAuthenticationError as error:
-        return Finding("bad", f"{where} does not take our login (code {error.smtp_code})", "Correct user and password")
+        return Checked("bad", f"{where} does not take our login (code {error.smtp_code})", "Correct user and password")
     except (OSError, smtplib.SMTPException) as error:
         why = Redactor([channel.password])(f"{type(error).__name__}: {error}")
-        return Finding("bad", f"{where}: {why}", _REMEDY)
+        return Checked("bad", f"{where}: {why}", _REMEDY)
     login = f", takes the login of {channel.user}" if channel.user else ""
     if not channel.starttls and channel.user:
-        return Finding("warning", f"{where} answers, but the password goes there in the clear", "Set starttls = true")
-    return Finding("ok", f"{where} answers{login}; {counted(len(channel.recipients), 'recipient')}")
+        return Checked("warning", f"{where} answers, but the password goes there in the clear", "Set starttls = true")
+    return Checked("ok", f"{where} answers{login}; {counted(len(channel.recipients), 'recipient')}")
 
 
-def check_slack(channel: SlackChannel) -> Finding:
+def check_slack(channel: SlackChannel) -> Checked:
     """Ask Slack whose token it is; of a webhook only the form can be checked without a message."""
     from http.client import HTTPException
 
@@ -79,26 +79,26 @@ def check_slack(channel: SlackChannel) -> Finding:
         from slack_sdk import WebClient
         from slack_sdk.errors import SlackApiError
     except ImportError:
-        return Finding("bad", "slack_sdk is missing", "Install the extra: uff-scheduler[report]")
+        return Checked("bad", "slack_sdk is missing", "Install the extra: uff-scheduler[report]")
     if channel.webhook:
         if not channel.webhook.startswith("https://"):
-            return Finding("bad", "the webhook's address does not begin with https://", _REMEDY)
-        return Finding("ok", "a webhook is set; only a message can test it: schedctl report weekly --send")
+            return Checked("bad", "the webhook's address does not begin with https://", _REMEDY)
+        return Checked("ok", "a webhook is set; only a message can test it: schedctl report weekly --send")
     try:
         client = WebClient(channel.token, base_url=channel.base_url, timeout=channel.timeout_seconds)
         answer = client.auth_test()
     except SlackApiError as error:
         why = str(error.response.get("error", "no reason"))
-        return Finding("bad", f"Slack does not take our token: {why}", "Set report.slack.bot_token anew")
+        return Checked("bad", f"Slack does not take our token: {why}", "Set report.slack.bot_token anew")
     except (OSError, ValueError, HTTPException) as error:
         why = Redactor([channel.token])(f"{type(error).__name__}: {error}")
-        return Finding("bad", f"Slack: {why}", "Look at the network of this machine")
+        return Checked("bad", f"Slack: {why}", "Look at the network of this machine")
     found = f"token of {answer.get('team', '')}, writes to {channel.channel}"
     told = {name.lower(): value for name, value in answer.headers.items()}.get("x-oauth-scopes")
     if told is not None:
         scopes = {scope.strip() for scope in str(told).split(",")}
         if "chat:write" not in scopes:
-            return Finding("bad", f"{found}, but its scopes do not let it", "Give the bot the scope chat:write")
+            return Checked("bad", f"{found}, but its scopes do not let it", "Give the bot the scope chat:write")
         if "files:write" not in scopes:
-            return Finding("warning", f"{found}, without pictures", "Give the bot the scope files:write")
-    return Finding("ok", found)
+            return Checked("warning", f"{found}, without pictures", "Give the bot the scope files:write")
+    return Checked("ok", found)

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 from jobs.plural import counted
 from platforms import plugin
-from platforms.base import Misconfigured
+from platforms.base import Checked, Misconfigured
 from platforms.registry import shipped
-from scheduler.host.doctor import OUR_DISTRIBUTION, Finding
+from scheduler.host.doctor import OUR_DISTRIBUTION
 from scheduler.host.installation import MAIN, ServiceRefused
 from scheduler.host.systemd_status import unit_statuses
 
@@ -28,7 +28,7 @@ _BOUND = re.compile(r"(>=|<)\s*([\d.]+)")
 _BOOTED = Path("/run/systemd/system")
 
 
-def check_versions(extras: Collection[str]) -> Finding:
+def check_versions(extras: Collection[str]) -> Checked:
     """Compare the installed libraries of the core and of ``extras`` with the versions this release was tested with."""
     found, wrong, missing = [], [], set()
     for line in requires(OUR_DISTRIBUTION) or ():
@@ -49,50 +49,50 @@ def check_versions(extras: Collection[str]) -> Finding:
     if wrong:
         names = ",".join(sorted(filter(None, missing)) or sorted(extras))
         wanted = f"{OUR_DISTRIBUTION}[{names}]" if names else OUR_DISTRIBUTION
-        return Finding("bad", "; ".join(wrong), f"Install what this release was tested with: {wanted}")
-    return Finding("ok", ", ".join(sorted(found)) or "those of the core")
+        return Checked("bad", "; ".join(wrong), f"Install what this release was tested with: {wanted}")
+    return Checked("ok", ", ".join(sorted(found)) or "those of the core")
 
 
-def check_plugin(platform: str) -> Finding:
+def check_plugin(platform: str) -> Checked:
     """Load a platform that another package brings; a shipped one of the same name is the one that counts."""
     words = " and ".join(map(plugin.source, plugin.offered()[platform]))
     if platform in shipped():
-        return Finding("warning", f"{words}: never used, for {platform} is a platform of our own", "Uninstall it")
+        return Checked("warning", f"{words}: never used, for {platform} is a platform of our own", "Uninstall it")
     try:
         found = plugin.find(platform)
     except Misconfigured as error:
-        return Finding("bad", error.why, error.remedy)
-    return Finding("ok", f"{words}, contract {found.contract if found else 0}")
+        return Checked("bad", error.why, error.remedy)
+    return Checked("ok", f"{words}, contract {found.contract if found else 0}")
 
 
-def check_service() -> Finding:
+def check_service() -> Checked:
     """Ask systemd about the daemon's unit, where there is a systemd."""
     if not _BOOTED.is_dir():
-        return Finding("ok", "this machine has no systemd; the daemon runs in the foreground")
+        return Checked("ok", "this machine has no systemd; the daemon runs in the foreground")
     try:
         unit = unit_statuses(("systemctl",))[0]
     except ServiceRefused as error:
-        return Finding("warning", error.why, error.remedy)
+        return Checked("warning", error.why, error.remedy)
     if not unit.installed:
-        return Finding("ok", "not installed as a service: schedctl service install")
+        return Checked("ok", "not installed as a service: schedctl service install")
     told = f"{MAIN} is {unit.state}" + (f", restarted {counted(unit.restarts, 'time')}" if unit.restarts else "")
     if unit.well:
-        return Finding("ok" if unit.enabled else "warning", told, "" if unit.enabled else f"systemctl enable {MAIN}")
-    return Finding("bad" if unit.enabled else "warning", told, f"Look at: journalctl -e -u {MAIN}")
+        return Checked("ok" if unit.enabled else "warning", told, "" if unit.enabled else f"systemctl enable {MAIN}")
+    return Checked("bad" if unit.enabled else "warning", told, f"Look at: journalctl -e -u {MAIN}")
 
 
-def check_sandbox() -> Finding:
+def check_sandbox() -> Checked:
     """Try the sandbox for code that models write. Only scorers that run such code need one, and refuse without it."""
     from jobs.payload.scorers.sandbox.limits import SandboxMissing
     from jobs.payload.scorers.sandbox.probe import check_sandbox as tried
 
     try:
-        return Finding("ok", tried())
+        return Checked("ok", tried())
     except SandboxMissing as missing:
-        return Finding("ok", f"none ({missing.why}): scorers that run code refuse here; to have one, {missing.remedy}")
+        return Checked("ok", f"none ({missing.why}): scorers that run code refuse here; to have one, {missing.remedy}")
 
 
-def check_privacy(state_dir: Path, database: Path | None) -> Finding:
+def check_privacy(state_dir: Path, database: Path | None) -> Checked:
     """See that nobody else can read the books, the lock and what sessions left, whatever made them."""
     names = [f"{database}{ending}" for ending in ("", "-wal", "-shm")] if database else []
     places = [state_dir, *map(Path, names), *(state_dir / name for name in ("daemon.lock", "wake", "sessions"))]
@@ -102,8 +102,8 @@ def check_privacy(state_dir: Path, database: Path | None) -> Finding:
     ]
     if open_to_all:
         remedy = f"Close them: chmod go= {' '.join(open_to_all)}"
-        return Finding("warning", f"others on this machine may read {', '.join(open_to_all)}", remedy)
-    return Finding("ok", f"only this user reads {state_dir}")
+        return Checked("warning", f"others on this machine may read {', '.join(open_to_all)}", remedy)
+    return Checked("ok", f"only this user reads {state_dir}")
 
 
 def _others(place: Path) -> int:
@@ -114,7 +114,7 @@ def _others(place: Path) -> int:
         return 0
 
 
-def check_runner(address: str) -> Finding:
+def check_runner(address: str) -> Checked:
     """See that the service manager waits where local sessions are started; connecting starts nothing."""
     try:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as caller:
@@ -122,8 +122,8 @@ def check_runner(address: str) -> Finding:
             caller.connect(address)
     except OSError as error:
         why = f"nobody starts local sessions at {address}: {error.strerror or error}"
-        return Finding("bad", why, "systemctl start uff-local.socket")
-    return Finding("ok", f"answers at {address}")
+        return Checked("bad", why, "systemctl start uff-local.socket")
+    return Checked("ok", f"answers at {address}")
 
 
 def _within(installed: str, bounds: str) -> bool:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from config.credentials import VARIABLE
 from config.errors import ConfigError
 from jobs.plural import counted
-from scheduler.host.doctor import Finding
+from platforms.base import Checked
 from scheduler.host.installation import MAIN
 from scheduler.service.facts.snapshot import gives_secrets
 from scheduler.store import jobs
@@ -32,7 +32,7 @@ def trouble(app: App, name: str) -> Problem | None:
     return None
 
 
-def check_secrets(app: App) -> Finding:
+def check_secrets(app: App) -> Checked:
     """Look for what the daemon has to give; what sessions ask their platform for only they can look for."""
     with app.database.read() as tx:
         specs = [record.spec for record in jobs.everything(tx, {"queued", "active", "held"})]
@@ -44,10 +44,10 @@ def check_secrets(app: App) -> Finding:
     missing = {name: wrong for name in sorted(wanted) if (wrong := trouble(app, name))}
     if missing:
         told = "; ".join(f"{name} of {', '.join(wanted[name])}: {wrong.why}" for name, wrong in missing.items())
-        return Finding("bad", told, next(iter(missing.values())).remedy)
+        return Checked("bad", told, next(iter(missing.values())).remedy)
     asked = sorted({name for spec in specs for name in spec.secrets} - set(wanted))
     elsewhere = f"; their platform is asked for {', '.join(asked)}" if asked else ""
-    return Finding("ok", f"{counted(len(wanted), 'secret')} of open jobs to give, all there{elsewhere}")
+    return Checked("ok", f"{counted(len(wanted), 'secret')} of open jobs to give, all there{elsewhere}")
 
 
 def _handed_over() -> set[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from sqlalchemy import bindparam, delete, func, insert, select, update
 
 from jobs.payload.bounds import INSTANT_MAX, SPAN_MAX, measures
-from jobs.payload.store.manifest import Component, Manifest
+from jobs.payload.store.manifest import Manifest
 from scheduler.store import codec, events
 from scheduler.store.errors import Stale, StoreFailure
 from scheduler.store.schema import checkpoints, discards, jobs
@@ -179,7 +179,6 @@ def manifest_of(text: str) -> Manifest:
     """Read a manifest from its column. Raises KeyError, TypeError or ValueError."""
     document = codec.load_object(text)
     document.pop("key", None)  # written by older versions
-    document["components"] = tuple(codec.built(Component, component) for component in document["components"])
     # Older versions recorded instants and metrics as they were told.
     for name, most in (("created_at", INSTANT_MAX), ("trained_seconds", SPAN_MAX)):
         document[name] = max(0, min(document[name], most))

@@ -7,10 +7,11 @@ the daemon reads the same rows again every cycle.
 from __future__ import annotations
 
 import json
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from jobs.payload.store.manifest import Component
 from jobs.quality_gate import QualityGate
 from jobs.ranges import bounded
 from jobs.spec import (
@@ -27,6 +28,7 @@ from jobs.spec import (
     StartFrom,
 )
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
+from scheduler.core.plan import KeptHours, Placement, PlannedLane
 from scheduler.core.run import Ended, Outcome, Reserved, Running, Stopping, Submitting
 
 if TYPE_CHECKING:
@@ -70,15 +72,26 @@ def load_object(text: str) -> dict[str, Any]:
 
 
 def built(kind: type[T], document: Any) -> T:
-    """Make a dataclass of what was stored of one, each value of its declared type.
+    """Make a dataclass of what was stored of one, each value of its declared type; rows of older versions lack some.
 
-    Raises KeyError, TypeError or ValueError. What stands in a field of its own kind is built by whoever calls.
+    Raises KeyError, TypeError or ValueError.
     """
+    values = dict(document)
     for entry in fields(kind):  # type: ignore[arg-type] # every T here is a dataclass
-        fits = _FITS.get(str(entry.type))
-        if fits is not None and entry.name in document and not fits(document[entry.name]):
-            raise ValueError(f"{entry.name} is no {entry.type}")
-    return kind(**document)
+        if entry.name in values:
+            values[entry.name] = _value(values[entry.name], str(entry.type), entry.name)
+    return kind(**values)
+
+
+def _value(stored: Any, declared: str, name: str) -> Any:
+    fits = _FITS.get(declared)
+    if fits is not None and not fits(stored):
+        raise ValueError(f"{name} is no {declared}")
+    if declared.startswith("tuple["):
+        inner = _KINDS.get(declared.removeprefix("tuple[").removesuffix(", ...]"))
+        return tuple(stored) if inner is None else tuple(built(inner, one) for one in stored)
+    inner = _KINDS.get(declared.removesuffix(" | None"))
+    return built(inner, stored) if inner is not None and stored is not None else stored
 
 
 def _number(value: object) -> bool:
@@ -105,6 +118,14 @@ def _text(value: object) -> bool:
     return isinstance(value, str)
 
 
+_KINDS: dict[str, type] = {
+    kind.__name__: kind
+    for kind in (
+        *(Code, Component, Evaluation, Gate, Input, KeptHours, Mixture, Needs, Placement, PlannedLane, QualityGate),
+        Requirements,
+        *(Share, Stall, StartFrom),
+    )
+}
 # By the annotation as it is written in jobs and core; one that is not here is not checked.
 _FITS: dict[str, Callable[[object], bool]] = {
     "int": _whole,
@@ -187,21 +208,6 @@ def _spec(
     deadline: int | None,
     rest: str,
 ) -> tuple[JobSpec, tuple[str, ...]]:
-    other = load_object(rest)
-    for tuples in ("command", "pools", "device_speedup"):
-        other[tuples] = tuple(other[tuples])
-    other["secrets"] = tuple(other.get("secrets", ()))  # rows of older versions have none
-    other["needs"] = built(Needs, other["needs"])
-    other["mixture"] = built(Mixture, other["mixture"]) if other["mixture"] is not None else None
-    other["stall"] = built(Stall, other.get("stall", {}))  # rows of older versions have none
-    other["gate"] = built(Gate, other["gate"]) if other["gate"] else None
-    other["start_from"] = built(StartFrom, other["start_from"]) if other.get("start_from") else None
-    other["share"] = built(Share, other["share"]) if other.get("share") else None  # likewise
-    other["code"] = built(Code, other["code"]) if other.get("code") else None  # likewise
-    other["inputs"] = tuple(built(Input, given) for given in other.get("inputs", ()))  # likewise
-    other["requirements"] = _requirements(other.get("requirements"))
-    other["evaluation"] = _evaluation(other.get("evaluation"))
-    other["gates"] = tuple(built(QualityGate, gate) for gate in other.get("gates", ()))
     own = {
         "name": name,
         "role": role,
@@ -210,19 +216,7 @@ def _spec(
         "not_before": not_before,
         "deadline": deadline,
     }
-    return bounded(built(JobSpec, {**other, **own}))
-
-
-def _requirements(stored: Any) -> Requirements | None:
-    return replace(built(Requirements, stored), targets=tuple(stored["targets"])) if stored else None
-
-
-def _evaluation(stored: Any) -> Evaluation | None:
-    if not stored:
-        return None
-    test_set, needs = built(Input, stored["test_set"]), built(Needs, stored["needs"])
-    lists = {name: tuple(stored[name]) for name in ("command", "pools", "at")}
-    return built(Evaluation, {**stored, **lists, "test_set": test_set, "needs": needs})
+    return bounded(built(JobSpec, load_object(rest) | own))
 
 
 @lru_cache(maxsize=1_024)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from sqlalchemy import bindparam, delete, func, insert, select
 
 from scheduler.core import reasons
-from scheduler.core.plan import Deferral, Placement, Plan, PlannedLane
+from scheduler.core.plan import Deferral, Plan
 from scheduler.store import codec
 from scheduler.store.schema import plans
 
@@ -82,23 +82,20 @@ def dumped(plan: Plan) -> str:
         "bound": plan.bound,
         "made_by": plan.made_by,
         "warnings": plan.warnings,
+        "kept": plan.kept,
     }
     return codec.dump(body)
-
-
-def _placement(stored: dict[str, Any]) -> Placement:
-    lanes = stored.pop("seats") if "seats" in stored else stored["lanes"]  # rows of before they were called lanes
-    return codec.built(Placement, {**stored, "lanes": tuple(codec.built(PlannedLane, lane) for lane in lanes)})
 
 
 def loaded(body: str) -> Plan:
     """Return the plan that :func:`dumped` wrote. Raises KeyError, TypeError or ValueError."""
     document = codec.load_object(body)
-    document["placements"] = tuple(_placement(placement) for placement in document["placements"])
+    for placement in document["placements"]:
+        if "seats" in placement:  # rows of before they were called lanes
+            placement["lanes"] = placement.pop("seats")
     document["deferrals"] = tuple(
         codec.built(Deferral, {**deferral, "reason": _reason(deferral["reason"])}) for deferral in document["deferrals"]
     )
-    document["warnings"] = tuple(document["warnings"])
     return codec.built(Plan, document)
 
 

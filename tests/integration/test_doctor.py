@@ -12,8 +12,9 @@ import pytest
 from aiosmtpd.controller import Controller
 from aiosmtpd.smtp import AuthResult
 
+from platforms.base import Checked
 from scheduler.host import doctor_machine
-from scheduler.host.doctor import Finding, examine
+from scheduler.host.doctor import examine
 from scheduler.host.doctor_channels import check_mail, check_slack
 from scheduler.host.doctor_machine import check_runner, check_sandbox, check_service, check_versions
 from scheduler.host.systemd_status import UnitStatus
@@ -25,19 +26,24 @@ CANARY = "canary-password-77c1"
 def test_a_check_that_hangs_costs_the_others_nothing() -> None:
     never = threading.Event()
 
-    def hang() -> Finding:
+    def hang() -> Checked:
         never.wait()
-        return Finding("ok", "too late")
+        return Checked("ok", "too late")
 
-    def fail() -> Finding:
+    def fail() -> Checked:
         raise RuntimeError("out of paper")
 
-    found = examine({"hangs": hang, "fails": fail, "works": lambda: Finding("ok", "fine")}, deadline_seconds=0.2)
+    found = examine({"hangs": hang, "fails": fail, "works": lambda: Checked("ok", "fine")}, deadline_seconds=0.2)
     never.set()
-    assert [(d.check, d.finding.grade) for d in found] == [("hangs", "bad"), ("fails", "bad"), ("works", "ok")]
-    assert "no answer within" in found[0].finding.found
-    assert found[1].finding.found == "out of paper"
-    assert all(d.finding.remedy for d in found[:2])
+    assert [(name, checked.grade) for name, checked in found.items()] == [
+        ("hangs", "bad"),
+        ("fails", "bad"),
+        ("works", "ok"),
+    ]
+    assert "no answer within" in found["hangs"].found
+    assert found["fails"].found == "out of paper"
+    assert found["hangs"].remedy
+    assert found["fails"].remedy
 
 
 @pytest.fixture

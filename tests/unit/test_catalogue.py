@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from config.shipped import shipped
 from jobs.catalogue import CatalogueError, domains, job_from_table, job_from_toml, read_catalogue
-from jobs.definition import _KEYS
+from jobs.definition import KEYS
 from jobs.duration import parse_duration, show_duration
 from jobs.instant import parse_instant
 from jobs.job_table import table_of
@@ -344,7 +344,7 @@ def test_any_text_is_a_duration_or_a_clear_error(text: str) -> None:
         lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
         max_leaves=6,
     ),
-    st.sampled_from(_KEYS),
+    st.sampled_from(KEYS),
 )
 def test_no_value_of_any_key_escapes_as_another_error(value: object, key: str) -> None:
     table = {"name": "a", "role": "main", "command": ["x"], "target_step": 1, "steps_per_hour": 1, key: value}

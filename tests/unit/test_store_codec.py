@@ -153,7 +153,8 @@ def test_columns_that_no_state_gives_are_refused(name: str, detail: str, error: 
 def test_a_stored_value_of_another_type_is_refused(kind: str, good: list[object], bad: list[object]) -> None:
     record = make_dataclass("Record", [("field", kind)])
     for value in good:
-        assert codec.built(record, {"field": value}).field == value
+        expected = tuple(value) if isinstance(value, list) else value
+        assert codec.built(record, {"field": value}).field == expected
     for value in bad:
         with pytest.raises(ValueError, match="field is no "):
             codec.built(record, {"field": value})

@@ -60,7 +60,7 @@ def _until_it_fits(options: argparse.Namespace, words: list[str], devices: int) 
     more = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
     more |= bytecode_kept(options.cache)
     nodes = Place(os.environ).nodes
-    settled = devices * nodes == 1 or options.shard != "auto" or bool(unshared(options))
+    settled = devices * nodes == 1 or options.shard != "auto" or bool(options.zero or unshared(options))
     ranks, fit = Ranks(), Fit(rows_at_once(options, devices * nodes), options.gradient_checkpointing, shared=settled)
     lowered: list[str] = []
     while (status := ranks.run([*words, *lowered], devices, more)) == STATUS and not ranks.told_to_stop:

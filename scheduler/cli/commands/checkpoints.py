@@ -46,9 +46,7 @@ def list_(
         if job is not None:
             jobs.get(tx, job)
         found = checkpoints.everything(tx, job)
-    if cli.options.json:
-        cli.out.data({"checkpoints": [checkpoint_json(record) for record in found]})
-        return
+    cli.out.data({"checkpoints": [checkpoint_json(record) for record in found]})
     cli.out.table(
         ("job", ">step", "state", "-->size", "->loss", "-made", "---pinned", "--key", "~why"),
         [_row(cli, record) for record in found],
@@ -76,22 +74,20 @@ def retention(
         if job is not None:
             jobs.get(tx, job)
         judged = judge(tx, cli.app.policy.retention, cli.now, job)
-    if cli.options.json:
-        cli.out.data(
-            {
-                "checkpoints": [
-                    {
-                        "key": one.record.manifest.key,
-                        "bytes": one.record.manifest.size,
-                        "stays": one.verdict.stays,
-                        "why": one.verdict.why,
-                        "delete_at": one.delete_at,
-                    }
-                    for one in judged
-                ]
-            }
-        )
-        return
+    cli.out.data(
+        {
+            "checkpoints": [
+                {
+                    "key": one.record.manifest.key,
+                    "bytes": one.record.manifest.size,
+                    "stays": one.verdict.stays,
+                    "why": one.verdict.why,
+                    "delete_at": one.delete_at,
+                }
+                for one in judged
+            ]
+        }
+    )
     cli.out.table(
         ("job", ">step", "verdict", "goes", "->size", "~why"),
         [
@@ -131,15 +127,13 @@ def verify(
     for verdict in checkpoint_files.verify(cli.app.artifacts, records):
         verdicts.append(verdict)
         words = "; ".join(verdict.findings)
-        if not cli.options.json:
-            cli.out.line(f"{verdict.record.manifest.key}  {'bad: ' + words if words else 'good'}")
+        cli.out.line(f"{verdict.record.manifest.key}  {'bad: ' + words if words else 'good'}")
     bad = [verdict for verdict in verdicts if verdict.findings]
-    if cli.options.json:
-        checked: list[dict[str, Any]] = [
-            {"key": verdict.record.manifest.key, "good": not verdict.findings, "findings": list(verdict.findings)}
-            for verdict in verdicts
-        ]
-        cli.out.data({"checkpoints": checked})
+    checked: list[dict[str, Any]] = [
+        {"key": verdict.record.manifest.key, "good": not verdict.findings, "findings": list(verdict.findings)}
+        for verdict in verdicts
+    ]
+    cli.out.data({"checkpoints": checked})
     if bad:
         job = bad[0].record.manifest.job
         raise Violations(
@@ -171,11 +165,9 @@ def pull(
     checkpoint_files.pull(cli.app.artifacts, manifest, folder)
     beside = folder.absolute().with_name(f"{folder.absolute().name}-code")
     digest = code.pull(cli.app.database, cli.app.artifacts, manifest, beside) if with_code else None
-    if cli.options.json:
-        names = [component.name for component in manifest.components]
-        document = {"key": manifest.key, "step": manifest.step, "folder": str(folder.absolute()), "files": names}
-        cli.out.data({**document, "code": digest})
-        return
+    names = [component.name for component in manifest.components]
+    document = {"key": manifest.key, "step": manifest.step, "folder": str(folder.absolute()), "files": names}
+    cli.out.data({**document, "code": digest})
     cli.out.line(f"Step {manifest.step} of {job} is in {folder} ({size(manifest.size)}).")
     if digest is not None:
         cli.out.line(f"The code that made it ({digest[:12]}) is in {beside}.")
@@ -207,10 +199,8 @@ def _pin(cli: Cli, key: str, *, pinned: bool) -> None:
             raise _no_such(tx, key) from None
     with cli.app.database.read() as tx:
         record = checkpoints.get(tx, key)
-    if cli.options.json:
-        cli.out.data({"checkpoint": checkpoint_json(record)})
-    else:
-        cli.out.line(f"{key} is {'kept for good' if pinned else 'no longer kept for good'}.")
+    cli.out.data({"checkpoint": checkpoint_json(record)})
+    cli.out.line(f"{key} is {'kept for good' if pinned else 'no longer kept for good'}.")
     cli.wake_daemon()
 
 

@@ -22,10 +22,8 @@ def show(
 
     cli: Cli = ctx.obj
     found = [entry for entry in describe(cli.app.settings) if entry[0].startswith(prefix)]
-    if cli.options.json:
-        cli.out.data({"settings": [{"key": key, "value": value, "source": source} for key, value, source in found]})
-    else:
-        cli.out.table(("~key", "~value", "-~set by"), found)
+    cli.out.data({"settings": [{"key": key, "value": value, "source": source} for key, value, source in found]})
+    cli.out.table(("~key", "~value", "-~set by"), found)
 
 
 @command(app, "schedctl config check", "schedctl --config new.toml config check")
@@ -44,10 +42,8 @@ def check(ctx: typer.Context) -> None:
         raise ConfigError(wrong)
     doubtful = concerns.of_units(cli.options.config, settings)
     doubtful += concerns.of_jobs(settings, cli.app.catalogue.jobs, cli.app.bundle)
-    if cli.options.json:
-        warnings = [{"file": one.file, "key": one.key, "why": one.why, "remedy": one.remedy} for one in doubtful]
-        cli.out.data({"pools": pools, "models": models, "warnings": warnings})
-        return
+    warnings = [{"file": one.file, "key": one.key, "why": one.why, "remedy": one.remedy} for one in doubtful]
+    cli.out.data({"pools": pools, "models": models, "warnings": warnings})
     cli.out.line(f"The settings can be used. Pools: {', '.join(pools)}. Models: {', '.join(models) or 'none'}.")
     for one in doubtful:
-        cli.out.warn(str(one))
+        cli.out.warn(str(one), in_data=True)

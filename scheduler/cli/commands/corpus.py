@@ -121,9 +121,7 @@ def drop(
 
 def _tell_sources(cli: Cli, said: str, *, changed: bool) -> None:
     sources = list(cli.app.training_data.recipe.sources)
-    if cli.options.json:
-        cli.out.data({"sources": sources, "changed": changed})
-        return
+    cli.out.data({"sources": sources, "changed": changed})
     cli.out.line(f"{said} All sources: {', '.join(sources)}")
     if changed:
         cli.out.say("It counts in the next version: schedctl corpus build")

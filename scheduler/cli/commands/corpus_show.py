@@ -30,9 +30,7 @@ def tell_built(cli: Cli, made: CorpusManifest, before: str) -> None:
     with cli.app.database.read() as tx:
         users = jobs_by_version(tx)
     elsewhere = sorted(name for version, names in users.items() if version not in {"", made.version} for name in names)
-    if cli.options.json:
-        cli.out.data({"corpus": corpus_json(made), "before": before, "jobs_elsewhere": elsewhere})
-        return
+    cli.out.data({"corpus": corpus_json(made), "before": before, "jobs_elsewhere": elsewhere})
     same = " It was the current version before." if before == made.version else ""
     cli.out.line(f"Corpus {made.version}: {_amount(made)}, {_held_out(made)} held out.{same}")
     if before not in {"", made.version}:
@@ -55,19 +53,17 @@ def show_corpus(cli: Cli, version: str | None) -> None:
         users = jobs_by_version(tx)
         built = {event.subject: event for event in events.tail(tx, limit=_BUILDS, kinds=("corpus.built",))}
     as_set = current.recipe == data.recipe.fingerprint()
-    if cli.options.json:
-        known = [
-            {
-                "version": one,
-                "current": one == current.version,
-                "jobs": users.get(one, []),
-                "built_at": built[one].at if one in built else None,
-            }
-            for one in data.folder.versions()
-        ]
-        sources = list(data.recipe.sources)
-        cli.out.data({"corpus": corpus_json(manifest), "versions": known, "sources": sources, "as_set": as_set})
-        return
+    known = [
+        {
+            "version": one,
+            "current": one == current.version,
+            "jobs": users.get(one, []),
+            "built_at": built[one].at if one in built else None,
+        }
+        for one in data.folder.versions()
+    ]
+    sources = list(data.recipe.sources)
+    cli.out.data({"corpus": corpus_json(manifest), "versions": known, "sources": sources, "as_set": as_set})
     out, event = cli.out, built.get(manifest.version)
     cli.out.facts(
         [
@@ -146,9 +142,7 @@ def show_difference(cli: Cli, old: str | None, new: str | None) -> None:
     if not before or not after:
         raise NotFound("nothing to compare", "there was no version before the current one", "See: schedctl corpus show")
     found = difference(folder.open(before), folder.open(after))
-    if cli.options.json:
-        cli.out.data({"difference": asdict(found)})
-        return
+    cli.out.data({"difference": asdict(found)})
     cli.out.facts(
         [
             ("from", found.old),
@@ -189,10 +183,8 @@ def verify_corpora(cli: Cli, version: str | None) -> None:
         except CorpusError as error:
             why = str(error)
         checked.append({"version": one, "good": not why, "why": why})
-        if not cli.options.json:
-            cli.out.line(f"{one}  {f'bad: {why}' if why else 'good'}")
-    if cli.options.json:
-        cli.out.data({"versions": checked})
+        cli.out.line(f"{one}  {f'bad: {why}' if why else 'good'}")
+    cli.out.data({"versions": checked})
     bad = [one for one in checked if not one["good"]]
     if bad:
         remedy = "From the same sources and settings the same version is built: schedctl corpus build"

@@ -38,10 +38,8 @@ def backup(
     cli: Cli = ctx.obj
     backups.backup(cli.app.database, file)
     taken = file.stat().st_size
-    if cli.options.json:
-        cli.out.data({"file": str(file.absolute()), "bytes": taken})
-    else:
-        cli.out.line(f"Wrote {file} ({size(taken)}).")
+    cli.out.data({"file": str(file.absolute()), "bytes": taken})
+    cli.out.line(f"Wrote {file} ({size(taken)}).")
 
 
 @command(app, "schedctl db restore /backups/scheduler-2026-11-21.db")
@@ -56,10 +54,8 @@ def restore(
     if not url.startswith("sqlite:///"):
         raise Refusal("not restored", "the database is not SQLite", "Use pg_restore (docs/service.md)")
     backups.restore(file, Path(url.removeprefix("sqlite:///")))
-    if cli.options.json:
-        cli.out.data({"restored": str(file.absolute())})
-    else:
-        cli.out.line(f"Restored {file}. Check it with: schedctl db verify")
+    cli.out.data({"restored": str(file.absolute())})
+    cli.out.line(f"Restored {file}. Check it with: schedctl db verify")
 
 
 @command(app, "schedctl db move postgresql+psycopg://scheduler@db.example.org/scheduler")
@@ -71,12 +67,10 @@ def move(
 
     cli: Cli = ctx.obj
     copied = copy_all(cli.app.database, url)
-    if cli.options.json:
-        cli.out.data({"rows": copied})
-    else:
-        cli.out.line(
-            f"Copied {counted(sum(copied.values()), 'row')}. The old database stays as it is; now set database_url."
-        )
+    cli.out.data({"rows": copied})
+    cli.out.line(
+        f"Copied {counted(sum(copied.values()), 'row')}. The old database stays as it is; now set database_url."
+    )
 
 
 @command(app, "schedctl db restored")
@@ -90,10 +84,8 @@ def restored(ctx: typer.Context) -> None:
     cli: Cli = ctx.obj
     with cli.app.database.write() as tx:
         due.set_due(tx, due.RESTORED, 0)
-    if cli.options.json:
-        cli.out.data({"restored": True})
-    else:
-        cli.out.line("The daemon will look back when it starts. If it runs, restart it.")
+    cli.out.data({"restored": True})
+    cli.out.line("The daemon will look back when it starts. If it runs, restart it.")
 
 
 @command(app, "schedctl db verify")
@@ -103,11 +95,9 @@ def verify(ctx: typer.Context) -> None:
 
     cli: Cli = ctx.obj
     problems = problems_of(cli.app.database)
-    if cli.options.json:
-        cli.out.data({"problems": problems})
-    else:
-        for problem in problems:
-            cli.out.line(problem)
+    cli.out.data({"problems": problems})
+    for problem in problems:
+        cli.out.line(problem)
     if problems:
         raise Violations(
             f"{counted(len(problems), 'problem')} in the database",
@@ -121,9 +111,8 @@ def _upgrade(cli: Cli) -> None:
     from scheduler.store.engine import upgrade as to_newest
 
     before, after = to_newest(cli.paths.database_url)
-    if cli.options.json:
-        cli.out.data({"from": before, "to": after})
-    elif before == after:
+    cli.out.data({"from": before, "to": after})
+    if before == after:
         cli.out.line(f"The database is at {after} already.")
     else:
         cli.out.line(f"The database is at {after} now" + (f", it was at {before}." if before else ", and new."))

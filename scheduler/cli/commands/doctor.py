@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import os
 import tempfile
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -20,7 +21,6 @@ if TYPE_CHECKING:
 
     from platforms.base import Checked
     from scheduler.app import App
-    from scheduler.host.doctor import Diagnosis, Finding
     from scheduler.service.outside.ports import ServedAt
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None)
@@ -45,31 +45,26 @@ def doctor(
     from scheduler.host.doctor import examine
 
     cli: Cli = ctx.obj
-    diagnoses = examine(_checkup(cli, platform, probe) if platform else _checks(cli))
-    if cli.options.json:
-        checks: list[dict[str, Any]] = [
-            {"check": d.check, "grade": d.finding.grade, "found": d.finding.found, "remedy": d.finding.remedy}
-            for d in diagnoses
-        ]
-        cli.plain.data({"checks": checks})
-    else:
-        rows = [_row(diagnosis) for diagnosis in diagnoses]
-        cli.plain.table(("grade", "check", "~found", "_remedy"), rows)
-    bad = [diagnosis for diagnosis in diagnoses if diagnosis.finding.grade == "bad"]
+    found = examine(_checkup(cli, platform, probe) if platform else _checks(cli))
+    cli.plain.data({"checks": [{"check": name, **asdict(checked)} for name, checked in found.items()]})
+    rows = [(checked.grade, name, checked.found, checked.remedy) for name, checked in found.items()]
+    cli.plain.table(("grade", "check", "~found", "_remedy"), rows)
+    bad = [name for name, checked in found.items() if checked.grade == "bad"]
     if bad:
         count = "1 check" if len(bad) == 1 else f"{len(bad)} checks"
-        raise Violations(f"{count} failed", ", ".join(d.check for d in bad), "Do what their remedies say")
+        raise Violations(f"{count} failed", ", ".join(bad), "Do what their remedies say")
 
 
-def _checks(cli: Cli) -> dict[str, Callable[[], Finding]]:
+def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
     """Return the checks; when the settings cannot be used, those that need none."""
     from platforms import plugin
+    from platforms.base import Checked
     from scheduler.host import doctor as service
     from scheduler.host import doctor_machine as machine
     from scheduler.host.doctor_channels import channel_check, check_mlflow, no_channel
     from scheduler.host.doctor_secrets import check_secrets
 
-    always: dict[str, Callable[[], Finding]] = {
+    always: dict[str, Callable[[], Checked]] = {
         "service": machine.check_service,
         "sandbox": machine.check_sandbox,
         "package names": service.check_names,
@@ -77,10 +72,12 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Finding]]:
     try:
         app = cli.app
     except Exception as error:  # noqa: BLE001 - whatever is wrong with the settings is the finding
-        return {"settings": partial(_settings, None, error), **always}
-    checks: dict[str, Callable[[], Finding]] = {
-        "settings": partial(_settings, app, None),
-        "models": partial(_models, app),
+        wrong = Checked("bad", " ".join(str(error).split()), "Correct it, then: schedctl config check")
+        return {"settings": lambda: wrong, **always}
+    pools, models = sorted(app.pools), [spec.name for spec in app.catalogue.jobs]
+    checks: dict[str, Callable[[], Checked]] = {
+        "settings": lambda: Checked("ok", f"pools: {', '.join(pools)}"),
+        "models": lambda: Checked("ok", f"models: {', '.join(models) or 'none'}"),
         "database": lambda: service.check_database(app.database),
         "daemon": lambda: service.check_daemon(app.database),
         "disk": lambda: service.check_disk(app.settings.state_dir),
@@ -125,14 +122,14 @@ def _extras(app: App) -> set[str]:
     return found
 
 
-def _checkup(cli: Cli, platform: str, probe: bool) -> dict[str, Callable[[], Finding]]:
+def _checkup(cli: Cli, platform: str, probe: bool) -> dict[str, Callable[[], Checked]]:
     """Return a platform's own checks of each of its pools; of the usual settings when no pool uses it."""
     from platforms.registry import checkup
     from scheduler.host.doctor import check_price
 
     pools = {pool.name: dict(pool.options) for pool in cli.app.settings.pools if pool.platform == platform}
-    checks: dict[str, Callable[[], Finding]] = {
-        f"{name}: {check}" if name else check: partial(_told, call)
+    checks: dict[str, Callable[[], Checked]] = {
+        f"{name}: {check}" if name else check: call
         for name, options in (pools or {"": {}}).items()
         for check, call in checkup(platform, options, os.environ, real_now(), probe=probe).items()
     }
@@ -140,29 +137,7 @@ def _checkup(cli: Cli, platform: str, probe: bool) -> dict[str, Callable[[], Fin
     return checks | {f"{pool.name}: price": partial(check_price, pool, real_now()) for pool in priced}
 
 
-def _told(call: Callable[[], Checked]) -> Finding:
-    from scheduler.host.doctor import Finding
-
-    checked = call()
-    return Finding(checked.grade, checked.found, checked.remedy)
-
-
-def _settings(app: App | None, error: Exception | None) -> Finding:
-    from scheduler.host.doctor import Finding
-
-    if app is None:
-        return Finding("bad", " ".join(str(error).split()), "Correct it, then: schedctl config check")
-    return Finding("ok", f"pools: {', '.join(sorted(app.pools))}")
-
-
-def _models(app: App) -> Finding:
-    from scheduler.host.doctor import Finding
-
-    names = ", ".join(spec.name for spec in app.catalogue.jobs)
-    return Finding("ok", f"models: {names or 'none'}")
-
-
-def _target(app: App, at: ServedAt) -> Finding:
+def _target(app: App, at: ServedAt) -> Checked:
     from scheduler.host.doctor_targets import check_target
     from scheduler.store import versions
 
@@ -176,8 +151,3 @@ def _disk_clock(folder: Path) -> float:
     there = next(place for place in (folder, *folder.parents) if place.is_dir())
     with tempfile.NamedTemporaryFile(dir=there, prefix=".doctor-") as probe:
         return Path(probe.name).stat().st_mtime
-
-
-def _row(diagnosis: Diagnosis) -> tuple[str, ...]:
-    finding = diagnosis.finding
-    return (finding.grade, diagnosis.check, finding.found, finding.remedy)

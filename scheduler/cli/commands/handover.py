@@ -34,9 +34,7 @@ def list_(ctx: typer.Context) -> None:
         for key in sorted(platform.keys())
         if (shown := platform.show(key, cli.now)) is not None
     ]
-    if cli.options.json:
-        cli.out.data({"handovers": [_json(*entry) for entry in found]})
-        return
+    cli.out.data({"handovers": [_json(*entry) for entry in found]})
     rows = [
         (
             key,
@@ -67,12 +65,10 @@ def take(
     files = _desk_of(cli, key).take(key, cli.who, out, cli.now)
     with cli.app.database.write() as tx:
         events.append(tx, TAKEN, key, cli.now, cli.who)
-    if cli.options.json:
-        cli.out.data({"key": key, "files": [str(path) for path in files]})
-    else:
-        for path in files:
-            cli.out.line(str(path))
-        cli.out.say(f"Upload and run {files[0].name}; then: schedctl handover give {key} {key}-result.zip")
+    cli.out.data({"key": key, "files": [str(path) for path in files]})
+    for path in files:
+        cli.out.line(str(path))
+    cli.out.say(f"Upload and run {files[0].name}; then: schedctl handover give {key} {key}-result.zip")
     cli.wake_daemon()
 
 
@@ -87,10 +83,8 @@ def give(
     """Hand in a session's result."""
     cli: Cli = ctx.obj
     end = _desk_of(cli, key).give(key, result, cli.app.artifacts, cli.now)
-    if cli.options.json:
-        cli.out.data({"key": key, "started": end.started, "ended": end.ended})
-    else:
-        cli.out.line(f"{key} was handed in: {(end.ended - end.started) / 3600:.1f} h count.")
+    cli.out.data({"key": key, "started": end.started, "ended": end.ended})
+    cli.out.line(f"{key} was handed in: {(end.ended - end.started) / 3600:.1f} h count.")
     cli.wake_daemon()
 
 
@@ -103,10 +97,8 @@ def drop(
     """Withdraw an offer, or give up a session that was taken."""
     cli: Cli = ctx.obj
     _desk_of(cli, key).drop(key, f"{why} ({cli.who})", cli.now)
-    if cli.options.json:
-        cli.out.data({"key": key, "dropped": True})
-    else:
-        cli.out.line(f"{key} was dropped; its jobs go back to the queue.")
+    cli.out.data({"key": key, "dropped": True})
+    cli.out.line(f"{key} was dropped; its jobs go back to the queue.")
     cli.wake_daemon()
 
 

@@ -83,9 +83,7 @@ def init(
         _write_demo(file.with_name("models.toml"))
     cli.options.config = file
     before, _ = upgrade(cli.paths.database_url)
-    if cli.options.json:
-        cli.out.data({"config": str(file), "written": written, "database_new": before is None, "found": asdict(found)})
-        return
+    cli.out.data({"config": str(file), "written": written, "database_new": before is None, "found": asdict(found)})
     cli.out.facts(
         [
             ("GPUs", _gpus(found) or "none"),

@@ -23,9 +23,7 @@ def man(ctx: typer.Context) -> None:
     """Print the manual page in troff. ``man -l -`` shows it."""
     cli: Cli = ctx.obj
     lines = page(ctx)
-    if cli.options.json:
-        cli.out.data({"page": "\n".join(lines)})
-        return
+    cli.out.data({"page": "\n".join(lines)})
     for line in lines:
         cli.out.line(line)
 

@@ -30,9 +30,7 @@ def list_models(cli: Cli, name: str | None) -> None:
     """List models, or one. Raises UnknownJob."""
     with cli.app.database.read() as tx:
         found = models.models(tx) if name is None else [models.model(tx, name)]
-    if cli.options.json:
-        cli.out.data({"models": [asdict(one) for one in found]})
-        return
+    cli.out.data({"models": [asdict(one) for one in found]})
     if not show_versions(cli.out, found):
         cli.out.say("No versions yet. One is made when a model with [evaluation] has saved enough: docs/models.md")
 
@@ -42,9 +40,7 @@ def show_version(cli: Cli, name: str) -> None:
     with cli.app.database.read() as tx:
         found = models.facts(tx, meant(tx, name))
         family = models.models(tx)
-    if cli.options.json:
-        cli.out.data({"version": found.document()})
-        return
+    cli.out.data({"version": found.document()})
     cli.out.facts(_facts(found))
     for verdict in found.verdicts:
         _show_verdict(cli, verdict)
@@ -64,10 +60,8 @@ def compare_versions(cli: Cli, first: str, second: str) -> None:
     measured = [_measured(found) for found in both]
     metrics = sorted({*measured[0], *measured[1]})
     values = {name: [one.get(name) for one in measured] for name in metrics}
-    if cli.options.json:
-        told = [{"metric": name, "values": pair} for name, pair in values.items()]
-        cli.out.data({"versions": documents, "metrics": told})
-        return
+    told = [{"metric": name, "values": pair} for name, pair in values.items()]
+    cli.out.data({"versions": documents, "metrics": told})
     rows = [(key, *(_plain(document[key]) for document in documents)) for key in _COMPARED]
     rows += [("cost", *(_cost(found.training + found.evaluating) for found in both))]
     rows += [(name, *("" if value is None else f"{value:.4g}" for value in pair)) for name, pair in values.items()]
@@ -105,10 +99,8 @@ def export_version(cli: Cli, name: str, place: str, *, merging: bool, base: str,
     else:
         made = export(*files, Path(place), base=home, wanted=wanted)
         shown = str(Path(place).absolute())
-    if cli.options.json:
-        told = {"folder": shown, "files": list(made.files), "left_out": list(made.left_out)}
-        cli.out.data({"version": version.name, **told})
-        return
+    told = {"folder": shown, "files": list(made.files), "left_out": list(made.left_out)}
+    cli.out.data({"version": version.name, **told})
     where = shown if kind in {"hf", "mlflow"} else place
     cli.out.line(f"{version.name} is in {where}: {', '.join(made.files)}.")
     if made.left_out:

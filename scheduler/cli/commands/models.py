@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -88,13 +89,9 @@ def evaluate(
         now=cli.now,
         by=cli.who,
     )
-    if cli.options.json:
-        from dataclasses import asdict
-
-        cli.out.data({"version": {**asdict(version), "name": version.name}, "job": job})
-    else:
-        cli.out.line(f"{version.name} (step {version.step}) is evaluated by the job {job}.")
-        cli.out.say(f"Its verdict, when there is one: schedctl models show {version.name}")
+    cli.out.data({"version": {**asdict(version), "name": version.name}, "job": job})
+    cli.out.line(f"{version.name} (step {version.step}) is evaluated by the job {job}.")
+    cli.out.say(f"Its verdict, when there is one: schedctl models show {version.name}")
     cli.wake_daemon()
 
 
@@ -189,11 +186,9 @@ def pull(ctx: typer.Context, version: Named, folder: Folder) -> None:
         found = models.meant(tx, version)
         manifest = checkpoints.get(tx, found.checkpoint).manifest
     checkpoint_files.pull(cli.app.artifacts, manifest, folder)
-    if cli.options.json:
-        names = [component.name for component in manifest.components]
-        cli.out.data({"version": found.name, "folder": str(folder.absolute()), "files": names})
-    else:
-        cli.out.line(f"{found.name} (step {found.step}) is in {folder} ({size(manifest.size)}).")
+    names = [component.name for component in manifest.components]
+    cli.out.data({"version": found.name, "folder": str(folder.absolute()), "files": names})
+    cli.out.line(f"{found.name} (step {found.step}) is in {folder} ({size(manifest.size)}).")
 
 
 @command(
@@ -266,13 +261,9 @@ def _needed(reason: str) -> str:
 
 def _changed(cli: Cli, model: str, told: str) -> None:
     """Show a model after something was decided of it, and let the daemon plan anew."""
-    from dataclasses import asdict
-
     from scheduler.views import models
 
-    if cli.options.json:
-        with cli.app.database.read() as tx:
-            cli.out.data({"model": asdict(models.model(tx, model))})
-    else:
-        cli.out.line(told)
+    with cli.app.database.read() as tx:
+        cli.out.data({"model": asdict(models.model(tx, model))})
+    cli.out.line(told)
     cli.wake_daemon()

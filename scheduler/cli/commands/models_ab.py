@@ -25,9 +25,7 @@ def list_tests(cli: Cli) -> None:
     tests = cli.app.catalogue.ab
     with cli.app.database.read() as tx:
         sweeps = [record.spec.sweep for record in jobs.everything(tx)]
-    if cli.options.json:
-        cli.out.data({"ab": [{**asdict(test), "jobs": sweeps.count(test.sweep)} for test in tests]})
-        return
+    cli.out.data({"ab": [{**asdict(test), "jobs": sweeps.count(test.sweep)} for test in tests]})
     rows = [
         (test.name, " ".join(test.models), DAYS[test.weekday], str(len(test.seeds)), str(sweeps.count(test.sweep)))
         for test in tests
@@ -54,10 +52,8 @@ def show(cli: Cli, name: str) -> None:
     """Show what the runs of a test say together. Raises NotFound, StoreError."""
     test = _test(cli, name)
     found = result(cli.app.ports(structlog.get_logger(), 0), test)
-    if cli.options.json:
-        told = {"arms": [asdict(arm) for arm in found.arms], "runs": found.runs, "missing": list(found.missing)}
-        cli.out.data({"name": name, **told, "findings": [one.document() for one in found.findings]})
-        return
+    told = {"arms": [asdict(arm) for arm in found.arms], "runs": found.runs, "missing": list(found.missing)}
+    cli.out.data({"name": name, **told, "findings": [one.document() for one in found.findings]})
     if not found.arms:
         cli.out.say(f"{name} was not queued yet. For its next {DAYS[test.weekday]}: schedctl models ab {name} --start")
         return

@@ -37,11 +37,10 @@ def deploy(cli: Cli, name: str, target: str, reason: str, *, dry_run: bool) -> N
         _show_plan(cli, desk, version, target, [(part.name, part.bytes) for part in served_parts(manifest)])
         return
     done = deploying.deploy(desk, version, target, cli.who, reason)
-    if cli.options.json:
-        cli.out.data({"deployment": _document(done)})
-    elif done.state == "serving":
+    cli.out.data({"deployment": _document(done)})
+    if done.state == "serving":
         cli.out.line(f"{done.version} serves at {target}.")
-    if done.state != "serving":
+    else:
         stays = "See" if done.state == "failed" else "The version before serves again, unless the reason says otherwise"
         raise NotServing(
             f"{done.version} does not serve at {target}", done.why, f"{stays}: schedctl models show {done.version}"
@@ -56,14 +55,11 @@ def sync(cli: Cli, target: str, *, dry_run: bool) -> None:
         found.append(one)
         if one.drift and one.did:
             cli.out.say(f"{one.model}: {one.drift}; {one.did}")
-    if cli.options.json:
-        cli.out.data({"target": target, "models": [asdict(one) for one in found]})
-    else:
-        rows = [
-            (one.model, _number(one.wanted), _number(one.served), one.drift if one.still else "", one.did)
-            for one in found
-        ]
-        cli.out.table(("model", "->in force", ">serves", "~drift", "~did"), rows)
+    cli.out.data({"target": target, "models": [asdict(one) for one in found]})
+    rows = [
+        (one.model, _number(one.wanted), _number(one.served), one.drift if one.still else "", one.did) for one in found
+    ]
+    cli.out.table(("model", "->in force", ">serves", "~drift", "~did"), rows)
     if left := [one for one in found if one.still]:
         names = ", ".join(one.model for one in left)
         remedy = (
@@ -79,12 +75,10 @@ def resume(cli: Cli, model: str) -> None:
     app = cli.app
     desk = Desk(app.database.read, app.database.write, app.artifacts, {}, app.settings.state_dir, app.clock.now)
     kept = deploying.resume(desk, model, cli.who)
-    if cli.options.json:
-        cli.out.data({"model": model, "resumed": [_document(one) for one in kept]})
-    else:
-        cli.out.line(f"{model} is deployed again where its targets say so.")
-        for one in kept:
-            cli.out.say(f"Before, {one.version} was {one.state} at {one.target}: {one.why}")
+    cli.out.data({"model": model, "resumed": [_document(one) for one in kept]})
+    cli.out.line(f"{model} is deployed again where its targets say so.")
+    for one in kept:
+        cli.out.say(f"Before, {one.version} was {one.state} at {one.target}: {one.why}")
     cli.wake_daemon()
 
 
@@ -101,11 +95,9 @@ def _desk(cli: Cli, target: str) -> Desk:
 def _show_plan(cli: Cli, desk: Desk, version: Version, target: str, parts: list[tuple[str, int]]) -> None:
     seen = desk.targets[target].open().read(version.model)
     there = seen.proven and seen.version == version.number
-    if cli.options.json:
-        files = [{"name": name, "bytes": count} for name, count in parts]
-        told = {"version": version.name, "target": target, "serves": seen.version, "proven": seen.proven}
-        cli.out.data({**told, "files": [] if there else files})
-        return
+    files = [{"name": name, "bytes": count} for name, count in parts]
+    told = {"version": version.name, "target": target, "serves": seen.version, "proven": seen.proven}
+    cli.out.data({**told, "files": [] if there else files})
     serves = f"{version.model}@{seen.version}" if seen.version is not None else "nothing"
     cli.out.line(
         f"{target} serves {serves}{'' if seen.proven or seen.version is None else ', which nobody saw answer'}."

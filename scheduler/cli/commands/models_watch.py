@@ -41,18 +41,15 @@ def watch(cli: Cli, name: str, votes: Path | None, usual: float | None, *, rollb
         where = f"{path}, line {error.line}" if error.line else str(path)
         raise Refusal(f"{where} tells nothing", error.why, error.remedy.capitalize()) from None
     taken, back = _take_back(cli, version, seen) if rollback and seen.alarm else (False, None)
-    if cli.options.json:
-        told = {**asdict(seen), **asdict(seen.watched), "alarm": seen.alarm, "taken_back": taken}
-        del told["watched"]
-        cli.out.data({**told, "in_force": back.name if back else None} if taken else told)
-    else:
-        evidence = seen.watched.log_evidence
-        strength = f"{math.exp(evidence):.3g}" if evidence < 50 else f"e^{evidence:.0f}"
-        cli.out.line(f"{version.name}: {seen.told}.")
-        cli.out.line(f"Evidence of harm {strength}; above {ALARM:g}, at any vote, is an alarm.")
-        if taken:
-            cli.out.line(f"{version.name} is taken back; {f'{back.name} is' if back else 'nothing is'} in force.")
+    told = {**asdict(seen), **asdict(seen.watched), "alarm": seen.alarm, "taken_back": taken}
+    del told["watched"]
+    cli.out.data({**told, "in_force": back.name if back else None} if taken else told)
+    evidence = seen.watched.log_evidence
+    strength = f"{math.exp(evidence):.3g}" if evidence < 50 else f"e^{evidence:.0f}"
+    cli.out.line(f"{version.name}: {seen.told}.")
+    cli.out.line(f"Evidence of harm {strength}; above {ALARM:g}, at any vote, is an alarm.")
     if taken:
+        cli.out.line(f"{version.name} is taken back; {f'{back.name} is' if back else 'nothing is'} in force.")
         cli.wake_daemon()
     if seen.alarm:
         then = f"See: schedctl models show {version.name}" if taken else f"Take it back: {_again(name, votes, usual)}"

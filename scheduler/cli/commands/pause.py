@@ -22,9 +22,7 @@ def pause(ctx: typer.Context, why: Annotated[str, typer.Option("--why", help="Fo
     with cli.app.database.write() as tx:
         limits.close_pool(tx, limits.EVERY, None, told, cli.now, cli.who)
         live = len(runs.live(tx))
-    if cli.options.json:
-        cli.out.data({"paused": True, "why": told, "sessions_live": live})
-    else:
-        going = f" {live} {'session goes' if live == 1 else 'sessions go'} on to the end." if live else ""
-        cli.out.line(f"Nothing new starts.{going} To go on: schedctl resume")
+    cli.out.data({"paused": True, "why": told, "sessions_live": live})
+    going = f" {live} {'session goes' if live == 1 else 'sessions go'} on to the end." if live else ""
+    cli.out.line(f"Nothing new starts.{going} To go on: schedctl resume")
     cli.wake_daemon()

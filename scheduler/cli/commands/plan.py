@@ -39,9 +39,8 @@ def show(ctx: typer.Context) -> None:
     cli: Cli = ctx.obj
     with cli.app.database.read() as tx:
         plan = plans.newest(tx)
-    if cli.options.json:
-        cli.out.data({"plan": plan_json(plan) if plan else None})
-    elif plan is None:
+    cli.out.data({"plan": plan_json(plan) if plan else None})
+    if plan is None:
         cli.out.say(_NO_PLAN)
     else:
         _show(cli, plan)
@@ -54,10 +53,8 @@ def preview(ctx: typer.Context) -> None:
 
     cli: Cli = ctx.obj
     plan = ask_plan(cli.planning_context)
-    if cli.options.json:
-        cli.out.data({"plan": plan_json(plan)})
-    else:
-        _show(cli, plan)
+    cli.out.data({"plan": plan_json(plan)})
+    _show(cli, plan)
 
 
 @command(app, "schedctl plan explain ufm")
@@ -91,28 +88,26 @@ def explain(ctx: typer.Context, job: Job) -> None:
     own = next(((run, wait) for run, wait in queues if _is_of(record, run.key)), None)
     answer = f"active, {_in_queue(cli, *own)}" if own else _answer(cli, record, reason, planned, plan)
     counts = _counts(cli, job)
-    if cli.options.json:
-        document: dict[str, Any] = {
-            "job": job,
-            **job_state_json(record.state),
-            "answer": answer,
-            "reason": reason,
-            "share": asdict(share) if share else None,
-            "planned": [
-                {
-                    "pool": found.pool,
-                    "start": found.start,
-                    "end": found.end,
-                    "steps": _steps(found, job),
-                    "devices": sum(planned_lane.devices for planned_lane in found.lanes if planned_lane.job == job),
-                }
-                for found in planned
-            ],
-            "queues": [{"pool": run.pool, "run": run.key, **asdict(wait)} for run, wait in queues],
-            "devices": [asdict(one) for one in counts],
-        }
-        cli.out.data(document)
-        return
+    document: dict[str, Any] = {
+        "job": job,
+        **job_state_json(record.state),
+        "answer": answer,
+        "reason": reason,
+        "share": asdict(share) if share else None,
+        "planned": [
+            {
+                "pool": found.pool,
+                "start": found.start,
+                "end": found.end,
+                "steps": _steps(found, job),
+                "devices": sum(planned_lane.devices for planned_lane in found.lanes if planned_lane.job == job),
+            }
+            for found in planned
+        ],
+        "queues": [{"pool": run.pool, "run": run.key, **asdict(wait)} for run, wait in queues],
+        "devices": [asdict(one) for one in counts],
+    }
+    cli.out.data(document)
     cli.out.line(f"{job}: {answer}.")
     if share is not None:
         cli.out.line(f"It shall have {share.words()}.")
@@ -289,7 +284,7 @@ def _show(cli: Cli, plan: Plan) -> None:
         bound = f", no plan can exceed {plan.bound:.2f}{share}"
     out.line(f"Plan of {out.instant(plan.made_at)} by {plan.made_by}, worth {plan.value:.2f} weighted hours{bound}.")
     for warning in plan.warnings:
-        out.warn(warning)
+        out.warn(warning, in_data=True)
     if plan.placements:
         out.line()
         out.table(

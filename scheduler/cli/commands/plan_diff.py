@@ -19,17 +19,15 @@ def show_diff(cli: Cli, since: int | None) -> None:
     """Write what changed up to the newest plan. Raises NoPlanToCompare."""
     app = cli.app
     found = compare(app.database, app.pools, cli.now, app.policy.horizon_seconds, since)
-    if cli.options.json:
-        cli.out.data(
-            {
-                "before": _head(found.before),
-                "after": _head(found.after),
-                "sessions": [asdict(change) for change in found.sessions],
-                **difference_json(found.difference),
-            }
-        )
-    else:
-        _show(cli, found)
+    cli.out.data(
+        {
+            "before": _head(found.before),
+            "after": _head(found.after),
+            "sessions": [asdict(change) for change in found.sessions],
+            **difference_json(found.difference),
+        }
+    )
+    _show(cli, found)
 
 
 def _head(plan: Plan) -> dict[str, Any]:

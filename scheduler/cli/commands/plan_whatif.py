@@ -53,16 +53,14 @@ def show_what_if(
     except UnknownName as error:
         why = f"{error.name} is not {'an open job' if error.kind == 'job' else 'among the settings'}"
         raise NotFound(f"unknown {error.kind}", why, _meant(error.kind, error.name, error.known)) from None
-    if cli.options.json:
-        told = {job: [asdict(one) for one in found] for job, found in choices.items()}
-        more = {"devices": told} if told else {}
-        cli.out.data({"plan": plan_json(plan), **difference_json(difference), **more})
-        return
+    told = {job: [asdict(one) for one in found] for job, found in choices.items()}
+    more = {"devices": told} if told else {}
+    cli.out.data({"plan": plan_json(plan), **difference_json(difference), **more})
     cli.out.line(
         f"Worth {difference.value_before:.2f} as it is, {difference.value_after:.2f} with that; nothing is stored."
     )
     for warning in plan.warnings:
-        cli.out.warn(warning)
+        cli.out.warn(warning, in_data=True)
     if difference.nothing:
         cli.out.line("The plan would be the same.")
     show_changes(cli.out, difference)

@@ -71,18 +71,14 @@ def close(
 
 
 def _answer(cli: Cli, name: str, done: str) -> None:
-    if cli.options.json:
-        cli.out.data({"pool": next(_json(pool, found) for pool, found in _pools(cli) if found.name == name)})
-    else:
-        cli.out.line(f"{name} {done}.")
+    cli.out.data({"pool": next(_json(pool, found) for pool, found in _pools(cli) if found.name == name)})
+    cli.out.line(f"{name} {done}.")
     cli.wake_daemon()
 
 
 def _list(cli: Cli) -> None:
     found = _pools(cli)
-    if cli.options.json:
-        cli.out.data({"pools": [_json(*pool) for pool in found]})
-        return
+    cli.out.data({"pools": [_json(*pool) for pool in found]})
     cli.out.table(
         (
             *("pool", "state", "---platform", "--~accelerator", "--->devices", ">sessions", "-->cap"),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -32,7 +33,7 @@ def port(
 
     cli: Cli = ctx.obj
     if describe:
-        cli.out.data(document(OF_THE_PORT))
+        replace(cli.out, as_json=True).data(document(OF_THE_PORT))
         return
     surface = surface_of(cli)
     source, sink = take_over()

@@ -259,11 +259,9 @@ def remove(ctx: typer.Context, job: Job) -> None:
 
     cli: Cli = ctx.obj
     record = queue.remove(cli.app.database, job, cli.now, cli.who)
-    if cli.options.json:
-        cli.out.data({"job": job_json(record)})
-    else:
-        kept = f" Its checkpoint at step {record.done_step} stays: schedctl queue add --continue goes on from it."
-        cli.out.line(f"{job} is out of the queue.{kept if record.checkpoint else ''}")
+    cli.out.data({"job": job_json(record)})
+    kept = f" Its checkpoint at step {record.done_step} stays: schedctl queue add --continue goes on from it."
+    cli.out.line(f"{job} is out of the queue.{kept if record.checkpoint else ''}")
     cli.wake_daemon()
 
 
@@ -368,7 +366,6 @@ def _changed(cli: Cli, record: JobRecord, done: str) -> None:
     from scheduler.cli.commands.queue_each import tell
     from scheduler.views.documents import job_json
 
-    if cli.options.json:
-        cli.out.data({"job": job_json(record)})
+    cli.out.data({"job": job_json(record)})
     tell(cli, record, done)
     cli.wake_daemon()

@@ -59,7 +59,7 @@ def add_jobs(cli: Cli, file: Path | None, table: dict[str, Any], *, from_models:
         specs = [spec for spec in cli.app.catalogue.jobs if spec.name not in known]
     else:
         specs = [with_code(_read_spec(file, table), file, table)]
-    if not specs and not cli.options.json:
+    if not specs:
         cli.out.line(
             "All models are in the queue already."
             if cli.app.catalogue.jobs
@@ -82,9 +82,8 @@ def add_specs(
     for spec in specs:
         ready.append(stored(cli.app, spec, keep_until, cli.out.say, ready[-1] if ready else kept))
     added = queue.add(cli.app.database, ready, cli.now, cli.who, go_on=go_on)
-    if cli.options.json:
-        cli.out.data({"jobs": [job_json(record, found.get(record.spec.name)) for record in added]})
-    elif added:
+    cli.out.data({"jobs": [job_json(record, found.get(record.spec.name)) for record in added]})
+    if added:
         cli.out.line(f"Added {listed([record.spec.name for record in added])}.")
     warn_of(cli, found)
     tell_of_whole(cli, ready)

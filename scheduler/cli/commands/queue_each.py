@@ -52,9 +52,8 @@ def change_each(
             if len(asked) == 1:
                 raise
             refused.append(str(error))
-    if cli.options.json:
-        one = len(names or ()) == 1
-        cli.out.data({"job": job_json(changed[0])} if one else {"jobs": [job_json(record) for record in changed]})
+    one = len(names or ()) == 1
+    cli.out.data({"job": job_json(changed[0])} if one else {"jobs": [job_json(record) for record in changed]})
     for record in changed:
         tell(cli, record, done)
     if not asked:

@@ -55,9 +55,8 @@ def edit_job(cli: Cli, name: str, file: Path | None, settings: Sequence[str], *,
     keep_until = cli.now + cli.app.policy.retention.grace_seconds
     spec = stored(cli.app, spec, keep_until, cli.out.say, old)
     record, changed = queue.edit(cli.app.database, name, spec, cli.now, cli.who)
-    if cli.options.json:
-        cli.out.data({"job": job_json(record), "changed": changed})
-    elif changed:
+    cli.out.data({"job": job_json(record), "changed": changed})
+    if changed:
         cli.out.line(f"{name} has another {listed(changed)}.")
     else:
         cli.out.line(f"{name} is as it was.")

@@ -50,22 +50,8 @@ def empty_queue(cli: Cli) -> str:
 
 def listed_json(job: ListedJob) -> dict[str, Any]:
     """Return a job as it stands in ``queue list --json``."""
-    return {
-        "name": job.name,
-        "role": job.role,
-        "position": job.position,
-        **job_state_json(job.state),
-        "weight": job.weight,
-        "target_step": job.target_step,
-        "done_step": job.done_step,
-        "attempts": job.attempts,
-        "failures": job.failures,
-        "last_pool": job.last_pool,
-        "not_before": job.not_before,
-        "deadline": job.deadline,
-        "created_at": job.created_at,
-        "waits": dict(job.waits) if job.waits else None,
-    }
+    own = {name: getattr(job, name) for name in job.__slots__ if name not in {"state", "sweep"}}
+    return {**own, **job_state_json(job.state)}
 
 
 def _lines(found: Sequence[ListedJob], *, each: bool) -> Iterator[tuple[ListedJob | None, str]]:

@@ -21,11 +21,9 @@ def restart_job(cli: Cli, name: str, start: str) -> None:
         raise UsageFault(f"--from {start} cannot be read", "it is a step of the parent, or newest", "Write --from 4000")
     step = None if start == "newest" else int(start)
     record, generation, waiting = restart(cli.app.database, name, step, cli.now, cli.who)
-    if cli.options.json:
-        cli.out.data({"job": job_json(record), "generation": asdict(generation)})
-    else:
-        told = start_line(record.spec.start_from, [generation])
-        cli.out.line(f"{name} begins its generation {generation.number}{f', from {told}' if told else ''}.")
+    cli.out.data({"job": job_json(record), "generation": asdict(generation)})
+    told = start_line(record.spec.start_from, [generation])
+    cli.out.line(f"{name} begins its generation {generation.number}{f', from {told}' if told else ''}.")
     if waiting:
         cli.out.say(f"Its steps count from 0 again, so {listed(waiting)} may wait for it again.")
     cli.wake_daemon()

@@ -41,15 +41,13 @@ def show_job(cli: Cli, name: str) -> None:
         share = share_now(tx, name)
         beat = cli.app.settings.daemon.heartbeat_seconds
         (going,) = trainings(tx, [record], runs.live(tx), plans.newest(tx), cli.app.pools, beat, cli.now)
-    if cli.options.json:
-        document = job_json(record, waits)
-        document["training"] = asdict(going)
-        document["share"] = asdict(share) if share else None
-        document["generations"] = [asdict(generation) for generation in lineage]
-        document["rates"] = [asdict(rate) for rate in speeds]
-        document["runs"] = [run_json(run) for run in sessions]
-        cli.out.data({"job": document})
-        return
+    document = job_json(record, waits)
+    document["training"] = asdict(going)
+    document["share"] = asdict(share) if share else None
+    document["generations"] = [asdict(generation) for generation in lineage]
+    document["rates"] = [asdict(rate) for rate in speeds]
+    document["runs"] = [run_json(run) for run in sessions]
+    cli.out.data({"job": document})
     cli.out.facts([*_facts(cli, record, going, waits, lineage), ("share", share.words() if share else "")])
     if speeds:
         cli.out.line()

@@ -45,12 +45,10 @@ def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
     ]
     same = set(taken) <= set(now_there)
     record = inputs.change(app.database, spec.name, taken, cli.now, cli.who)
-    if cli.options.json:
-        cli.out.data({"job": job_json(record), "changed": not same})
-    else:
-        for given in taken:
-            use = "evaluation" if spec.evaluation and given.name == TEST_SET else "session"
-            cli.out.line(f"{spec.name} has {given.name} from its next {use} on: {input_line(given)}.")
+    cli.out.data({"job": job_json(record), "changed": not same})
+    for given in taken:
+        use = "evaluation" if spec.evaluation and given.name == TEST_SET else "session"
+        cli.out.line(f"{spec.name} has {given.name} from its next {use} on: {input_line(given)}.")
     if any(given.name == TEST_SET for given in taken):
         warn_of_gates(cli, record.spec)
     cli.wake_daemon()
@@ -59,10 +57,8 @@ def update_inputs(cli: Cli, spec: JobSpec, words: list[str]) -> None:
 def update_corpus(cli: Cli, spec: JobSpec, version: str) -> None:
     """Let a job train on another version of the corpus. Raises NoSuchVersion, QueueError, TreeGoes, UnknownJob."""
     record, same = _with_corpus(cli, spec, version)
-    if cli.options.json:
-        cli.out.data({"job": job_json(record), "changed": not same})
-    else:
-        cli.out.line(f"{spec.name} has {_corpus_line(record, same=same)}.")
+    cli.out.data({"job": job_json(record), "changed": not same})
+    cli.out.line(f"{spec.name} has {_corpus_line(record, same=same)}.")
     if not same:
         _warn_of_corpus(cli, spec, record)
     cli.wake_daemon()
@@ -98,10 +94,8 @@ def update_secrets(cli: Cli, spec: JobSpec, names: list[str]) -> None:
     changed = job_from_table({**table_of(spec), "secrets": wanted}, "command line")
     app = cli.app
     record, _ = queue.edit(app.database, spec.name, replace(spec, secrets=changed.secrets), cli.now, cli.who)
-    if cli.options.json:
-        cli.out.data({"job": job_json(record), "changed": record.spec.secrets != spec.secrets})
-    else:
-        cli.out.line(f"{spec.name} has {listed(wanted) if wanted else 'no secrets'} from its next session on.")
+    cli.out.data({"job": job_json(record), "changed": record.spec.secrets != spec.secrets})
+    cli.out.line(f"{spec.name} has {listed(wanted) if wanted else 'no secrets'} from its next session on.")
     warn_of_secrets(cli, record.spec)
     cli.wake_daemon()
 
@@ -138,11 +132,9 @@ def update_job(
         record, same_corpus = _with_corpus(cli, record.spec, "newest")
         said.append(_corpus_line(record, same=same_corpus))
     same = same_code and same_packages and same_corpus
-    if cli.options.json:
-        cli.out.data({"job": job_json(record), "changed": not same})
-    else:
-        for line in said:
-            cli.out.line(f"{name} has {line}.")
+    cli.out.data({"job": job_json(record), "changed": not same})
+    for line in said:
+        cli.out.line(f"{name} has {line}.")
     for doubt in concerns.of_jobs(app.settings, [record.spec], app.bundle, "command line"):
         cli.out.warn(str(doubt))
     warn_of_lock(cli, record.spec)

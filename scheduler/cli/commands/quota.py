@@ -21,9 +21,7 @@ def quota(ctx: typer.Context) -> None:
     cli: Cli = ctx.obj
     with cli.app.database.read() as tx:
         found = meters(tx, cli.app.pools, cli.now)
-    if cli.options.json:
-        cli.out.data({"quotas": [asdict(meter) for meter in found]})
-        return
+    cli.out.data({"quotas": [asdict(meter) for meter in found]})
     cli.out.table(
         ("pool", "~quota", "-->limit", "-->used", "--->held", ">free", "-resets", "----~source"),
         [

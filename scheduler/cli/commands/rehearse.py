@@ -112,11 +112,9 @@ def rehearse(  # noqa: PLR0913, PLR0917 - one parameter per option
     week = week_figures(begun, app)
     write_week(out, week, app)
     output = Output(cli.options.json, cli.colour, app.settings.zone)
-    if output.as_json:
-        output.data(to_json(week))
-    else:
-        show_week(output, week, out)
-        with app.database.read() as tx:
-            show_versions(output, models.models(tx))
+    output.data(to_json(week))
+    show_week(output, week, out)
+    with app.database.read() as tx:
+        show_versions(output, models.models(tx))
     if week.violations or week.barred:
         raise typer.Exit(Exit.VIOLATIONS)

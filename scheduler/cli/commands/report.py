@@ -90,9 +90,7 @@ def _send(cli: Cli, made: Report) -> None:
     body = redacted(letter_of(made, pictures_of(cli.app.database, cli.app.pools, made)), cli.redact)
     with cli.app.database.write() as tx:
         added = [name for name in channels if outbox.add(tx, WEEKLY, made.label, name, body, cli.now)]
-    if cli.options.json:
-        cli.out.data({"week": made.label, "queued": added, "known": sorted(set(channels) - set(added))})
-        return
+    cli.out.data({"week": made.label, "queued": added, "known": sorted(set(channels) - set(added))})
     for name in channels:
         cli.out.say(f"{name}: {'the daemon sends it' if name in added else 'was sent before, or waits to be sent'}")
     if added:

@@ -19,9 +19,8 @@ def resume(ctx: typer.Context) -> None:
     with cli.app.database.write() as tx:
         before = limits.paused(tx)
         limits.open_pool(tx, limits.EVERY, cli.now, cli.who)
-    if cli.options.json:
-        cli.out.data({"paused": False, "was_paused": before is not None})
-    elif before is None:
+    cli.out.data({"paused": False, "was_paused": before is not None})
+    if before is None:
         cli.out.line("Nothing was paused.")
     else:
         cli.out.line(f"New sessions start again; {before.why}, since {cli.out.instant(before.at)}.")

@@ -56,9 +56,7 @@ def list_(
         find_pool(cli.app.pools, pool)
     if live:
         found = [run for run in found if not isinstance(run.state, Ended)]
-    if cli.options.json:
-        cli.out.data({"runs": [run_json(run) for run in found]})
-        return
+    cli.out.data({"runs": [run_json(run) for run in found]})
     cli.out.table(RUN_COLUMNS, [run_row(run, cli.out) for run in found])
     if not found:
         cli.out.say("No such runs. What is planned: schedctl plan show")
@@ -80,17 +78,14 @@ def show(ctx: typer.Context, key: Key) -> None:
             for lane in run.lanes
             if lane.restore_step is None and (generation := generations.of_attempt(tx, lane.job, lane.attempt))
         }
-    if cli.options.json:
-        document = run_json(run, heartbeats)
-        for lane in document["lanes"]:
-            found = parents.get(lane["job"])
-            lane["parent"] = found.parent_key if found else None
-        document["events"] = [
-            {"id": event.id, "at": event.at, "kind": event.kind, "by": event.by, "data": event.data}
-            for event in history
-        ]
-        cli.out.data({"run": document})
-        return
+    document = run_json(run, heartbeats)
+    for lane in document["lanes"]:
+        found = parents.get(lane["job"])
+        lane["parent"] = found.parent_key if found else None
+    document["events"] = [
+        {"id": event.id, "at": event.at, "kind": event.kind, "by": event.by, "data": event.data} for event in history
+    ]
+    cli.out.data({"run": document})
     cli.out.table(RUN_COLUMNS, [run_row(run, cli.out)])
     cli.out.line()
     cli.out.table(
@@ -160,10 +155,8 @@ def stop(
     asked = sessions.stop(cli.app.database, cli.app.artifacts, key, why, cli.now, cli.who)
     if not asked.told:
         cli.out.warn("the artifact store cannot be written; the daemon tells the session when it can")
-    if cli.options.json:
-        cli.out.data({"run": run_json(asked.run), "told": asked.told})
-    else:
-        cli.out.line(f"{key} saves and ends. Follow it with: schedctl runs logs {key} -f")
+    cli.out.data({"run": run_json(asked.run), "told": asked.told})
+    cli.out.line(f"{key} saves and ends. Follow it with: schedctl runs logs {key} -f")
     warn_of_loss(cli, key)
     cli.wake_daemon()
 

@@ -80,22 +80,13 @@ def status(ctx: typer.Context, user: OwnOption = False) -> None:
     systemctl = ("systemctl", "--user") if user else ("systemctl",)
     units = unit_statuses(systemctl)
     sessions = running_sessions(systemctl)
-    if cli.options.json:
-        cli.plain.data({"units": [asdict(unit) for unit in units], "sessions": sessions})
-    else:
-        rows = [
-            (
-                unit.unit,
-                unit.state,
-                "yes" if unit.enabled else "no",
-                str(unit.pid or ""),
-                str(unit.restarts),
-                unit.status,
-            )
-            for unit in units
-        ]
-        cli.plain.table(("unit", "state", "at boot", ">pid", ">restarts", "~says"), rows)
-        cli.plain.line(f"Local sessions in units of their own: {', '.join(sessions) or 'none'}")
+    cli.plain.data({"units": [asdict(unit) for unit in units], "sessions": sessions})
+    rows = [
+        (unit.unit, unit.state, "yes" if unit.enabled else "no", str(unit.pid or ""), str(unit.restarts), unit.status)
+        for unit in units
+    ]
+    cli.plain.table(("unit", "state", "at boot", ">pid", ">restarts", "~says"), rows)
+    cli.plain.line(f"Local sessions in units of their own: {', '.join(sessions) or 'none'}")
     ill = [unit for unit in units if unit.enabled and unit.installed and not unit.well]
     if ill:
         why = ", ".join(f"{unit.unit} is {unit.state}" for unit in ill)
@@ -150,9 +141,8 @@ def _do(cli: Cli, steps: Sequence[Step], place: Place, dry_run: bool) -> None:
 
     if not dry_run:
         carry_out(steps, place)
-    if cli.options.json:
-        cli.plain.data({"steps": [_step_json(step, place) for step in steps], "done": not dry_run})
-    elif dry_run:
+    cli.plain.data({"steps": [_step_json(step, place) for step in steps], "done": not dry_run})
+    if dry_run:
         for step in steps:
             cli.plain.line(_step_line(step, place))
 

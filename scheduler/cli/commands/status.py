@@ -26,14 +26,12 @@ def status(
 
     cli: Cli = ctx.obj
     found = look(cli)
-    if cli.options.json:
-        cli.out.data(overview_json(found))
-        return
+    cli.out.data(overview_json(found))
     told = [verdict_line(found, cli.out), headline(found, cli.out)]
     for line in reversed(told) if found.daemon.problem else told:  # nothing goes well that nobody looks after
         cli.out.line(line)
     for warning in found.plan_warnings:
-        cli.out.warn(f"the newest plan: {warning}")
+        cli.out.warn(f"the newest plan: {warning}", in_data=True)
     for section in sections(found, cli.out):
         if section.title == OVER and found.live and not everything:
             continue  # what runs matters more on one screen

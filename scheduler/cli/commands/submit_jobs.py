@@ -166,39 +166,37 @@ def _show(cli: Cli, specs: Sequence[JobSpec]) -> None:
     names = {spec.name for spec in specs}
     wanted = specs[0].requirements
     packages = environment.locked(specs[0], wanted, cli.app.pools)[0] if wanted is not None else None
-    if cli.options.json:
-        mine = replace(
-            plan,
-            placements=tuple(p for p in plan.placements if any(lane.job in names for lane in p.lanes)),
-            deferrals=tuple(deferral for deferral in plan.deferrals if deferral.job in names),
-        )
-        code_json = {name: getattr(taken, name) for name in ("source", "digest", "commit", "dirty", "files", "bytes")}
-        cli.out.data(
-            {
-                "jobs": [table_of(spec) for spec in specs],
-                "upload": {**code_json, "upload_bytes": upload},
-                "packages": asdict(packages) if packages is not None else None,
-                "plan": plan_json(mine),
-                "changes": difference_json(difference),
-            }
-        )
-    else:
-        for line in toml_of(table_of(specs[0])).splitlines():
-            cli.out.line(line)
-        for spec in specs[1:]:
-            cli.out.line(f"The same as {spec.name}: {' '.join(spec.command)}")
-        cli.out.line()
-        sent = f"{size(upload)} to upload, before it is packed" if upload else "nothing to upload, it is in the store"
-        cli.out.line(f"Code {code_line(taken)}: {sent}.")
-        if packages is not None:
-            cli.out.line(f"Packages {lock_line(packages)}.")
-        cli.out.line()
-        show_changes(cli.out, difference)
-        for deferral in plan.deferrals:
-            if deferral.job in names:
-                cli.out.line(f"{deferral.job} waits: {deferral.reason.sentence(cli.out.zone)}.")
-        cli.out.line()
-        cli.out.line("Nothing was changed: this is a dry run.")
+    mine = replace(
+        plan,
+        placements=tuple(p for p in plan.placements if any(lane.job in names for lane in p.lanes)),
+        deferrals=tuple(deferral for deferral in plan.deferrals if deferral.job in names),
+    )
+    code_json = {name: getattr(taken, name) for name in ("source", "digest", "commit", "dirty", "files", "bytes")}
+    cli.out.data(
+        {
+            "jobs": [table_of(spec) for spec in specs],
+            "upload": {**code_json, "upload_bytes": upload},
+            "packages": asdict(packages) if packages is not None else None,
+            "plan": plan_json(mine),
+            "changes": difference_json(difference),
+        }
+    )
+    for line in toml_of(table_of(specs[0])).splitlines():
+        cli.out.line(line)
+    for spec in specs[1:]:
+        cli.out.line(f"The same as {spec.name}: {' '.join(spec.command)}")
+    cli.out.line()
+    sent = f"{size(upload)} to upload, before it is packed" if upload else "nothing to upload, it is in the store"
+    cli.out.line(f"Code {code_line(taken)}: {sent}.")
+    if packages is not None:
+        cli.out.line(f"Packages {lock_line(packages)}.")
+    cli.out.line()
+    show_changes(cli.out, difference)
+    for deferral in plan.deferrals:
+        if deferral.job in names:
+            cli.out.line(f"{deferral.job} waits: {deferral.reason.sentence(cli.out.zone)}.")
+    cli.out.line()
+    cli.out.line("Nothing was changed: this is a dry run.")
     warn_of(cli, reasons)
     warn_of_secrets(cli, specs[0])
     tell_of_whole(cli, specs)

@@ -22,7 +22,5 @@ def version(ctx: typer.Context) -> None:
 def show_version(cli: Cli) -> None:
     """Write it; also for schedctl --version."""
     versions = {"version": version_of("uff-scheduler"), "python": python_version()}
-    if cli.options.json:
-        cli.plain.data(versions)
-    else:
-        cli.plain.line(f"schedctl {versions['version']} (Python {versions['python']})")
+    cli.plain.data(versions)
+    cli.plain.line(f"schedctl {versions['version']} (Python {versions['python']})")

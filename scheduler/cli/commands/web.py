@@ -82,10 +82,8 @@ class BearerRefused(CommandError):
 
 
 def _tell(cli: Cli, address: str) -> None:
-    if cli.options.json:
-        cli.out.data({"address": address})
-    else:
-        cli.out.line(f"The status page: {address} (Ctrl-C ends it)")
+    cli.out.data({"address": address})
+    cli.out.line(f"The status page: {address} (Ctrl-C ends it)")
     import sys
 
     sys.stdout.flush()

@@ -52,6 +52,7 @@ _CODES = {"green": 32, "yellow": 33, "red": 31, "bold": 1}
 class Output:
     """Where a command writes. ``zone`` is the one in which people read times; ``redact`` sees all that is written.
 
+    A command says everything twice, as data and in lines and tables for people; its reader gets what it can read.
     Tables have all their columns when ``wide``, and those that ``only`` names if it names any.
     """
 
@@ -63,21 +64,25 @@ class Output:
     only: tuple[str, ...] = ()
 
     def data(self, document: dict[str, Any]) -> None:
-        """Write one JSON document: a single line, or indented for the eyes of a person."""
-        indent = 2 if sys.stdout.isatty() else None
-        sys.stdout.write(self.redact(json.dumps(document, indent=indent)) + "\n")
+        """Write one JSON document, if one was asked for: a single line, or indented for the eyes of a person."""
+        if self.as_json:
+            indent = 2 if sys.stdout.isatty() else None
+            sys.stdout.write(self.redact(json.dumps(document, indent=indent)) + "\n")
 
     def line(self, text: str = "") -> None:
         """Write one line of data for people."""
-        sys.stdout.write(self.redact(clean(text)) + "\n")
+        if not self.as_json:
+            sys.stdout.write(self.redact(clean(text)) + "\n")
 
     def say(self, text: str) -> None:
         """Tell the user something that is no data; a program that asked for JSON is not talked to."""
         if not self.as_json:
             sys.stderr.write(self.redact(clean(text)) + "\n")
 
-    def warn(self, text: str) -> None:
-        """Tell user and program alike what they should know."""
+    def warn(self, text: str, *, in_data: bool = False) -> None:
+        """Tell user and program alike what they should know; a program reads in the data what stands ``in_data``."""
+        if in_data and self.as_json:
+            return
         sys.stderr.write(f"schedctl: warning: {self.redact(clean(text))}\n")
 
     def table(self, columns: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
@@ -85,6 +90,8 @@ class Output:
 
         A terminal gets long text wrapped, a pipe or a file one line for each row, with long text cut off.
         """
+        if self.as_json:
+            return
         found = [column_of(title) for title in columns]
         cells = [[self.redact(clean(cell)) for cell in row] for row in rows]
         if self.only:
@@ -117,6 +124,8 @@ class Output:
 
     def facts(self, pairs: Iterable[tuple[str, str]]) -> None:
         """Write names and values, one pair a line; empty values are left out."""
+        if self.as_json:
+            return
         shown = [(name, self.redact(clean(value))) for name, value in pairs if value]
         width = max((len(name) for name, _ in shown), default=0)
         sys.stdout.writelines(f"{name:<{width}}  {value}\n" for name, value in shown)

@@ -10,6 +10,7 @@ import pytest
 from jobs.spec import JobSpec
 from platforms.artifacts.base import StoreUnreachable
 from platforms.artifacts.directory import DirectoryStore
+from platforms.base import Checked
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota, FirstUseQuota, Meter, MoneyQuota, ObservedLimit, RollingQuota
@@ -185,8 +186,7 @@ def test_doctor_reports_a_check_that_breaks(tmp_path: Path) -> None:
     def breaks() -> Any:
         raise StoreUnreachable("put", "k", "the disk is gone", "Mount it")
 
-    (found,) = doctor.examine({"store": breaks})
-    assert (found.check, found.finding) == ("store", doctor.Finding("bad", "the disk is gone", "Mount it"))
+    assert doctor.examine({"store": breaks}) == {"store": Checked("bad", "the disk is gone", "Mount it")}
 
 
 def test_a_deferral_that_will_pass_is_no_obstacle(database: Database) -> None:

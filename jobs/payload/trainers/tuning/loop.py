@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from .rounds import Rounds
     from .rows import Order, Rows
     from .start import Start
+    from .zero import Zero
 
 _WARMING = 3  # steps of a session that are no measure of its speed
 _RECENT = 100  # steps that tell of the present
@@ -50,7 +51,7 @@ class Loop:
     ) -> None:
         self._options, self._training, self._group, self._card, self._work = options, training, group, card, work
         self.step = 0
-        self._optimizer = Optimizer(options, work.model, card, group)
+        self._optimizer = _optimizer(options, card, group, work, training.resume_dir or training.parent_dir)
         self._snapshot = Snapshot(self._optimizer.as_it_lies, options.background_saves, first=group.first)
         self._start: Start | None = start  # until the first step
         self._window = [0.0, 0]  # losses since the last report: their sum and number
@@ -217,6 +218,16 @@ class Loop:
                 total += float(self._loss(rows, some))
         self._work.model.whole.train()
         return total / max(1, int(rows.targets(range(len(rows)))))
+
+
+def _optimizer(
+    options: argparse.Namespace, card: Card, group: Group, work: Work, begun: Path | None
+) -> Optimizer | Zero:
+    if not options.zero:
+        return Optimizer(options, work.model, card, group)
+    from .zero import Zero
+
+    return Zero(options, work.model, card, group, work.rows_at_once, begun)
 
 
 def draw_seed(seed: int, step: int, place: int) -> int:

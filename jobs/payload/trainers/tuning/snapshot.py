@@ -65,12 +65,16 @@ class Snapshot:
             parts = tuple(self._copy(part, (*place, number), seen) for number, part in enumerate(value))
             # Two groups share a tuple of settings, and then it is saved once: the same bytes as without copies.
             return parts if any(new is not old for new, old in zip(parts, value, strict=True)) else value
-        if not isinstance(value, torch.Tensor):
+        known: tuple[Any, ...]
+        if isinstance(value, torch.Tensor):
+            # An empty tensor lies nowhere.
+            local = value.to_local() if is_part(value) else value
+            known = (local.data_ptr() or place, value.device, value.dtype, value.shape, value.stride())
+        elif is_part(value):
+            known = (id(value),)
+        else:
             return value
-        # An empty tensor lies nowhere.
-        local = value.to_local() if is_part(value) else value
-        known = (local.data_ptr() or place, value.device, value.dtype, value.shape, value.stride())
-        if local is not value:
+        if is_part(value):
             value = value.full_tensor()  # all ask for all, also where one has it already
             if not self._first:
                 return None
@@ -84,12 +88,14 @@ class Snapshot:
 
 
 def _worth_it(saved: Saved) -> bool:
-    size: int = sum({(part.device, part.data_ptr()): part.nbytes for part in _tensors(saved)}.values())
+    lying = [part for part in _tensors(saved) if isinstance(part, torch.Tensor)]
+    size: int = sum({(part.device, part.data_ptr()): part.nbytes for part in lying}.values())
     return size >= _BIG and _SPARE * size <= free_memory()
 
 
 def _tensors(value: Any) -> Iterator[Any]:
-    if isinstance(value, torch.Tensor):
+    """Yield tensors, and what is brought together to be one, of nested states."""
+    if isinstance(value, torch.Tensor) or is_part(value):
         yield value
     elif isinstance(value, dict | list | tuple):
         for part in value.values() if isinstance(value, dict) else value:
