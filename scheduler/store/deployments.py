@@ -98,11 +98,9 @@ def serve(tx: Connection, deployment: Deployment, now: int, evidence: Mapping[st
     return _move(tx, deployment, "serving", now, deployment.why, evidence)
 
 
-def fail(
-    tx: Connection, deployment: Deployment, now: int, why: str, evidence: Mapping[str, Any] = _NOTHING
-) -> Deployment:
+def fail(tx: Connection, deployment: Deployment, now: int, why: str) -> Deployment:
     """Note that an intended version does not serve; what served before still does. Raises Stale."""
-    return _move(tx, deployment, "failed", now, why, evidence)
+    return _move(tx, deployment, "failed", now, why, _NOTHING)
 
 
 def give_back(

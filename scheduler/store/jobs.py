@@ -82,8 +82,7 @@ class JobRecord:
 
 
 _IN_QUEUE = jobs.c.removed_at.is_(None)
-_EVERY = select(jobs).order_by(jobs.c.position, jobs.c.name)
-_ALL = _EVERY.where(_IN_QUEUE)
+_ALL = select(jobs).order_by(jobs.c.position, jobs.c.name).where(_IN_QUEUE)
 # Most jobs nobody judges; they are not decoded. No text within a definition looks like this: JSON escapes its quotes.
 _JUDGED = _ALL.join(checkpoints, checkpoints.c.key == jobs.c.checkpoint).where(
     checkpoints.c.state == "good",
@@ -211,13 +210,10 @@ def find(tx: Connection, name: str) -> JobRecord | None:
     return None if row is None else _record(row)
 
 
-def everything(tx: Connection, states: Collection[str] | None = None, *, removed: bool = False) -> list[JobRecord]:
-    """Return all jobs, or those in the named states (``"queued"``, ``"active"``...), in queue order.
-
-    ``removed`` adds those that were taken out of the queue.
-    """
+def everything(tx: Connection, states: Collection[str] | None = None) -> list[JobRecord]:
+    """Return all jobs, or those in the named states (``"queued"``, ``"active"``...), in queue order."""
     if states is None:
-        return [_record(row) for row in tx.execute(_EVERY if removed else _ALL)]
+        return [_record(row) for row in tx.execute(_ALL)]
     unknown = set(states).difference(codec.JOB_STATES)
     if unknown:
         raise ValueError(f"no job state is called {', '.join(sorted(unknown))}")

@@ -122,8 +122,8 @@ _GOOD_REPORTS = (
 )
 
 
-def insert(tx: Connection, run: Run, now: int, planned: Mapping[str, Any] | None = None) -> None:
-    """Store a new run and its lanes; event ``run.reserved``. ``planned`` is kept beside it for comparison.
+def insert(tx: Connection, run: Run, now: int) -> None:
+    """Store a new run and its lanes; event ``run.reserved``.
 
     The database refuses a key, an attempt or a second live run of a job (sqlalchemy.exc.IntegrityError inside the
     transaction, Refused outside). Raises ValueError for a run without lanes.
@@ -140,7 +140,6 @@ def insert(tx: Connection, run: Run, now: int, planned: Mapping[str, Any] | None
         "state_detail": codec.state_detail(run.state),
         "reserved_at": now,
         "ended_at": _ended_at(run.state),
-        "planned": None if planned is None else codec.dump(planned),
     }
     tx.execute(_INSERT, row)
     tx.execute(
@@ -234,14 +233,6 @@ def given(tx: Connection, key: str, job: str) -> list[str] | None:
         told = event.data.get("restore")
         return None if told is None else list(told.get(job, ()))
     return None
-
-
-def planned(tx: Connection, key: str) -> dict[str, Any] | None:
-    """Return what was stored as ``planned`` with a run. Raises UnknownRun."""
-    row = tx.execute(select(runs.c.planned).where(runs.c.key == key)).one_or_none()
-    if row is None:
-        raise UnknownRun(key)
-    return None if row.planned is None else codec.load_object(row.planned)
 
 
 def change_state(

@@ -138,7 +138,7 @@ def _checkup(cli: Cli, platform: str, probe: bool) -> dict[str, Callable[[], Che
 
 
 def _target(app: App, at: ServedAt) -> Checked:
-    from scheduler.host.doctor_targets import check_target
+    from scheduler.host.doctor import check_target
     from scheduler.store import versions
 
     with app.database.read() as tx:

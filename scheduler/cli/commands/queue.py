@@ -246,7 +246,7 @@ def clone(
     ] = None,
 ) -> None:
     """Add a job with the definition and code of another. It begins anew."""
-    from scheduler.cli.commands.queue_clone import clone_job
+    from scheduler.cli.commands.queue_edit import clone_job
 
     clone_job(ctx.obj, job, settings or [])
 
