@@ -28,7 +28,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @command(app, "schedctl doctor", "schedctl doctor kaggle --probe", "schedctl doctor --json")
 def doctor(
-    ctx: typer.Context,
+    cli: Cli,
     platform: Annotated[str, typer.Argument(help="Look closely at the pools of this platform instead.")] = "",
     probe: Annotated[
         bool, typer.Option("--probe", help="Run something there for a moment, which costs little.")
@@ -44,7 +44,6 @@ def doctor(
     """
     from scheduler.host.doctor import examine
 
-    cli: Cli = ctx.obj
     found = examine(_checkup(cli, platform, probe) if platform else _checks(cli))
     cli.plain.data({"checks": [{"check": name, **asdict(checked)} for name, checked in found.items()]})
     rows = [(checked.grade, name, checked.found, checked.remedy) for name, checked in found.items()]
