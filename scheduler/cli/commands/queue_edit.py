@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.catalogue import job_from_table, job_from_toml
 from jobs.job_table import table_of, toml_of
-from scheduler.cli.commands.queue_add import add_specs, warn_of_gates, warn_of_job, warn_of_secrets, with_code
+from scheduler.cli.commands.queue_add import add_specs, read_spec, warn_of_gates, warn_of_job, warn_of_secrets
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed
 from scheduler.core.job import Failed
@@ -48,7 +48,7 @@ def edit_job(cli: Cli, name: str, file: Path | None, settings: Sequence[str], *,
     with cli.app.database.read() as tx:
         old = jobs.get(tx, name).spec
     if file is not None:
-        spec = with_code(job_from_toml(file), file, {})
+        spec = read_spec(file, {})
     elif settings:
         spec = job_from_table(changed_table(table_of(old), settings), f"queue edit {name}")
     else:
