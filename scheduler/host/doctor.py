@@ -34,8 +34,6 @@ _FREE_BYTES_WANTED = 1 << 30
 _FREE_BYTES_NEEDED = 1 << 26
 _CLOCK_SLACK_SECONDS = 120
 _PRICE_DAYS_MAX = 180
-
-
 _NOBODY = "doctor-probe"  # a model that no target has
 
 

@@ -22,7 +22,7 @@ from jobs.spec import JobSpec, Requirements
 from platforms.artifacts.base import Grant
 from platforms.artifacts.directory import DirectoryStore
 from platforms.base import LaunchRequest, SessionState
-from platforms.local.environments import sweep_environments
+from platforms.local.adapter import sweep_environments
 from platforms.registry import PlatformContext, load
 from scheduler.core.plan import Placement, PlannedLane
 from scheduler.core.pool import Pool

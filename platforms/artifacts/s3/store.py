@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 _OPTIONS = frozenset({"bucket", "prefix", "region", "endpoint", "profile", "credentials", "create_only"})
 _CONTENTION_TRIES = 5
 _FULL = {errno.ENOSPC, errno.EDQUOT}
-
-
 _POST_BYTES_MAX = 5 << 30  # S3's limit of one request
 _SECONDS_MAX = 7 * 86_400  # S3's limit of a signature's life
 

@@ -32,8 +32,6 @@ _PAGE = b"<html><body><h1>Too many requests</h1></body></html>"
 _PIECE_BYTES = 1 << 16
 _HANG_WALL_SECONDS = 30.0
 _REQUESTS_KEPT = 5_000
-
-
 _RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
 
 

@@ -1,7 +1,7 @@
 """One address for all of it: training jobs are ours, every other call goes to moto. Bound to loopback only.
 
-Moto knows training jobs too, but they are born completed, so its part of SageMaker is not used. A bucket may outlive the
-emulator: what moto holds in memory is written to a folder as well.
+Moto knows training jobs too, but they are born completed, so its part of SageMaker is not used. A bucket may outlive
+the emulator: what moto holds in memory is written to a folder as well.
 """
 
 from __future__ import annotations
@@ -30,8 +30,6 @@ _CREDENTIALS = "/container/credentials"
 # To moto everybody whose keys it did not issue is the one account.
 _ROLE_KEYS = {"AccessKeyId": "ASIAROLEROLEROLEROLE", "SecretAccessKey": "of-the-role", "Token": "of-the-session"}
 _STATUS = {400: "400 Bad Request", 500: "500 Internal Server Error"}
-
-
 _TEMPORARY = ".tmp-"
 
 
