@@ -68,9 +68,6 @@ _STUCK = (
     .where(outbox.c.sent_at.is_(None), outbox.c.attempts >= bindparam("attempts"))
     .order_by(outbox.c.id)
 )
-_UNSENT = update(outbox).where(outbox.c.id == bindparam("b_id"), outbox.c.sent_at.is_(None))
-_SENT = _UNSENT.values(sent_at=bindparam("new_sent_at"), attempts=outbox.c.attempts + 1, why="")
-_FAILED = _UNSENT.values(retry_at=bindparam("new_retry_at"), attempts=outbox.c.attempts + 1, why=bindparam("new_why"))
 
 
 def add(tx: Connection, kind: str, period: str, channel: str, body: Mapping[str, Any], now: int) -> bool:
@@ -118,13 +115,17 @@ def stuck(tx: Connection, attempts: int) -> list[tuple[str, str, str, int, str]]
 
 def sent(tx: Connection, id: int, now: int) -> None:  # noqa: A002 - the column's name
     """Note that a message was delivered. Raises Stale when it had been before, or is unknown."""
-    if not tx.execute(_SENT, {"b_id": id, "new_sent_at": now}).rowcount:
-        raise Stale(f"message {id}", "unsent", "sent, or no such message")
+    _note(tx, id, sent_at=now, why="")
 
 
 def failed(tx: Connection, id: int, retry_at: int, why: str) -> None:  # noqa: A002 - the column's name
     """Note a failed delivery; not to be tried before ``retry_at``. Raises Stale when sent, or unknown."""
-    if not tx.execute(_FAILED, {"b_id": id, "new_retry_at": retry_at, "new_why": why}).rowcount:
+    _note(tx, id, retry_at=retry_at, why=why)
+
+
+def _note(tx: Connection, id: int, **values: Any) -> None:  # noqa: A002 - the column's name
+    unsent = update(outbox).where(outbox.c.id == id, outbox.c.sent_at.is_(None))
+    if not tx.execute(unsent.values(attempts=outbox.c.attempts + 1, **values)).rowcount:
         raise Stale(f"message {id}", "unsent", "sent, or no such message")
 
 
