@@ -65,8 +65,6 @@ _LONG_EXPIRED = (
     )
     .limit(bindparam("limit"))
 )
-_FORGET = delete(checkpoints).where(checkpoints.c.key.in_(bindparam("keys", expanding=True)))
-_INSERT = insert(checkpoints)
 
 
 def record(tx: Connection, manifest: Manifest, now: int) -> bool:
@@ -84,7 +82,7 @@ def record(tx: Connection, manifest: Manifest, now: int) -> bool:
         "why": "",
         "pinned": False,
     }
-    tx.execute(_INSERT, row)
+    tx.execute(insert(checkpoints), row)
     events.append(tx, "checkpoint.seen", manifest.key, now, job=manifest.job, step=manifest.step)
     return True
 
@@ -158,7 +156,7 @@ def forget(tx: Connection, before: int, limit: int) -> int:
     """Remove up to ``limit`` rows of expired checkpoints seen before ``before`` and deleted since; return how many."""
     keys = tx.execute(_LONG_EXPIRED, {"before": before, "limit": limit}).scalars().all()
     if keys:
-        tx.execute(_FORGET, {"keys": keys})
+        tx.execute(delete(checkpoints).where(checkpoints.c.key.in_(keys)))
     return len(keys)
 
 

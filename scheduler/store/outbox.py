@@ -39,14 +39,12 @@ _KNOWN = select(outbox.c.id).where(
 )
 _OF_KIND = select(outbox.c.period, outbox.c.channel, outbox.c.sent_at).where(outbox.c.kind == bindparam("kind"))
 _WORDS = _KNOWN.with_only_columns(outbox.c.sent_at, outbox.c.body)
-_INSERT = insert(outbox)
 _OLD = (
     select(outbox.c.id)
     .where(outbox.c.sent_at < bindparam("before"), outbox.c.body != "{}")
     .order_by(outbox.c.id)
     .limit(bindparam("limit"))
 )
-_EMPTY = update(outbox).where(outbox.c.id.in_(bindparam("ids", expanding=True))).values(body="{}")
 _PENDING = (
     select(
         outbox.c.id,
@@ -76,7 +74,7 @@ def add(tx: Connection, kind: str, period: str, channel: str, body: Mapping[str,
     if tx.execute(_KNOWN, name).first() is not None:
         return False
     row = {"body": codec.dump(dict(body)), "created_at": now, "attempts": 0, "retry_at": now, "why": ""}
-    tx.execute(_INSERT, {**name, **row})
+    tx.execute(insert(outbox), {**name, **row})
     return True
 
 
@@ -136,5 +134,5 @@ def empty(tx: Connection, before: int, limit: int) -> int:
     """
     ids = tx.execute(_OLD, {"before": before, "limit": limit}).scalars().all()
     if ids:
-        tx.execute(_EMPTY, {"ids": ids})
+        tx.execute(update(outbox).where(outbox.c.id.in_(ids)).values(body="{}"))
     return len(ids)

@@ -70,8 +70,6 @@ _SINCE = _OLDEST_FIRST.where((runs.c.ended_at > bindparam("start")) | runs.c.end
 _BETWEEN = _SINCE.where(runs.c.reserved_at < bindparam("end"))
 _KEYS = select(runs.c.key).order_by(runs.c.reserved_at.desc(), runs.c.key.desc())
 _COUNT = select(sa.func.count()).select_from(runs)
-_INSERT = sa.insert(runs)
-_INSERT_LANES = sa.insert(lanes)
 _KEYS_SINCE = select(runs.c.key).where((runs.c.ended_at > bindparam("start")) | runs.c.ended_at.is_(None))
 _ENDED_BEFORE = select(runs.c.key).where(runs.c.ended_at < bindparam("end"))
 _LIVE_HEARTBEATS = (
@@ -114,9 +112,9 @@ def insert(tx: Connection, run: Run, now: int) -> None:
         "reserved_at": now,
         "ended_at": _ended_at(run.state),
     }
-    tx.execute(_INSERT, row)
+    tx.execute(sa.insert(runs), row)
     tx.execute(
-        _INSERT_LANES,
+        sa.insert(lanes),
         [
             {
                 "run": run.key,
