@@ -102,6 +102,6 @@ clean: ## Remove the virtual environment and everything the tools left
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/dev.txt
 	touch $@
 
-.venv-train/ready: requirements/train.txt requirements/torch-cpu.txt requirements/torch-cuda.txt
+.venv-train/ready: requirements/train.txt requirements/torch-cpu.txt requirements/torch-cuda.txt requirements/deepspeed.txt
 	.ci/train.sh
 	touch $@

@@ -27,17 +27,20 @@ compile requirements/core.txt pyproject.toml --constraint requirements/dev.txt
 
 # What fine-tuning is tested with, in an environment of its own, which is installed without dependencies: torch's build for
 # processors is the same version with a local part, and needs no CUDA. torch-cpu.txt is written by hand, since what no
-# index of this machine has cannot be resolved here: `pip hash` of each wheel, when torch moves.
+# index of this machine has cannot be resolved here: `pip hash` of each wheel, when torch moves. DeepSpeed has no wheel, and
+# is built by the setuptools of train.txt.
 compile requirements/train.txt --group tuning --constraint requirements/dev.txt
-python3 - requirements/train.txt requirements/torch-cuda.txt <<'PYTHON'
+python3 - requirements/train.txt requirements/torch-cuda.txt requirements/deepspeed.txt <<'PYTHON'
 import re, sys
 from pathlib import Path
 
-train, cuda = map(Path, sys.argv[1:])
+train, cuda, deepspeed = map(Path, sys.argv[1:])
 head, *blocks = re.split(r"^(?=[a-z0-9])", train.read_text(), flags=re.MULTILINE)
 heavy = [block for block in blocks if re.match(r"nvidia-|cuda-|triton==|torch==", block)]
-train.write_text(head + "".join(block for block in blocks if block not in heavy))
+built = [block for block in blocks if block.startswith("deepspeed==")]
+train.write_text(head + "".join(block for block in blocks if block not in heavy + built))
 cuda.write_text(head + "".join(heavy))
+deepspeed.write_text(head + "".join(built))
 PYTHON
 
 # The resolver itself, for the next time.

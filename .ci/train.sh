@@ -5,10 +5,11 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 "$(.ci/python.sh)" -m venv --clear .venv-train
-install() { .venv-train/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r "$1"; }
+install() { .venv-train/bin/pip install --quiet --disable-pip-version-check --no-deps --require-hashes -r "$@"; }
 install requirements/train.txt
 if ! install requirements/torch-cpu.txt; then
     echo "no build of torch for processors is known here: fetching the one for CUDA, several GB" >&2
     install requirements/torch-cuda.txt
 fi
+install requirements/deepspeed.txt --no-build-isolation
 .venv-train/bin/python -c 'import torch; print("torch", torch.__version__)'

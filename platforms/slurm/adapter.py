@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -29,11 +29,14 @@ from platforms.bundle import build_bundle
 from platforms.folders import Folders, is_folder_name
 from platforms.local.records import publish
 from platforms.record_file import DamagedRecord, read_record
-from platforms.slurm import batch
-from platforms.slurm.books import NoBooks, reading
-from platforms.slurm.commands import Commands, Evidence, NotSubmitted, comment
+from platforms.slurm import batch, books, qos
+from platforms.slurm.books import NoBooks
+from platforms.slurm.commands import Commands
 from platforms.slurm.judge import SLACK_SECONDS, Over, Runs, Vanished, Waits, is_over, is_waiting, judge, line_of
+from platforms.slurm.records import END, ORDER, STARTED, Ended, Ordered, Started, told, write
+from platforms.slurm.rest import Rest
 from platforms.slurm.settings import NAME, read_settings
+from platforms.slurm.sightings import Evidence, NotSubmitted, comment
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -41,40 +44,15 @@ if TYPE_CHECKING:
     from platforms.artifacts.base import BlobStore
     from platforms.base import LaunchRequest
     from platforms.registry import PlatformContext
-    from platforms.slurm.commands import Line, Poll
     from platforms.slurm.judge import Verdict
+    from platforms.slurm.qos import Cap
+    from platforms.slurm.sightings import Line, Poll
+    from platforms.slurm.way import Way
 
-_ORDER, _STARTED, _END = "order.json", "started.json", "end.json"
 _UNSEEN_SECONDS = 30  # real: a job that Slurm took shows up at once, unless its controller forgot it
 _REQUEUED_SECONDS = 60  # real: in which nodes tell a controller that came back what they run, and end it if need be
 _LOG_BYTES = 4 << 20  # of one answer; more is asked for again
 _TERM_SECONDS = 120  # before the time limit
-
-
-@dataclass(frozen=True, slots=True)
-class Ordered:
-    """What was ordered, in scheduled UTC seconds."""
-
-    at: int
-    deadline: int
-
-
-@dataclass(frozen=True, slots=True)
-class Started:
-    """When a session was first seen to run, in real UTC seconds as Slurm tells it."""
-
-    job: int
-    at: int
-
-
-@dataclass(frozen=True, slots=True)
-class Ended:
-    """How a session ended, in scheduled UTC seconds; ``started`` is None when it never did."""
-
-    started: int | None
-    ended: int
-    detail: str
-    told: bool
 
 
 _Record = TypeVar("_Record", Ordered, Started, Ended)
@@ -99,12 +77,13 @@ class SlurmPlatform:
         if context.device_counts and self._settings.nodes > 1:
             why = "device_counts with sessions of several nodes"
             raise Misconfigured(NAME, "load", why, "Give sessions of several nodes a pool of their own")
-        self._commands = Commands(self._settings)
+        self._way: Way = Rest(self._settings) if self._settings.slurmrestd else Commands(self._settings)
         self._folders = Folders(NAME, context.state_folder.absolute() / "sessions")
         self._clock = Clock(**{"epoch": 0.0, "origin": 0.0, "scale": 1.0, **context.clock})
         self._last_seen: dict[str, int] = {}  # by key, when Slurm last knew its job
         self._requeued: dict[str, int] = {}  # by key, when its job was first seen to wait once more
         self._placing = threading.Lock()
+        self._caps: tuple[Cap, ...] = ()  # of the QOS, as they were last read
         self._has_books = True  # until the cluster is seen to keep no accounts
         self._records: dict[tuple[str, str], Ordered | Started | Ended] = {}
 
@@ -139,7 +118,7 @@ class SlurmPlatform:
                     return seen[key]
                 self._admit(request, poll, [one for one in seen.values() if _is_live(one)], now)
                 order = json.dumps(asdict(Ordered(now, request.deadline)))
-                self._folders.make(key, partial(_write, order))
+                self._folders.make(key, partial(write, order))
                 job = self._submit(request, digest, now)
         # Accepted is not known: a controller that dies now may forget it. The next look tells.
         return Observed(key, SessionState.QUEUED, str(job or ""), detail="accepted by Slurm, not seen in its queue yet")
@@ -162,32 +141,37 @@ class SlurmPlatform:
                 return
             mine = [line for line in poll.by_key.get(key, ()) if not is_over(line)]
             if waits := [line.job for line in mine if force or is_waiting(line)]:
-                self._commands.cancel(waits)
+                self._way.cancel(waits)
             if asked := [line.job for line in mine if line.job not in waits]:
-                self._commands.cancel(asked, ask=True)
-            if not mine and seen.state is SessionState.QUEUED and self._commands.void(key):
+                self._way.ask_to_leave(key, asked)
+            if not mine and seen.state is SessionState.QUEUED and self._way.void(key):
                 self._never(key, "stopped before Slurm showed its job", now)
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
         """Yield what a session printed; see Platform.logs."""
         while is_folder_name(key) and limit_bytes > 0:
             with self._folders.answering("logs"):
-                piece = self._commands.logs(key, max(offset, 0), min(limit_bytes, _LOG_BYTES))
+                piece = self._way.logs(key, max(offset, 0), min(limit_bytes, _LOG_BYTES))
             if not piece:
                 return
             yield piece
             offset, limit_bytes = offset + len(piece), limit_bytes - len(piece)
 
     def read_quota(self, now: int) -> Sequence[QuotaReading]:
-        """Return what the account's limit of GPU minutes leaves, if there is one; see Platform.read_quota."""
+        """Return what limits of GPU minutes leave, the account's and the QOS's; see Platform.read_quota."""
         try:
             with self._folders.answering("read_quota"):
-                found = self._commands.books() if self._has_books else None
+                found = self._way.books() if self._has_books else None
         except NoBooks:
             self._has_books, found = False, None
+        if found is None:
+            return ()
+        self._caps = found.qos.caps
         # Of sessions that differ in devices there are no hours but a device's.
         devices = 1 if self._context.device_counts else self._context.devices_per_session
-        return (reading(found, devices, now, self._clock.scale),) if found else ()
+        limits = {books.QUOTA: found.account, qos.QUOTA: found.qos.minutes}
+        scale = self._clock.scale
+        return [books.reading(name, each, devices, now, scale) for name, each in limits.items() if each]
 
     def collect(self, key: str, into: BlobStore, now: int) -> None:
         """Bring nothing home: payloads here write to the artifact store themselves. See Platform.collect."""
@@ -210,7 +194,7 @@ class SlurmPlatform:
                 removed = self._folders.over(kept, lambda key: self._observe(key, poll, now))
                 # First there: what remains here is asked for again, and what remains there would be forgotten.
                 if removed:
-                    self._commands.remove(removed)
+                    self._way.remove(removed)
                 self._folders.remove(removed)
             self._forget(removed)
             self._folders.clear()
@@ -220,7 +204,7 @@ class SlurmPlatform:
         """Bring the payload to the cluster; return its digest, which names it there."""
         with self._placing:
             packed = build_bundle(payload, self._context.state_folder.absolute() / "payload")
-            self._commands.place(packed.sha256, packed.path)
+            self._way.place(packed.sha256, packed.path)
         return packed.sha256
 
     def _poll(self, keys: Sequence[str]) -> Poll:
@@ -230,16 +214,16 @@ class SlurmPlatform:
         """
         made = self._folders.root.parent / f"made-{self._settings.owner}"
         if not made.exists():
-            self._commands.make_folder()
+            self._way.make_folder()
             made.touch()
-        poll = self._commands.poll(keys)
+        poll = self._way.poll(keys)
         for line in poll.lines:
             # A job that is over and was swept stays in Slurm's memory for some minutes.
             left = not is_over(line) or (line.key in keys and poll.evidence[line.key].claim)
             if line.key in keys and left and not (self._folders.root / line.key).exists():
                 order = Ordered(self._scheduled(line.submitted), self._scheduled(line.until))
                 text = json.dumps(asdict(order))
-                self._folders.make(line.key, partial(_write, text))
+                self._folders.make(line.key, partial(write, text))
         return poll
 
     def _admit(self, request: LaunchRequest, poll: Poll, live: Sequence[Observed], now: int) -> None:
@@ -256,6 +240,10 @@ class SlurmPlatform:
         if waiting >= self._settings.pending_max:
             why = f"{counted(waiting, 'job')} of this pool wait in Slurm's queue, and pending_max allows no more"
             raise Refused(NAME, "launch", why, "Wait until one starts")
+        # It would wait in the queue, while another pool could run it.
+        devices = request.devices if self._settings.gres else 0
+        if why := next(filter(None, (cap.refuses(devices) for cap in self._caps)), ""):
+            raise Refused(NAME, "launch", why, "Let the pool ask for no more: devices_max, sessions_max")
 
     def _submit(self, request: LaunchRequest, digest: str, now: int) -> int:
         """Submit the job of a session, whose order is written. When nothing was submitted, the order is taken back."""
@@ -263,7 +251,16 @@ class SlurmPlatform:
         limit = max(1, round(self._clock.wall_seconds(request.deadline - now)))
         agent = f"../.payload/{digest}/payload/agent.py"
         nodes = self._settings.nodes
-        order = batch.Order(request.key, until, limit, self._settings.python, agent, nodes, request.devices // nodes)
+        order = batch.Order(
+            request.key,
+            until,
+            limit,
+            self._settings.python,
+            agent,
+            nodes,
+            request.devices // nodes,
+            hears=self._way.signals,
+        )
         words = [
             f"--comment={comment(request.key, self._settings.owner, until)}",
             "--no-requeue",
@@ -273,7 +270,7 @@ class SlurmPlatform:
         ]
         launch = json.dumps({**request.launch, "work_dir": "work"})
         try:
-            return self._commands.submit(request.key, words, launch, batch.script(order))
+            return self._way.submit(request.key, words, launch, batch.script(order))
         except (Refused, Misconfigured, NotSubmitted):
             self._folders.remove([request.key])
             self._forget([request.key])
@@ -289,12 +286,12 @@ class SlurmPlatform:
     def _observe(self, key: str, poll: Poll, now: int) -> Observed | None:
         """Return a session as it stands; its end is written down when it is first told."""
         there = self._folders.files(key)
-        if _ORDER not in there:
+        if ORDER not in there:
             return None
-        order = self._record(key, _ORDER, Ordered)
-        if _END in there:
-            return _told(key, self._record(key, _END, Ended))
-        started = self._record(key, _STARTED, Started) if _STARTED in there else None
+        order = self._record(key, ORDER, Ordered)
+        if END in there:
+            return told(key, self._record(key, END, Ended))
+        started = self._record(key, STARTED, Started) if STARTED in there else None
         evidence = poll.evidence.get(key, Evidence())
         line = line_of(poll.by_key.get(key, ()), evidence)
         if line is not None:
@@ -314,16 +311,16 @@ class SlurmPlatform:
                 return Observed(key, SessionState.QUEUED, job, detail=detail, waits=waits)
             case Runs(started=at, detail=detail):
                 if line is not None and started is None:  # written down: Slurm may forget it
-                    publish(str(self._folders.root / key), _STARTED, json.dumps(asdict(Started(line.job, at))))
+                    publish(str(self._folders.root / key), STARTED, json.dumps(asdict(Started(line.job, at))))
                 return Observed(key, SessionState.RUNNING, job, min(self._scheduled(at), now), detail=detail)
             case Over(started=at, ended=last, detail=detail, cancel=again):
                 if at is None:
-                    return self._never(key, detail, now) if self._commands.void(key) else self._unclear(key, detail)
+                    return self._never(key, detail, now) if self._way.void(key) else self._unclear(key, detail)
                 if again:
                     noticed = self._requeued.setdefault(key, now)
                     if last is None and now <= noticed + _REQUEUED_SECONDS * self._clock.scale:
                         return self._unclear(key, f"job {again} waits once more, and may not have ended yet")
-                    self._commands.cancel([again])
+                    self._way.cancel([again])
                 return self._over(key, at, last, detail, now)
             case Vanished():
                 return self._vanished(key, order, verdict, started, now)
@@ -351,7 +348,7 @@ class SlurmPlatform:
         patience = max(_UNSEEN_SECONDS * self._clock.scale, 1)
         if now <= max(order.at, self._last_seen.get(key, 0)) + patience:
             return Observed(key, SessionState.QUEUED, "", detail="accepted by Slurm, not seen in its queue yet")
-        if not self._commands.void(key):
+        if not self._way.void(key):
             return self._unclear(key, "a job of it has just started")
         return self._never(key, f"{verdict.detail}, and its claim is taken, so that it never starts", now)
 
@@ -366,8 +363,8 @@ class SlurmPlatform:
 
     def _end(self, key: str, end: Ended) -> Observed:
         """Write down how a session ended, and return how it was first told."""
-        publish(str(self._folders.root / key), _END, json.dumps(asdict(end)))
-        return _told(key, self._record(key, _END, Ended))
+        publish(str(self._folders.root / key), END, json.dumps(asdict(end)))
+        return told(key, self._record(key, END, Ended))
 
     def _unclear(self, key: str, detail: str) -> Observed:
         return Observed(key, SessionState.UNCLEAR, "", detail=detail)
@@ -379,15 +376,5 @@ class SlurmPlatform:
         return self._clock.origin + (scheduled - self._clock.epoch) / self._clock.scale
 
 
-def _write(text: str, folder: Path) -> None:
-    (folder / _ORDER).write_text(text)
-
-
 def _is_live(seen: Observed) -> bool:
     return seen.state not in {SessionState.ENDED, SessionState.ABSENT}
-
-
-def _told(key: str, end: Ended) -> Observed:
-    if end.started is None:
-        return Observed(key, SessionState.ABSENT, "", detail=end.detail)
-    return Observed(key, SessionState.ENDED, "", end.started, end.ended, end.detail, told=end.told)

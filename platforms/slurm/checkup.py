@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from platforms.base import Checked, Unreachable
 from platforms.slurm.books import NoBooks
 from platforms.slurm.commands import Commands
+from platforms.slurm.rest_checkup import check_folder, rest_checks
 from platforms.slurm.settings import NAME, read_settings
 from platforms.slurm.skew import skew
 
@@ -33,6 +34,8 @@ def checks(
     del environ, probe
     # Without the option the folder is in the pool's state folder, which the daemon makes.
     chosen = read_settings(settings, Path(), sys.executable)
+    if chosen.slurmrestd:
+        return rest_checks(chosen, now)
     commands = Commands(chosen)
     found: dict[str, Callable[[], Checked]] = {
         "controller": partial(_controller, commands),
@@ -42,7 +45,7 @@ def checks(
         "account": partial(_account, commands),
     }
     if "folder" in settings:
-        found["folder"] = partial(_folder, commands, settings["folder"])
+        found["folder"] = partial(check_folder, commands, settings["folder"])
     return found
 
 
@@ -104,25 +107,20 @@ def _job(commands: Commands, chosen: Settings) -> Checked:
     return Checked("ok", words)
 
 
-def _folder(commands: Commands, folder: str) -> Checked:
-    kind = commands.ask("look at the folder", 'mkdir -p -- "$root" && [ -w "$root" ] && stat -f -c %T "$root"').strip()
-    if kind in {"ext2/ext3", "xfs", "btrfs", "tmpfs", "overlayfs"}:
-        remedy = "Nothing on a cluster of one machine; else choose a folder of a shared file system"
-        return Checked("warning", f"{folder} is on {kind}, which nodes seldom share", remedy)
-    return Checked("ok", f"{folder} on {kind}; whether nodes share it is seen with the first job")
-
-
 def _account(commands: Commands) -> Checked:
     try:
         found = commands.books()
     except NoBooks:
         return Checked("ok", "the cluster keeps no accounts: what the pool may use are its declared quotas")
-    if found is None:
-        return Checked("ok", "no limit of GPU minutes")
-    words = f"{found.used} of {found.limit} GPU minutes used, {found.running} promised to running jobs"
-    return Checked(
-        "ok" if found.left > 0 else "warning", words, "" if found.left > 0 else "Jobs wait until it has more"
-    )
+    words, spent = [], False
+    for name, limit in (("the account", found.account), (f"the QOS {found.qos.name}", found.qos.minutes)):
+        if limit is not None:
+            words.append(f"{name}: {limit.used} of {limit.limit} GPU minutes used, {limit.running} promised to jobs")
+            spent |= limit.left <= 0
+    words += [f"{cap.whose} may have {cap.limit} {cap.what} at once, {cap.used} now" for cap in found.qos.caps]
+    if spent:
+        return Checked("warning", "; ".join(words), "Jobs wait until it has more")
+    return Checked("ok", "; ".join(words) or "no limit of GPU minutes, and the QOS has none of its own")
 
 
 def _clock(commands: Commands, now: float) -> Checked:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from platforms.address import read_address
 from platforms.base import Misconfigured
 from platforms.registry import read_count, reject_unknown
 from platforms.targets.base import TargetError
@@ -30,10 +31,14 @@ _ASKED = {
     "memory": "--mem",
 }
 _SSH = frozenset({"host", "port", "ssh_config", "known_hosts", "identity"})
-_KNOWN = frozenset(_ASKED) | _SSH | {"command_seconds", "cpus", "folder", "gres", "nodes", "pending_max", "python"}
+_KNOWN = frozenset(_ASKED) | _SSH | {
+    "command_seconds", "cpus", "folder", "gres", "nodes", "pending_max", "python", "slurmrestd", "token_file",
+}  # fmt: skip
 _WORD = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.,:=&|()\[\]*+-]{0,250}", re.ASCII)
 _PATH = re.compile(r"(~/|/)[^'\"\\%\s]+")
 _HEARD_BYTES = 8 << 20  # of one answer: some ten thousand lines of squeue
+_UNIX = "unix:"
+_RESTD = "http://127.0.0.1:6820"  # where slurmrestd listens, as its manual has it
 _SOCKET_BYTES = 80  # a path of a Unix socket is at most 108, of which ssh needs some for itself
 
 
@@ -52,6 +57,10 @@ class Settings:
     command_seconds: int
     slurm_conf: str
     nodes: int
+    partition: str  # "": the cluster's default
+    qos: str  # "": the account's default
+    slurmrestd: str  # "": Slurm is asked by its commands; "unix:" and a path, or an address
+    token_file: Path | None
 
     def words(self, devices: int) -> list[str]:
         """Return what sbatch is told of a session with so many devices, which its nodes share evenly."""
@@ -77,6 +86,7 @@ def read_settings(options: Mapping[str, str], state_folder: Path, python: str) -
         raise Misconfigured(NAME, "load", "with host, folder and known_hosts are needed as well", f"See {DOC}")
     folder = options.get("folder", str(state_folder / "cluster"))
     command_seconds = read_count(NAME, options, "command_seconds", 10) or 1
+    token_file = Path(options["token_file"]).expanduser() if options.get("token_file") else None
     asked = [f"{word}={options[name]}" for name, word in _ASKED.items() if options.get(name)]
     return Settings(
         _ssh(options, folder, command_seconds) if far else Here(NAME, _HEARD_BYTES),
@@ -90,7 +100,26 @@ def read_settings(options: Mapping[str, str], state_folder: Path, python: str) -
         command_seconds,
         options.get("slurm_conf", ""),
         read_count(NAME, options, "nodes", 1) or 1,
+        options.get("partition", ""),
+        options.get("qos", ""),
+        _slurmrestd(options.get("slurmrestd", ""), token=token_file is not None),
+        token_file,
     )
+
+
+def _slurmrestd(text: str, *, token: bool) -> str:
+    """Return where slurmrestd is. At a socket of this machine it can know who asks; elsewhere it needs a token."""
+    if not text and token:
+        raise Misconfigured(NAME, "load", "token_file without slurmrestd", f"Say where it listens, as {_RESTD}")
+    if not text:
+        return ""
+    if text.startswith(_UNIX):
+        if not _PATH.fullmatch(text.removeprefix(_UNIX)) or text.startswith(f"{_UNIX}~"):
+            raise Misconfigured(NAME, "load", f"slurmrestd = {text!r} is not usable", "Write unix:/the/socket's/path")
+        return text
+    if not token:
+        raise Misconfigured(NAME, "load", "slurmrestd needs a token by HTTP", "Set token_file: scontrol token")
+    return read_address(NAME, "slurmrestd", text, _RESTD, token=True)
 
 
 def _ssh(options: Mapping[str, str], folder: str, command_seconds: int) -> Ssh:

@@ -31,6 +31,7 @@ _OF_TRAINING = (
     *("optimizer", "scheduler", "rng", "trainer_state", "training_args"),
     *("state.", "fingerprint.", "meta.json"),
 )
+_REFERENCE = "ref/"  # the adapter that preferences compare with
 _PICKLES = frozenset({".bin", ".pt", ".pth", ".ckpt", ".pkl", ".pickle", ".joblib", ".dill"})
 _ZIP, _PICKLE = b"PK", tuple(bytes([0x80, protocol]) for protocol in range(1, 6))
 _JSON_MAX_BYTES = 1 << 25
@@ -51,7 +52,7 @@ def leaves(name: str) -> bool:
     """Tell whether a checkpoint's file of this name is of use elsewhere; what it holds is looked at later."""
     last = name.rpartition("/")[2]
     plain = last in _NAMES or last.lower().endswith(KINDS)
-    return plain and not last.startswith(_OF_TRAINING)
+    return plain and not last.startswith(_OF_TRAINING) and not name.startswith(_REFERENCE)
 
 
 def check_file(path: Path, name: str) -> None:

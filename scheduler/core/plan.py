@@ -44,11 +44,27 @@ class Deferral:
 
 
 @dataclass(frozen=True, slots=True)
+class KeptHours:
+    """Hours of ``pool`` that are kept for the next job of ``kind``, expected at ``expected_at``.
+
+    ``sure`` is between 0 and 1: how regularly the kind came so far, 1 if its user has ``said`` when it comes.
+    """
+
+    kind: str
+    pool: str
+    expected_at: int
+    seconds: int
+    sure: float
+    said: bool
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Placements from ``made_at`` to the horizon, and a reason for every job that waits.
 
     ``value`` is the weighted discounted useful hours of the placements; ``bound`` is what no plan can exceed, when a
     layer that can prove one was at hand. ``warnings`` name layers that failed and were done without.
+    ``kept`` are hours that no placement has, because work is expected that needs them.
     """
 
     made_at: int
@@ -58,6 +74,7 @@ class Plan:
     bound: float | None = None
     made_by: str = "dispatch"
     warnings: tuple[str, ...] = ()
+    kept: tuple[KeptHours, ...] = ()
 
     @property
     def due_now(self) -> tuple[Placement, ...]:

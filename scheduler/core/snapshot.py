@@ -80,6 +80,7 @@ class JobView:
     checkpoint_sigma: Mapping[str, float] = field(default_factory=dict)
     misfit: str = ""  # what is too big for every pool, and what would fit, where the adviser knows
     urgency: float = 1.0  # how much more than its weight an hour is worth because it brings a finished model nearer
+    kind: str = ""  # what Arrivals know it by; empty: its name
 
     @property
     def importance(self) -> float:
@@ -125,14 +126,31 @@ class PoolView:
 
 
 @dataclass(frozen=True, slots=True)
+class Arrivals:
+    """When jobs of one kind came into the queue, oldest first; ``latest`` is the last of them, with nothing trained.
+
+    ``said`` holds when its user expects the next ones, soonest first; they count instead of what is learned.
+    """
+
+    kind: str
+    instants: tuple[int, ...]
+    latest: JobView
+    said: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class Snapshot:
-    """Everything a plan may depend on. ``finished`` holds the done fraction of parents that are no longer open."""
+    """Everything a plan may depend on. ``finished`` holds the done fraction of parents that are no longer open.
+
+    ``arrivals`` are the queue's history: of kinds that come again and again what comes next is expected.
+    """
 
     now: int
     jobs: tuple[JobView, ...]
     pools: tuple[PoolView, ...]
     horizon_seconds: int = 604_800
     finished: Mapping[str, float] = field(default_factory=dict)
+    arrivals: tuple[Arrivals, ...] = ()
 
     def progress(self, job: str) -> float | None:
         """Return the checkpointed fraction of a job's target, or None for a name nobody knows."""

@@ -21,24 +21,27 @@ from scheduler.planner.lp.scale import Solved, below_the_core, bound_of, divide
 from scheduler.planner.lp.solver import Solver, SolverFailed
 from scheduler.planner.lp.targets import targets
 from scheduler.planner.model.case import Afterwards, Case, make_case
+from scheduler.planner.model.forecast import EXPECTED
 from scheduler.planner.model.policy import PLAIN, Policy, Schedule
 from scheduler.planner.model.value import value
-from scheduler.planner.search.candidates import Candidate, aimed_choice, attempt, first_choice
+from scheduler.planner.search.candidates import Bids, Candidate, aimed_choice, attempt, first_choice
 from scheduler.planner.search.conserve import conserve
 from scheduler.planner.search.deadlines import committed
+from scheduler.planner.search.first_call import calls_of, kept_hours, scheduled, there
 from scheduler.planner.search.in_turn import in_turn
 from scheduler.planner.search.policies import improve, steps_for
-from scheduler.planner.search.score import score
+from scheduler.planner.search.score import score, within
 from scheduler.planner.verify import verify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from scheduler.core.plan import Deferral, Placement
     from scheduler.core.snapshot import Snapshot
     from scheduler.planner.lp.grid import Grid
     from scheduler.planner.lp.scale import Parts
     from scheduler.planner.lp.solver import LinearSolver, Solution
+    from scheduler.planner.search.first_call import Calls
 
 # A new plan must be worth this much more than the one in force, or meet more deadlines.
 EPSILON = 0.01
@@ -76,6 +79,8 @@ class Choice:
     bound: float | None
     made_by: str
     solved: tuple[Grid, Solution] | None
+    calls: Calls | None = None  # who goes first where, if the plan follows that
+    whole: Schedule | None = None  # of such a plan with the jobs that are only expected
 
 
 class Planner:
@@ -85,6 +90,7 @@ class Planner:
         self._options = options
         self._solver: LinearSolver | None = None
         self._far_solver: LinearSolver | None = None
+        self._steady_solver: LinearSolver | None = None
 
     def plan(self, snapshot: Snapshot, incumbent: Plan | None = None) -> Plan:
         """Return the plan from ``snapshot.now`` to the horizon; see :func:`plan_week`."""
@@ -97,7 +103,7 @@ class Planner:
         case = make_case(snapshot, firm_deadlines=self._options.firm_deadlines)
         warnings: list[str] = []
         found = self.choose(case, incumbent, warnings)
-        plan = _as_plan(case, found.candidate, found.bound, found.made_by, found.prices)
+        plan = _as_plan(case, found)
         plan = replace(plan, warnings=tuple(warnings))
         violations = verify(snapshot, plan)
         if violations:
@@ -113,11 +119,16 @@ class Planner:
     def choose(self, case: Case, incumbent: Plan | None, warnings: list[str]) -> Choice:
         """Return the best schedule that all layers together find."""
         prices, bound, solved = self._prices(case, warnings)
+        policies = committed(case)
+        called = self._by_first_call(case, policies, prices, bound, warnings)
+        if called is not None and not case.firm_deadlines:
+            return called
         if solved is not None and self._options.foresight_seconds > 0:
             prices = self._look_ahead(case, prices, warnings)
-        policies = committed(case)
         few = self._options.few_candidates
         best = aimed_choice(case, prices, policies) if few else first_choice(case, prices, policies)
+        if called is not None and called.candidate.score.on_time >= best.score.on_time - best.score.on_time // 10:
+            return called
         steps = steps_for(case) if self._options.search_steps is None else self._options.search_steps
         found = improve(case, best, prices, steps)
         # What work is worth after the horizon is told by prices, at which many jobs are alike: a walk that follows them
@@ -132,6 +143,30 @@ class Planner:
         if schedule is not chosen.schedule:
             chosen = replace(chosen, schedule=schedule, score=score(case, schedule))
         return Choice(in_turn(case, chosen), prices, bound, made_by, solved)
+
+    def _by_first_call(
+        self, case: Case, policies: Sequence[Policy], prices: Prices, bound: float | None, warnings: list[str]
+    ) -> Choice | None:
+        """Return the best schedule by first calls; None when the queue has no history that gives anybody one."""
+        if not case.snapshot.arrivals or self._options.foresight_seconds <= 0 or bound is None:
+            return None
+        try:
+            if self._steady_solver is None:
+                self._steady_solver = self._options.solver(self._options.time_limit_seconds)
+            calls = calls_of(case, self._steady_solver.solve)
+        except SolverFailed as error:
+            warnings.append(f"{error}; planned without first calls and what is expected")
+            return None
+        if calls is None:
+            return None
+        plain = Bids((0.0,) * len(case.classes))
+        found: list[tuple[Candidate, Schedule]] = []
+        for policy in policies:
+            whole = scheduled(calls, policy)
+            schedule = Schedule(there(whole.placements), whole.gate_passes)
+            found.append((Candidate(policy, plain, schedule, score(case, schedule)), whole))
+        best, whole = max(found, key=lambda one: one[0].score)
+        return Choice(best, prices, bound, "first call", None, calls, whole)
 
     def _prices(self, case: Case, warnings: list[str]) -> tuple[Prices, float | None, tuple[Grid, Solution] | None]:
         """Return the prices and the bound; without a solver rough prices, no bound, and a warning that says why."""
@@ -247,21 +282,26 @@ def plan_week(snapshot: Snapshot, incumbent: Plan | None = None) -> Plan:
     return Planner().plan(snapshot, incumbent)
 
 
-def _as_plan(case: Case, candidate: Candidate, bound: float | None, made_by: str, prices: Prices | None = None) -> Plan:
-    placements = in_queue_order(case, candidate.schedule.placements)
+def _as_plan(case: Case, found: Choice) -> Plan:
+    schedule = found.whole or found.candidate.schedule
+    with_expected = case if found.calls is None else found.calls.case
+    planned = in_queue_order(with_expected, schedule.placements)
+    waiting = deferrals(with_expected, planned, schedule.gate_passes, found.prices)
+    placements = there(planned)
     return Plan(
         made_at=case.now,
         placements=placements,
-        deferrals=deferrals(case, placements, candidate.schedule.gate_passes, prices),
+        deferrals=tuple(one for one in waiting if not one.job.startswith(EXPECTED)),
         value=value(case.snapshot, placements),
-        bound=bound,
-        made_by=made_by,
+        bound=found.bound,
+        made_by=found.made_by,
+        kept=() if found.calls is None else kept_hours(found.calls, planned),
     )
 
 
 def _within(case: Case, candidate: Candidate) -> float:
     """Return what a candidate is worth within the horizon."""
-    return case.within.total(candidate.schedule.placements)
+    return within(case, candidate.schedule)
 
 
 def _fall_back(case: Case, refused: Plan, passes: Mapping[int, int], violations: list[str]) -> Plan:

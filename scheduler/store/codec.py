@@ -28,7 +28,7 @@ from jobs.spec import (
     StartFrom,
 )
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, Queued
-from scheduler.core.plan import Placement, PlannedLane
+from scheduler.core.plan import KeptHours, Placement, PlannedLane
 from scheduler.core.run import Ended, Outcome, Reserved, Running, Stopping, Submitting
 
 if TYPE_CHECKING:
@@ -121,7 +121,8 @@ def _text(value: object) -> bool:
 _KINDS: dict[str, type] = {
     kind.__name__: kind
     for kind in (
-        *(Code, Component, Evaluation, Gate, Input, Mixture, Needs, Placement, PlannedLane, QualityGate, Requirements),
+        *(Code, Component, Evaluation, Gate, Input, KeptHours, Mixture, Needs, Placement, PlannedLane, QualityGate),
+        Requirements,
         *(Share, Stall, StartFrom),
     )
 }

@@ -81,6 +81,7 @@ def dumped(plan: Plan) -> str:
         "bound": plan.bound,
         "made_by": plan.made_by,
         "warnings": plan.warnings,
+        "kept": plan.kept,
     }
     return codec.dump(body)
 

@@ -8,7 +8,7 @@ import json
 import sys
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
@@ -38,7 +38,8 @@ from tests.lab.patience import pause, until
 from tests.lab.person import Person
 from tests.lab.sky_places import real_skypilot, skypilot
 from tests.lab.skypilot import SkyLab, sky_lab
-from tests.lab.slurm import slurm_lab
+from tests.lab.slurm import SlurmLab, slurm_lab
+from tests.lab.slurm_rest import RestLab
 
 
 @contextmanager
@@ -214,14 +215,16 @@ def sagemaker(folder: Path) -> Iterator[Place]:
 
 
 @contextmanager
-def slurm(folder: Path) -> Iterator[Place]:
+def slurm(folder: Path, kind: type[SlurmLab] = SlurmLab) -> Iterator[Place]:
     """Slurm's adapter on a real controller with two nodes. Fails when a job leaves a process behind."""
     bundle = folder / "bundle"
     (bundle / "payload").mkdir(parents=True)
     (bundle / "payload" / "agent.py").write_text(AGENT)
     context = PlatformContext(folder / "state", sys.executable, bundle, sessions_max=SESSIONS_MAX)
-    with slurm_lab() as lab:
+    with slurm_lab(kind) as lab:
         settings = {"slurm_conf": str(lab.conf), "command_seconds": "60"}
+        if isinstance(lab, RestLab):
+            settings |= lab.options()
 
         def adapter() -> Platform:
             return load("slurm", settings, context)
@@ -326,11 +329,17 @@ def sky() -> Iterator[SkyLab]:
         yield made
 
 
-@pytest.fixture(params=[*sorted(PLACES), pytest.param("skypilot-real", marks=pytest.mark.nightly)])
+LONG: dict[str, Callable[[Path, pytest.FixtureRequest], AbstractContextManager[Place]]] = {
+    "skypilot-real": lambda folder, request: real_skypilot(folder, request.getfixturevalue("sky")),
+    "slurm-rest": lambda folder, request: slurm(folder, RestLab),
+}
+
+
+@pytest.fixture(params=[*sorted(PLACES), *(pytest.param(name, marks=pytest.mark.nightly) for name in sorted(LONG))])
 def place(request: pytest.FixtureRequest, tmp_path: Path, aws_credentials: None) -> Iterator[Place]:
-    """Each place in turn, empty."""
-    real = request.param == "skypilot-real"
-    with real_skypilot(tmp_path, request.getfixturevalue("sky")) if real else PLACES[request.param](tmp_path) as made:
+    """Each place in turn, empty; those that take long at night."""
+    name = request.param
+    with LONG[name](tmp_path, request) if name in LONG else PLACES[name](tmp_path) as made:
         yield made
 
 

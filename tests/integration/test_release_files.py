@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,19 @@ def test_what_an_evaluation_recorded_goes_along_for_the_health_check(database: D
     assert (release.folder / "probe.json").read_bytes() == SAID
     bare = release_of(store, version, manifest, tmp_path / "bare")
     assert "probe.json" not in bare.files
+
+
+def test_the_adapter_that_preferences_compare_with_stays(database: Database, tmp_path: Path) -> None:
+    """Whoever loads what leaves would find two adapters, and have to know that one is of training alone."""
+    store = DirectoryStore(tmp_path / "artifacts")
+    version = make_version(database, store, NOW, b"weights")
+    with database.read() as tx:
+        found = checkpoints.get(tx, version.checkpoint).manifest
+    given = {part.name: part for part in found.components}
+    beside = {f"ref/{name}": given[name] for name in (WEIGHTS, "adapter_config.json")}
+    more = tuple(Component(name, part.sha256, part.bytes) for name, part in beside.items())
+    release = release_of(store, version, replace(found, components=(*found.components, *more)), tmp_path / "out")
+    assert set(release.files) == {WEIGHTS, "adapter_config.json"}
 
 
 def test_weights_that_are_no_numbers_are_never_sent_and_the_tensor_is_named(database: Database, tmp_path: Path) -> None:

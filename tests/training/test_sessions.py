@@ -57,6 +57,25 @@ def test_a_job_begins_with_the_weights_of_another(make_desk: Callable[..., Desk]
         assert "Train this job with --lora" in refused["message"]
 
 
+def test_an_adapter_of_another_form_is_no_beginning(make_desk: Callable[..., Desk], tmp_path: Path) -> None:
+    """A parent's adapter kept its rank, alpha and dropout whatever the child asked for."""
+    parent = make_desk("parent", "--lora", "4", "--dropout", "0.1", target=2)
+    assert parent.run().codes == [0]
+    given = {"SCHED_INPUT_PARENT": str(parent.checkpoint())}
+    for options, told in (
+        (("--lora", "8"), "has --lora 4, and this training asks for --lora 8"),
+        (("--lora", "4", "--alpha", "4"), "has --alpha 8, and this training asks for --alpha 4"),
+    ):
+        refused = make_desk(options[-1] + "child", *options, target=2).run(environment=given)
+        assert refused.codes == [1]
+        assert told in refused.said
+        assert f"Say {told.split(',')[0].removeprefix('has ')}" in refused.said
+    child = make_desk("child", "--lora", "4", target=2)
+    run = child.run(environment=given)
+    assert run.codes == [0], run.said
+    assert child.kept("adapter_config.json")["lora_dropout"] == 0
+
+
 def test_data_that_fill_no_row_are_named(make_desk: Callable[..., Desk]) -> None:
     desk = make_desk("desk", "--lora", "4")
     (desk.store / "data/train-00000.jsonl").write_text("not json\n")

@@ -148,8 +148,6 @@ def test_weights_are_shared_out_where_they_do_not_fit_one_device(
         (("--shard", "on", "--use-4bit"), "a base in 4 bits fits one device"),
         (("--shard", "on", "--optimizer", "adamw8bit"), "takes whole weights only"),
         (("--shard", "on", "--stage", "dpo"), "it is for --stage sft"),
-        (("--deepspeed", "ds_config.json"), "What ZeRO-1, 2 and 3 do, --shard does"),
-        (("--zero-stage=3",), "--zero-stage: DeepSpeed is not used here"),
     ],
 )
 def test_what_cannot_be_shared_out_is_told_with_what_to_do(options: tuple[str, ...], told: str, model: Path) -> None:

@@ -25,6 +25,8 @@ TRAINERS_MAY = {
         "torch",
         "transformers",
         "trl",
+        "deepspeed",
+        "safetensors",
     ),
 }
 SCORERS_MAY = {"numpy", "peft", "torch", "transformers", "tree_sitter", "tree_sitter_elixir", "yaml"}
@@ -144,7 +146,17 @@ def test_the_tracked_text_names_no_machine_and_no_package_registry(repository: P
 
 @pytest.mark.parametrize(
     "lock",
-    ["core.txt", "run.txt", "container.txt", "dev.txt", "train.txt", "torch-cpu.txt", "torch-cuda.txt", "uv.txt"],
+    [
+        "core.txt",
+        "run.txt",
+        "container.txt",
+        "dev.txt",
+        "train.txt",
+        "torch-cpu.txt",
+        "torch-cuda.txt",
+        "deepspeed.txt",
+        "uv.txt",
+    ],
 )
 def test_a_lock_file_pins_and_hashes_everything_and_names_no_address(repository: Path, lock: str) -> None:
     text = (repository / "requirements" / lock).read_text(encoding="utf-8")

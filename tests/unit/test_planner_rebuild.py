@@ -111,7 +111,8 @@ def test_the_quick_look_refuses_only_what_the_whole_look_refuses(patience: float
     remaining = [view.view.remaining_steps for view in case.jobs]
     for number, group in enumerate(case.classes):
         for index, offer in enumerate(group.offers):
-            if offer is None or not admits.refuses(number, EPOCH + DAY, index, offer.density(remaining[index])):
+            counts, least = admits.least(number, EPOCH + DAY)
+            if offer is None or offer.density(remaining[index]) * counts[index] >= least:
                 continue
             refused += 1
             for room in (offer.cap, offer.cap // 2):

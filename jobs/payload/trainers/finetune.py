@@ -57,7 +57,7 @@ def _until_it_fits(options: argparse.Namespace, words: list[str], devices: int) 
     """Run the processes; when memory was too small, run new ones that compute the same step in smaller parts."""
     more = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
     nodes = Place(os.environ).nodes
-    settled = devices * nodes == 1 or options.shard != "auto" or bool(unshared(options))
+    settled = devices * nodes == 1 or options.shard != "auto" or bool(options.zero or unshared(options))
     ranks, fit = Ranks(), Fit(rows_at_once(options, devices * nodes), options.gradient_checkpointing, shared=settled)
     lowered: list[str] = []
     while (status := ranks.run([*words, *lowered], devices, more)) == STATUS and not ranks.told_to_stop:

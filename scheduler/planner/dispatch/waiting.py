@@ -19,6 +19,7 @@ from scheduler.core.reasons import (
     PoolClosed,
     QuotaEmpty,
 )
+from scheduler.planner.model.forecast import EXPECTED
 from scheduler.planner.model.pool_capacity import NEVER
 from scheduler.planner.model.session_yield import allowed, fits, longest, one_step, too_short
 
@@ -71,9 +72,12 @@ class _Waiting:
             tuple[int, int], int
         ] = {}  # by pool and devices, the seconds that a pool has left beside all that is planned, once asked
         self.now_by_pool: dict[str, Placement] = {}
+        self.kept_for: dict[str, Placement] = {}  # by pool, the first session of a job that is only expected
         for placement in placements:
             if placement.start <= case.now:
                 self.now_by_pool.setdefault(placement.pool, placement)
+            elif placement.lanes[0].job.startswith(EXPECTED):
+                self.kept_for.setdefault(placement.pool, placement)
             for planned_lane in placement.lanes:
                 self.planned_start.setdefault(planned_lane.job, placement.start)
         self.rooms: dict[tuple[int, int], Room] = {}  # of the pools that were asked about, and for how many devices
@@ -122,7 +126,8 @@ class _Waiting:
         """Say who took the best pool that had room, or what the best pool lacks."""
         ranked = sorted(usable, key=lambda found: (-found[1].worth * found[1].speeds[-1], found[0]))
         for number, offer in ranked:
-            taken = self.now_by_pool.get(self.case.capacities[number].pool.name)
+            name = self.case.capacities[number].pool.name
+            taken = self.now_by_pool.get(name) or self.kept_for.get(name)
             if taken is not None and self._room_now(number, offer).seconds >= offer.shortest(job.view.remaining_steps):
                 return self._outbid(job, number, taken.lanes[0].job)
         reasons = [

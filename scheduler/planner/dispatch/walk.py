@@ -7,262 +7,252 @@ from __future__ import annotations
 
 from bisect import bisect_left, insort
 from functools import partial
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from scheduler.core.plan import Placement, PlannedLane
-from scheduler.planner.model.lanes import CandidateSession, compose, mold_evenly, spare, wider
+from scheduler.planner.dispatch.sessions import Sessions
+from scheduler.planner.model.columns import ORDINARY, URGENT
 from scheduler.planner.model.policy import PHASES, PinnedSession, Policy, Schedule
 from scheduler.planner.model.pool_capacity import NEVER
+from scheduler.planner.model.standing import Standing, beginning, scheduled, standing_of
 from scheduler.planner.model.value import LATE_FACTOR
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
+    from scheduler.planner.model.booking import Booking
     from scheduler.planner.model.case import Case
+    from scheduler.planner.model.columns import Entry, Shape
+    from scheduler.planner.model.lanes import CandidateSession
+    from scheduler.planner.model.policy import Admission
 
-# The order of waiting jobs: those that must make a deadline by the last instant they could start, then the others
-# by density and Smith ratio (both negated); ties by the job's index, that is its place in the queue.
-Key = tuple[int, float, float, int]
-URGENT, ORDINARY = 0, 1
+    # What a policy was asked to admit: the class, the instant, the entry, the session (None: any), and its answer.
+    Question = tuple[int, int, Entry, CandidateSession | None, bool]
+    # Who would start in a class: the entry in its queue, the class, the pool, the session.
+    Start = tuple[Entry, int, int, CandidateSession]
+
 # How long a session of an earlier plan is waited for before its place is given away.
 PATIENCE_SECONDS = 7_200
-# How much longer than planned it may last: others are planned to follow it.
-SLOWER_SECONDS = 1_800
 # When so many of the densest jobs cannot pay the price, the rest will not either.
 REFUSALS_MAX = 12
 
+_order = attrgetter("order")
 
-class Walk:
+
+class Walk(Sessions):
     """The state of one walk through time; ``booked`` is a schedule that it must leave as it is."""
 
     def __init__(self, case: Case, policy: Policy, booked: Schedule | None = None) -> None:
-        self.case = case
-        self.policy = policy
-        self.capacities = [capacity.copy() for capacity in case.capacities]
-        self.remaining = [job.view.remaining_steps - job.expected_steps for job in case.jobs]
-        self.done = [job.view.done_step + job.expected_steps for job in case.jobs]
-        self.last_pool = [job.view.last_pool for job in case.jobs]
-        self.free_from = [0] * len(case.jobs)
-        self.gate_passes: dict[int, int] = {}
-        self.placements: list[Placement] = []
-        self.turns = case.turns.copy()
-        if booked is not None:
-            self._book(booked)
-        # No session of a class is useful if it is shorter than this.
+        standing = beginning(case) if booked is None else standing_of(case, booked)
+        super().__init__(case, standing)
+        self.policy, self.standing, self.until = policy, standing, case.until
+        self.free_from = standing.free_from.copy()
+        self.gate_passes: dict[int, int] = {} if booked is None else dict(booked.gate_passes)
+        self.bookings: list[Booking] = []
+        self.questions: list[Question] = []
+        # No job in the queue of a class has any use for a shorter session.
         self.least = [NEVER] * len(case.classes)
-        for number, group in enumerate(case.classes):
-            shape, offers = group.shape, group.offers
-            for index, left in enumerate(self.remaining):
-                if left > 0 and offers[index] is not None and (shortest := shape(index, left)[0]) < self.least[number]:
-                    self.least[number] = shortest
-        self.queues: list[list[Key]] = [[] for _ in case.classes]
-        # By class and job, as of when the job came into the queues: its shortest useful session, and its density.
-        self.shortest = [[0] * len(case.jobs) for _ in case.classes]
-        self.density = [[0.0] * len(case.jobs) for _ in case.classes]
-        self.keys: dict[int, list[Key | None]] = {}
-        self.events: list[tuple[int, int, int]] = []  # instant, 0 for a job or 1 for a pool, its index
+        # Jobs that something else than density ranks.
+        self.bent = {job for _, job in policy.factors}.union([job for _, job, _ in policy.phased], policy.urgent)
         self.looked_until = [0] * len(case.capacities)
-        self.idle: set[int] = set()
+        self.shut_until = [0] * len(case.capacities)  # no room before, whatever happens
         self.busy_until = [0] * len(case.jobs)
+        # Instant, 0 for a job or 1 for a pool, its index.
+        self.events = [(case.now, 1, pool) for pool in range(len(case.capacities))]
         self.pinned = {pool: list(found) for pool, found in policy.pinned.items() if found}
-        self.pins = [0] * len(case.jobs)
         for pinned in (job for found in policy.pinned.values() for one in found for job in one.jobs):
             self.pins[pinned] += 1
         for pool, pins in self.pinned.items():
-            for one in pins:
-                heappush(self.events, (one.start, 1, pool))
-                heappush(self.events, (one.start + PATIENCE_SECONDS, 1, pool))
-        for index, job in enumerate(case.jobs):
-            self._schedule_start(index)
-            if job.expected_steps and job.free_at is not None:
-                # A live run counts for its children when it ends: what it saves until then is not known yet.
-                self._pass_gates(index, None, job.free_at)
-        for pool in range(len(case.capacities)):
-            heappush(self.events, (case.now, 1, pool))
-
-    def _book(self, booked: Schedule) -> None:
-        """Take what ``booked`` uses out of the capacities, and let its jobs come after it."""
-        indices = {job.view.name: job.index for job in self.case.jobs}
-        capacities = {capacity.pool.name: capacity for capacity in self.capacities}
-        for placement in booked.placements:
-            capacities[placement.pool].book(placement.start, placement.end, placement.devices)
-            for planned_lane in placement.lanes:
-                job = indices[planned_lane.job]
-                self.remaining[job] -= planned_lane.steps
-                self.done[job] += planned_lane.steps
-                self.last_pool[job] = placement.pool
-                self.free_from[job] = max(self.free_from[job], placement.end)
-                self.turns.take(job, planned_lane.devices * (placement.end - placement.start))
-        self.placements, self.gate_passes = list(booked.placements), dict(booked.gate_passes)
+            self.events += [(one.start, 1, pool) for one in pins]
+            self.events += [(one.start + PATIENCE_SECONDS, 1, pool) for one in pins]
+        for index, start in self.columns.startable:
+            if self.remaining[index] > 0:
+                self._schedule_start(index, max(start, self.free_from[index]))
+        for index in self.columns.live:
+            # A live run counts for its children when it ends: what it saves until then is not known yet.
+            self._pass_gates(index, None, case.jobs[index].free_at or 0)
+        heapify(self.events)
 
     def run(self) -> Schedule:
         """Walk to the horizon."""
-        events, until = self.events, self.case.until
+        events, until = self.events, self.until
+        looking: set[int] = set()
+        shut_until, queues, class_of = self.shut_until, self.queues, self.case.class_of
         while events and events[0][0] < until:
             now = events[0][0]
-            looking = self.idle
             while events and events[0][0] == now:
                 _, is_pool, index = heappop(events)
-                if is_pool:
-                    looking.add(index)
-                else:
+                if not is_pool:
                     self._enqueue(index, now)
-            self.idle = self._fill(now, looking) if self.keys else looking
-        self.placements.sort(key=lambda found: (found.start, found.pool, found.lanes[0].job))
-        return Schedule(tuple(self.placements), self.gate_passes)
+                elif now >= shut_until[index] or not queues[class_of[index]]:
+                    looking.add(index)
+            if looking and self.waiting:
+                looking = self._fill(now, looking)
+        return scheduled(self._stands(), self.gate_passes)
 
-    def _schedule_start(self, index: int) -> None:
-        job = self.case.jobs[index]
-        if not job.startable or job.free_at is None or self.remaining[index] <= 0:
-            return
-        opens = self.gate_passes.get(index, NEVER) if job.gate_parent is not None else 0
-        start = max(job.release, job.free_at, opens, self.free_from[index])
-        if start < self.case.until:
+    def _stands(self) -> Standing:
+        """Return where the walk has left jobs and pools."""
+        bookings = sorted([*self.standing.bookings, *self.bookings], key=_order)
+        jobs = self.remaining, self.last_pool, self.free_from
+        walked = self.bookings, [capacity.state for capacity in self.capacities]
+        return Standing(bookings, jobs, self.turns, self.standing.states, walked)
+
+    def _schedule_start(self, index: int, start: int) -> None:
+        if self.case.jobs[index].gate_parent is not None:
+            start = max(start, self.gate_passes.get(index, NEVER))
+        if start < self.until:
             heappush(self.events, (start, 0, index))
 
     def _enqueue(self, index: int, now: int) -> None:
         """Make the job wait in the queue of every class it may use."""
         if now < self.busy_until[index]:
             return
-        if index in self.keys:
+        if index in self.waiting:
             self._dequeue(index)
-        job = self.case.jobs[index]
-        remaining = self.remaining[index]
-        if job.deadline is not None and now < job.deadline:
-            heappush(self.events, (job.deadline, 0, index))
-        policy = self.policy
-        late = LATE_FACTOR if job.deadline is not None and now >= job.deadline else 1.0
-        phase = (now - self.case.now) * PHASES // self.case.snapshot.horizon_seconds
-        urgent = job.deadline is not None and late == 1.0 and index in policy.urgent
-        order = None if policy.order is None else policy.order(job.view, remaining)
-        weight_left = -job.view.importance / remaining
-        factors, phased = policy.factors, policy.phased
-        keys: list[Key | None] = []
-        for number, group in enumerate(self.case.classes):
-            offer = group.offers[index]
-            if offer is None:
-                keys.append(None)
-                continue
-            shortest, density, takes = group.shape(index, remaining)
-            self.shortest[number][index], self.density[number][index] = shortest, density
-            if order is not None:
-                key = (ORDINARY, order, 0.0, index)
+        shapes, deadline = self.columns.shapes(index, self.remaining[index]), self.columns.deadline[index]
+        if deadline is not None and now < deadline < self.until:
+            heappush(self.events, (deadline, 0, index))
+        if index in self.bent or self.policy.order is not None or (deadline is not None and deadline <= now):
+            shapes = self._ranked(index, now, shapes)
+        queues, least = self.queues, self.least
+        for number, entry, _ in shapes:
+            insort(queues[number], entry)
+            least[number] = min(least[number], entry[4])
+        self.waiting[index] = shapes
+
+    def _ranked(self, index: int, now: int, shapes: Sequence[Shape]) -> Sequence[Shape]:
+        """Return ``shapes`` with the job's entries as the policy ranks it now; come back when that changes."""
+        policy, deadline = self.policy, self.columns.deadline[index]
+        late, urgent = 1.0, False
+        if deadline is not None:
+            if now < deadline:
+                urgent = index in policy.urgent
             else:
-                rank = -late * density
-                if factors:
-                    rank *= factors.get((number, index), 1.0)
-                if phased:
-                    rank *= phased.get((number, index, phase), 1.0)
-                key = (ORDINARY, rank, weight_left * offer.speeds[-1], index)
-            if urgent and job.deadline is not None:
-                latest = job.deadline - takes
-                if now <= latest <= now + policy.foresight_seconds:
-                    key = (URGENT, float(latest), weight_left * offer.speeds[-1], index)
-                elif latest > now:
-                    heappush(self.events, (latest - policy.foresight_seconds, 0, index))
-            keys.append(key)
-            insort(self.queues[number], key)
-        self.keys[index] = keys
+                late = LATE_FACTOR
+        order = None if policy.order is None else policy.order(self.case.jobs[index].view, self.remaining[index])
+        factors, phased = policy.factors, policy.phased
+        phase = (now - self.now) * PHASES // self.case.snapshot.horizon_seconds if phased else 0
+        found = []
+        for number, (_, _, ratio, _, shortest, density, offer), takes in shapes:
+            tier, rank, second = ORDINARY, -late * density, ratio
+            if order is not None:
+                rank, second = order, 0.0
+            elif factors:
+                rank *= factors.get((number, index), 1.0)
+            if phased and order is None:
+                rank *= phased.get((number, index, phase), 1.0)
+            if urgent and deadline is not None and now <= deadline - takes:
+                if deadline - takes <= now + policy.foresight_seconds:
+                    tier, rank, second = URGENT, float(deadline - takes), ratio
+                else:
+                    heappush(self.events, (deadline - takes - policy.foresight_seconds, 0, index))
+            found.append((number, (tier, rank, second, index, shortest, density, offer), takes))
+        return found
 
     def _dequeue(self, index: int) -> None:
-        for queue, key in zip(self.queues, self.keys.pop(index), strict=True):
-            if key is not None:
-                del queue[bisect_left(queue, key)]
+        for number, entry, _ in self.waiting.pop(index):
+            queue = self.queues[number]
+            del queue[bisect_left(queue, entry)]
 
     def _fill(self, now: int, looking: Collection[int]) -> set[int]:
         """Start sessions until nobody fits any more; return the pools that may still have room."""
         rooms: dict[int, int] = {}
+        queues, class_of = self.queues, self.case.class_of
         for pool in looking:
-            self._update_room(now, pool, rooms)
+            if queues[class_of[pool]]:
+                self._update_room(now, pool, rooms)
         if self.pinned:
             self._keep_appointments(now, rooms)
         if rooms:
             self._fill_rooms(now, rooms)
-        return {pool for pool in looking if pool in rooms or not self.queues[self.case.class_of[pool]]}
+        return {pool for pool in looking if pool in rooms or not queues[class_of[pool]]}
 
     def _fill_rooms(self, now: int, rooms: dict[int, int]) -> None:
         """Start the best of all jobs that fit, again and again; ``rooms`` are left as they are then."""
+        if len(rooms) == 1:
+            self._fill_room(now, next(iter(rooms)), rooms)
+            return
         members: dict[int, list[int]] = {}
         for pool in sorted(rooms):
             if pool not in self.pinned:
                 members.setdefault(self.case.class_of[pool], []).append(pool)
-        found: dict[int, tuple[Key, int, int, CandidateSession] | None] = {}
+        found: dict[int, Start] = {}
+        asked = set(members)
         while True:
             for group, pools in members.items():
-                if group not in found:
-                    found[group] = self._first_that_fits(now, group, pools, rooms) if pools else None
-            best = min((one for one in found.values() if one is not None), key=self._rank, default=None)
-            if best is None:
+                if group not in asked:
+                    continue
+                one = self._first_that_fits(now, group, pools, rooms) if pools else None
+                if one is not None:
+                    found[group] = one
+            if not found:
                 break
+            best = min(found.values(), key=_rank) if len(found) > 1 else next(iter(found.values()))
             _, group, pool, session = best
             self._start(now, group, pool, session)
             self._update_room(now, pool, rooms)
             members[group] = [other for other in members[group] if other in rooms]
             # What the others found stands unless it needs a job that has just been taken.
-            taken = {lane.job for lane in session.lanes}
-            found = {
-                other: one
-                for other, one in found.items()
-                if other != group and (one is None or not any(lane.job in taken for lane in one[3].lanes))
-            }
+            taken = {job for job, _, _ in session.lanes}
+            asked = {other for other, one in found.items() if other == group or not taken.isdisjoint(_jobs_of(one[3]))}
+            for other in asked:
+                del found[other]
         for pool in rooms:
             self._look_again(pool, now)
 
-    def _rank(self, found: tuple[Key, int, int, CandidateSession]) -> tuple[Key, float, int]:
-        """Return what the best goes by; where a job may start on pools of several classes, where it makes most."""
-        key, group, _, _ = found
-        return key, -self.density[group][key[3]], group
+    def _fill_room(self, now: int, pool: int, rooms: dict[int, int]) -> None:
+        """Do so where there is one pool with room."""
+        group = self.case.class_of[pool]
+        while pool in rooms and pool not in self.pinned:
+            found = self._first_that_fits(now, group, [pool], rooms)
+            if found is None:
+                break
+            self._start(now, *found[1:])
+            self._update_room(now, pool, rooms)
+        if pool in rooms:
+            self._look_again(pool, now)
 
-    def _first_that_fits(
-        self, now: int, group: int, pools: list[int], rooms: dict[int, int]
-    ) -> tuple[Key, int, int, CandidateSession] | None:
-        """Return (rank, class, pool, session) of the first waiting job that can use one of ``pools`` now."""
-        offers = self.case.classes[group].offers
-        widest = max(rooms[pool] for pool in pools)
+    def _first_that_fits(self, now: int, group: int, pools: list[int], rooms: dict[int, int]) -> Start | None:
+        """Return the first waiting job that can use one of ``pools`` now, and how."""
+        widest = max([rooms[pool] for pool in pools])
         if widest < self.least[group]:
             return None
-        shortest, density, pins = self.shortest[group], self.density[group], self.pins
-        admits, refused = self.policy.admits, 0
-        alone = self.case.classes[group].pool.devices_per_session == 1
-        for key in self.queues[group]:
-            tier, rank, _, index = key
-            if shortest[index] > widest or pins[index]:
+        pins, admits, refused = self.pins, self.policy.admits, 0
+        counts: Sequence[float] = ()
+        least = 0.0
+        if admits is not None and self.case.classes[group].pool.devices_per_session == 1:
+            counts, least = admits.least(group, now)
+        for entry in self.queues[group]:
+            tier, rank, _, index, shortest, density, offer = entry
+            if shortest > widest or pins[index]:
                 continue
-            if tier == URGENT:
-                if rank < now:
-                    self._enqueue(index, now)  # too late by now: it waits with the others
-                    return self._first_that_fits(now, group, pools, rooms)
-            elif admits is not None and alone and admits.refuses(group, now, index, density[index]):
-                refused += 1
-                if refused == REFUSALS_MAX:
-                    break
-                continue
-            offer = offers[index]
-            if offer is None:
-                continue
-            pool = self._pick_pool(index, pools, rooms, offer.least)
-            session = self._session(now, pool, index, rooms[pool], urgent=tier == URGENT)
-            if session is None:
-                continue
-            if tier == URGENT or admits is None or admits(group, now, session):
-                instead = None if tier == URGENT else self._in_turn(now, group, index, pools, rooms)
-                return key, group, *(instead or (pool, session))
+            if tier == URGENT and rank < now:
+                self._enqueue(index, now)  # too late by now: it waits with the others
+                return self._first_that_fits(now, group, pools, rooms)
+            refuses = False
+            if counts and tier != URGENT:
+                refuses = density * counts[index] < least
+                self.questions.append((group, now, entry, None, refuses))
+            if not refuses:
+                pool = self._pick_pool(index, pools, rooms, offer.least)
+                session = self._session(now, pool, (index, offer), rooms[pool], urgent=tier == URGENT)
+                if session is None:
+                    continue
+                if tier == URGENT:
+                    return entry, group, pool, session
+                if admits is None or self._admits(admits, now, group, entry, session):
+                    instead = self._in_turn(now, group, index, pools, rooms) if self.sharing else None
+                    return entry, group, *(instead or (pool, session))
             refused += 1
             if refused == REFUSALS_MAX:
                 break
         return None
 
-    def _in_turn(
-        self, now: int, group: int, index: int, pools: list[int], rooms: dict[int, int]
-    ) -> tuple[int, CandidateSession] | None:
-        """Return where who goes before ``index`` takes the place that it has won: they share their hours."""
-        other = self.turns.next(index, self.keys, self.case.classes[group].offers)
-        if other == index:
-            return None
-        pool = self._pick_pool(other, pools, rooms, self.shortest[group][other])
-        session = self._session(now, pool, other, rooms[pool], urgent=False)
-        return None if session is None else (pool, session)
+    def _admits(self, admits: Admission, now: int, group: int, entry: Entry, session: CandidateSession) -> bool:
+        found = admits(group, now, session)
+        self.questions.append((group, now, entry, session, found))
+        return found
 
     def _keep_appointments(self, now: int, rooms: dict[int, int]) -> None:
         """Start what an earlier plan wants here by now; the next of a pool may come early, the patient ones late."""
@@ -285,115 +275,81 @@ class Walk:
             if not kept:
                 del self.pinned[pool]
 
-    def _pinned_session(self, now: int, pool: int, due: PinnedSession, room: int) -> CandidateSession | None:
-        group = self.case.classes[self.case.class_of[pool]]
-        jobs = self.turns.seated(due.jobs, self.keys, group.offers)
-        room = min(room, due.seconds + SLOWER_SECONDS)
-        if jobs and group.pool.device_counts:
-            return self._molded(now, pool, jobs[0], room, urgent=False)
-        return compose(group, room, jobs[0], jobs, self.remaining) if jobs and room else None
-
     def _update_room(self, now: int, pool: int, rooms: dict[int, int]) -> None:
         if not self.queues[self.case.class_of[pool]]:
             rooms.pop(pool, None)  # nobody waits for it: what room it has need not be known
             return
-        seconds = self.capacities[pool].room(now).seconds
+        state = self.capacities[pool].state
+        seconds, _, _ = state.looks.get(now) or state.look(now)
         if seconds > 0:
             rooms[pool] = seconds
         else:
             rooms.pop(pool, None)
             self._look_again(pool, now)
 
-    def _pick_pool(self, index: int, pools: list[int], rooms: dict[int, int], least: int) -> int:
-        """Prefer the pool the job ran on last; among the others the roomiest, then the first by name."""
-        last = self.last_pool[index]
-        for pool in pools:
-            if self.capacities[pool].pool.name == last and rooms[pool] >= least:
-                return pool
-        return max(pools, key=lambda pool: (rooms[pool], -pool))
-
-    def _session(self, now: int, pool: int, index: int, room: int, *, urgent: bool) -> CandidateSession | None:
-        group = self.case.class_of[pool]
-        if self.capacities[pool].pool.device_counts:
-            return self._molded(now, pool, index, NEVER, urgent=urgent)
-        session, offer = self._composed(group, room, index), self.case.classes[group].offers[index]
-        if session is None or offer is None:
-            return None
-        even = self.capacities[pool].even(now, session.length, offer.least)
-        if even < session.length:
-            return self._composed(group, even, index) or session
-        return session
-
-    def _molded(self, now: int, pool: int, index: int, most: int, *, urgent: bool) -> CandidateSession | None:
-        """Return the session of a job where it may ask for its devices, at most ``most`` seconds long."""
-        group, deadline = self.case.classes[self.case.class_of[pool]], self.case.jobs[index].deadline
-        return mold_evenly(group, self.capacities[pool], now, most, index, self.remaining, deadline, patient=urgent)
-
-    def _composed(self, group: int, room: int, lead: int) -> CandidateSession | None:
-        """Compose a session; of jobs that share hours one at most sits in it, unless a device would stand still."""
-        found, turns = self.case.classes[group], self.turns
-        unpinned = (key[3] for key in self.queues[group] if not self.pins[key[3]])
-        if not turns:
-            return compose(found, room, lead, unpinned, self.remaining)
-        few = turns.beside(lead, free := list(unpinned), self.keys, found.offers)
-        return wider(found, room, lead, few, free, self.remaining)
-
     def _start(self, now: int, group: int, pool: int, session: CandidateSession) -> None:
-        capacity = self.capacities[pool]
-        end = now + session.length + (self._spare(group, pool, session) if now == self.case.now else 0)
-        capacity.take(now, end, session.devices)
+        case, capacity = self.case, self.capacities[pool]
+        end = now + session.length + (self._spare(group, pool, session) if now == case.now else 0)
+        booking = case.bookings.of(pool, now, end, session.lanes)
+        capacity.state = capacity.state.after(booking.taken)
+        self.bookings.append(booking)
         self.looked_until[pool] = now
-        sharing = capacity.pool.sharing if len(session.lanes) > 1 else 1.0
-        planned_lanes = []
-        for lane in session.lanes:
-            job = self.case.jobs[lane.job]
-            planned_lanes.append(PlannedLane(job.view.name, lane.devices, lane.steps))
-            self._dequeue(lane.job)
-            self.turns.take(lane.job, lane.devices * (end - now))
-            offer = self.case.classes[group].offers[lane.job]
-            if offer is None:
-                continue
-            speed = offer.speeds[lane.devices - 1] * sharing
-            before = self.done[lane.job]
-            self.done[lane.job] += lane.steps
-            self.remaining[lane.job] -= lane.steps
-            self.last_pool[lane.job] = capacity.pool.name
-            published = partial(offer.terms.published_at, now, end - now, speed, before)
-            self._pass_gates(lane.job, published)
-            self.busy_until[lane.job] = end if self.remaining[lane.job] > 0 else NEVER
-            if self.remaining[lane.job] > 0:
-                heappush(self.events, (end, 0, lane.job))
-                self._lower_least(lane.job)
-        self.placements.append(Placement(capacity.pool.name, now, end, tuple(planned_lanes)))
-
-    def _spare(self, group: int, pool: int, session: CandidateSession) -> int:
-        """Return the seconds by which a session that starts now is held longer, so that a slow job still ends in it.
-
-        What is not used is given back; a remainder of seconds would cost another set-up.
-        """
-        room = self.capacities[pool].room(self.case.now, session.devices).seconds
-        return max(0, min(spare(self.case.classes[group], session, self.remaining), room - session.length))
-
-    def _lower_least(self, index: int) -> None:
-        """A job that will end soon may be content with a shorter session."""
-        for number, group in enumerate(self.case.classes):
-            offer = group.offers[index]
-            if offer is not None:
-                self.least[number] = min(self.least[number], group.shape(index, self.remaining[index])[0])
+        for job, devices, steps in session.lanes:
+            self._dequeue(job)
+            if self.sharing:
+                self.turns.take(job, devices * (end - now))
+            before = self.columns.whole[job] - self.remaining[job]
+            left = self.remaining[job] = self.remaining[job] - steps
+            self.last_pool[job], self.free_from[job] = pool, end
+            if job in case.children and (offer := case.classes[group].offers[job]) is not None:
+                speed = offer.speeds[devices - 1] * (capacity.pool.sharing if len(session.lanes) > 1 else 1.0)
+                self._pass_gates(job, partial(offer.terms.published_at, now, end - now, speed, before))
+            if left > 0:
+                self.busy_until[job] = end
+                heappush(self.events, (end, 0, job))
+            else:
+                self.busy_until[job] = NEVER
 
     def _pass_gates(self, parent: int, passes_at: Callable[[int], int] | None, ends: int = 0) -> None:
         """Release the children whose gate the parent's planned progress now reaches; of a live run when it ends."""
+        done = self.columns.whole[parent] - self.remaining[parent]
         for child in self.case.children.get(parent, ()):
-            needed = self.case.jobs[child].gate_step
-            if child not in self.gate_passes and self.done[parent] >= needed:
-                self.gate_passes[child] = max(passes_at(needed) if passes_at else ends, self.case.now + 1)
-                self._schedule_start(child)
+            job = self.case.jobs[child]
+            if child not in self.gate_passes and done >= job.gate_step:
+                self.gate_passes[child] = max(passes_at(job.gate_step) if passes_at else ends, self.now + 1)
+                if job.startable and job.free_at is not None and self.remaining[child] > 0:
+                    self._schedule_start(child, max(job.release, job.free_at, self.free_from[child]))
 
     def _look_again(self, pool: int, now: int) -> None:
         """Come back to the pool when it may have more room; that stands until a session takes some of it."""
         if self.looked_until[pool] > now:
             return
-        change = self.capacities[pool].next_change(now)
+        _, change, shut = self.capacities[pool].state.look(now)
         self.looked_until[pool] = change
-        if change < self.case.until:
+        if shut:
+            self.shut_until[pool] = change
+        if change < self.until:
             heappush(self.events, (change, 1, pool))
+
+
+def answers_alike(admits: Admission, questions: Iterable[Question]) -> bool:
+    """Tell whether ``admits`` answers all that a walk has asked another as that one did: its walk would be the same."""
+    for group, now, (_, _, _, job, _, density, _), session, answer in questions:
+        if session is not None:
+            if admits(group, now, session) != answer:
+                return False
+            continue
+        counts, least = admits.least(group, now)
+        if (density * counts[job] < least) != answer:
+            return False
+    return True
+
+
+def _rank(found: Start) -> tuple[tuple[int, float, float, int], float, int]:
+    """Return what the best goes by; where a job may start on pools of several classes, where it makes most."""
+    (tier, rank, ratio, job, _, density, _), group, _, _ = found
+    return (tier, rank, ratio, job), -density, group
+
+
+def _jobs_of(session: CandidateSession) -> list[int]:
+    return [job for job, _, _ in session.lanes]

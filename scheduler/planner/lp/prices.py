@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from scheduler.planner.model.lanes import CandidateSession
 
 
+# So many rules that follow from prices are kept.
+ADMITTED_MAX = 100
+
+
 class Prices:
     """What hours cost and what work could bring elsewhere.
 
@@ -37,6 +41,7 @@ class Prices:
         self.worth = [case.discount.at(start) for start in grid.edges[:-1]]
         self.steps_worth = [step_worth(case, job) for job in range(len(case.jobs))]
         self._widest = [group.pool.devices_per_session if group.pool.device_counts else 0 for group in case.classes]
+        self._admitted: dict[tuple[tuple[float, ...], float], Admitted] = {}
 
     def per_second(self, group: int, instant: int) -> float:
         """Return the price of one second of a session of pool class ``group`` at ``instant``."""
@@ -60,7 +65,12 @@ class Prices:
 
         What a job could make of the same steps elsewhere or later is taken off what it brings, times ``patience``.
         """
-        return Admitted(self, factors, patience)
+        key = tuple(factors), patience
+        if key not in self._admitted:
+            if len(self._admitted) >= ADMITTED_MAX:
+                self._admitted.clear()
+            self._admitted[key] = Admitted(self, factors, patience)
+        return self._admitted[key]
 
 
 class Admitted:
@@ -72,20 +82,38 @@ class Admitted:
         self._work = [patience * work for work in prices.work]
         self._steps_worth = prices.steps_worth
         self._asked = [[factor * price for price in row] for factor, row in zip(factors, prices.table, strict=True)]
+        self._counts: dict[int, list[float]] = {}  # by span, of each job's density
+        self._looked, self._span = -1, 0
 
     def __call__(self, group: int, instant: int, session: CandidateSession) -> bool:
         """Tell whether ``session`` brings its price, and what its work could bring elsewhere."""
-        span = self._span_at(instant)
-        elsewhere = sum(self._work[lane.job] * lane.steps for lane in session.lanes) / self._worth[span]
+        span = self._at(instant)
+        length, lanes, rate = session
+        if len(lanes) == 1:
+            ((job, _, steps),) = lanes
+            elsewhere = self._work[job] * steps / self._worth[span]
+        else:
+            elsewhere = sum(self._work[job] * steps for job, _, steps in lanes) / self._worth[span]
         asked = self._asked[group][span] * self._share(group, session.devices)
-        return session.rate - elsewhere / session.length >= asked
+        return rate - elsewhere / length >= asked
 
-    def refuses(self, group: int, instant: int, job: int, density: float) -> bool:
-        """Tell whether not even the longest session of ``job`` does; a shorter one brings less per second."""
-        span = self._span_at(instant)
-        worth = self._steps_worth[job]
-        net = density * (1.0 - self._work[job] / self._worth[span] / worth) if worth > 0 else density
-        return net < self._asked[group][span] * (1.0 - TOLERANCE)
+    def least(self, group: int, instant: int) -> tuple[Sequence[float], float]:
+        """Return what not even the longest session of a job reaches; a shorter one brings less per second."""
+        span = self._at(instant)
+        counts = self._counts.get(span)
+        if counts is None:
+            discount = self._worth[span]
+            counts = self._counts[span] = [
+                1.0 - work / discount / worth if worth > 0 else 1.0
+                for work, worth in zip(self._work, self._steps_worth, strict=True)
+            ]
+        return counts, self._asked[group][span] * (1.0 - TOLERANCE)
+
+    def _at(self, instant: int) -> int:
+        """Return the span of ``instant``, which is asked for many times on end."""
+        if instant != self._looked:
+            self._looked, self._span = instant, self._span_at(instant)
+        return self._span
 
 
 def dual_prices(
@@ -118,7 +146,7 @@ def scarcity_prices(case: Case, grid: Grid) -> Prices:
     """
     free = [0.0] * len(case.classes)
     for group, markets in enumerate(_markets_of(case, grid)):
-        free[group] = sum(_offered(grid, market) for market in markets)
+        free[group] = sum(offered(grid, market) for market in markets)
     steps = [max(0, job.view.remaining_steps - job.expected_steps) if job.startable else 0 for job in case.jobs]
     seconds = [max(0, case.until - max(case.now, job.release)) for job in case.jobs]
     pairs = sorted(
@@ -158,7 +186,7 @@ def _markets_of(case: Case, grid: Grid) -> list[list[int]]:
     ]
 
 
-def _offered(grid: Grid, market: int) -> float:
+def offered(grid: Grid, market: int) -> float:
     """Return the lane-seconds of the horizon: the least of what capacity and every quota's windows add up to."""
     capacity = sum(
         min(limit.lane_seconds for limit in grid.limits if limit.market == market and limit.first <= span < limit.last)

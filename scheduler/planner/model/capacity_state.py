@@ -8,26 +8,31 @@ many places of its pool as it has devices, where sessions differ in that, and on
 
 from __future__ import annotations
 
-from bisect import bisect_right, insort
+from bisect import bisect_right
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from scheduler.core.admission import Room
 from scheduler.core.ledger import Charge, RunningTotal
 from scheduler.core.quota import (
-    CalendarQuota,
     FirstUseQuota,
-    MoneyQuota,
     RollingQuota,
     charges_by_device,
     longest,
     longest_rolling,
     rolling_edges,
 )
-from scheduler.planner.model.count import NEVER, Count
+from scheduler.planner.model.count import NEVER
+from scheduler.planner.model.pool_rules import Rules, live_ends
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from scheduler.core.snapshot import PoolView
+    from scheduler.planner.model.count import Count
+
+    # Sessions that are booked ahead (1) or are so no longer (-1); or the state in which all of them have been started.
+    Ahead: TypeAlias = "tuple[int, Sequence[Taken]] | CapacityState"
 
 # So many states of a pool are kept, so many more for each other one that shares them, and so many answers of each.
 STATES_MAX = 1_000
@@ -35,164 +40,283 @@ STATES_MORE = 100
 ANSWERS_MAX = 500
 
 
-class Rules:
-    """What holds for a pool whatever is planned on it."""
+# What a session takes of a pool: its start, the end of its hold, its places.
+Taken = tuple[int, int, int]
 
-    __slots__ = (
-        "closed", "closes", "counts", "flexible", "openings", "others", "places", "pool", "start", "states", "view",
-    )  # fmt: skip
 
-    def __init__(self, view: PoolView, start: int, until: int) -> None:
-        self.view, self.pool, self.start, self.places = view, view.pool, start, view.pool.places
-        until += view.pool.session_cap_seconds + view.pool.overrun_seconds
-        closed = max(start, view.closed_until or start)
-        self.counts = [
-            Count(quota, view, start, until)
-            for quota in view.pool.quotas
-            if isinstance(quota, CalendarQuota | MoneyQuota)
-        ]
-        self.openings = (
-            [(opening.start, opening.end) for opening in view.pool.open_windows(closed, until)]
-            if (closed < until)
-            else []
-        )
-        self.closes = [closes for _, closes in self.openings]
-        self.flexible = [quota for quota in view.pool.quotas if isinstance(quota, RollingQuota | FirstUseQuota)]
-        self.closed = {quota.name: last_close(quota, view) for quota in self.flexible}
+class _Family:
+    """The states that a pool and those like it have in common."""
+
+    __slots__ = ("booked", "first", "others", "rules", "states")
+
+    def __init__(self, rules: Rules, planned: _Sessions) -> None:
+        self.rules = rules
         self.others = 0  # pools with the same rules and the same past
-        self.states = 0  # that follow from the first
-
-    def edges_of(self, charge: Charge) -> list[int]:
-        """Return when a charge opens room again under the quotas that move with every session."""
-        found = []
-        for quota in self.flexible:
-            found.append(charge.start + quota.span_seconds)  # from then on what was used expires while another runs
-            closes = self.closed[quota.name]
-            if closes is None:
-                found += [charge.end, charge.end + quota.span_seconds]
-            elif closes > 0:
-                found.append(closes)
-        return found
+        self.states = 0  # that follow from others
+        self.first = CapacityState(self, None, planned=planned)
+        self.booked: dict[tuple[Taken, ...], CapacityState] = {(): self.first}  # on which nothing has been started yet
 
 
 class _Sessions:
-    """All sessions of a state, and what they leave of calendar quotas; an instant stands there once for each place."""
+    """All sessions of a state, and what they leave of calendar quotas; an instant stands there once for each place.
+
+    ``begins`` and ``finishes`` are in order, each by itself; what has been started has begun long ago. ``ends`` are the
+    ends of that alone.
+    """
 
     __slots__ = ("begins", "charges", "counts", "edges", "ends", "finishes", "metered")
 
     def __init__(self, counts: list[Count], charges: list[Charge], edges: list[int], ends: list[int]) -> None:
         self.counts, self.charges, self.edges, self.ends = counts, charges, edges, ends
-        # Of the sessions yet to come that are booked; each list is in order by itself.
-        self.begins: list[int] = []
-        self.finishes: list[int] = []
+        self.begins = [0] * len(ends)
+        self.finishes = sorted(ends)
         self.metered: dict[str, tuple[RunningTotal, list[int]]] = {}  # by quota
 
     def copy(self) -> _Sessions:
         """Return a copy that can be written in without touching this one."""
-        twin = _Sessions([count.copy() for count in self.counts], self.charges.copy(), self.edges, self.ends.copy())
-        twin.begins, twin.finishes = self.begins.copy(), self.finishes.copy()
+        twin = object.__new__(_Sessions)
+        twin.counts, twin.charges = [count.copy() for count in self.counts], self.charges.copy()
+        twin.edges, twin.ends, twin.begins, twin.finishes = self.edges, self.ends, self.begins, self.finishes
+        twin.metered = {}
         return twin
 
-    def add(self, rules: Rules, start: int, held: int, places: int, *, ahead: bool) -> None:
-        """Write a session down; one ``ahead`` is yet to come, and later ones must leave its places and its quota."""
-        for count in self.counts:
-            count.take(start, held, places)
+    def start(self, rules: Rules, taken: Taken) -> None:
+        """Write a session down that has been started."""
+        start, held, places = taken
+        self.count(rules, (taken,), 1)
+        self.ends = [other for other in self.ends if other > start]
+        self.ends += [held] * places
+        self.begins = [0] * places + self.begins
+        self.finishes = sorted([*self.finishes, *[held] * places])
+
+    def book(self, sessions: Sequence[Taken]) -> None:
+        """Let these be the sessions that are yet to come, in place of all others."""
+        self.begins, self.finishes = [0] * len(self.ends), self.ends.copy()
+        for start, held, places in sessions:
+            self.begins += [start] * places
+            self.finishes += [held] * places
+        self.finishes.sort()
+
+    def count(self, rules: Rules, sessions: Sequence[Taken], sign: int) -> None:
+        """Take off what sessions use of quotas, or put it back where ``sign`` is -1."""
+        for taken in sessions:
+            for count in self.counts:
+                count.take(*taken, sign)
         if rules.flexible:
-            charge = Charge(start, held, held=True, devices=places)
-            self.charges.append(charge)
-            self.edges = sorted(self.edges + rules.edges_of(charge))
-        if ahead:
-            for _ in range(places):
-                insort(self.begins, start)
-                insort(self.finishes, held)
-        else:
-            self.ends = [other for other in self.ends if other > start]
-            self.ends += [held] * places
+            for start, held, places in sessions:
+                charge = Charge(start, held, held=True, devices=places)
+                if sign > 0:
+                    self.charges.append(charge)
+                else:
+                    self.charges.remove(charge)
+            self.edges = rules.edges(self.charges)
+
+    def full_until(self, instant: int, level: int) -> int:
+        """Return until when at least ``level`` places are taken from ``instant`` on; itself if they are not.
+
+        They are after the n-th beginning as long as the end number n - ``level`` + 1 has not come.
+        """
+        begins, finishes = self.begins, self.finishes
+        while (index := bisect_right(begins, instant) - level) >= 0 and finishes[index] > instant:
+            instant = finishes[index]
+        return instant
+
+    def next_full(self, instant: int, level: int) -> int:
+        """Return from when on at least ``level`` places are taken, which they are not at ``instant``."""
+        begins, finishes = self.begins, self.finishes
+        for index in range(max(bisect_right(begins, instant), level - 1), len(begins)):
+            if finishes[index - level + 1] > begins[index]:
+                return begins[index]
+        return NEVER
 
 
 class CapacityState:
-    """The room of a pool when all sessions that led here are planned on it; never changes."""
+    """The room of a pool when all sessions that led here are planned on it; never changes.
 
-    __slots__ = ("_before", "_changes", "_following", "_planned", "_rooms", "_rules")
+    ``sessions`` are those that are booked ahead, in order.
+    """
+
+    __slots__ = (
+        "_asked", "_family", "_lefts", "_planned", "_rules",
+        "added", "ahead", "before", "following", "looks", "sessions",
+    )  # fmt: skip
 
     def __init__(
-        self, rules: Rules, before: tuple[CapacityState, int, int, int, bool] | None, planned: _Sessions | None
+        self,
+        family: _Family,
+        before: CapacityState | None,
+        sessions: tuple[Taken, ...] = (),
+        planned: _Sessions | None = None,
     ) -> None:
-        self._rules = rules
-        self._before, self._planned = before, planned  # one of both; what nobody asks of a state is not worked out
-        self._following: dict[tuple[int, int, int, bool], CapacityState] = {}
-        self._rooms: dict[tuple[int, int], Room] = {}
-        self._changes: dict[int, int] = {}
+        self._family, self._rules, self.sessions = family, family.rules, sessions
+        # How it follows from the state before, until that is worked out: by a session that is started, or by some that
+        # are booked ahead (1), are so no longer (-1), or have all been started on the way to another state.
+        self.before = before
+        self.added: Taken | None = None
+        self.ahead: Ahead | None = None
+        self._planned = planned
+        self.following: dict[Taken, CapacityState] = {}
+        self._asked: dict[tuple[int, int], Room] = {}
+        self.looks: dict[int, tuple[int, int, bool]] = {}
+        self._lefts: dict[tuple[int, int], int] = {}
 
     def share(self) -> CapacityState:
         """Return this state for one more pool."""
-        self._rules.others += 1
+        self._family.others += 1
         return self
 
-    def after(self, start: int, held: int, places: int = 1, *, ahead: bool) -> CapacityState:
-        """Return the state with one more session in [start, held)."""
-        key = start, held, places, ahead
-        found = self._following.get(key)
+    def after(self, taken: Taken) -> CapacityState:
+        """Return the state with one more session, which is started."""
+        found = self.following.get(taken)
         if found is None:
-            found = CapacityState(self._rules, (self, *key), None)
-            self._following[key] = found
-            self._rules.states += 1
+            found = self.following[taken] = CapacityState(self._family, self, self.sessions)
+            found.added = taken
+            self._family.states += 1
+        return found
+
+    def more(self, sessions: Sequence[Taken]) -> CapacityState:
+        """Return the state with more sessions that are booked ahead."""
+        return self._booked(tuple(sorted([*self.sessions, *sessions])), (1, sessions))
+
+    def less(self, sessions: Sequence[Taken]) -> CapacityState:
+        """Return the state without some of the sessions that are booked ahead."""
+        left = list(self.sessions)
+        for one in sessions:
+            left.remove(one)
+        return self._booked(tuple(left), (-1, sessions))
+
+    def all_booked(self, after: CapacityState, started: Sequence[Taken]) -> CapacityState:
+        """Return the state in which all is booked ahead that has been ``started`` on the way from here to ``after``."""
+        return self._booked(tuple(sorted([*self.sessions, *started])), after)
+
+    def _booked(self, sessions: tuple[Taken, ...], ahead: Ahead) -> CapacityState:
+        if self._family.booked.get(self.sessions) is not self:  # some have been started, or it is forgotten
+            return self._follows(sessions, ahead)
+        found = self._family.booked.get(sessions)
+        if found is None:
+            found = self._family.booked[sessions] = self._follows(sessions, ahead)
+            self._family.states += 1
+        return found
+
+    def _follows(self, sessions: tuple[Taken, ...], ahead: Ahead) -> CapacityState:
+        found = CapacityState(self._family, self, sessions)
+        found.ahead = ahead
         return found
 
     def opened(self) -> CapacityState:
-        """Return this state, and let go of what follows from it when there are too many states."""
-        if self._rules.states > STATES_MAX + STATES_MORE * self._rules.others:
-            self._following.clear()
-            self._rules.states = 0
+        """Return this state, and let go of what follows from the first when there are too many states."""
+        family = self._family
+        if family.states > STATES_MAX + STATES_MORE * family.others:
+            family.first.following.clear()
+            family.booked = {(): family.first}
+            family.states = 0
         return self
 
     @property
     def planned(self) -> _Sessions:
         """What is planned, worked out from the nearest state before that was asked."""
         if self._planned is None:
-            added: list[tuple[int, int, int, bool]] = []
-            state = self
-            while state._before is not None:
-                state, start, held, places, ahead = state._before
-                added.append((start, held, places, ahead))
-            found = state.planned.copy()
-            for start, held, places, ahead in reversed(added):
-                found.add(self._rules, start, held, places, ahead=ahead)
-            self._planned, self._before = found, None
+            self._planned = self._started() if self.ahead is None else self._all_booked(self.ahead)
+            self.before = self.added = self.ahead = None
         return self._planned
+
+    def _started(self) -> _Sessions:
+        added: list[Taken] = []
+        state = self
+        while state.added is not None and state.before is not None:
+            added.append(state.added)
+            state = state.before
+        found = state.planned.copy()
+        for taken in reversed(added):
+            found.start(self._rules, taken)
+        return found
+
+    def _all_booked(self, ahead: Ahead) -> _Sessions:
+        past = self.before.planned if self.before is not None else None
+        if past is None:
+            raise ValueError("only the first state follows from none")
+        if isinstance(ahead, CapacityState):
+            found = ahead.planned.copy()  # whether a session is started or yet to come, it takes the same of quotas
+            found.ends = past.ends
+        else:
+            sign, sessions = ahead
+            found = past.copy()
+            found.count(self._rules, sessions, sign)
+        found.book(self.sessions)
+        return found
 
     def room(self, start: int, places: int = 1) -> Room:
         """Return the longest session that may be planned from ``start``, the pool's overrun already set aside."""
-        found = self._rooms.get((start, places))
+        found = self._asked.get((start, places))
         if found is None:
-            if len(self._rooms) >= ANSWERS_MAX:
-                self._rooms.clear()
-            found = self._rooms[start, places] = self._room(start, places)
+            if len(self._asked) >= ANSWERS_MAX:
+                self._asked.clear()
+            found = self._asked[start, places] = Room(*self._room(start, places))
         return found
 
-    def next_change(self, after: int) -> int:
-        """Return the first instant after ``after`` at which there may be more room."""
-        found = self._changes.get(after)
+    def look(self, now: int) -> tuple[int, int, bool]:
+        """Return what a walk asks: the seconds of :meth:`room` for as few places as can be, and :meth:`next_change`."""
+        found = self.looks.get(now)
         if found is None:
-            if len(self._changes) >= ANSWERS_MAX:
-                self._changes.clear()
-            found = self._changes[after] = self._next_change(after)
+            if len(self.looks) >= ANSWERS_MAX:
+                self.looks.clear()
+            change, shut = self.next_change(now)
+            found = self.looks[now] = 0 if shut else self._room(now, self._rules.fewest)[0], change, shut
         return found
 
-    def _room(self, start: int, places: int) -> Room:
+    def next_change(self, after: int) -> tuple[int, bool]:
+        """Return the first instant after ``after`` with perhaps more room, and whether there is none before."""
+        rules, planned = self._rules, self._planned or self.planned
+        closes, openings, counts, places = rules.closes, rules.openings, planned.counts, rules.places
+        shut = after
+        while True:
+            # As long as one thing leaves no room at all, whatever else changes makes none.
+            index, instant = bisect_right(closes, shut), shut
+            if index == len(closes):
+                return NEVER, True
+            shut = max(instant, openings[index][0], planned.full_until(instant, places))
+            for count in counts:
+                shut = max(shut, count.unspent_from(instant))
+            if shut == instant:
+                break
+            if shut >= NEVER:
+                return NEVER, True
+        if shut > after:
+            return shut, True
+        change = openings[index + 1][0] if index + 1 < len(openings) else NEVER
+        for known in (planned.finishes, planned.edges):
+            index = bisect_right(known, after)
+            if index < len(known):
+                change = min(change, known[index])
+        for count in counts:
+            change = min(change, count.next_start(after))
+        return change, False
+
+    def left_alone(self, start: int, places: int = 1) -> int:
+        """Return what is free in all windows at ``start`` if it can be used before they end, else NEVER."""
+        found = self._lefts.get((start, places))
+        if found is None:
+            if len(self._lefts) >= ANSWERS_MAX:
+                self._lefts.clear()
+            found = min((count.left_alone(start, places) for count in self.planned.counts), default=NEVER)
+            self._lefts[start, places] = found
+        return found
+
+    def _room(self, start: int, places: int) -> tuple[int, str]:
+        """Return the seconds and what limits them."""
         rules, planned = self._rules, self.planned
         overrun = rules.pool.overrun_seconds
         index = bisect_right(rules.closes, start)  # the opening at ``start``, or else the next one
         if index == len(rules.openings) or rules.openings[index][0] > start:
-            return Room(0, "opening hours")
-        others = rules.places - places  # so many may be taken
-        if len(planned.ends) > others and self._running(start) > others:
-            return Room(0, "concurrency")
+            return 0, "opening hours"
+        level = rules.places - places + 1  # where so many are taken there is none for it
+        if planned.full_until(start, level) > start:
+            running = sum(map(start.__lt__, planned.ends))
+            return 0, "concurrency" if running >= level else "session cap"
         seconds, limited_by = rules.pool.session_cap_seconds + overrun, "session cap"
         if rules.closes[index] - start < seconds:
             seconds, limited_by = rules.closes[index] - start, "opening hours"
-        if planned.begins:
-            seconds = min(seconds, self.until_booked(start, places))
+        seconds = min(seconds, planned.next_full(start, level) - start)
         for count in planned.counts:
             found = count.longest(start, seconds, places)
             if found < seconds:
@@ -201,7 +325,7 @@ class CapacityState:
             found = self._longest(quota, start, seconds, places)
             if found < seconds:
                 seconds, limited_by = found, quota.name
-        return Room(max(0, seconds - overrun), limited_by)
+        return max(0, seconds - overrun), limited_by
 
     def _longest(self, quota: RollingQuota | FirstUseQuota, start: int, cap: int, places: int) -> int:
         """Return what ``core.quota.longest`` does, or less where a certain use among planned ones would allow more.
@@ -237,80 +361,15 @@ class CapacityState:
 
     def until_booked(self, start: int, places: int = 1) -> int:
         """Return how long a session from ``start`` leaves all booked ones their places."""
-        others, begins = self._rules.places - places, self.planned.begins
-        if self._taken(start) > others:
+        level = self._rules.places - places + 1
+        if self.planned.full_until(start, level) > start:
             return 0
-        for instant in begins[bisect_right(begins, start) :]:
-            if self._taken(instant) > others:
-                return instant - start
-        return NEVER
-
-    def _taken(self, instant: int) -> int:
-        """Return how many places sessions take at ``instant``, those that have been started and those booked ahead."""
-        planned = self._planned or self.planned
-        taken = sum(map(instant.__lt__, planned.ends))
-        if planned.begins:
-            taken += bisect_right(planned.begins, instant) - bisect_right(planned.finishes, instant)
-        return taken
-
-    def _running(self, instant: int) -> int:
-        """Return how many places the sessions that have been started still take at ``instant``."""
-        return sum(map(instant.__lt__, self.planned.ends))
-
-    def _next_change(self, after: int) -> int:
-        rules, planned = self._rules, self.planned
-        index = bisect_right(rules.closes, after)
-        if index == len(rules.openings):
-            return NEVER
-        # As long as one thing leaves no room at all, whatever else changes makes none.
-        waits = [rules.openings[index][0], *(count.unspent_from(after) for count in planned.counts)]
-        if self._taken(after) >= rules.places:
-            waits.append(self._vacancy(after))
-        latest = max(waits)
-        if latest > after:
-            return latest
-        instants = [end for end in planned.ends if end > after]
-        instants += planned.finishes[bisect_right(planned.finishes, after) :][:1]
-        instants += [begins for begins, _ in rules.openings[index + 1 : index + 2]]
-        instants += [count.next_start(after) for count in planned.counts]
-        instants += planned.edges[bisect_right(planned.edges, after) :][:1]
-        return min(instants, default=NEVER)
-
-    def _vacancy(self, after: int) -> int:
-        """Return the next instant at which a session ends and no booked one takes its place at once."""
-        planned, most = self.planned, self._rules.places
-        ends = sorted({end for end in (*planned.ends, *planned.finishes) if end > after})
-        return next((end for end in ends if self._taken(end) < most), NEVER)
+        found = self.planned.next_full(start, level)
+        return found if found == NEVER else found - start
 
 
 def first_state(view: PoolView, start: int, until: int) -> CapacityState:
     """Return the state of a pool on which nothing is planned yet."""
     rules = Rules(view, start, until)
-    edges = sorted(edge for charge in view.charges for edge in rules.edges_of(charge))
     ends = [end for end in live_ends(view) if end > start]
-    return CapacityState(rules, None, _Sessions(rules.counts, list(view.charges), edges, ends))
-
-
-def live_ends(view: PoolView) -> list[int]:
-    """Return when the live runs' holds end, each once for every place that it takes."""
-    return [run.held_until for run in view.live for _ in range(view.pool.places_of(run.devices))]
-
-
-def last_close(quota: RollingQuota | FirstUseQuota, view: PoolView) -> int | None:
-    """Return when the last span closes whose opening is certain, long ago if there is none; None when nobody can tell.
-
-    A rolling quota has no spans: nothing that was used is ever forgotten but by the passing of time.
-    """
-    if any(seen.quota == quota.name for seen in view.observed) or any(not found.sign for found in view.charges):
-        return None  # limits that change with the hour, uses that perhaps never were
-    uses = sorted((found for found in view.charges if found.sign > 0), key=lambda found: (found.start, found.end))
-    closes, known = -NEVER, isinstance(quota, FirstUseQuota)
-    for charge in uses if known else ():
-        if charge.end <= closes:
-            continue
-        if charge.is_certain and not known:
-            return None
-        known = known and charge.is_certain
-        while known and closes < charge.end:
-            closes = max(closes, charge.start) + quota.span_seconds
-    return closes
+    return _Family(rules, _Sessions(rules.counts, list(view.charges), rules.edges(view.charges), ends)).first

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import ceil
 from typing import TYPE_CHECKING
 
 from scheduler.core.throughput import SURENESS
+from scheduler.planner.model.booking import Bookings
+from scheduler.planner.model.columns import Columns
 from scheduler.planner.model.pool_capacity import PoolCapacity
 from scheduler.planner.model.session_yield import (
     TOLERANCE,
@@ -23,15 +25,13 @@ from scheduler.planner.model.turns import Turns
 from scheduler.planner.model.value import Discount, Worth, reference_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Hashable
+    from collections.abc import Callable, Hashable
 
     from scheduler.core.pool import Pool
     from scheduler.core.snapshot import JobView, LiveRun, Snapshot
     from scheduler.planner.model.capacity_state import CapacityState
-
-
-# Answers that a pool class keeps.
-SHAPES_MAX = 50_000
+    from scheduler.planner.model.lanes import CandidateSession
+    from scheduler.planner.model.standing import Standing
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,23 +135,8 @@ class PoolClass:
     pool: Pool
     pools: list[int]
     offers: list[Offer | None]
-    _shapes: dict[tuple[int, int], tuple[int, float, int]] = field(default_factory=dict)
-
-    def shape(self, job: int, remaining: int) -> tuple[int, float, int]:
-        """Return, of a job with so many steps left, what its offer says of ``shortest``, ``density`` and ``time_for``.
-
-        Every walk asks the same of every job; what was answered is kept.
-        """
-        found = self._shapes.get((job, remaining))
-        if found is None:
-            offer = self.offers[job]
-            if offer is None:
-                raise ValueError(f"job {job} may not use {self.pool.name}")
-            if len(self._shapes) >= SHAPES_MAX:
-                self._shapes.clear()
-            found = offer.shortest(remaining), offer.density(remaining), offer.time_for(remaining)
-            self._shapes[job, remaining] = found
-        return found
+    # Sessions of one job on the only device, by job, its steps left and the length: walks ask for the same again.
+    alone: dict[tuple[int, int, int], CandidateSession | None] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,9 +165,28 @@ class Case:
     turns: Turns = field(default_factory=lambda: Turns(()))  # of jobs that share hours
     afterwards: Afterwards | None = None  # None: what is left at the horizon is worth nothing
     within: Worth = field(init=False)  # of sessions within the horizon
+    bookings: Bookings = field(init=False)  # that walks have come across
+    beginning: Standing | None = None  # where jobs and pools stand, once a walk has begun
+    _columns: Columns | None = None
 
     def __post_init__(self) -> None:
         self.within = Worth(self.snapshot)
+        self.bookings = Bookings(self.jobs, self.capacities)
+
+    @property
+    def columns(self) -> Columns:
+        """What walks ask of the jobs."""
+        if self._columns is None:
+            self._columns = Columns(self)
+        return self._columns
+
+    def limited_to(self, may: Callable[[int, int], bool]) -> Case:
+        """Return the case in which a job has no offer of a pool class where it ``may`` (class, job) not start."""
+        classes = [
+            PoolClass(group.pool, group.pools, [o if may(number, job) else None for job, o in enumerate(group.offers)])
+            for number, group in enumerate(self.classes)
+        ]
+        return replace(self, classes=classes, _columns=None)
 
     @property
     def now(self) -> int:

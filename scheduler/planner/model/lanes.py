@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from scheduler.planner.model.session_yield import TOLERANCE
 
@@ -15,10 +14,11 @@ if TYPE_CHECKING:
 
 # Partners are sought among this many of the densest waiting jobs.
 PARTNERS_LOOKED_AT = 16
+# So many sessions of single jobs are remembered by class of pools.
+ALONE_MAX = 50_000
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateLane:
+class CandidateLane(NamedTuple):
     """One job's part of a session that is being composed."""
 
     job: int
@@ -26,8 +26,7 @@ class CandidateLane:
     steps: int
 
 
-@dataclass(frozen=True, slots=True)
-class CandidateSession:
+class CandidateSession(NamedTuple):
     """A session that could start: ``rate`` is its undiscounted value per second of length."""
 
     length: int
@@ -51,7 +50,7 @@ def compose(
     if offer is None or room < offer.shortest(remaining[job]):
         return None
     if len(offer.speeds) == 1:
-        return _alone(offer, room, job, remaining[job])
+        return alone(group, offer, min(room, offer.cap), job, remaining[job])
     others = _candidates(group, job, waiting)
     best: CandidateSession | None = None
     widest = max(1, _widest(offer))
@@ -144,6 +143,17 @@ def mold_evenly(
     if even == session.length:
         return session
     return _cut(group, even, [(job, session.devices)], remaining) or session
+
+
+def alone(group: PoolClass, offer: Offer, room: int, job: int, remaining: int) -> CandidateSession | None:
+    """Return the session of at most ``room`` seconds with one job on its only device, or None if it is useless."""
+    key = job, remaining, room
+    if key in group.alone:
+        return group.alone[key]
+    if len(group.alone) >= ALONE_MAX:
+        group.alone.clear()
+    found = group.alone[key] = _alone(offer, room, job, remaining)
+    return found
 
 
 def _alone(offer: Offer, room: int, job: int, remaining: int) -> CandidateSession | None:

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Protocol
 from scheduler.planner.model.pool_capacity import NEVER
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from scheduler.core.plan import Placement
     from scheduler.core.snapshot import JobView
     from scheduler.planner.model.lanes import CandidateSession
+    from scheduler.planner.model.standing import Standing
 
 # Equal parts of the horizon in which a policy may rank jobs differently.
 PHASES = 8
@@ -36,8 +37,8 @@ class Admission(Protocol):
     def __call__(self, group: int, instant: int, session: CandidateSession) -> bool:
         """Tell it of ``session``."""
 
-    def refuses(self, group: int, instant: int, job: int, density: float) -> bool:
-        """Tell whether no session of ``job`` alone can be, whose longest makes ``density`` per second: a quick look."""
+    def least(self, group: int, instant: int) -> tuple[Sequence[float], float]:
+        """Return by job the part of its density that counts, and how much that must be: less is admitted never."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,10 +62,14 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class Schedule:
-    """What the dispatcher decided, before reasons are given. ``gate_passes`` holds the expected instants by job."""
+    """What the dispatcher decided, before reasons are given. ``gate_passes`` holds the expected instants by job.
+
+    ``standing`` is where that leaves jobs and pools, if a walk has just come from there.
+    """
 
     placements: tuple[Placement, ...]
     gate_passes: dict[int, int]
+    standing: Standing | None = field(default=None, compare=False, repr=False)
 
 
 PLAIN = Policy()

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from scheduler.planner.model.capacity_state import CapacityState, first_state, live_ends
+from scheduler.planner.model.capacity_state import CapacityState, first_state
 from scheduler.planner.model.count import NEVER, Count
+from scheduler.planner.model.pool_rules import live_ends
 
 if TYPE_CHECKING:
     from collections.abc import Hashable
@@ -19,59 +20,57 @@ __all__ = ["NEVER", "PoolCapacity"]
 class PoolCapacity:
     """The room of one pool from ``start`` on; with ``shared``, pools that are alike have their states in common."""
 
-    __slots__ = ("_places_of", "_state", "pool", "view")
+    __slots__ = ("places_of", "pool", "state", "view")
 
     def __init__(
         self, view: PoolView, start: int, until: int, shared: dict[Hashable, CapacityState] | None = None
     ) -> None:
         self.view, self.pool = view, view.pool
-        self._places_of = view.pool.places_of if view.pool.device_counts else _one
+        self.places_of = view.pool.places_of if view.pool.device_counts else _one
         states = {} if shared is None else shared
         alike = _what_counts(view, start)
-        self._state = states[alike].share() if alike in states else first_state(view, start, until)
-        states[alike] = self._state
+        self.state = states[alike].share() if alike in states else first_state(view, start, until)
+        states[alike] = self.state
 
-    def copy(self) -> PoolCapacity:
-        """Return a copy that takes sessions without touching this one."""
+    def copy(self, state: CapacityState | None = None) -> PoolCapacity:
+        """Return a copy that takes sessions without touching this one, from another ``state`` on if one is given."""
         twin = object.__new__(PoolCapacity)
-        twin.view, twin.pool, twin._places_of = self.view, self.pool, self._places_of
-        twin._state = self._state.opened()
+        twin.view, twin.pool, twin.places_of = self.view, self.pool, self.places_of
+        twin.state = (state or self.state).opened()
         return twin
 
     @property
     def counts(self) -> list[Count]:
         """What calendar quotas have left."""
-        return self._state.planned.counts
+        return self.state.planned.counts
 
     def room(self, start: int, devices: int = 0) -> Room:
         """Return the longest session that may be planned from ``start``, the pool's overrun already set aside.
 
         ``devices`` are those of its lanes; 0: as few as can be.
         """
-        return self._state.room(start, self._places_of(devices))
+        return self.state.room(start, self.places_of(devices))
 
     def until_booked(self, start: int) -> int:
         """Return how long a session from ``start`` leaves all booked ones their place."""
-        return self._state.until_booked(start)
+        return self.state.until_booked(start)
 
     def next_change(self, after: int) -> int:
         """Return the first instant after ``after`` at which there may be more room."""
-        return self._state.next_change(after)
+        return self.state.next_change(after)[0]
 
     def book(self, start: int, end: int, devices: int = 1) -> None:
         """Write down a session yet to come, which later ones must leave its place and its quota."""
-        places = self._places_of(devices)
-        self._state = self._state.after(start, end + self.pool.overrun_seconds, places, ahead=True)
+        self.state = self.state.more(((start, end + self.pool.overrun_seconds, self.places_of(devices)),))
 
     def take(self, start: int, end: int, devices: int = 1) -> None:
         """Write a session down; it holds the pool's overrun as well."""
-        places = self._places_of(devices)
-        self._state = self._state.after(start, end + self.pool.overrun_seconds, places, ahead=False)
+        self.state = self.state.after((start, end + self.pool.overrun_seconds, self.places_of(devices)))
 
     def even(self, start: int, seconds: int, least: int, devices: int = 1) -> int:
         """Return ``seconds``, or half of what its window has left when the rest would be too short to use."""
-        overrun, places = self.pool.overrun_seconds, self._places_of(devices)
-        left = min((count.left_alone(start, places) for count in self.counts), default=NEVER)
+        overrun = self.pool.overrun_seconds
+        left = self.state.left_alone(start, self.places_of(devices))
         if left == NEVER or not 0 < left - seconds - overrun < least + overrun:
             return seconds
         half = -(-left // 2) - overrun

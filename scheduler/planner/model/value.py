@@ -6,7 +6,7 @@ days; work after a job's deadline counts 0.3; work after the horizon counts noth
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
 from scheduler.core.window import DAY
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from scheduler.core.plan import Placement
     from scheduler.core.pool import Pool
     from scheduler.core.snapshot import JobView, Snapshot
+    from scheduler.planner.model.booking import Booking
 
 LATE_FACTOR = 0.3
 # So many sessions are remembered at a time.
@@ -70,29 +71,37 @@ class Worth:
         self._jobs = {job.name: job for job in snapshot.jobs}
         self._pools = {view.pool.name: view.pool for view in snapshot.pools}
         self._discount = Discount(snapshot.now, snapshot.horizon_seconds)
-        self._known: dict[Placement, tuple[float, ...]] = {}
+        self._known: dict[Booking, tuple[float, ...]] = {}
 
-    def lanes(self, placement: Placement) -> tuple[float, ...]:
+    def lanes(self, booking: Booking) -> tuple[float, ...]:
         """Return the value of each lane of a session."""
-        found = self._known.get(placement)
+        found = self._known.get(booking)
         if found is None:
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
-            pool = self._pools[placement.pool]
-            found = self._known[placement] = tuple(
-                lane_value(self._jobs[lane.job], pool, placement, lane.devices, lane.steps, self._discount)
-                for lane in placement.lanes
-            )
+            found = self._known[booking] = self._lanes(booking.placement)
         return found
 
-    def total(self, placements: Iterable[Placement]) -> float:
+    def total(self, bookings: Iterable[Booking]) -> float:
+        """Return V of ``bookings``."""
+        known = self._known
+        return sum(chain.from_iterable([known.get(booking) or self.lanes(booking) for booking in bookings]))
+
+    def of(self, placements: Iterable[Placement]) -> float:
         """Return V of ``placements``."""
-        return sum(one for placement in placements for one in self.lanes(placement))
+        return sum(chain.from_iterable(map(self._lanes, placements)))
+
+    def _lanes(self, placement: Placement) -> tuple[float, ...]:
+        pool = self._pools[placement.pool]
+        return tuple(
+            lane_value(self._jobs[lane.job], pool, placement, lane.devices, lane.steps, self._discount)
+            for lane in placement.lanes
+        )
 
 
 def value(snapshot: Snapshot, placements: Iterable[Placement]) -> float:
     """Return V of ``placements`` in weighted, discounted useful hours of the reference device."""
-    return Worth(snapshot).total(placements)
+    return Worth(snapshot).of(placements)
 
 
 def lane_value(job: JobView, pool: Pool, placement: Placement, devices: int, steps: int, discount: Discount) -> float:

@@ -14,16 +14,16 @@ from typing import TYPE_CHECKING
 
 from scheduler.core.window import DAY
 from scheduler.planner.dispatch.dispatcher import extend, fill
-from scheduler.planner.model.policy import Schedule
+from scheduler.planner.model.standing import scheduled, standing_of
 from scheduler.planner.search.score import score, within
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from scheduler.core.plan import Placement
     from scheduler.planner.lp.prices import Prices
+    from scheduler.planner.model.booking import Booking
     from scheduler.planner.model.case import Case
-    from scheduler.planner.model.policy import Policy
+    from scheduler.planner.model.policy import Policy, Schedule
     from scheduler.planner.search.score import Score
 
 # How many other jobs are taken out, how far their sessions lie apart, and how strictly prices are honoured then.
@@ -71,40 +71,41 @@ class _Walk:
         self._case, self._prices = case, prices
         self._policy = replace(policy, pinned={})
         self._rng = Random(1)
-        self._index = {job.view.name: job.index for job in case.jobs}
-        self._class_of = {capacity.pool.name: case.class_of[number] for number, capacity in enumerate(case.capacities)}
+        self._class_of = case.class_of
         self._usable = [
             [number for number, group in enumerate(case.classes) if group.offers[job.index] is not None]
             for job in case.jobs
         ]
+        self._losses: Sequence[tuple[float, int]] = ()
+        self._total = 0.0
         self._worth = case.within if case.afterwards is None else case.afterwards.worth
 
     def losses(self, schedule: Schedule) -> list[tuple[float, int]]:
         """Return (value, job) of what sessions bring less than they cost, and of work left that is worth something."""
         case, prices = self._case, self._prices
-        left = [job.view.remaining_steps - job.expected_steps for job in case.jobs]
+        standing = standing_of(case, schedule)
+        left = standing.remaining
         found = []
-        for placement in schedule.placements:
-            group = self._class_of[placement.pool]
-            hours = prices.cost(group, placement.start, min(placement.end, case.until))
-            hours *= prices.share(group, placement.devices)
-            for planned_lane, brings in zip(placement.lanes, self._worth.lanes(placement), strict=True):
-                job = self._index[planned_lane.job]
-                left[job] -= planned_lane.steps
-                found.append((hours / len(placement.lanes) + prices.work[job] * planned_lane.steps - brings, job))
+        for booking in standing.bookings:
+            group = self._class_of[booking.pool]
+            hours = prices.cost(group, booking.start, min(booking.end, case.until))
+            hours *= prices.share(group, booking.placement.devices)
+            for (job, _, steps), brings in zip(booking.lanes, self._worth.lanes(booking), strict=True):
+                found.append((hours / len(booking.lanes) + prices.work[job] * steps - brings, job))
         found += [(prices.work[job] * steps, job) for job, steps in enumerate(left) if case.jobs[job].startable]
         return [(lost, job) for lost, job in found if lost > 0]
 
     def step(self, schedule: Schedule, losses: Sequence[tuple[float, int]]) -> Schedule:
         """Return ``schedule`` with a few jobs put in again."""
         case, rng = self._case, self._rng
-        lead = self._lead(schedule, losses)
+        bookings = standing_of(case, schedule).bookings
+        lead = self._lead(bookings, losses)
         begin = case.now + (int(rng.random() ** 2 * (case.until - case.now)) if rng.random() < 0.7 else 0)
-        near = self._near(schedule, lead, begin, rng.choice(REACHES))
+        near = self._near(bookings, lead, begin, rng.choice(REACHES))
         taken = {lead: begin if rng.random() < 0.5 else case.now}
-        for placement in rng.sample(near, min(rng.choice(OTHERS), len(near))):
-            for planned_lane in placement.lanes:
-                taken[self._index[planned_lane.job]] = placement.start if rng.random() < 0.6 else case.now
+        for booking in rng.sample(near, min(rng.choice(OTHERS), len(near))):
+            for job, _, _ in booking.lanes:
+                taken[job] = booking.start if rng.random() < 0.6 else case.now
         rest = without(case, schedule, taken)
         factors = dict(self._policy.factors)
         for job in sorted(taken):
@@ -117,26 +118,27 @@ class _Walk:
             rest = extend(case, rest, replace(policy, admits=self._prices.admits(asked, rng.choice(PATIENCES))))
         return fill(case, rest, policy)
 
-    def _lead(self, schedule: Schedule, losses: Sequence[tuple[float, int]]) -> int:
+    def _lead(self, bookings: Sequence[Booking], losses: Sequence[tuple[float, int]]) -> int:
         """Return a job that loses, likelier the more it does, or now and then any."""
-        total = sum(lost for lost, _ in losses)
+        if losses is not self._losses:
+            self._losses, self._total = losses, sum(lost for lost, _ in losses)
+        total = self._total
         if total > 0 and self._rng.random() >= AT_RANDOM:
             mark = self._rng.random() * total
             for lost, job in losses:
                 mark -= lost
                 if mark <= 0:
                     return job
-        planned_lane = self._rng.choice(self._rng.choice(schedule.placements).lanes)
-        return self._index[planned_lane.job]
+        job, _, _ = self._rng.choice(self._rng.choice(bookings).lanes)
+        return job
 
-    def _near(self, schedule: Schedule, lead: int, begin: int, reach: int) -> list[Placement]:
+    def _near(self, bookings: Sequence[Booking], lead: int, begin: int, reach: int) -> list[Booking]:
         """Return the sessions of others that ``lead`` could have instead of them, about that time."""
+        first, last, usable, class_of = begin - DAY // 2, begin + reach, self._usable[lead], self._class_of
         return [
-            placement
-            for placement in schedule.placements
-            if begin - DAY // 2 <= placement.start < begin + reach
-            and self._class_of[placement.pool] in self._usable[lead]
-            and all(self._index[planned_lane.job] != lead for planned_lane in placement.lanes)
+            booking
+            for booking in bookings
+            if first <= booking.start < last and class_of[booking.pool] in usable and lead not in booking.jobs
         ]
 
 
@@ -146,42 +148,25 @@ def without(case: Case, schedule: Schedule, taken: Mapping[int, int]) -> Schedul
     Who shares such a session loses it as well, and all that follows; so does, from the beginning, a child whose gate no
     longer passes.
     """
-    index = {job.view.name: job.index for job in case.jobs}
-    cuts, kept = dict(taken), list(schedule.placements)
-    passes = dict(schedule.gate_passes)
-    while True:
-        kept, shared = _before(kept, cuts, index)
-        if shared:
-            continue
-        done = [job.view.done_step + job.expected_steps for job in case.jobs]
-        for placement in kept:
-            for planned_lane in placement.lanes:
-                done[index[planned_lane.job]] += planned_lane.steps
-        shut = [
-            child
-            for parent, children in case.children.items()
-            for child in children
-            if child in passes and done[parent] < case.jobs[child].gate_step
-        ]
-        if not shut:
-            return Schedule(tuple(kept), passes)
-        for child in shut:
-            del passes[child]
-            cuts[child] = case.now
-
-
-def _before(
-    placements: Sequence[Placement], cuts: dict[int, int], index: Mapping[str, int]
-) -> tuple[list[Placement], bool]:
-    """Return the sessions before the cuts of all in them, and whether they cut somebody else's; ``cuts`` has those."""
-    kept, shared = [], False
-    for placement in placements:
-        jobs = [index[planned_lane.job] for planned_lane in placement.lanes]
-        if all(placement.start < cuts.get(job, placement.start + 1) for job in jobs):
-            kept.append(placement)
-            continue
-        for job in jobs:
-            # What the partner does later counts on what it would have done here, and so does the gate of its children.
-            if placement.start < cuts.get(job, placement.start + 1):
-                cuts[job], shared = placement.start, True
-    return kept, shared
+    standing, columns = standing_of(case, schedule), case.columns
+    remaining, passes = standing.remaining.copy(), dict(schedule.gate_passes)
+    removed: set[Booking] = set()
+    cuts = list(taken.items())
+    while cuts:
+        while cuts:
+            job, cut = cuts.pop()
+            for booking in standing.by_job.get(job, ()):
+                if booking.start >= cut and booking not in removed:
+                    removed.add(booking)
+                    for other, _, steps in booking.lanes:
+                        remaining[other] += steps
+                        # What the partner does later counts on what it would have done here.
+                        if other != job:
+                            cuts.append((other, booking.start))
+        for parent, children in case.children.items():
+            done = columns.whole[parent] - remaining[parent]
+            for child in children:
+                if child in passes and done < case.jobs[child].gate_step:
+                    del passes[child]
+                    cuts.append((child, case.now))
+    return scheduled(standing.less(case, removed), passes)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
+from scheduler.planner.model.standing import standing_of
+
 if TYPE_CHECKING:
     from scheduler.planner.model.case import Case
     from scheduler.planner.model.policy import Schedule
@@ -23,28 +25,21 @@ def score(case: Case, schedule: Schedule) -> Score:
 
 def worth(case: Case, schedule: Schedule) -> float:
     """Return the value of ``schedule``, less what its work could bring after the horizon if that counts."""
+    bookings = standing_of(case, schedule).bookings
     if case.afterwards is None:
-        return case.within.total(schedule.placements)
-    step_worth = {job.view.name: found for job, found in zip(case.jobs, case.afterwards.step_worth, strict=True)}
-    elsewhere = sum(
-        step_worth[planned_lane.job] * planned_lane.steps
-        for placed in schedule.placements
-        for planned_lane in placed.lanes
-    )
-    return case.afterwards.worth.total(schedule.placements) - elsewhere
+        return case.within.total(bookings)
+    step_worth = case.afterwards.step_worth
+    elsewhere = sum([step_worth[job] * steps for booking in bookings for job, _, steps in booking.lanes])
+    return case.afterwards.worth.total(bookings) - elsewhere
 
 
 def within(case: Case, schedule: Schedule) -> float:
     """Return what ``schedule`` is worth within the horizon."""
-    return case.within.total(schedule.placements)
+    return case.within.total(standing_of(case, schedule).bookings)
 
 
 def met(case: Case, schedule: Schedule) -> frozenset[int]:
     """Return the jobs with a deadline that finish all their work before it."""
-    due = {job.view.name: job for job in case.jobs if job.deadline is not None}
-    left = {name: job.view.remaining_steps - job.expected_steps for name, job in due.items()}
-    for placement in schedule.placements:
-        for planned_lane in placement.lanes:
-            if planned_lane.job in due and placement.end <= (due[planned_lane.job].deadline or 0):
-                left[planned_lane.job] -= planned_lane.steps
-    return frozenset(due[name].index for name, steps in left.items() if steps <= 0)
+    standing = standing_of(case, schedule)
+    remaining, ends = standing.remaining, standing.free_from
+    return frozenset(job for job, deadline in case.columns.due if remaining[job] <= 0 and ends[job] <= deadline)

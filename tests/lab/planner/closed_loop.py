@@ -20,7 +20,7 @@ from scheduler.core.ledger import Charge
 from scheduler.core.plan import Plan
 from scheduler.core.pool import Pool
 from scheduler.core.quota import ObservedLimit, RollingQuota
-from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
+from scheduler.core.snapshot import Arrivals, JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner import Options, Planner, dispatch
 from scheduler.planner.dispatch.orders import in_order
@@ -78,6 +78,7 @@ class Simulation:
         self.closed = dict.fromkeys(self.pools, 0)
         self.year = Year()
         self.launched = 0
+        self.history: dict[str, dict[str, tuple[int, JobView]]] = {}  # by kind and name: when it came, and how it was
         self.limits = [
             int(self.rng.uniform(26, 38) * HOUR) if self.rng.random() < 0.15 else 30 * HOUR for _ in range(weeks)
         ]
@@ -266,8 +267,16 @@ class Simulation:
                     position=position,
                     reference_rate=1.0,
                     setup_sigma=dict.fromkeys(model.believed, SETUP_SIGMA),
+                    kind=model.name[10:],
                 )
             )
+        for job in jobs:
+            instants = self.history.setdefault(job.kind, {})
+            instants.setdefault(job.name, (next(m.arrived for m in self.models if m.name == job.name), job))
+        arrivals = tuple(
+            Arrivals(kind, tuple(at for at, _ in found.values()), max(found.values(), key=lambda one: one[0])[1])
+            for kind, found in self.history.items()
+        )
         views = []
         for name, pool in self.pools.items():
             runs = tuple(
@@ -287,7 +296,7 @@ class Simulation:
             closed = self.closed[name] if self.closed[name] > now else None
             views.append(PoolView(pool, recent + held, runs, observed, closed, "refused"))
         finished = {m.name: 1.0 for m in self.models if m.finished_at is not None}
-        return with_urgency(Snapshot(now, tuple(jobs), tuple(views), WEEK, finished))
+        return with_urgency(Snapshot(now, tuple(jobs), tuple(views), WEEK, finished, arrivals))
 
     def _close(self, end: int) -> Year:
         taken = sum(charge.end - charge.start for charge in self.taken)

@@ -35,6 +35,23 @@ def read_state(folder: Path) -> Any:
     return json.loads(_there(folder, STATE).read_bytes())
 
 
+class Weights:
+    """The weights of a checkpoint's whole model by their names, read as they are asked for."""
+
+    def __init__(self, folder: Path) -> None:
+        from safetensors import safe_open
+
+        self._folder = folder
+        self._files = [safe_open(path, framework="pt") for path in sorted(folder.glob("*.safetensors"))]
+        self._places = {name: file for file in self._files for name in file.keys()}  # noqa: SIM118 - it is no dict
+
+    def read(self, name: str) -> Any:
+        """Return a weight on the processor. Raises Refused when it is missing."""
+        if name not in self._places:
+            raise Refused(f"the checkpoint in {self._folder} has no weight {name!r}: it is of another model")
+        return self._places[name].get_tensor(name)
+
+
 def read_optimizer(folder: Path, *, mapped: bool = False) -> Any:
     """Return the optimiser's state, on the processor; ``mapped``: read from the file as it is asked for.
 

@@ -24,6 +24,7 @@ FORMAT = 1
 EXACT, SAME_STATE, INEXACT = "E0", "E1", "E2"
 _OPTIONS = ("lora", "alpha", "dropout", "bits", "length", "rate", "warmup", "schedule", "optimizer", "decay", "clip")
 _LIBRARIES = ("torch", "transformers", "tokenizers", "peft", "bitsandbytes", "numpy")
+_OF_ZERO = ("deepspeed",)
 
 
 class Resumption(NamedTuple):
@@ -59,10 +60,16 @@ def place(options: argparse.Namespace, card: Card, devices: int, rows_at_once: i
         "compiled": options.compile == "on" or (options.compile == "auto" and card.compiles),
         "gradient checkpointing": options.gradient_checkpointing,
         "deterministic": options.deterministic,
-        **({"shared out": True} if options.shared else {}),  # not named where it is not, as before there was any
+        **(
+            {"shared out": _shared(options)} if options.shared else {}
+        ),  # not named where it is not, as before there was any
         "python": platform.python_version(),
-        **versions(_LIBRARIES),
+        **versions(_LIBRARIES + _OF_ZERO if options.zero else _LIBRARIES),
     }
+
+
+def _shared(options: argparse.Namespace) -> Any:
+    return f"ZeRO-{options.zero}{', offloaded' if options.offload else ''}" if options.zero else True
 
 
 def versions(libraries: Iterable[str]) -> dict[str, str]:

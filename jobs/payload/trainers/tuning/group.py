@@ -24,11 +24,12 @@ _BUCKET_ELEMENTS = 1 << 25
 class Group:
     """This process and its siblings. Alone, every question is answered at once."""
 
-    def __init__(self, device: str) -> None:
+    def __init__(self, device: str, *, alone: bool = False) -> None:
+        """``alone``: a group of torch's is wanted also for one process."""
         self.rank, self.size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
         self._device = device
         self._control: Any = None
-        if self.size > 1:
+        if self.size > 1 or alone:
             distributed.init_process_group("gloo" if device == "cpu" else "nccl", timeout=_PATIENCE)
             # Wishes travel between processors: asking a device would wait for all that it has to do.
             self._control = distributed.new_group(backend="gloo", timeout=_PATIENCE)
@@ -97,7 +98,7 @@ class Group:
 
     def leave(self) -> None:
         """End together: a process that just goes breaks the others' connections."""
-        if self.size > 1:
+        if self._control is not None:
             distributed.destroy_process_group()
 
 

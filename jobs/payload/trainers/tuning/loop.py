@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from . import checkpoint
-from .group import is_part
+from .optimizer import Optimizer, rate_at
 from .snapshot import Snapshot
 
 if TYPE_CHECKING:
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .model import Model
     from .rounds import Rounds
     from .rows import Order, Rows
+    from .zero import Zero
 
 _WARMING = 3  # steps of a session that are no measure of its speed
 _RECENT = 100  # steps that tell of the present
@@ -47,10 +48,8 @@ class Loop:
     def __init__(self, options: argparse.Namespace, training: Training, group: Group, card: Card, work: Work) -> None:
         self._options, self._training, self._group, self._card, self._work = options, training, group, card, work
         self.step = 0
-        self._optimizer = make_optimizer(options, work.model, card)
-        self._averaged = any(is_part(part) for part in work.model.trained)
-        self._snapshot = Snapshot(work.model, self._optimizer, options.background_saves, first=group.first)
-        self._scaler = torch.amp.GradScaler("cuda", enabled=card.precision == "fp16")
+        self._optimizer = _optimizer(options, card, group, work, training.resume_dir or training.parent_dir)
+        self._snapshot = Snapshot(self._optimizer.as_it_lies, options.background_saves, first=group.first)
         self._window = [0.0, 0]  # losses since the last report: their sum and number
         self._last_loss: float | None = None
         self._start_loss: float | None = None
@@ -67,17 +66,10 @@ class Loop:
         self._resumptions = [{"step": self.step, **resumption}]
         if not optimizer:
             return
-        if self._options.shared:
-            from .shards import own_part
-
-            self._optimizer.load_state_dict(own_part(checkpoint.read_optimizer(folder, mapped=True), self._optimizer))
-        else:
-            self._optimizer.load_state_dict(checkpoint.read_optimizer(folder))
         state = checkpoint.read_state(folder)
+        self._optimizer.restore(folder, state["scaler"])
         self._window, self._last_loss, self._start_loss = state["window"], state["last_loss"], state["start_loss"]
         self._resumptions = [*state["resumptions"], *self._resumptions]
-        if self._scaler.is_enabled() and state["scaler"]:
-            self._scaler.load_state_dict(state["scaler"])
 
     def run(self) -> None:
         """Train. Whether to save or to stop is decided by all processes together, between the same two steps."""
@@ -107,20 +99,10 @@ class Loop:
             torch.manual_seed(draw_seed(self._training.seed, self.step, first))
             part = self._loss(self._work.rows, indexes[first : first + self._work.rows_at_once]) / targets
             # Gradients of what is shared out are averaged over the processes, and a step's is their sum.
-            self._scaler.scale(part * self._group.size if self._averaged else part).backward()
+            self._optimizer.backward(part * self._group.size if self._optimizer.averaged else part)
             loss += part.detach()
-        self._group.sum_gradients(self._work.model.trained, loss)
-        self._scaler.unscale_(self._optimizer)
-        norm = torch.nn.utils.clip_grad_norm_(self._work.model.trained, self._options.clip or math.inf)
-        for part in self._optimizer.param_groups:
-            part["lr"] = self._options.rate * rate_at(self._options, self.step, self._training.target_step)
-        norm = norm.full_tensor() if is_part(norm) else norm
-        value, self._norm = torch.stack([loss, norm.to(loss)]).tolist()
-        # One row that overflows must not end all weights. The scaler of fp16 looks for itself, and lowers its scale.
-        if self._scaler.is_enabled() or math.isfinite(self._norm):
-            self._scaler.step(self._optimizer)
-        self._scaler.update()
-        self._optimizer.zero_grad(set_to_none=True)
+        rate = self._options.rate * rate_at(self._options, self.step, self._training.target_step)
+        value, self._norm = self._optimizer.step(loss, rate)
         self.step += 1
         self._seconds.append(perf_counter() - began)
         self._padding = 1 - targets / (len(indexes) * self._options.length)
@@ -181,7 +163,7 @@ class Loop:
         elif not self._options.shared:
             return
         work, metrics = self._work, self._metrics()
-        if not (self._group.first or self._averaged):
+        if not (self._group.first or self._optimizer.averaged):
             return
         saved, background = self._snapshot.take(last=last)
         if not self._group.first:
@@ -190,7 +172,7 @@ class Loop:
             "window": self._window,
             "last_loss": self._last_loss,
             "start_loss": self._start_loss,
-            "scaler": self._scaler.state_dict(),
+            "scaler": self._optimizer.scale,
             "resumptions": self._resumptions,
         }
         self._training.checkpoint(
@@ -230,30 +212,16 @@ class Loop:
         return total / max(1, int(rows.targets(range(len(rows)))))
 
 
+def _optimizer(
+    options: argparse.Namespace, card: Card, group: Group, work: Work, begun: Path | None
+) -> Optimizer | Zero:
+    if not options.zero:
+        return Optimizer(options, work.model, card, group)
+    from .zero import Zero
+
+    return Zero(options, work.model, card, group, work.rows_at_once, begun)
+
+
 def draw_seed(seed: int, step: int, place: int) -> int:
     """Return the seed for what dropout draws for the rows at a place of a step: nothing before them decides it."""
     return int.from_bytes(hashlib.sha256(f"{seed} {step} {place}".encode()).digest()[:7], "big")
-
-
-def make_optimizer(options: argparse.Namespace, model: Model, card: Card) -> Any:
-    """Return AdamW over what is trained; decay spares vectors. Fused on an accelerator."""
-    groups = [
-        {"params": [part for part in model.trained if part.ndim > 1], "weight_decay": options.decay},
-        {"params": [part for part in model.trained if part.ndim <= 1], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
-    if options.optimizer == "adamw8bit":
-        from bitsandbytes.optim import AdamW8bit
-
-        return AdamW8bit(groups, lr=options.rate)
-    return torch.optim.AdamW(groups, lr=options.rate, fused=card.accelerated)
-
-
-def rate_at(options: argparse.Namespace, step: int, target: int) -> float:
-    """Return the share of the highest rate at a step: up in a line, then down in half a cosine, or level."""
-    if step < options.warmup:
-        return (step + 1) / float(options.warmup)
-    if options.schedule == "constant":
-        return 1.0
-    done = (step - options.warmup) / max(1, target - options.warmup)
-    return 0.5 * (1 + math.cos(math.pi * min(1.0, done)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -10,6 +11,7 @@ import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from .checkpoint import read_fingerprint
 from .errors import Refused
 from .images import KINDS, PREPROCESSOR, preprocessor
 
@@ -101,10 +103,12 @@ def make_model(
 
     _check_parent(parent, options)
     given = resume or parent
-    frozen = card.dtype if options.lora else torch.float32
-    loading: dict[str, Any] = {"dtype": frozen, "attn_implementation": "sdpa"}
+    if options.lora and given is not None:
+        _check_adapter(given, options, resumed=resume is not None)
+    held = card.dtype if options.lora or options.zero else torch.float32
+    loading: dict[str, Any] = {"dtype": held, "attn_implementation": "sdpa"}
     if options.bits == 4:
-        loading["quantization_config"] = _four_bits(frozen)
+        loading["quantization_config"] = _four_bits(held)
     if (card.accelerated and not options.shared) or options.bits == 4:
         loading["device_map"] = {"": card.device}
     sees = AutoConfig.from_pretrained(source).model_type in KINDS
@@ -114,7 +118,7 @@ def make_model(
     if sees:
         whole.model.visual.requires_grad_(requires_grad=False)
     if options.lora:
-        whole = _with_adapter(whole, options, given)
+        whole = _with_adapter(whole, options, given, resumed=resume is not None)
     if options.gradient_checkpointing:
         whole.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     whole.train()
@@ -122,7 +126,7 @@ def make_model(
     if sees:
         model.beside[PREPROCESSOR] = preprocessor(source)
     odd = {name: part.dtype for name, part in model.named if part.dtype != torch.float32}
-    if odd:
+    if odd and not options.zero:  # which keeps 32 bits of each beside those that compute
         raise Refused(f"weights to be trained must have 32 bits, and some have not: {odd}. Update peft (0.15 or later)")
     if share_out is not None:
         share_out(model)
@@ -132,12 +136,16 @@ def make_model(
     return model
 
 
-def _with_adapter(base: Any, options: argparse.Namespace, given: Path | None) -> Any:
+def _with_adapter(base: Any, options: argparse.Namespace, given: Path | None, *, resumed: bool) -> Any:
     from peft import LoraConfig, PeftModel, get_peft_model
 
     base.requires_grad_(requires_grad=False)
     if given is not None:
-        return PeftModel.from_pretrained(base, given, is_trainable=True)
+        config = LoraConfig.from_pretrained(given)
+        config.inference_mode = False
+        if _asked_before(given, resumed=resumed).get("dropout") != options.dropout:
+            config.lora_dropout = options.dropout
+        return PeftModel.from_pretrained(base, given, is_trainable=True, config=config)
     # What an image looks like to a model stays as it is.
     seeing = hasattr(getattr(base, "model", None), "visual")
     return get_peft_model(
@@ -178,6 +186,27 @@ def _check_parent(parent: Path | None, options: argparse.Namespace) -> None:
     if (kind == "an adapter") != bool(options.lora):
         told = "with --lora 0" if kind == "a whole model" else "with --lora and its rank"
         raise Refused(f"the parent's checkpoint is {kind}. Train this job {told} as well")
+
+
+def _asked_before(given: Path, *, resumed: bool) -> dict[str, Any]:
+    """Return what this training was asked for when its checkpoint was made; nothing for another job's."""
+    said = read_fingerprint(given) if resumed else None
+    return dict(said["job"]) if said else {}
+
+
+def _check_adapter(given: Path, options: argparse.Namespace, *, resumed: bool) -> None:
+    """Refuse an adapter of another form than is asked for: it would keep its own, and nobody would be told.
+
+    A training that was begun so, by the program before, goes on.
+    """
+    said, before = json.loads((given / "adapter_config.json").read_bytes()), _asked_before(given, resumed=resumed)
+    for option, name in (("lora", "r"), ("alpha", "lora_alpha")):
+        if said[name] != (asked := getattr(options, option)) and before.get(option) != asked:
+            raise Refused(
+                f"the adapter to begin with, in {given}, has --{option} {said[name]}, and this training asks for "
+                f"--{option} {asked}: a trained adapter keeps its form. Say --{option} "
+                f"{said[name]}, or train a new adapter without that parent"
+            )
 
 
 def base_digest(source: str) -> str:

@@ -7,6 +7,9 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from .errors import Refused
+from .zero_config import read_file
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -66,6 +69,7 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     for name in counts:
         if getattr(options, name) < 1:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
+    _read_zero(options, parser)
     options.shared = False  # whether weights are, is known with the model and the device
     if options.shard == "on" and (why := unshared(options)):
         parser.error(f"--shard on: {why}")
@@ -100,9 +104,24 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="share weights out over the devices (auto: where they do not fit one)",
     )
-    machine.add_argument("--no-deepspeed", action="store_true", help="accepted; nothing here needs it")
-    for name in ("--deepspeed", "--deepspeed-config", "--zero-stage", "--offload", "--local_rank"):
-        machine.add_argument(name, action=_DeepSpeed, nargs="?", help=argparse.SUPPRESS)
+    machine.add_argument(
+        "--zero",
+        "--zero-stage",
+        type=int,
+        choices=(0, 1, 2, 3),
+        default=0,
+        help="share out all weights' states (1), gradients (2), weights (3) by DeepSpeed",
+    )
+    machine.add_argument(
+        "--offload",
+        action="store_true",
+        help="keep what --zero (2, if it is not said) shares out in the machine's memory",
+    )
+    machine.add_argument(
+        "--deepspeed", "--deepspeed-config", metavar="FILE", help="take --zero, --offload and more of ZeRO from it"
+    )
+    machine.add_argument("--no-deepspeed", action="store_true", help="the same as --zero 0")
+    machine.add_argument("--local_rank", action=_Launched, nargs="?", help=argparse.SUPPRESS)
 
 
 def _add_stage(parser: argparse.ArgumentParser) -> None:
@@ -134,16 +153,55 @@ def _add_stage(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--temperature", type=float, default=1.0, help="at which texts are written")
 
 
-class _DeepSpeed(argparse.Action):
-    """Answers what DeepSpeed's scripts are told with what does the same here."""
+class _Launched(argparse.Action):
+    """Refuses what only DeepSpeed's launcher says."""
 
     def __call__(self, parser: argparse.ArgumentParser, *_: object) -> None:
         parser.error(
-            f"{self.option_strings[0]}: DeepSpeed is not used here. What ZeRO-1, 2 and 3 do, --shard does (auto: where "
-            "the weights do not fit one device); --precision, --clip, --batch and --accumulate say what its file says. "
-            "In place of offloading: --use-4bit, --optimizer adamw8bit or more devices. A process for each device is "
-            "started by this program itself"
+            f"{self.option_strings[0]}: start this program without a launcher: it starts one process for each device "
+            "of the session by itself, and passes on the signals by which the agent asks for checkpoints"
         )
+
+
+def _read_zero(options: argparse.Namespace, parser: argparse.ArgumentParser) -> None:
+    """Settle ``zero``, ``offload`` and ``zero_more``: what a file says of ZeRO beside them."""
+    options.zero_more = {}
+    if options.no_deepspeed:
+        if options.zero or options.offload or options.deepspeed:
+            parser.error("--no-deepspeed contradicts --zero, --offload and --deepspeed")
+        return
+    if options.deepspeed:
+        try:
+            more = read_file(options.deepspeed)
+        except Refused as error:
+            parser.error(str(error))
+        stage = more.pop("stage")
+        if options.zero not in (0, stage):
+            parser.error(f"--zero {options.zero} contradicts {options.deepspeed}, whose stage is {stage}")
+        options.zero, options.zero_more = stage, more
+        options.offload = options.offload or (more.get("offload_optimizer") or {}).get("device") == "cpu"
+    elif options.offload and not options.zero:
+        options.zero = 2
+    if options.zero and (why := unzeroed(options)):
+        parser.error(f"--zero: {why}")
+    if options.zero and options.compile == "auto":  # its hooks would break each layer in pieces
+        options.compile = "off"
+
+
+def unzeroed(options: argparse.Namespace) -> str:
+    """Return why DeepSpeed's ZeRO is of no use to a training, or ""."""
+    if options.lora:
+        return (
+            "it shares out what all weights need to be trained. Of an adapter that is a hundredth: leave it out (each "
+            "device has the base, in 4 bits with --use-4bit), or say --shard on, which shares the base out"
+        )
+    if options.optimizer == "adamw8bit":
+        return "its states are those of --optimizer adamw. Leave one of both out"
+    if options.shard == "on":
+        return "--shard on shares weights out without DeepSpeed. Leave one of both out"
+    if options.stage != "sft":
+        return f"it is for --stage sft; for {options.stage} every device has the model, in 4 bits if need be"
+    return ""
 
 
 def unshared(options: argparse.Namespace) -> str:

@@ -37,7 +37,7 @@ def train(options: argparse.Namespace, training: Training, local_rank: int, no_c
     """Train until the target step, or until asked to stop. Raises Refused and UnreadableData."""
     torch.use_deterministic_algorithms(options.deterministic)
     card = find_card(local_rank, options.precision)
-    group = Group(card.device)
+    group = Group(card.device, alone=bool(options.zero))
     _train(options, training, group, card, no_corpus)
     group.leave()  # not after a fault: it would wait for the others, which wait for this process
 
@@ -47,10 +47,16 @@ def _train(options: argparse.Namespace, training: Training, group: Group, card: 
     resume = training.resume_dir
     before = None if resume is None else checkpoint.read_fingerprint(resume)
     remember_memory(options, before, card, group.size)
-    options.shared = is_shared(options, source, card, group)
+    options.shared = bool(options.zero) or is_shared(options, source, card, group)
     at_once = rows_at_once(options, group.size)
     tokenizer = load_tokenizer(source)
     sight = find_sight(source, options.image_tokens)
+    if options.zero:
+        from .zero import check
+
+        if sight is not None:
+            raise Refused("--zero is for models of text alone. Leave it out: an adapter (--lora) needs little memory")
+        check(options, parameters(source), group)
     rows: Rows | Rounds
     rows, held_out, data = _corpus(options, training, group, tokenizer, sight)
     if options.stage == "selftrain":
@@ -74,7 +80,8 @@ def _train(options: argparse.Namespace, training: Training, group: Group, card: 
     resumption = None if resume is None else judge(before, now, accept=options.accept_inexact)
     torch.manual_seed(training.seed)
     model = _model(options, training, source, group, card)
-    group.share(model.trained)
+    if not options.zero:  # DeepSpeed does it, once weights lie on the devices
+        group.share(model.trained)
     order: Order | Rounds = Order(len(rows), options.batch * options.accumulate, training.seed)
     if isinstance(rows, Rounds):
         rows.begin(model, card, resume)
@@ -93,9 +100,11 @@ def _model(options: argparse.Namespace, training: Training, source: str, group: 
     """Return the model, or this process' part of it."""
     if not options.shared:
         return make_model(options, source, training.parent_dir, training.resume_dir, card)
+    by = f"ZeRO-{options.zero}{' and the machine' if options.offload else ''}" if options.zero else "FSDP2"
     if group.first:
-        print(f"finetune: the weights are shared out over {group.size} devices (FSDP2)", flush=True)
-    share_out, itemsize = Sharing(card, group).share_out, card.dtype.itemsize if options.lora else 4
+        print(f"finetune: the weights are shared out over {group.size} devices ({by})", flush=True)
+    share_out = None if options.zero else Sharing(card, group).share_out
+    itemsize = card.dtype.itemsize if options.lora or options.zero else 4
 
     def make() -> Model:
         return make_model(options, source, training.parent_dir, training.resume_dir, card, share_out)
@@ -139,7 +148,7 @@ def remember_memory(options: argparse.Namespace, before: Any, card: Card, device
     if place.get("memory was short") and (place["device"], place["devices"]) == (card.name, devices):
         options.rows_at_once = min(place["rows at once"], options.rows_at_once or options.batch)
         options.gradient_checkpointing = options.gradient_checkpointing or place["gradient checkpointing"]
-        options.shard = "on" if place.get("shared out") else options.shard
+        options.shard = "on" if place.get("shared out") is True else options.shard
 
 
 def judge(before: Any, now: dict[str, Any], *, accept: bool) -> fingerprint.Resumption:

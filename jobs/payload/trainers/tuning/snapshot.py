@@ -10,9 +10,7 @@ import torch
 from .group import is_part
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from .model import Model
+    from collections.abc import Callable, Iterator
 
 _BIG = 1 << 28  # bytes; less is written as soon as it is copied
 _SPARE = 1.25  # of the memory that copies take: what they are written through is memory too
@@ -35,16 +33,13 @@ class Snapshot:
     So nothing may be taken while an earlier copy is still being written.
     """
 
-    def __init__(self, model: Model, optimizer: Any, wish: str, *, first: bool) -> None:
-        """``wish``: on, off, or auto, which copies what is big where the memory holds it. ``first``: it will save."""
-        self._model, self._optimizer, self._wish, self._first = model, optimizer, wish, first
-        self._kept: dict[tuple[Any, ...], Any] = {}
+    def __init__(self, as_it_lies: Callable[[], Saved], wish: str, *, first: bool) -> None:
+        """``as_it_lies`` returns what is saved, not copied.
 
-    def _as_it_lies(self) -> Saved:
-        """Return what is saved without copying it: to be written before the next step."""
-        model = self._model
-        weights = {name: part.detach() for name, part in model.named} if model.adapter else model.whole.state_dict()
-        return Saved(dict(weights), self._optimizer.state_dict())
+        ``wish``: on, off, or auto, which copies what is big where the memory holds it. ``first``: this process saves.
+        """
+        self._as_it_lies, self._wish, self._first = as_it_lies, wish, first
+        self._kept: dict[tuple[Any, ...], Any] = {}
 
     def take(self, *, last: bool) -> tuple[Saved, bool]:
         """Return what is saved, and whether it may be written while training goes on, as copies may.
@@ -70,12 +65,16 @@ class Snapshot:
             parts = tuple(self._copy(part, (*place, number), seen) for number, part in enumerate(value))
             # Two groups share a tuple of settings, and then it is saved once: the same bytes as without copies.
             return parts if any(new is not old for new, old in zip(parts, value, strict=True)) else value
-        if not isinstance(value, torch.Tensor):
+        known: tuple[Any, ...]
+        if isinstance(value, torch.Tensor):
+            # An empty tensor lies nowhere.
+            local = value.to_local() if is_part(value) else value
+            known = (local.data_ptr() or place, value.device, value.dtype, value.shape, value.stride())
+        elif is_part(value):
+            known = (id(value),)
+        else:
             return value
-        # An empty tensor lies nowhere.
-        local = value.to_local() if is_part(value) else value
-        known = (local.data_ptr() or place, value.device, value.dtype, value.shape, value.stride())
-        if local is not value:
+        if is_part(value):
             value = value.full_tensor()  # all ask for all, also where one has it already
             if not self._first:
                 return None
@@ -89,12 +88,14 @@ class Snapshot:
 
 
 def _worth_it(saved: Saved) -> bool:
-    size: int = sum({(part.device, part.data_ptr()): part.nbytes for part in _tensors(saved)}.values())
+    lying = [part for part in _tensors(saved) if isinstance(part, torch.Tensor)]
+    size: int = sum({(part.device, part.data_ptr()): part.nbytes for part in lying}.values())
     return size >= _BIG and _SPARE * size <= free_memory()
 
 
 def _tensors(value: Any) -> Iterator[Any]:
-    if isinstance(value, torch.Tensor):
+    """Yield tensors, and what is brought together to be one, of nested states."""
+    if isinstance(value, torch.Tensor) or is_part(value):
         yield value
     elif isinstance(value, dict | list | tuple):
         for part in value.values() if isinstance(value, dict) else value:

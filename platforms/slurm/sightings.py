@@ -1,0 +1,120 @@
+"""Sightings: what Slurm tells of a job of ours, and what a session's folder tells, however it was asked."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import dataclass
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from platforms.base import Misconfigured, PlatformError, Refused, Unreachable
+from platforms.slurm.settings import DOC, NAME
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_COMMENT = re.compile(r'\{"uff":"(?P<key>[A-Za-z0-9._-]+)","of":"(?P<owner>[0-9a-f]+)","until":(?P<until>\d{1,12})\}')
+_CLAIM = re.compile(r"(?P<kind>job|void) (?:(?P<job>\d+) )?(?P<at>\d{1,12})")
+_ENDED = re.compile(r"(?P<started>\d{1,12}) (?P<ended>\d{1,12}) (?P<code>\d{1,3})")
+FIELDS = 9  # of a job: id, state, reason, start, submitted, end, nodes, name, comment
+# What is said when nobody knows whether the controller took the job.
+UNSURE = re.compile(
+    r"contact|timed out|timeout|zero bytes|connection|communication|not responding|try again", re.IGNORECASE
+)
+_FOR_A_PERSON = re.compile(
+    r"partition|account|qos|constraint|feature|node name|gres|permission|configuration", re.IGNORECASE
+)
+_FOR_LATER = re.compile(r"(?i)policy|limit|MaxSubmit|temporarily|Resource")
+GONE = re.compile(r"(?i)invalid job id|already complet|complet(ing|ed)")
+
+
+@dataclass(frozen=True, slots=True)
+class Line:
+    """What Slurm says of one job of ours; instants are real UTC seconds by our clock, None where there is none."""
+
+    job: int
+    state: str
+    reason: str
+    start: int | None
+    submitted: int
+    end: int | None
+    nodes: str
+    key: str
+    owner: str
+    until: int
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """What a session's folder tells. ``claim`` is "job", "void" or ""; ``ended`` its script's last word."""
+
+    claim: str = ""
+    job: int = 0
+    claimed_at: int = 0
+    ended: tuple[int, int, int] | None = None  # started, ended, exit code
+
+
+@dataclass(frozen=True, slots=True)
+class Poll:
+    """One look at everything."""
+
+    by_key: dict[str, list[Line]]
+    evidence: dict[str, Evidence]
+
+    @property
+    def lines(self) -> Iterator[Line]:
+        """All lines."""
+        return chain.from_iterable(self.by_key.values())
+
+
+class NotSubmitted(Unreachable):
+    """Slurm did not answer, and for sure nothing was submitted."""
+
+
+def comment(key: str, owner: str, until: int) -> str:
+    """Return by what a job is known as ours."""
+    return json.dumps({"uff": key, "of": owner, "until": until}, separators=(",", ":"))
+
+
+def by_key(rows: Sequence[Sequence[str]], owner: str, skew: int) -> dict[str, list[Line]]:
+    """Return the jobs of an owner among these rows of FIELDS, by the controller's clock, which is ``skew`` s ahead.
+
+    Raises Unreachable for half a row of ours.
+    """
+    found: dict[str, list[Line]] = {}
+    for row in rows:
+        known = _COMMENT.search(row[-1]) if row else None
+        if known is None or known["owner"] != owner:
+            continue
+        if len(row) != FIELDS or not (row[0].isdigit() and row[4].isdigit()):
+            raise Unreachable(NAME, "look at the queue", f"this line cannot be read: {'|'.join(row)!r}"[:300])
+        job, state, reason, start, submitted, end, nodes = row[:7]
+        instants = [int(each) - skew if each.isdigit() else None for each in (start, end)]
+        line = Line(
+            int(job), state, reason, instants[0], int(submitted) - skew, instants[1], nodes, known["key"],
+            known["owner"], int(known["until"]),
+        )  # fmt: skip
+        found.setdefault(line.key, []).append(line)
+    return found
+
+
+def evidence(text: str) -> tuple[str, Evidence]:
+    """Return the key and what its folder tells, of one line that a look at the folders prints."""
+    key, _, rest = text.partition("|")
+    claimed, _, ended = rest.partition("|")
+    claim, end = _CLAIM.fullmatch(claimed), _ENDED.fullmatch(ended)
+    if claim is None:
+        # A claim that cannot be read is one all the same: somebody holds it.
+        return key, Evidence("job" if claimed else "")
+    last = (int(end["started"]), int(end["ended"]), int(end["code"])) if end else None
+    return key, Evidence(claim["kind"], int(claim["job"] or 0), int(claim["at"]), last)
+
+
+def refusal(said: str) -> PlatformError:
+    """Return what it means that Slurm did not take a job, by what it said."""
+    if _FOR_LATER.search(said):
+        return Refused(NAME, "submit", said, "It is tried again later")
+    if _FOR_A_PERSON.search(said):
+        return Misconfigured(NAME, "submit", said, f"Correct the options of the pool, see {DOC}")
+    return Refused(NAME, "submit", said)

@@ -1,0 +1,66 @@
+"""Booking: a planned session by indices; a case has one object for it, however many walks plan it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scheduler.core.plan import Placement, PlannedLane
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.planner.model.case import Job
+    from scheduler.planner.model.pool_capacity import PoolCapacity
+
+    Lanes = tuple[tuple[int, int, int], ...]  # job, devices, steps
+
+# So many are remembered at a time.
+BOOKINGS_MAX = 100_000
+
+
+class Booking:
+    """A session on ``pool`` during [start, end), compared by identity.
+
+    ``lanes`` are (job, devices, steps); ``taken`` is what it takes of its pool, (start, end of its hold, places).
+    ``order`` is its place in a schedule.
+    """
+
+    __slots__ = ("end", "jobs", "lanes", "order", "placement", "pool", "start", "taken")
+
+    def __init__(self, pool: int, lanes: Lanes, placement: Placement, taken: tuple[int, int, int]) -> None:
+        self.pool, self.lanes, self.placement, self.taken = pool, lanes, placement, taken
+        self.jobs = [job for job, _, _ in lanes]
+        self.start, self.end = placement.start, placement.end
+        self.order = placement.start, placement.pool, placement.lanes[0].job
+
+
+class Bookings:
+    """All bookings of a case that its walks have come across."""
+
+    def __init__(self, jobs: Sequence[Job], capacities: Sequence[PoolCapacity]) -> None:
+        self._jobs, self._capacities = jobs, capacities
+        self._known: dict[tuple[int, int, int, Lanes], Booking] = {}
+        self._job_index: dict[str, int] = {}
+        self._pool_index = {capacity.pool.name: number for number, capacity in enumerate(capacities)}
+
+    def of(self, pool: int, start: int, end: int, lanes: Lanes) -> Booking:
+        """Return the booking of these lanes."""
+        key = (pool, start, end, lanes)
+        found = self._known.get(key)
+        if found is None:
+            if len(self._known) >= BOOKINGS_MAX:
+                self._known.clear()
+            capacity = self._capacities[pool]
+            named = tuple(PlannedLane(self._jobs[job].view.name, devices, steps) for job, devices, steps in lanes)
+            placement = Placement(capacity.pool.name, start, end, named)
+            places = capacity.places_of(placement.devices)
+            found = Booking(pool, lanes, placement, (start, end + capacity.pool.overrun_seconds, places))
+            self._known[key] = found
+        return found
+
+    def read(self, placement: Placement) -> Booking:
+        """Return the booking of ``placement``; raises KeyError for a job or a pool that the case does not have."""
+        if not self._job_index:
+            self._job_index = {job.view.name: job.index for job in self._jobs}
+        lanes = tuple((self._job_index[lane.job], lane.devices, lane.steps) for lane in placement.lanes)
+        return self.of(self._pool_index[placement.pool], placement.start, placement.end, lanes)

@@ -1,0 +1,75 @@
+"""Columns: what walks ask of every job, by index, read once for a case."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.planner.model.case import Case, Offer
+
+    # A job in the queue of a class: tier, rank, Smith ratio, job; its shortest useful session, its density, its offer.
+    # Who must make a deadline goes first, by the last instant they could start, then the others by density and Smith
+    # ratio (both negated); ties by the job's index, that is its place in the queue.
+    Entry = tuple[int, float, float, int, int, float, Offer]
+    # A class, the job's entry in its queue by density alone, the seconds of all the job's sessions there.
+    Shape = tuple[int, Entry, int]
+
+URGENT, ORDINARY = 0, 1
+# So many answers are remembered at a time.
+SHAPES_MAX = 50_000
+
+
+class Columns:
+    """``whole`` are the steps a job will have done when none remain, ``last_pool`` is -1 for none of the case.
+
+    ``startable`` are (job, when it may start), ``due`` (job, deadline), ``live`` the jobs whose live run will save
+    something.
+    """
+
+    __slots__ = (
+        "_importance", "_known", "_shapes", "_usable",
+        "deadline", "due", "last_pool", "live", "remaining", "startable", "whole",
+    )  # fmt: skip
+
+    def __init__(self, case: Case) -> None:
+        jobs = case.jobs
+        pools = {capacity.pool.name: number for number, capacity in enumerate(case.capacities)}
+        self.remaining = [job.view.remaining_steps - job.expected_steps for job in jobs]
+        self.whole = [job.view.done_step + job.view.remaining_steps for job in jobs]
+        self.last_pool = [pools.get(job.view.last_pool or "", -1) for job in jobs]
+        self.deadline = [job.deadline for job in jobs]
+        self.due = [(job.index, job.deadline) for job in jobs if job.deadline is not None]
+        self.startable = [
+            (job.index, max(job.release, job.free_at)) for job in jobs if job.startable and job.free_at is not None
+        ]
+        self.live = [job.index for job in jobs if job.expected_steps and job.free_at is not None]
+        self._importance = [job.view.importance for job in jobs]
+        self._usable = [
+            [(number, offer) for number, group in enumerate(case.classes) if (offer := group.offers[job.index])]
+            for job in jobs
+        ]
+        self._shapes: list[dict[int, Sequence[Shape]]] = [{} for _ in jobs]
+        self._known = 0
+
+    def shapes(self, job: int, remaining: int) -> Sequence[Shape]:
+        """Return what every class that ``job`` may use means to it with ``remaining`` steps left."""
+        found = self._shapes[job].get(remaining)
+        if found is None:
+            if self._known >= SHAPES_MAX:
+                self._known = 0
+                for shapes in self._shapes:
+                    shapes.clear()
+            ratio = -self._importance[job] / remaining
+            found = self._shapes[job][remaining] = [
+                (number, _entry(job, offer, remaining, ratio), offer.time_for(remaining))
+                for number, offer in self._usable[job]
+            ]
+            self._known += len(found)
+        return found
+
+
+def _entry(job: int, offer: Offer, remaining: int, ratio: float) -> Entry:
+    density = offer.density(remaining)
+    return ORDINARY, -density, ratio * offer.speeds[-1], job, offer.shortest(remaining), density, offer

@@ -1,0 +1,120 @@
+"""Standing: where jobs and pools stand once all sessions of a schedule are planned.
+
+A walk that goes on from a schedule begins there. What follows from a few sessions more or less is worked out from it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scheduler.planner.model.policy import Schedule
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Mapping, Sequence
+
+    from scheduler.planner.model.booking import Booking
+    from scheduler.planner.model.capacity_state import CapacityState, Taken
+    from scheduler.planner.model.case import Case
+    from scheduler.planner.model.turns import Turns
+
+
+class Standing:
+    """``bookings`` are in the order of the schedule; by job the steps left, the pool of its last session, its end."""
+
+    __slots__ = ("_by_job", "_states", "_walked", "bookings", "free_from", "last_pool", "remaining", "turns")
+
+    def __init__(
+        self,
+        bookings: Sequence[Booking],
+        jobs: tuple[list[int], list[int], list[int]],
+        turns: Turns,
+        states: Sequence[CapacityState],
+        walked: tuple[Sequence[Booking], Sequence[CapacityState]] | None = None,
+    ) -> None:
+        """Take over ``jobs`` (steps left, last pools, ends) and the states of the pools.
+
+        ``walked`` are the sessions of a walk that began with ``states``, and the states it has come to.
+        """
+        self.bookings = bookings
+        self.remaining, self.last_pool, self.free_from = jobs
+        self.turns = turns
+        self._states, self._walked = states, walked
+        self._by_job: dict[int, list[Booking]] | None = None
+
+    @property
+    def states(self) -> Sequence[CapacityState]:
+        """The states of the pools when all sessions are booked ahead; worked out when they are asked for."""
+        if self._walked is not None:
+            bookings, taken = self._walked
+            started: dict[int, list[Taken]] = {}
+            for booking in bookings:
+                started.setdefault(booking.pool, []).append(booking.taken)
+            states = list(self._states)
+            for pool, found in started.items():
+                states[pool] = states[pool].all_booked(taken[pool], found)
+            self._states, self._walked = states, None
+        return self._states
+
+    @property
+    def by_job(self) -> Mapping[int, list[Booking]]:
+        """The bookings of each job that has any, in order."""
+        if self._by_job is None:
+            self._by_job = {}
+            for booking in self.bookings:
+                for job, _, _ in booking.lanes:
+                    self._by_job.setdefault(job, []).append(booking)
+        return self._by_job
+
+    def less(self, case: Case, removed: Collection[Booking]) -> Standing:
+        """Return the standing without some of its sessions."""
+        remaining, last_pool, free_from = self.remaining.copy(), self.last_pool.copy(), self.free_from.copy()
+        turns = self.turns.copy() if self.turns else self.turns
+        by_pool: dict[int, list[Taken]] = {}
+        for booking in removed:
+            by_pool.setdefault(booking.pool, []).append(booking.taken)
+            for job, devices, steps in booking.lanes:
+                remaining[job] += steps
+                turns.take(job, -devices * (booking.end - booking.start))
+                last_pool[job], free_from[job] = case.columns.last_pool[job], 0
+        for job in {job for booking in removed for job, _, _ in booking.lanes}:
+            for booking in self.by_job[job]:
+                if booking not in removed:
+                    last_pool[job], free_from[job] = booking.pool, max(free_from[job], booking.end)
+        states = list(self.states)
+        for pool, taken in by_pool.items():
+            states[pool] = states[pool].less(taken)
+        kept = [booking for booking in self.bookings if booking not in removed]
+        return Standing(kept, (remaining, last_pool, free_from), turns, states)
+
+
+def beginning(case: Case) -> Standing:
+    """Return where jobs and pools stand when nothing is planned."""
+    if case.beginning is None:
+        columns = case.columns
+        jobs = columns.remaining, columns.last_pool, [0] * len(case.jobs)
+        case.beginning = Standing((), jobs, case.turns, [capacity.state for capacity in case.capacities])
+    return case.beginning
+
+
+def standing_of(case: Case, schedule: Schedule) -> Standing:
+    """Return where jobs and pools stand once ``schedule`` is planned."""
+    if schedule.standing is not None:
+        return schedule.standing
+    begins = beginning(case)
+    remaining, last_pool, free_from = begins.remaining.copy(), begins.last_pool.copy(), begins.free_from.copy()
+    turns = begins.turns.copy() if begins.turns else begins.turns
+    by_pool: dict[int, list[Taken]] = {}
+    bookings = [case.bookings.read(placement) for placement in schedule.placements]
+    for booking in bookings:
+        by_pool.setdefault(booking.pool, []).append(booking.taken)
+        for job, devices, steps in booking.lanes:
+            remaining[job] -= steps
+            last_pool[job], free_from[job] = booking.pool, max(free_from[job], booking.end)
+            turns.take(job, devices * (booking.end - booking.start))
+    states = [state.more(by_pool[pool]) if pool in by_pool else state for pool, state in enumerate(begins.states)]
+    return Standing(bookings, (remaining, last_pool, free_from), turns, states)
+
+
+def scheduled(standing: Standing, gate_passes: dict[int, int]) -> Schedule:
+    """Return the schedule that leaves jobs and pools there."""
+    return Schedule(tuple([booking.placement for booking in standing.bookings]), gate_passes, standing)
