@@ -73,10 +73,9 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
     except Exception as error:  # noqa: BLE001 - whatever is wrong with the settings is the finding
         wrong = Checked("bad", " ".join(str(error).split()), "Correct it, then: schedctl config check")
         return {"settings": lambda: wrong, **always}
-    pools, models = sorted(app.pools), [spec.name for spec in app.catalogue.jobs]
     checks: dict[str, Callable[[], Checked]] = {
-        "settings": lambda: Checked("ok", f"pools: {', '.join(pools)}"),
-        "models": lambda: Checked("ok", f"models: {', '.join(models) or 'none'}"),
+        "settings": lambda: Checked("ok", f"pools: {', '.join(sorted(app.pools))}"),
+        "models": lambda: Checked("ok", f"models: {', '.join(spec.name for spec in app.catalogue.jobs) or 'none'}"),
         "database": lambda: service.check_database(app.database),
         "daemon": lambda: service.check_daemon(app.database),
         "disk": lambda: service.check_disk(app.settings.state_dir),
