@@ -16,6 +16,7 @@ from scheduler.core.job import Active, Done, Queued
 from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.pool import Pool
 from scheduler.core.run import Ended, Lane, Reserved, Run, Running
+from scheduler.service.cycle.after_restore import AHEAD
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.launch.lanes import note_lanes, noted_lanes
 from scheduler.service.outside.ports import Ports
@@ -150,6 +151,17 @@ def test_seats_that_the_books_know_or_that_nobody_can_have_are_not_believed(worl
     with world.database.read() as tx:
         assert [lane.job for lane in runs.get(tx, "uff-ufm-0001").lanes] == ["ufm"]
         assert jobs.get(tx, "ucm").attempts == 1
+
+
+@pytest.mark.parametrize(("attempt", "lanes"), [(AHEAD, [(0, "ufm"), (1, "ucm")]), (AHEAD + 1, [(0, "ufm")])])
+def test_a_noted_lane_is_believed_as_far_ahead_as_keys_are_looked_for(
+    world: SimpleNamespace, attempt: int, lanes: list[tuple[int, str]]
+) -> None:
+    noted(world, "uff-ufm-0001", ("ufm", 1), ("ucm", attempt))
+    launched(world, "uff-ufm-0001", NOW - 100, runs_seconds=None)
+    cycles(world, lambda: world.plans)
+    with world.database.read() as tx:
+        assert [(lane.index, lane.job) for lane in runs.get(tx, "uff-ufm-0001").lanes] == lanes
 
 
 @pytest.mark.parametrize(("one", "other"), [("ufm", "ucm"), ("ucm", "ufm")])
