@@ -141,7 +141,7 @@ def test_a_second_lane_that_has_not_reported_yet_is_known_by_the_note_of_the_lau
     assert verify(world.database) == []
 
 
-def test_seats_that_the_books_know_or_that_nobody_can_have_are_not_believed(world: SimpleNamespace) -> None:
+def test_lanes_that_the_books_know_or_that_nobody_can_have_are_not_believed(world: SimpleNamespace) -> None:
     with world.database.write() as tx:
         jobs.note_launch(tx, "ucm", "desk")
     for planned_lane in (("ucm", 1), ("ucm", 0), ("ucm", 1_000_000_000)):
@@ -228,7 +228,7 @@ def test_who_shares_a_session_is_noted_before_its_platform_is_called(
     assert asked == [{0: ("ufm", 1), 1: ("ucm", 1)}]
 
 
-def test_a_launch_whose_seats_cannot_be_noted_is_not_made(
+def test_a_launch_whose_lanes_cannot_be_noted_is_not_made(
     world: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def put(key: str, data: bytes) -> None:
