@@ -87,6 +87,14 @@ def _piece(head: Any, hidden: Any, targets: Any) -> Any:
     return functional.cross_entropy(head(hidden).float(), targets, reduction="sum")
 
 
+def load_libraries(*, adapter: bool) -> None:
+    """Load what models are made of. They would be loaded as they are needed; at once one sees what they take."""
+    from transformers import AutoModelForCausalLM  # noqa: F401 - a name of transformers is loaded when it is asked for
+
+    if adapter:
+        import peft  # noqa: F401
+
+
 def make_model(
     options: argparse.Namespace,
     source: str,
