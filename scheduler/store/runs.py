@@ -244,16 +244,16 @@ def close_lane(
     now: int,
 ) -> None:
     """Store how a lane ended, which frees its job; event ``lane.<outcome>``. Raises Stale if it had ended."""
-    told: dict[str, Any] = {"end_step": end_step, "error_class": error_class, "message": message}
+    facts: dict[str, Any] = {"end_step": end_step, "error_class": error_class, "message": message}
     job = tx.execute(
         update(lanes)
         .where(lanes.c.run == key, lanes.c.lane == index, lanes.c.outcome.is_(None))
-        .values(live=False, outcome=outcome, **told)
+        .values(live=False, outcome=outcome, **facts)
         .returning(lanes.c.job)
     ).scalar_one_or_none()
     if job is None:
         raise Stale(f"lane {index} of run {key}", "no outcome yet", "an outcome, or no such lane")
-    events.append(tx, f"lane.{outcome}", key, now, lane=index, job=job, **told)
+    events.append(tx, f"lane.{outcome}", key, now, lane=index, job=job, **facts)
 
 
 def note_heartbeat(tx: Connection, key: str, index: int, heartbeat: Mapping[str, Any]) -> None:
