@@ -10,7 +10,7 @@ shape, to see that it runs. On one H100 or H200, with 17 GB of disk:
     python3 benchmarks/bench_trainer.py --price                          (of --deterministic; 3 minutes)
     python3 benchmarks/bench_trainer.py --saves                          (of all weights; 4 minutes, 50 GB)
     python3 benchmarks/bench_trainer.py --start --shape 6.7b             (from the command to the first step; 2 minutes)
-    python3 benchmarks/bench_trainer.py --storm --length 512             (20 SIGKILLs; 6 minutes)
+    python3 benchmarks/bench_trainer.py --storm --length 512 --at-once 4 (20 SIGKILLs; 3 minutes)
     python3 benchmarks/bench_trainer.py --cap 14.5 --shape 6.7b          (4 bits, rows of 1k to 16k, on so small a card)
     python3 benchmarks/bench_trainer.py --pair --shape 6.7b              (two devices; 4 minutes)
 """
@@ -85,6 +85,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--only", default="", metavar="TEXT", help="of --table and --price the cases that begin so")
     parser.add_argument("--folder", type=Path, help="keep models there for the next time (default: for this time)")
     parser.add_argument("--kills", type=int, default=20, help="of --storm")
+    parser.add_argument("--at-once", type=int, default=1, metavar="N", help="share the kills out to so many trainings")
     parser.add_argument("--lengths", type=int, nargs="+", metavar="TOKENS", help="of --cap")
     parser.add_argument("--precision", choices=("auto", "bf16", "fp16"), default="auto", help="of --cap")
     parser.add_argument("--shape", choices=SHAPES, default="1.3b")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import hashlib
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
 from benchmarks.trainer.cases import Case, make_model
 from tests.lab.desk import Desk
-from tests.lab.storm import STEPS_BETWEEN, weather
+from tests.lab.storm import STEPS_BETWEEN, Weathered, weather
 
 
 def measure_storm(options: argparse.Namespace, folder: Path) -> int:
@@ -25,23 +27,38 @@ def _compare(case: Case, options: argparse.Namespace, folder: Path, kept: Path) 
     words = ["--lora", "16"] if case.way == "lora" else []
     words += ["--compile", "auto", "--length", str(case.length), "--batch", str(case.batch), "--accumulate", "1"]
     words += ["--report-every", "1", "--cache", str(folder / "cache")]
-    steps = STEPS_BETWEEN * (options.kills + 1) + 1
-    whole, stormy = (Desk(kept / name, folder / case.shape, *words, target=steps) for name in ("whole", "stormy"))
+    share = options.kills // options.at_once
+    steps = (STEPS_BETWEEN + 2) * (share + 1)
+    whole = Desk(kept / "whole", folder / case.shape, *words, target=steps)
     alone = whole.run()
     if alone.codes != [0]:
         raise SystemExit(alone.said)
     began = time.monotonic()
-
-    def notice(number: int, step: int) -> None:
-        print(f"kill {number} of {options.kills} at step {step}, {time.monotonic() - began:.0f} s", flush=True)
-
-    told, torn = weather(stormy, options.kills, notice)
+    with ProcessPoolExecutor(options.at_once) as pool:
+        begun = [
+            pool.submit(_one, kept / f"stormy-{seed}", folder / case.shape, words, steps, share, seed)
+            for seed in range(options.at_once)
+        ]
+        storms = [each.result() for each in begun]
     expected = {step: {loss} for step, loss in whole.losses() if loss is not None}
-    losses, weights = told == expected, stormy.state() == whole.state()
-    again = sum(len(desk) for desk in told.values())
+    losses = all(storm.told == expected for storm, _ in storms)
+    weights = all(digests == _digests(whole) for _, digests in storms)
     print(
-        f"{case}: {options.kills} SIGKILLs, {torn} of them inside a save, {time.monotonic() - began:.0f} s; "
-        f"{again} different losses of {len(expected)} steps, {'equal' if losses else 'NOT EQUAL'}; "
-        f"weights and optimiser {'equal' if weights else 'NOT EQUAL'} to those of a training that was left alone"
+        f"{case}: {share * options.at_once} SIGKILLs in {options.at_once} trainings of {steps} steps, "
+        f"{sum(storm.torn for storm, _ in storms)} of them inside a save; gone on from the steps "
+        f"{'; '.join(', '.join(map(str, storm.began)) for storm, _ in storms)}; {time.monotonic() - began:.0f} s\n"
+        f"losses are {'equal' if losses else 'NOT EQUAL'}, weights and optimiser {'equal' if weights else 'NOT EQUAL'} "
+        "to those of a training that was left alone"
     )
     return int(not (losses and weights))
+
+
+def _one(
+    folder: Path, model: Path, words: list[str], steps: int, kills: int, seed: int
+) -> tuple[Weathered, dict[str, str]]:
+    desk = Desk(folder, model, *words, target=steps)
+    return weather(desk, kills, seed), _digests(desk)
+
+
+def _digests(desk: Desk) -> dict[str, str]:
+    return {name: hashlib.sha256(content).hexdigest() for name, content in desk.state().items()}

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.lab.desk import Desk
-from tests.lab.storm import weather
+from tests.lab.storm import STEPS_BETWEEN, weather
 
 
 @pytest.mark.parametrize(
@@ -16,10 +16,11 @@ from tests.lab.storm import weather
 def test_kills_at_any_moment_change_no_bit(
     make_desk: Callable[..., Desk], kills: int, options: tuple[str, ...]
 ) -> None:
-    whole, stormy = (make_desk(name, *options, "--report-every", "1", target=100) for name in ("whole", "stormy"))
+    whole, stormy = (make_desk(name, *options, "--report-every", "1", target=160) for name in ("whole", "stormy"))
     assert whole.run().codes == [0]
-    told, torn = weather(stormy, kills)
+    told, torn, began = weather(stormy, kills)
     assert torn, "and no save was ever cut"
+    assert began[-1] > STEPS_BETWEEN, "and none was ever gone on from"
     assert all(len(losses) == 1 for losses in told.values()), "a step done again has the same loss"
     assert [next(iter(losses)) for _, losses in sorted(told.items())] == [
         loss for _, loss in whole.losses() if loss is not None

@@ -49,7 +49,7 @@ def train(options: argparse.Namespace, training: Training, local_rank: int, no_c
 def _train(
     options: argparse.Namespace, training: Training, group: Group, card: Card, no_corpus: str, start: Start
 ) -> None:
-    load_libraries(adapter=bool(options.lora))
+    load_libraries(options, card)
     start.passed("libraries")
     source = adapted_base(options.model)
     resume = training.resume_dir
