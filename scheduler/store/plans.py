@@ -22,7 +22,6 @@ _PRUNED_EVERY = 10
 _KEPT_LEAST = 2  # what `plan diff` compares
 
 _INSERT = insert(plans).returning(plans.c.id)
-_PRUNE = delete(plans).where(plans.c.id <= bindparam("last"))
 _SIZES = select(plans.c.id, func.length(plans.c.body)).order_by(plans.c.id.desc()).limit(KEPT + 1)
 _NUMBER = select(func.max(plans.c.id))
 _NEWEST = select(plans.c.body).order_by(plans.c.id.desc()).limit(1)
@@ -67,7 +66,7 @@ def _prune(tx: Connection) -> None:
     for kept, (number, length) in enumerate(tx.execute(_SIZES).all()):
         characters += length
         if kept >= KEPT or (kept >= _KEPT_LEAST and characters > KEPT_CHARACTERS):
-            tx.execute(_PRUNE, {"last": number})
+            tx.execute(delete(plans).where(plans.c.id <= number))
             return
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Literal
 
 from scheduler.core.plan import Placement
+from scheduler.views.plan_history import SessionChange
 from scheduler.web.shapes import Data, Shape
 
 
@@ -43,14 +44,6 @@ class PlanHead(Shape):
     bound: float | None
 
 
-class SessionChange(Shape):
-    """A planned session that is not as it was."""
-
-    change: Literal["started", "appeared", "vanished", "moved"]
-    before: Placement | None
-    after: Placement | None
-
-
 class FinishChange(Shape):
     """A job whose planned finish moved; null is "not within the horizon"."""
 
@@ -66,6 +59,9 @@ class PlanDifference(Shape):
     after: PlanHead
     sessions: list[SessionChange]
     finishes: list[FinishChange]
+
+
+PlanDifference.model_rebuild(_types_namespace={"Placement": Placement})  # views name it for the type checker alone
 
 
 class SessionRow(Shape):

@@ -96,7 +96,7 @@ class Walk(Sessions):
         bookings = sorted([*self.standing.bookings, *self.bookings], key=_order)
         jobs = self.remaining, self.last_pool, self.free_from
         walked = self.bookings, [capacity.state for capacity in self.capacities]
-        return Standing(bookings, jobs, self.turns, self.standing.states, walked)
+        return Standing(self.case, bookings, jobs, self.turns, self.standing.states, walked)
 
     def _schedule_start(self, index: int, start: int) -> None:
         if self.case.jobs[index].gate_parent is not None:

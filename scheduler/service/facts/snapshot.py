@@ -20,7 +20,7 @@ from scheduler.service.facts.advised import ELSEWHERE_SIGMA, Priors, is_advised,
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.facts.shares import hour_shares
 from scheduler.service.faults.isolation import isolated
-from scheduler.store import jobs, ledger, limits, queue_waits, rates, runs, versions, watched
+from scheduler.store import jobs, ledger, limits, prices, queue_waits, rates, runs, versions, watched
 from scheduler.store.jobs import JobRecord
 
 if TYPE_CHECKING:
@@ -59,6 +59,7 @@ def gather(
 
     ``read_secret`` raises ConfigError for one that the daemon does not have; who is not the daemon takes all for there.
     """
+    pools = prices.priced(tx, pools)
     records = jobs.everything(tx)
     gated = {record.spec.name for record in records if record.spec.gates}
     live = runs.live(tx)
