@@ -73,7 +73,7 @@ class SkyPilotPlatform:
         self._records = Records(self._folders)
         self._clock = Clock(**{"epoch": 0.0, "origin": 0.0, "scale": 1.0, **context.clock})
         # Who declares a price books that; else the catalogue's is told, and no machine is launched that costs more.
-        self._tells_price = bool(self._settings.accelerator) and not context.is_priced
+        self._tells_price = not context.is_priced
         self._price: float | None = None  # dollars, as it was told last
         self._looked: dict[str, int] = {}  # by key, when its cluster was last asked for its jobs
 
@@ -152,7 +152,7 @@ class SkyPilotPlatform:
     def read_quota(self, now: int) -> Sequence[HourPrice]:
         """Return what an hour costs at most by the catalogue; what an account may spend is declared in the quotas."""
         del now
-        if not self._tells_price:
+        if not self._tells_price or not self._settings.accelerator:
             return ()
         with self._folders.answering("read_quota"):
             offer = dearest(self._server, self._settings, self._context.devices_per_session)

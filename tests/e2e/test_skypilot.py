@@ -109,6 +109,7 @@ def _trained_twice(server: SkyServer, folder: Path) -> None:
     spans = {one["name"].split("-", 2)[2]: one["usage_intervals"][0][0] for one in server.spans}
     assert {run["key"]: run["started"] for run in runs()} == spans
     # Nobody typed a price: sessions were reserved at the catalogue's, and charged at what SkyPilot says they cost.
+    assert schedctl("pools", "list")["pools"][0]["price_microdollars_per_hour"] == 3_000_000
     (budget,) = (one for one in schedctl("quota")["quotas"] if one["quota"] == "budget of the month")
     booked = sum(run["ended"] - run["started"] for run in runs()) * 2_500_000 / 3_600
     assert budget["used"] == pytest.approx(booked, abs=len(runs()))

@@ -153,6 +153,17 @@ def test_lanes_that_the_books_know_or_that_nobody_can_have_are_not_believed(worl
         assert jobs.get(tx, "ucm").attempts == 1
 
 
+@pytest.mark.parametrize(("attempt", "entered"), [(AHEAD, True), (AHEAD + 1, False)])
+def test_so_many_launches_ahead_are_looked_for_and_no_more(
+    world: SimpleNamespace, attempt: int, *, entered: bool
+) -> None:
+    key = f"uff-ufm-{attempt:04d}"
+    launched(world, key, NOW - 100, runs_seconds=None)
+    cycles(world, lambda: world.plans)
+    with world.database.read() as tx:
+        assert [run.key for run in runs.live(tx)] == [key] * entered
+
+
 @pytest.mark.parametrize(("attempt", "lanes"), [(AHEAD, [(0, "ufm"), (1, "ucm")]), (AHEAD + 1, [(0, "ufm")])])
 def test_a_noted_lane_is_believed_as_far_ahead_as_keys_are_looked_for(
     world: SimpleNamespace, attempt: int, lanes: list[tuple[int, str]]

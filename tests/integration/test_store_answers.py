@@ -23,6 +23,7 @@ from scheduler.store import (
     ledger,
     limits,
     outbox,
+    plan_json,
     plans,
     rates,
     runs,
@@ -213,7 +214,7 @@ def test_checkpoints_are_told_by_what_became_of_them_and_forgotten_when_their_fi
 def test_large_plans_are_kept_as_far_as_their_text_may_go_and_two_in_any_case(
     database: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    size = len(plans.dumped(Plan(NOW, (), ())))
+    size = len(plan_json.dumped(Plan(NOW, (), ())))
     for most, kept in ((3 * size, 3), (size, 2)):
         monkeypatch.setattr(plans, "KEPT_CHARACTERS", most)
         with database.write() as tx:

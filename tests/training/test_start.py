@@ -40,6 +40,6 @@ def test_the_same_bits_do_not_cost_the_filling_of_memory(
         with pytest.raises(Refused, match="far enough"):
             session.train(options, Training(), 0, NO_CORPUS, Start())
         assert torch.are_deterministic_algorithms_enabled()
-        assert torch.empty(100_000).isnan().sum() == 0
+        assert not torch.empty(100_000).isnan().all(), "as it would be if all of it were filled"
     finally:
         torch.use_deterministic_algorithms(mode=False)

@@ -88,11 +88,11 @@ def _list(cli: Cli) -> None:
 
 
 def _pools(cli: Cli) -> list[tuple[Pool, PoolNow]]:
-    from scheduler.store import runs
+    from scheduler.store import prices, runs
     from scheduler.views.pools_now import pools_now
 
-    pools = cli.app.pools
     with cli.app.database.read() as tx:
+        pools = prices.priced(tx, cli.app.pools)
         return [(pools[found.name], found) for found in pools_now(tx, pools, runs.live(tx), cli.now)]
 
 

@@ -24,7 +24,8 @@ def pool(world: "World", options: dict[str, str], *, is_priced: bool = False) ->
         world.folder / "state", sys.executable, world.folder / "bundle", devices_per_session=2, is_priced=is_priced
     )
     usual = {"address": world.server.address, "accelerator": "H100", "python": sys.executable}
-    return load("skypilot", {**usual, **options}, context)
+    given = {name: value for name, value in {**usual, **options}.items() if value}
+    return load("skypilot", given, context)
 
 
 @pytest.mark.parametrize(
@@ -76,6 +77,12 @@ def test_what_an_hour_of_an_ended_session_cost_is_told_again_by_whoever_asks_lat
     before = {name: value for name, value in json.loads(record.read_text()).items() if name != "price"}
     record.write_text(json.dumps(before))  # as an earlier version wrote it
     assert world.until("one", SessionState.ENDED).price_microdollars_per_hour is None
+
+
+def test_a_pool_without_a_card_has_no_price_in_the_catalogue_and_says_that_it_needs_one(world: "World") -> None:
+    adapter = pool(world, {"accelerator": ""})
+    assert adapter.capabilities.tells_price  # so that a budget in money is not spent as if hours were free
+    assert list(adapter.read_quota(int(real_now()))) == []
 
 
 def test_a_server_that_cannot_be_reached_tells_nothing(world: "World") -> None:

@@ -53,9 +53,9 @@ def _is_plain(model: Path) -> bool:
 
 
 def bytecode_kept(cache: Path) -> dict[str, str]:
-    """Return variables that let Python keep what it compiles of libraries, where an image was told not to.
+    """Return variables that let Python keep what it compiles of libraries, where an image's settings forbid it.
 
-    Such images come without it, as SageMaker's do: thousands of modules are then compiled before each first step, which
+    Such images mostly come without it: thousands of modules are then compiled before each first step, which
     takes ten seconds. Beside the libraries, or in ``cache`` where they are somebody else's.
     """
     if sys.pycache_prefix is not None:  # somebody has chosen a place
