@@ -40,6 +40,12 @@ _NEWEST = (
     .where(jobs.c.removed_at.is_(None))
     .order_by(generations.c.job, generations.c.number)
 )
+_BEGINNINGS = (
+    select(generations.c.job, generations.c.began_at)
+    .join(jobs, jobs.c.name == generations.c.job)
+    .where(jobs.c.removed_at.is_(None), generations.c.number > 1)  # the first began when the job was added
+    .order_by(generations.c.job, generations.c.number)
+)
 _NEEDED = _NEWEST.where(jobs.c.state.not_in(["done", "cancelled"]))
 _ENDS = (
     select(checkpoints.c.key)
@@ -75,6 +81,14 @@ def parents(tx: Connection) -> dict[str, str]:
     """Return by job of the queue the checkpoint that its newest generation started from, where there is one."""
     newest = {row.job: row.parent_key for row in tx.execute(_NEWEST)}
     return {job: key for job, key in newest.items() if key is not None}
+
+
+def beginnings(tx: Connection) -> dict[str, list[int]]:
+    """Return by job of the queue when its second and later generations began."""
+    found: dict[str, list[int]] = {}
+    for row in tx.execute(_BEGINNINGS):
+        found.setdefault(row.job, []).append(row.began_at)
+    return found
 
 
 def begin(tx: Connection, job: str, first_attempt: int, now: int) -> Generation:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from scheduler.core.plan import Placement
+from scheduler.core.plan import KeptHours, Placement
 from scheduler.views.plan_history import SessionChange
 from scheduler.web.shapes import Data, Shape
 
@@ -27,6 +27,7 @@ class PlanRow(Shape):
     warnings: list[str]
     placements: list[Placement]
     deferrals: list[DeferralRow]
+    kept: list[KeptHours]
 
 
 class NewestPlan(Shape):

@@ -302,6 +302,12 @@ def _show(cli: Cli, plan: Plan) -> None:
         room = out.columns - max(len(found.pool) for found in plan.placements) - 2
         for line in gantt(plan.placements, plan.made_at, max(1, min(_GANTT_COLUMNS, room)), out.zone):
             out.line(line)
+    if plan.kept:
+        out.line()
+    for kept in plan.kept:
+        sure = "as its definition says" if kept.said else f"{kept.sure * 100:.0f} % sure"
+        when = f"expected {out.instant(kept.expected_at)}, {sure}"
+        out.line(f"Kept on {kept.pool}: {hours(kept.seconds)} for the next {kept.kind}, {when}.")
     if plan.deferrals:
         out.line()
         out.table(
