@@ -76,6 +76,8 @@ def _train(options: argparse.Namespace, training: Training, group: Group, card: 
         now["place"] |= fingerprint.versions(("pillow",))
     if isinstance(rows, Rounds):
         now["job"] |= rows.decides
+    elif (parts := rows.facts.get("windows", 1)) > 1:
+        now["job"]["packed in parts"] = parts  # other rows than the program before would have made of them
     group.same("fingerprint", json.dumps(now, sort_keys=True))
     resumption = None if resume is None else judge(before, now, accept=options.accept_inexact)
     torch.manual_seed(training.seed)
