@@ -34,6 +34,7 @@ from tests.lab.planner import figures  # noqa: E402
 from tests.lab.planner import replay as online  # noqa: E402
 from tests.lab.planner.baselines import OTHERS, ordered  # noqa: E402
 from tests.lab.planner.replay import ONLINE_JOBS, by_daemon, flow_of, rules  # noqa: E402
+from tests.lab.planner.speed import speed  # noqa: E402
 from tests.lab.planner.trace import JOBS_MAX, BadTrace, read_trace  # noqa: E402
 
 if TYPE_CHECKING:
@@ -46,9 +47,13 @@ TARGETS: dict[str, tuple[str, float]] = {
     "seed_ratio_min": (">=", 0.99),
     "ratio_50x6_mean": (">=", 0.99),
     "ratio_50x6_worst": (">=", 0.98),
+    "steps_over_plain": (">=", 7.0),
+    "quick_ms": ("<=", 10.0),
+    "polish_ms": ("<=", 150.0),
     "ratio_1000x50_mean": (">=", 0.96),
     "big_seconds": ("<=", 8.0),
     "big_mib": ("<=", 250.0),
+    "big_own_mib": ("<=", 60.0),
     "big_ratio": (">=", 0.93),
     "warm_over_cold_1000": ("<=", 0.03),
     "warm_over_cold_10000": ("<=", 0.03),
@@ -90,6 +95,7 @@ def big_alone(extent: Extent) -> figures.Figures:
 
 # What takes a machine's time as its figure comes first, one by one; the long ones, which count only hours, come last.
 PARTS: dict[str, Callable[[Extent], figures.Figures]] = {
+    "speed": lambda _: speed(),
     "seeds": lambda _: figures.seeds(),
     "large": lambda extent: figures.large(extent.large),
     "big": big_alone,

@@ -23,23 +23,19 @@ class Paths:
     values: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
 
-def load_paths(
-    path: Path | None = None,
-    environ: Mapping[str, str] | None = None,
-    overrides: Mapping[str, Any] | None = None,
-) -> Paths:
+def load_paths(path: Path | None = None, environ: Mapping[str, str] | None = None) -> Paths:
     """Return what :func:`config.load.load` would, for these three keys; only they are validated.
 
     Raises ConfigError.
     """
-    values = read_layers(path, environ, overrides).values
+    values = read_layers(path, environ).values
     match values:
         case {"state_dir": str(state_dir), "database_url": str(url), "zone": str(zone)} if url and _exists(zone):
             return Paths(Path(state_dir), url, zone, values)
     # Something is wrong; the settings model knows how to say it.
     from config.load import load
 
-    settings = load(path, environ, overrides)
+    settings = load(path, environ)
     return Paths(settings.state_dir, settings.database_url, settings.zone, values)
 
 

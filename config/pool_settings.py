@@ -16,6 +16,7 @@ QuotaKind = Literal["week", "day", "month", "rolling", "first-use", "money-day",
 _DAY = 86_400
 _LENGTHS = {"day": _DAY, "week": 7 * _DAY, "month": 31 * _DAY}
 _SPANS = {"rolling", "first-use"}
+_TELL_PRICES = {"skypilot"}  # platforms that tell what an hour costs, where no price_per_hour is set
 
 
 def _text(parse: Any) -> Any:
@@ -201,6 +202,7 @@ class PoolSettings(Section):
                     f"its window has {show_duration(most)} with {why}",
                     "correct the limit, or leave the quota out",
                 )
-            if quota.limit_microdollars and not info.data.get("price_microdollars_per_hour", 1):
+            told = info.data.get("platform") in _TELL_PRICES
+            if quota.limit_microdollars and not told and not info.data.get("price_microdollars_per_hour", 1):
                 raise BadValue(f"{quota.name}: hours of this pool cost nothing", "set price_per_hour of the pool")
         return quotas

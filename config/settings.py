@@ -6,6 +6,7 @@ no defaults here; they stand, with their explanation, in ``defaults.toml``.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -198,21 +199,12 @@ class Settings(BaseSettings):
             _Layer(settings_cls, name, document, given["origins"]) for name, document in reversed(layers.sources)
         )
 
-    @field_validator("pools")
+    @field_validator("pools", "rules", "targets", "webhooks")
     @classmethod
-    def _names_once(cls, pools: tuple[PoolSettings, ...]) -> tuple[PoolSettings, ...]:
-        names = [pool.name for pool in pools]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise BadValue(f"two pools are named {', '.join(twice)}", "give each its own name")
-        return pools
-
-    @field_validator("rules", "webhooks")
-    @classmethod
-    def _rules_once(cls, found: tuple[Any, ...]) -> tuple[Any, ...]:
-        names = [each.name for each in found]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise BadValue(f"two are named {', '.join(twice)}", "give each its own name")
+    def _names_once(cls, found: tuple[Any, ...], info: ValidationInfo) -> tuple[Any, ...]:
+        counts = Counter(each.name for each in found)
+        if twice := sorted(name for name, count in counts.items() if count > 1):
+            raise BadValue(f"two {info.field_name} are named {', '.join(twice)}", "give each its own name")
         return found
 
     @field_validator("rules")
@@ -233,11 +225,3 @@ class Settings(BaseSettings):
                     why = f"rule {rule.name} sends to {name}, which is not configured"
                     raise BadValue(why, "channels are email, slack and apprise, set below [report]")
         return found
-
-    @field_validator("targets")
-    @classmethod
-    def _targets_once(cls, targets: tuple[TargetSettings, ...]) -> tuple[TargetSettings, ...]:
-        names = [target.name for target in targets]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise BadValue(f"two targets are named {', '.join(twice)}", "give each its own name")
-        return targets

@@ -19,13 +19,13 @@ from typing import TYPE_CHECKING, Any
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 from jobs import readers
+from jobs.cycle import DAYS
 from jobs.problem import Problem, did_you_mean, shown
 from jobs.readers import Wrong
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-DAYS = ("monday", "tuesday", "wednesday", "thursday", "friday", "saturday", "sunday")
 SEEDS_MIN = 3
 _SEEDS_MAX, _MODELS_MAX = 50, 50
 _NAME = re.compile(r"[a-z0-9][a-z0-9_]{0,11}")  # no dash: it stands between model and arm in the names of jobs

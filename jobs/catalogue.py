@@ -79,16 +79,17 @@ def read_catalogue(paths: Iterable[Path]) -> Catalogue:
     return Catalogue(tuple(spec for _, spec in jobs), keywords, tuple(tests.values()))
 
 
-def job_from_toml(path: Path, over: Mapping[str, Any] | None = None) -> JobSpec:
-    """Read one job file; the keys of ``over`` come first. Raises CatalogueError.
+def job_from_toml(path: Path) -> JobSpec:
+    """Read one job file. Raises CatalogueError. Whether its gate's parent exists the queue checks."""
+    return job_from_table(table_from_toml(path), str(path))
 
-    Whether its gate's parent exists the queue checks.
-    """
+
+def table_from_toml(path: Path) -> dict[str, Any]:
+    """Read the table of one job file. Raises CatalogueError."""
     try:
-        document = read_toml(path)
+        return read_toml(path)
     except ProblemsFound as error:
         raise CatalogueError(error.problems) from None
-    return job_from_table({**document, **(over or {})}, str(path))
 
 
 def job_from_table(table: Mapping[str, Any], file: str) -> JobSpec:

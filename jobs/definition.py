@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from jobs import readers
+from jobs.cycle import parse_cycle
 from jobs.instant import parse_instant
 from jobs.problem import Problem, did_you_mean, shown
 from jobs.quality_gate import read_gates
@@ -53,6 +54,7 @@ _PLAIN: Keys = {
     "image": readers.image,
     "image_python": readers.python,
     "sweep": readers.name,
+    "expects": parse_cycle,
     "gates": read_gates,
 }
 _INNER = ("code", "evaluation", "gate", "inputs", "mixture", "needs", "requirements", "share", "stall", "start_from")

@@ -44,6 +44,7 @@ def table_of(spec: JobSpec) -> dict[str, Any]:
         "image_python": spec.image_python,
         "secrets": list(spec.secrets),
         "sweep": spec.sweep,
+        "expects": spec.expects,
         "stall": _stall(spec.stall),
     }
     table |= {key: value for key, value in perhaps.items() if value}

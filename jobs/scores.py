@@ -1,7 +1,7 @@
 """Scores: what an evaluation says of a checkpoint, read from a file that may be mistaken or hostile.
 
 The first line names model, checkpoint, test set and scorer; each further line is one item's value of one metric. A file
-with anything wrong in it gives no verdict: there is no telling what else in it is. docs/gates.md has the format.
+with anything wrong in it gives no verdict: the rest may be wrong too. docs/gates.md has the format.
 """
 
 from __future__ import annotations

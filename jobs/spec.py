@@ -228,6 +228,7 @@ class JobSpec:
     image_python: str = ""  # such as 3.12; empty: what the image's name tells
     secrets: tuple[str, ...] = ()  # names of variables; the values are the daemon's or the platform's to give
     sweep: str = ""  # what it has in common with jobs that differ in a few values; a list shows them as one
+    expects: str = ""  # when the next generation comes: "thursday 09:00", "12d"; empty: learned from the queue
     whole: bool = False  # it knows nothing of checkpoints: its one step is the whole run, in one session
     evaluation: Evaluation | None = None  # None: nobody judges it
     gates: tuple[QualityGate, ...] = ()  # with an evaluation at least one

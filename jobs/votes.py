@@ -1,7 +1,7 @@
 """Votes: what those who use a version say of it, read from a file that may be mistaken or hostile.
 
 One vote a line, of any version: the file may hold those of all models and is only ever added to. A file with anything
-wrong in it tells nothing: there is no telling what else in it is. docs/models.md has the format.
+wrong in it tells nothing: the rest may be wrong too. docs/models.md has the format.
 """
 
 from __future__ import annotations

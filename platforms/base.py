@@ -80,6 +80,7 @@ class Capabilities:
     )
     needs_person: bool = False  # nothing runs before a person takes the session in hand
     finds_orphans: bool = False  # orphans() finds sessions of ours that our books do not name
+    tells_price: bool = False  # read_quota may tell what an hour costs as well
     bills_late: bool = False  # what find() says of an ended session's time may still change for a while
     device_counts: bool = False  # each launch may ask for another number of devices
     internet: bool = True  # sessions reach the internet by themselves
@@ -140,7 +141,8 @@ class Observed:
 
     ``started`` and ``ended`` bound what the platform bills. ``detail`` is its own word for the state. ``told`` is False
     when the platform does not say when a session ended: ``ended`` is then the latest that it can have been. ``waits``
-    is told of sessions that are QUEUED behind those of others: plans reckon with it.
+    is told of sessions that are QUEUED behind those of others: plans reckon with it. ``price_microdollars_per_hour`` is
+    what an hour of an ended session cost, by the platform's own reckoning.
     """
 
     key: str
@@ -152,6 +154,7 @@ class Observed:
     stop_channel: StopChannel = StopChannel.STORE
     told: bool = True
     waits: InQueue | None = None
+    price_microdollars_per_hour: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +177,14 @@ class QuotaReading:
     def left_seconds(self) -> int:
         """What is neither used nor reserved; below zero when more is."""
         return self.limit_seconds - self.used_seconds - self.reserved_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class HourPrice:
+    """What an hour of a session costs at most, in microdollars, and where that stands."""
+
+    microdollars: int
+    source: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,8 +259,11 @@ class Platform(Protocol):
         """Yield what the session has printed from byte ``offset``, at most ``limit_bytes``; nothing when unknown."""
         ...
 
-    def read_quota(self, now: int) -> Sequence[QuotaReading]:
-        """Return the platform's own books, or nothing when ``capabilities.reports_quota`` is False."""
+    def read_quota(self, now: int) -> Sequence[QuotaReading | HourPrice]:
+        """Return the platform's own books, or nothing when ``capabilities.reports_quota`` is False.
+
+        With ``capabilities.tells_price`` what an hour costs now is among them, if that can be told.
+        """
         ...
 
     def collect(self, key: str, into: BlobStore, now: int) -> None:

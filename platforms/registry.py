@@ -62,6 +62,7 @@ class PlatformContext:
     ``store_kind`` is the kind of address that sessions get of the artifact store; empty means not known.
     ``open_store`` returns the store itself, for platforms that carry its objects to sessions; it raises StoreError.
     ``device_counts`` are those a session may ask for; empty means that all have as many.
+    ``is_priced`` says that a person has declared what an hour costs.
     """
 
     state_folder: Path
@@ -74,6 +75,7 @@ class PlatformContext:
     open_store: Callable[[], BlobStore] | None = None
     devices_per_session: int = 1
     device_counts: tuple[int, ...] = ()
+    is_priced: bool = False
 
 
 if TYPE_CHECKING:

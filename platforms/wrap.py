@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from platforms.artifacts.base import BlobStore
-    from platforms.base import Capabilities, LaunchRequest, Observed, Platform, QuotaReading
+    from platforms.base import Capabilities, HourPrice, LaunchRequest, Observed, Platform, QuotaReading
 
     Note = Callable[[str, Mapping[str, object]], None]  # event name and its fields
 
@@ -61,7 +61,7 @@ class Wrapper(ABC):
         """See Platform.logs. Everything is read before the first piece is handed on."""
         yield from self._call("logs", lambda: list(self._inner.logs(key, offset, limit_bytes)))
 
-    def read_quota(self, now: int) -> Sequence[QuotaReading]:
+    def read_quota(self, now: int) -> Sequence[QuotaReading | HourPrice]:
         """See Platform.read_quota."""
         return self._call("read_quota", partial(self._inner.read_quota, now))
 

@@ -154,6 +154,7 @@ class App:
             device_counts=pool.device_counts,
             session_cap_seconds=pool.session_cap_seconds,
             devices_per_session=pool.devices_per_session,
+            is_priced=pool.price_microdollars_per_hour > 0,
             clock=self.clock.payload_clock(),
             store_kind=self.settings.artifacts.kind,
             open_store=lambda: self.artifacts,

@@ -116,7 +116,7 @@ def setup_of(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...]) -> S
         return None
     said = _options(command[start + 1 :])
     if said.get("--stage", "sft") != "sft":
-        return None  # pairs, a reference, texts that are written: none of the formulas is of that
+        return None  # the formulas hold for supervised training; preference pairs and generated texts need more
     model = said.get("--model", "")
     if model.startswith("input:"):
         model = dict(inputs).get(model.removeprefix("input:"), "")

@@ -27,6 +27,7 @@ _UNPACK = 13.5  # bytes moved for each 4 bit weight and micro-batch: read, writt
 _WAITING = 0.05  # share of a step that cards wait for the slowest, each time their number doubles
 _PRECISE = {"h100": 0.15, "h200": 0.15, "a100-80": 0.15, "a100-40": 0.2, "4090": 0.25, "t4": 0.35}
 _PRIOR = 0.3  # relative error of a prior on a card that nobody measured
+_BETWEEN_LOSSES_SECONDS = 30 * 3_600
 Z90 = 1.2816
 
 
@@ -125,6 +126,6 @@ def _link(setup: Setup, card: Card) -> float:
     return (gradients + gathered) / (card.link_gb_s * 1e9)
 
 
-def cadence(save_seconds: float, between_losses: float = 30 * 3_600) -> int:
+def cadence(save_seconds: float) -> int:
     """Return seconds between checkpoints: Young's interval, and no more than a quarter of an hour."""
-    return int(min(900.0, max(60.0, sqrt(2 * save_seconds * between_losses))))
+    return int(min(900.0, max(60.0, sqrt(2 * save_seconds * _BETWEEN_LOSSES_SECONDS))))

@@ -17,8 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
-from platforms.artifacts.base import Missing, StoreError, StoreFull, StoreUnreachable
-from platforms.artifacts.keys import check_key, check_prefix, is_key
+from platforms.artifacts.base import Missing, StoreError, StoreFull, StoreUnreachable, check_key, check_prefix, is_key
 from platforms.plain_file import ODD, folder_below, open_below
 
 if TYPE_CHECKING:

@@ -31,8 +31,7 @@ from platforms.kaggle.kernel.background import Unfinished as GoesOn
 from platforms.kaggle.kernel.inputs import Inputs
 from platforms.kaggle.kernel.packing import pack
 from platforms.kaggle.kernel.source import is_source_of
-from platforms.kaggle.session.observer import DELETED, Observer
-from platforms.kaggle.session.orphans import find_orphans
+from platforms.kaggle.session.observer import DELETED, Observer, find_orphans
 from platforms.kaggle.session.outputs import Caps, Collector
 from platforms.kaggle.session.records import Record, Records
 from platforms.kaggle.session.tail import Tail

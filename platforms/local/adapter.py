@@ -8,12 +8,16 @@ another place would refuse.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
+import shutil
 import signal
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jobs.payload.lane.environment import FOLDER, MARK
 from jobs.payload.lane.secret_values import VARIABLE
 from jobs.payload.store.tree import sweep_trees
 from jobs.plural import counted
@@ -27,7 +31,6 @@ from platforms.base import (
     Unreachable,
 )
 from platforms.folders import Folders, is_folder_name
-from platforms.local.environments import FOLDER, KEPT_SECONDS, sweep_environments
 from platforms.local.records import CACHE, KEEPER_LOG, LAUNCH, ORDER, OUTPUT, WORK
 from platforms.local.session import Session
 from platforms.local.spawn import CLAIM_SECONDS, RUNNER_VARIABLE, as_child, of_sessions, through_runner
@@ -42,6 +45,10 @@ if TYPE_CHECKING:
     from platforms.registry import PlatformContext
 
 _SETTINGS = frozenset({"devices", "expected_device", "keep_inputs_days", "log_bytes", "nice", "pass_environment"})
+
+
+__all__ = ["FOLDER", "KEPT_SECONDS", "sweep_environments"]
+KEPT_SECONDS = 14 * 86_400  # real time since a session last began with it
 
 
 def load(settings: Mapping[str, str], context: PlatformContext) -> LocalPlatform:
@@ -254,3 +261,26 @@ def _translate(lane: Mapping[str, Any], share: Sequence[int]) -> dict[str, Any]:
         raise Refused(
             "local", "launch", f"a lane asks for devices {lane['devices']} of {len(share)}", permanent=True
         ) from None
+
+
+def sweep_environments(folder: Path, before: float) -> list[str]:
+    """Remove what no session has begun with since ``before`` (real UTC seconds), and what nobody finished building.
+
+    What a session runs from, or builds, is locked and stays. Returns the names. Raises OSError.
+    """
+    removed = []
+    for place in sorted(folder.iterdir()) if folder.is_dir() else []:
+        if not place.is_dir():
+            continue
+        handle = os.open(folder / f"{place.name}.lock", os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            with suppress(BlockingIOError):
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                mark = place / MARK
+                if not mark.exists() or mark.stat().st_mtime < before:
+                    mark.unlink(missing_ok=True)  # first: what is half removed is no environment
+                    shutil.rmtree(place)
+                    removed.append(place.name)
+        finally:
+            os.close(handle)
+    return removed

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from platforms.artifacts.keys import is_key
+from platforms.artifacts.base import is_key
 from platforms.artifacts.s3.client import connect, credential_files
 from platforms.base import Misconfigured, SecretWay
 from platforms.registry import read_count, reject_unknown

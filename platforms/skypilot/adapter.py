@@ -16,16 +16,17 @@ from typing import TYPE_CHECKING
 from jobs.payload.clock import Clock
 from platforms.base import (
     Capabilities,
+    HourPrice,
     Misconfigured,
     Observed,
     PlatformError,
-    QuotaReading,
     Refused,
     SessionState,
     Unreachable,
 )
 from platforms.bundle import build_bundle
 from platforms.folders import Folders
+from platforms.skypilot.catalogue import dearest
 from platforms.skypilot.records import END, ORDER, OUTPUT, STARTED, Ended, Ordered, Records
 from platforms.skypilot.server import ApiServer, Gone, NotSent
 from platforms.skypilot.settings import NAME, read_settings
@@ -64,8 +65,6 @@ def load(settings: Mapping[str, str], context: PlatformContext) -> SkyPilotPlatf
 class SkyPilotPlatform:
     """Runs payloads on clusters that SkyPilot makes; for the settings see docs/skypilot.md."""
 
-    capabilities = Capabilities(tails_logs=True, finds_orphans=True)
-
     def __init__(self, settings: Mapping[str, str], context: PlatformContext) -> None:
         self._context = context
         self._settings = read_settings(settings, context.state_folder.absolute())
@@ -73,7 +72,15 @@ class SkyPilotPlatform:
         self._folders = Folders(NAME, context.state_folder.absolute() / "sessions")
         self._records = Records(self._folders)
         self._clock = Clock(**{"epoch": 0.0, "origin": 0.0, "scale": 1.0, **context.clock})
+        # Who declares a price books that; else the catalogue's is told, and no machine is launched that costs more.
+        self._tells_price = not context.is_priced
+        self._price: float | None = None  # dollars, as it was told last
         self._looked: dict[str, int] = {}  # by key, when its cluster was last asked for its jobs
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """See Platform.capabilities."""
+        return Capabilities(tails_logs=True, finds_orphans=True, tells_price=self._tells_price)
 
     def launch(self, request: LaunchRequest, now: int) -> Observed:
         """Have a cluster made, unless there is one of this key or was one; see Platform.launch."""
@@ -142,10 +149,17 @@ class SkyPilotPlatform:
                     self._records.keep_output(key, self._server.log(self._name(key)))
             yield from self._folders.read(key, OUTPUT, offset, limit_bytes)
 
-    def read_quota(self, now: int) -> Sequence[QuotaReading]:
-        """Return nothing: what an account may spend is declared in the pool's quotas."""
+    def read_quota(self, now: int) -> Sequence[HourPrice]:
+        """Return what an hour costs at most by the catalogue; what an account may spend is declared in the quotas."""
         del now
-        return ()
+        if not self._tells_price or not self._settings.accelerator:
+            return ()
+        with self._folders.answering("read_quota"):
+            offer = dearest(self._server, self._settings, self._context.devices_per_session)
+        if offer is None:
+            return ()
+        self._price = offer.dollars
+        return (HourPrice(round(offer.dollars * 1_000_000), f"SkyPilot's catalogue: {offer.place}"),)
 
     def collect(self, key: str, into: BlobStore, now: int) -> None:
         """Bring nothing home: payloads here write to the artifact store themselves. See Platform.collect."""
@@ -208,6 +222,8 @@ class SkyPilotPlatform:
 
     def _resources(self, request: LaunchRequest) -> dict[str, object]:
         resources = self._settings.resources(request.devices)
+        if self._price is not None:
+            resources["max_hourly_cost"] = self._price
         near = str(resources.get("infra", "")).startswith(_SHARED)
         if request.launch.get("store", {}).get("kind") == "directory" and not near:
             remedy = "Set artifacts.kind = 's3'; see docs/inside/store.md"
@@ -337,10 +353,11 @@ class SkyPilotPlatform:
         first = started.at if started else min(self._scheduled(cost.first), now) if cost else order.at
         last = self._scheduled(cost.last) if cost and cost.last is not None else now
         why = "taken down" if stopped else "gone: taken back by its cloud, or down by itself or by hand"
+        price = cost.per_hour if cost is not None else None
         if cost is not None:
             why += "" if stopped else f"; {cost.event}"[:300]
             why += f"; ${cost.dollars:.2f} by SkyPilot's estimate"
-        return self._records.end(key, Ended(first, max(first, min(last, now)), why, told=stopped))
+        return self._records.end(key, Ended(first, max(first, min(last, now)), why, told=stopped, price=price))
 
     def _cost(self, key: str, order: Ordered, now: int) -> Cost | None:
         days = max(0, int(self._real(now) - self._real(order.at))) // 86_400 + 2

@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from platforms.base import Checked
+from platforms.skypilot.catalogue import offers
 from platforms.skypilot.server import ApiServer
 from platforms.skypilot.settings import DOC, read_settings
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
+
+    from platforms.skypilot.settings import Settings
 
 _TESTED = re.compile(r"0\.14\.\d+")
 _SKEW_SECONDS = 60
@@ -34,9 +37,7 @@ def checks(
         "clock": partial(_clock, server, now),
     }
     if chosen.accelerator:
-        spot = bool(chosen.asked.get("use_spot"))
-        most = chosen.asked.get("max_hourly_cost")
-        found["catalogue"] = partial(_price, server, chosen.accelerator, cloud, spot=spot, most=most)
+        found["catalogue"] = partial(_price, server, chosen)
     return found
 
 
@@ -60,17 +61,19 @@ def _clouds(server: ApiServer, cloud: str) -> Checked:
     return Checked("ok", words)
 
 
-def _price(server: ApiServer, accelerator: str, cloud: str, *, spot: bool, most: float | None) -> Checked:
-    """Tell the catalogue's cheapest hour with one accelerator, for the pool's price_per_hour."""
-    offers = server.prices(accelerator, 1, cloud)
-    known = sorted((dear if spot else price, place) for price, dear, place in offers)
-    if not known or known[0][0] == float("inf"):
-        return Checked("warning", f"no price of one {accelerator} is in the catalogue", "Set price_per_hour yourself")
-    price, place = known[0]
-    words = f"one {accelerator} from ${price:.2f} an hour ({place})" + (", spot" if spot else "")
-    if most is not None and price > most:
+def _price(server: ApiServer, chosen: Settings) -> Checked:
+    """Tell what an hour with one accelerator costs by the catalogue."""
+    known, name = offers(server, chosen, 1), chosen.accelerator
+    if not known:
+        return Checked("warning", f"no price of one {name} is in the catalogue", "Set price_per_hour yourself")
+    spot = ", spot" if chosen.asked.get("use_spot") else ""
+    words = f"one {name} from ${known[0].dollars:.2f} an hour ({known[0].place}){spot}"
+    most = chosen.asked.get("max_hourly_cost")
+    if most is None:
+        return Checked("ok", f"{words}; the cheapest is booked and launched, unless price_per_hour is set")
+    if known[0].dollars > most:
         return Checked("bad", f"{words}, and max_hourly_cost allows ${most:.2f}", "Raise max_hourly_cost")
-    return Checked("ok", f"{words}; the pool's price_per_hour is what is booked")
+    return Checked("ok", f"{words}; booked is the dearest up to ${most:.2f}, unless price_per_hour is set")
 
 
 def _clock(server: ApiServer, now: float) -> Checked:

@@ -37,12 +37,16 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a session ended, in scheduled UTC seconds; ``started`` is None when it never did."""
+    """How a session ended, in scheduled UTC seconds; ``started`` is None when it never did.
+
+    ``price`` is what an hour of it cost by the server's estimate, in microdollars; None where it has none.
+    """
 
     started: int | None
     ended: int
     detail: str
     told: bool
+    price: int | None = None
 
 
 _Record = TypeVar("_Record", Ordered, Started, Ended)
@@ -81,7 +85,10 @@ class Records:
         end = self._read(key, END, Ended)
         if end.started is None:
             return Observed(key, SessionState.ABSENT, "", detail=end.detail)
-        return Observed(key, SessionState.ENDED, "", end.started, end.ended, end.detail, told=end.told)
+        return Observed(
+            key, SessionState.ENDED, "", end.started, end.ended, end.detail, told=end.told,
+            price_microdollars_per_hour=end.price,
+        )  # fmt: skip
 
     def keep_output(self, key: str, said: bytes) -> None:
         """Keep what a session has printed so far; it only grows."""

@@ -96,6 +96,12 @@ class Cost:
     dollars: float
     event: str
 
+    @property
+    def per_hour(self) -> int | None:
+        """The microdollars of an hour, None while it is up and where it has no price."""
+        seconds = 0 if self.last is None else self.last - self.first
+        return round(self.dollars * 3_600 * 1_000_000 / seconds) or None if seconds > 0 else None
+
 
 class ApiServer:
     """One server, as one pool speaks to it. All raise Unreachable and Misconfigured."""
@@ -176,11 +182,11 @@ class ApiServer:
         event = _COLOUR.sub("", str(rows[0].get("last_event") or ""))
         return Cost(min(first for first, _ in spans), None if up else max(last for _, last in spans), dollars, event)
 
-    def prices(self, accelerator: str, devices: int, cloud: str) -> list[tuple[float, float, str]]:
+    def prices(self, accelerator: str, devices: int, cloud: str, region: str = "") -> list[tuple[float, float, str]]:
         """Return price and spot price of an hour (dollars) and the place, of each offer of the catalogue."""
         told = self._ask(
             "/list_accelerators", "sky.list_accelerators", gpus_only=True, name_filter=f"^{re.escape(accelerator)}$",
-            region_filter=None, quantity_filter=devices, clouds=[cloud] if cloud else None, all_regions=False,
+            region_filter=region or None, quantity_filter=devices, clouds=[cloud] if cloud else None, all_regions=False,
             require_price=True, case_sensitive=False,
         )  # fmt: skip
         rows = [row for found in _object("read the catalogue", told).values() for row in found]

@@ -29,8 +29,8 @@ from platforms.bundle import build_bundle
 from platforms.folders import Folders, is_folder_name
 from platforms.local.records import publish
 from platforms.record_file import DamagedRecord, read_record
-from platforms.slurm import batch, books, qos
-from platforms.slurm.books import NoBooks
+from platforms.slurm import batch
+from platforms.slurm.books import NoBooks, reading
 from platforms.slurm.commands import Commands
 from platforms.slurm.judge import SLACK_SECONDS, Over, Runs, Vanished, Waits, is_over, is_waiting, judge, line_of
 from platforms.slurm.records import END, ORDER, STARTED, Ended, Ordered, Started, told, write
@@ -158,7 +158,7 @@ class SlurmPlatform:
             offset, limit_bytes = offset + len(piece), limit_bytes - len(piece)
 
     def read_quota(self, now: int) -> Sequence[QuotaReading]:
-        """Return what limits of GPU minutes leave, the account's and the QOS's; see Platform.read_quota."""
+        """Return what the tightest limit of GPU minutes leaves, the account's or the QOS's; see Platform.read_quota."""
         try:
             with self._folders.answering("read_quota"):
                 found = self._way.books() if self._has_books else None
@@ -169,9 +169,8 @@ class SlurmPlatform:
         self._caps = found.qos.caps
         # Of sessions that differ in devices there are no hours but a device's.
         devices = 1 if self._context.device_counts else self._context.devices_per_session
-        limits = {books.QUOTA: found.account, qos.QUOTA: found.qos.minutes}
-        scale = self._clock.scale
-        return [books.reading(name, each, devices, now, scale) for name, each in limits.items() if each]
+        tightest = found.tightest
+        return (reading(tightest, devices, now, self._clock.scale),) if tightest else ()
 
     def collect(self, key: str, into: BlobStore, now: int) -> None:
         """Bring nothing home: payloads here write to the artifact store themselves. See Platform.collect."""

@@ -62,8 +62,8 @@ def tightest(table: str, account: str, user: str) -> Association | None:
     return min(limited, key=lambda each: each.left, default=None)
 
 
-def reading(name: str, found: Association, devices: int, now: int, scale: float) -> QuotaReading:
-    """Return what is left as seconds of sessions with so many devices, as the quota ``name``.
+def reading(found: Association, devices: int, now: int, scale: float) -> QuotaReading:
+    """Return what is left as seconds of sessions with so many devices.
 
     ``scale`` is that of the scheduled clock.
     In whole minutes, for Slurm starts no job whose time limit might need more than is left. What it says is used lacks
@@ -72,7 +72,7 @@ def reading(name: str, found: Association, devices: int, now: int, scale: float)
     minute = round(60 * scale)
     minutes = (found.limit // devices, -(-(found.used + 1) // devices), -(-found.running // devices))
     limit, used, reserved = (min(count * minute, _SESSIONS * _SECONDS) for count in minutes)
-    return QuotaReading(name, now, now + _SECONDS, limit, used, reserved, shared=True)
+    return QuotaReading(QUOTA, now, now + _SECONDS, limit, used, reserved, shared=True)
 
 
 def _minutes(told: str) -> int | None:

@@ -1,6 +1,6 @@
 """QOS: what a quality of service grants, by what the controller's association manager tells of it. Pure.
 
-Minutes that it has left are a budget like an account's. What its jobs may hold at once is a cap.
+Minutes that it has left are a budget as an account's are. What its jobs may hold at once is a cap.
 """
 
 from __future__ import annotations
@@ -14,7 +14,6 @@ from platforms.slurm.books import Association
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-QUOTA = "qos"
 _GPU = re.compile(r"(?:^|,)gres/gpu=(?P<limit>\d{1,15}|N)(?:\((?P<used>\d{1,15})\))?(?:,|$)")
 _COUNT = re.compile(r"(?P<limit>\d{1,9}|N)\((?P<used>\d{1,9})\)")
 

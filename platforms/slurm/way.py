@@ -92,6 +92,12 @@ class Books(NamedTuple):
     account: Association | None
     qos: Qos
 
+    @property
+    def tightest(self) -> Association | None:
+        """The limit that leaves least, of the account's and the QOS's."""
+        found = [each for each in (self.account, self.qos.minutes) if each is not None]
+        return min(found, key=lambda each: each.left, default=None)
+
 
 class Way(ABC):
     """What a pool asks of Slurm and of its shared folder. All methods raise Unreachable and Misconfigured."""

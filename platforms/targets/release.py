@@ -9,7 +9,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from platforms.artifacts.keys import is_key
+from platforms.artifacts.base import is_key
 from platforms.targets.base import BadRelease, Release
 from platforms.targets.plain_files import check_file, check_whole
 from platforms.targets.tensors import BadTensors

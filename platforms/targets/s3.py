@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
-from platforms.artifacts.keys import is_key
+from platforms.artifacts.base import Missing, StoreError, StoreUnreachable, is_key
 from platforms.artifacts.s3.client import connect
 from platforms.artifacts.s3.store import S3Store
 from platforms.artifacts.s3.trouble import CONTENDED, TAKEN, code_of, translated

@@ -25,8 +25,8 @@ class Unreadable(Exception):
 class Reader:
     """Reads frames from a descriptor.
 
-    Who asks one question after the other asks again at once, and to fall asleep and be woken takes longer than to
-    answer. So before it waits it looks a few times, and lets others run in between.
+    A program that asks one question after the other asks the next at once, and to sleep and be woken takes longer than
+    an answer. So the reader polls a few times before it waits, and lets other threads run in between.
     """
 
     def __init__(self, descriptor: int) -> None:

@@ -30,7 +30,7 @@ class Sighting:
 
     ``stop_channel`` is how the session can be asked to save: by the stop flag in the store, by the platform, or not.
     ``told`` is False when ``ended`` is only the latest that the end can have been. ``wait`` is told of a session in the
-    platform's queue.
+    platform's queue, ``price_microdollars_per_hour`` of one that ended, by the platform's own reckoning.
     """
 
     state: SightingState
@@ -41,6 +41,7 @@ class Sighting:
     stop_channel: StopWay = "store"
     told: bool = True
     wait: Wait | None = None
+    price_microdollars_per_hour: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +114,7 @@ class Finish:
     lanes: tuple[LaneEnd, ...]
     why: str
     proven: bool = True
+    price_microdollars_per_hour: int | None = None  # by the platform's own reckoning, where it tells
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,6 +271,7 @@ def _finish(fact: Facts, sighting: Sighting, now: int) -> Finish:
         max(started, ended),
         lanes,
         _why_ended((*fact.run.lanes, *lanes), sighting),
+        price_microdollars_per_hour=sighting.price_microdollars_per_hour,
     )
 
 

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from platforms.artifacts.base import BlobStore
     from platforms.base import Platform
     from scheduler.core.pool import Pool
+    from scheduler.service.outside.ports import ServedAt
     from scheduler.store.engine import Database
 
 OUR_PACKAGES = frozenset({"config", "jobs", "platforms", "scheduler"})
@@ -33,6 +34,7 @@ _FREE_BYTES_WANTED = 1 << 30
 _FREE_BYTES_NEEDED = 1 << 26
 _CLOCK_SLACK_SECONDS = 120
 _PRICE_DAYS_MAX = 180
+_NOBODY = "doctor-probe"  # a model that no target has
 
 
 def examine(
@@ -159,3 +161,14 @@ def check_price(pool: Pool, now: float) -> Checked:
     if not bounded:
         return Checked("warning", found, "Add a quota of kind money-day, money-week or money-month")
     return Checked("ok", found)
+
+
+def check_target(at: ServedAt, models: list[str]) -> Checked:
+    """Open a target and ask what it serves of the models, or of one that nobody has. Raises TargetError."""
+    target = at.open()
+    seen = {model: target.read(model) for model in (filter(at.rule.serves, models) if models else [_NOBODY])}
+    there = {model: found for model, found in seen.items() if found.version is not None}
+    if unproven := sorted(model for model, found in there.items() if not found.proven):
+        remedy = f"Let it be brought there again: schedctl models sync {at.rule.name}"
+        return Checked("warning", f"nobody has seen {', '.join(unproven)} answer since the newest change", remedy)
+    return Checked("ok", f"answers; {counted(len(there), 'model')} served there")

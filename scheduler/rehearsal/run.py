@@ -14,8 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from config.errors import ConfigError
 from config.layers import PREFIX
+from jobs.plural import counted
 from platforms.base import PlatformError
 from scheduler import clock
+from scheduler.core.ledger import fold
+from scheduler.core.reasons import show
 from scheduler.rehearsal import slurm_pool, stand_in_aws, stand_in_kaggle, stand_in_packages
 from scheduler.rehearsal.folder import (
     Rehearsal,
@@ -24,6 +27,7 @@ from scheduler.rehearsal.folder import (
     write_settings,
 )
 from scheduler.report.week import to_json, week_of
+from scheduler.store import jobs, ledger, runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -253,7 +257,6 @@ def _how(code: int) -> str:
 
 def _watch(rehearsal: Rehearsal, app: App, ended: Any) -> None:
     """Show a line of progress until ``ended``; on a terminal it is drawn over and over."""
-    from scheduler.rehearsal.progress import line_of
     from scheduler.store.errors import StoreFailure
 
     live = sys.stderr.isatty()
@@ -309,3 +312,22 @@ def write_week(out: Path, week: Week, app: App) -> None:
 def _say(text: str) -> None:
     sys.stderr.write(text + "\n")
     sys.stderr.flush()
+
+
+def line_of(app: App, start: int, end: int) -> str:
+    """Return the line: scheduled time, live sessions, charged hours by pool, steps of each job."""
+    now = app.clock.now()
+    with app.database.read() as tx:
+        records = jobs.everything(tx)
+        live = runs.live(tx)
+        charges = fold(ledger.entries(tx))
+    share = min(1.0, (now - start) / (end - start))
+    spent = {
+        pool: sum(charge.sign * (charge.end - charge.start) for charge in found if not charge.held) / 3_600
+        for pool, found in charges.items()
+    }
+    hours = " ".join(f"{pool} {used:.0f}h" for pool, used in sorted(spent.items()))
+    steps = " ".join(f"{record.spec.name}:{record.done_step}" for record in records)
+    lanes = sum(len(run.lanes) for run in live)
+    at = show(min(now, end), app.settings.zone)
+    return f"{share:4.0%} {at} | {counted(len(live), 'session')}, {counted(lanes, 'lane')} | {hours} | {steps}"

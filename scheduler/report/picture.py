@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 _ZOOM = 2.0  # sharp on dense screens
-# Whoever has one of these has letters in pictures: the common fonts of Linux distributions, plain and bold.
+# Common fonts of Linux distributions, plain and bold; one of them is needed for the text in pictures.
 _FONT_FOLDERS = (Path("/usr/share/fonts"), Path("/usr/local/share/fonts"))
 _FONTS = (
     ("DejaVu Sans", "DejaVuSans.ttf", "DejaVuSans-Bold.ttf"),
@@ -43,7 +43,7 @@ class Font:
 
 
 def find_font(folders: Iterable[Path] = _FONT_FOLDERS) -> Font | None:
-    """Return a font of this machine to draw letters with, or None: pictures without letters tell nothing."""
+    """Return a font of this machine for the text in pictures; None where there is none: then none should be drawn."""
     there = [folder for folder in folders if folder.is_dir()]
     for family, *names in _FONTS:
         found = [path for name in names for folder in there for path in sorted(folder.rglob(name))[:1]]

@@ -65,14 +65,6 @@ _LONG_EXPIRED = (
     )
     .limit(bindparam("limit"))
 )
-_FORGET = delete(checkpoints).where(checkpoints.c.key.in_(bindparam("keys", expanding=True)))
-_INSERT = insert(checkpoints)
-_CHANGE = update(checkpoints).where(checkpoints.c.key == bindparam("b_key"))
-_QUARANTINE = _CHANGE.where(checkpoints.c.state == "good").values(state="quarantined", why=bindparam("new_why"))
-_EXPIRE = _CHANGE.where(checkpoints.c.state != "expired", ~checkpoints.c.pinned).values(
-    state="expired", why=bindparam("new_why")
-)
-_PIN = _CHANGE.where(checkpoints.c.state != "expired").values(pinned=bindparam("new_pinned"))
 
 
 def record(tx: Connection, manifest: Manifest, now: int) -> bool:
@@ -90,7 +82,7 @@ def record(tx: Connection, manifest: Manifest, now: int) -> bool:
         "why": "",
         "pinned": False,
     }
-    tx.execute(_INSERT, row)
+    tx.execute(insert(checkpoints), row)
     events.append(tx, "checkpoint.seen", manifest.key, now, job=manifest.job, step=manifest.step)
     return True
 
@@ -138,21 +130,24 @@ def keys(tx: Connection, jobs: Collection[str]) -> set[str]:
 
 def quarantine(tx: Connection, key: str, why: str, now: int) -> None:
     """Mark a good checkpoint as not to be used. Raises UnknownCheckpoint, or Stale when it is not good."""
-    if not tx.execute(_QUARANTINE, {"b_key": key, "new_why": why}).rowcount:
+    good = update(checkpoints).where(checkpoints.c.key == key, checkpoints.c.state == "good")
+    if not tx.execute(good.values(state="quarantined", why=why)).rowcount:
         raise _stale(get(tx, key), "good")
     events.append(tx, "checkpoint.quarantined", key, now, why=why)
 
 
 def pin(tx: Connection, key: str, pinned: bool, now: int, by: str) -> None:  # noqa: FBT001 - the value itself
     """Protect from expiry, or no longer. Raises UnknownCheckpoint, or Stale when it has expired."""
-    if not tx.execute(_PIN, {"b_key": key, "new_pinned": pinned}).rowcount:
+    kept = update(checkpoints).where(checkpoints.c.key == key, checkpoints.c.state != "expired")
+    if not tx.execute(kept.values(pinned=pinned)).rowcount:
         raise _stale(get(tx, key), "not expired")
     events.append(tx, "checkpoint.pinned" if pinned else "checkpoint.unpinned", key, now, by)
 
 
 def expire(tx: Connection, key: str, why: str, now: int) -> None:
     """Mark as deleted by retention. Raises UnknownCheckpoint, or Stale when pinned or expired."""
-    if not tx.execute(_EXPIRE, {"b_key": key, "new_why": why}).rowcount:
+    kept = update(checkpoints).where(checkpoints.c.key == key, checkpoints.c.state != "expired")
+    if not tx.execute(kept.where(~checkpoints.c.pinned).values(state="expired", why=why)).rowcount:
         raise _stale(get(tx, key), "not pinned and not expired")
     events.append(tx, "checkpoint.expired", key, now, why=why)
 
@@ -161,7 +156,7 @@ def forget(tx: Connection, before: int, limit: int) -> int:
     """Remove up to ``limit`` rows of expired checkpoints seen before ``before`` and deleted since; return how many."""
     keys = tx.execute(_LONG_EXPIRED, {"before": before, "limit": limit}).scalars().all()
     if keys:
-        tx.execute(_FORGET, {"keys": keys})
+        tx.execute(delete(checkpoints).where(checkpoints.c.key.in_(keys)))
     return len(keys)
 
 

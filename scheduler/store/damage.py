@@ -20,7 +20,7 @@ from jobs.spec import ROLES
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.run import Outcome
 from scheduler.core.version import VERSION_STATES
-from scheduler.store import checkpoints, codec, plans
+from scheduler.store import checkpoints, codec, plan_json
 from scheduler.store.schema import metadata
 
 if TYPE_CHECKING:
@@ -172,7 +172,7 @@ _DECODERS: dict[str, dict[str, Callable[[Row], object]]] = {
         "manifest": lambda row: checkpoints.manifest_of(row["manifest"]),
         "state": lambda row: ("good", "quarantined", "expired").index(row["state"]),
     },
-    "plans": {"body": lambda row: plans.loaded(row["body"])},
+    "plans": {"body": lambda row: plan_json.loaded(row["body"])},
     "model_versions": {"state": lambda row: VERSION_STATES.index(row["state"])},
     "verdicts": _objects("evidence"),
     "deployments": _objects("evidence"),

@@ -58,17 +58,6 @@ _INTEND = insert(deployments).returning(deployments.c.id)
 _NEWEST = _ALL.where(
     deployments.c.id.in_(select(func.max(deployments.c.id)).group_by(deployments.c.model, deployments.c.target))
 )
-_MOVE = (
-    update(deployments)
-    .where(deployments.c.id == bindparam("b_id"), deployments.c.state == bindparam("b_state"))
-    .values(
-        state=bindparam("new_state"),
-        why=bindparam("new_why"),
-        evidence=bindparam("new_evidence"),
-        served_at=bindparam("new_served_at"),
-        ended_at=bindparam("new_ended_at"),
-    )
-)
 
 
 def intend(tx: Connection, version: Version, target: str, now: int, by: str, why: str = "") -> Deployment:
@@ -98,11 +87,9 @@ def serve(tx: Connection, deployment: Deployment, now: int, evidence: Mapping[st
     return _move(tx, deployment, "serving", now, deployment.why, evidence)
 
 
-def fail(
-    tx: Connection, deployment: Deployment, now: int, why: str, evidence: Mapping[str, Any] = _NOTHING
-) -> Deployment:
+def fail(tx: Connection, deployment: Deployment, now: int, why: str) -> Deployment:
     """Note that an intended version does not serve; what served before still does. Raises Stale."""
-    return _move(tx, deployment, "failed", now, why, evidence)
+    return _move(tx, deployment, "failed", now, why, _NOTHING)
 
 
 def give_back(
@@ -152,13 +139,14 @@ def _move(
 ) -> Deployment:
     serves = state == "serving"
     values = {
-        "new_state": state,
-        "new_why": why,
-        "new_evidence": codec.dump(dict(evidence)),
-        "new_served_at": now if serves else deployment.served_at,
-        "new_ended_at": None if serves else now,
+        "state": state,
+        "why": why,
+        "evidence": codec.dump(dict(evidence)),
+        "served_at": now if serves else deployment.served_at,
+        "ended_at": None if serves else now,
     }
-    if not tx.execute(_MOVE, {"b_id": deployment.id, "b_state": deployment.state, **values}).rowcount:
+    still = update(deployments).where(deployments.c.id == deployment.id, deployments.c.state == deployment.state)
+    if not tx.execute(still.values(values)).rowcount:
         found = get(tx, deployment.id).state
         raise Stale(f"deployment {deployment.id} of {deployment.version}", deployment.state, found)
     events.append(tx, f"deployment.{state}", deployment.version, now, target=deployment.target, why=why)

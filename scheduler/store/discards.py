@@ -5,7 +5,7 @@ A row is written first, the object goes after its grace, the row last: a crash i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
 from sqlalchemy import bindparam, delete, insert, select
@@ -33,8 +33,6 @@ _ALL = select(discards.c.key, discards.c.job, discards.c.why, discards.c.marked_
     discards.c.delete_at, discards.c.key
 )
 _OF_JOB = _ALL.where(discards.c.job == bindparam("job"))
-_INSERT = insert(discards)
-_REMOVE = delete(discards).where(discards.c.key.in_(bindparam("keys", expanding=True)))
 
 
 def everything(tx: Connection, job: str | None = None) -> list[Discard]:
@@ -45,15 +43,11 @@ def everything(tx: Connection, job: str | None = None) -> list[Discard]:
 
 def mark(tx: Connection, found: Collection[Discard]) -> None:
     """Mark objects for deletion; none of them may be marked already."""
-    rows = [
-        {"key": one.key, "job": one.job, "why": one.why, "marked_at": one.marked_at, "delete_at": one.delete_at}
-        for one in found
-    ]
-    if rows:
-        tx.execute(_INSERT, rows)
+    if found:
+        tx.execute(insert(discards), [asdict(one) for one in found])
 
 
 def forget(tx: Connection, keys: Collection[str]) -> None:
     """Remove marks: the objects are gone, or stay after all."""
     if keys:
-        tx.execute(_REMOVE, {"keys": list(keys)})
+        tx.execute(delete(discards).where(discards.c.key.in_(keys)))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy import delete, insert, select, update
 
 from scheduler.store.schema import due
 
@@ -18,9 +18,6 @@ RESTORED = "look-back"
 """There only after a backup was restored, until the daemon has found what the backup does not know."""
 
 _ALL = select(due.c.name, due.c.at)
-_INSERT = insert(due)
-_FORGET = delete(due).where(due.c.name == bindparam("b_name"))
-_UPDATE = update(due).where(due.c.name == bindparam("b_name")).values(at=bindparam("new_at"))
 
 
 def next_due(tx: Connection) -> dict[str, int]:
@@ -30,10 +27,10 @@ def next_due(tx: Connection) -> dict[str, int]:
 
 def set_due(tx: Connection, name: str, at: int) -> None:
     """Set the next instant of a duty."""
-    if not tx.execute(_UPDATE, {"b_name": name, "new_at": at}).rowcount:
-        tx.execute(_INSERT, {"name": name, "at": at})
+    if not tx.execute(update(due).where(due.c.name == name).values(at=at)).rowcount:
+        tx.execute(insert(due).values(name=name, at=at))
 
 
 def forget(tx: Connection, name: str) -> None:
     """Remove a duty that does not recur."""
-    tx.execute(_FORGET, {"b_name": name})
+    tx.execute(delete(due).where(due.c.name == name))

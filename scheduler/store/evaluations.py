@@ -83,12 +83,6 @@ _ALIKE = (
     .limit(5)
 )
 _OF_JOB = _EVALUATIONS.where(evaluations.c.job == bindparam("job"))
-_BEGIN = insert(evaluations).returning(evaluations.c.id)
-_END = (
-    update(evaluations)
-    .where(evaluations.c.id == bindparam("b_id"), evaluations.c.state == "open")
-    .values(state=bindparam("new_state"), ended_at=bindparam("new_ended_at"), error=bindparam("new_error"))
-)
 _VERDICTS = (
     select(verdicts)
     .where(verdicts.c.model == bindparam("model"), verdicts.c.number == bindparam("number"))
@@ -100,14 +94,12 @@ _BETWEEN = (
     .where(verdicts.c.at >= bindparam("start"), verdicts.c.at < bindparam("end"))
     .order_by(verdicts.c.id)
 )
-_SAY = insert(verdicts)
 _USES = select(func.count()).select_from(verdicts).where(verdicts.c.set_digest == bindparam("digest"))
 _OVERRULES = (
     select(overrules)
     .where(overrules.c.model == bindparam("model"), overrules.c.number == bindparam("number"))
     .order_by(overrules.c.id)
 )
-_OVERRULE = insert(overrules)
 
 
 def begin(tx: Connection, version: Version, job: str, set_digest: str, scorer_digest: str, now: int) -> int:
@@ -123,13 +115,13 @@ def begin(tx: Connection, version: Version, job: str, set_digest: str, scorer_di
         "ended_at": None,
         "error": "",
     }
-    return int(tx.execute(_BEGIN, row).scalar_one())
+    return int(tx.execute(insert(evaluations).returning(evaluations.c.id), row).scalar_one())
 
 
 def end(tx: Connection, evaluation: Evaluation, state: EvaluationState, now: int, error: str = "") -> None:
     """Close an open evaluation; event ``evaluation.<state>``. Raises Stale when it is not open any more."""
-    values = {"new_state": state, "new_ended_at": now, "new_error": error}
-    if not tx.execute(_END, {"b_id": evaluation.id, **values}).rowcount:
+    still = update(evaluations).where(evaluations.c.id == evaluation.id, evaluations.c.state == "open")
+    if not tx.execute(still.values(state=state, ended_at=now, error=error)).rowcount:
         raise Stale(f"evaluation {evaluation.id} of {evaluation.version}", "open", "closed")
     events.append(tx, f"evaluation.{state}", evaluation.version, now, job=evaluation.job, why=error)
 
@@ -174,7 +166,7 @@ def say(
         "evidence": codec.dump(evidence),
         "at": now,
     }
-    tx.execute(_SAY, row)
+    tx.execute(insert(verdicts), row)
     events.append(tx, "version.judged", evaluation.version, now, verdict=verdict, gates=gates_digest)
 
 
@@ -202,7 +194,7 @@ def uses(tx: Connection, set_digest: str) -> int:
 
 def overrule(tx: Connection, overruled: Overrule) -> None:
     """Write down a person's word; the version's own event tells it."""
-    tx.execute(_OVERRULE, asdict(overruled))
+    tx.execute(insert(overrules), asdict(overruled))
 
 
 def overrules_of(tx: Connection, version: Version) -> list[Overrule]:

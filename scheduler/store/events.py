@@ -31,8 +31,6 @@ _SELECT = select(events.c.id, events.c.at, events.c.kind, events.c.subject, even
 _UP_TO = select(pruned.c.up_to).where(pruned.c.name == "events")
 _OLD = select(events.c.id).where(events.c.at < bindparam("before")).order_by(events.c.id).limit(bindparam("limit"))
 _FIRST_KEPT = select(func.min(events.c.id)).where(events.c.at >= bindparam("before"))
-_MOVE = update(pruned).where(pruned.c.name == "events").values(up_to=bindparam("new_up_to"))
-_PRUNE = delete(events).where(events.c.id <= bindparam("up_to"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,8 +122,8 @@ def prune(tx: Connection, before: int, limit: int) -> int:
     old = [number for number in tx.execute(_OLD, {"before": before, "limit": limit}).scalars() if number < first_kept]
     if not old:
         return 0
-    tx.execute(_MOVE, {"new_up_to": old[-1]})
-    tx.execute(_PRUNE, {"up_to": old[-1]})
+    tx.execute(update(pruned).where(pruned.c.name == "events").values(up_to=old[-1]))
+    tx.execute(delete(events).where(events.c.id <= old[-1]))
     return len(old)
 
 

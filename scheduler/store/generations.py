@@ -12,7 +12,7 @@ from scheduler.store import codec, events
 from scheduler.store.schema import checkpoints, generations, jobs
 
 if TYPE_CHECKING:
-    from sqlalchemy import Connection
+    from sqlalchemy import Connection, Update
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +34,16 @@ class Generation:
 
 
 _OF_JOB = select(generations).where(generations.c.job == bindparam("job")).order_by(generations.c.number)
-_INSERT = insert(generations)
-_THIS = (generations.c.job == bindparam("b_job"), generations.c.number == bindparam("b_number"))
-_PIN = (
-    update(generations)
-    .where(*_THIS)
-    .values(parent=bindparam("new_parent"), parent_step=bindparam("new_step"), parent_key=bindparam("new_key"))
-)
-_REFUSE = _PIN.values(refused=bindparam("new_refused"))
-_FORGET = delete(generations).where(generations.c.job == bindparam("b_job"))
 _NEWEST = (
     select(generations.c.parent_key, generations.c.job)
     .join(jobs, jobs.c.name == generations.c.job)
     .where(jobs.c.removed_at.is_(None))
+    .order_by(generations.c.job, generations.c.number)
+)
+_BEGINNINGS = (
+    select(generations.c.job, generations.c.began_at)
+    .join(jobs, jobs.c.name == generations.c.job)
+    .where(jobs.c.removed_at.is_(None), generations.c.number > 1)  # the first began when the job was added
     .order_by(generations.c.job, generations.c.number)
 )
 _NEEDED = _NEWEST.where(jobs.c.state.not_in(["done", "cancelled"]))
@@ -86,6 +83,14 @@ def parents(tx: Connection) -> dict[str, str]:
     return {job: key for job, key in newest.items() if key is not None}
 
 
+def beginnings(tx: Connection) -> dict[str, list[int]]:
+    """Return by job of the queue when its second and later generations began."""
+    found: dict[str, list[int]] = {}
+    for row in tx.execute(_BEGINNINGS):
+        found.setdefault(row.job, []).append(row.began_at)
+    return found
+
+
 def begin(tx: Connection, job: str, first_attempt: int, now: int) -> Generation:
     """Note that a job begins anew with ``first_attempt``; what it was before is generation 1, if nothing was noted."""
     known = of_job(tx, job)
@@ -96,8 +101,7 @@ def begin(tx: Connection, job: str, first_attempt: int, now: int) -> Generation:
 
 def pin(tx: Connection, generation: Generation, parent: str, step: int, key: str, now: int, by: str) -> None:
     """Note from which checkpoint a generation starts; event ``job.start_from``."""
-    values = {"new_parent": parent, "new_step": step, "new_key": key}
-    tx.execute(_PIN, {"b_job": generation.job, "b_number": generation.number, **values})
+    tx.execute(_this(generation).values(parent=parent, parent_step=step, parent_key=key))
     told = {"parent": parent, "step": step, "checkpoint": key, "generation": generation.number}
     events.write(tx, "job.start_from", generation.job, now, by, told)
 
@@ -106,16 +110,15 @@ def refuse(tx: Connection, generation: Generation, why: str, now: int) -> None:
     """Note that a session could not start from what was chosen; the next launch chooses another. Event."""
     if generation.parent_key is None:
         return
-    gone = {"new_parent": None, "new_step": None, "new_key": None}
     refused = codec.dump((*generation.refused, generation.parent_key))
-    tx.execute(_REFUSE, {"b_job": generation.job, "b_number": generation.number, **gone, "new_refused": refused})
+    tx.execute(_this(generation).values(parent=None, parent_step=None, parent_key=None, refused=refused))
     told = {"checkpoint": generation.parent_key, "why": why}
     events.write(tx, "job.parent_refused", generation.job, now, "daemon", told)
 
 
 def forget(tx: Connection, job: str) -> None:
     """Remove what was noted of a removed job, whose name another takes."""
-    tx.execute(_FORGET, {"b_job": job})
+    tx.execute(delete(generations).where(generations.c.job == job))
 
 
 def kept(tx: Connection, job: str) -> dict[str, str]:
@@ -135,5 +138,9 @@ def kept(tx: Connection, job: str) -> dict[str, str]:
 
 
 def _add(tx: Connection, generation: Generation) -> Generation:
-    tx.execute(_INSERT, {**asdict(generation), "refused": codec.dump(generation.refused)})
+    tx.execute(insert(generations), {**asdict(generation), "refused": codec.dump(generation.refused)})
     return generation
+
+
+def _this(generation: Generation) -> Update:
+    return update(generations).where(generations.c.job == generation.job, generations.c.number == generation.number)

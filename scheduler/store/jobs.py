@@ -18,7 +18,7 @@ from scheduler.store.schema import checkpoints, jobs, rates
 if TYPE_CHECKING:
     from collections.abc import Collection
 
-    from sqlalchemy import ColumnElement, Connection, Row
+    from sqlalchemy import ColumnElement, Connection, Row, Update
 
     from jobs.spec import JobSpec
     from scheduler.core.job import JobState
@@ -82,8 +82,7 @@ class JobRecord:
 
 
 _IN_QUEUE = jobs.c.removed_at.is_(None)
-_EVERY = select(jobs).order_by(jobs.c.position, jobs.c.name)
-_ALL = _EVERY.where(_IN_QUEUE)
+_ALL = select(jobs).order_by(jobs.c.position, jobs.c.name).where(_IN_QUEUE)
 # Most jobs nobody judges; they are not decoded. No text within a definition looks like this: JSON escapes its quotes.
 _JUDGED = _ALL.join(checkpoints, checkpoints.c.key == jobs.c.checkpoint).where(
     checkpoints.c.state == "good",
@@ -96,45 +95,7 @@ _ONE = select(jobs).where(jobs.c.name == bindparam("name"))
 _SPEC = select(jobs.c.spec).where(jobs.c.name == bindparam("name"))
 _NAMES = select(jobs.c.name).where(_IN_QUEUE)
 _LAST = select(func.coalesce(func.max(jobs.c.position), 0))
-_INSERT = insert(jobs)
-_GUARDED = (
-    update(jobs)
-    .where(
-        jobs.c.name == bindparam("b_name"),
-        jobs.c.state == bindparam("b_state"),
-        jobs.c.state_detail == bindparam("b_detail"),
-    )
-    .values(state=bindparam("new_state"), state_detail=bindparam("new_detail"))
-)
-_LAUNCHED = (
-    update(jobs)
-    .where(jobs.c.name == bindparam("b_name"))
-    .values(attempts=jobs.c.attempts + 1, last_pool=bindparam("pool"))
-    .returning(jobs.c.attempts)
-)
-_FAILURES = update(jobs).where(jobs.c.name == bindparam("b_name")).values(failures=bindparam("count"))
-_PROGRESS = (
-    update(jobs)
-    .where(jobs.c.name == bindparam("b_name"))
-    .values(done_step=bindparam("step"), checkpoint=bindparam("key"))
-)
-_FORWARD = _PROGRESS.where(jobs.c.done_step <= bindparam("step"))
 _COUNT = select(func.count()).select_from(jobs).where(_IN_QUEUE)
-_REMOVE = (
-    update(jobs).where(jobs.c.name == bindparam("b_name")).values(removed_at=bindparam("new_removed_at"), position=0)
-)
-_FORGET_RATES = delete(rates).where(rates.c.job == bindparam("b_name"))
-_TAKE_OVER = update(jobs).where(jobs.c.name == bindparam("b_name"))
-_MOVE_DOWN = (
-    update(jobs)
-    .where(jobs.c.position >= bindparam("first"), jobs.c.position < bindparam("last"))
-    .values(position=jobs.c.position + 1)
-)
-_MOVE_UP = (
-    update(jobs)
-    .where(jobs.c.position > bindparam("first"), jobs.c.position <= bindparam("last"))
-    .values(position=jobs.c.position - 1)
-)
 
 
 def add(tx: Connection, spec: JobSpec, now: int, by: str = "cli", *, go_on: bool = False) -> JobRecord:
@@ -152,15 +113,15 @@ def add(tx: Connection, spec: JobSpec, now: int, by: str = "cli", *, go_on: bool
         state = Queued(now)
         before = {}
         counts = {"attempts": 0, "done_step": 0, "checkpoint": None, "last_pool": None}
-        tx.execute(_INSERT, {"name": spec.name, **_columns(spec, state), **counts, **fresh})
+        tx.execute(insert(jobs).values(name=spec.name, **_columns(spec, state), **counts, **fresh))
     else:
         state = add_again(known.state, now)
         before = {"from": codec.state_json(known.state)}
         anew = {"done_step": 0, "checkpoint": None, "last_pool": None, "fenced_attempt": known.attempts}
         values = {**_columns(spec, state), **fresh, **({} if go_on else anew)}
-        tx.execute(_TAKE_OVER.values(**values), {"b_name": spec.name})
+        tx.execute(_one(spec.name).values(**values))
         if not go_on:
-            tx.execute(_FORGET_RATES, {"b_name": spec.name})
+            tx.execute(delete(rates).where(rates.c.job == spec.name))
             generations.forget(tx, spec.name)
             series.forget(tx, spec.name)
     data = {**before, "to": codec.state_json(state), "spec": spec}
@@ -182,7 +143,7 @@ def restart(tx: Connection, name: str, now: int, by: str) -> Generation:
     fresh = again(record.state, now)
     change_state(tx, name, record.state, fresh, "restart", now, by, step=record.done_step, checkpoint=record.checkpoint)
     anew = {"done_step": 0, "checkpoint": None, "failures": 0, "fenced_attempt": record.attempts}
-    tx.execute(_TAKE_OVER.values(**anew), {"b_name": name})
+    tx.execute(_one(name).values(**anew))
     return generations.begin(tx, name, record.attempts + 1, now)
 
 
@@ -190,8 +151,8 @@ def remove(tx: Connection, name: str, now: int, by: str) -> None:
     """Take a job without a session out of the queue; event ``job.remove``. Raises UnknownJob, IllegalArrow."""
     record = get(tx, name)
     change_state(tx, name, record.state, gone(record.state, by, now), "remove", now, by)
-    tx.execute(_MOVE_UP, {"first": record.position, "last": tx.execute(_LAST).scalar_one()})
-    tx.execute(_REMOVE, {"b_name": name, "new_removed_at": now})
+    _shift(tx, record.position + 1, tx.execute(_LAST).scalar_one(), -1)
+    tx.execute(_one(name).values(removed_at=now, position=0))
 
 
 def get(tx: Connection, name: str) -> JobRecord:
@@ -211,13 +172,10 @@ def find(tx: Connection, name: str) -> JobRecord | None:
     return None if row is None else _record(row)
 
 
-def everything(tx: Connection, states: Collection[str] | None = None, *, removed: bool = False) -> list[JobRecord]:
-    """Return all jobs, or those in the named states (``"queued"``, ``"active"``...), in queue order.
-
-    ``removed`` adds those that were taken out of the queue.
-    """
+def everything(tx: Connection, states: Collection[str] | None = None) -> list[JobRecord]:
+    """Return all jobs, or those in the named states (``"queued"``, ``"active"``...), in queue order."""
     if states is None:
-        return [_record(row) for row in tx.execute(_EVERY if removed else _ALL)]
+        return [_record(row) for row in tx.execute(_ALL)]
     unknown = set(states).difference(codec.JOB_STATES)
     if unknown:
         raise ValueError(f"no job state is called {', '.join(sorted(unknown))}")
@@ -265,17 +223,8 @@ def change_state(
     **detail: Any,
 ) -> None:
     """Store the new state if the job is still exactly in the old one; event ``job.<arrow>``. Raises Stale."""
-    changed = tx.execute(
-        _GUARDED,
-        {
-            "b_name": name,
-            "b_state": codec.state_name(old),
-            "b_detail": codec.state_detail(old),
-            "new_state": codec.state_name(new),
-            "new_detail": codec.state_detail(new),
-        },
-    ).rowcount
-    if not changed:
+    still = _one(name).where(jobs.c.state == codec.state_name(old), jobs.c.state_detail == codec.state_detail(old))
+    if not tx.execute(still.values(state=codec.state_name(new), state_detail=codec.state_detail(new))).rowcount:
         raise Stale(f"job {name}", repr(old), repr(get(tx, name).state))
     before, after = codec.state_json(old), codec.state_json(new)
     events.write(tx, f"job.{arrow}", name, now, by, {**detail, "from": before, "to": after})
@@ -294,7 +243,7 @@ def change_spec(tx: Connection, name: str, now: int, by: str, **fields: Any) -> 
     changed = replace(record.spec, **{**fields, "name": name})
     if fields:
         stored = tx.execute(_SPEC, {"name": name}).scalar_one()
-        tx.execute(update(jobs).where(jobs.c.name == name).values(codec.changed_columns(stored, changed, fields)))
+        tx.execute(_one(name).values(codec.changed_columns(stored, changed, fields)))
     if position is not None:
         old, fields = {**old, "position": record.position}, {**fields, "position": _move(tx, record, position)}
     alone = next(iter(fields)) if len(fields) == 1 else ""
@@ -305,31 +254,40 @@ def change_spec(tx: Connection, name: str, now: int, by: str, **fields: Any) -> 
 
 def note_launch(tx: Connection, name: str, pool: str) -> int:
     """Count one more launch, on ``pool``, and return the attempt's number, from 1. Raises UnknownJob."""
-    attempt: int | None = tx.execute(_LAUNCHED, {"b_name": name, "pool": pool}).scalar_one_or_none()
+    counted = _one(name).values(attempts=jobs.c.attempts + 1, last_pool=pool).returning(jobs.c.attempts)
+    attempt: int | None = tx.execute(counted).scalar_one_or_none()
     return attempt if attempt is not None else get(tx, name).attempts
 
 
 def note_failures(tx: Connection, name: str, failures: int) -> None:
     """Store the number of consecutive failed runs. Raises UnknownJob."""
-    if not tx.execute(_FAILURES, {"b_name": name, "count": failures}).rowcount:
+    if not tx.execute(_one(name).values(failures=failures)).rowcount:
         get(tx, name)
 
 
 def note_progress(tx: Connection, name: str, step: int, checkpoint_key: str | None, *, fork: bool = False) -> None:
     """Store the newest good checkpoint. Raises Backwards when ``step`` is lower than before, unless ``fork``."""
-    values = {"b_name": name, "step": step, "key": checkpoint_key}
-    if not tx.execute(_PROGRESS if fork else _FORWARD, values).rowcount:
+    onward = _one(name) if fork else _one(name).where(jobs.c.done_step <= step)
+    if not tx.execute(onward.values(done_step=step, checkpoint=checkpoint_key)).rowcount:
         raise Backwards(name, step, get(tx, name).done_step)
 
 
 def _move(tx: Connection, record: JobRecord, position: int) -> int:
     wanted = max(1, min(position, tx.execute(_COUNT).scalar_one()))
     if wanted < record.position:
-        tx.execute(_MOVE_DOWN, {"first": wanted, "last": record.position})
+        _shift(tx, wanted, record.position - 1, 1)
     elif wanted > record.position:
-        tx.execute(_MOVE_UP, {"first": record.position, "last": wanted})
-    tx.execute(update(jobs).where(jobs.c.name == record.spec.name).values(position=wanted))
+        _shift(tx, record.position + 1, wanted, -1)
+    tx.execute(_one(record.spec.name).values(position=wanted))
     return wanted
+
+
+def _shift(tx: Connection, first: int, last: int, by: int) -> None:
+    tx.execute(update(jobs).where(jobs.c.position.between(first, last)).values(position=jobs.c.position + by))
+
+
+def _one(name: str) -> Update:
+    return update(jobs).where(jobs.c.name == name)
 
 
 @lru_cache(maxsize=4_096)

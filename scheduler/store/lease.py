@@ -65,11 +65,6 @@ _CURRENT = {
     for name, clock in _CLOCKS.items()
 }
 # The epoch moves on as well, so that nothing of the holder that left can be written after it.
-_RELEASE = (
-    update(table)
-    .where(table.c.epoch == bindparam("b_epoch"), table.c.holder == bindparam("b_holder"))
-    .values(holder="", epoch=table.c.epoch + 1, until=0)
-)
 _FENCE = select(table.c.epoch)
 
 
@@ -120,7 +115,8 @@ def renew(db: Database, lease: Lease, length_seconds: int) -> Lease:
 def release(db: Database, lease: Lease) -> None:
     """Give the lease back so that the next daemon need not wait; nothing happens when it is no longer ours."""
     with db.write() as tx:
-        tx.execute(_RELEASE, {"b_holder": lease.holder, "b_epoch": lease.epoch})
+        ours = update(table).where(table.c.epoch == lease.epoch, table.c.holder == lease.holder)
+        tx.execute(ours.values(holder="", epoch=table.c.epoch + 1, until=0))
 
 
 def current(tx: Connection) -> Lease | None:

@@ -16,7 +16,6 @@ from scheduler.store.schema import lanes, ledger, runs
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping, Sequence
 
-_INSERT = insert(ledger)
 # A run's first lane: where sessions differ in their devices, it has them all.
 _devices = select(lanes.c.devices).where(lanes.c.run == ledger.c.run, lanes.c.lane == 0).scalar_subquery()
 _ALL = select(
@@ -54,7 +53,7 @@ def append(tx: Connection, entries: Sequence[LedgerEntry]) -> None:
     if not entries:
         return
     tx.execute(
-        _INSERT,
+        insert(ledger),
         [
             {
                 "kind": entry.kind,

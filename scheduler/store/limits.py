@@ -6,7 +6,7 @@ from collections import defaultdict
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING
 
-from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy import delete, insert, select, update
 
 from scheduler.core.quota import ObservedLimit
 from scheduler.store import events
@@ -16,20 +16,6 @@ from scheduler.store.schema import limits
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
-_SAME_WINDOW = (
-    limits.c.pool == bindparam("b_pool"),
-    limits.c.quota == bindparam("b_quota"),
-    limits.c.starts_at == bindparam("b_start"),
-    limits.c.ends_at == bindparam("b_end"),
-)
-_KNOWN = select(limits.c.limit, limits.c.at).where(*_SAME_WINDOW)
-_RENEW = (
-    update(limits)
-    .where(*_SAME_WINDOW)
-    .values(limit=bindparam("new_limit"), at=bindparam("new_at"), source=bindparam("new_source"))
-)
-_INSERT = insert(limits)
-_FORGET = delete(limits).where(limits.c.pool == bindparam("b_pool"), limits.c.source == bindparam("b_source"))
 _OBSERVED = select(
     limits.c.pool,
     limits.c.quota,
@@ -39,13 +25,6 @@ _OBSERVED = select(
     limits.c.at,
     limits.c.source,
 ).order_by(limits.c.pool, limits.c.at, limits.c.quota, limits.c.starts_at)
-_CLOSE = insert(closures_table)
-_CLOSE_AGAIN = (
-    update(closures_table)
-    .where(closures_table.c.pool == bindparam("b_pool"))
-    .values(until=bindparam("new_until"), why=bindparam("new_why"), at=bindparam("new_at"))
-)
-_OPEN = delete(closures_table).where(closures_table.c.pool == bindparam("b_pool"))
 _CLOSURES = select(closures_table.c.pool, closures_table.c.until, closures_table.c.why, closures_table.c.at).order_by(
     closures_table.c.pool
 )
@@ -67,31 +46,20 @@ class Closure:
 
 def observe(tx: Connection, pool: str, limit: ObservedLimit) -> None:
     """Store the newest observation of a window; an older one is ignored. Event ``limit.observed`` on a change."""
-    window = {"b_pool": pool, "b_quota": limit.quota, "b_start": limit.start, "b_end": limit.end}
-    known = tx.execute(_KNOWN, window).one_or_none()
+    window = {"pool": pool, "quota": limit.quota, "starts_at": limit.start, "ends_at": limit.end}
+    same = [limits.c[name] == value for name, value in window.items()]
+    known = tx.execute(select(limits.c.limit, limits.c.at).where(*same)).one_or_none()
     if known is not None and known.at > limit.at:
         return
-    if known is None:
-        row = {
-            "pool": pool,
-            "quota": limit.quota,
-            "starts_at": limit.start,
-            "ends_at": limit.end,
-            "limit": limit.limit,
-            "at": limit.at,
-            "source": limit.source,
-        }
-        tx.execute(_INSERT, row)
-    else:
-        news = {"new_limit": limit.limit, "new_at": limit.at, "new_source": limit.source}
-        tx.execute(_RENEW, {**window, **news})
+    news = {"limit": limit.limit, "at": limit.at, "source": limit.source}
+    tx.execute(insert(limits).values(window | news) if known is None else update(limits).where(*same).values(news))
     if known is None or known.limit != limit.limit:
         events.write(tx, "limit.observed", pool, limit.at, "daemon", asdict(limit))
 
 
 def forget(tx: Connection, pool: str, source: str, now: int) -> None:
     """Let go of what a source told of limits that there are no more; event ``limit.gone`` if there was something."""
-    if tx.execute(_FORGET, {"b_pool": pool, "b_source": source}).rowcount:
+    if tx.execute(delete(limits).where(limits.c.pool == pool, limits.c.source == source)).rowcount:
         events.append(tx, "limit.gone", pool, now, source=source)
 
 
@@ -115,9 +83,9 @@ def close_pool(tx: Connection, pool: str, until: int | None, why: str, now: int,
         if by == "daemon" and outlasts and not (until is None and known.until is None and _same(known.why, why)):
             return
     at = known.at if known is not None and _same(known.why, why) else now
-    news = {"b_pool": pool, "new_until": until, "new_why": why, "new_at": at}
-    if not tx.execute(_CLOSE_AGAIN, news).rowcount:
-        tx.execute(_CLOSE, {"pool": pool, "until": until, "why": why, "at": at})
+    news = {"until": until, "why": why, "at": at}
+    if not tx.execute(update(closures_table).where(closures_table.c.pool == pool).values(news)).rowcount:
+        tx.execute(insert(closures_table).values(pool=pool, **news))
     events.append(tx, "pool.closed", pool, now, by, until=until, why=why)
 
 
@@ -127,7 +95,7 @@ def _same(before: str, why: str) -> bool:
 
 def open_pool(tx: Connection, pool: str, now: int, by: str = "daemon") -> None:
     """Let a pool be used again; event ``pool.opened`` if it was closed."""
-    if tx.execute(_OPEN, {"b_pool": pool}).rowcount:
+    if tx.execute(delete(closures_table).where(closures_table.c.pool == pool)).rowcount:
         events.append(tx, "pool.opened", pool, now, by)
 
 

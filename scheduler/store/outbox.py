@@ -39,14 +39,12 @@ _KNOWN = select(outbox.c.id).where(
 )
 _OF_KIND = select(outbox.c.period, outbox.c.channel, outbox.c.sent_at).where(outbox.c.kind == bindparam("kind"))
 _WORDS = _KNOWN.with_only_columns(outbox.c.sent_at, outbox.c.body)
-_INSERT = insert(outbox)
 _OLD = (
     select(outbox.c.id)
     .where(outbox.c.sent_at < bindparam("before"), outbox.c.body != "{}")
     .order_by(outbox.c.id)
     .limit(bindparam("limit"))
 )
-_EMPTY = update(outbox).where(outbox.c.id.in_(bindparam("ids", expanding=True))).values(body="{}")
 _PENDING = (
     select(
         outbox.c.id,
@@ -68,9 +66,6 @@ _STUCK = (
     .where(outbox.c.sent_at.is_(None), outbox.c.attempts >= bindparam("attempts"))
     .order_by(outbox.c.id)
 )
-_UNSENT = update(outbox).where(outbox.c.id == bindparam("b_id"), outbox.c.sent_at.is_(None))
-_SENT = _UNSENT.values(sent_at=bindparam("new_sent_at"), attempts=outbox.c.attempts + 1, why="")
-_FAILED = _UNSENT.values(retry_at=bindparam("new_retry_at"), attempts=outbox.c.attempts + 1, why=bindparam("new_why"))
 
 
 def add(tx: Connection, kind: str, period: str, channel: str, body: Mapping[str, Any], now: int) -> bool:
@@ -79,7 +74,7 @@ def add(tx: Connection, kind: str, period: str, channel: str, body: Mapping[str,
     if tx.execute(_KNOWN, name).first() is not None:
         return False
     row = {"body": codec.dump(dict(body)), "created_at": now, "attempts": 0, "retry_at": now, "why": ""}
-    tx.execute(_INSERT, {**name, **row})
+    tx.execute(insert(outbox), {**name, **row})
     return True
 
 
@@ -118,13 +113,17 @@ def stuck(tx: Connection, attempts: int) -> list[tuple[str, str, str, int, str]]
 
 def sent(tx: Connection, id: int, now: int) -> None:  # noqa: A002 - the column's name
     """Note that a message was delivered. Raises Stale when it had been before, or is unknown."""
-    if not tx.execute(_SENT, {"b_id": id, "new_sent_at": now}).rowcount:
-        raise Stale(f"message {id}", "unsent", "sent, or no such message")
+    _note(tx, id, sent_at=now, why="")
 
 
 def failed(tx: Connection, id: int, retry_at: int, why: str) -> None:  # noqa: A002 - the column's name
     """Note a failed delivery; not to be tried before ``retry_at``. Raises Stale when sent, or unknown."""
-    if not tx.execute(_FAILED, {"b_id": id, "new_retry_at": retry_at, "new_why": why}).rowcount:
+    _note(tx, id, retry_at=retry_at, why=why)
+
+
+def _note(tx: Connection, id: int, **values: Any) -> None:  # noqa: A002 - the column's name
+    unsent = update(outbox).where(outbox.c.id == id, outbox.c.sent_at.is_(None))
+    if not tx.execute(unsent.values(attempts=outbox.c.attempts + 1, **values)).rowcount:
         raise Stale(f"message {id}", "unsent", "sent, or no such message")
 
 
@@ -135,5 +134,5 @@ def empty(tx: Connection, before: int, limit: int) -> int:
     """
     ids = tx.execute(_OLD, {"before": before, "limit": limit}).scalars().all()
     if ids:
-        tx.execute(_EMPTY, {"ids": ids})
+        tx.execute(update(outbox).where(outbox.c.id.in_(ids)).values(body="{}"))
     return len(ids)

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from sqlalchemy import bindparam, delete, func, insert, select
 
-from scheduler.core import reasons
-from scheduler.core.plan import Deferral, Plan
-from scheduler.store import codec
+from scheduler.store.plan_json import dumped, loaded
 from scheduler.store.schema import plans
 
 if TYPE_CHECKING:
     from sqlalchemy import Connection
 
+    from scheduler.core.plan import Plan
     from scheduler.core.reasons import Reason
 
 KEPT = 500
@@ -22,7 +21,6 @@ _PRUNED_EVERY = 10
 _KEPT_LEAST = 2  # what `plan diff` compares
 
 _INSERT = insert(plans).returning(plans.c.id)
-_PRUNE = delete(plans).where(plans.c.id <= bindparam("last"))
 _SIZES = select(plans.c.id, func.length(plans.c.body)).order_by(plans.c.id.desc()).limit(KEPT + 1)
 _NUMBER = select(func.max(plans.c.id))
 _NEWEST = select(plans.c.body).order_by(plans.c.id.desc()).limit(1)
@@ -67,39 +65,5 @@ def _prune(tx: Connection) -> None:
     for kept, (number, length) in enumerate(tx.execute(_SIZES).all()):
         characters += length
         if kept >= KEPT or (kept >= _KEPT_LEAST and characters > KEPT_CHARACTERS):
-            tx.execute(_PRUNE, {"last": number})
+            tx.execute(delete(plans).where(plans.c.id <= number))
             return
-
-
-def dumped(plan: Plan) -> str:
-    """Return a plan as canonical JSON."""
-    deferrals = [{"job": deferral.job, "reason": deferral.reason.to_json()} for deferral in plan.deferrals]
-    body = {
-        "made_at": plan.made_at,
-        "placements": plan.placements,
-        "deferrals": deferrals,
-        "value": plan.value,
-        "bound": plan.bound,
-        "made_by": plan.made_by,
-        "warnings": plan.warnings,
-        "kept": plan.kept,
-    }
-    return codec.dump(body)
-
-
-def loaded(body: str) -> Plan:
-    """Return the plan that :func:`dumped` wrote. Raises KeyError, TypeError or ValueError."""
-    document = codec.load_object(body)
-    for placement in document["placements"]:
-        if "seats" in placement:  # rows of before they were called lanes
-            placement["lanes"] = placement.pop("seats")
-    document["deferrals"] = tuple(
-        codec.built(Deferral, {**deferral, "reason": _reason(deferral["reason"])}) for deferral in document["deferrals"]
-    )
-    return codec.built(Plan, document)
-
-
-def _reason(document: Any) -> Reason:
-    found = reasons.from_json(document)
-    codec.built(type(found), {name: value for name, value in document.items() if name not in {"code", "sentence"}})
-    return found

@@ -65,12 +65,6 @@ _ALL = select(rates).order_by(rates.c.job, rates.c.pool)
 _ONE = select(rates).where(rates.c.job == bindparam("job"), rates.c.pool == bindparam("pool"))
 _OF_JOB = _ALL.where(rates.c.job == bindparam("job"))
 _OF_JOBS = _ALL.where(rates.c.job.in_(bindparam("jobs", expanding=True)))
-_INSERT = insert(rates)
-_UPDATE = (
-    update(rates)
-    .where(rates.c.job == bindparam("b_job"), rates.c.pool == bindparam("b_pool"))
-    .values({name: bindparam(name) for name in _MEASURED})
-)
 
 
 def everything(tx: Connection) -> dict[tuple[str, str], RateRecord]:
@@ -100,5 +94,6 @@ def get(tx: Connection, job: str, pool: str) -> RateRecord | None:
 def put(tx: Connection, record: RateRecord) -> None:
     """Store a rate in place of the one before."""
     row = asdict(record)
-    if not tx.execute(_UPDATE, {"b_job": record.job, "b_pool": record.pool, **row}).rowcount:
-        tx.execute(_INSERT, row)
+    known = update(rates).where(rates.c.job == record.job, rates.c.pool == record.pool)
+    if not tx.execute(known.values({name: row[name] for name in _MEASURED})).rowcount:
+        tx.execute(insert(rates), row)

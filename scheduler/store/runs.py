@@ -8,7 +8,7 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import sqlalchemy as sa
-from sqlalchemy import bindparam, false, select, true, update
+from sqlalchemy import bindparam, select, true, update
 
 from jobs.lane_report import LaneReport, kept_report
 from scheduler.core.run import Ended, Lane, Outcome, Run
@@ -70,37 +70,8 @@ _SINCE = _OLDEST_FIRST.where((runs.c.ended_at > bindparam("start")) | runs.c.end
 _BETWEEN = _SINCE.where(runs.c.reserved_at < bindparam("end"))
 _KEYS = select(runs.c.key).order_by(runs.c.reserved_at.desc(), runs.c.key.desc())
 _COUNT = select(sa.func.count()).select_from(runs)
-_INSERT = sa.insert(runs)
-_INSERT_LANES = sa.insert(lanes)
-_GUARDED = (
-    update(runs)
-    .where(
-        runs.c.key == bindparam("b_key"),
-        runs.c.state == bindparam("b_state"),
-        runs.c.state_detail == bindparam("b_detail"),
-    )
-    .values(state=bindparam("new_state"), state_detail=bindparam("new_detail"), ended_at=bindparam("new_ended_at"))
-)
 _KEYS_SINCE = select(runs.c.key).where((runs.c.ended_at > bindparam("start")) | runs.c.ended_at.is_(None))
 _ENDED_BEFORE = select(runs.c.key).where(runs.c.ended_at < bindparam("end"))
-_FREE_LANES = update(lanes).where(lanes.c.run == bindparam("b_key"), lanes.c.live == true()).values(live=false())
-_CLOSE_LANE = (
-    update(lanes)
-    .where(lanes.c.run == bindparam("b_key"), lanes.c.lane == bindparam("b_lane"), lanes.c.outcome.is_(None))
-    .values(
-        live=false(),
-        outcome=bindparam("new_outcome"),
-        end_step=bindparam("new_end_step"),
-        error_class=bindparam("new_error_class"),
-        message=bindparam("new_message"),
-    )
-    .returning(lanes.c.job)
-)
-_HEARTBEAT = (
-    update(lanes)
-    .where(lanes.c.run == bindparam("b_key"), lanes.c.lane == bindparam("b_lane"))
-    .values(heartbeat=bindparam("new_heartbeat"))
-)
 _LIVE_HEARTBEATS = (
     select(lanes.c.heartbeat)
     .where(lanes.c.live == true(), lanes.c.heartbeat.is_not(None))
@@ -122,8 +93,8 @@ _GOOD_REPORTS = (
 )
 
 
-def insert(tx: Connection, run: Run, now: int, planned: Mapping[str, Any] | None = None) -> None:
-    """Store a new run and its lanes; event ``run.reserved``. ``planned`` is kept beside it for comparison.
+def insert(tx: Connection, run: Run, now: int) -> None:
+    """Store a new run and its lanes; event ``run.reserved``.
 
     The database refuses a key, an attempt or a second live run of a job (sqlalchemy.exc.IntegrityError inside the
     transaction, Refused outside). Raises ValueError for a run without lanes.
@@ -140,11 +111,10 @@ def insert(tx: Connection, run: Run, now: int, planned: Mapping[str, Any] | None
         "state_detail": codec.state_detail(run.state),
         "reserved_at": now,
         "ended_at": _ended_at(run.state),
-        "planned": None if planned is None else codec.dump(planned),
     }
-    tx.execute(_INSERT, row)
+    tx.execute(sa.insert(runs), row)
     tx.execute(
-        _INSERT_LANES,
+        sa.insert(lanes),
         [
             {
                 "run": run.key,
@@ -236,14 +206,6 @@ def given(tx: Connection, key: str, job: str) -> list[str] | None:
     return None
 
 
-def planned(tx: Connection, key: str) -> dict[str, Any] | None:
-    """Return what was stored as ``planned`` with a run. Raises UnknownRun."""
-    row = tx.execute(select(runs.c.planned).where(runs.c.key == key)).one_or_none()
-    if row is None:
-        raise UnknownRun(key)
-    return None if row.planned is None else codec.load_object(row.planned)
-
-
 def change_state(
     tx: Connection,
     key: str,
@@ -259,20 +221,14 @@ def change_state(
     An ended run frees the jobs of all its lanes.
     """
     changed = tx.execute(
-        _GUARDED,
-        {
-            "b_key": key,
-            "b_state": codec.state_name(old),
-            "b_detail": codec.state_detail(old),
-            "new_state": codec.state_name(new),
-            "new_detail": codec.state_detail(new),
-            "new_ended_at": _ended_at(new),
-        },
+        update(runs)
+        .where(runs.c.key == key, runs.c.state == codec.state_name(old), runs.c.state_detail == codec.state_detail(old))
+        .values(state=codec.state_name(new), state_detail=codec.state_detail(new), ended_at=_ended_at(new))
     ).rowcount
     if not changed:
         raise Stale(f"run {key}", repr(old), repr(get(tx, key).state))
     if isinstance(new, Ended):
-        tx.execute(_FREE_LANES, {"b_key": key})
+        tx.execute(update(lanes).where(lanes.c.run == key, lanes.c.live == true()).values(live=False))
     before, after = codec.state_json(old), codec.state_json(new)
     events.write(tx, f"run.{arrow}", key, now, by, {**detail, "from": before, "to": after})
 
@@ -288,35 +244,22 @@ def close_lane(
     now: int,
 ) -> None:
     """Store how a lane ended, which frees its job; event ``lane.<outcome>``. Raises Stale if it had ended."""
+    facts: dict[str, Any] = {"end_step": end_step, "error_class": error_class, "message": message}
     job = tx.execute(
-        _CLOSE_LANE,
-        {
-            "b_key": key,
-            "b_lane": index,
-            "new_outcome": outcome,
-            "new_end_step": end_step,
-            "new_error_class": error_class,
-            "new_message": message,
-        },
+        update(lanes)
+        .where(lanes.c.run == key, lanes.c.lane == index, lanes.c.outcome.is_(None))
+        .values(live=False, outcome=outcome, **facts)
+        .returning(lanes.c.job)
     ).scalar_one_or_none()
     if job is None:
         raise Stale(f"lane {index} of run {key}", "no outcome yet", "an outcome, or no such lane")
-    events.append(
-        tx,
-        f"lane.{outcome}",
-        key,
-        now,
-        lane=index,
-        job=job,
-        end_step=end_step,
-        error_class=error_class,
-        message=message,
-    )
+    events.append(tx, f"lane.{outcome}", key, now, lane=index, job=job, **facts)
 
 
 def note_heartbeat(tx: Connection, key: str, index: int, heartbeat: Mapping[str, Any]) -> None:
     """Keep the newest heartbeat or last word of a lane; nothing happens when the lane is unknown."""
-    tx.execute(_HEARTBEAT, {"b_key": key, "b_lane": index, "new_heartbeat": codec.dump(dict(heartbeat))})
+    lane = update(lanes).where(lanes.c.run == key, lanes.c.lane == index)
+    tx.execute(lane.values(heartbeat=codec.dump(dict(heartbeat))))
 
 
 def heartbeats(tx: Connection, keys: Collection[str]) -> dict[tuple[str, int], LaneReport]:

@@ -61,7 +61,7 @@ runs = Table(
     required("state_detail", Words),
     required("reserved_at", Whole),
     Column("ended_at", Whole),
-    Column("planned", Words),
+    Column("planned", Words),  # written by older versions
     one_of("state", "reserved", "submitting", "running", "stopping", "ended"),
     CheckConstraint("(state = 'ended') = (ended_at IS NOT NULL)", name="ended_at"),
     Index("ix_runs_ended_at", "ended_at"),

@@ -49,7 +49,6 @@ FIGURES = tuple(field.name for field in fields(Point))[4:]
 """The names of a point's figures, as every export has them."""
 
 
-_INSERT = insert(series)
 _LAST = select(func.max(series.c.step)).where(
     series.c.job == bindparam("job"), series.c.attempt == bindparam("attempt")
 )
@@ -59,7 +58,6 @@ _OF_JOBS = (
     .order_by(series.c.job, series.c.attempt, series.c.step)
 )
 _NEWEST = select(series.c.job, series.c.attempt, func.max(series.c.at)).group_by(series.c.job, series.c.attempt)
-_FORGET = delete(series).where(series.c.job == bindparam("b_job"))
 
 
 def note(tx: Connection, point: Point, target_step: int) -> bool:
@@ -67,7 +65,7 @@ def note(tx: Connection, point: Point, target_step: int) -> bool:
     last: int | None = tx.execute(_LAST, {"job": point.job, "attempt": point.attempt}).scalar_one()
     if last is not None and point.step < last + max(1, target_step // POINTS):
         return False
-    tx.execute(_INSERT, {name: getattr(point, name) for name in point.__slots__})
+    tx.execute(insert(series), {name: getattr(point, name) for name in point.__slots__})
     return True
 
 
@@ -102,4 +100,4 @@ def curve(points: Sequence[Point]) -> list[Point]:
 
 def forget(tx: Connection, job: str) -> None:
     """Drop what was told of a job whose name another takes."""
-    tx.execute(_FORGET, {"b_job": job})
+    tx.execute(delete(series).where(series.c.job == job))

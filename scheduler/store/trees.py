@@ -57,14 +57,7 @@ class StoredTree:
 
 _ALL = select(trees.c.digest, trees.c.delete_at, trees.c.going, trees.c.kind, trees.c.origin).order_by(trees.c.digest)
 _ONE = _ALL.where(trees.c.digest == bindparam("digest"))
-_INSERT = insert(trees)
-_CHANGE = (
-    update(trees)
-    .where(trees.c.digest == bindparam("b_digest"))
-    .values(delete_at=bindparam("new_delete_at"), going=bindparam("new_going"))
-)
 _COPIES = select(trees.c.origin, trees.c.digest).where(trees.c.origin.is_not(None), trees.c.going == false())
-_REMOVE = delete(trees).where(trees.c.digest == bindparam("b_digest"))
 _OF_ATTEMPT = select(lanes.c.code, lanes.c.trees).where(
     lanes.c.job == bindparam("job"), lanes.c.attempt == bindparam("attempt")
 )
@@ -85,11 +78,12 @@ def note(tx: Connection, kind: str, digest: str, delete_at: int | None, origin: 
     """Write down that a tree is to be sent to the store, or is needed (``delete_at`` None). Raises TreeGoes."""
     found = tx.execute(_ONE, {"digest": digest}).one_or_none()
     if found is None:
-        tx.execute(_INSERT, {"digest": digest, "delete_at": delete_at, "going": False, "kind": kind, "origin": origin})
+        row = {"digest": digest, "delete_at": delete_at, "going": False, "kind": kind, "origin": origin}
+        tx.execute(insert(trees), row)
     elif found.going:
         raise TreeGoes(kind, digest)
     else:
-        tx.execute(_CHANGE, {"b_digest": digest, "new_delete_at": delete_at, "new_going": False})
+        tx.execute(update(trees).where(trees.c.digest == digest).values(delete_at=delete_at, going=False))
 
 
 def copies(tx: Connection) -> dict[str, str]:
@@ -99,12 +93,12 @@ def copies(tx: Connection) -> dict[str, str]:
 
 def let_go(tx: Connection, digest: str, now: int) -> None:
     """Note that it is being deleted: from here on nobody can come to need it."""
-    tx.execute(_CHANGE, {"b_digest": digest, "new_delete_at": now, "new_going": True})
+    tx.execute(update(trees).where(trees.c.digest == digest).values(delete_at=now, going=True))
 
 
 def forget(tx: Connection, digest: str) -> None:
     """Remove the row of what is deleted."""
-    tx.execute(_REMOVE, {"b_digest": digest})
+    tx.execute(delete(trees).where(trees.c.digest == digest))
 
 
 def code_of_attempt(tx: Connection, job: str, attempt: int) -> str | None:

@@ -74,27 +74,9 @@ _OF_DIGEST = _OF_MODEL.where(model_versions.c.digest == bindparam("digest"))
 _OF_CHECKPOINT = _ALL.where(model_versions.c.checkpoint == bindparam("key"))
 _ACCEPTED = _OF_MODEL.where(model_versions.c.state == "accepted").order_by(None)
 _NEWEST_ACCEPTED = _ACCEPTED.order_by(model_versions.c.number.desc()).limit(1)
-_INSERT = insert(model_versions)
-_FIRST = insert(models)
-_COUNT = (
-    update(models)
-    .where(models.c.name == bindparam("b_name"))
-    .values(counter=models.c.counter + 1)
-    .returning(models.c.counter)
-)
-_MOVE = (
-    update(model_versions)
-    .where(
-        model_versions.c.model == bindparam("b_model"),
-        model_versions.c.number == bindparam("b_number"),
-        model_versions.c.state == bindparam("b_state"),
-    )
-    .values(state=bindparam("new_state"), why=bindparam("new_why"))
-)
 _PROMOTIONS = (
     select(promotions).where(promotions.c.model == bindparam("model")).order_by(promotions.c.id.desc()).limit(500)
 )
-_PROMOTE = insert(promotions)
 
 
 def add(tx: Connection, version: Version, now: int, by: str) -> Version:
@@ -104,11 +86,12 @@ def add(tx: Connection, version: Version, now: int, by: str) -> Version:
     """
     if (known := of_digest(tx, version.model, version.digest)) is not None:
         return known
-    number = tx.execute(_COUNT, {"b_name": version.model}).scalar_one_or_none()
+    counted = update(models).where(models.c.name == version.model).values(counter=models.c.counter + 1)
+    number = tx.execute(counted.returning(models.c.counter)).scalar_one_or_none()
     if number is None:
         number = 1
-        tx.execute(_FIRST, {"name": version.model, "counter": number})
-    tx.execute(_INSERT, {**asdict(version), "number": number})
+        tx.execute(insert(models).values(name=version.model, counter=number))
+    tx.execute(insert(model_versions), {**asdict(version), "number": number})
     made = get(tx, version.model, number)
     events.append(tx, "version.made", made.name, now, by, step=made.step, checkpoint=made.checkpoint)
     return made
@@ -157,8 +140,9 @@ def move(tx: Connection, version: Version, arrow: str, why: str, now: int, by: s
     Raises IllegalArrow, Stale.
     """
     state = moved(version.state, arrow)
-    guard = {"b_model": version.model, "b_number": version.number, "b_state": version.state}
-    if not tx.execute(_MOVE, {**guard, "new_state": state, "new_why": why}).rowcount:
+    columns = model_versions.c
+    still = (columns.model == version.model, columns.number == version.number, columns.state == version.state)
+    if not tx.execute(update(model_versions).where(*still).values(state=state, why=why)).rowcount:
         raise Stale(f"version {version.name}", version.state, get(tx, version.model, version.number).state)
     told = {**data, "why": why, "from": version.state, "to": state}
     events.write(tx, f"version.{arrow}", version.name, now, by, told)
@@ -184,7 +168,7 @@ def in_force(tx: Connection, model: str) -> Version | None:
 
 def note_promotion(tx: Connection, promotion: Promotion) -> None:
     """Write down what is in force from now on; event ``model.promote`` or ``model.rollback``."""
-    tx.execute(_PROMOTE, asdict(promotion))
+    tx.execute(insert(promotions), asdict(promotion))
     told = {"number": promotion.number, "was": promotion.was, "why": promotion.why}
     events.write(tx, f"model.{promotion.kind}", promotion.model, promotion.at, promotion.by, told)
 

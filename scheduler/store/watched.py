@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from sqlalchemy import bindparam, delete, insert, select, update
+from sqlalchemy import delete, insert, select, update
 
 from scheduler.core.ledger import Charge
 from scheduler.store import runs
@@ -27,13 +27,6 @@ class Watched:
 
 
 _ALL = select(watched.c.run, watched.c.until, watched.c.booked_start, watched.c.booked_end).order_by(watched.c.run)
-_INSERT = insert(watched)
-_CHANGE = (
-    update(watched)
-    .where(watched.c.run == bindparam("b_run"))
-    .values(booked_start=bindparam("new_start"), booked_end=bindparam("new_end"))
-)
-_REMOVE = delete(watched).where(watched.c.run == bindparam("b_run"))
 
 
 def everything(tx: Connection) -> list[Watched]:
@@ -61,14 +54,15 @@ def possible_charges(tx: Connection) -> dict[str, tuple[Charge, ...]]:
 def add(tx: Connection, run: str, until: int, booked: tuple[int, int] | None) -> None:
     """Begin to watch a run."""
     start, end = booked or (None, None)
-    tx.execute(_INSERT, {"run": run, "until": until, "booked_start": start, "booked_end": end})
+    tx.execute(insert(watched).values(run=run, until=until, booked_start=start, booked_end=end))
 
 
 def note_booked(tx: Connection, run: str, booked: tuple[int, int]) -> None:
     """Note what the ledger counts now."""
-    tx.execute(_CHANGE, {"b_run": run, "new_start": booked[0], "new_end": booked[1]})
+    start, end = booked
+    tx.execute(update(watched).where(watched.c.run == run).values(booked_start=start, booked_end=end))
 
 
 def remove(tx: Connection, run: str) -> None:
     """End the watch."""
-    tx.execute(_REMOVE, {"b_run": run})
+    tx.execute(delete(watched).where(watched.c.run == run))

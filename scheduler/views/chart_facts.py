@@ -13,7 +13,7 @@ from scheduler.report.loss_curve import loss_curve_svg
 from scheduler.report.picture import Picture
 from scheduler.report.timeline import Timeline, timeline_of, timeline_svg, upcoming
 from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
-from scheduler.store import events, jobs, ledger, limits, plans, runs
+from scheduler.store import events, jobs, ledger, limits, plans, prices, runs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -68,7 +68,7 @@ def burn_downs(
     observed = limits.observed(tx)
     live = runs.live(tx)
     found = []
-    for name, pool in sorted(pools.items()):
+    for name, pool in sorted(prices.priced(tx, pools).items()):
         ours = [run for run in live if run.pool == name]
         price = pool.price_microdollars_per_hour
         planned = [

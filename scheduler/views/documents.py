@@ -124,4 +124,5 @@ def plan_json(plan: Plan) -> dict[str, Any]:
         "warnings": list(plan.warnings),
         "placements": [asdict(placement) for placement in plan.placements],
         "deferrals": [{"job": deferral.job, "reason": deferral.reason.to_json()} for deferral in plan.deferrals],
+        "kept": [asdict(kept) for kept in plan.kept],
     }

@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 
 WORK = "daemon.work"
 _SHOWN_WALL_SECONDS, _DATA_SHOWN_WALL_SECONDS = 60.0, 5.0
-_KEPT_WALL_SECONDS = 120.0  # what ends and is begun anew, again and again, is one piece of work
+_KEPT_WALL_SECONDS = 120.0  # work that is begun again within this time after its end goes on as the same piece
 _STANDS_WALL_SECONDS = 1_800.0
 _WHY_CHARACTERS = 300
-# Questions that find no platform are told as that. What is one matter to people has one name.
+# Calls by kind, as people know them. Platforms that do not answer are told of elsewhere (service/faults/places.py).
 _WORDS = {
     "data": "training data of {}",
     "inputs": "input {}",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from typing import TYPE_CHECKING
 
-from scheduler.core.version import split_version
+from scheduler.core.version import VersionState, split_version
 from scheduler.store import versions
 from scheduler.views import models as views
 from scheduler.web.shapes import Data, Shape
@@ -17,35 +16,14 @@ if TYPE_CHECKING:
     from scheduler.web.source import Source
 
 
-class ModelVersion(Shape):
-    """A version of a model; ``serving`` are the targets where it serves."""
-
-    name: str
-    model: str
-    number: int
-    step: int
-    state: str
-    why: str
-    in_force: bool
-    parent: str
-    serving: list[str]
-    created_at: int
-
-
-class ModelRow(Shape):
-    """A model with its versions, the newest last. ``paused``: a person must promote the next."""
-
-    name: str
-    in_force: str | None
-    paused: bool
-    versions: list[ModelVersion]
-    promotions: list[Data]
-
-
 class Models(Shape):
     """All models that have versions or say how they are evaluated."""
 
-    models: list[ModelRow]
+    models: list[views.Model]
+
+
+# What it consists of names these for the type checker alone.
+Models.model_rebuild(_types_namespace={"VersionState": VersionState, "Promotion": versions.Promotion})
 
 
 class VersionDetail(Shape):
@@ -56,7 +34,7 @@ class VersionDetail(Shape):
 
 def everything(tx: Connection) -> Models:
     """Return all models."""
-    return Models.model_validate({"models": [asdict(found) for found in views.models(tx)]})
+    return Models(models=views.models(tx))
 
 
 def facts(tx: Connection, name: str) -> VersionFacts:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Literal
 
-from scheduler.core.plan import Placement
+from scheduler.core.plan import KeptHours, Placement
+from scheduler.views.plan_history import SessionChange
 from scheduler.web.shapes import Data, Shape
 
 
@@ -26,6 +27,7 @@ class PlanRow(Shape):
     warnings: list[str]
     placements: list[Placement]
     deferrals: list[DeferralRow]
+    kept: list[KeptHours]
 
 
 class NewestPlan(Shape):
@@ -43,14 +45,6 @@ class PlanHead(Shape):
     bound: float | None
 
 
-class SessionChange(Shape):
-    """A planned session that is not as it was."""
-
-    change: Literal["started", "appeared", "vanished", "moved"]
-    before: Placement | None
-    after: Placement | None
-
-
 class FinishChange(Shape):
     """A job whose planned finish moved; null is "not within the horizon"."""
 
@@ -66,6 +60,9 @@ class PlanDifference(Shape):
     after: PlanHead
     sessions: list[SessionChange]
     finishes: list[FinishChange]
+
+
+PlanDifference.model_rebuild(_types_namespace={"Placement": Placement})  # views name it for the type checker alone
 
 
 class SessionRow(Shape):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import asdict
 from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
@@ -61,7 +60,7 @@ def job(source: Source, name: str) -> JobDetail:
             "sessions": [next(points).step for _, points in groupby(curve, attrgetter("attempt"))],
             "speeds": rates.of_job(tx, name),
             "losses": losses([one for one in saved if one.manifest.attempt > record.fenced_attempt]),
-            "generations": [asdict(one) for one in generations.of_job(tx, name)],
+            "generations": generations.of_job(tx, name),
             "checkpoints": [checkpoint_json(found) for found in saved[:_CHECKPOINTS_SHOWN]],
             "runs": [run_json(run) for run in sessions],
         }

@@ -6,13 +6,15 @@ Instants are integer UTC seconds, durations integer seconds, money integer micro
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict
 
 from scheduler.core.ledger import LedgerEntry
 from scheduler.core.quota import Meter
+from scheduler.report.burn_down import BurnDown
 from scheduler.report.report import Need
+from scheduler.store.generations import Generation
 from scheduler.views.long_work import Work
 from scheduler.views.pools_now import PoolNow
 from scheduler.views.share_now import ShareNow
@@ -198,19 +200,6 @@ class CheckpointRow(Shape):
     seen_at: int
 
 
-class GenerationRow(Shape):
-    """One beginning of a job with ``first_attempt``, from the checkpoint ``parent_key`` if that is known."""
-
-    job: str
-    number: int
-    first_attempt: int
-    began_at: int
-    parent: str | None
-    parent_step: int | None
-    parent_key: str | None
-    refused: list[str]
-
-
 class JobDetail(JobRow):
     """All there is to know about one job.
 
@@ -226,30 +215,16 @@ class JobDetail(JobRow):
     losses: list[tuple[int, float]]
     told: list[tuple[int, float]]
     sessions: list[int]
-    generations: list[GenerationRow]
+    generations: list[Generation]
     checkpoints: list[CheckpointRow]
     runs: list[RunRow]
-
-
-class BurnDownRow(Shape):
-    """What is left of a quota over its window: (instant, amount), measured until ``now``, then as planned."""
-
-    pool: str
-    quota: str
-    unit: Literal["seconds", "microdollars"]
-    start: int
-    end: int
-    now: int
-    limit: int
-    measured: list[tuple[int, int]]
-    ahead: list[tuple[int, int]]
 
 
 class Quotas(Shape):
     """All meters, and their burn-down."""
 
     quotas: list[Meter]
-    burn_down: list[BurnDownRow]
+    burn_down: list[BurnDown]
 
 
 class Ledger(Shape):

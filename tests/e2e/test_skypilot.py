@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.lab.patience import until
 from tests.lab.sky_server import SkyServer
 
@@ -25,7 +27,6 @@ name = "cloud"
 platform = "skypilot"
 accelerator = "H100"
 sessions_max = 1
-price_per_hour = "$2.50"
 
 [pools.options]
 address = "{address}"
@@ -58,6 +59,7 @@ training.checkpoint(step, lambda folder: (folder / "step.json").write_text(json.
 
 def test_a_job_goes_on_when_its_machine_is_taken_back(tmp_path: Path) -> None:
     with SkyServer(tmp_path / "there") as server:
+        server.catalogue = [("a", "lab", 3.0, 3.0)]
         _trained_twice(server, tmp_path)
         assert server.clusters == {}
         assert len(server.started) == len(set(server.started)) == 2
@@ -106,3 +108,9 @@ def _trained_twice(server: SkyServer, folder: Path) -> None:
     assert begun[0] == 0 < begun[1]
     spans = {one["name"].split("-", 2)[2]: one["usage_intervals"][0][0] for one in server.spans}
     assert {run["key"]: run["started"] for run in runs()} == spans
+    # Nobody typed a price: sessions were reserved at the catalogue's, and charged at what SkyPilot says they cost.
+    assert schedctl("pools", "list")["pools"][0]["price_microdollars_per_hour"] == 3_000_000
+    (budget,) = (one for one in schedctl("quota")["quotas"] if one["quota"] == "budget of the month")
+    booked = sum(run["ended"] - run["started"] for run in runs()) * 2_500_000 / 3_600
+    assert budget["used"] == pytest.approx(booked, abs=len(runs()))
+    assert all(task["resources"]["max_hourly_cost"] == 3.0 for task in server.tasks)

@@ -16,6 +16,7 @@ from scheduler.core.job import Active, Done, Queued
 from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.pool import Pool
 from scheduler.core.run import Ended, Lane, Reserved, Run, Running
+from scheduler.service.cycle.after_restore import AHEAD
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.launch.lanes import note_lanes, noted_lanes
 from scheduler.service.outside.ports import Ports
@@ -140,7 +141,7 @@ def test_a_second_lane_that_has_not_reported_yet_is_known_by_the_note_of_the_lau
     assert verify(world.database) == []
 
 
-def test_seats_that_the_books_know_or_that_nobody_can_have_are_not_believed(world: SimpleNamespace) -> None:
+def test_lanes_that_the_books_know_or_that_nobody_can_have_are_not_believed(world: SimpleNamespace) -> None:
     with world.database.write() as tx:
         jobs.note_launch(tx, "ucm", "desk")
     for planned_lane in (("ucm", 1), ("ucm", 0), ("ucm", 1_000_000_000)):
@@ -150,6 +151,28 @@ def test_seats_that_the_books_know_or_that_nobody_can_have_are_not_believed(worl
     with world.database.read() as tx:
         assert [lane.job for lane in runs.get(tx, "uff-ufm-0001").lanes] == ["ufm"]
         assert jobs.get(tx, "ucm").attempts == 1
+
+
+@pytest.mark.parametrize(("attempt", "entered"), [(AHEAD, True), (AHEAD + 1, False)])
+def test_so_many_launches_ahead_are_looked_for_and_no_more(
+    world: SimpleNamespace, attempt: int, *, entered: bool
+) -> None:
+    key = f"uff-ufm-{attempt:04d}"
+    launched(world, key, NOW - 100, runs_seconds=None)
+    cycles(world, lambda: world.plans)
+    with world.database.read() as tx:
+        assert [run.key for run in runs.live(tx)] == [key] * entered
+
+
+@pytest.mark.parametrize(("attempt", "lanes"), [(AHEAD, [(0, "ufm"), (1, "ucm")]), (AHEAD + 1, [(0, "ufm")])])
+def test_a_noted_lane_is_believed_as_far_ahead_as_keys_are_looked_for(
+    world: SimpleNamespace, attempt: int, lanes: list[tuple[int, str]]
+) -> None:
+    noted(world, "uff-ufm-0001", ("ufm", 1), ("ucm", attempt))
+    launched(world, "uff-ufm-0001", NOW - 100, runs_seconds=None)
+    cycles(world, lambda: world.plans)
+    with world.database.read() as tx:
+        assert [(lane.index, lane.job) for lane in runs.get(tx, "uff-ufm-0001").lanes] == lanes
 
 
 @pytest.mark.parametrize(("one", "other"), [("ufm", "ucm"), ("ucm", "ufm")])
@@ -216,7 +239,7 @@ def test_who_shares_a_session_is_noted_before_its_platform_is_called(
     assert asked == [{0: ("ufm", 1), 1: ("ucm", 1)}]
 
 
-def test_a_launch_whose_seats_cannot_be_noted_is_not_made(
+def test_a_launch_whose_lanes_cannot_be_noted_is_not_made(
     world: SimpleNamespace, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def put(key: str, data: bytes) -> None:

@@ -28,7 +28,7 @@ from scheduler.service.facts.overheads import Overhead
 from scheduler.service.launch.launch_document import launch_document
 from scheduler.service.outside.ports import Policy, Ports
 from scheduler.service.requests import code, queue
-from scheduler.service.upkeep.tree_retention import retain_trees
+from scheduler.service.upkeep.retention import retain_trees
 from scheduler.store import checkpoints, events, runs, trees
 from scheduler.store import jobs as job_rows
 from scheduler.store.engine import Database

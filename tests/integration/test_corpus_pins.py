@@ -20,7 +20,7 @@ from scheduler.service.launch.training_data import CorpusRecipe, TrainingData
 from scheduler.service.outside.ports import Ports
 from scheduler.service.requests import corpus, queue
 from scheduler.service.requests.restart import restart
-from scheduler.service.upkeep.tree_retention import retain_trees
+from scheduler.service.upkeep.retention import retain_trees
 from scheduler.store import events, jobs, runs, trees
 from scheduler.store.engine import Database
 

@@ -16,7 +16,7 @@ from platforms.targets.base import Outcome, TargetContext, TargetUnreachable
 from platforms.targets.registry import open_target
 from scheduler.core.deployment import Rule
 from scheduler.service.deploy.carry import carry_out
-from scheduler.service.deploy.desk import Desk
+from scheduler.service.deploy.deployer import Deployer
 from scheduler.service.deploy.look import RESUMED, Deployments
 from scheduler.service.outside.ports import Ports, ServedAt
 from scheduler.service.versions.watching import read_watch, take_back
@@ -297,12 +297,12 @@ def test_two_processes_of_a_machine_do_not_do_the_same_deployment(world: World, 
     made = world.version("ufm", b"one")
     with database.write() as tx:
         row = deployments.intend(tx, made, "griffith", world.clock.now(), "somebody")
-    desk = Desk.of(world.ports)
-    with desk.alone("griffith", "ufm"):
+    deployer = Deployer.of(world.ports)
+    with deployer.alone("griffith", "ufm"):
         world.cycle()
         assert world.rows() == [(1, "intended")]
-    assert carry_out(desk, row).state == "serving"
-    assert carry_out(desk, row).state == "serving"  # as it was: nothing is done twice
+    assert carry_out(deployer, row).state == "serving"
+    assert carry_out(deployer, row).state == "serving"  # as it was: nothing is done twice
     assert world.rows() == [(1, "serving")]
 
 

@@ -134,6 +134,7 @@ def test_a_session_that_ends_is_told_with_what_was_booked(
     (failed,) = [line for line in journal.lines if " job.failed " in line]
     assert failed.startswith("warning")
     assert "oom: CUDA out of memory" in failed
+    assert "'run': 'uff-ufm-0001'" in failed
     (held,) = [line for line in journal.lines if " job.held " in line]
     assert held.startswith("info")
     assert "anna" in held

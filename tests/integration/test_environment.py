@@ -22,7 +22,7 @@ from jobs.spec import JobSpec, Requirements
 from platforms.artifacts.base import Grant
 from platforms.artifacts.directory import DirectoryStore
 from platforms.base import LaunchRequest, SessionState
-from platforms.local.environments import sweep_environments
+from platforms.local.adapter import sweep_environments
 from platforms.registry import PlatformContext, load
 from scheduler.core.plan import Placement, PlannedLane
 from scheduler.core.pool import Pool
@@ -33,7 +33,7 @@ from scheduler.service.launch.launch_document import launch_document
 from scheduler.service.launch.packages import package_trees, with_packages
 from scheduler.service.outside.ports import Policy, Ports
 from scheduler.service.requests import environment, queue
-from scheduler.service.upkeep.tree_retention import retain_trees
+from scheduler.service.upkeep.retention import retain_trees
 from scheduler.store.engine import Database
 from tests.lab.clocks import starting_now
 from tests.lab.packages import digest_of, make_image, use_index, write_wheel

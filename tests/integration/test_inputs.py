@@ -32,7 +32,7 @@ from scheduler.service.launch.inputs import trees_of, with_inputs
 from scheduler.service.launch.launch_document import launch_document
 from scheduler.service.outside.ports import Policy, Ports
 from scheduler.service.requests import inputs, queue
-from scheduler.service.upkeep.tree_retention import retain_trees
+from scheduler.service.upkeep.retention import retain_trees
 from scheduler.store import events, runs, trees
 from scheduler.store import jobs as job_rows
 from scheduler.store.engine import Database

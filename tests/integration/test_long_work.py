@@ -357,3 +357,32 @@ def test_a_mail_server_that_hangs_holds_up_neither_the_list_of_needs_nor_the_sto
     hanging.free.set()
     daemon._calls.settle(("mail",), 10.0)
     app.database.close()
+
+
+class Turns(ThreadedCalls):
+    """Calls that note in which order turns begin and questions are asked."""
+
+    def __init__(self) -> None:
+        super().__init__(_PATIENCE)
+        self.noted: list[str] = []
+
+    def begin(self) -> None:
+        """See Calls.begin."""
+        self.noted.append("turn")
+        super().begin()
+
+    def gather(self, kind: str, work: Any) -> Any:
+        """See Calls.gather."""
+        self.noted.append("question")
+        return super().gather(kind, work)
+
+
+def test_every_cycle_is_a_turn_of_its_own_so_that_all_its_questions_share_one_patience(world: SimpleNamespace) -> None:
+    calls = Turns()
+    found = cycle.Cycle(replace(world.ports, calls=calls))
+    for _ in range(2):
+        calls.noted.clear()
+        found.run()
+        assert calls.noted[0] == "turn"
+        assert calls.noted.count("turn") == 1
+        assert "question" in calls.noted

@@ -21,6 +21,7 @@ from tests.lab.planner.backfill import backfill
 from tests.lab.planner.baselines import OTHERS, ordered, static_week
 from tests.lab.planner.cases import EPOCH, KAGGLE, SMALL_MIX, make_pools, random_case, seed_case
 from tests.lab.planner.replay import ONLINE, by_order, replay
+from tests.lab.planner.speed import steps, warm_ms
 from tests.lab.planner.trace import BadTrace, read_rows, read_trace
 from tests.lab.planner.year import Live
 
@@ -28,9 +29,13 @@ FIGURES = {
     "seed_ratio_min",
     "ratio_50x6_mean",
     "ratio_50x6_worst",
+    "steps_over_plain",
+    "quick_ms",
+    "polish_ms",
     "ratio_1000x50_mean",
     "big_seconds",
     "big_mib",
+    "big_own_mib",
     "big_ratio",
     "warm_over_cold_1000",
     "warm_over_cold_10000",
@@ -278,6 +283,11 @@ def test_a_session_that_is_cut_keeps_what_was_saved_and_accounts_for_every_secon
 
 def test_two_lanes_sell_nearly_two_hours_per_hour() -> None:
     assert figures.lanes()["lane_hours_per_quota_hour"] > 1.9
+
+
+def test_the_search_steps_as_the_plain_walk_does_in_a_fraction_of_its_time() -> None:
+    assert steps()[1] > 2
+    assert warm_ms(figures.UNSEARCHED, 1) > 0
 
 
 @pytest.fixture

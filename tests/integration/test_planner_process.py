@@ -118,6 +118,18 @@ def test_it_ends_with_a_daemon_that_was_killed(tmp_path: Path) -> None:
     until(lambda: gone(planner) and gone(int(solver)), "the end of planner and solver")
 
 
+def test_it_loads_nothing_of_a_database(tmp_path: Path) -> None:
+    """It starts for each daemon that plans, and takes twice as long with the toolkit that it never uses."""
+    code = (
+        "import sys\n"
+        "from scheduler.service.outside.planner_process import PlannerChild\n"
+        "from scheduler.planner import Planner\n"
+        "print(sorted({name.partition('.')[0] for name in sys.modules} & {'sqlalchemy', 'alembic', 'pydantic'}))\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "[]\n"
+
+
 def test_a_child_that_does_not_even_listen_is_given_up() -> None:
     """The question is longer than a pipe holds, so that telling it would take forever as well."""
     host = ChildHost("deaf", (sys.executable, "-c", "import signal; signal.pause()"))

@@ -39,10 +39,11 @@ training.checkpoint(training.target_step, lambda folder: (folder / "cores.txt").
 
 @pytest.fixture(scope="module")
 def installed(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder in which the example is installed, as pip does it."""
+    """A folder in which the examples are installed, as pip does it."""
     folder = tmp_path_factory.mktemp("installed")
+    examples = [str(repository / "examples" / name) for name in ("platform", "lightning-jobs")]
     words = ["install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index", "--target", str(folder)]
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", *words, str(repository / "examples/platform")]
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", *words, *examples]
     subprocess.run(pip, check=True)
     return folder
 
@@ -63,11 +64,12 @@ def offer(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str
     return add
 
 
-def test_the_example_conforms(installed: Path, repository: Path) -> None:
+@pytest.mark.parametrize("name", ["cores", "lightning"])
+def test_each_example_conforms(installed: Path, repository: Path, name: str) -> None:
     """By the command that the documents tell its authors."""
     words = ["-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "tests/conformance/test_platform.py"]
     run = subprocess.run(
-        [sys.executable, *words, "-k", "cores", "-o", "addopts="],
+        [sys.executable, *words, "-k", name, "-o", "addopts="],
         cwd=repository,
         env={**os.environ, "PYTHONPATH": str(installed)},
         capture_output=True,

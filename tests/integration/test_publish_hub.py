@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 pytest.importorskip("huggingface_hub", reason="huggingface_hub is not installed")
-from platforms.hub_upload import upload
+from platforms.publish import publish_on_hub
 from platforms.targets.base import TargetError, TargetUnreachable
 from tests.lab.hub_writes import TOKEN, HubWrites, hub_that_is_written_to
 from tests.lab.releases import WEIGHTS, make_folder
@@ -26,13 +26,13 @@ def hub(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[HubWrites]:
 
 def test_a_version_is_a_tagged_commit_of_a_private_repository(hub: HubWrites, tmp_path: Path) -> None:
     one = make_folder(tmp_path / "one", b"first weights", {"LICENSE": b"free"})
-    address = upload(one, "org/ufm", "ufm@1", TOKEN)
+    address = publish_on_hub(one, "org/ufm", "ufm@1", TOKEN)
     assert hub.private == {"org/ufm": True}
     assert hub.head("org/ufm") == {path.name: path.read_bytes() for path in one.iterdir()}
     assert address == f"{hub.address}/org/ufm/commit/{hub.tags['v1']}"
     assert list(hub.large) == [next(iter(hub.large))], "weights went as a large file"
     two = make_folder(tmp_path / "two", b"second weights")
-    upload(two, "org/ufm", "ufm@2", TOKEN)
+    publish_on_hub(two, "org/ufm", "ufm@2", TOKEN)
     assert hub.head("org/ufm")[WEIGHTS] == (two / WEIGHTS).read_bytes()
     assert "LICENSE" not in hub.head("org/ufm"), "what the version has not goes"
     assert hub.files[hub.tags["v1"]][WEIGHTS] == (one / WEIGHTS).read_bytes()
@@ -40,7 +40,7 @@ def test_a_version_is_a_tagged_commit_of_a_private_repository(hub: HubWrites, tm
 
 def test_a_branch_is_made_where_one_is_named(hub: HubWrites, tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "one", b"weights")
-    upload(folder, "org/ufm@trial", "ufm@1", TOKEN)
+    publish_on_hub(folder, "org/ufm@trial", "ufm@1", TOKEN)
     assert hub.head("org/ufm") == {}
     assert WEIGHTS in hub.head("org/ufm", "trial")
 
@@ -48,17 +48,17 @@ def test_a_branch_is_made_where_one_is_named(hub: HubWrites, tmp_path: Path) -> 
 def test_what_the_hub_refuses_is_told_without_the_token(hub: HubWrites, tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "one", b"weights")
     with pytest.raises(TargetError, match="the Hub answered 401") as refused:
-        upload(folder, "org/ufm", "ufm@1", "hf_of_somebody_else")
+        publish_on_hub(folder, "org/ufm", "ufm@1", "hf_of_somebody_else")
     assert "hf_of" not in str(refused.value)
     assert "HF_TOKEN" in refused.value.remedy
     with pytest.raises(TargetError, match="no repository"):
-        upload(folder, "../etc", "ufm@1", TOKEN)
+        publish_on_hub(folder, "../etc", "ufm@1", TOKEN)
     hub.breaks = True
     with pytest.raises(TargetUnreachable, match="answered 500"):
-        upload(folder, "org/ufm", "ufm@1", TOKEN)
+        publish_on_hub(folder, "org/ufm", "ufm@1", TOKEN)
 
 
 def test_a_hub_that_is_away_is_told(hub: HubWrites, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
     with pytest.raises(TargetUnreachable, match="Try again"):
-        upload(make_folder(tmp_path / "one", b"weights"), "org/ufm", "ufm@1", TOKEN)
+        publish_on_hub(make_folder(tmp_path / "one", b"weights"), "org/ufm", "ufm@1", TOKEN)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 pytest.importorskip("mlflow", reason="mlflow is not installed")
-from platforms.mlflow_upload import upload
+from platforms.publish import publish_in_mlflow
 from platforms.targets.base import TargetError
 from tests.lab.mlflow import Mlflow, mlflow_server
 from tests.lab.releases import WEIGHTS, make_folder
@@ -31,7 +31,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Mlflow]:
 
 def test_a_version_is_a_model_version_with_files_figures_and_what_it_was_here(server: Mlflow, tmp_path: Path) -> None:
     folder = make_folder(tmp_path / "one", b"weights")
-    assert upload(folder, "ufm", "ufm@3", facts("a" * 64)) == "models:/ufm/1"
+    assert publish_in_mlflow(folder, "ufm", "ufm@3", facts("a" * 64)) == "models:/ufm/1"
     (made,) = server.versions["ufm"]
     tags = {tag["key"]: tag["value"] for tag in made["tags"]}
     assert tags == {"uff.version": "ufm@3", "uff.digest": "a" * 64, "uff.state": "accepted"}
@@ -40,19 +40,21 @@ def test_a_version_is_a_model_version_with_files_figures_and_what_it_was_here(se
     assert [(one["key"], one["value"]) for one in run["data"]["metrics"]] == [("pass@1", 0.75)]
     place = f"1/{run['info']['run_id']}/artifacts/model/"
     assert server.artifacts == {f"{place}{path.name}": path.read_bytes() for path in folder.iterdir()}
-    assert upload(folder, "ufm", "ufm@3", facts("a" * 64)) == "models:/ufm/1", "the same again is not made twice"
-    assert upload(folder, "ufm", "ufm@4", facts("b" * 64)) == "models:/ufm/2"
+    assert publish_in_mlflow(folder, "ufm", "ufm@3", facts("a" * 64)) == "models:/ufm/1", (
+        "the same again is not made twice"
+    )
+    assert publish_in_mlflow(folder, "ufm", "ufm@4", facts("b" * 64)) == "models:/ufm/2"
     assert f"{place}{WEIGHTS}" in server.artifacts
 
 
 def test_what_cannot_be_published_is_told(server: Mlflow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = make_folder(tmp_path / "one", b"weights")
     with pytest.raises(TargetError, match="no name of a registered model"):
-        upload(folder, "../x", "ufm@3", facts("a" * 64))
+        publish_in_mlflow(folder, "../x", "ufm@3", facts("a" * 64))
     server.full = True
     with pytest.raises(TargetError, match="cannot publish there"):
-        upload(folder, "ufm", "ufm@3", facts("a" * 64))
+        publish_in_mlflow(folder, "ufm", "ufm@3", facts("a" * 64))
     assert server.versions["ufm"] == [], "no version without its files"
     monkeypatch.delenv("MLFLOW_TRACKING_URI")
     with pytest.raises(TargetError, match="MLFLOW_TRACKING_URI is not set"):
-        upload(folder, "ufm", "ufm@3", facts("a" * 64))
+        publish_in_mlflow(folder, "ufm", "ufm@3", facts("a" * 64))

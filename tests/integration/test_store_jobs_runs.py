@@ -305,13 +305,3 @@ def test_only_the_newest_heartbeat_of_a_lane_is_kept(database: Database) -> None
             ("run-1", 1): LaneReport("run-1", 1, "ucm", step=2, loss=0.5)
         }
         assert runs.heartbeats(tx, []) == {}
-
-
-def test_what_was_planned_for_a_run_is_kept(database: Database) -> None:
-    with database.write() as tx:
-        jobs.add(tx, plain_spec("ufm"), NOW)
-        runs.insert(tx, a_run("run-1", ("ufm", 1)), NOW, planned={"steps": {"ufm": 40}})
-    with database.read() as tx:
-        assert runs.planned(tx, "run-1") == {"steps": {"ufm": 40}}
-        with pytest.raises(runs.UnknownRun):
-            runs.planned(tx, "run-2")

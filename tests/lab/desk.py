@@ -159,7 +159,8 @@ class Desk:
             "SCHED_CHECKPOINT_DIR": str(self.folder / "checkpoints"), "SCHED_RESUME_DIR": str(newest or ""),
             "SCHED_DATA_DIR": str(self.store / "data"), "SCHED_TARGET_STEP": str(self.target), "SCHED_SEED": "3",
             "SCHED_PROGRESS": str(at[0]), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
-            "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo", **hidden(ranks), **(environment or {}),
+            "MASTER_PORT": str(free_port()), "GLOO_SOCKET_IFNAME": "lo", "CUBLAS_WORKSPACE_CONFIG": ":4096:8",
+            **hidden(ranks), **(environment or {}),
         }  # fmt: skip
         at[0].touch()
         start = spawn if accelerators() else fork

@@ -18,7 +18,8 @@ _Found = TypeVar("_Found")
 # Nothing here takes a tenth of it; a machine under load may.
 PATIENCE_SECONDS = 240.0
 _PAUSE_SECONDS = 0.01
-_LOOK_SECONDS = 0.03  # many looks read the whole process table
+_PAUSE_SECONDS_MAX = 0.1  # many looks read the whole process table: who waits long looks seldom
+_PAUSE_GROWS = 1.2
 _WORK_SECONDS = 0.3
 _PATIENCE = threading.Event()  # never set: its wait is the pause between two looks
 
@@ -29,17 +30,19 @@ def pause(seconds: float = _PAUSE_SECONDS) -> None:
 
 
 def until(
-    look: Callable[[], _Found | None], what: str, seconds: float = PATIENCE_SECONDS, every: float = _LOOK_SECONDS
+    look: Callable[[], _Found | None], what: str, seconds: float = PATIENCE_SECONDS, every: float = 0.0
 ) -> _Found:
-    """Look ``every`` seconds until the answer is true and return it.
+    """Look ``every`` seconds, or less and less often, until the answer is true and return it.
 
     Raises AssertionError, naming ``what`` and the last answer, when ``seconds`` are over.
     """
     end = stopwatch() + seconds
+    growing = _PAUSE_SECONDS
     while not (found := look()):
         if stopwatch() > end:
             raise AssertionError(f"waited {seconds:.0f} s in vain for {what}; last seen: {found}")
-        pause(every)
+        pause(every or growing)
+        growing = min(growing * _PAUSE_GROWS, _PAUSE_SECONDS_MAX)
     return found
 
 

@@ -92,6 +92,9 @@ class SkyServer:
         self.address = ""
         self.no_capacity: set[str] = set()  # names of jobs for which there is no machine
         self.bad_setup: set[str] = set()  # names of jobs whose machine cannot be set up
+        self.catalogue: (
+            list[tuple[str, str, float, float]] | None
+        ) = []  # [] : the card at one price; None: no catalogue
         self.complains = False  # of every launch, as of one that lacks something
         self.provisioning = threading.Event()  # cleared: launches wait
         self.provisioning.set()
@@ -283,7 +286,12 @@ class SkyServer:
         return rows
 
     def _prices(self, _request: Request, body: dict[str, Any]) -> Any:
-        count = body["quantity_filter"]
+        if self.catalogue is None:
+            raise _Failure("CloudError", "Failed to fetch the catalogue")
+        count, region = body["quantity_filter"], body["region_filter"]
+        if self.catalogue:
+            rows = [row for row in self.catalogue if region in {None, row[1]}]
+            return {"H100": [["aws", None, "H100", count, 8, 0.0, 15.62, *row[2:], row[1]] for row in rows]}
         return {"H100": [["slurm", None, "H100", count, 8, 0.0, 15.62, _PRICE * count, _PRICE * count, "gpu*"]]}
 
     def _known(self, body: dict[str, Any]) -> _Cluster:

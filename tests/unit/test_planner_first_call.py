@@ -11,7 +11,7 @@ from scheduler.core.snapshot import Arrivals, JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner import Options, Planner, verify
 from scheduler.planner.planner import FORESIGHT_SECONDS
-from scheduler.store.plans import dumped, loaded
+from scheduler.store.plan_json import dumped, loaded
 from tests.lab.planner.cases import EPOCH, KAGGLE, SAGEMAKER
 
 DAEMON = Options(search_steps=0, foresight_seconds=FORESIGHT_SECONDS)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from jobs.spec import Needs
@@ -24,24 +26,24 @@ def week(*known: Arrivals) -> Snapshot:
     return Snapshot(NOW, (), (), WEEK, arrivals=known)
 
 
-@pytest.mark.parametrize("instants", [(), (NOW,), (NOW, NOW, NOW)])
+@pytest.mark.parametrize("instants", [(), (NOW,), (NOW, NOW, NOW + 60)])
 def test_who_came_once_has_no_rhythm(instants: tuple[int, ...]) -> None:
     assert rhythm(instants) is None
 
 
 def test_the_more_often_it_came_alike_the_surer_the_next_is() -> None:
-    twice, often = rhythm((0, 100)), rhythm((0, 100, 200, 300))
+    twice, often = rhythm((0, 7 * DAY)), rhythm((0, 7 * DAY, 14 * DAY, 21 * DAY))
     assert twice is not None
     assert often is not None
-    assert (twice.seconds, often.seconds) == (100, 100)
+    assert (twice.seconds, often.seconds) == (7 * DAY, 7 * DAY)
     assert twice.sure < often.sure < 1.0
 
 
 def test_uneven_distances_are_less_sure() -> None:
-    even, uneven = rhythm((0, 100, 200, 300)), rhythm((0, 60, 200, 300))
+    even, uneven = rhythm((0, 7 * DAY, 14 * DAY, 21 * DAY)), rhythm((0, 4 * DAY, 14 * DAY, 21 * DAY))
     assert even is not None
     assert uneven is not None
-    assert uneven.seconds == even.seconds == 100
+    assert uneven.seconds == even.seconds == 7 * DAY
     assert uneven.sure < even.sure
 
 
@@ -50,6 +52,18 @@ def test_the_next_is_expected_after_the_mean_distance_with_nothing_done() -> Non
     assert found.at == NOW + DAY  # 12 days apart over two distances
     assert found.view.not_before == found.at
     assert (found.view.done_step, found.view.running, found.view.name) == (0, None, "the next main")
+
+
+def test_those_who_come_together_are_one_arrival_of_several() -> None:
+    found = rhythm((0, 60, 7 * DAY, 7 * DAY + 60, 14 * DAY, 14 * DAY + 60))
+    assert found is not None
+    assert (found.seconds, found.together) == (7 * DAY, 2.0)
+
+
+def test_the_next_generation_comes_after_this_one() -> None:
+    overdue = week(arrivals(37, 25, 13))
+    assert expected(overdue)
+    assert expected(replace(overdue, jobs=(main(),))) == ()
 
 
 def test_nothing_is_expected_of_a_kind_without_a_rhythm() -> None:

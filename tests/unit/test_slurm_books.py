@@ -36,9 +36,9 @@ def test_what_names_no_single_association_is_no_answer(table: str, account: str,
 
 
 def test_seconds_are_those_of_sessions_with_all_their_devices_in_whole_minutes() -> None:
-    told = reading("account", Association(75, 2, 18), 2, 1_000, 1.0)
+    told = reading(Association(75, 2, 18), 2, 1_000, 1.0)
     assert (told.limit_seconds, told.used_seconds, told.reserved_seconds) == (37 * 60, 2 * 60, 9 * 60)
     assert told.shared
-    assert reading("account", Association(75, 2, 18), 1, 1_000, 60.0).left_seconds == (75 - 3 - 18) * 3_600
-    huge = reading("account", Association(10**15, 0, 0), 1, 1_000, 1.0)
+    assert reading(Association(75, 2, 18), 1, 1_000, 60.0).left_seconds == (75 - 3 - 18) * 3_600
+    huge = reading(Association(10**15, 0, 0), 1, 1_000, 1.0)
     assert huge.limit_seconds == 1_000 * (huge.end - huge.start)

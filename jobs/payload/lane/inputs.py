@@ -8,17 +8,14 @@ from typing import TYPE_CHECKING
 from ..clock import stopwatch
 from ..log import log
 from ..store import hub, mount
-from ..store.tree import fetch_tree, note_use
+from ..store.tree import by_gigabytes, fetch_tree, note_use
 from .failure import Failure
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from ..store.transport import Transport
     from .launch import LaneOrder, Launch
 
 PURPOSE = "input."  # what begins so is an input, and the rest is its name
-_TELL_BYTES = 1 << 30
 
 
 def fetch_inputs(launch: Launch, order: LaneOrder, transport: Transport, token: str | None = None) -> dict[str, str]:
@@ -43,7 +40,7 @@ def _fetch(launch: Launch, order: LaneOrder, transport: Transport, name: str, pr
             mounted = mount.find_mounted(transport, prefix, target, launch.mounts)
             log(lane, f"input {name}: {mounted.source}, attached at {mounted.folder}, its sizes are those listed")
             return str(mounted.folder)
-        told = _teller(lane, name)
+        told = by_gigabytes(lambda size: log(lane, f"input {name}: {size}"))
         opens = os.environ.get("HF_TOKEN", "") if token is None else token
         found = (
             hub.fetch_repository(transport, prefix, target, told, opens)
@@ -59,16 +56,3 @@ def _fetch(launch: Launch, order: LaneOrder, transport: Transport, name: str, pr
     spent = stopwatch() - began
     log(lane, f"input {name}: {len(found.entries)} files, {found.bytes / 1e9:.2f} GB, checked, {spent:.0f} s")
     return str(target)
-
-
-def _teller(lane: int, name: str) -> Callable[[int, int], None]:
-    """Return what tells in the log how far a fetch is, once a gigabyte."""
-    told = 0
-
-    def tell(done: int, total: int) -> None:
-        nonlocal told
-        if done - told >= _TELL_BYTES:
-            told = done
-            log(lane, f"input {name}: {done / 1e9:.1f} of {total / 1e9:.1f} GB")
-
-    return tell

@@ -26,8 +26,7 @@ from .prepare import Prepared, prepare
 from .stall import StallWatch
 from .status import Status, encode, leave_result
 from .upload_queue import UploadQueue
-from .wakeup import Wakeup
-from .worker import Worker
+from .wakeup import Wakeup, Worker
 
 if TYPE_CHECKING:
     from .failure import ErrorClass

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 from typing import TYPE_CHECKING, NamedTuple
 
 from ..store.code import unpack
 from ..store.manifest import split_key
 from ..store.restore import Restored, restore
-from .devices import check_devices
 from .failure import Failure
 from .inputs import fetch_inputs
 from .output import make_output
@@ -18,8 +19,12 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from ..store.transport import Transport
-    from .launch import LaneOrder, Launch
+    from .launch import Devices, LaneOrder, Launch
     from .status import Status
+
+
+_ASK = ("nvidia-smi", "--query-gpu=name", "--format=csv,noheader")
+_ANSWER_SECONDS = 60
 
 
 class Prepared(NamedTuple):
@@ -104,3 +109,23 @@ def _restore(transport: Transport, order: LaneOrder, target: Path) -> Restored:
         return restore(transport, order.job, order.restore, target)
     except OSError as error:
         raise Failure("store", f"the checkpoint cannot be put into {target.parent}: {error}") from None
+
+
+def check_devices(expected: Devices | None) -> tuple[str, ...]:
+    """Return the names of the devices; raises Failure when they are not the expected ones. None: do not look."""
+    if expected is None:
+        return ()
+    try:
+        answer = subprocess.run(_ASK, capture_output=True, text=True, timeout=_ANSWER_SECONDS, check=True)
+    except (OSError, subprocess.SubprocessError) as error:
+        raise Failure("wrong_device", f"expected {expected.number} x {expected.name}, but: {error}") from None
+    names = tuple(line.strip() for line in answer.stdout.splitlines() if line.strip())
+    # Platforms call them NvidiaTeslaT4, the driver Tesla T4.
+    wanted = _plain(expected.name)
+    if len(names) < expected.number or not all(_plain(name) == wanted for name in names):
+        raise Failure("wrong_device", f"expected {expected.number} x {expected.name}, got {', '.join(names) or 'none'}")
+    return names
+
+
+def _plain(name: str) -> str:
+    return re.sub(r"[^a-z0-9]", "", name.lower()).removeprefix("nvidia")

@@ -60,7 +60,7 @@ def unmet(
         try:
             demand = requirements.Requirement(text)
         except ValueError:
-            continue  # of an old package in the image, which nobody could read either
+            continue  # an old package of the image states it in a form that pip cannot read either
         if demand.marker is not None and not demand.marker.evaluate({**markers, "extra": extra}):
             continue
         name = canonical(demand.name)

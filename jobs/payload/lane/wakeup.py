@@ -1,13 +1,15 @@
-"""Signals and threads wake an event loop through one pipe."""
+"""Signals and a background thread wake an event loop through one pipe, so that slow work never stops it."""
 
 from __future__ import annotations
 
 import os
 import signal
+import threading
 from contextlib import suppress
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import FrameType
 
 
@@ -38,3 +40,42 @@ class Wakeup:
 
     def _terminate(self, _number: int, _frame: FrameType | None) -> None:
         self.terminated = True
+
+
+class Worker:
+    """Runs a task beside the event loop; ``wake`` is called, from the thread, when it has ended."""
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        self._wake = wake
+        self._thread: threading.Thread | None = None
+        self._then: Callable[[Any], None] | None = None
+        self._result: Any = None
+        self._ended = threading.Event()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a task runs or its result was not collected yet."""
+        return self._thread is not None
+
+    def start(self, task: Callable[[], Any], then: Callable[[Any], None]) -> None:
+        """Run ``task``; ``then`` gets its value, or the exception it raised, in ``collect``."""
+        self._ended.clear()
+        self._then = then
+        # A daemon thread: a store that hangs must not keep the session from ending.
+        self._thread = threading.Thread(target=self._run, args=(task,), daemon=True)
+        self._thread.start()
+
+    def collect(self) -> None:
+        """Hand over the result if the task has ended."""
+        if self._thread is not None and self._then is not None and self._ended.is_set():
+            self._thread.join()
+            self._thread = None
+            self._then(self._result)
+
+    def _run(self, task: Callable[[], Any]) -> None:
+        try:
+            self._result = task()
+        except Exception as error:  # noqa: BLE001 - handed to the loop, which knows what it means
+            self._result = error
+        self._ended.set()
+        self._wake()

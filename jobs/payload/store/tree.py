@@ -28,6 +28,7 @@ LIMITS = Limits(files=100_000, bytes=50 << 30, listing_bytes=48 << 20)
 PIECE_BYTES = 64 << 20
 _FILE_BYTES = 4 << 10  # what one more file takes of a disk, about
 _READ_BYTES = 1 << 20
+_TELL_BYTES = 1 << 30
 _MODES = {"file": 0o444, "program": 0o555}
 
 
@@ -98,6 +99,19 @@ def making_of(target: Path) -> Iterator[Path]:
         making.mkdir(exist_ok=True)
         yield making
         shutil.rmtree(making, ignore_errors=True)
+
+
+def by_gigabytes(tell: Callable[[str], None]) -> Callable[[int, int], None]:
+    """Return what is called with the bytes done so far and with all; after each gigabyte it tells ``1.0 of 3.2 GB``."""
+    told = 0
+
+    def count(done: int, total: int) -> None:
+        nonlocal told
+        if done - told >= _TELL_BYTES:
+            told = done
+            tell(f"{done / 1e9:.1f} of {total / 1e9:.1f} GB")
+
+    return count
 
 
 def make(target: Path, making: Path, entries: tuple[Entry, ...], take: Callable[[Entry, Path], None]) -> None:

@@ -19,12 +19,14 @@ if TYPE_CHECKING or __package__:
     from .tuning.errors import Refused, UnreadableData
     from .tuning.memory import STATUS, Fit, is_too_small, smaller
     from .tuning.options import read_options, rows_at_once, unshared
+    from .tuning.start import Start, bytecode_kept, leave_out_libraries
 else:
     from ranks import Place, Ranks, devices_visible
     from trainer_kit import EXIT_DATA, NO_CORPUS, Training
     from tuning.errors import Refused, UnreadableData
     from tuning.memory import STATUS, Fit, is_too_small, smaller
     from tuning.options import read_options, rows_at_once, unshared
+    from tuning.start import Start, bytecode_kept, leave_out_libraries
 
 if TYPE_CHECKING:
     import argparse
@@ -56,6 +58,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _until_it_fits(options: argparse.Namespace, words: list[str], devices: int) -> int:
     """Run the processes; when memory was too small, run new ones that compute the same step in smaller parts."""
     more = {name: value for name, value in _ENVIRONMENT.items() if name not in os.environ}
+    more |= bytecode_kept(options.cache)
     nodes = Place(os.environ).nodes
     settled = devices * nodes == 1 or options.shard != "auto" or bool(options.zero or unshared(options))
     ranks, fit = Ranks(), Fit(rows_at_once(options, devices * nodes), options.gradient_checkpointing, shared=settled)
@@ -109,11 +112,13 @@ def _process(options: argparse.Namespace) -> int:
 def _train(options: argparse.Namespace, training: Training, local_rank: int) -> None:
     """Import what the stage needs, and train. Nothing of torch is loaded before: the launcher needs none."""
     if options.stage in ("sft", "selftrain"):
+        start = Start()
+        leave_out_libraries(options)
         if TYPE_CHECKING or __package__:
             from .tuning import session
         else:
             from tuning import session
-        session.train(options, training, local_rank, NO_CORPUS)
+        session.train(options, training, local_rank, NO_CORPUS, start)
         return
     if TYPE_CHECKING or __package__:
         from .trainer_callback import SchedulerCallback

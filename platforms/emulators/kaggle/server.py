@@ -18,7 +18,6 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 from platforms.emulators.faults import Fault
 from platforms.emulators.kaggle.calls import PUBLISHED, Calls
 from platforms.emulators.kaggle.rules import Refusal
-from platforms.emulators.kaggle.upload import receive
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,12 +25,14 @@ if TYPE_CHECKING:
 
     from platforms.emulators.kaggle.place import Place
     from platforms.emulators.kaggle.session import Session
+    from platforms.emulators.kaggle.storage import Blob
 
 _JSON = "application/json"
 _PAGE = b"<html><body><h1>Too many requests</h1></body></html>"
 _PIECE_BYTES = 1 << 16
 _HANG_WALL_SECONDS = 30.0
 _REQUESTS_KEPT = 5_000
+_RANGE = re.compile(r"bytes (?:(\d+)-(\d+)|\*)/(\d+)")
 
 
 class Server(ThreadingHTTPServer):
@@ -284,3 +285,57 @@ class _Handler(BaseHTTPRequestHandler):
             self.send_header(name, text)
         self.end_headers()
         self.wfile.write(data)
+
+
+def receive(handler: BaseHTTPRequestHandler, place: Place, token: str, *, interrupt: bool) -> None:
+    """Take in a PUT for the blob ``token``. With ``interrupt``, keep half of it and answer 503."""
+    data = _read_body(handler)
+    with place.lock:
+        blob = place.storage.blobs.get(token)
+        if blob is None:
+            _respond(handler, 404)
+            return
+        match = _RANGE.fullmatch(handler.headers.get("Content-Range", ""))
+        if match is not None and match[1] is None:
+            _respond_progress(handler, blob)
+            return
+        _keep(blob, data[: len(data) // 2] if interrupt else data, int(match[1]) if match else 0)
+        if interrupt:
+            _respond(handler, 503)
+        else:
+            _respond_progress(handler, blob)
+
+
+def _keep(blob: Blob, data: bytes, first: int) -> None:
+    with blob.path.open("r+b") as stream:
+        stream.seek(first)
+        stream.write(data)
+        stream.truncate()
+    blob.done = blob.path.stat().st_size == blob.size
+
+
+def _respond_progress(handler: BaseHTTPRequestHandler, blob: Blob) -> None:
+    have = blob.path.stat().st_size
+    if blob.done:
+        _respond(handler, 200)
+    else:
+        _respond(handler, 308, f"bytes=0-{have - 1}" if have else "")
+
+
+def _respond(handler: BaseHTTPRequestHandler, status: int, reached: str = "") -> None:
+    handler.send_response(status)
+    if reached:
+        handler.send_header("Range", reached)
+    handler.send_header("Content-Length", "0")
+    handler.end_headers()
+
+
+def _read_body(handler: BaseHTTPRequestHandler) -> bytes:
+    if handler.headers.get("Transfer-Encoding", "").lower() != "chunked":
+        return handler.rfile.read(int(handler.headers.get("Content-Length") or 0))
+    pieces = []
+    while size := int(handler.rfile.readline().split(b";")[0], 16):
+        pieces.append(handler.rfile.read(size))
+        handler.rfile.readline()
+    handler.rfile.readline()
+    return b"".join(pieces)

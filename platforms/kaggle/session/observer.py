@@ -1,4 +1,7 @@
-"""Observer: what Kaggle shows of each launch, held against our records, and what is final written down."""
+"""Observer: what Kaggle shows of each launch, held against our records, and what is final written down.
+
+Also kernels of ours that run and that nobody's books name, told by their own source.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ from platforms.kaggle.kernel.source import is_source_of, order_of
 from platforms.kaggle.session.records import Record
 
 if TYPE_CHECKING:
+    from collections.abc import Collection, Sequence
+
     from platforms.kaggle.api.client import Client
     from platforms.kaggle.session.records import Records
     from platforms.kaggle.session.tail import Tail
@@ -19,6 +24,8 @@ _MISSED_SECONDS, _MISSED_WALL_SECONDS = 300, 2.0
 _LOG_SECONDS = 3_600  # how long the log of a session that is over is asked for
 DELETED = "deleted"  # by us or by a person: what is told of such a session
 _OVER = {"COMPLETE", "ERROR", "CANCEL_ACKNOWLEDGED"}
+_LOOK_BACK_SECONDS = 13 * 3_600  # no session lasts longer
+_LIVE = {"QUEUED": SessionState.QUEUED, "RUNNING": SessionState.RUNNING, "CANCEL_REQUESTED": SessionState.RUNNING}
 
 
 class Observer:
@@ -162,3 +169,24 @@ class Observer:
             latest = min(latest, max(started + record.timeout_seconds, record.overran_at or 0))
         closed = record.having(state="ended", started=started, ended=max(started, latest), detail=detail, told=told)
         return self.observed(self._records.write(closed), SessionState.ENDED)
+
+
+def find_orphans(client: Client, slug_prefix: str, known: Collection[str], now: int) -> Sequence[Observed]:
+    """Return live sessions of kernels that we pushed for keys that ``known`` does not name. Raises Unreachable.
+
+    Only what may still run is looked at, and only the first line of a kernel's source proves that it is ours.
+    """
+    found = []
+    for slug, began in client.kernels():
+        if began and began < now - _LOOK_BACK_SECONDS:
+            break  # the list goes from the newest run on
+        key = slug.removeprefix(slug_prefix)
+        if key in known or not slug.startswith(slug_prefix):
+            continue
+        status = client.status(slug)
+        if status is None or status[0] not in _LIVE:
+            continue
+        source = client.source(slug)
+        if source is not None and is_source_of(key, source):
+            found.append(Observed(key, _LIVE[status[0]], f"{slug}/v1", int(began) or None, detail=status[0].lower()))
+    return found

@@ -45,7 +45,7 @@ def _tokens(text: str) -> float:
     kind=Tables,
 )
 def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
-    ctx: typer.Context,
+    cli: Cli,
     model: Annotated[
         str,
         typer.Argument(metavar="MODEL", help="A shipped name, OWNER/NAME[@REVISION] of the Hub, or its config.json."),
@@ -116,7 +116,6 @@ def advise(  # noqa: PLR0913, PLR0917 - one parameter for each option
     from scheduler.cli.parts import advice_words
     from scheduler.cli.shell.exits import NotFound, UsageFault
 
-    cli: Cli = ctx.obj
     if machines and not compare:
         raise UsageFault(
             f"advise {model} {' '.join(machines)}",

@@ -33,7 +33,7 @@ Key = Annotated[
     app, "schedctl checkpoints list ufm", "schedctl checkpoints list ufm --columns step,key", name="list", kind=Listing
 )
 def list_(
-    ctx: typer.Context,
+    cli: Cli,
     job: Annotated[
         str | None, typer.Argument(metavar="JOB", help="Only of this job.", autocompletion=job_names)
     ] = None,
@@ -41,7 +41,6 @@ def list_(
     """List checkpoints by job, highest step first."""
     from scheduler.store import checkpoints, jobs
 
-    cli: Cli = ctx.obj
     with cli.app.database.read() as tx:
         if job is not None:
             jobs.get(tx, job)
@@ -57,7 +56,7 @@ def list_(
 
 @command(app, "schedctl checkpoints retention", "schedctl checkpoints retention ufm", kind=Listing)
 def retention(
-    ctx: typer.Context,
+    cli: Cli,
     job: Annotated[
         str | None, typer.Argument(metavar="JOB", help="Only of this job.", autocompletion=job_names)
     ] = None,
@@ -69,7 +68,6 @@ def retention(
     from scheduler.service.upkeep.retention import judge
     from scheduler.store import jobs
 
-    cli: Cli = ctx.obj
     with cli.app.database.read() as tx:
         if job is not None:
             jobs.get(tx, job)
@@ -108,7 +106,7 @@ def retention(
 
 @command(app, "schedctl checkpoints verify", "schedctl checkpoints verify ufm")
 def verify(
-    ctx: typer.Context,
+    cli: Cli,
     subject: Annotated[str | None, typer.Argument(metavar="JOB|KEY", help="Default: all.", show_default=False)] = None,
 ) -> None:
     """Check every byte of checkpoints. Exits with 9 when one is damaged.
@@ -117,7 +115,6 @@ def verify(
     """
     from scheduler.service.requests import checkpoint_files
 
-    cli: Cli = ctx.obj
     with cli.app.database.read() as tx:
         try:
             records = checkpoint_files.select(tx, subject)
@@ -148,7 +145,7 @@ def verify(
     app, "schedctl checkpoints pull ufm ./ufm-newest", "schedctl checkpoints pull ufm ./ufm-400 --step 400 --with-code"
 )
 def pull(
-    ctx: typer.Context,
+    cli: Cli,
     job: Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", autocompletion=job_names)],
     folder: Annotated[Path, typer.Argument(metavar="DIR", help="A new or empty folder.")],
     step: Annotated[int | None, typer.Option("--step", min=0, help="Default: the newest good one.")] = None,
@@ -159,7 +156,6 @@ def pull(
     """Copy a checkpoint out of the store, checked."""
     from scheduler.service.requests import checkpoint_files, code
 
-    cli: Cli = ctx.obj
     with cli.app.database.read() as tx:
         manifest = checkpoint_files.choose(tx, job, step)
     checkpoint_files.pull(cli.app.artifacts, manifest, folder)
@@ -176,15 +172,15 @@ def pull(
 
 
 @command(app, "schedctl checkpoints pin jobs/ufm/manifests/000000000400-000006.json")
-def pin(ctx: typer.Context, key: Key) -> None:
+def pin(cli: Cli, key: Key) -> None:
     """Keep a checkpoint until it is unpinned."""
-    _pin(ctx.obj, key, pinned=True)
+    _pin(cli, key, pinned=True)
 
 
 @command(app, "schedctl checkpoints unpin jobs/ufm/manifests/000000000400-000006.json")
-def unpin(ctx: typer.Context, key: Key) -> None:
+def unpin(cli: Cli, key: Key) -> None:
     """Let a checkpoint expire like any other."""
-    _pin(ctx.obj, key, pinned=False)
+    _pin(cli, key, pinned=False)
 
 
 def _pin(cli: Cli, key: str, *, pinned: bool) -> None:

@@ -14,20 +14,19 @@ app = group("The settings and where they come from.")
 
 @command(app, "schedctl config show", "schedctl config show daemon --json", kind=Listing)
 def show(
-    ctx: typer.Context,
+    cli: Cli,
     prefix: Annotated[str, typer.Argument(metavar="KEY", help="Only keys that begin so.", show_default=False)] = "",
 ) -> None:
     """Show every setting with its value and where it came from. Secrets are hidden."""
     from config.describe import describe
 
-    cli: Cli = ctx.obj
     found = [entry for entry in describe(cli.app.settings) if entry[0].startswith(prefix)]
     cli.out.data({"settings": [{"key": key, "value": value, "source": source} for key, value, source in found]})
     cli.out.table(("~key", "~value", "-~set by"), found)
 
 
 @command(app, "schedctl config check", "schedctl --config new.toml config check")
-def check(ctx: typer.Context) -> None:
+def check(cli: Cli) -> None:
     """Check settings and model definitions, changing nothing. Exits with 3 when they cannot be used.
 
     What looks like a mistake is a warning: numbers without a unit, commands that no session finds.
@@ -35,7 +34,6 @@ def check(ctx: typer.Context) -> None:
     from config.errors import ConfigError
     from scheduler.service.requests import concerns
 
-    cli: Cli = ctx.obj
     pools, models = sorted(cli.app.pools), [spec.name for spec in cli.app.catalogue.jobs]
     settings = cli.app.settings
     if wrong := concerns.of_platforms(settings):

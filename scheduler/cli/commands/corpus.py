@@ -20,7 +20,7 @@ _VERSION = "VERSION"
 
 
 @command(app, "schedctl corpus build")
-def build(ctx: typer.Context) -> None:
+def build(cli: Cli) -> None:
     """Build the corpus from its sources as they are now. The same text is the same version. New jobs get it.
 
     Jobs that train stay on the version that they have. Without this command the first launch of a job that needs a
@@ -28,7 +28,6 @@ def build(ctx: typer.Context) -> None:
     """
     from scheduler.cli.commands.corpus_show import tell_built
 
-    cli: Cli = ctx.obj
     before = cli.app.training_data.folder.current().version
     made = cli.app.training_data.build(cli.who, _progress(cli))
     tell_built(cli, made, before)
@@ -37,7 +36,7 @@ def build(ctx: typer.Context) -> None:
 
 @command(app, "schedctl corpus show", "schedctl corpus show 3f2a")
 def show(
-    ctx: typer.Context,
+    cli: Cli,
     version: Annotated[
         str | None, typer.Argument(metavar=_VERSION, help="Its beginning is enough; default: the current one.")
     ] = None,
@@ -45,12 +44,12 @@ def show(
     """Show a version: its texts, what is held out, what was odd, who trains on it."""
     from scheduler.cli.commands.corpus_show import show_corpus
 
-    show_corpus(ctx.obj, version)
+    show_corpus(cli, version)
 
 
 @command(app, "schedctl corpus diff", "schedctl corpus diff 3f2a 9c01")
 def diff(
-    ctx: typer.Context,
+    cli: Cli,
     old: Annotated[
         str | None, typer.Argument(metavar="OLD", help="Default: the current one before.", show_default=False)
     ] = None,
@@ -61,12 +60,12 @@ def diff(
     """Compare two versions text by text."""
     from scheduler.cli.commands.corpus_show import show_difference
 
-    show_difference(ctx.obj, old, new)
+    show_difference(cli, old, new)
 
 
 @command(app, "schedctl corpus verify", "schedctl corpus verify 3f2a")
 def verify(
-    ctx: typer.Context,
+    cli: Cli,
     version: Annotated[str | None, typer.Argument(metavar=_VERSION, help="Default: all.", show_default=False)] = None,
 ) -> None:
     """Check every byte of versions and their mixtures. Exits with 9 when one is damaged or missing.
@@ -75,18 +74,17 @@ def verify(
     """
     from scheduler.cli.commands.corpus_show import verify_corpora
 
-    verify_corpora(ctx.obj, version)
+    verify_corpora(cli, version)
 
 
 @command(app, "schedctl corpus add ~/garden/episodes")
 def add(
-    ctx: typer.Context,
+    cli: Cli,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="A file, a folder, or stdlib.")],
 ) -> None:
     """Add a source to those of the settings. The next version that is built has it."""
     from jobs.corpus import parse_source
 
-    cli: Cli = ctx.obj
     parse_source(source)  # refuses what is not there
     source = source if source == "stdlib" else str(Path(source).expanduser().resolve())
     data = cli.app.training_data
@@ -98,14 +96,13 @@ def add(
 
 @command(app, "schedctl corpus drop ~/garden/episodes")
 def drop(
-    ctx: typer.Context,
+    cli: Cli,
     source: Annotated[str, typer.Argument(metavar="SOURCE", help="One that corpus add added.")],
 ) -> None:
     """Take an added source out again. Versions that were built with it stay as they are."""
     from scheduler.cli.shell.exits import NotFound, Refusal
     from scheduler.cli.shell.names import meant
 
-    cli: Cli = ctx.obj
     data = cli.app.training_data
     added = data.folder.added()
     path = str(Path(source).expanduser().resolve())

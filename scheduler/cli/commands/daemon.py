@@ -11,7 +11,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @command(app, "schedctl daemon", "schedctl --config /etc/uff-scheduler/config.toml daemon")
-def daemon(ctx: typer.Context) -> None:
+def daemon(cli: Cli) -> None:
     """Plan, launch and settle until SIGTERM or Ctrl-C. Running sessions go on without it.
 
     SIGHUP makes it read its settings anew; what cannot be used as a whole changes nothing. Logs go to standard error or
@@ -20,5 +20,4 @@ def daemon(ctx: typer.Context) -> None:
     """
     from scheduler.cli.run_daemon import run_daemon
 
-    cli: Cli = ctx.obj
     run_daemon(cli)

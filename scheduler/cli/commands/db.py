@@ -17,25 +17,22 @@ app = group("The database: make, upgrade, back up, move, verify.")
 
 
 @command(app, "schedctl db init")
-def init(ctx: typer.Context) -> None:
+def init(cli: Cli) -> None:
     """Make the database. One that is there is left as it is."""
-    _upgrade(ctx.obj)
+    _upgrade(cli)
 
 
 @command(app, "schedctl db upgrade")
-def upgrade(ctx: typer.Context) -> None:
+def upgrade(cli: Cli) -> None:
     """Bring the database to this version's schema; back up first."""
-    _upgrade(ctx.obj)
+    _upgrade(cli)
 
 
 @command(app, "schedctl db backup /backups/scheduler-$(date +%F).db")
-def backup(
-    ctx: typer.Context, file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write the copy.")]
-) -> None:
+def backup(cli: Cli, file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write the copy.")]) -> None:
     """Write a consistent, checked copy while the daemon goes on."""
     from scheduler.store import backup as backups
 
-    cli: Cli = ctx.obj
     backups.backup(cli.app.database, file)
     taken = file.stat().st_size
     cli.out.data({"file": str(file.absolute()), "bytes": taken})
@@ -43,13 +40,10 @@ def backup(
 
 
 @command(app, "schedctl db restore /backups/scheduler-2026-11-21.db")
-def restore(
-    ctx: typer.Context, file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup of SQLite.")]
-) -> None:
+def restore(cli: Cli, file: Annotated[Path, typer.Argument(metavar="FILE", help="A backup of SQLite.")]) -> None:
     """Put a whole backup in place of the database. Stop the daemon first."""
     from scheduler.store import backup as backups
 
-    cli: Cli = ctx.obj
     url = cli.paths.database_url
     if not url.startswith("sqlite:///"):
         raise Refusal("not restored", "the database is not SQLite", "Use pg_restore (docs/service.md)")
@@ -59,13 +53,10 @@ def restore(
 
 
 @command(app, "schedctl db move postgresql+psycopg://scheduler@db.example.org/scheduler")
-def move(
-    ctx: typer.Context, url: Annotated[str, typer.Argument(metavar="URL", help="A new or empty database.")]
-) -> None:
+def move(cli: Cli, url: Annotated[str, typer.Argument(metavar="URL", help="A new or empty database.")]) -> None:
     """Copy everything into another database, checked. Stop the daemon first; then set database_url."""
     from scheduler.store.move import move as copy_all
 
-    cli: Cli = ctx.obj
     copied = copy_all(cli.app.database, url)
     cli.out.data({"rows": copied})
     cli.out.line(
@@ -74,14 +65,13 @@ def move(
 
 
 @command(app, "schedctl db restored")
-def restored(ctx: typer.Context) -> None:
+def restored(cli: Cli) -> None:
     """Say that a backup was restored by other means, as by pg_restore. db restore says so itself.
 
     Before it launches anything, the daemon then finds what was launched and saved after the backup was made.
     """
     from scheduler.store import due
 
-    cli: Cli = ctx.obj
     with cli.app.database.write() as tx:
         due.set_due(tx, due.RESTORED, 0)
     cli.out.data({"restored": True})
@@ -89,11 +79,10 @@ def restored(ctx: typer.Context) -> None:
 
 
 @command(app, "schedctl db verify")
-def verify(ctx: typer.Context) -> None:
+def verify(cli: Cli) -> None:
     """Check the database, its events and ledger. Exits with 9 when something is off."""
     from scheduler.store.verify import verify as problems_of
 
-    cli: Cli = ctx.obj
     problems = problems_of(cli.app.database)
     cli.out.data({"problems": problems})
     for problem in problems:

@@ -28,7 +28,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @command(app, "schedctl doctor", "schedctl doctor kaggle --probe", "schedctl doctor --json")
 def doctor(
-    ctx: typer.Context,
+    cli: Cli,
     platform: Annotated[str, typer.Argument(help="Look closely at the pools of this platform instead.")] = "",
     probe: Annotated[
         bool, typer.Option("--probe", help="Run something there for a moment, which costs little.")
@@ -44,7 +44,6 @@ def doctor(
     """
     from scheduler.host.doctor import examine
 
-    cli: Cli = ctx.obj
     found = examine(_checkup(cli, platform, probe) if platform else _checks(cli))
     cli.plain.data({"checks": [{"check": name, **asdict(checked)} for name, checked in found.items()]})
     rows = [(checked.grade, name, checked.found, checked.remedy) for name, checked in found.items()]
@@ -74,10 +73,9 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
     except Exception as error:  # noqa: BLE001 - whatever is wrong with the settings is the finding
         wrong = Checked("bad", " ".join(str(error).split()), "Correct it, then: schedctl config check")
         return {"settings": lambda: wrong, **always}
-    pools, models = sorted(app.pools), [spec.name for spec in app.catalogue.jobs]
     checks: dict[str, Callable[[], Checked]] = {
-        "settings": lambda: Checked("ok", f"pools: {', '.join(pools)}"),
-        "models": lambda: Checked("ok", f"models: {', '.join(models) or 'none'}"),
+        "settings": lambda: Checked("ok", f"pools: {', '.join(sorted(app.pools))}"),
+        "models": lambda: Checked("ok", f"models: {', '.join(spec.name for spec in app.catalogue.jobs) or 'none'}"),
         "database": lambda: service.check_database(app.database),
         "daemon": lambda: service.check_daemon(app.database),
         "disk": lambda: service.check_disk(app.settings.state_dir),
@@ -138,7 +136,7 @@ def _checkup(cli: Cli, platform: str, probe: bool) -> dict[str, Callable[[], Che
 
 
 def _target(app: App, at: ServedAt) -> Checked:
-    from scheduler.host.doctor_targets import check_target
+    from scheduler.host.doctor import check_target
     from scheduler.store import versions
 
     with app.database.read() as tx:

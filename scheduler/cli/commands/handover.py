@@ -25,9 +25,8 @@ Key = Annotated[str, typer.Argument(metavar="KEY", help="Launch key of the sessi
 
 
 @command(app, "schedctl handover list", name="list", kind=Listing)
-def list_(ctx: typer.Context) -> None:
+def list_(cli: Cli) -> None:
     """List sessions offered, taken, and lately handed in."""
-    cli: Cli = ctx.obj
     found = [
         (pool, key, *shown)
         for pool, platform in _desks(cli)
@@ -53,7 +52,7 @@ def list_(ctx: typer.Context) -> None:
 
 @command(app, "schedctl handover take uff-ufm-0007", "schedctl handover take uff-ufm-0007 --out ~/studio-lab")
 def take(
-    ctx: typer.Context,
+    cli: Cli,
     key: Key,
     out: Annotated[Path, typer.Option("--out", help="Folder for the files to upload.", file_okay=False)] = Path(),
 ) -> None:
@@ -61,7 +60,6 @@ def take(
     from scheduler.store import events
     from scheduler.views.needs import TAKEN
 
-    cli: Cli = ctx.obj
     files = _desk_of(cli, key).take(key, cli.who, out, cli.now)
     with cli.app.database.write() as tx:
         events.append(tx, TAKEN, key, cli.now, cli.who)
@@ -74,14 +72,13 @@ def take(
 
 @command(app, "schedctl handover give uff-ufm-0007 uff-ufm-0007-result.zip")
 def give(
-    ctx: typer.Context,
+    cli: Cli,
     key: Key,
     result: Annotated[
         Path, typer.Argument(metavar="FILE", help="What the notebook left.", exists=True, dir_okay=False)
     ],
 ) -> None:
     """Hand in a session's result."""
-    cli: Cli = ctx.obj
     end = _desk_of(cli, key).give(key, result, cli.app.artifacts, cli.now)
     cli.out.data({"key": key, "started": end.started, "ended": end.ended})
     cli.out.line(f"{key} was handed in: {(end.ended - end.started) / 3600:.1f} h count.")
@@ -90,12 +87,11 @@ def give(
 
 @command(app, "schedctl handover drop uff-ufm-0007 --why 'no GPU to be had'")
 def drop(
-    ctx: typer.Context,
+    cli: Cli,
     key: Key,
     why: Annotated[str, typer.Option("--why", help="For the session's record.")] = "dropped by hand",
 ) -> None:
     """Withdraw an offer, or give up a session that was taken."""
-    cli: Cli = ctx.obj
     _desk_of(cli, key).drop(key, f"{why} ({cli.who})", cli.now)
     cli.out.data({"key": key, "dropped": True})
     cli.out.line(f"{key} was dropped; its jobs go back to the queue.")

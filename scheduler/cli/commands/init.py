@@ -61,7 +61,7 @@ _MAIL = """
 
 @command(app, "schedctl init", "schedctl init --demo", "schedctl --config ./config.toml init")
 def init(
-    ctx: typer.Context,
+    cli: Cli,
     demo: Annotated[bool, typer.Option("--demo", help="Also write models to play with, beside the settings.")] = False,
 ) -> None:
     """Find what this machine has, write its settings and make the database.
@@ -72,7 +72,6 @@ def init(
     from scheduler.host.belongings import look
     from scheduler.store.engine import upgrade
 
-    cli: Cli = ctx.obj
     found = look(os.environ, Path.home())
     file = own_file(cli.options.config, os.environ)
     written = not file.exists()

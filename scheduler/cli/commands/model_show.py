@@ -122,13 +122,11 @@ def _merge(base: str, sources: Sequence[str], python: str) -> Merge:
 
 def _published(cli: Cli, kind: str, folder: Path, where: str, version: str, facts: Mapping[str, Any]) -> str:
     """Publish an exported folder and return what names it there."""
+    from platforms.publish import publish_in_mlflow, publish_on_hub
+
     if kind == "hf":
-        from platforms import hub_upload
-
-        return hub_upload.upload(folder, where, version, cli.app.hub_token())
-    from platforms import mlflow_upload
-
-    return mlflow_upload.upload(folder, where, version, facts)
+        return publish_on_hub(folder, where, version, cli.app.hub_token())
+    return publish_in_mlflow(folder, where, version, facts)
 
 
 def _facts(found: VersionFacts) -> list[tuple[str, str]]:

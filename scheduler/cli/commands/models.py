@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import Annotated, Literal
 
 import typer
 
 from jobs.size import size
 from scheduler.cli.commands.complete import job_names, version_names
 from scheduler.cli.shell.command import Listing, Tables, command, group
+from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
-
-if TYPE_CHECKING:
-    from scheduler.cli.shell.context import Cli
 
 app = group("Versions of models: list, show, compare, evaluate, promote, take back, export.")
 
@@ -36,7 +34,7 @@ Reason = Annotated[str, typer.Option("--reason", help="Why; it is kept and shown
 
 @command(app, "schedctl models list", "schedctl models list ufm", name="list", kind=Listing)
 def list_(
-    ctx: typer.Context,
+    cli: Cli,
     model: Annotated[
         str | None, typer.Argument(metavar="MODEL", help="Only of this model.", autocompletion=job_names)
     ] = None,
@@ -44,37 +42,36 @@ def list_(
     """List models and what became of their versions."""
     from scheduler.cli.commands.model_show import list_models
 
-    list_models(ctx.obj, model)
+    list_models(cli, model)
 
 
 @command(app, "schedctl models show ufm", "schedctl models show ufm@3", kind=Tables)
-def show(ctx: typer.Context, version: Named) -> None:
+def show(cli: Cli, version: Named) -> None:
     """Show a version: lineage, verdicts, cost, where it serves."""
     from scheduler.cli.commands.model_show import show_version
 
-    show_version(ctx.obj, version)
+    show_version(cli, version)
 
 
 @command(app, "schedctl models compare ufm@2 ufm@3")
-def compare(ctx: typer.Context, first: Version, second: Version) -> None:
+def compare(cli: Cli, first: Version, second: Version) -> None:
     """Compare what two versions were made of and what gates measured."""
     from scheduler.cli.commands.model_show import compare_versions
 
-    compare_versions(ctx.obj, first, second)
+    compare_versions(cli, first, second)
 
 
 @command(
     app, "schedctl models evaluate ufm", "schedctl models evaluate ufm --step 4000", "schedctl models evaluate ufm@3"
 )
 def evaluate(
-    ctx: typer.Context,
+    cli: Cli,
     model: Annotated[str, typer.Argument(metavar="MODEL[@N]", help="A model, or a version to evaluate again.")],
     step: Annotated[int | None, typer.Option("--step", min=1, help="Default: its newest checkpoint.")] = None,
 ) -> None:
     """Make a version of a checkpoint and queue its evaluation. The daemon does so by itself when a model is done."""
     from scheduler.service.requests import models
 
-    cli: Cli = ctx.obj
     if step is not None and "@" in model:
         raise UsageFault(f"--step {step} and {model} do not go together", "a version has its step", "Leave out one")
     app = cli.app
@@ -96,31 +93,29 @@ def evaluate(
 
 
 @command(app, 'schedctl models promote ufm@3 --reason "better on what users ask"')
-def promote(ctx: typer.Context, version: Version, reason: Reason = "") -> None:
+def promote(cli: Cli, version: Version, reason: Reason = "") -> None:
     """Put an accepted version in force. The one before is retired and stays at hand."""
     from scheduler.service.requests import models
 
-    cli: Cli = ctx.obj
     found = models.promote(cli.app.database, version, reason, cli.now, cli.who)
     _changed(cli, found.model, f"{found.name} is in force.")
 
 
 @command(app, 'schedctl models rollback ufm --reason "invents modules"')
-def rollback(ctx: typer.Context, model: Model, reason: Reason = "") -> None:
+def rollback(cli: Cli, model: Model, reason: Reason = "") -> None:
     """Bar the version in force; the one before counts again.
 
     From then on no version is promoted by itself until a person promotes one.
     """
     from scheduler.service.requests import models
 
-    cli: Cli = ctx.obj
     gone, back = models.rollback(cli.app.database, model, _needed(reason), cli.now, cli.who)
     _changed(cli, model, f"{gone.name} is taken back; {f'{back.name} is' if back else 'nothing is'} in force.")
 
 
 @command(app, "schedctl models watch ufm", "schedctl models watch ufm --votes votes.jsonl --rollback")
 def watch(
-    ctx: typer.Context,
+    cli: Cli,
     version: Named,
     votes: Annotated[
         Path | None, typer.Option("--votes", metavar="FILE", help="Default: what the model's evaluation names.")
@@ -133,12 +128,12 @@ def watch(
     """Show what users' votes say of a version. Look as often as you like. Exits with 9 where they show harm."""
     from scheduler.cli.commands import models_watch
 
-    models_watch.watch(ctx.obj, version, votes, usual, rollback=rollback)
+    models_watch.watch(cli, version, votes, usual, rollback=rollback)
 
 
 @command(app, "schedctl models ab", "schedctl models ab lr", "schedctl models ab lr --start", kind=Tables)
 def ab(
-    ctx: typer.Context,
+    cli: Cli,
     test: Annotated[str | None, typer.Argument(metavar="TEST", help="One of [[ab]]; all are listed without.")] = None,
     start: Annotated[bool, typer.Option("--start", help="Queue both arms for its next day.")] = False,
 ) -> None:
@@ -148,11 +143,11 @@ def ab(
     if test is None:
         if start:
             raise UsageFault("--start needs a TEST", "each is queued by itself", "See: schedctl models ab")
-        models_ab.list_tests(ctx.obj)
+        models_ab.list_tests(cli)
     elif start:
-        models_ab.start(ctx.obj, test)
+        models_ab.start(cli, test)
     else:
-        models_ab.show(ctx.obj, test)
+        models_ab.show(cli, test)
 
 
 @command(
@@ -161,7 +156,7 @@ def ab(
     'schedctl models overrule ufm@3 --reject --reason "unsafe code"',
 )
 def overrule(
-    ctx: typer.Context,
+    cli: Cli,
     version: Version,
     reject: Annotated[bool, typer.Option("--reject", help="Refuse it; it is accepted if this is left out.")] = False,
     reason: Reason = "",
@@ -169,19 +164,17 @@ def overrule(
     """Replace a verdict by yours. Both stay on record, with your reason."""
     from scheduler.service.requests import models
 
-    cli: Cli = ctx.obj
     verdict: Literal["accepted", "rejected"] = "rejected" if reject else "accepted"
     found = models.overrule(cli.app.database, version, verdict, _needed(reason), cli.now, cli.who)
     _changed(cli, found.model, f"{found.name} is {found.state}.")
 
 
 @command(app, "schedctl models pull ufm@3 ./ufm-3")
-def pull(ctx: typer.Context, version: Named, folder: Folder) -> None:
+def pull(cli: Cli, version: Named, folder: Folder) -> None:
     """Copy a version's checkpoint out of the store, checked."""
     from scheduler.service.requests import checkpoint_files, models
     from scheduler.store import checkpoints
 
-    cli: Cli = ctx.obj
     with cli.app.database.read() as tx:
         found = models.meant(tx, version)
         manifest = checkpoints.get(tx, found.checkpoint).manifest
@@ -198,7 +191,7 @@ def pull(ctx: typer.Context, version: Named, folder: Folder) -> None:
     "schedctl models export ufm@3 hf:org/ufm",
 )
 def export(
-    ctx: typer.Context,
+    cli: Cli,
     version: Named,
     place: Annotated[
         str, typer.Argument(metavar="DIR", help="A new or empty folder, hf:org/name[@branch] or mlflow:NAME.")
@@ -216,12 +209,12 @@ def export(
 
     if not merge and base:
         raise UsageFault("--base is for --merge", "an adapter is exported without its base", "Add --merge")
-    export_version(ctx.obj, version, place, merging=merge, base=base, python=python)
+    export_version(cli, version, place, merging=merge, base=base, python=python)
 
 
 @command(app, "schedctl models deploy ufm --to griffith", "schedctl models deploy ufm@3 --to griffith --dry-run")
 def deploy(
-    ctx: typer.Context,
+    cli: Cli,
     version: Named,
     to: Annotated[str, typer.Option("--to", metavar="TARGET", help="One of [[targets]].", show_default=False)],
     reason: Reason = "",
@@ -230,27 +223,27 @@ def deploy(
     """Bring an accepted version to a target. It is copied, checked, switched to, asked to answer, else taken back."""
     from scheduler.cli.commands import models_deploy
 
-    models_deploy.deploy(ctx.obj, version, to, reason, dry_run=dry_run)
+    models_deploy.deploy(cli, version, to, reason, dry_run=dry_run)
 
 
 @command(app, "schedctl models sync griffith", "schedctl models sync griffith --dry-run")
 def sync(
-    ctx: typer.Context,
+    cli: Cli,
     target: Annotated[str, typer.Argument(metavar="TARGET", help="One of [[targets]].")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Tell what differs; change nothing.")] = False,
 ) -> None:
     """Bring a target to what is in force, every file checked. Exits with 9 on drift."""
     from scheduler.cli.commands import models_deploy
 
-    models_deploy.sync(ctx.obj, target, dry_run=dry_run)
+    models_deploy.sync(cli, target, dry_run=dry_run)
 
 
 @command(app, "schedctl models resume ufm")
-def resume(ctx: typer.Context, model: Model) -> None:
+def resume(cli: Cli, model: Model) -> None:
     """Let the daemon deploy a model again after it stopped."""
     from scheduler.cli.commands import models_deploy
 
-    models_deploy.resume(ctx.obj, model)
+    models_deploy.resume(cli, model)
 
 
 def _needed(reason: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
-from jobs.ab_test import DAYS
+from jobs.cycle import DAYS
 from scheduler.cli.commands.queue_add import add_specs
 from scheduler.cli.shell.exits import NotFound, Refusal
 from scheduler.cli.shell.names import meant as near

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.size import size
 from scheduler.cli.shell.exits import CommandError, Exit, NotFound, Violations
 from scheduler.cli.shell.names import meant as near
-from scheduler.service.deploy.desk import FOLDER, Desk
+from scheduler.service.deploy.deployer import FOLDER, Deployer
 from scheduler.service.deploy.release_files import served_parts
 from scheduler.service.requests import deploying
 from scheduler.service.requests.models import meant
@@ -28,15 +28,15 @@ class NotServing(CommandError):
 
 def deploy(cli: Cli, name: str, target: str, reason: str, *, dry_run: bool) -> None:
     """Bring a version to a target, or show what that would do. Raises VersionRefused, TargetError, NotServing."""
-    desk = _desk(cli, target)
-    with desk.read() as tx:
+    deployer = _deployer(cli, target)
+    with deployer.read() as tx:
         version = meant(tx, name)
         manifest = checkpoints.get(tx, version.checkpoint).manifest
-    deploying.may_be_deployed(desk, version, target)
+    deploying.may_be_deployed(deployer, version, target)
     if dry_run:
-        _show_plan(cli, desk, version, target, [(part.name, part.bytes) for part in served_parts(manifest)])
+        _show_plan(cli, deployer, version, target, [(part.name, part.bytes) for part in served_parts(manifest)])
         return
-    done = deploying.deploy(desk, version, target, cli.who, reason)
+    done = deploying.deploy(deployer, version, target, cli.who, reason)
     cli.out.data({"deployment": _document(done)})
     if done.state == "serving":
         cli.out.line(f"{done.version} serves at {target}.")
@@ -49,9 +49,9 @@ def deploy(cli: Cli, name: str, target: str, reason: str, *, dry_run: bool) -> N
 
 def sync(cli: Cli, target: str, *, dry_run: bool) -> None:
     """Bring a target to what is in force and tell what was otherwise. Raises TargetError, Violations."""
-    desk = _desk(cli, target)
+    deployer = _deployer(cli, target)
     found = []
-    for one in deploying.sync(desk, target, cli.who, look_only=dry_run):
+    for one in deploying.sync(deployer, target, cli.who, look_only=dry_run):
         found.append(one)
         if one.drift and one.did:
             cli.out.say(f"{one.model}: {one.drift}; {one.did}")
@@ -73,8 +73,8 @@ def sync(cli: Cli, target: str, *, dry_run: bool) -> None:
 def resume(cli: Cli, model: str) -> None:
     """Let the daemon deploy a model again. Raises VersionRefused."""
     app = cli.app
-    desk = Desk(app.database.read, app.database.write, app.artifacts, {}, app.settings.state_dir, app.clock.now)
-    kept = deploying.resume(desk, model, cli.who)
+    deployer = Deployer(app.database.read, app.database.write, app.artifacts, {}, app.settings.state_dir, app.clock.now)
+    kept = deploying.resume(deployer, model, cli.who)
     cli.out.data({"model": model, "resumed": [_document(one) for one in kept]})
     cli.out.line(f"{model} is deployed again where its targets say so.")
     for one in kept:
@@ -82,18 +82,18 @@ def resume(cli: Cli, model: str) -> None:
     cli.wake_daemon()
 
 
-def _desk(cli: Cli, target: str) -> Desk:
+def _deployer(cli: Cli, target: str) -> Deployer:
     app = cli.app
     if target not in app.targets:
         known = near(target, sorted(app.targets), "docs/deployment.md") if app.targets else "Write [[targets]] first"
         raise NotFound("unknown target", f"the settings name no target {target}", known)
     folder = app.settings.state_dir / "inputs" / FOLDER
     base, now = app.database, app.clock.now
-    return Desk(base.read, base.write, app.artifacts, app.targets, folder, now, app.redact)
+    return Deployer(base.read, base.write, app.artifacts, app.targets, folder, now, app.redact)
 
 
-def _show_plan(cli: Cli, desk: Desk, version: Version, target: str, parts: list[tuple[str, int]]) -> None:
-    seen = desk.targets[target].open().read(version.model)
+def _show_plan(cli: Cli, deployer: Deployer, version: Version, target: str, parts: list[tuple[str, int]]) -> None:
+    seen = deployer.targets[target].open().read(version.model)
     there = seen.proven and seen.version == version.number
     files = [{"name": name, "bytes": count} for name, count in parts]
     told = {"version": version.name, "target": target, "serves": seen.version, "proven": seen.proven}

@@ -13,11 +13,10 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @command(app, "schedctl pause", "schedctl pause --why 'the building has no power on Sunday'")
-def pause(ctx: typer.Context, why: Annotated[str, typer.Option("--why", help="For whoever asks.")] = "") -> None:
+def pause(cli: Cli, why: Annotated[str, typer.Option("--why", help="For whoever asks.")] = "") -> None:
     """Start nothing new until schedctl resume; running sessions go on."""
     from scheduler.store import limits, runs
 
-    cli: Cli = ctx.obj
     told = f"everything is paused by {cli.who}{': ' * bool(why)}{why}"
     with cli.app.database.write() as tx:
         limits.close_pool(tx, limits.EVERY, None, told, cli.now, cli.who)

@@ -32,11 +32,10 @@ _GANTT_COLUMNS = 96
 
 
 @command(app, "schedctl plan show", kind=Tables)
-def show(ctx: typer.Context) -> None:
+def show(cli: Cli) -> None:
     """Show the newest plan: sessions, a picture of the week, what waits."""
     from scheduler.store import plans
 
-    cli: Cli = ctx.obj
     with cli.app.database.read() as tx:
         plan = plans.newest(tx)
     cli.out.data({"plan": plan_json(plan) if plan else None})
@@ -47,18 +46,17 @@ def show(ctx: typer.Context) -> None:
 
 
 @command(app, "schedctl plan preview", "schedctl plan preview --json", kind=Tables)
-def preview(ctx: typer.Context) -> None:
+def preview(cli: Cli) -> None:
     """Show the plan that the daemon would make now. Nothing is stored or launched."""
     from scheduler.service.requests.questions import ask_plan
 
-    cli: Cli = ctx.obj
     plan = ask_plan(cli.planning_context)
     cli.out.data({"plan": plan_json(plan)})
     _show(cli, plan)
 
 
 @command(app, "schedctl plan explain ufm")
-def explain(ctx: typer.Context, job: Job) -> None:
+def explain(cli: Cli, job: Job) -> None:
     """Say why a job waits, or where it runs.
 
     For a job that is outbid the answer has the price of the hours and the weight that would start it now.
@@ -66,7 +64,6 @@ def explain(ctx: typer.Context, job: Job) -> None:
     from scheduler.store import jobs, plans, queue_waits, runs
     from scheduler.views.share_now import share_now
 
-    cli: Cli = ctx.obj
     with cli.app.database.read() as tx:
         record = jobs.get(tx, job)
         plan = plans.newest(tx)
@@ -164,7 +161,7 @@ def diff(
     name="what-if",
 )
 def what_if(
-    ctx: typer.Context,
+    cli: Cli,
     add_job: Annotated[
         list[Path] | None,
         typer.Option("--add-job", metavar="FILE", help="With the job of this file; may be repeated."),
@@ -202,7 +199,7 @@ def what_if(
     """
     from scheduler.cli.commands.plan_whatif import show_what_if
 
-    show_what_if(ctx.obj, add_job or [], pool or [], weight or [], devices or [], policy)
+    show_what_if(cli, add_job or [], pool or [], weight or [], devices or [], policy)
 
 
 def _with_weight(cli: Cli, record: JobRecord, reason: Reason) -> Reason:
@@ -305,6 +302,12 @@ def _show(cli: Cli, plan: Plan) -> None:
         room = out.columns - max(len(found.pool) for found in plan.placements) - 2
         for line in gantt(plan.placements, plan.made_at, max(1, min(_GANTT_COLUMNS, room)), out.zone):
             out.line(line)
+    if plan.kept:
+        out.line()
+    for kept in plan.kept:
+        sure = "as its definition says" if kept.said else f"{kept.sure * 100:.0f} % sure"
+        when = f"expected {out.instant(kept.expected_at)}, {sure}"
+        out.line(f"Kept on {kept.pool}: {hours(kept.seconds)} for the next {kept.kind}, {when}.")
     if plan.deferrals:
         out.line()
         out.table(

@@ -31,17 +31,16 @@ def pools(ctx: typer.Context) -> None:
 
 
 @command(app, "schedctl pools list --json", name="list", kind=Listing)
-def list_(ctx: typer.Context) -> None:
+def list_(cli: Cli) -> None:
     """List the pools, as schedctl pools does."""
-    _list(ctx.obj)
+    _list(cli)
 
 
 @command(app, "schedctl pools open kaggle", name="open")
-def open_(ctx: typer.Context, name: Name) -> None:
+def open_(cli: Cli, name: Name) -> None:
     """Open a pool that a person or refusals closed."""
     from scheduler.store import limits
 
-    cli: Cli = ctx.obj
     find_pool(cli.app.pools, name)
     with cli.app.database.write() as tx:
         limits.open_pool(tx, name, cli.now, cli.who)
@@ -89,11 +88,11 @@ def _list(cli: Cli) -> None:
 
 
 def _pools(cli: Cli) -> list[tuple[Pool, PoolNow]]:
-    from scheduler.store import runs
+    from scheduler.store import prices, runs
     from scheduler.views.pools_now import pools_now
 
-    pools = cli.app.pools
     with cli.app.database.read() as tx:
+        pools = prices.priced(tx, cli.app.pools)
         return [(pools[found.name], found) for found in pools_now(tx, pools, runs.live(tx), cli.now)]
 
 

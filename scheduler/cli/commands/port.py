@@ -18,7 +18,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 @command(app, "schedctl port", "schedctl port --describe")
 def port(
-    ctx: typer.Context,
+    cli: Cli,
     describe: Annotated[
         bool, typer.Option("--describe", help="Write the verbs with their arguments and answers as JSON schemas.")
     ] = False,
@@ -31,7 +31,6 @@ def port(
     from scheduler.bridge.port import OF_THE_PORT, Port, take_over
     from scheduler.bridge.verbs import document
 
-    cli: Cli = ctx.obj
     if describe:
         replace(cli.out, as_json=True).data(document(OF_THE_PORT))
         return

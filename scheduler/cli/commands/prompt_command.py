@@ -12,11 +12,10 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @command(app, "schedctl prompt")
-def prompt(ctx: typer.Context) -> None:
+def prompt(cli: Cli) -> None:
     """Print the daemon's cached line for shell prompts. No daemon yet: nothing.
 
     The line lies in the file status.line of the state folder, and in /run/uff-scheduler for the service.
     """
-    cli: Cli = ctx.obj
     config = cli.options.config
     show_line(None if config is None else str(config))

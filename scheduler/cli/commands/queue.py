@@ -35,7 +35,7 @@ Job = Annotated[str, typer.Argument(metavar="JOB", help="Name of the job.", auto
     kind=Listing,
 )
 def list_(
-    ctx: typer.Context,
+    cli: Cli,
     state: Annotated[
         list[str] | None,
         typer.Option(
@@ -48,15 +48,15 @@ def list_(
     each: Annotated[bool, typer.Option("--all", help="Each job of a sweep on a line of its own.")] = False,
 ) -> None:
     """List the jobs in queue order, with what each waits for. Those of a sweep stand in one line."""
-    list_queue(ctx.obj, state or [], each=each)
+    list_queue(cli, state or [], each=each)
 
 
 @command(app, "schedctl queue show ufm", kind=Tables)
-def show(ctx: typer.Context, job: Job) -> None:
+def show(cli: Cli, job: Job) -> None:
     """Show all of one job."""
     from scheduler.cli.commands.queue_show import show_job
 
-    show_job(ctx.obj, job)
+    show_job(cli, job)
 
 
 @command(
@@ -67,7 +67,7 @@ def show(ctx: typer.Context, job: Job) -> None:
     job_file="job.toml",
 )
 def add(  # noqa: PLR0913, PLR0917 - one parameter for each option
-    ctx: typer.Context,
+    cli: Cli,
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="A job definition (TOML).", show_default=False)
     ] = None,
@@ -133,7 +133,7 @@ def add(  # noqa: PLR0913, PLR0917 - one parameter for each option
         raise UsageFault("--models stands alone", "it takes its jobs from the settings", "Leave the rest out")
     if not (models or file or table):
         raise UsageFault("nothing to add", "no job was named", "Give a FILE, --models, or --name and its options")
-    add_jobs(ctx.obj, file, table, from_models=models, go_on=go_on)
+    add_jobs(cli, file, table, from_models=models, go_on=go_on)
 
 
 @command(
@@ -143,7 +143,7 @@ def add(  # noqa: PLR0913, PLR0917 - one parameter for each option
     "schedctl queue edit ufm --set deadline=",
 )
 def edit(
-    ctx: typer.Context,
+    cli: Cli,
     job: Job,
     file: Annotated[
         Path | None, typer.Argument(metavar="FILE", help="The whole new definition (TOML).", show_default=False)
@@ -162,7 +162,7 @@ def edit(
     """
     from scheduler.cli.commands.queue_edit import edit_job
 
-    edit_job(ctx.obj, job, file, settings or [], force=force)
+    edit_job(cli, job, file, settings or [], force=force)
 
 
 @command(
@@ -173,7 +173,7 @@ def edit(
     name="update",
 )
 def update(
-    ctx: typer.Context,
+    cli: Cli,
     job: Job,
     code: Annotated[
         Path | None, typer.Option("--code", metavar="DIR", help="Default: where it was taken from.", show_default=False)
@@ -208,7 +208,6 @@ def update(
     from scheduler.cli.commands.queue_update import update_corpus, update_inputs, update_job, update_secrets
     from scheduler.store import jobs
 
-    cli: Cli = ctx.obj
     with cli.app.database.read() as tx:
         spec = jobs.get(tx, job).spec
     named = code is not None or commit or requirements is not None
@@ -238,7 +237,7 @@ def update(
 
 @command(app, "schedctl queue clone ufm", "schedctl queue clone ufm --set name=ufm-hot --set seed=7")
 def clone(
-    ctx: typer.Context,
+    cli: Cli,
     job: Job,
     settings: Annotated[
         list[str] | None,
@@ -246,18 +245,17 @@ def clone(
     ] = None,
 ) -> None:
     """Add a job with the definition and code of another. It begins anew."""
-    from scheduler.cli.commands.queue_clone import clone_job
+    from scheduler.cli.commands.queue_edit import clone_job
 
-    clone_job(ctx.obj, job, settings or [])
+    clone_job(cli, job, settings or [])
 
 
 @command(app, "schedctl queue remove ufm")
-def remove(ctx: typer.Context, job: Job) -> None:
+def remove(cli: Cli, job: Job) -> None:
     """Remove a job, which frees its name. Its runs, hours and checkpoints stay."""
     from scheduler.service.requests import queue
     from scheduler.views.documents import job_json
 
-    cli: Cli = ctx.obj
     record = queue.remove(cli.app.database, job, cli.now, cli.who)
     cli.out.data({"job": job_json(record)})
     kept = f" Its checkpoint at step {record.done_step} stays: schedctl queue add --continue goes on from it."
@@ -266,19 +264,18 @@ def remove(ctx: typer.Context, job: Job) -> None:
 
 
 @command(app, "schedctl queue retry ufm", "schedctl queue retry --all")
-def retry(ctx: typer.Context, names: Jobs = None, everything: All = False) -> None:
+def retry(cli: Cli, names: Jobs = None, everything: All = False) -> None:
     """Let failed jobs try again at once, with a fresh count of failures. With --all, every failed one."""
     from scheduler.cli.commands.queue_each import change_each
     from scheduler.service.requests import queue
 
-    cli: Cli = ctx.obj
     every = "tried again" if everything else None
     change_each(cli, names, every, lambda name: queue.retry(cli.app.database, name, cli.now, cli.who), "is tried again")
 
 
 @command(app, "schedctl queue restart ufm", "schedctl queue restart ufm --from 4000")
 def restart(
-    ctx: typer.Context,
+    cli: Cli,
     job: Job,
     start: Annotated[
         str, typer.Option("--from", metavar="STEP", help="Which checkpoint of the job it starts from; or newest.")
@@ -287,23 +284,22 @@ def restart(
     """Begin a job anew from step 0, as its next generation. What it saved before stays."""
     from scheduler.cli.commands.queue_restart import restart_job
 
-    restart_job(ctx.obj, job, start)
+    restart_job(cli, job, start)
 
 
 @command(app, "schedctl queue cancel ufm", "schedctl queue cancel ufm ucm")
-def cancel(ctx: typer.Context, names: Jobs = None, everything: All = False) -> None:
+def cancel(cli: Cli, names: Jobs = None, everything: All = False) -> None:
     """Cancel jobs; a running session saves first. Their checkpoints stay: queue release undoes it."""
     from scheduler.cli.commands.queue_each import change_each
     from scheduler.service.requests import queue
 
-    cli: Cli = ctx.obj
     every = "cancelled" if everything else None
     change_each(cli, names, every, lambda name: queue.cancel(cli.app.database, name, cli.now, cli.who), "is cancelled")
 
 
 @command(app, "schedctl queue hold ufm --why 'data are being cleaned'", "schedctl queue hold --all")
 def hold(
-    ctx: typer.Context,
+    cli: Cli,
     names: Jobs = None,
     why: Annotated[str, typer.Option("--why", help="For whoever asks.")] = "",
     everything: All = False,
@@ -312,18 +308,16 @@ def hold(
     from scheduler.cli.commands.queue_each import change_each
     from scheduler.service.requests import queue
 
-    cli: Cli = ctx.obj
     every = "held" if everything else None
     change_each(cli, names, every, lambda name: queue.hold(cli.app.database, name, why, cli.now, cli.who), "is held")
 
 
 @command(app, "schedctl queue release ufm", "schedctl queue release --all")
-def release(ctx: typer.Context, names: Jobs = None, everything: All = False) -> None:
+def release(cli: Cli, names: Jobs = None, everything: All = False) -> None:
     """Let held, failed or cancelled jobs run again; with --all, the held ones."""
     from scheduler.cli.commands.queue_each import change_each
     from scheduler.service.requests import queue
 
-    cli: Cli = ctx.obj
     every = "released" if everything else None
     change_each(
         cli, names, every, lambda name: queue.release(cli.app.database, name, cli.now, cli.who), "may run again"
@@ -332,7 +326,7 @@ def release(ctx: typer.Context, names: Jobs = None, everything: All = False) -> 
 
 @command(app, "schedctl queue priority ufm 4")
 def priority(
-    ctx: typer.Context,
+    cli: Cli,
     job: Job,
     weight: Annotated[float, typer.Argument(metavar="WEIGHT", help="Worth of one hour; new jobs have 1.")],
 ) -> None:
@@ -343,21 +337,19 @@ def priority(
     if not RANGES["weight"].holds(weight):
         remedy = "Hold the job to keep it from running" if weight <= 0 else "Write one in the range"
         raise UsageFault("no such weight", f"{weight:g} is not in the range {RANGES['weight']}", remedy)
-    cli: Cli = ctx.obj
     record = queue.change(cli.app.database, job, cli.now, cli.who, weight=weight)
     _changed(cli, record, f"has weight {weight:g}")
 
 
 @command(app, "schedctl queue move ufm 1")
 def move(
-    ctx: typer.Context,
+    cli: Cli,
     job: Job,
     place: Annotated[int, typer.Argument(metavar="PLACE", min=1, help="1 is the front.")],
 ) -> None:
     """Move a job in the queue. The place decides between jobs of equal worth."""
     from scheduler.service.requests import queue
 
-    cli: Cli = ctx.obj
     record = queue.move(cli.app.database, job, place, cli.now, cli.who)
     _changed(cli, record, f"is at place {record.position}")
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jobs.catalogue import job_from_table, table_from_toml
 from jobs.duration import show_duration
 from jobs.job_table import whole_of
 from jobs.readers import is_remote
-from jobs.toml_file import read_toml
 from scheduler.cli.commands.queue_show import lock_line
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed
@@ -58,7 +58,7 @@ def add_jobs(cli: Cli, file: Path | None, table: dict[str, Any], *, from_models:
             known = {record.spec.name for record in jobs.everything(tx)}
         specs = [spec for spec in cli.app.catalogue.jobs if spec.name not in known]
     else:
-        specs = [with_code(_read_spec(file, table), file, table)]
+        specs = [read_spec(file, table)]
     if not specs:
         cli.out.line(
             "All models are in the queue already."
@@ -133,10 +133,15 @@ def tell_of_whole(cli: Cli, specs: Sequence[JobSpec]) -> None:
             )
 
 
-def with_code(spec: JobSpec, file: Path | None, table: dict[str, Any]) -> JobSpec:
-    """Return the job with the folder that its command needs, unless it names one, or none."""
-    named = "code" in table or (file is not None and "code" in read_toml(file))
-    return spec if named else replace(spec, code=code.default(spec.command, file))
+def read_spec(file: Path | None, table: dict[str, Any]) -> JobSpec:
+    """Return the job that a file and the keys of ``table``, which come first, define. Raises CatalogueError.
+
+    Unless it names a folder of code, or none, it has the one that its command needs.
+    """
+    known = {"role": "manager", "steps_per_hour": _STEPS_PER_HOUR} if file is None else table_from_toml(file)
+    table = {**known, **table}
+    spec = job_from_table(table, str(file or "command line"))
+    return spec if "code" in table else replace(spec, code=code.default(spec.command, file))
 
 
 def warn_of_lock(cli: Cli, spec: JobSpec) -> None:
@@ -185,15 +190,6 @@ def warn_of(cli: Cli, found: dict[str, Reason]) -> None:
             cli.out.warn(f"{name}: its {said}. No plan can keep it. See: schedctl quota; schedctl queue edit {name}")
         else:
             cli.out.warn(f"{name} can never start here: {said}. See: schedctl pools; schedctl queue edit {name}")
-
-
-def _read_spec(file: Path | None, table: dict[str, Any]) -> JobSpec:
-    """Return the job that a file and the keys of ``table``, which come first, define. Raises CatalogueError."""
-    from jobs.catalogue import job_from_table, job_from_toml
-
-    if file is not None:
-        return job_from_toml(file, table)
-    return job_from_table({"role": "manager", "steps_per_hour": _STEPS_PER_HOUR, **table}, "command line")
 
 
 def foreseen(cli: Cli, specs: Sequence[JobSpec]) -> dict[str, Reason]:

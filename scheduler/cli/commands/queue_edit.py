@@ -1,4 +1,4 @@
-"""`schedctl queue edit`: another definition for a job, from options, from a file, or from an editor."""
+"""`schedctl queue edit`: another definition for a job, from options, a file or an editor; `clone`: a job of its own."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from jobs.catalogue import job_from_table, job_from_toml
 from jobs.job_table import table_of, toml_of
-from scheduler.cli.commands.queue_add import warn_of_gates, warn_of_job, warn_of_secrets, with_code
+from scheduler.cli.commands.queue_add import add_specs, read_spec, warn_of_gates, warn_of_job, warn_of_secrets
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.cli.shell.names import listed
 from scheduler.core.job import Failed
@@ -35,6 +35,9 @@ _HEADING = """# The definition of {name}. Save it and leave the editor to change
 """
 
 
+_NAME_MAX = 40
+
+
 def edit_job(cli: Cli, name: str, file: Path | None, settings: Sequence[str], *, force: bool = False) -> None:
     """Change a job; with ``force``, also so that its checkpoint's recipe contradicts its command.
 
@@ -45,7 +48,7 @@ def edit_job(cli: Cli, name: str, file: Path | None, settings: Sequence[str], *,
     with cli.app.database.read() as tx:
         old = jobs.get(tx, name).spec
     if file is not None:
-        spec = with_code(job_from_toml(file), file, {})
+        spec = read_spec(file, {})
     elif settings:
         spec = job_from_table(changed_table(table_of(old), settings), f"queue edit {name}")
     else:
@@ -133,3 +136,17 @@ def _from_editor(old: JobSpec) -> JobSpec:
     spec = job_from_toml(path)  # what is wrong is told with the file's name, which stays to be corrected
     path.unlink()
     return spec
+
+
+def clone_job(cli: Cli, name: str, settings: Sequence[str]) -> None:
+    """Add a job that differs from ``name`` in what is set, with the very code of it unless that is set too.
+
+    Raises CatalogueError, QueueError, UnknownJob, UsageFault.
+    """
+    with cli.app.database.read() as tx:
+        old = jobs.get(tx, name).spec
+        known = {record.spec.name for record in jobs.everything(tx)}
+    free = (f"{name[: _NAME_MAX - 4]}-{number}" for number in range(2, len(known) + 3))
+    table = {**table_of(old), "name": next(other for other in free if other not in known)}
+    spec = job_from_table(changed_table(table, settings), f"queue clone {name}")
+    add_specs(cli, [spec], f"queue clone {name}", kept=old)

@@ -14,11 +14,10 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @command(app, "schedctl quota", "schedctl quota --json", kind=Listing)
-def quota(ctx: typer.Context) -> None:
+def quota(cli: Cli) -> None:
     """Show of each quota the limit, what is used, held and free, and its reset."""
     from scheduler.service.quota.usage import meters
 
-    cli: Cli = ctx.obj
     with cli.app.database.read() as tx:
         found = meters(tx, cli.app.pools, cli.now)
     cli.out.data({"quotas": [asdict(meter) for meter in found]})

@@ -50,7 +50,7 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
     "schedctl --config out/week/rehearsal.toml runs list     # look at it with any command",
 )
 def rehearse(  # noqa: PLR0913, PLR0917 - one parameter per option
-    ctx: typer.Context,
+    cli: Cli,
     out: Annotated[Path, typer.Option(help="Folder of the rehearsal; an earlier rehearsal there is replaced.")] = Path(
         "out/week"
     ),
@@ -86,7 +86,6 @@ def rehearse(  # noqa: PLR0913, PLR0917 - one parameter per option
     week.svg, rehearsal.toml and daemon.log in the folder. Exits with 9 when a quota was exceeded, a checkpoint
     went backwards, or a pool was kept from all that was meant for it: its launches were refused, or it was closed.
     """
-    cli: Cli = ctx.obj
     out = out.expanduser().absolute()
     asked_at = clock.process_began()  # what --epoch tells was true before a second went by in starting
     if resume:

@@ -32,7 +32,7 @@ def report() -> None:
     "schedctl report weekly --week 2026-W47 --out week.html",
 )
 def weekly(
-    ctx: typer.Context,
+    cli: Cli,
     week: Annotated[
         str | None, typer.Option("--week", help="ISO week, like 2026-W47, or this; the last one that is over.")
     ] = None,
@@ -48,7 +48,6 @@ def weekly(
     """Show what a week's hours became."""
     from scheduler.views.weekly_report import last_week, make_report, render, this_week, week_named
 
-    cli: Cli = ctx.obj
     zone = cli.app.settings.zone
     try:
         named = {"last": last_week, "this": this_week}.get(week or "last")

@@ -11,11 +11,10 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @command(app, "schedctl resume")
-def resume(ctx: typer.Context) -> None:
+def resume(cli: Cli) -> None:
     """Start new sessions again. Pools and jobs that were closed or held stay so."""
     from scheduler.store import limits
 
-    cli: Cli = ctx.obj
     with cli.app.database.write() as tx:
         before = limits.paused(tx)
         limits.open_pool(tx, limits.EVERY, cli.now, cli.who)

@@ -35,7 +35,7 @@ _LOOK_AGAIN_SECONDS = 1.0
 
 @command(app, "schedctl runs list --live", "schedctl runs list --job ufm --limit 5", name="list", kind=Listing)
 def list_(
-    ctx: typer.Context,
+    cli: Cli,
     live: Annotated[bool, typer.Option("--live", help="Only runs that have not ended.")] = False,
     pool: Annotated[
         str | None, typer.Option("--pool", help="Only runs on this pool.", autocompletion=pool_names)
@@ -47,7 +47,6 @@ def list_(
     from scheduler.core.run import Ended
     from scheduler.store import jobs, runs
 
-    cli: Cli = ctx.obj
     with cli.app.database.read() as tx:
         if job is not None:
             jobs.get(tx, job)
@@ -63,12 +62,11 @@ def list_(
 
 
 @command(app, "schedctl runs show uff-ufm-0007", kind=Tables)
-def show(ctx: typer.Context, key: Key) -> None:
+def show(cli: Cli, key: Key) -> None:
     """Show one run with its lanes and events."""
     from jobs.lane_report import LaneReport
     from scheduler.store import events, generations, runs
 
-    cli: Cli = ctx.obj
     with cli.app.database.read() as tx:
         run = find_run(tx, key)
         heartbeats = runs.heartbeats(tx, [key])
@@ -109,7 +107,7 @@ def show(ctx: typer.Context, key: Key) -> None:
 
 @command(app, "schedctl runs logs uff-ufm-0007 -f", "schedctl runs logs uff-ufm-0007 --lane 1")
 def logs(
-    ctx: typer.Context,
+    cli: Cli,
     key: Key,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on until the run ends.")] = False,
     lane: Annotated[int | None, typer.Option("--lane", min=0, help="Only this lane's lines.")] = None,
@@ -121,7 +119,6 @@ def logs(
     from scheduler.core.run import Ended
     from scheduler.service.requests.sessions import followed_log, lane_lines, lines, log_pieces
 
-    cli: Cli = ctx.obj
     with cli.app.database.read() as tx:
         run = find_run(tx, key)
     platform = _platform(cli, run)
@@ -142,14 +139,13 @@ def logs(
 
 @command(app, "schedctl runs stop uff-ufm-0007 --why 'wrong data'")
 def stop(
-    ctx: typer.Context,
+    cli: Cli,
     key: Key,
     why: Annotated[str, typer.Option("--why", help="For the session's log and whoever asks.")] = "stopped by hand",
 ) -> None:
     """Ask a running session to save and end. Its jobs go back to the queue: hold them to keep them from it."""
     from scheduler.service.requests import sessions
 
-    cli: Cli = ctx.obj
     with cli.app.database.read() as tx:
         find_run(tx, key)
     asked = sessions.stop(cli.app.database, cli.app.artifacts, key, why, cli.now, cli.who)

@@ -29,7 +29,7 @@ RootOption = Annotated[
 
 @command(app, "schedctl service install", "schedctl service install --user", "schedctl service install --dry-run")
 def install(
-    ctx: typer.Context,
+    cli: Cli,
     user: OwnOption = False,
     web: Annotated[bool, typer.Option("--web", help="The status page as well.")] = False,
     no_start: Annotated[bool, typer.Option("--no-start", help="Start with the next boot only.")] = False,
@@ -42,7 +42,6 @@ def install(
     """
     from scheduler.host.installation import install_steps, obstacles
 
-    cli: Cli = ctx.obj
     place = _place(cli, user=user, web=web, root=root)
     found = obstacles(place)
     if found and not dry_run:
@@ -55,13 +54,10 @@ def install(
 
 
 @command(app, "schedctl service uninstall", "schedctl service uninstall --dry-run")
-def uninstall(
-    ctx: typer.Context, user: OwnOption = False, dry_run: DryOption = False, root: RootOption = Path("/")
-) -> None:
+def uninstall(cli: Cli, user: OwnOption = False, dry_run: DryOption = False, root: RootOption = Path("/")) -> None:
     """Stop the service and remove its units. Settings, state and user stay; local sessions go on to their end."""
     from scheduler.host.installation import obstacles, uninstall_steps
 
-    cli: Cli = ctx.obj
     place = _place(cli, user=user, web=True, root=root, strict=False)
     rights = [found for found in obstacles(place) if "root" in found.why]
     if rights and not dry_run:
@@ -72,11 +68,10 @@ def uninstall(
 
 
 @command(app, "schedctl service status", "schedctl service status --json")
-def status(ctx: typer.Context, user: OwnOption = False) -> None:
+def status(cli: Cli, user: OwnOption = False) -> None:
     """Show what systemd says of the daemon, sessions and page. Exits with 9 when one failed."""
     from scheduler.host.systemd_status import running_sessions, unit_statuses
 
-    cli: Cli = ctx.obj
     systemctl = ("systemctl", "--user") if user else ("systemctl",)
     units = unit_statuses(systemctl)
     sessions = running_sessions(systemctl)

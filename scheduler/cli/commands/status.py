@@ -18,13 +18,12 @@ _ROWS = {"Needs a person": 5, "Under way": 4, "Sessions": 5, "Pools": 6, "Jobs":
 
 @command(app, "schedctl status", "schedctl status --json", kind=Tables)
 def status(
-    ctx: typer.Context,
+    cli: Cli,
     everything: Annotated[bool, typer.Option("--all", help="Every row, however many there are.")] = False,
 ) -> None:
     """Show what needs a person, what runs, what is left and what waits."""
     from scheduler.cli.parts.screen import cut, headline, look, overview_json, sections, verdict_line
 
-    cli: Cli = ctx.obj
     found = look(cli)
     cli.out.data(overview_json(found))
     told = [verdict_line(found, cli.out), headline(found, cli.out)]

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from scheduler.cli.shell.command import command, group
+from scheduler.cli.shell.context import Cli
 
 app = group("One line to train: a script and its folder become a job.")
 
@@ -22,7 +23,7 @@ _PROBE_SECONDS = 30
     script="train.py",
 )
 def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
-    ctx: typer.Context,
+    cli: Cli,
     script: Annotated[Path, typer.Argument(metavar="SCRIPT", help="A Python or shell script.", show_default=False)],
     arguments: Annotated[
         list[str] | None, typer.Argument(metavar="[-- ARGS]...", help="What the script is given.", show_default=False)
@@ -99,4 +100,4 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
     }
     given = {key: value for key, value in table.items() if value is not None}
     asked = Submission(script, arguments or [], given, sweep or [], probe)
-    submit_jobs(ctx.obj, asked, dry_run=dry_run, wait=and_wait, logs=follow)
+    submit_jobs(cli, asked, dry_run=dry_run, wait=and_wait, logs=follow)

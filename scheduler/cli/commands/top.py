@@ -50,7 +50,7 @@ _SEQUENCES = {"\x1b[A": "up", "\x1b[B": "down", "\x1bOA": "up", "\x1bOB": "down"
 
 @command(app, "schedctl top", "schedctl top --once")
 def top(
-    ctx: typer.Context,
+    cli: Cli,
     once: Annotated[bool, typer.Option("--once", help="Draw one picture and leave.")] = False,
     every: Annotated[float, typer.Option("--every", metavar="SECONDS", min=0.2, help="Seconds between looks.")] = 2.0,
     order: Annotated[str, typer.Option("--order", help="Order of the jobs: place, progress, state or name.")] = "place",
@@ -64,7 +64,6 @@ def top(
 
     from scheduler.cli.parts.screen import ORDERS
 
-    cli: Cli = ctx.obj
     if cli.options.json:
         raise UsageFault("top draws for people", "it has no JSON", "Use: schedctl status --json")
     if order not in ORDERS:

@@ -14,9 +14,9 @@ app = typer.Typer(add_completion=False, rich_markup_mode=None)
 
 
 @command(app, "schedctl version --json")
-def version(ctx: typer.Context) -> None:
+def version(cli: Cli) -> None:
     """Show the version of this program and its Python."""
-    show_version(ctx.obj)
+    show_version(cli)
 
 
 def show_version(cli: Cli) -> None:

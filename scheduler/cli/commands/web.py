@@ -31,7 +31,7 @@ class Unserved(CommandError):
 
 @command(app, "schedctl web serve", "schedctl web serve --port 8080")
 def serve(
-    ctx: typer.Context,
+    cli: Cli,
     port: Annotated[
         int | None,
         typer.Option("--port", min=0, max=65_535, help="Instead of that of the settings; 0 is any free one."),
@@ -46,7 +46,6 @@ def serve(
 
     from config.logging import configure
 
-    cli: Cli = ctx.obj
     settings = cli.app.settings
     if port is not None:
         settings = settings.model_copy(update={"web": settings.web.model_copy(update={"port": port})})

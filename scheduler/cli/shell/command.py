@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, wraps
+from inspect import Signature, signature
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -83,6 +84,7 @@ def command(
 ) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Register a function as a command; ``examples`` are what a user would type.
 
+    Its first parameter is the :class:`Cli`, or the parser's context, called ``ctx``. The others are options.
     ``job_file`` is the name by which they call a job's definition, ``script`` that of a script: what it holds is shown
     below them. ``kind`` is :class:`Listing` for a list, :class:`Tables` for several.
     """
@@ -92,7 +94,25 @@ def command(
     if script:
         lines += [f"where {script} holds:", *(f"    {line}" for line in _SCRIPT)]
     # A line with \b alone keeps the lines of a paragraph apart in the help.
-    return app.command(name, cls=kind, epilog="\b\n" + "\n".join(lines))
+    registered = app.command(name, cls=kind, epilog="\b\n" + "\n".join(lines))
+
+    def register(function: Callable[..., None]) -> Callable[..., None]:
+        first, *options = signature(function, eval_str=True).parameters.values()
+        if first.name == "ctx":
+            return registered(function)
+
+        @wraps(function)
+        def called(ctx: typer.Context, **given: Any) -> None:
+            function(ctx.obj, **given)
+
+        # This is what typer makes the parser of.
+        context = first.replace(name="ctx", annotation=typer.Context)
+        called.__signature__ = Signature([context, *options])  # type: ignore[attr-defined]
+        called.__annotations__ = {**function.__annotations__, "ctx": typer.Context}
+        registered(called)
+        return function
+
+    return register
 
 
 def _remember(ctx: typer.Context, param: typer.CallbackParam, value: Any) -> Any:

@@ -11,69 +11,64 @@ from heapq import heapify, heappop, heappush
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
+from scheduler.planner.dispatch.sessions import Sessions
 from scheduler.planner.model.columns import ORDINARY, URGENT
-from scheduler.planner.model.lanes import CandidateSession, alone, compose, mold_evenly, spare, wider
 from scheduler.planner.model.policy import PHASES, PinnedSession, Policy, Schedule
 from scheduler.planner.model.pool_capacity import NEVER
 from scheduler.planner.model.standing import Standing, beginning, scheduled, standing_of
 from scheduler.planner.model.value import LATE_FACTOR
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Sequence
+    from collections.abc import Callable, Collection, Iterable, Sequence
 
     from scheduler.planner.model.booking import Booking
-    from scheduler.planner.model.case import Case, Offer
+    from scheduler.planner.model.case import Case
     from scheduler.planner.model.columns import Entry, Shape
+    from scheduler.planner.model.lanes import CandidateSession
+    from scheduler.planner.model.policy import Admission
 
+    # What a policy was asked to admit: the class, the instant, the entry, the session (None: any), and its answer.
+    Question = tuple[int, int, Entry, CandidateSession | None, bool]
     # Who would start in a class: the entry in its queue, the class, the pool, the session.
     Start = tuple[Entry, int, int, CandidateSession]
 
 # How long a session of an earlier plan is waited for before its place is given away.
 PATIENCE_SECONDS = 7_200
-# How much longer than planned it may last: others are planned to follow it.
-SLOWER_SECONDS = 1_800
 # When so many of the densest jobs cannot pay the price, the rest will not either.
 REFUSALS_MAX = 12
 
 _order = attrgetter("order")
 
 
-class Walk:
+class Walk(Sessions):
     """The state of one walk through time; ``booked`` is a schedule that it must leave as it is."""
 
     def __init__(self, case: Case, policy: Policy, booked: Schedule | None = None) -> None:
         standing = beginning(case) if booked is None else standing_of(case, booked)
-        self.case, self.policy, self.columns, self.standing = case, policy, case.columns, standing
-        self.capacities = [
-            capacity.copy(state) for capacity, state in zip(case.capacities, standing.states, strict=True)
-        ]
-        self.remaining, self.last_pool = standing.remaining.copy(), standing.last_pool.copy()
+        super().__init__(case, standing)
+        self.policy, self.standing, self.until = policy, standing, case.until
         self.free_from = standing.free_from.copy()
         self.gate_passes: dict[int, int] = {} if booked is None else dict(booked.gate_passes)
         self.bookings: list[Booking] = []
-        self.sharing = bool(standing.turns)
-        self.turns = standing.turns.copy() if self.sharing else standing.turns
-        self.queues: list[list[Entry]] = [[] for _ in case.classes]
+        self.questions: list[Question] = []
         # No job in the queue of a class has any use for a shorter session.
         self.least = [NEVER] * len(case.classes)
-        self.waiting: dict[int, Sequence[Shape]] = {}  # by job, its entries in all queues
         # Jobs that something else than density ranks.
-        self.bent = {job for _, job in policy.factors}.union(job for _, job, _ in policy.phased)
+        self.bent = {job for _, job in policy.factors}.union([job for _, job, _ in policy.phased], policy.urgent)
         self.looked_until = [0] * len(case.capacities)
         self.shut_until = [0] * len(case.capacities)  # no room before, whatever happens
         self.busy_until = [0] * len(case.jobs)
         # Instant, 0 for a job or 1 for a pool, its index.
         self.events = [(case.now, 1, pool) for pool in range(len(case.capacities))]
         self.pinned = {pool: list(found) for pool, found in policy.pinned.items() if found}
-        self.pins = [0] * len(case.jobs)
         for pinned in (job for found in policy.pinned.values() for one in found for job in one.jobs):
             self.pins[pinned] += 1
         for pool, pins in self.pinned.items():
             self.events += [(one.start, 1, pool) for one in pins]
             self.events += [(one.start + PATIENCE_SECONDS, 1, pool) for one in pins]
-        for index in self.columns.startable:
+        for index, start in self.columns.startable:
             if self.remaining[index] > 0:
-                self._schedule_start(index)
+                self._schedule_start(index, max(start, self.free_from[index]))
         for index in self.columns.live:
             # A live run counts for its children when it ends: what it saves until then is not known yet.
             self._pass_gates(index, None, case.jobs[index].free_at or 0)
@@ -81,7 +76,7 @@ class Walk:
 
     def run(self) -> Schedule:
         """Walk to the horizon."""
-        events, until = self.events, self.case.until
+        events, until = self.events, self.until
         looking: set[int] = set()
         shut_until, queues, class_of = self.shut_until, self.queues, self.case.class_of
         while events and events[0][0] < until:
@@ -101,13 +96,12 @@ class Walk:
         bookings = sorted([*self.standing.bookings, *self.bookings], key=_order)
         jobs = self.remaining, self.last_pool, self.free_from
         walked = self.bookings, [capacity.state for capacity in self.capacities]
-        return Standing(bookings, jobs, self.turns, self.standing.states, walked)
+        return Standing(self.case, bookings, jobs, self.turns, self.standing.states, walked)
 
-    def _schedule_start(self, index: int) -> None:
-        job = self.case.jobs[index]
-        opens = self.gate_passes.get(index, NEVER) if job.gate_parent is not None else 0
-        start = max(job.release, job.free_at or 0, opens, self.free_from[index])
-        if start < self.case.until:
+    def _schedule_start(self, index: int, start: int) -> None:
+        if self.case.jobs[index].gate_parent is not None:
+            start = max(start, self.gate_passes.get(index, NEVER))
+        if start < self.until:
             heappush(self.events, (start, 0, index))
 
     def _enqueue(self, index: int, now: int) -> None:
@@ -116,8 +110,10 @@ class Walk:
             return
         if index in self.waiting:
             self._dequeue(index)
-        shapes = self.columns.shapes(index, self.remaining[index])
-        if index in self.bent or self.policy.order is not None or self.columns.deadline[index] is not None:
+        shapes, deadline = self.columns.shapes(index, self.remaining[index]), self.columns.deadline[index]
+        if deadline is not None and now < deadline < self.until:
+            heappush(self.events, (deadline, 0, index))
+        if index in self.bent or self.policy.order is not None or (deadline is not None and deadline <= now):
             shapes = self._ranked(index, now, shapes)
         queues, least = self.queues, self.least
         for number, entry, _ in shapes:
@@ -131,13 +127,12 @@ class Walk:
         late, urgent = 1.0, False
         if deadline is not None:
             if now < deadline:
-                heappush(self.events, (deadline, 0, index))
                 urgent = index in policy.urgent
             else:
                 late = LATE_FACTOR
         order = None if policy.order is None else policy.order(self.case.jobs[index].view, self.remaining[index])
         factors, phased = policy.factors, policy.phased
-        phase = (now - self.case.now) * PHASES // self.case.snapshot.horizon_seconds if phased else 0
+        phase = (now - self.now) * PHASES // self.case.snapshot.horizon_seconds if phased else 0
         found = []
         for number, (_, _, ratio, _, shortest, density, offer), takes in shapes:
             tier, rank, second = ORDINARY, -late * density, ratio
@@ -232,42 +227,32 @@ class Walk:
             tier, rank, _, index, shortest, density, offer = entry
             if shortest > widest or pins[index]:
                 continue
-            if tier == URGENT:
-                if rank < now:
-                    self._enqueue(index, now)  # too late by now: it waits with the others
-                    return self._first_that_fits(now, group, pools, rooms)
-            elif counts and density * counts[index] < least:
-                refused += 1
-                if refused == REFUSALS_MAX:
-                    break
-                continue
-            pool = self._pick_pool(index, pools, rooms, offer.least)
-            session = self._session(now, pool, (index, offer), rooms[pool], urgent=tier == URGENT)
-            if session is None:
-                continue
-            if tier == URGENT or admits is None or admits(group, now, session):
-                instead = self._in_turn(now, group, index, pools, rooms) if self.sharing and tier != URGENT else None
-                return entry, group, *(instead or (pool, session))
+            if tier == URGENT and rank < now:
+                self._enqueue(index, now)  # too late by now: it waits with the others
+                return self._first_that_fits(now, group, pools, rooms)
+            refuses = False
+            if counts and tier != URGENT:
+                refuses = density * counts[index] < least
+                self.questions.append((group, now, entry, None, refuses))
+            if not refuses:
+                pool = self._pick_pool(index, pools, rooms, offer.least)
+                session = self._session(now, pool, (index, offer), rooms[pool], urgent=tier == URGENT)
+                if session is None:
+                    continue
+                if tier == URGENT:
+                    return entry, group, pool, session
+                if admits is None or self._admits(admits, now, group, entry, session):
+                    instead = self._in_turn(now, group, index, pools, rooms) if self.sharing else None
+                    return entry, group, *(instead or (pool, session))
             refused += 1
             if refused == REFUSALS_MAX:
                 break
         return None
 
-    def _in_turn(
-        self, now: int, group: int, index: int, pools: list[int], rooms: dict[int, int]
-    ) -> tuple[int, CandidateSession] | None:
-        """Return where who goes before ``index`` takes the place that it has won: they share their hours."""
-        offers = self.case.classes[group].offers
-        other = self.turns.next(index, self.waiting, offers)
-        offer = offers[other]
-        if other == index or offer is None:
-            return None
-        shortest = offer.shortest(self.remaining[other])
-        pool = self._pick_pool(other, pools, rooms, shortest)
-        if rooms[pool] < shortest and not self.capacities[pool].pool.device_counts:
-            return None
-        session = self._session(now, pool, (other, offer), rooms[pool], urgent=False)
-        return None if session is None else (pool, session)
+    def _admits(self, admits: Admission, now: int, group: int, entry: Entry, session: CandidateSession) -> bool:
+        found = admits(group, now, session)
+        self.questions.append((group, now, entry, session, found))
+        return found
 
     def _keep_appointments(self, now: int, rooms: dict[int, int]) -> None:
         """Start what an earlier plan wants here by now; the next of a pool may come early, the patient ones late."""
@@ -290,65 +275,17 @@ class Walk:
             if not kept:
                 del self.pinned[pool]
 
-    def _pinned_session(self, now: int, pool: int, due: PinnedSession, room: int) -> CandidateSession | None:
-        group = self.case.classes[self.case.class_of[pool]]
-        jobs = self.turns.seated(due.jobs, self.waiting, group.offers)
-        room = min(room, due.seconds + SLOWER_SECONDS)
-        if jobs and group.pool.device_counts:
-            return self._molded(now, pool, jobs[0], room, urgent=False)
-        return compose(group, room, jobs[0], jobs, self.remaining) if jobs and room else None
-
     def _update_room(self, now: int, pool: int, rooms: dict[int, int]) -> None:
         if not self.queues[self.case.class_of[pool]]:
             rooms.pop(pool, None)  # nobody waits for it: what room it has need not be known
             return
-        seconds = self.capacities[pool].state.seconds(now)
+        state = self.capacities[pool].state
+        seconds, _, _ = state.looks.get(now) or state.look(now)
         if seconds > 0:
             rooms[pool] = seconds
         else:
             rooms.pop(pool, None)
             self._look_again(pool, now)
-
-    def _pick_pool(self, index: int, pools: list[int], rooms: dict[int, int], least: int) -> int:
-        """Prefer the pool the job ran on last; among the others the roomiest, then the first by name."""
-        if len(pools) == 1:
-            return pools[0]
-        last = self.last_pool[index]
-        if last in pools and rooms[last] >= least:
-            return last
-        return max(pools, key=lambda pool: (rooms[pool], -pool))
-
-    def _session(
-        self, now: int, pool: int, lead: tuple[int, Offer], room: int, *, urgent: bool
-    ) -> CandidateSession | None:
-        index, offer = lead
-        capacity, group = self.capacities[pool], self.case.class_of[pool]
-        if capacity.pool.device_counts:
-            return self._molded(now, pool, index, NEVER, urgent=urgent)
-        session = self._composed(group, room, index, offer)
-        if session is None:
-            return None
-        even = capacity.even(now, session.length, offer.least)
-        if even < session.length:
-            return self._composed(group, even, index, offer) or session
-        return session
-
-    def _molded(self, now: int, pool: int, index: int, most: int, *, urgent: bool) -> CandidateSession | None:
-        """Return the session of a job where it may ask for its devices, at most ``most`` seconds long."""
-        group, deadline = self.case.classes[self.case.class_of[pool]], self.columns.deadline[index]
-        return mold_evenly(group, self.capacities[pool], now, most, index, self.remaining, deadline, patient=urgent)
-
-    def _composed(self, group: int, room: int, lead: int, offer: Offer) -> CandidateSession | None:
-        """Compose a session; of jobs that share hours one at most sits in it, unless a device would stand still."""
-        found, turns = self.case.classes[group], self.turns
-        if len(offer.speeds) == 1:
-            remaining = self.remaining[lead]
-            return alone(found, offer, min(room, offer.cap), lead, remaining)
-        unpinned = (entry[3] for entry in self.queues[group] if not self.pins[entry[3]])
-        if not self.sharing:
-            return compose(found, room, lead, unpinned, self.remaining)
-        few = turns.beside(lead, free := list(unpinned), self.waiting, found.offers)
-        return wider(found, room, lead, few, free, self.remaining)
 
     def _start(self, now: int, group: int, pool: int, session: CandidateSession) -> None:
         case, capacity = self.case, self.capacities[pool]
@@ -373,34 +310,39 @@ class Walk:
             else:
                 self.busy_until[job] = NEVER
 
-    def _spare(self, group: int, pool: int, session: CandidateSession) -> int:
-        """Return the seconds by which a session that starts now is held longer, so that a slow job still ends in it.
-
-        What is not used is given back; a remainder of seconds would cost another set-up.
-        """
-        room = self.capacities[pool].room(self.case.now, session.devices).seconds
-        return max(0, min(spare(self.case.classes[group], session, self.remaining), room - session.length))
-
     def _pass_gates(self, parent: int, passes_at: Callable[[int], int] | None, ends: int = 0) -> None:
         """Release the children whose gate the parent's planned progress now reaches; of a live run when it ends."""
         done = self.columns.whole[parent] - self.remaining[parent]
         for child in self.case.children.get(parent, ()):
             job = self.case.jobs[child]
             if child not in self.gate_passes and done >= job.gate_step:
-                self.gate_passes[child] = max(passes_at(job.gate_step) if passes_at else ends, self.case.now + 1)
+                self.gate_passes[child] = max(passes_at(job.gate_step) if passes_at else ends, self.now + 1)
                 if job.startable and job.free_at is not None and self.remaining[child] > 0:
-                    self._schedule_start(child)
+                    self._schedule_start(child, max(job.release, job.free_at, self.free_from[child]))
 
     def _look_again(self, pool: int, now: int) -> None:
         """Come back to the pool when it may have more room; that stands until a session takes some of it."""
         if self.looked_until[pool] > now:
             return
-        change, shut = self.capacities[pool].state.next_change(now)
+        _, change, shut = self.capacities[pool].state.look(now)
         self.looked_until[pool] = change
         if shut:
             self.shut_until[pool] = change
-        if change < self.case.until:
+        if change < self.until:
             heappush(self.events, (change, 1, pool))
+
+
+def answers_alike(admits: Admission, questions: Iterable[Question]) -> bool:
+    """Tell whether ``admits`` answers all that a walk has asked another as that one did: its walk would be the same."""
+    for group, now, (_, _, _, job, _, density, _), session, answer in questions:
+        if session is not None:
+            if admits(group, now, session) != answer:
+                return False
+            continue
+        counts, least = admits.least(group, now)
+        if (density * counts[job] < least) != answer:
+            return False
+    return True
 
 
 def _rank(found: Start) -> tuple[tuple[int, float, float, int], float, int]:

@@ -17,6 +17,12 @@ if TYPE_CHECKING:
     from scheduler.planner.model.case import Case
 
 
+# Of so many jobs spans are shorter than a day, so that gates, releases and deadlines bind within a day as well. The
+# bound of fewer gains nothing by it (the seeds' weeks), and to solve it takes longer; that of more takes too long.
+FINE_JOBS = range(21, 301)
+FINE_SECONDS = DAY // 4
+
+
 @dataclass(frozen=True, slots=True)
 class Market:
     """Pools of one class whose quotas have the same shape; their seconds are summed."""
@@ -38,7 +44,7 @@ class Limit:
 
 @dataclass(slots=True)
 class Grid:
-    """Time cut at every UTC day and every edge of a calendar quota; markets and their limits on it."""
+    """Time cut at every UTC day or quarter of one, and every edge of a calendar quota; markets and their limits."""
 
     edges: list[int]
     markets: list[Market]
@@ -59,7 +65,9 @@ def make_grid(case: Case, detail_until: int | None = None) -> Grid:
     markets = [
         Market(key[0], tuple(members), case.classes[key[0]].pool.devices_per_session) for key, members in shapes.items()
     ]
-    cuts = {case.now, detail, case.until, *range((case.now // DAY + 1) * DAY, detail, DAY)}
+    fine = detail_until is None and len(case.jobs) in FINE_JOBS  # prices that look ahead are the worse for it
+    span = FINE_SECONDS if fine else DAY
+    cuts = {case.now, detail, case.until, *range((case.now // span + 1) * span, detail, span)}
     cuts.update(range(detail, case.until, WEEK))
     for market in markets:
         for quota in case.capacities[market.pools[0]].pool.quotas:

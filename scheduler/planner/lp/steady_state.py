@@ -107,7 +107,8 @@ def _kinds(case: Case) -> dict[str, Kind]:
         instants = history[job.view.name].instants if job.view.name in history else ()
         known = rhythm(instants)
         distance = known.seconds if known else max(WEEK, min(ONCE_SECONDS, now - min(instants, default=0)))
-        found[job.view.name] = Kind(job.view, WEEK / distance, tuple(seconds))
+        together = known.together if known else 1.0
+        found[job.view.name] = Kind(job.view, together * WEEK / distance, tuple(seconds))
     return found
 
 

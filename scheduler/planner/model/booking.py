@@ -25,10 +25,11 @@ class Booking:
     ``order`` is its place in a schedule.
     """
 
-    __slots__ = ("end", "lanes", "order", "placement", "pool", "start", "taken")
+    __slots__ = ("end", "jobs", "lanes", "order", "placement", "pool", "start", "taken")
 
     def __init__(self, pool: int, lanes: Lanes, placement: Placement, taken: tuple[int, int, int]) -> None:
         self.pool, self.lanes, self.placement, self.taken = pool, lanes, placement, taken
+        self.jobs = [job for job, _, _ in lanes]
         self.start, self.end = placement.start, placement.end
         self.order = placement.start, placement.pool, placement.lanes[0].job
 

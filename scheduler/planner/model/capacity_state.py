@@ -58,47 +58,44 @@ class _Family:
 
 
 class _Sessions:
-    """All sessions of a state, and what they leave of calendar quotas; an instant stands there once for each place."""
+    """All sessions of a state, and what they leave of calendar quotas; an instant stands there once for each place.
 
-    __slots__ = ("begins", "charges", "counts", "edges", "ends", "finishes", "levels", "marks", "metered")
+    ``begins`` and ``finishes`` are in order, each by itself; what has been started has begun long ago. ``ends`` are the
+    ends of that alone.
+    """
+
+    __slots__ = ("begins", "charges", "counts", "edges", "ends", "finishes", "metered")
 
     def __init__(self, counts: list[Count], charges: list[Charge], edges: list[int], ends: list[int]) -> None:
         self.counts, self.charges, self.edges, self.ends = counts, charges, edges, ends
-        # Of the sessions yet to come that are booked; each list is in order by itself.
-        self.begins: list[int] = []
-        self.finishes: list[int] = []
-        # When the number of places that they take changes; the number before, and from each of these instants on.
-        self.marks: list[int] = []
-        self.levels = [0]
+        self.begins = [0] * len(ends)
+        self.finishes = sorted(ends)
         self.metered: dict[str, tuple[RunningTotal, list[int]]] = {}  # by quota
 
     def copy(self) -> _Sessions:
         """Return a copy that can be written in without touching this one."""
-        twin = _Sessions([count.copy() for count in self.counts], self.charges.copy(), self.edges, self.ends)
-        twin.begins, twin.finishes = self.begins, self.finishes
-        twin.marks, twin.levels = self.marks, self.levels
+        twin = object.__new__(_Sessions)
+        twin.counts, twin.charges = [count.copy() for count in self.counts], self.charges.copy()
+        twin.edges, twin.ends, twin.begins, twin.finishes = self.edges, self.ends, self.begins, self.finishes
+        twin.metered = {}
         return twin
 
-    def book(self, sessions: Sequence[Taken]) -> None:
-        """Let these be the sessions that are yet to come, in place of all others."""
-        self.begins = sorted([start for start, _, places in sessions for _ in range(places)])
-        self.finishes = sorted([held for _, held, places in sessions for _ in range(places)])
-        level = 0
-        self.marks, self.levels = [], [0]
-        for instant, change in sorted([*((begin, 1) for begin in self.begins), *((end, -1) for end in self.finishes)]):
-            level += change
-            if self.marks and self.marks[-1] == instant:
-                self.levels[-1] = level
-            else:
-                self.marks.append(instant)
-                self.levels.append(level)
-
-    def add(self, rules: Rules, taken: Taken) -> None:
+    def start(self, rules: Rules, taken: Taken) -> None:
         """Write a session down that has been started."""
         start, held, places = taken
         self.count(rules, (taken,), 1)
         self.ends = [other for other in self.ends if other > start]
         self.ends += [held] * places
+        self.begins = [0] * places + self.begins
+        self.finishes = sorted([*self.finishes, *[held] * places])
+
+    def book(self, sessions: Sequence[Taken]) -> None:
+        """Let these be the sessions that are yet to come, in place of all others."""
+        self.begins, self.finishes = [0] * len(self.ends), self.ends.copy()
+        for start, held, places in sessions:
+            self.begins += [start] * places
+            self.finishes += [held] * places
+        self.finishes.sort()
 
     def count(self, rules: Rules, sessions: Sequence[Taken], sign: int) -> None:
         """Take off what sessions use of quotas, or put it back where ``sign`` is -1."""
@@ -114,6 +111,24 @@ class _Sessions:
                     self.charges.remove(charge)
             self.edges = rules.edges(self.charges)
 
+    def full_until(self, instant: int, level: int) -> int:
+        """Return until when at least ``level`` places are taken from ``instant`` on; itself if they are not.
+
+        They are after the n-th beginning as long as the end number n - ``level`` + 1 has not come.
+        """
+        begins, finishes = self.begins, self.finishes
+        while (index := bisect_right(begins, instant) - level) >= 0 and finishes[index] > instant:
+            instant = finishes[index]
+        return instant
+
+    def next_full(self, instant: int, level: int) -> int:
+        """Return from when on at least ``level`` places are taken, which they are not at ``instant``."""
+        begins, finishes = self.begins, self.finishes
+        for index in range(max(bisect_right(begins, instant), level - 1), len(begins)):
+            if finishes[index - level + 1] > begins[index]:
+                return begins[index]
+        return NEVER
+
 
 class CapacityState:
     """The room of a pool when all sessions that led here are planned on it; never changes.
@@ -122,8 +137,8 @@ class CapacityState:
     """
 
     __slots__ = (
-        "_asked", "_changes", "_family", "_lefts", "_planned", "_rooms", "_rules",
-        "added", "ahead", "before", "following", "sessions",
+        "_asked", "_family", "_lefts", "_planned", "_rules",
+        "added", "ahead", "before", "following", "looks", "sessions",
     )  # fmt: skip
 
     def __init__(
@@ -142,8 +157,7 @@ class CapacityState:
         self._planned = planned
         self.following: dict[Taken, CapacityState] = {}
         self._asked: dict[tuple[int, int], Room] = {}
-        self._rooms: dict[int, int] = {}
-        self._changes: dict[int, tuple[int, bool]] = {}
+        self.looks: dict[int, tuple[int, int, bool]] = {}
         self._lefts: dict[tuple[int, int], int] = {}
 
     def share(self) -> CapacityState:
@@ -214,7 +228,7 @@ class CapacityState:
             state = state.before
         found = state.planned.copy()
         for taken in reversed(added):
-            found.add(self._rules, taken)
+            found.start(self._rules, taken)
         return found
 
     def _all_booked(self, ahead: Ahead) -> _Sessions:
@@ -240,23 +254,43 @@ class CapacityState:
             found = self._asked[start, places] = Room(*self._room(start, places))
         return found
 
-    def seconds(self, start: int) -> int:
-        """Return the seconds of :meth:`room` for a session that takes as few places as can be."""
-        found = self._rooms.get(start)
+    def look(self, now: int) -> tuple[int, int, bool]:
+        """Return what a walk asks: the seconds of :meth:`room` for as few places as can be, and :meth:`next_change`."""
+        found = self.looks.get(now)
         if found is None:
-            if len(self._rooms) >= ANSWERS_MAX:
-                self._rooms.clear()
-            found = self._rooms[start] = self._room(start, self._rules.fewest)[0]
+            if len(self.looks) >= ANSWERS_MAX:
+                self.looks.clear()
+            change, shut = self.next_change(now)
+            found = self.looks[now] = 0 if shut else self._room(now, self._rules.fewest)[0], change, shut
         return found
 
     def next_change(self, after: int) -> tuple[int, bool]:
         """Return the first instant after ``after`` with perhaps more room, and whether there is none before."""
-        found = self._changes.get(after)
-        if found is None:
-            if len(self._changes) >= ANSWERS_MAX:
-                self._changes.clear()
-            found = self._changes[after] = self._next_change(after)
-        return found
+        rules, planned = self._rules, self._planned or self.planned
+        closes, openings, counts, places = rules.closes, rules.openings, planned.counts, rules.places
+        shut = after
+        while True:
+            # As long as one thing leaves no room at all, whatever else changes makes none.
+            index, instant = bisect_right(closes, shut), shut
+            if index == len(closes):
+                return NEVER, True
+            shut = max(instant, openings[index][0], planned.full_until(instant, places))
+            for count in counts:
+                shut = max(shut, count.unspent_from(instant))
+            if shut == instant:
+                break
+            if shut >= NEVER:
+                return NEVER, True
+        if shut > after:
+            return shut, True
+        change = openings[index + 1][0] if index + 1 < len(openings) else NEVER
+        for known in (planned.finishes, planned.edges):
+            index = bisect_right(known, after)
+            if index < len(known):
+                change = min(change, known[index])
+        for count in counts:
+            change = min(change, count.next_start(after))
+        return change, False
 
     def left_alone(self, start: int, places: int = 1) -> int:
         """Return what is free in all windows at ``start`` if it can be used before they end, else NEVER."""
@@ -275,14 +309,14 @@ class CapacityState:
         index = bisect_right(rules.closes, start)  # the opening at ``start``, or else the next one
         if index == len(rules.openings) or rules.openings[index][0] > start:
             return 0, "opening hours"
-        others = rules.places - places  # so many may be taken
-        if len(planned.ends) > others and self._running(start) > others:
-            return 0, "concurrency"
+        level = rules.places - places + 1  # where so many are taken there is none for it
+        if planned.full_until(start, level) > start:
+            running = sum(map(start.__lt__, planned.ends))
+            return 0, "concurrency" if running >= level else "session cap"
         seconds, limited_by = rules.pool.session_cap_seconds + overrun, "session cap"
         if rules.closes[index] - start < seconds:
             seconds, limited_by = rules.closes[index] - start, "opening hours"
-        if planned.begins:
-            seconds = min(seconds, self.until_booked(start, places))
+        seconds = min(seconds, planned.next_full(start, level) - start)
         for count in planned.counts:
             found = count.longest(start, seconds, places)
             if found < seconds:
@@ -327,64 +361,11 @@ class CapacityState:
 
     def until_booked(self, start: int, places: int = 1) -> int:
         """Return how long a session from ``start`` leaves all booked ones their places."""
-        others = self._rules.places - places
-        marks, levels = self.planned.marks, self.planned.levels
-        index = bisect_right(marks, start)
-        running = self._running(start)
-        if levels[index] + running > others:
+        level = self._rules.places - places + 1
+        if self.planned.full_until(start, level) > start:
             return 0
-        for number in range(index, len(marks)):
-            if levels[number + 1] > others or (running and levels[number + 1] + self._running(marks[number]) > others):
-                return marks[number] - start
-        return NEVER
-
-    def _taken(self, instant: int) -> int:
-        """Return how many places sessions take at ``instant``, those that have been started and those booked ahead."""
-        planned = self.planned
-        return planned.levels[bisect_right(planned.marks, instant)] + self._running(instant)
-
-    def _running(self, instant: int) -> int:
-        """Return how many places the sessions that have been started still take at ``instant``."""
-        ends = self.planned.ends
-        return sum(map(instant.__lt__, ends)) if ends else 0
-
-    def _next_change(self, after: int) -> tuple[int, bool]:
-        shut, opens = after, self._shut_until(after)
-        while shut < opens < NEVER:
-            shut, opens = opens, self._shut_until(opens)
-        if opens > after:
-            return opens, True
-        rules, planned = self._rules, self.planned
-        index = bisect_right(rules.closes, after)
-        instants = [end for end in planned.ends if end > after]
-        instants += planned.finishes[bisect_right(planned.finishes, after) :][:1]
-        instants += [begins for begins, _ in rules.openings[index + 1 : index + 2]]
-        instants += [count.next_start(after) for count in planned.counts]
-        instants += planned.edges[bisect_right(planned.edges, after) :][:1]
-        return min(instants, default=NEVER), False
-
-    def _shut_until(self, after: int) -> int:
-        """Return the first instant from ``after`` on before which one thing leaves no room at all, whatever changes."""
-        rules, planned = self._rules, self.planned
-        index = bisect_right(rules.closes, after)
-        if index == len(rules.openings):
-            return NEVER
-        found = max(after, rules.openings[index][0])
-        for count in planned.counts:
-            found = max(found, count.unspent_from(after))
-        return max(found, self._vacancy(after)) if self._taken(after) >= rules.places else found
-
-    def _vacancy(self, after: int) -> int:
-        """Return the next instant at which a session ends and no booked one takes its place at once."""
-        most, ends = self._rules.places, [end for end in self.planned.ends if end > after]
-        marks, levels = self.planned.marks, self.planned.levels
-        if not ends:
-            for number in range(bisect_right(marks, after), len(marks)):
-                if levels[number + 1] < most:
-                    return marks[number]
-            return NEVER
-        ends = sorted({*ends, *marks[bisect_right(marks, after) :]})
-        return next((end for end in ends if self._taken(end) < most), NEVER)
+        found = self.planned.next_full(start, level)
+        return found if found == NEVER else found - start
 
 
 def first_state(view: PoolView, start: int, until: int) -> CapacityState:

@@ -24,7 +24,8 @@ SHAPES_MAX = 50_000
 class Columns:
     """``whole`` are the steps a job will have done when none remain, ``last_pool`` is -1 for none of the case.
 
-    ``due`` are (job, deadline), ``live`` the jobs whose live run will save something.
+    ``startable`` are (job, when it may start), ``due`` (job, deadline), ``live`` the jobs whose live run will save
+    something.
     """
 
     __slots__ = (
@@ -40,7 +41,9 @@ class Columns:
         self.last_pool = [pools.get(job.view.last_pool or "", -1) for job in jobs]
         self.deadline = [job.deadline for job in jobs]
         self.due = [(job.index, job.deadline) for job in jobs if job.deadline is not None]
-        self.startable = [job.index for job in jobs if job.startable and job.free_at is not None]
+        self.startable = [
+            (job.index, max(job.release, job.free_at)) for job in jobs if job.startable and job.free_at is not None
+        ]
         self.live = [job.index for job in jobs if job.expected_steps and job.free_at is not None]
         self._importance = [job.view.importance for job in jobs]
         self._usable = [

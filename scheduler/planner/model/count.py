@@ -81,6 +81,8 @@ class Count:
     def unspent_from(self, instant: int) -> int:
         """Return the first instant from ``instant`` on in whose window something is free."""
         index = bisect_right(self._starts, instant) - 1
+        if self._free[index] > 0 and not self._money:
+            return instant
         while index < len(self._windows) and self._seconds(index) == 0:
             index += 1
             instant = self._starts[index] if index < len(self._starts) else NEVER
@@ -93,9 +95,9 @@ class Count:
 
     def _seconds(self, index: int, devices: int = 1) -> int:
         free = max(0, self._free[index])
-        if self._money:
-            return free * 3_600 // self._price if self._price > 0 else NEVER
-        return free // devices if self.by_device else free
+        if not self._money:
+            return free // devices if self.by_device else free
+        return free * 3_600 // self._price if self._price > 0 else NEVER
 
 
 def lowest_limit(quota: CalendarQuota | MoneyQuota, view: PoolView, window: Window, start: int) -> int:

@@ -11,6 +11,8 @@ from itertools import pairwise
 from math import sqrt
 from typing import TYPE_CHECKING
 
+from scheduler.core.window import DAY
+
 if TYPE_CHECKING:
     from scheduler.core.snapshot import Arrivals, JobView, Snapshot
 
@@ -36,20 +38,26 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class Rhythm:
-    """The mean seconds from one arrival to the next, and how sure the next is to keep it."""
+    """The mean seconds from one arrival to the next, how sure the next is to keep it, how many come together."""
 
     seconds: int
     sure: float
+    together: float
 
 
 def rhythm(instants: tuple[int, ...]) -> Rhythm | None:
-    """Return how a kind came so far; None when it came once, or all at one instant."""
-    distances = [after - before for before, after in pairwise(instants[-DISTANCES_MAX - 1 :])]
-    mean = sum(distances) / len(distances) if distances else 0.0
-    if mean < 1:
+    """Return how a kind came so far; None when it came once. Those within a day of each other came together."""
+    starts: list[int] = []
+    for before, instant in zip((None, *instants), instants, strict=False):
+        if before is None or instant - before >= DAY:
+            starts.append(instant)
+    distances = [after - before for before, after in pairwise(starts[-DISTANCES_MAX - 1 :])]
+    if not distances:
         return None
+    mean = sum(distances) / len(distances)
     spread = sqrt(sum((distance - mean) ** 2 for distance in distances) / len(distances)) / mean
-    return Rhythm(round(mean), len(distances) / (len(distances) + 1) * max(0.0, 1.0 - spread))
+    sure = len(distances) / (len(distances) + 1) * max(0.0, 1.0 - spread)
+    return Rhythm(round(mean), sure, len(instants) / len(starts))
 
 
 def expected(snapshot: Snapshot) -> tuple[Expected, ...]:
@@ -83,13 +91,14 @@ _LAST = 1 << 40  # place in the queue: behind all that is there
 def _coming(arrivals: Arrivals, snapshot: Snapshot) -> list[tuple[int, float]]:
     """Return (instant, how sure) of each arrival that is expected before the horizon."""
     until = snapshot.now + snapshot.horizon_seconds
+    there = any(job.name == arrivals.kind for job in snapshot.jobs)  # its next generation comes after this one
     if arrivals.said:
         return [(at, 1.0) for at in arrivals.said if at < until]
     found = rhythm(arrivals.instants)
     if found is None or found.sure < SURE_MIN:
         return []
     at = arrivals.instants[-1] + found.seconds
-    if at + LATE_MAX * found.seconds < snapshot.now:
+    if at + LATE_MAX * found.seconds < snapshot.now or (there and at <= snapshot.now):
         return []
     coming, sure = [], found.sure
     while at < until and sure >= SURE_MIN:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from scheduler.planner.model.session_yield import TOLERANCE
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
+    from scheduler.core.admission import Room
     from scheduler.planner.model.case import Offer, PoolClass
-    from scheduler.planner.model.pool_capacity import PoolCapacity
 
 # Partners are sought among this many of the densest waiting jobs.
 PARTNERS_LOOKED_AT = 16
@@ -119,9 +119,19 @@ def mold(
     return None if best is None or (patient and waits and best[0][0] > 0) else best[1]
 
 
+class Capacity(Protocol):
+    """What a pool has left, as :class:`PoolCapacity` tells it."""
+
+    def room(self, start: int, devices: int = 0) -> Room:
+        """Return the longest session from ``start``."""
+
+    def even(self, start: int, seconds: int, least: int, devices: int = 1) -> int:
+        """Return ``seconds``, or less so that no useless rest is left."""
+
+
 def mold_evenly(
     group: PoolClass,
-    capacity: PoolCapacity,
+    capacity: Capacity,
     start: int,
     most: int,
     job: int,

@@ -51,10 +51,6 @@ class PoolCapacity:
         """
         return self.state.room(start, self.places_of(devices))
 
-    def seconds(self, start: int) -> int:
-        """Return the seconds of :meth:`room` for as few devices as can be."""
-        return self.state.seconds(start)
-
     def until_booked(self, start: int) -> int:
         """Return how long a session from ``start`` leaves all booked ones their place."""
         return self.state.until_booked(start)

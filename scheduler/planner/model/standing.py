@@ -21,10 +21,21 @@ if TYPE_CHECKING:
 class Standing:
     """``bookings`` are in the order of the schedule; by job the steps left, the pool of its last session, its end."""
 
-    __slots__ = ("_by_job", "_states", "_walked", "bookings", "free_from", "last_pool", "remaining", "turns")
+    __slots__ = (
+        "_by_job",
+        "_states",
+        "_walked",
+        "bookings",
+        "case_jobs",
+        "free_from",
+        "last_pool",
+        "remaining",
+        "turns",
+    )
 
     def __init__(
         self,
+        case: Case,
         bookings: Sequence[Booking],
         jobs: tuple[list[int], list[int], list[int]],
         turns: Turns,
@@ -35,6 +46,7 @@ class Standing:
 
         ``walked`` are the sessions of a walk that began with ``states``, and the states it has come to.
         """
+        self.case_jobs = case.jobs  # that the indices stand for
         self.bookings = bookings
         self.remaining, self.last_pool, self.free_from = jobs
         self.turns = turns
@@ -74,7 +86,8 @@ class Standing:
             by_pool.setdefault(booking.pool, []).append(booking.taken)
             for job, devices, steps in booking.lanes:
                 remaining[job] += steps
-                turns.take(job, -devices * (booking.end - booking.start))
+                if turns:
+                    turns.take(job, -devices * (booking.end - booking.start))
                 last_pool[job], free_from[job] = case.columns.last_pool[job], 0
         for job in {job for booking in removed for job, _, _ in booking.lanes}:
             for booking in self.by_job[job]:
@@ -84,7 +97,7 @@ class Standing:
         for pool, taken in by_pool.items():
             states[pool] = states[pool].less(taken)
         kept = [booking for booking in self.bookings if booking not in removed]
-        return Standing(kept, (remaining, last_pool, free_from), turns, states)
+        return Standing(case, kept, (remaining, last_pool, free_from), turns, states)
 
 
 def beginning(case: Case) -> Standing:
@@ -92,13 +105,13 @@ def beginning(case: Case) -> Standing:
     if case.beginning is None:
         columns = case.columns
         jobs = columns.remaining, columns.last_pool, [0] * len(case.jobs)
-        case.beginning = Standing((), jobs, case.turns, [capacity.state for capacity in case.capacities])
+        case.beginning = Standing(case, (), jobs, case.turns, [capacity.state for capacity in case.capacities])
     return case.beginning
 
 
 def standing_of(case: Case, schedule: Schedule) -> Standing:
     """Return where jobs and pools stand once ``schedule`` is planned."""
-    if schedule.standing is not None:
+    if schedule.standing is not None and schedule.standing.case_jobs is case.jobs:
         return schedule.standing
     begins = beginning(case)
     remaining, last_pool, free_from = begins.remaining.copy(), begins.last_pool.copy(), begins.free_from.copy()
@@ -110,9 +123,10 @@ def standing_of(case: Case, schedule: Schedule) -> Standing:
         for job, devices, steps in booking.lanes:
             remaining[job] -= steps
             last_pool[job], free_from[job] = booking.pool, max(free_from[job], booking.end)
-            turns.take(job, devices * (booking.end - booking.start))
+            if turns:
+                turns.take(job, devices * (booking.end - booking.start))
     states = [state.more(by_pool[pool]) if pool in by_pool else state for pool, state in enumerate(begins.states)]
-    return Standing(bookings, (remaining, last_pool, free_from), turns, states)
+    return Standing(case, bookings, (remaining, last_pool, free_from), turns, states)
 
 
 def scheduled(standing: Standing, gate_passes: dict[int, int]) -> Schedule:

@@ -84,7 +84,8 @@ class Worth:
 
     def total(self, bookings: Iterable[Booking]) -> float:
         """Return V of ``bookings``."""
-        return sum(chain.from_iterable(map(self.lanes, bookings)))
+        known = self._known
+        return sum(chain.from_iterable([known.get(booking) or self.lanes(booking) for booking in bookings]))
 
     def of(self, placements: Iterable[Placement]) -> float:
         """Return V of ``placements``."""

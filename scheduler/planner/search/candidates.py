@@ -12,12 +12,14 @@ from typing import TYPE_CHECKING
 
 from scheduler.planner.dispatch.dispatcher import fill, place
 from scheduler.planner.dispatch.orders import in_order
+from scheduler.planner.dispatch.walk import Walk, answers_alike
 from scheduler.planner.model.policy import PLAIN, Policy, Schedule
 from scheduler.planner.search.score import Score, score, within
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from scheduler.planner.dispatch.walk import Question
     from scheduler.planner.lp.prices import Prices
     from scheduler.planner.model.case import Case
 
@@ -100,10 +102,26 @@ def priced_candidates(case: Case, prices: Prices, policies: Sequence[Policy]) ->
     bids, aimed_bids = (FIRST_BIDS, FIRST_BIDS) if small else (BIDS_OF_MANY, AIMED_BIDS_OF_MANY)
     found = [attempt(case, policy, plain, None) for policy in policies if policy.urgent]
     for policy in policies:
-        found += [attempt(case, policy, _bids(case, bid), prices) for bid in bids]
+        found += _for_all(case, policy, bids, prices)
         if prices.targets:
-            aimed = replace(policy, phased=prices.targets)
-            found += [attempt(case, aimed, _bids(case, bid), prices) for bid in aimed_bids]
+            found += _for_all(case, replace(policy, phased=prices.targets), aimed_bids, prices)
+    return found
+
+
+def _for_all(case: Case, policy: Policy, bids: Sequence[tuple[float, float]], prices: Prices) -> list[Candidate]:
+    """Return the candidate of each of ``bids``; who would be told the same at every turn need not walk."""
+    found: list[Candidate] = []
+    walks: list[tuple[Sequence[Question], Candidate]] = []
+    for bid in bids:
+        asked = _bids(case, bid)
+        admits = prices.admits(asked.price_factors, asked.patience)
+        same = next((one for questions, one in walks if answers_alike(admits, questions)), None)
+        if same is None:
+            walk = Walk(case, replace(policy, admits=admits))
+            schedule = fill(case, walk.run(), policy)
+            same = Candidate(walk.policy, asked, schedule, score(case, schedule))
+            walks.append((walk.questions, same))
+        found.append(replace(same, policy=replace(policy, admits=admits), bids=asked))
     return found
 
 

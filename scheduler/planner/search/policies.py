@@ -31,10 +31,11 @@ STEPS_MAX = 400
 SEARCHED_JOBS_MAX = 300
 # What a step buys: so many bends of the policy and rebuilds of the schedule. A plan of few jobs is soon as good as it
 # gets, and bending gets it there last.
-BENDS, REBUILDS = 0.25, 2.25
+BENDS, REBUILDS = 0.25, 6.0
+TRIES = 3
 BENDS_OF_FEW, REBUILDS_OF_FEW = 0.03, 0.94
 FEW_JOBS = 20
-# A step costs about a microsecond per job and pool class; this buys one second.
+# A step costs about a microsecond per job and pool class; this buys two seconds.
 EFFORT = 120_000
 
 
@@ -53,7 +54,8 @@ def improve(case: Case, start: Candidate, prices: Prices, steps: int) -> Candida
     few = len(case.jobs) <= FEW_JOBS
     best = _bent(case, start, prices, int(steps * (BENDS_OF_FEW if few else BENDS)))
     rebuilds = int(steps * (REBUILDS_OF_FEW if few else REBUILDS))
-    found = rebuild(case, Found(best.schedule, best.score), best.policy, prices, rebuilds)
+    tries = 1 if few else TRIES
+    found = rebuild(case, Found(best.schedule, best.score), best.policy, prices, rebuilds, tries)
     return replace(best, schedule=found.schedule, score=found.score)
 
 

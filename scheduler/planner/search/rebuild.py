@@ -44,11 +44,24 @@ class Found:
     score: Score
 
 
-def rebuild(case: Case, start: Found, policy: Policy, prices: Prices, steps: int) -> Found:
-    """Return the best schedule that ``steps`` seeded steps from ``start`` come across; ``policy`` made it."""
-    walk = _Walk(case, policy, prices)
-    best, losses = start, walk.losses(start.schedule)
+def rebuild(case: Case, start: Found, policy: Policy, prices: Prices, steps: int, tries: int = 1) -> Found:
+    """Return the best schedule that ``steps`` seeded steps from ``start`` come across; ``policy`` made it.
+
+    Half of them are shared by so many ``tries``, each with dice of its own; the best of them goes on. Where a walk gets
+    stuck is luck.
+    """
     floor = within(case, start.schedule)
+    if tries == 1:
+        return _walked(_Walk(case, policy, prices, 1), start, steps, floor)
+    each = steps // (2 * tries)
+    found = [_walked(_Walk(case, policy, prices, seed), start, each, floor) for seed in range(1, tries + 1)]
+    best = max(found, key=lambda one: one.score)
+    return _walked(_Walk(case, policy, prices, tries + 1), best, steps - tries * each, floor)
+
+
+def _walked(walk: _Walk, start: Found, steps: int, floor: float) -> Found:
+    """Return what ``steps`` of one walk come to; within the horizon it is worth ``floor`` at least."""
+    case, best, losses = walk.case, start, walk.losses(start.schedule)
     for _ in range(steps):
         if not best.schedule.placements:
             break
@@ -67,20 +80,22 @@ def rebuild(case: Case, start: Found, policy: Policy, prices: Prices, steps: int
 class _Walk:
     """What every step needs."""
 
-    def __init__(self, case: Case, policy: Policy, prices: Prices) -> None:
-        self._case, self._prices = case, prices
+    def __init__(self, case: Case, policy: Policy, prices: Prices, seed: int) -> None:
+        self.case, self._prices = case, prices
         self._policy = replace(policy, pinned={})
-        self._rng = Random(1)
+        self._rng = Random(seed)
         self._class_of = case.class_of
         self._usable = [
             [number for number, group in enumerate(case.classes) if group.offers[job.index] is not None]
             for job in case.jobs
         ]
+        self._losses: Sequence[tuple[float, int]] = ()
+        self._total = 0.0
         self._worth = case.within if case.afterwards is None else case.afterwards.worth
 
     def losses(self, schedule: Schedule) -> list[tuple[float, int]]:
         """Return (value, job) of what sessions bring less than they cost, and of work left that is worth something."""
-        case, prices = self._case, self._prices
+        case, prices = self.case, self._prices
         standing = standing_of(case, schedule)
         left = standing.remaining
         found = []
@@ -95,7 +110,7 @@ class _Walk:
 
     def step(self, schedule: Schedule, losses: Sequence[tuple[float, int]]) -> Schedule:
         """Return ``schedule`` with a few jobs put in again."""
-        case, rng = self._case, self._rng
+        case, rng = self.case, self._rng
         bookings = standing_of(case, schedule).bookings
         lead = self._lead(bookings, losses)
         begin = case.now + (int(rng.random() ** 2 * (case.until - case.now)) if rng.random() < 0.7 else 0)
@@ -118,7 +133,9 @@ class _Walk:
 
     def _lead(self, bookings: Sequence[Booking], losses: Sequence[tuple[float, int]]) -> int:
         """Return a job that loses, likelier the more it does, or now and then any."""
-        total = sum(lost for lost, _ in losses)
+        if losses is not self._losses:
+            self._losses, self._total = losses, sum(lost for lost, _ in losses)
+        total = self._total
         if total > 0 and self._rng.random() >= AT_RANDOM:
             mark = self._rng.random() * total
             for lost, job in losses:
@@ -134,9 +151,7 @@ class _Walk:
         return [
             booking
             for booking in bookings
-            if first <= booking.start < last
-            and class_of[booking.pool] in usable
-            and all(job != lead for job, _, _ in booking.lanes)
+            if first <= booking.start < last and class_of[booking.pool] in usable and lead not in booking.jobs
         ]
 
 

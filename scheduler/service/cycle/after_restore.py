@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 AHEAD = 50  # launches of one job that may have been made since the backup, beyond the newest found
 _Found = tuple[str, "Observed"]  # pool and session
-_Seats = dict[int, tuple[str, int]]  # job and attempt by lane
+_NotedLanes = dict[int, tuple[str, int]]  # job and attempt by lane
 
 
 def is_wanted(ports: Ports) -> bool:
@@ -114,9 +114,9 @@ def _sessions(ports: Ports, records: Mapping[str, JobRecord]) -> dict[tuple[str,
     return found
 
 
-def _noted(ports: Ports, sessions: Sequence[Observed]) -> dict[str, _Seats] | None:
+def _noted(ports: Ports, sessions: Sequence[Observed]) -> dict[str, _NotedLanes] | None:
     """Return by launch key who was to share the session; None when that cannot be told of one that may still run."""
-    noted: dict[str, _Seats] = {}
+    noted: dict[str, _NotedLanes] = {}
     for session in sessions:
         try:
             noted[session.key] = noted_lanes(ports.artifacts, session.key)
@@ -134,7 +134,7 @@ def _noted(ports: Ports, sessions: Sequence[Observed]) -> dict[str, _Seats] | No
 def _lanes(
     named: tuple[str, int],
     key: str,
-    noted: Mapping[str, _Seats],
+    noted: Mapping[str, _NotedLanes],
     manifests: Sequence[Manifest],
     records: Mapping[str, JobRecord],
 ) -> list[Lane]:

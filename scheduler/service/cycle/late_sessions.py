@@ -15,7 +15,7 @@ from platforms.base import PlatformError, Refused, SessionState
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.service.facts.late_checkpoints import record_late
 from scheduler.service.outside import border
-from scheduler.store import events, ledger, watched
+from scheduler.store import events, ledger, prices, watched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -108,7 +108,7 @@ def _book(ports: Ports, tx: Connection, one: Watched, billed: tuple[int, int] | 
     if billed == one.booked:
         return
     pool = ports.pools.get(one.run.pool)
-    price = pool.price_microdollars_per_hour if pool else 0
+    price = prices.of(tx, pool) if pool else 0
     changes = [(one.booked, True), (billed, False)]
     ledger.append(
         tx,

@@ -17,96 +17,96 @@ DAEMON = "daemon"  # by whom what is due by itself is written down
 
 if TYPE_CHECKING:
     from platforms.targets.base import Deployed
-    from scheduler.service.deploy.desk import Desk
+    from scheduler.service.deploy.deployer import Deployer
     from scheduler.store.deployments import Deployment
     from scheduler.store.versions import Version
 
 
-def carry_out(desk: Desk, wanted: Deployment) -> Deployment:
+def carry_out(deployer: Deployer, wanted: Deployment) -> Deployment:
     """Bring a version to its target and record what came of it; one that is over already is returned as it is.
 
     Raises TargetBusy and TargetUnreachable, StoreError and OSError: nothing is known then, the deployment stays
     intended, and trying again later is safe.
     """
-    with desk.alone(wanted.target, wanted.model):
-        return _carry(desk, wanted.id)
+    with deployer.alone(wanted.target, wanted.model):
+        return _carry(deployer, wanted.id)
 
 
-def deploy_now(desk: Desk, version: Version, target: str, by: str, why: str) -> Deployment:
+def deploy_now(deployer: Deployer, version: Version, target: str, by: str, why: str) -> Deployment:
     """Write down what a person wants and carry it out; the same that is on its way already is carried on.
 
     Another that is on its way, which no process of this machine is at, makes room. Raises as carry_out.
     """
-    with desk.alone(target, version.model):
-        with desk.write() as tx:
+    with deployer.alone(target, version.model):
+        with deployer.write() as tx:
             known = deployments.intended(tx, version.model, target)
             if known is not None and known.number != version.number:
-                deployments.fail(tx, known, desk.now(), f"{by} deploys {version.name} in its place")
+                deployments.fail(tx, known, deployer.now(), f"{by} deploys {version.name} in its place")
                 known = None
             if known is None:
-                known = deployments.intend(tx, version, target, desk.now(), by, why)
-        return _carry(desk, known.id)
+                known = deployments.intend(tx, version, target, deployer.now(), by, why)
+        return _carry(deployer, known.id)
 
 
-def _carry(desk: Desk, number: int) -> Deployment:
-    with desk.read() as tx:
+def _carry(deployer: Deployer, number: int) -> Deployment:
+    with deployer.read() as tx:
         found = deployments.get(tx, number)
     if found.state != "intended":
         return found
     try:
-        if _unwanted(desk, found):
-            return _take_back(desk, found)
-        done, digest = _bring(desk, found)
+        if _unwanted(deployer, found):
+            return _take_back(deployer, found)
+        done, digest = _bring(deployer, found)
     except (TargetBusy, TargetUnreachable):
         raise
     except TargetError as error:
         # The port promises that the version before serves on.
-        with desk.write() as tx:
-            return deployments.fail(tx, found, desk.now(), desk.redact(f"{error.why}. {error.remedy}".strip()))
-    return _record(desk, found, done, digest)
+        with deployer.write() as tx:
+            return deployments.fail(tx, found, deployer.now(), deployer.redact(f"{error.why}. {error.remedy}".strip()))
+    return _record(deployer, found, done, digest)
 
 
-def _unwanted(desk: Desk, wanted: Deployment) -> bool:
+def _unwanted(deployer: Deployer, wanted: Deployment) -> bool:
     """Tell whether the daemon wrote it down for a version that is not in force any more."""
     if wanted.by != DAEMON:
         return False
-    with desk.read() as tx:
+    with deployer.read() as tx:
         in_force = versions.in_force(tx, wanted.model)
     return in_force is None or in_force.number != wanted.number
 
 
-def _take_back(desk: Desk, unwanted: Deployment) -> Deployment:
+def _take_back(deployer: Deployer, unwanted: Deployment) -> Deployment:
     """Undo what may have been begun; nothing is touched where the version never came."""
-    target = desk.targets[unwanted.target].open()
+    target = deployer.targets[unwanted.target].open()
     tell("takes back what was begun")
     target.go_back(unwanted.model, unwanted.number)
-    with desk.write() as tx:
-        return deployments.fail(tx, unwanted, desk.now(), "another version came in force meanwhile")
+    with deployer.write() as tx:
+        return deployments.fail(tx, unwanted, deployer.now(), "another version came in force meanwhile")
 
 
-def _bring(desk: Desk, wanted: Deployment) -> tuple[Deployed, str]:
+def _bring(deployer: Deployer, wanted: Deployment) -> tuple[Deployed, str]:
     """Return what came of it, and the digest of what was sent; "" where nothing was."""
-    target = desk.targets[wanted.target].open()
+    target = deployer.targets[wanted.target].open()
     tell("asks what serves there")
     seen = target.read(wanted.model)
     if seen.before[:1] == (wanted.number,) and seen.version is not None:
         tell("goes back to it")  # it lies there still
         return target.go_back(wanted.model, seen.version), ""
-    with desk.read() as tx:
+    with deployer.read() as tx:
         version = versions.get(tx, wanted.model, wanted.number)
         manifest = checkpoints.get(tx, version.checkpoint).manifest
         probe = probe_of_version(tx, version)
     tell("fetches its files")
-    release = release_of(desk.artifacts, version, manifest, desk.folder, probe)
+    release = release_of(deployer.artifacts, version, manifest, deployer.folder, probe)
     tell("copies, switches and checks")
     return target.deploy(release), release.digest
 
 
-def _record(desk: Desk, wanted: Deployment, done: Deployed, digest: str) -> Deployment:
-    now, detail = desk.now(), desk.redact(done.detail)
+def _record(deployer: Deployer, wanted: Deployment, done: Deployed, digest: str) -> Deployment:
+    now, detail = deployer.now(), deployer.redact(done.detail)
     evidence = {"outcome": done.outcome.value, "serves": done.version, "detail": detail, "digest": digest}
-    forget_releases(desk.folder, wanted.model)
-    with desk.write() as tx:
+    forget_releases(deployer.folder, wanted.model)
+    with deployer.write() as tx:
         match done.outcome:
             case Outcome.SERVING:
                 return deployments.serve(tx, wanted, now, evidence)

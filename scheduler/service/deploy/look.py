@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from scheduler.core.deployment import Due, decide, paused_by
 from scheduler.service.deploy.carry import DAEMON, carry_out
-from scheduler.service.deploy.desk import Desk
+from scheduler.service.deploy.deployer import Deployer
 from scheduler.service.faults.isolation import apart
 from scheduler.store import deployments, events, versions
 from scheduler.store.errors import Refused
@@ -27,11 +27,11 @@ _ASK_EVERY_SECONDS = 600
 _FIRST_REST_SECONDS, _LONGEST_REST_SECONDS = 60, 3_600
 
 
-def decisions(tx: Connection, desk: Desk, now: int) -> list[Due | Waits]:
+def decisions(tx: Connection, deployer: Deployer, now: int) -> list[Due | Waits]:
     """Return what is due or waits at the automatic targets now."""
     in_force = {model: found.number for model in _models(tx) if (found := versions.in_force(tx, model)) is not None}
     rows = [row for model in in_force for row in deployments.of_model(tx, model)]
-    return decide([at.rule for at in desk.targets.values()], in_force, rows, resumed(tx), now)
+    return decide([at.rule for at in deployer.targets.values()], in_force, rows, resumed(tx), now)
 
 
 def resumed(tx: Connection) -> Mapping[str, int]:
@@ -53,13 +53,13 @@ def _models(tx: Connection) -> list[str]:
     return sorted({version.model for version in versions.everything(tx)})
 
 
-def _settled(tx: Connection, desk: Desk) -> list[Deployment]:
+def _settled(tx: Connection, deployer: Deployer) -> list[Deployment]:
     """Return what serves as it should at automatic targets, with nothing on its way and nothing to wait for."""
     found, since = deployments.live(tx), resumed(tx)
     under_way = {(row.model, row.target) for row in found if row.state == "intended"}
     settled = []
     for row in found:
-        at, in_force = desk.targets.get(row.target), versions.in_force(tx, row.model)
+        at, in_force = deployer.targets.get(row.target), versions.in_force(tx, row.model)
         wanted = in_force is not None and in_force.number == row.number
         if row.state != "serving" or at is None or not at.rule.automatic or not wanted:
             continue
@@ -77,19 +77,19 @@ class Deployments:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
-        self._desk = Desk.of(ports)
+        self._deployer = Deployer.of(ports)
         self._rests: dict[int, tuple[int, int]] = {}  # deployment -> (until, tries)
         self._asking: set[str] = set()  # who serves where, of whom a target has not told yet
         self._ask_again_at = 0
 
     def look(self, now: int) -> None:
         """Write down what is due, and begin or go on with all that is written down."""
-        if not self._desk.targets:
+        if not self._deployer.targets:
             return
         self._mend(now)
         ports = self._ports
         with ports.database.read() as tx:
-            due = [one for one in decisions(tx, self._desk, now) if isinstance(one, Due)]
+            due = [one for one in decisions(tx, self._deployer, now) if isinstance(one, Due)]
             intended = [row for row in deployments.live(tx) if row.state == "intended"]
         for one in due:
             intended += self._intend(one, now)
@@ -99,7 +99,7 @@ class Deployments:
         """Ask automatic targets now and then whether they serve what they should, and bring it there where not."""
         ports = self._ports
         with ports.database.read() as tx:
-            found = {f"{row.version} at {row.target}": row for row in _settled(tx, self._desk)}
+            found = {f"{row.version} at {row.target}": row for row in _settled(tx, self._deployer)}
         if not self._asking and now >= self._ask_again_at:
             self._asking, self._ask_again_at = set(found), now + _ASK_EVERY_SECONDS
         self._asking &= found.keys()
@@ -116,7 +116,7 @@ class Deployments:
 
     def _drift(self, row: Deployment) -> str:
         """Return what a target serves in place of what it should; "" where all is well. Raises TargetError."""
-        seen = self._desk.targets[row.target].open().read(row.model)
+        seen = self._deployer.targets[row.target].open().read(row.model)
         if seen.version != row.number:
             return f"{'nothing' if seen.version is None else f'{row.model}@{seen.version}'} served there"
         return "" if seen.proven else "it was not seen to answer any more"
@@ -131,7 +131,7 @@ class Deployments:
 
     def _gone(self, row: Deployment, now: int) -> bool:
         """End what is on its way to a target that the settings do not name any more."""
-        if row.target in self._desk.targets:
+        if row.target in self._deployer.targets:
             return False
         with self._ports.write() as tx:
             deployments.fail(tx, row, now, "the settings do not name this target any more")
@@ -154,7 +154,7 @@ class Deployments:
 
     def _carried(self, row: Deployment) -> tuple[int, bool]:
         """Carry one out; return its id, and that it is over. Raises as carry_out."""
-        done = carry_out(self._desk, row)
+        done = carry_out(self._deployer, row)
         said = self._ports.log.info if done.state == "serving" else self._ports.log.error
         said(f"deployment.{done.state}", version=done.version, target=done.target, why=done.why)
         return row.id, True

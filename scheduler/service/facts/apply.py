@@ -19,7 +19,7 @@ from scheduler.core.window import DAY
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.faults.rests import WRONG_DEVICE as POOL_WRONG_DEVICE
 from scheduler.service.faults.rests import WRONG_DEVICE_WHY, rest
-from scheduler.store import checkpoints, events, generations, jobs, ledger, rates, runs, series, watched
+from scheduler.store import checkpoints, events, generations, jobs, ledger, prices, rates, runs, series, watched
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -103,6 +103,10 @@ def _finish(ports: Ports, tx: Connection, step: Finish, now: int) -> None:
     ended = run_arrows.end(state, step.outcome, step.ended, step.started)
     runs.change_state(tx, run.key, state, ended, f"end_{step.outcome}", now, why=step.why)
     pool = ports.pools.get(run.pool)
+    price, evidence = prices.of(tx, pool) if pool else 0, step.why
+    told = step.price_microdollars_per_hour
+    if told is not None and pool is not None and not pool.price_microdollars_per_hour:
+        price, evidence = told, f"{step.why}; ${told / 1_000_000:.4f} an hour by {pool.platform}'s own estimate"
     ledger.append(
         tx,
         [
@@ -113,8 +117,8 @@ def _finish(ports: Ports, tx: Connection, step: Finish, now: int) -> None:
                 start=run.planned_start if step.started is None else step.started,
                 end=run.held_until if step.started is None else step.ended,
                 at=now,
-                price_microdollars_per_hour=pool.price_microdollars_per_hour if pool else 0,
-                evidence=step.why,
+                price_microdollars_per_hour=price,
+                evidence=evidence,
             )
         ],
     )

@@ -214,6 +214,7 @@ def _sighting(found: Observed) -> Sighting:
         _STOP_WAYS[found.stop_channel],
         found.told,
         Wait(found.waits.why, found.waits.starts_at) if found.waits else None,
+        found.price_microdollars_per_hour,
     )
 
 

@@ -17,10 +17,11 @@ from scheduler.core.run import Ended, Running, Stopping
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY
 from scheduler.service.facts.advised import ELSEWHERE_SIGMA, Priors, is_advised, misfit, seen_of_runs
+from scheduler.service.facts.arrivals import arrivals, kind_of
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.facts.shares import hour_shares
 from scheduler.service.faults.isolation import isolated
-from scheduler.store import jobs, ledger, limits, queue_waits, rates, runs, versions, watched
+from scheduler.store import jobs, ledger, limits, prices, queue_waits, rates, runs, versions, watched
 from scheduler.store.jobs import JobRecord
 
 if TYPE_CHECKING:
@@ -59,6 +60,7 @@ def gather(
 
     ``read_secret`` raises ConfigError for one that the daemon does not have; who is not the daemon takes all for there.
     """
+    pools = prices.priced(tx, pools)
     records = jobs.everything(tx)
     gated = {record.spec.name for record in records if record.spec.gates}
     live = runs.live(tx)
@@ -89,6 +91,10 @@ def gather(
     if any(record.spec.share is not None for record in records):
         shares = hour_shares(tx, records)
         views = [replace(view, share=shares.get(view.name)) for view in views]
+
+    def as_new(record: JobRecord) -> JobView:
+        return job_view(replace(record, done_step=0), pools, overheads, None, read_secret, priors)
+
     return Snapshot(
         now=now,
         jobs=tuple(_in_left_overs(views, records, now)),
@@ -105,6 +111,7 @@ def gather(
         ),
         horizon_seconds=horizon_seconds,
         finished=finished,
+        arrivals=arrivals(tx, records, as_new, now, now + horizon_seconds),
     )
 
 
@@ -233,6 +240,7 @@ def job_view(
         last_pool=record.last_pool,
         position=record.position,
         misfit=misfit(spec, [pools[name] for name in allowed]),
+        kind=kind_of(spec),
     )
 
 

@@ -121,7 +121,7 @@ class Places:
 
         def waited(pool: str) -> bool:
             until, why = closures.get(pool, (0, ""))
-            # What a launch was refused for says nothing else: that other calls are answered does not mend it.
+            # After a refused launch only new credentials count: that other calls are answered proves nothing.
             return WAITS in why and (pool in fresh or until is None)
 
         closing = [pool for pool in broken if not stands(pool)]

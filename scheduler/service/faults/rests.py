@@ -27,7 +27,7 @@ def rest(tx: Connection, pool: str, kind: str, why: str, now: int, at_most_until
     told = events.tail(tx, limit=1, kinds=[kind], subject=pool)
     before = (told[-1].at, int(told[-1].data["rest_seconds"])) if told else None
     seconds = rest_seconds(before, now, first, longest)
-    # One that was on its way when the pool was closed already does not put the next try off.
+    # A launch that was under way when the pool was closed, and fails as well, does not delay the next try.
     until = before[0] + before[1] if before is not None and now < sum(before) else now + seconds
     if at_most_until is not None:
         until = min(until, at_most_until)

@@ -32,7 +32,7 @@ from scheduler.service.launch.start import parent_of, pinned
 from scheduler.service.launch.training_data import with_data
 from scheduler.service.outside import border
 from scheduler.service.quota.audit import launchable
-from scheduler.store import checkpoints, events, jobs, ledger, limits, rates, runs, trees, watched
+from scheduler.store import checkpoints, events, jobs, ledger, limits, prices, rates, runs, trees, watched
 from scheduler.store.errors import Stale, StoreFailure
 
 if TYPE_CHECKING:
@@ -94,7 +94,7 @@ def _reserve_one(
     ports: Ports, tx: Connection, placement: Placement, others: Sequence[Placement], now: int
 ) -> Run | None:
     """Reserve one placement, leaving what ``others`` on the same pool still need; None when it no longer fits."""
-    pool = ports.pools[placement.pool]
+    pool = prices.priced(tx, {placement.pool: ports.pools[placement.pool]})[placement.pool]
     until, _ = limits.closures(tx).get(pool.name, (now, ""))
     if until is None or until > now or limits.paused(tx) or 2 * (placement.end - now) < placement.end - placement.start:
         return None  # the plan came late: the pool was closed since, or less than half of the session is left

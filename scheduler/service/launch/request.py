@@ -1,4 +1,7 @@
-"""The request: what a launch tells its platform and its session, from the jobs as they stood when it was submitted."""
+"""The request: what a launch tells its platform and its session, from the jobs as they stood when it was submitted.
+
+Also what the session may do in the artifact store: write what is its own, read what it starts from.
+"""
 
 from __future__ import annotations
 
@@ -6,11 +9,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from jobs.payload.store.code import code_prefix
+from jobs.payload.store.manifest import blob_key
+from platforms.artifacts.base import Grant
 from platforms.base import LaunchRequest
 from scheduler.service.facts.snapshot import gives_secrets
-from scheduler.service.launch.grant import grant
 from scheduler.service.launch.launch_document import launch_document
 from scheduler.service.launch.patience import patience
+from scheduler.service.outside.stop_flag import stop_flag_key
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -22,6 +27,10 @@ if TYPE_CHECKING:
     from scheduler.service.facts.overheads import Overheads
     from scheduler.service.outside.ports import Ports
     from scheduler.store.jobs import JobRecord
+
+
+# Beyond what is held for the session: clocks that disagree, and a last report that is repeated.
+_SLACK_SECONDS = 900
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,3 +95,23 @@ def _secrets(ports: Ports, pool: Pool, specs: Iterable[JobSpec]) -> dict[str, st
     """Return what a session's jobs name, where the platform hands it over. Raises ConfigError."""
     names = sorted({name for spec in specs for name in spec.secrets})
     return {name: ports.read_secret(name) for name in names} if names and gives_secrets(pool) else {}
+
+
+def grant(run: Run, restore: Iterable[Manifest], data: Iterable[str], wall_seconds: float) -> Grant:
+    """Return a run's rights; ``wall_seconds`` is the real time until it must be over.
+
+    ``restore`` are the checkpoints it may start from, ``data`` the store prefixes of its training data, code and trees.
+    """
+    reads = {stop_flag_key(run.key)}
+    for lane in run.lanes:
+        reads |= {f"runs/{run.key}/lane-{lane.index}/{name}.json" for name in ("heartbeat", "result")}
+    for manifest in restore:
+        reads.add(manifest.key)
+        reads |= {blob_key(manifest.job, component.sha256) for component in manifest.components}
+    return Grant(
+        run=run.key,
+        jobs=tuple(sorted({lane.job for lane in run.lanes})),
+        reads=tuple(sorted(reads)),
+        folders=tuple(sorted({prefix.rstrip("/") for prefix in data} - {""})),
+        lasts_seconds=max(0, round(wall_seconds)) + _SLACK_SECONDS,
+    )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from jobs.inputs.folder import pack_folder
 from jobs.payload.store.listing import LISTING
 from jobs.payload.store.manifest import sha256_file
-from jobs.payload.store.tree import tree_prefix
+from jobs.payload.store.tree import by_gigabytes, tree_prefix
 from platforms.artifacts.base import Missing
 from scheduler.store import trees
 
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
     from jobs.inputs.folder import PackedFolder
     from platforms.artifacts.base import BlobStore
     from scheduler.store.engine import Database
-
-_TELL_BYTES = 1 << 30
 
 
 def put_tree(
@@ -42,7 +40,7 @@ def put_tree(
     how far it is; ``origin`` is the listing of a repository whose files these are. Raises TreeError, TreeGoes,
     StoreError, OSError.
     """
-    packed = pack_folder(folder, kind, _told(tell, "read"))
+    packed = pack_folder(folder, kind, by_gigabytes(lambda size: tell(f"read {size}")))
     with database.write() as tx:
         trees.note(tx, kind, packed.digest, delete_at, origin)
     prefix = tree_prefix(kind, packed.digest)
@@ -52,7 +50,7 @@ def put_tree(
         )
     elif artifacts.size(f"{prefix}/{LISTING}") is not None:
         return packed
-    sent, total, told = 0, packed.tree.bytes, _told(tell, "stored")
+    sent, total, told = 0, packed.tree.bytes, by_gigabytes(lambda size: tell(f"stored {size}"))
     with tempfile.TemporaryDirectory(prefix="schedctl-tree-") as scratch:
         for number, name in enumerate(packed.tree.pieces):
             key, piece = f"{prefix}/{name}", Path(scratch) / name
@@ -82,16 +80,3 @@ def drop_damaged(
                 artifacts.delete(f"{prefix}/{name}")
                 tell(f"{name} of {prefix} was damaged in the artifact store, and is sent again")
             place.unlink()
-
-
-def _told(tell: Callable[[str], None], what: str) -> Callable[[int, int], None]:
-    """Return what tells once a gigabyte how much is ``what``."""
-    before = 0
-
-    def told(done: int, total: int) -> None:
-        nonlocal before
-        if done - before >= _TELL_BYTES:
-            before = done
-            tell(f"{what} {done / 1e9:.1f} of {total / 1e9:.1f} GB")
-
-    return told

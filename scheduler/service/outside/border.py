@@ -24,7 +24,16 @@ from jobs.payload.bounds import (
     text,
     whole,
 )
-from platforms.base import InQueue, Observed, PlatformError, QuotaReading, SessionState, StopChannel, Unreachable
+from platforms.base import (
+    HourPrice,
+    InQueue,
+    Observed,
+    PlatformError,
+    QuotaReading,
+    SessionState,
+    StopChannel,
+    Unreachable,
+)
 from scheduler.core.run import CLOCKS_SECONDS
 from scheduler.core.window import DAY
 from scheduler.store import events, jobs, runs
@@ -45,6 +54,8 @@ REFUSED, REFUSED_IN_ALL = "report.refused", "report.refused_in_all"
 UNCLEAR = "platform's own record"  # what its platform cannot tell of one session, while it tells of the others
 _PAST_SECONDS = 60 * DAY  # nothing that a platform says of a session we still ask about is older
 _WINDOW_SECONDS = 400 * DAY  # no quota renews less often than once a year
+_PRICE_MAX = 10**10  # microdollars an hour: no session costs ten thousand dollars
+_WORDS_MAX = 200  # of where a price stands
 _SESSIONS = 1_000  # that may use one quota at a time
 _KINDS_MAX = 20  # of refusals, told about one run
 _SAID_MAX = 5  # kept in one event
@@ -184,7 +195,15 @@ def observed(said: Any, key: str, launched: int, now: int) -> tuple[Observed, li
     if not isinstance(state, SessionState) or state is SessionState.UNCLEAR:
         raise Unfit(f"{shown(said.state)} is no state of a session")
     stop_channel: Any = said.stop_channel
-    reader = Reader({"started": said.started, "ended": said.ended, "remote_id": said.remote_id, "detail": said.detail})
+    reader = Reader(
+        {
+            "started": said.started,
+            "ended": said.ended,
+            "remote_id": said.remote_id,
+            "detail": said.detail,
+            "price": said.price_microdollars_per_hour,
+        }
+    )
     latest = now + CLOCKS_SECONDS
     started = reader.read("started", whole, launched - CLOCKS_SECONDS, latest)
     began = launched - CLOCKS_SECONDS if started is None else started
@@ -203,6 +222,7 @@ def observed(said: Any, key: str, launched: int, now: int) -> tuple[Observed, li
             stop_channel if isinstance(stop_channel, StopChannel) else StopChannel.STORE,
             said.told is True,
             _in_queue(said, now),
+            reader.read("price", whole, 1, _PRICE_MAX) if said.state is SessionState.ENDED else None,
         ),
         reader.refused,
     )
@@ -236,11 +256,18 @@ def until(told: Any, now: int) -> int | None:
 
 def quota(ports: Ports, pool: str) -> list[QuotaReading]:
     """Read a platform's own books. Raises PlatformError, also when one figure in them cannot be: hours hang on it."""
+    return books(ports, pool)[0]
+
+
+def books(ports: Ports, pool: str) -> tuple[list[QuotaReading], HourPrice | None]:
+    """As :func:`quota`, with what an hour costs, if that is told."""
     platform = _platform(ports, pool, "read_quota")
-    readings = asked(pool, "read_quota", lambda: list(platform.read_quota(ports.clock.now())))
-    now = ports.clock.now()
+    told = asked(pool, "read_quota", lambda: list(platform.read_quota(ports.clock.now())))
+    now, prices = ports.clock.now(), [said for said in told if isinstance(said, HourPrice)]
     try:
-        return [reading(said, now) for said in readings]
+        readings = [reading(said, now) for said in told if not isinstance(said, HourPrice)]
+        costs = [HourPrice(whole(said.microdollars, 1, _PRICE_MAX), text(said.source, _WORDS_MAX)) for said in prices]
+        return readings, costs[-1] if costs else None
     except Unfit as error:
         raise Unreachable(pool, "read_quota", f"what it says cannot be: {error}", "it is asked again") from None
 

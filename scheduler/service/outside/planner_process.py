@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from scheduler.planner.lp.solver import Solver
 from scheduler.service.outside.child_process import ChildFailed, ChildHost, serve
 from scheduler.service.outside.solver_process import SolverHost
-from scheduler.store.plans import dumped, loaded
+from scheduler.store.plan_json import dumped, loaded
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

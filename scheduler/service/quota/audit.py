@@ -13,23 +13,23 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from platforms.base import Misconfigured, PlatformError, StopChannel
+from platforms.base import Misconfigured, PlatformError, StopChannel, Unreachable
 from scheduler.clock import at_least
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, device_seconds_within, seconds_within
-from scheduler.core.quota import ACCOUNT, CalendarQuota, ObservedLimit
+from scheduler.core.quota import ACCOUNT, CalendarQuota, MoneyQuota, ObservedLimit
 from scheduler.core.run import Ended, Running, Stopping, stop
 from scheduler.core.window import EVER, Window
 from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
 from scheduler.service.faults.places import WAITS
 from scheduler.service.outside import border
-from scheduler.store import events, ledger, limits, runs
+from scheduler.store import events, ledger, limits, prices, runs
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from sqlalchemy import Connection
 
-    from platforms.base import QuotaReading
+    from platforms.base import HourPrice, QuotaReading
     from scheduler.clock import Clock
     from scheduler.core.plan import Placement
     from scheduler.core.pool import Pool
@@ -90,13 +90,14 @@ def read_books(ports: Ports, pools: Iterable[str]) -> set[str]:
 
 def _keeps_books(ports: Ports, pool: str) -> bool:
     platform = ports.platforms.get(pool)
-    return platform is not None and platform.capabilities.reports_quota
+    return platform is not None and (platform.capabilities.reports_quota or platform.capabilities.tells_price)
 
 
 def _read_one(ports: Ports, name: str) -> int | None:
     """Read and enter the books of one pool; return when they were entered, None for books that cannot be read."""
     try:
-        readings = border.quota(ports, name)
+        readings, price = border.books(ports, name)
+        _known_price(ports, name, price)
     except PlatformError as error:
         now = ports.clock.now()
         ports.log.warning("quota.unreadable", pool=name, why=str(error))
@@ -108,6 +109,8 @@ def _read_one(ports: Ports, name: str) -> int | None:
     with ports.write() as tx:
         if limits.closures(tx).get(name, (None, ""))[1].startswith(UNREADABLE):
             limits.open_pool(tx, name, now)
+        if price is not None:
+            prices.note(tx, ports.pools[name], price.microdollars, price.source, now)
         for reading in readings:
             enter = _enter_shared if reading.shared else _enter
             enter(ports, tx, ports.pools[name], reading, now)
@@ -116,6 +119,18 @@ def _read_one(ports: Ports, name: str) -> int | None:
     for reading in readings:
         _ask_to_leave(ports, ports.pools[name], reading, now)
     return now
+
+
+def _known_price(ports: Ports, name: str, price: HourPrice | None) -> None:
+    """Raise Unreachable when a pool's budget is in money, and nobody knows what its hours cost."""
+    pool = ports.pools[name]
+    if price is None and not pool.price_microdollars_per_hour and _in_money(pool):
+        why, remedy = "the platform does not tell what an hour costs", "Set price_per_hour of the pool"
+        raise Unreachable(pool.platform, "read the price", why, remedy)
+
+
+def _in_money(pool: Pool) -> bool:
+    return any(isinstance(quota, MoneyQuota) for quota in pool.quotas)
 
 
 def _ask_to_leave(ports: Ports, pool: Pool, reading: QuotaReading, now: int) -> None:
@@ -184,7 +199,7 @@ def _enter(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now:
                 end=begins + seconds,
                 at=now,
                 credit=difference < 0,
-                price_microdollars_per_hour=pool.price_microdollars_per_hour,
+                price_microdollars_per_hour=prices.of(tx, pool),
                 evidence=f"unattributed: {pool.platform} reports {reading.used_seconds} s used, "
                 f"{reading.used_seconds - difference} s are explained",
             )

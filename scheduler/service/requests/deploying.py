@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from sqlalchemy import Connection
 
     from platforms.targets.base import Served
-    from scheduler.service.deploy.desk import Desk
+    from scheduler.service.deploy.deployer import Deployer
     from scheduler.store.deployments import Deployment
     from scheduler.store.versions import Version
 
@@ -40,17 +40,17 @@ class Compared:
     still: bool = False
 
 
-def may_be_deployed(desk: Desk, version: Version, target: str) -> None:
+def may_be_deployed(deployer: Deployer, version: Version, target: str) -> None:
     """Raise VersionRefused where a version is not to be served at a target."""
     if version.state not in _SERVED_STATES:
         raise VersionRefused(
             f"{version.name} is {version.state}, only an accepted version is deployed. See why: "
             f"schedctl models show {version.name}"
         )
-    rule = desk.targets[target].rule
+    rule = deployer.targets[target].rule
     if not rule.serves(version.model):
         raise VersionRefused(f"{target} does not serve {version.model}. Add it to models of [[targets]] {target}")
-    with desk.read() as tx:
+    with deployer.read() as tx:
         in_force = versions.in_force(tx, version.model)
     if rule.automatic and (in_force is None or in_force.number != version.number):
         raise VersionRefused(
@@ -59,47 +59,47 @@ def may_be_deployed(desk: Desk, version: Version, target: str) -> None:
         )
 
 
-def deploy(desk: Desk, version: Version, target: str, by: str, why: str) -> Deployment:
+def deploy(deployer: Deployer, version: Version, target: str, by: str, why: str) -> Deployment:
     """Bring a version to a target now. Raises VersionRefused, and as carry_out."""
-    may_be_deployed(desk, version, target)
-    return deploy_now(desk, version, target, by, why)
+    may_be_deployed(deployer, version, target)
+    return deploy_now(deployer, version, target, by, why)
 
 
-def sync(desk: Desk, name: str, by: str, *, look_only: bool) -> Iterator[Compared]:
+def sync(deployer: Deployer, name: str, by: str, *, look_only: bool) -> Iterator[Compared]:
     """Compare a target with what is in force, file by file, and bring it there; yield each model when it is done.
 
     What is as it should be is left alone, so that a second call does nothing. Raises TargetError for a target that
     cannot be asked.
     """
-    at = desk.targets[name]
+    at = deployer.targets[name]
     target = at.open()
-    with desk.read() as tx:
+    with deployer.read() as tx:
         models = sorted({version.model for version in versions.everything(tx) if at.rule.serves(version.model)})
     for model in models:
         seen = target.read(model, deep=True)
-        with desk.read() as tx:
+        with deployer.read() as tx:
             wanted, drift = versions.in_force(tx, model), _drift(tx, model, name, seen)
         number = wanted.number if wanted else None
         found = Compared(model, number, seen.version, seen.proven, drift, still=bool(drift))
         if drift and wanted is not None and not look_only and not seen.damaged:
-            found = _mended(desk, found, wanted, name, by)
+            found = _mended(deployer, found, wanted, name, by)
         if drift or seen.version is not None or wanted is not None:
             yield found
 
 
-def resume(desk: Desk, model: str, by: str) -> list[Deployment]:
+def resume(deployer: Deployer, model: str, by: str) -> list[Deployment]:
     """Let the daemon deploy a model again; return what had kept it from that. Raises VersionRefused for nothing."""
-    with desk.write() as tx:
+    with deployer.write() as tx:
         kept = [one for one in stopped(tx) if one.model == model]
         if not kept:
             raise VersionRefused(f"nothing keeps {model} from being deployed. See: schedctl models list {model}")
-        events.append(tx, RESUMED, model, desk.now(), by, why=kept[-1].why)
+        events.append(tx, RESUMED, model, deployer.now(), by, why=kept[-1].why)
     return kept
 
 
-def _mended(desk: Desk, found: Compared, wanted: Version, target: str, by: str) -> Compared:
+def _mended(deployer: Deployer, found: Compared, wanted: Version, target: str, by: str) -> Compared:
     try:
-        done = deploy_now(desk, wanted, target, by, f"sync: {found.drift}")
+        done = deploy_now(deployer, wanted, target, by, f"sync: {found.drift}")
     except TargetError as error:
         return Compared(found.model, found.wanted, found.served, found.proven, found.drift, str(error), still=True)
     good = done.state == "serving"

@@ -33,8 +33,6 @@ from scheduler.service.outside.stop_flag import put_stop_flag
 from scheduler.service.requests.code import send
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from jobs.spec import JobSpec
 
 _RUN = "probe"
@@ -53,7 +51,7 @@ class Probed:
     why: str = ""
 
 
-def probe(spec: JobSpec, bundle: Path, seconds: int, environment: Mapping[str, str] = os.environ) -> Probed:
+def probe(spec: JobSpec, bundle: Path, seconds: int) -> Probed:
     """Run a job's command for at most ``seconds`` real seconds, less when its speed is known before.
 
     Raises CodeError for a folder that cannot be taken, OSError when this machine's disk does not do its part.
@@ -76,7 +74,7 @@ def probe(spec: JobSpec, bundle: Path, seconds: int, environment: Mapping[str, s
                 stdout=log,
                 stderr=log,
                 cwd=folder,
-                env=of_sessions(environment),
+                env=of_sessions(os.environ),
                 start_new_session=True,
             )
             try:

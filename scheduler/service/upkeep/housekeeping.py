@@ -14,8 +14,7 @@ from scheduler.service.outside import border
 from scheduler.service.outside.calls import fail
 from scheduler.service.quota.audit import READ_EVERY_SECONDS, audit
 from scheduler.service.quota.late_bills import CHECK_EVERY_SECONDS, recheck
-from scheduler.service.upkeep.retention import PORTION, retain
-from scheduler.service.upkeep.tree_retention import retain_trees
+from scheduler.service.upkeep.retention import PORTION, retain, retain_trees
 from scheduler.store import checkpoints, due, events, outbox, runs
 from scheduler.store.errors import StoreFailure
 

@@ -4,6 +4,8 @@ What may go is marked with its reason and a time; when the time has come it is j
 order makes every crash harmless: first the database says that a checkpoint has expired, so that no session is told of
 it; then its manifest goes; its components go last, when no manifest names them and no session of their job runs that
 might be about to name them. Each pass does a bounded amount of work, and repeating it does no harm.
+
+Jobs' code, inputs and corpora that nobody names any more leave the store likewise, after a grace.
 """
 
 from __future__ import annotations
@@ -13,11 +15,12 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from jobs.payload.bounds import Refusal
+from jobs.payload.store.listing import LISTING
 from jobs.payload.store.manifest import BadManifest, blob_key, parse_manifest
 from platforms.artifacts.base import Missing, StoreError, StoreUnreachable
 from scheduler.core.retention import SavedState, may_be_read, verdicts
 from scheduler.service.outside import border
-from scheduler.store import checkpoints, discards, generations, jobs, runs, versions
+from scheduler.store import checkpoints, discards, generations, jobs, runs, trees, versions
 from scheduler.store.discards import Discard
 
 if TYPE_CHECKING:
@@ -220,3 +223,42 @@ def _named(ports: Ports, job: str, records: Sequence[CheckpointRecord]) -> set[s
             except Missing:
                 continue
     return {blob_key(job, component.sha256) for manifest in manifests for component in manifest.components}
+
+
+def retain_trees(ports: Ports, now: int) -> None:
+    """Mark what nobody needs, unmark what is needed after all, and delete what has waited out its grace.
+
+    What is being deleted is noted before, so that no job can come to need it meanwhile; a crash in between is made good
+    by the next pass.
+    """
+    corpora = ports.corpora() if ports.corpora is not None else None
+    kept = corpora.kept() if corpora is not None else set()
+    with ports.write() as tx:
+        needed = trees.needed(tx) | kept
+        going = []
+        for tree in trees.everything(tx):
+            if tree.going:
+                going.append(tree)
+            elif {tree.digest, tree.origin} & needed:
+                if tree.delete_at is not None:
+                    trees.note(tx, tree.kind, tree.digest, None)
+            elif tree.delete_at is None:
+                trees.note(tx, tree.kind, tree.digest, now + ports.policy.retention.grace_seconds)
+            elif tree.delete_at <= now:
+                trees.let_go(tx, tree.digest, now)
+                going.append(tree)
+    for tree in going:
+        try:
+            if tree.kind == trees.CORPUS and corpora is not None:
+                corpora.delete(tree.digest)  # what sessions elsewhere got of it is in the store
+            ports.artifacts.delete(f"{tree.prefix}/{LISTING}")  # first: without it nothing counts as there
+            for key in ports.artifacts.keys(f"{tree.prefix}/"):
+                ports.artifacts.delete(key)
+        except (StoreError, OSError) as error:
+            ports.log.warning(
+                "retention.failed", tree=tree.prefix, why=str(error), next="tried again with the next pass"
+            )
+            return
+        with ports.write() as tx:
+            trees.forget(tx, tree.digest)
+        ports.log.info("retention.deleted", tree=tree.prefix)

@@ -34,12 +34,13 @@ def _helps() -> Iterator[str]:
         yield from (inner.epilog or "" for inner in getattr(found, "commands", {}).values())
 
 
-EXAMPLES = sorted({line.strip() for text in _helps() for line in text.splitlines() if line.startswith("  schedctl")})
+HELPS = tuple(_helps())
+EXAMPLES = sorted({line.strip() for text in HELPS for line in text.splitlines() if line.startswith("  schedctl")})
 
 
 def _files_shown(example: str) -> dict[str, str]:
     """Return what the help with this example says that files hold."""
-    text = next(text for text in _helps() if f"  {example}" in text.splitlines())
+    text = next(text for text in HELPS if f"  {example}" in text.splitlines())
     blocks = re.findall(r"^where (\S+) holds:\n((?:    .*(?:\n|$))+)", text, re.MULTILINE)
     return {name: re.sub(r"^    ", "", lines, flags=re.MULTILINE) for name, lines in blocks}
 

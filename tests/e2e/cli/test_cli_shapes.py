@@ -109,7 +109,7 @@ POOL = {
     "closed_until",
     "closed_why",
 }
-PLAN = {"made_at", "made_by", "digest", "value", "bound", "warnings", "placements", "deferrals"}
+PLAN = {"made_at", "made_by", "digest", "value", "bound", "warnings", "placements", "deferrals", "kept"}
 CHANGES = {"jobs", "pools", "value_before", "value_after"}
 OUTLOOK = {"start", "finish", "session_seconds", "steps", "on_time"}
 HEAD = {"made_at", "made_by", "digest", "bound"}

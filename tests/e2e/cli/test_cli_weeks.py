@@ -10,8 +10,9 @@ import pytest
 
 from jobs.spec import Gate, JobSpec
 from scheduler.app import load_app
-from scheduler.core.plan import Plan
+from scheduler.core.plan import Deferral, KeptHours, Plan
 from scheduler.core.quota import ObservedLimit
+from scheduler.core.reasons import Outbid
 from scheduler.core.window import DAY
 from scheduler.planner import Planner, verify
 from scheduler.service.facts.snapshot import load_snapshot
@@ -122,3 +123,27 @@ def test_a_week_planned_without_the_solver_warns_everywhere(
         assert (typed.code, why in typed.err) == (0, True), typed
     assert schedctl("plan", "show", "--json").document["plan"]["warnings"] == [why]
     assert schedctl("status", "--json").document["plan_warnings"] == [why]
+
+
+def test_hours_kept_for_work_that_is_expected_are_told(home: Path, database: Database, schedctl: Schedctl) -> None:
+    """Whoever looks at the plan learns for whom a pool stands still, since when that is known, and how surely."""
+    del home
+    thursday = NOW + 2 * DAY
+    kept = (
+        KeptHours("uff-main", "kaggle", thursday, 57_240, 0.667, said=False),
+        KeptHours("ufm", "kaggle", thursday + DAY, 3_600, 1.0, said=True),
+    )
+    waits = Deferral("ucm", Outbid("kaggle", "the next uff-main", None, None, None))
+    with database.write() as tx:
+        jobs.add(tx, spec("ucm"), NOW)
+        plans.save(tx, Plan(NOW, (), (waits,), made_by="first call", kept=kept), NOW)
+    told = schedctl("plan", "show").out
+    assert "Kept on kaggle: 15h 54m for the next uff-main, expected " in told
+    assert "67 % sure." in told
+    assert "1h 00m for the next ufm" in told
+    assert "as its definition says." in told
+    assert "the next uff-main" in schedctl("plan", "explain", "ucm").out
+    (first, _) = schedctl("plan", "show", "--json").document["plan"]["kept"]
+    assert first == {
+        "kind": "uff-main", "pool": "kaggle", "expected_at": thursday, "seconds": 57_240, "sure": 0.667, "said": False
+    }  # fmt: skip

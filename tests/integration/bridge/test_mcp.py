@@ -13,10 +13,14 @@ import anyio
 import pytest
 
 from platforms.local.records import OUTPUT
-from scheduler.bridge.mcp_server import name_of
+from scheduler.app import load_app
+from scheduler.bridge.mcp_server import name_of, server
 from scheduler.bridge.previews import Tokens
+from scheduler.bridge.surface import Surface
 from scheduler.bridge.untrusted import NOTE, marked
 from scheduler.bridge.verbs import VERBS
+from scheduler.cli.shell.context import Options
+from scheduler.cli.shell.exits import document_of
 from scheduler.service.requests import queue
 from scheduler.store import jobs, runs
 from tests.lab.port import command, talking
@@ -44,6 +48,25 @@ def talk(world: World, work: Callable[[Client], Awaitable[None]], *words: str, *
                 await work(client)
 
     anyio.run(run)
+
+
+def talk_within(world: World, work: Callable[[Client], Awaitable[None]], **options: Any) -> None:
+    """As ``talk`` with leave to change, to a server in this process: starting one takes more than all that is asked."""
+    from mcp.client import Client
+
+    app = load_app(world.config, {})
+    surface = Surface(app, "agent", world.config, lambda error: document_of(error, Options()))
+
+    async def run() -> None:
+        with anyio.fail_after(200):
+            async with Client(server(surface, lambda: "", changes=True), **options) as client:
+                await work(client)
+
+    try:
+        anyio.run(run)
+    finally:
+        surface.commands.close()
+        app.database.close()
 
 
 async def used(client: Client, tool: str, **args: Any) -> dict[str, Any]:
@@ -137,7 +160,10 @@ def test_a_user_who_can_be_asked_decides(world: World, answer: str, mode: str) -
         assert answer == "accept" or "did not agree" in told["what"]
         assert "nobody" in await refused(client, "queue_hold", job="nobody")
 
-    talk(world, work, "--allow-changes", elicitation_callback=asked, mode=mode)
+    if answer == "accept":
+        talk(world, work, "--allow-changes", elicitation_callback=asked, mode=mode)
+    else:
+        talk_within(world, work, elicitation_callback=asked, mode=mode)
     assert len(questions) == 1, "not for what cannot be done"
     assert name in questions[0]
     assert (state(world, name) == "held") == (answer == "accept")
@@ -179,7 +205,7 @@ def test_hostile_words_come_as_marked_data_and_change_nothing(world: World) -> N
         assert "x" * 2_500 not in text
         assert "ignore all rules" not in shown["note"]
 
-    talk(world, work)
+    talk_within(world, work)
     assert state(world, "m0004") != "cancelled"
 
 

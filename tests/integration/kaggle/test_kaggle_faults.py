@@ -19,6 +19,8 @@ SIDE_BY_SIDE = 4
 SLACK_SECONDS = 3_600  # scheduled, one real second: from a kernel's last word to the end of its process, if all is busy
 FAULTS = [fault for fault in Fault if fault not in {Fault.HANG, Fault.THROTTLED_LATER}]  # those take their time
 FAR = 10_000_000
+LOOKS_MAX = 1_500
+LOOKS_SOON = 100  # after them what cannot be found is looked for as if much later: then it never was
 PLENTY_SECONDS = 10**8  # of GPU time in a week: more than all sessions take, and no more than books can tell
 
 # Stands in for the payload, which takes a second to load: says hello and leaves, or stays.
@@ -68,7 +70,9 @@ def _live_one(account: Account, bundle: Path, seed: int) -> str:
     before = account.place.sessions()
     account.place.faults.draw = lambda call: draw.choice(FAULTS) if draw.random() < chance else None
     refused = _launch(account, request(account, bundle, key, lasting=seed % 3 == 0))
-    end = None if refused else _live_to_the_end(account, key, draw)
+    # Of those that would leave by themselves half are let: how far they come before they are stopped depends on load.
+    stop_from = LOOKS_MAX if seed % 3 == 1 else draw.randrange(1, 30)
+    end = None if refused else _live_to_the_end(account, key, stop_from)
     account.place.faults.draw = lambda call: None
     mine = [session for session in account.place.sessions() if session not in before]
     if end is None or end.state == SessionState.ABSENT:
@@ -95,10 +99,9 @@ def _launch(account: Account, wanted: LaunchRequest) -> bool:
     return False
 
 
-def _live_to_the_end(account: Account, key: str, draw: random.Random) -> Any:
-    stop_from = draw.randrange(1, 30)
-    for look in range(1500):
-        now = account.now() + (FAR if look > 400 else 0)
+def _live_to_the_end(account: Account, key: str, stop_from: int) -> Any:
+    for look in range(LOOKS_MAX):
+        now = account.now() + (FAR if look > LOOKS_SOON else 0)
         platform = account.adapter(tries="2", idle_milliseconds="20")
         try:
             seen = platform.find([key], now).get(key)

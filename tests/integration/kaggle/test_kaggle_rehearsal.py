@@ -67,7 +67,7 @@ def test_a_rehearsal_runs_on_a_server_that_is_only_an_address(
         "KAGGLE_KEY": account.place.key,
     }
     command = [sys.executable, "-m", "scheduler", "--config", str(tmp_path / "settings.toml"), "--json", "rehearse"]
-    figures = ["--out", str(tmp_path / "week"), "--hours", "8", "--scale", str(scale), "--epoch", _instant(epoch)]
+    figures = ["--out", str(tmp_path / "week"), "--hours", "5", "--scale", str(scale), "--epoch", _instant(epoch)]
     done = subprocess.run(
         [*command, *figures, "--kaggle-proxy", account.server.address],
         env=environment,

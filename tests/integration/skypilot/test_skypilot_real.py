@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from platforms.base import LaunchRequest, Platform, SessionState
+from platforms.base import HourPrice, LaunchRequest, Platform, SessionState
 from platforms.registry import PlatformContext, checkup, load
 from platforms.skypilot.server import ApiServer
 from platforms.skypilot.settings import read_settings
@@ -67,6 +67,9 @@ def test_a_real_skypilot_launches_shows_takes_back_and_ends_sessions(lab: SkyLab
     found = {name: one() for name, one in checkup("skypilot", lab.options(OWNER), {}, real_now(), probe=False).items()}
     assert {name: one.grade for name, one in found.items()} == dict.fromkeys(found, "ok")
     assert found["catalogue"].found.startswith("one H100 from $2.50")
+    (price,) = pool.adapter().read_quota(int(real_now()))
+    assert isinstance(price, HourPrice)
+    assert price.microdollars == 2_500_000
 
     for key in ("kept", "taken"):
         pool.launch(key)

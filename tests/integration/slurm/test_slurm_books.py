@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from platforms.base import SessionState
+from platforms.base import Refused, SessionState
+from platforms.registry import checkup
 from scheduler.clock import real_now
 from tests.lab.patience import until
 from tests.lab.slurm import slurm_lab
@@ -88,6 +89,51 @@ def test_a_job_that_the_account_cannot_pay_waits_and_says_so(world: World, lab: 
     told = world.until("one", SessionState.QUEUED)
     until(lambda: "GPU minutes are used up" in world.find("one").detail, "the reason")
     assert told.waits is None or told.waits.starts_at is None
+
+
+@pytest.fixture
+def _small(lab: AccountedLab) -> Iterator[None]:
+    """A QOS that root may use, and uses by default."""
+    lab.book("add", "qos", "small", "GrpTRESMins=gres/gpu=600", "GrpTRES=gres/gpu=6", "MaxTRESPU=gres/gpu=4")
+    lab.book("modify", "user", "root", "set", "qos+=small", "defaultqos=small")
+    yield
+    lab.clear()
+    lab.book("modify", "user", "root", "set", "defaultqos=-1")
+    lab.book("modify", "user", "root", "set", "qos-=small")
+    lab.book("delete", "qos", "small")
+
+
+@pytest.mark.usefixtures("_small")
+def test_what_a_qos_has_left_is_read_and_what_its_caps_would_keep_waiting_is_not_launched(
+    world: World, lab: AccountedLab
+) -> None:
+    adapter = world.adapter(gres="gpu:h100")
+
+    def minutes(**options: str) -> int | None:
+        told = (world.adapter(**options) if options else adapter).read_quota(int(real_now()))
+        return told[0].left_seconds // 60 if told else None
+
+    # The minute that is not over counts as used.
+    until(lambda: minutes() == minutes(qos="small") == 599, "the default QOS", every=1)
+    assert minutes(qos="normal") is None
+    lab.limit(lab.used() + 101)
+    assert minutes() == 100
+    lab.limit(-1)
+    with pytest.raises(Refused, match="you in the QOS small may hold 4 GPUs at once: 0 now, and 5 more asked"):
+        world.launch("five", adapter=adapter, devices=5)
+    world.launch("three", adapter=adapter, seconds=600, devices=3)
+    world.until("three", SessionState.RUNNING)
+    until(lambda: minutes() == 569, "what it was promised", every=1)
+    with pytest.raises(Refused, match="you in the QOS small may hold 4 GPUs at once: 3 now, and 2 more asked"):
+        world.launch("two", adapter=adapter, seconds=600, devices=2)
+    # Slurm thinks alike: what asks it without a look at the books waits for that reason.
+    world.launch("two", adapter=world.adapter(gres="gpu:h100"), seconds=600, devices=2)
+    until(lambda: "QOSMaxGRESPerUser" in world.find("two").detail, "the reason")
+    world.launch("one", adapter=adapter, seconds=600, devices=1)
+    world.until("one", SessionState.RUNNING)
+    check = checkup("slurm", {"slurm_conf": str(lab.conf)}, {}, real_now(), probe=False)["account"]()
+    assert check.grade == "ok"
+    assert "you in the QOS small may have 4 GPUs at once, 4 now" in check.found
 
 
 def test_a_daemon_plans_what_the_account_has_left_and_slurm_starts_it(tmp_path: Path, lab: AccountedLab) -> None:

@@ -234,6 +234,28 @@ def test_a_node_that_fails_ends_its_session(world: World) -> None:
         until(lambda: "idle" in world.lab.say("sinfo", "-h", "-n", node, "-o", "%t"), "the node")
 
 
+def test_a_node_whose_daemon_is_killed_runs_its_session_on_and_takes_it_back(world: World) -> None:
+    ran = world.running("one")
+    node = world.lab.say("squeue", "-h", "-o", "%N").strip()
+    world.lab.kill_node(node)
+    try:
+        assert world.find("one") == ran
+        # What cannot reach its node now reaches it when the daemon is back, or is asked for again.
+        world.adapter().stop("one", int(real_now()), force=False)
+        assert world.find("one").state is SessionState.RUNNING
+    finally:
+        world.lab.start_node(node)
+
+    def ended() -> bool:
+        world.adapter().stop("one", int(real_now()), force=False)
+        return world.find("one").state is SessionState.ENDED
+
+    until(ended, "its end", every=1)
+    assert world.output("one").count("hello") == 1
+    assert world.output("one").endswith("saved\n")
+    until(lambda: "idle" in world.lab.say("sinfo", "-h", "-n", node, "-o", "%t"), "the node")
+
+
 def test_a_job_that_an_administrator_requeues_is_over_and_never_runs_again(world: World) -> None:
     ran = world.running("one")
     world.admin("update", f"JobId={ran.remote_id}", "Requeue=1")
@@ -249,7 +271,7 @@ def test_asked_to_leave_it_saves_and_its_gpus_are_those_that_it_was_given(world:
     world.launch("first", adapter=far, devices=2, lanes=[{"devices": [0, 1]}])
     world.until("first", SessionState.RUNNING)
     world.launch("second", adapter=world.adapter(gres="gpu:h100"), devices=2, lanes=[{"devices": [1]}])
-    world.until("second", SessionState.RUNNING)
+    job = world.until("second", SessionState.RUNNING).remote_id
     until(lambda: "hello" in world.output("second"), "its hello")
     given = world.output("second").split()
     devices = [int(each) for each in given[1].split(",")]
@@ -259,7 +281,7 @@ def test_asked_to_leave_it_saves_and_its_gpus_are_those_that_it_was_given(world:
     ended = world.until("second", SessionState.ENDED)
     assert ended.detail == "COMPLETED"
     assert world.output("second").endswith("saved\n")
-    booked = world.lab.say("squeue", "-h", "-t", "all", "-n", "second", "-o", "%S %e")
+    booked = world.lab.say("squeue", "-h", "-t", "all", "-j", job, "-o", "%S %e")
     assert len(booked.split()) == 2
 
 

@@ -47,7 +47,7 @@ class Program:
 class Sandbox:
     """A sandbox that has been tried; see :func:`jobs.payload.scorers.sandbox.probe.open_sandbox`.
 
-    ``python`` is the interpreter inside; ``drop_to`` the user whom root becomes, None for whoever is none.
+    ``python`` is the interpreter inside; ``drop_to`` the user id that root changes to, None where we are not root.
     """
 
     python: str
@@ -213,7 +213,7 @@ def interpreters() -> list[str]:
 
 
 def free_uid() -> int | None:
-    """Return a user of nobody's whom root can become, None for whoever is not root."""
+    """Return a user id that no account has, for root to change to; None where we are not root."""
     if os.geteuid():
         return None
     taken = {entry.pw_uid for entry in pwd.getpwall()}

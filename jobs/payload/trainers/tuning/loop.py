@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from .model import Model
     from .rounds import Rounds
     from .rows import Order, Rows
+    from .start import Start
     from .zero import Zero
 
 _WARMING = 3  # steps of a session that are no measure of its speed
@@ -45,11 +46,14 @@ class Work(NamedTuple):
 class Loop:
     """A training from its first or a restored step to its target, or until it is asked to stop."""
 
-    def __init__(self, options: argparse.Namespace, training: Training, group: Group, card: Card, work: Work) -> None:
+    def __init__(
+        self, options: argparse.Namespace, training: Training, group: Group, card: Card, work: Work, start: Start
+    ) -> None:
         self._options, self._training, self._group, self._card, self._work = options, training, group, card, work
         self.step = 0
         self._optimizer = _optimizer(options, card, group, work, training.resume_dir or training.parent_dir)
         self._snapshot = Snapshot(self._optimizer.as_it_lies, options.background_saves, first=group.first)
+        self._start: Start | None = start  # until the first step
         self._window = [0.0, 0]  # losses since the last report: their sum and number
         self._last_loss: float | None = None
         self._start_loss: float | None = None
@@ -106,6 +110,10 @@ class Loop:
         self.step += 1
         self._seconds.append(perf_counter() - began)
         self._padding = 1 - targets / (len(indexes) * self._options.length)
+        if self._start is not None and self._group.first:
+            self._start.passed("step")
+            print(f"finetune: the first step ended after {self._start.told()}", flush=True)
+        self._start = None
         self._count(value)
 
     def _loss(self, rows: Rows | Rounds, indexes: list[int]) -> Any:

@@ -87,6 +87,21 @@ def _piece(head: Any, hidden: Any, targets: Any) -> Any:
     return functional.cross_entropy(head(hidden).float(), targets, reduction="sum")
 
 
+def load_libraries(options: argparse.Namespace, card: Card) -> None:
+    """Load what models are made of. They would be loaded as they are needed; at once one sees what they take."""
+    from transformers import AutoModelForCausalLM  # noqa: F401 - a name of transformers is loaded when it is asked for
+
+    if options.lora:
+        import peft  # noqa: F401
+    if _compiles(options, card):
+        import torch._dynamo
+        import torch._inductor.compile_fx  # noqa: F401
+
+
+def _compiles(options: argparse.Namespace, card: Card) -> bool:
+    return bool(options.compile == "on" or (options.compile == "auto" and card.compiles))
+
+
 def make_model(
     options: argparse.Namespace,
     source: str,
@@ -130,7 +145,7 @@ def make_model(
         raise Refused(f"weights to be trained must have 32 bits, and some have not: {odd}. Update peft (0.15 or later)")
     if share_out is not None:
         share_out(model)
-    if options.compile == "on" or (options.compile == "auto" and card.compiles):
+    if _compiles(options, card):
         for layer in model.layers:
             layer.compile()
     return model

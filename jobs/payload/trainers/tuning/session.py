@@ -15,7 +15,7 @@ from .errors import Refused, UnreadableData
 from .group import Group
 from .images import find_sight, image_digest, lay
 from .loop import Loop, Work
-from .model import base_digest, make_model
+from .model import base_digest, load_libraries, make_model
 from .options import rows_at_once
 from .rounds import Rounds
 from .rows import Order, Rows, pack
@@ -29,20 +29,28 @@ if TYPE_CHECKING:
     from .card import Card
     from .images import Sight
     from .model import Model
+    from .start import Start
 
 HELD_OUT_ROWS = 32
 
 
-def train(options: argparse.Namespace, training: Training, local_rank: int, no_corpus: str) -> None:
+def train(options: argparse.Namespace, training: Training, local_rank: int, no_corpus: str, start: Start) -> None:
     """Train until the target step, or until asked to stop. Raises Refused and UnreadableData."""
     torch.use_deterministic_algorithms(options.deterministic)
+    # It would also fill all memory that is asked for, to show who reads it before it is written. Nobody does, and it
+    # takes 1 to 3 % of the time.
+    torch.utils.deterministic.fill_uninitialized_memory = False
     card = find_card(local_rank, options.precision)
     group = Group(card.device, alone=bool(options.zero))
-    _train(options, training, group, card, no_corpus)
+    _train(options, training, group, card, no_corpus, start)
     group.leave()  # not after a fault: it would wait for the others, which wait for this process
 
 
-def _train(options: argparse.Namespace, training: Training, group: Group, card: Card, no_corpus: str) -> None:
+def _train(
+    options: argparse.Namespace, training: Training, group: Group, card: Card, no_corpus: str, start: Start
+) -> None:
+    load_libraries(options, card)
+    start.passed("libraries")
     source = adapted_base(options.model)
     resume = training.resume_dir
     before = None if resume is None else checkpoint.read_fingerprint(resume)
@@ -79,16 +87,18 @@ def _train(options: argparse.Namespace, training: Training, group: Group, card: 
     elif (parts := rows.facts.get("windows", 1)) > 1:
         now["job"]["packed in parts"] = parts  # other rows than the program before would have made of them
     group.same("fingerprint", json.dumps(now, sort_keys=True))
+    start.passed("rows")
     resumption = None if resume is None else judge(before, now, accept=options.accept_inexact)
     torch.manual_seed(training.seed)
     model = _model(options, training, source, group, card)
     if not options.zero:  # DeepSpeed does it, once weights lie on the devices
         group.share(model.trained)
+    start.passed("weights")
     order: Order | Rounds = Order(len(rows), options.batch * options.accumulate, training.seed)
     if isinstance(rows, Rounds):
         rows.begin(model, card, resume)
         order = rows
-    loop = Loop(options, training, group, card, Work(model, tokenizer, rows, order, held_out, at_once, now))
+    loop = Loop(options, training, group, card, Work(model, tokenizer, rows, order, held_out, at_once, now), start)
     if resume is not None and resumption is not None:
         said = {"class": resumption.exactness, "changed": [list(change) for change in resumption.changed]}
         # Of another program's checkpoint only the weights mean the same here.

@@ -1,4 +1,4 @@
-"""The desk: all that a deployment needs, the same for the daemon and for a person's command."""
+"""The deployer: all that a deployment needs, the same for the daemon and for a person's command."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ FOLDER = "deployments"  # below what is on its way
 
 
 @dataclass(frozen=True, slots=True)
-class Desk:
+class Deployer:
     """Where deployments are carried out from.
 
     ``write`` opens a transaction that only whoever may decide can commit; ``folder`` of this machine holds files on
@@ -40,7 +40,7 @@ class Desk:
     redact: Callable[[str], str] = str  # takes known secrets out of what a target said
 
     @classmethod
-    def of(cls, ports: Ports) -> Desk:
+    def of(cls, ports: Ports) -> Deployer:
         """Return the daemon's."""
         folder = ports.scratch / FOLDER
         read, now = ports.database.read, ports.clock.now

@@ -1,4 +1,7 @@
-"""A folder as a version of a registered model in MLflow, by MLflow's own client (extra ``mlflow``)."""
+"""An exported folder published: as a commit on the Hugging Face Hub, or as a version of a model in MLflow.
+
+Each by its own client (extras ``hub`` and ``mlflow``).
+"""
 
 from __future__ import annotations
 
@@ -12,12 +15,52 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
+_PLACE = re.compile(r"([A-Za-z0-9][\w.-]{0,95}/[A-Za-z0-9][\w.-]{0,95})(?:@([A-Za-z0-9][\w./-]{0,95}))?", re.ASCII)
+_ENDPOINT = "https://huggingface.co"
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]{0,199}", re.ASCII)
 _RUNS = "uff-scheduler"  # the experiment that the runs are filed under
 _DIGEST = "uff.digest"
 
 
-def upload(folder: Path, name: str, version: str, facts: Mapping[str, Any]) -> str:
+def publish_on_hub(folder: Path, place: str, version: str, token: str) -> str:
+    """Make ``folder`` the newest commit of ``place``, ``org/name`` or ``org/name@branch``; return its address.
+
+    The repository is made, private, where there is none. The commit is tagged with the version's number, so that
+    ``ufm@3`` is ``v3`` there; the same folder again makes no other commit. Raises TargetError and TargetUnreachable.
+    """
+    match = _PLACE.fullmatch(place)
+    if match is None:
+        raise TargetError(f"hf:{place}", "publish there", "this is no repository", "Write it like hf:org/name@branch")
+    name, branch = match[1], match[2]
+    try:
+        from huggingface_hub import HfApi
+        from huggingface_hub.errors import HfHubHTTPError
+    except ImportError:
+        why = "the package huggingface_hub is not installed here"
+        raise TargetError(f"hf:{name}", "publish there", why, "Install uff-scheduler[hub]") from None
+    api = HfApi(endpoint=os.environ.get("HF_ENDPOINT") or _ENDPOINT, token=token or False)
+    try:
+        api.create_repo(name, private=True, exist_ok=True)
+        if branch:
+            api.create_branch(name, branch=branch, exist_ok=True)
+        done = api.upload_folder(
+            repo_id=name, folder_path=folder, revision=branch, commit_message=version, delete_patterns="*"
+        )
+        api.create_tag(name, tag=f"v{version.rpartition('@')[2]}", revision=done.oid, exist_ok=True)
+    except HfHubHTTPError as error:
+        status = error.response.status_code if error.response is not None else 0
+        why = f"the Hub answered {status}: {' '.join((error.server_message or str(error)).split())[:300]}"
+        if status in {401, 403}:
+            remedy = "Give a token that may write there: the credential HF_TOKEN"
+            raise TargetError(f"hf:{name}", "publish there", why, remedy) from None
+        raise TargetUnreachable(f"hf:{name}", "publish there", why, "Try again") from None
+    except Exception as error:  # noqa: BLE001 - of its HTTP library, which is another with each major release
+        why = f"{type(error).__name__}: {error}"
+        raise TargetUnreachable(f"hf:{name}", "publish there", why, "Try again") from None
+    return str(done.commit_url)
+
+
+def publish_in_mlflow(folder: Path, name: str, version: str, facts: Mapping[str, Any]) -> str:
     """Make ``folder`` a version of the registered model ``name`` at MLFLOW_TRACKING_URI; return what names it there.
 
     Figures that gates measured become metrics of its run. What has the same content already is not made twice: that

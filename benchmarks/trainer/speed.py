@@ -1,0 +1,76 @@
+"""Tokens a second and peak memory beside Trainer's; what the same bits each time cost; long rows in little memory."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from benchmarks.trainer.baseline import measure_baseline
+from benchmarks.trainer.cases import Case, Measured, measure_ours, mfu, prepare
+
+TABLE = (
+    Case("1.3b", "full", 2048, 4, theirs=False),
+    Case("1.3b", "full", 2048, 8, theirs=False),
+    Case("1.3b", "full", 2048, 4, theirs=False, deterministic=True),
+    Case("6.7b", "lora", 2048, 4),
+    Case("6.7b", "lora", 2048, 4, ours=True),
+    Case("6.7b", "lora", 2048, 4, deterministic=True),
+    Case("6.7b", "lora", 8192, 1),
+    Case("6.7b", "lora", 16384, 1, ours=True),
+    Case("6.7b", "qlora", 2048, 4, ours=True),
+)
+LENGTHS = (1024, 2048, 4096, 8192, 16384)
+CONTEXT = 0.5  # GiB that a process takes of a card before it asks for any
+
+
+def compare(cases: list[Case], options: argparse.Namespace, folder: Path) -> list[float]:
+    """Print each case as it ends; return its ratios. A baseline that several cases have is measured once."""
+    baselines: dict[Case, Measured] = {}
+    ratios = []
+    for case in cases:
+        prepare(case, options, folder, longest=max(each.length for each in cases))
+        common = case._replace(ours=False, deterministic=False)
+        if common not in baselines:
+            baselines[common] = measure_baseline(case, options.steps, folder)
+        theirs, ours = baselines[common], measure_ours(case, options.steps, folder)
+        print(case)
+        for who, measured in (("Trainer + PEFT", theirs), ("finetune.py", ours)):
+            print(f"{who:>15}: {told(case, options, measured)}")
+        ratios.append(ours.speed / theirs.speed)
+        print(f"{'ratio':>15}: {ratios[-1]:9.2f}", flush=True)
+    return ratios
+
+
+def measure_price(cases: list[Case], options: argparse.Namespace, folder: Path) -> None:
+    """Print what --deterministic takes of the speed."""
+    for case in cases:
+        prepare(case, options, folder)
+        plain, exact = (
+            measure_ours(case._replace(deterministic=wish), options.steps, folder) for wish in (False, True)
+        )
+        print(f"{case}\n          plain: {told(case, options, plain)}\n  deterministic: {told(case, options, exact)}")
+        print(f"          price: {100 * (1 - exact.speed / plain.speed):8.1f} %", flush=True)
+
+
+def measure_lengths(options: argparse.Namespace, folder: Path) -> None:
+    """Print what a base in 4 bits takes by length of a row, where a card has no more than ``--cap`` GiB."""
+    cases = [Case(options.shape, "qlora", length, 1, ours=True) for length in options.lengths or LENGTHS]
+    environment = {}
+    if not options.cpu:
+        import torch
+
+        share = (options.cap - CONTEXT) * 2**30 / torch.cuda.get_device_properties(0).total_memory
+        settings = f"expandable_segments:True,per_process_memory_fraction:{share:.4f}"
+        environment = {"PYTORCH_CUDA_ALLOC_CONF": settings}
+    for case in cases:
+        prepare(case, options, folder, longest=max(each.length for each in cases))
+        measured = measure_ours(case, options.steps, folder, "--precision", options.precision, environment=environment)
+        print(f"{case}, {options.precision}, of {options.cap} GiB: {told(case, options, measured)}", flush=True)
+
+
+def told(case: Case, options: argparse.Namespace, measured: Measured) -> str:
+    """Return a measurement in words."""
+    return (
+        f"{measured.speed:9,.0f} tokens/s, MFU {100 * mfu(case, options.peak, measured.speed):4.1f} %, "
+        f"peak {measured.peak / 2**30:5.1f} GiB, first step after {measured.first_step:5.1f} s"
+    )

@@ -1,0 +1,108 @@
+"""Sessions: what could start where a walk has come to, with the jobs that wait and the pools as they are then."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from scheduler.planner.model.lanes import CandidateSession, alone, compose, mold_evenly, spare, wider
+from scheduler.planner.model.pool_capacity import NEVER
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from scheduler.planner.model.case import Case, Offer
+    from scheduler.planner.model.columns import Entry, Shape
+    from scheduler.planner.model.policy import PinnedSession
+    from scheduler.planner.model.standing import Standing
+
+# How much longer than planned a session of an earlier plan may last: others are planned to follow it.
+SLOWER_SECONDS = 1_800
+
+
+class Sessions:
+    """The jobs that wait, the room that pools have left, and the sessions that come of both; a walk moves them on."""
+
+    def __init__(self, case: Case, standing: Standing) -> None:
+        self.case, self.columns, self.now = case, case.columns, case.now
+        self.capacities = [
+            capacity.copy(state) for capacity, state in zip(case.capacities, standing.states, strict=True)
+        ]
+        self.remaining, self.last_pool = standing.remaining.copy(), standing.last_pool.copy()
+        self.sharing = bool(standing.turns)
+        self.turns = standing.turns.copy() if self.sharing else standing.turns
+        self.queues: list[list[Entry]] = [[] for _ in case.classes]
+        self.waiting: dict[int, Sequence[Shape]] = {}  # by job, its entries in all queues
+        self.pins = [0] * len(case.jobs)  # sessions of an earlier plan that the job is kept for
+
+    def _pick_pool(self, index: int, pools: list[int], rooms: dict[int, int], least: int) -> int:
+        """Prefer the pool the job ran on last; among the others the roomiest, then the first by name."""
+        if len(pools) == 1:
+            return pools[0]
+        last = self.last_pool[index]
+        if last in pools and rooms[last] >= least:
+            return last
+        return max(pools, key=lambda pool: (rooms[pool], -pool))
+
+    def _session(
+        self, now: int, pool: int, lead: tuple[int, Offer], room: int, *, urgent: bool
+    ) -> CandidateSession | None:
+        index, offer = lead
+        capacity, group = self.capacities[pool], self.case.class_of[pool]
+        if capacity.pool.device_counts:
+            return self._molded(now, pool, index, NEVER, urgent=urgent)
+        session = self._composed(group, room, index, offer)
+        if session is None:
+            return None
+        even = capacity.even(now, session.length, offer.least)
+        if even < session.length:
+            return self._composed(group, even, index, offer) or session
+        return session
+
+    def _molded(self, now: int, pool: int, index: int, most: int, *, urgent: bool) -> CandidateSession | None:
+        """Return the session of a job where it may ask for its devices, at most ``most`` seconds long."""
+        group, deadline = self.case.classes[self.case.class_of[pool]], self.columns.deadline[index]
+        return mold_evenly(group, self.capacities[pool], now, most, index, self.remaining, deadline, patient=urgent)
+
+    def _composed(self, group: int, room: int, lead: int, offer: Offer) -> CandidateSession | None:
+        """Compose a session; of jobs that share hours one at most sits in it, unless a device would stand still."""
+        found, turns = self.case.classes[group], self.turns
+        if len(offer.speeds) == 1:
+            remaining = self.remaining[lead]
+            return alone(found, offer, min(room, offer.cap), lead, remaining)
+        unpinned = (entry[3] for entry in self.queues[group] if not self.pins[entry[3]])
+        if not self.sharing:
+            return compose(found, room, lead, unpinned, self.remaining)
+        few = turns.beside(lead, free := list(unpinned), self.waiting, found.offers)
+        return wider(found, room, lead, few, free, self.remaining)
+
+    def _in_turn(
+        self, now: int, group: int, index: int, pools: list[int], rooms: dict[int, int]
+    ) -> tuple[int, CandidateSession] | None:
+        """Return where who goes before ``index`` takes the place that it has won: they share their hours."""
+        offers = self.case.classes[group].offers
+        other = self.turns.next(index, self.waiting, offers)
+        offer = offers[other]
+        if other == index or offer is None:
+            return None
+        shortest = offer.shortest(self.remaining[other])
+        pool = self._pick_pool(other, pools, rooms, shortest)
+        if rooms[pool] < shortest and not self.capacities[pool].pool.device_counts:
+            return None
+        session = self._session(now, pool, (other, offer), rooms[pool], urgent=False)
+        return None if session is None else (pool, session)
+
+    def _pinned_session(self, now: int, pool: int, due: PinnedSession, room: int) -> CandidateSession | None:
+        group = self.case.classes[self.case.class_of[pool]]
+        jobs = self.turns.seated(due.jobs, self.waiting, group.offers)
+        room = min(room, due.seconds + SLOWER_SECONDS)
+        if jobs and group.pool.device_counts:
+            return self._molded(now, pool, jobs[0], room, urgent=False)
+        return compose(group, room, jobs[0], jobs, self.remaining) if jobs and room else None
+
+    def _spare(self, group: int, pool: int, session: CandidateSession) -> int:
+        """Return the seconds by which a session that starts now is held longer, so that a slow job still ends in it.
+
+        What is not used is given back; a remainder of seconds would cost another set-up.
+        """
+        room = self.capacities[pool].room(self.now, session.devices).seconds
+        return max(0, min(spare(self.case.classes[group], session, self.remaining), room - session.length))

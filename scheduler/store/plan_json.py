@@ -1,0 +1,46 @@
+"""Plans as JSON. The planner's process, which has no database, sends its plans so and loads nothing of one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from scheduler.core import reasons
+from scheduler.core.plan import Deferral, Plan
+from scheduler.store import codec
+
+if TYPE_CHECKING:
+    from scheduler.core.reasons import Reason
+
+
+def dumped(plan: Plan) -> str:
+    """Return a plan as canonical JSON."""
+    deferrals = [{"job": deferral.job, "reason": deferral.reason.to_json()} for deferral in plan.deferrals]
+    body = {
+        "made_at": plan.made_at,
+        "placements": plan.placements,
+        "deferrals": deferrals,
+        "value": plan.value,
+        "bound": plan.bound,
+        "made_by": plan.made_by,
+        "warnings": plan.warnings,
+        "kept": plan.kept,
+    }
+    return codec.dump(body)
+
+
+def loaded(body: str) -> Plan:
+    """Return the plan that :func:`dumped` wrote. Raises KeyError, TypeError or ValueError."""
+    document = codec.load_object(body)
+    for placement in document["placements"]:
+        if "seats" in placement:  # rows of before they were called lanes
+            placement["lanes"] = placement.pop("seats")
+    document["deferrals"] = tuple(
+        codec.built(Deferral, {**deferral, "reason": _reason(deferral["reason"])}) for deferral in document["deferrals"]
+    )
+    return codec.built(Plan, document)
+
+
+def _reason(document: Any) -> Reason:
+    found = reasons.from_json(document)
+    codec.built(type(found), {name: value for name, value in document.items() if name not in {"code", "sentence"}})
+    return found

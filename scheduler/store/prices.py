@@ -1,0 +1,49 @@
+"""Prices: what an hour of a pool's sessions costs, as its platform told last. What is told last holds."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from sqlalchemy import bindparam, func, select
+
+from scheduler.store import codec, events
+from scheduler.store.schema import events as events_table
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy import Connection
+
+    from scheduler.core.pool import Pool
+
+_KIND = "price.observed"
+_LAST = select(func.max(events_table.c.id)).where(
+    events_table.c.subject.in_(bindparam("pools", expanding=True)), events_table.c.kind == _KIND
+)
+_TOLD = select(events_table.c.subject, events_table.c.data).where(
+    events_table.c.id.in_(_LAST.group_by(events_table.c.subject))
+)
+
+
+def note(tx: Connection, pool: Pool, microdollars: int, source: str, now: int) -> None:
+    """Write down what an hour costs, unless that is what was told last: event ``price.observed``."""
+    if of(tx, replace(pool, price_microdollars_per_hour=0)) != microdollars:
+        events.append(tx, _KIND, pool.name, now, microdollars=microdollars, source=source, platform=pool.platform)
+
+
+def of(tx: Connection, pool: Pool) -> int:
+    """Return the price of an hour in microdollars: as declared, else as told, else 0."""
+    return priced(tx, {pool.name: pool})[pool.name].price_microdollars_per_hour
+
+
+def priced(tx: Connection, pools: Mapping[str, Pool]) -> dict[str, Pool]:
+    """Return the pools, those without a declared price with what their platforms told."""
+    open_ones = sorted(name for name, pool in pools.items() if not pool.price_microdollars_per_hour)
+    found = dict(pools)
+    for row in tx.execute(_TOLD, {"pools": open_ones}) if open_ones else ():
+        told = codec.load_object(row.data)
+        # What another platform of that name cost once is no price of this one.
+        if told.get("platform") == found[row.subject].platform and isinstance(told.get("microdollars"), int):
+            found[row.subject] = replace(found[row.subject], price_microdollars_per_hour=told["microdollars"])
+    return found

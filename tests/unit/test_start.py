@@ -1,0 +1,80 @@
+"""What passes before a training's first step: libraries left out, bytecode kept, and the seconds that are told."""
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from jobs.payload.trainers.tuning.options import read_options
+from jobs.payload.trainers.tuning.start import Start, bytecode_kept, leave_out_libraries
+
+
+@pytest.fixture
+def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Modules of a process that has loaded none of them yet, given back afterwards."""
+    monkeypatch.setattr(sys, "modules", {**sys.modules})
+    for name in ("sklearn", "bitsandbytes"):
+        sys.modules.pop(name, None)
+
+
+@pytest.mark.parametrize(
+    ("words", "config", "left_out"),
+    [
+        (("--lora", "4"), {}, ["bitsandbytes", "sklearn"]),
+        ((), {}, ["bitsandbytes", "sklearn"]),
+        (("--use-4bit",), {}, ["sklearn"]),
+        (("--optimizer", "adamw8bit"), {}, ["sklearn"]),
+        (("--lora", "4"), {"quantization_config": {}}, ["sklearn"]),
+        (("--lora", "4"), None, ["sklearn"]),
+    ],
+    ids=["adapter", "all weights", "4 bits", "8 bits", "a model in 4 bits", "a name"],
+)
+def test_libraries_that_nothing_uses_are_left_out(
+    nothing_loaded: None, tmp_path: Path, words: tuple[str, ...], config: dict[str, object] | None, left_out: list[str]
+) -> None:
+    if config is not None:
+        (tmp_path / "config.json").write_text(json.dumps(config))
+    leave_out_libraries(read_options(["--model", str(tmp_path), *words]))
+    assert sorted(name for name in ("sklearn", "bitsandbytes") if name in sys.modules) == left_out
+    assert all(importlib.util.find_spec(name) is None for name in left_out), "by which libraries look for each other"
+
+
+def test_what_was_loaded_before_stays(nothing_loaded: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "sklearn", json)
+    leave_out_libraries(read_options(["--model", "m"]))
+    assert sys.modules["sklearn"] is json
+
+
+@pytest.mark.parametrize("ours", [True, False], ids=["our libraries", "somebody else's"])
+def test_bytecode_is_kept_where_an_image_forbids_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ours: bool
+) -> None:
+    library, cache = tmp_path / "torch", tmp_path / "cache"
+    library.mkdir()
+    (library / "__init__.py").write_text("")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    monkeypatch.setattr(os, "access", lambda path, mode: ours and Path(path) == library)  # root may write anywhere
+    variables = bytecode_kept(cache)
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1", "PYTHONPATH": str(tmp_path), **variables}
+    subprocess.run([sys.executable, "-c", "import torch"], env=environment, check=True)
+    kept = [path for path in tmp_path.rglob("*.pyc") if str(library).lstrip("/") in str(path)]
+    assert [path.is_relative_to(cache) for path in kept] == [not ours]
+    if ours:
+        assert bytecode_kept(cache) == variables, "also the next time: some may be missing yet"
+
+
+def test_a_place_for_bytecode_that_somebody_chose_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
+    assert bytecode_kept(tmp_path / "cache") == {}
+
+
+def test_seconds_are_told_by_what_they_went_to() -> None:
+    start = Start()
+    start.passed("libraries")
+    start.passed("step")
+    assert start.told() == "0.0 s (libraries 0.0, step 0.0)"
