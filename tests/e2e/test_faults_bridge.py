@@ -134,6 +134,7 @@ def _all_seen(stage: Stage, recorder: Recorder) -> None:
     assert seen == written
 
 
+@pytest.mark.nightly  # the client and the port are killed with every push by their own tests
 def test_killed_in_one_order_nothing_is_lost_or_doubled(
     running: Stage, recorder: Recorder, settled: Callable[[Stage], None]
 ) -> None:

@@ -57,16 +57,18 @@ def test_an_own_script_trains_after_three_commands_and_is_seen_within_seconds(tm
     with (tmp_path / "daemon.log").open("wb") as log:
         daemon = subprocess.Popen([program, "daemon"], cwd=work, env=environ, stdout=log, stderr=log)
     try:
-        until(lambda: status()["runs"], "the session is launched")
+        until(lambda: status()["runs"], "the session is launched", every=0.5)
         launched, patience = stopwatch(), SEEN_SECONDS * slowness()
         training = until(
-            lambda: next((job["training"] for job in status()["jobs"] if job["training"]["step"]), None), "it trains"
+            lambda: next((job["training"] for job in status()["jobs"] if job["training"]["step"]), None),
+            "it trains",
+            every=0.5,
         )
         assert stopwatch() - launched <= patience
         assert training["health"] == "trains"
         assert "1 running, well" in schedctl("status")
         schedctl("queue", "cancel", "--all")
-        until(lambda: not status()["runs"], "the session saves and ends")
+        until(lambda: not status()["runs"], "the session saves and ends", every=0.5)
     finally:
         daemon.terminate()
         daemon.wait(timeout=60)

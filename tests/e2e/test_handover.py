@@ -15,6 +15,7 @@ from scheduler.clock import real_now
 from scheduler.store.engine import open_database
 from scheduler.views.needs import needs
 from tests.lab.patience import until
+from tests.lab.typed import told
 
 SETTINGS = """
 state_dir = "state"
@@ -92,12 +93,16 @@ def wanted(folder: Path) -> list[str]:
 def test_a_person_takes_runs_and_hands_in_a_session(tmp_path: Path, schedctl: Type) -> None:
     """The job is finished, and the time that a person used counts against the quota."""
     command = f"{{python}} {tmp_path / 'train.py'}"
-    told = f"command = {json.dumps(command.split())}\ntarget_step = 5\nsteps_per_hour = 5\nmixture = {{}}\n"
-    (tmp_path / "job.toml").write_text(f'name = "ufm"\nrole = "manager"\n{told}')
+    rest = f"command = {json.dumps(command.split())}\ntarget_step = 5\nsteps_per_hour = 5\nmixture = {{}}\n"
+    (tmp_path / "job.toml").write_text(f'name = "ufm"\nrole = "manager"\n{rest}')
     schedctl("queue", "add", "job.toml")
 
+    config = tmp_path / "config.toml"
+
     def offered() -> Any:
-        return next((found for found in schedctl("handover", "list")["handovers"] if found["state"] == "queued"), None)
+        return next(
+            (found for found in told(config, "handover", "list")["handovers"] if found["state"] == "queued"), None
+        )
 
     key = until(offered, "an offer")["key"]
     assert schedctl("handover", "take", "uff-nobody-1", expected=5)["error"]["kind"] == "NotFound"
@@ -115,7 +120,7 @@ def test_a_person_takes_runs_and_hands_in_a_session(tmp_path: Path, schedctl: Ty
     schedctl("handover", "give", key, f"lab/{key}-result.zip")
 
     def finished() -> Any:
-        shown = schedctl("queue", "show", "ufm")["job"]
+        shown = told(config, "queue", "show", "ufm")["job"]
         return shown if shown["state"] == "done" else None
 
     assert until(finished, "the end of the job")["done_step"] == 5

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.lab.crashes.stage import MODELS, POOLS, Stage, Typed
+from tests.lab.crashes.stage import MODELS, POOLS, Stage
+from tests.lab.typed import Typed
 
 MakeStage = Callable[..., Stage]
 

@@ -12,6 +12,7 @@ import pytest
 
 from tests.lab.patience import until
 from tests.lab.sky_server import SkyServer
+from tests.lab.typed import told
 
 CONFIG = """
 state_dir = "state"
@@ -78,10 +79,10 @@ def _trained_twice(server: SkyServer, folder: Path) -> None:
         return json.loads(done.stdout)
 
     def runs() -> list[dict[str, Any]]:
-        return sorted(schedctl("runs", "list")["runs"], key=lambda run: str(run["key"]))
+        return sorted(told(folder / "config.toml", "runs", "list")["runs"], key=lambda run: str(run["key"]))
 
     def step() -> int:
-        return next((int(job["training"]["step"] or 0) for job in schedctl("status")["jobs"]), 0)
+        return next((int(job["training"]["step"] or 0) for job in told(folder / "config.toml", "status")["jobs"]), 0)
 
     checks = {one["check"]: one["grade"] for one in schedctl("doctor", "skypilot")["checks"]}
     assert {checks[f"cloud: {name}"] for name in ("server", "clouds", "clock", "catalogue")} == {"ok"}

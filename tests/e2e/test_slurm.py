@@ -13,6 +13,7 @@ import pytest
 
 from tests.lab.patience import until
 from tests.lab.slurm import SlurmLab, slurm_lab
+from tests.lab.typed import told
 
 CONFIG = """
 state_dir = "state"
@@ -72,11 +73,11 @@ def test_a_job_trains_in_two_sessions_and_the_books_are_those_of_slurm(lab: Slur
         return json.loads(done.stdout)
 
     def runs() -> list[dict[str, Any]]:
-        found: list[dict[str, Any]] = schedctl("runs", "list")["runs"]
+        found: list[dict[str, Any]] = told(tmp_path / "config.toml", "runs", "list")["runs"]
         return sorted(found, key=lambda run: run["key"])
 
     def step() -> int:
-        return next((int(job["training"]["step"] or 0) for job in schedctl("status")["jobs"]), 0)
+        return next((int(job["training"]["step"] or 0) for job in told(tmp_path / "config.toml", "status")["jobs"]), 0)
 
     checks = {one["check"]: one for one in schedctl("doctor", "slurm")["checks"]}
     assert {one["grade"] for one in checks.values()} <= {"ok", "warning"}, checks

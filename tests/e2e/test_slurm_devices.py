@@ -15,6 +15,7 @@ import pytest
 from scheduler.clock import real_now
 from tests.lab.patience import until
 from tests.lab.slurm import SlurmLab, slurm_lab
+from tests.lab.typed import told
 
 CONFIG = """
 state_dir = "state"
@@ -72,13 +73,13 @@ def test_sessions_with_one_and_two_devices_run_side_by_side_on_one_pool(lab: Slu
     program = str(Path(sys.executable).with_name("schedctl"))
 
     def schedctl(*words: str, plain: bool = False) -> Any:
-        told = [program, *words] if plain else [program, *words, "--json"]
-        done = subprocess.run(told, cwd=tmp_path, env=environ, capture_output=True, check=False)
+        asked = [program, *words] if plain else [program, *words, "--json"]
+        done = subprocess.run(asked, cwd=tmp_path, env=environ, capture_output=True, check=False)
         assert done.returncode == 0, done.stderr.decode()
         return done.stdout.decode() if plain else json.loads(done.stdout)
 
     def runs() -> dict[str, dict[str, Any]]:
-        return {run["lanes"][0]["job"]: run for run in schedctl("runs", "list")["runs"]}
+        return {run["lanes"][0]["job"]: run for run in told(tmp_path / "config.toml", "runs", "list")["runs"]}
 
     schedctl("init")
     # On one device five hours, on two less than three. The second is due between the two.

@@ -16,6 +16,7 @@ import pytest
 from tests.lab.patience import until
 from tests.lab.slurm import SlurmLab, slurm_lab
 from tests.lab.slurm_rest import RestLab
+from tests.lab.typed import told
 
 CONFIG = """
 state_dir = "state"
@@ -118,11 +119,13 @@ class Cluster:
 
     def runs(self) -> list[dict[str, Any]]:
         """The sessions, oldest first."""
-        return sorted(self.schedctl("runs", "list")["runs"], key=lambda run: str(run["key"]))
+        return sorted(told(self.folder / "config.toml", "runs", "list")["runs"], key=lambda run: str(run["key"]))
 
     def step(self) -> int:
         """The step that the daemon has heard of."""
-        return next((int(job["training"]["step"] or 0) for job in self.schedctl("status")["jobs"]), 0)
+        return next(
+            (int(job["training"]["step"] or 0) for job in told(self.folder / "config.toml", "status")["jobs"]), 0
+        )
 
     def saved(self) -> int:
         """The step of the newest checkpoint."""

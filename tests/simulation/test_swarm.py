@@ -19,7 +19,11 @@ REGRESSIONS = (
 )
 
 
-@pytest.mark.parametrize("seed", REGRESSIONS)
+# Today's draws make other worlds of them than those that failed: a third with every push, all in the night.
+@pytest.mark.parametrize(
+    "seed",
+    [pytest.param(seed, marks=[pytest.mark.nightly] if place % 3 else []) for place, seed in enumerate(REGRESSIONS)],
+)
 def test_seeds_that_once_failed_still_pass(laboratory: Laboratory, seed: int) -> None:
     """What was found once stays fixed."""
     failures = swarm(laboratory, [seed]).failures

@@ -125,7 +125,7 @@ def bills(jobs: Path) -> dict[str, int]:
 
 def test_a_job_moves_between_kaggle_and_sagemaker_through_one_bucket(folder: Path) -> None:
     """The ledger is the bill; when all is over, the bucket is a folder that every command reads."""
-    done = rehearse(folder, "--hours", "9", "--scale", str(scale()))
+    done = rehearse(folder, "--hours", "7", "--scale", str(scale()))
     assert done.returncode == 0, done.stderr
     week = json.loads(done.stdout)
     assert week["violations"] == []

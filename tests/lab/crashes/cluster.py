@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from tests.lab.crashes.postgresql import Server
-    from tests.lab.crashes.stage import Stage, Typed
+    from tests.lab.crashes.stage import Stage
+    from tests.lab.typed import Typed
 
 LEASE_SECONDS = 3
 

@@ -8,20 +8,18 @@ import signal
 import subprocess
 import sys
 import tomllib
-from contextlib import redirect_stderr, redirect_stdout
 from dataclasses import dataclass, field
-from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from platforms.local.session import Claim, Session
 from scheduler.app import load_app
-from scheduler.cli import main as entry
 from scheduler.rehearsal.folder import Rehearsal, clear, reopen, write_settings
 from scheduler.rehearsal.run import prepare, read_base
 from scheduler.store.engine import open_database
 from tests.lab.crashes.processes import kill, working_for
 from tests.lab.patience import until
+from tests.lab.typed import Typed, typed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -83,21 +81,6 @@ seed = 3
 """
 # Real text on every machine, small enough to be read in a moment.
 SOURCE = Path(json.__file__).parent.parent / "email"
-
-
-@dataclass(frozen=True)
-class Typed:
-    """What a command did."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The JSON on standard output."""
-        found: dict[str, Any] = json.loads(self.out)
-        return found
 
 
 @dataclass
@@ -169,12 +152,9 @@ class Stage:
     def type(self, *words: str, config: Path | None = None) -> Typed:
         """Run ``schedctl`` with ``words`` on the settings that the rehearsal wrote, or on others.
 
-        In this process: an interpreter of its own takes most of a second, and would prove nothing about these commands.
+        In this process: an interpreter of its own would prove nothing about these commands.
         """
-        settings = str(config or self.week / "rehearsal.toml")
-        with redirect_stdout(StringIO()) as out, redirect_stderr(StringIO()) as err:
-            code = entry.main(("--config", settings, *words))
-        return Typed(code, out.getvalue(), err.getvalue())
+        return typed(config or self.week / "rehearsal.toml", *words)
 
     def prepare(self) -> None:
         """Make everything that a rehearsal needs and start its clock, but no daemon."""
