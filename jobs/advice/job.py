@@ -27,6 +27,7 @@ REFERENCE = "t4"
 """The card on which a job's speed is told when nobody told it."""
 
 _SYNONYMS = {"--batch-size": "--batch", "--gradient-accumulation-steps": "--accumulate"}
+_OF_ZERO = frozenset({"--zero", "--zero-stage", "--offload", "--deepspeed", "--deepspeed-config"})
 _DEVICES_MAX = 4
 
 
@@ -117,6 +118,8 @@ def setup_of(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...]) -> S
     said = _options(command[start + 1 :])
     if said.get("--stage", "sft") != "sft":
         return None  # the formulas hold for supervised training; preference pairs and generated texts need more
+    if said.keys() & _OF_ZERO:
+        return None  # what lies where depends on the machine and on how many devices it has, not on one card
     model = said.get("--model", "")
     if model.startswith("input:"):
         model = dict(inputs).get(model.removeprefix("input:"), "")

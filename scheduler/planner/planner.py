@@ -147,8 +147,11 @@ class Planner:
     def _by_first_call(
         self, case: Case, policies: Sequence[Policy], prices: Prices, bound: float | None, warnings: list[str]
     ) -> Choice | None:
-        """Return the best schedule by first calls; None when the queue has no history that gives anybody one."""
-        if not case.snapshot.arrivals or self._options.foresight_seconds <= 0 or bound is None:
+        """Return the best schedule by first calls; None when the queue has no history that gives anybody one.
+
+        Nor where jobs share hours: who is behind its part goes before any call.
+        """
+        if not case.snapshot.arrivals or self._options.foresight_seconds <= 0 or bound is None or case.turns:
             return None
         try:
             if self._steady_solver is None:

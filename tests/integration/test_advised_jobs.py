@@ -94,7 +94,9 @@ def test_a_model_that_nobody_knows_needs_its_speed_said() -> None:
     assert spec.needs.vram_gib == 0
 
 
-@pytest.mark.parametrize("words", [["--length", "no"], ["--batch", "0"], ["--lora", "-4"], ["--length", "9" * 30]])
+@pytest.mark.parametrize(
+    "words", [["--length", "no"], ["--batch", "0"], ["--lora", "-4"], ["--length", "9" * 30], ["--offload"]]
+)
 def test_an_odd_command_line_is_not_advised(words: list[str]) -> None:
     spec, problems = read(table(*words))
     assert spec is None

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from jobs.payload.trainers.tuning.documents import documents, files
 from jobs.payload.trainers.tuning.errors import UnreadableData
 from jobs.payload.trainers.tuning.options import read_options, rows_at_once
-from jobs.payload.trainers.tuning.rows import Order, Rows, pack, place_pieces
+from jobs.payload.trainers.tuning.packing import place_pieces
+from jobs.payload.trainers.tuning.rows import Order, Rows, pack
 
 
 class Letters:
@@ -57,7 +58,8 @@ def learned(rows: Rows) -> str:
 
 @given(st.lists(st.integers(1, 64), max_size=200))
 def test_pieces_lie_in_rows_without_touching(sizes: list[int]) -> None:
-    places, rows = place_pieces(sizes, 64)
+    row_of, first_of, rows = place_pieces(sizes, 64)
+    places = list(zip(row_of.tolist(), first_of.tolist(), strict=True))
     taken = np.zeros((rows, 64), int)
     for size, (row, first) in zip(sizes, places, strict=True):
         assert first + size <= 64

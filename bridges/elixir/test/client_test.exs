@@ -196,6 +196,19 @@ defmodule UffScheduler.ClientTest do
     assert Process.alive?(Process.whereis(client))
   end
 
+  test "a port that no longer reads is down, and does not take the client with it" do
+    hello = ~s({"hello":{"protocol":1,"version":"deaf"}})
+    length = hello |> byte_size() |> Integer.to_string(8) |> String.pad_leading(3, "0")
+    script = "exec 0<&-; printf '\\000\\000\\000\\#{length}#{hello}'; sleep 1"
+    client = start(command: ["sh", "-c", script], config: nil)
+    pid = Process.whereis(client)
+    {:ok, _} = UffScheduler.subscribe(client)
+
+    assert_receive {:told, [:uff_scheduler, :port, :up], _, %{version: "deaf"}}, @wait
+    assert_receive {:told, [:uff_scheduler, :port, :down], _, %{reason: {:exit, :epipe}}}, @wait
+    assert Process.whereis(client) == pid
+  end
+
   test "odd frames of every kind never crash the client" do
     paths = Enum.flat_map(:code.get_path(), &["-pa", to_string(&1)])
     script = Path.expand("support/odd_port.exs", __DIR__)

@@ -72,7 +72,8 @@ def _until_it_fits(options: argparse.Namespace, words: list[str], devices: int) 
             return 1
         if less is None:
             print(
-                "finetune: out of memory with one row at a time; --use-4bit or a smaller --length need less",
+                "finetune: out of memory with one row at a time; --use-4bit, --offload (for all weights) or a smaller "
+                "--length need less",
                 file=sys.stderr,
             )
             return 1

@@ -26,6 +26,9 @@ defmodule UffScheduler.Client do
 
   @impl true
   def init(options) do
+    # A port whose program no longer reads ends with a signal (:epipe), which would take this process with it.
+    Process.flag(:trap_exit, true)
+
     state = %{
       command: command(options),
       env: for({name, value} <- options[:env] || [], do: {to_charlist(name), to_charlist(value)}),
@@ -70,6 +73,10 @@ defmodule UffScheduler.Client do
 
   def handle_info({port, {:exit_status, code}}, %{port: port} = state) do
     {:noreply, down(state, {:exit_status, code})}
+  end
+
+  def handle_info({:EXIT, port, reason}, %{port: port} = state) when port != nil do
+    {:noreply, down(state, {:exit, reason})}
   end
 
   def handle_info({:open, attempt}, %{port: nil, attempt: attempt} = state), do: {:noreply, open(state)}

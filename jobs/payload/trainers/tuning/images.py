@@ -13,8 +13,6 @@ import hashlib
 import io
 import json
 import math
-import shutil
-import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -22,7 +20,8 @@ import numpy as np
 
 from .documents import data_digest, document_of, named_images, records
 from .errors import Refused, UnreadableData
-from .rows import LEARNED, Batch, Rows, encoded, give_name
+from .packing import LEARNED
+from .rows import Batch, Rows, encoded, find_or_make
 from .tokenizer import digest
 
 if TYPE_CHECKING:
@@ -143,14 +142,10 @@ def lay(
     """Return the rows of files whose images are below ``folder``: found in ``cache``, or made there, whole or not."""
     depends = [FORMAT, data_digest(paths), image_digest(folder), digest(tokenizer), list(sight), length, rows_max]
     kept = cache / hashlib.sha256(json.dumps(depends).encode()).hexdigest()
-    if not (kept / "rows.json").exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=cache))
-        try:
-            _write(partial, _rows(paths, folder, tokenizer, sight, length), tokenizer, length, rows_max)
-            give_name(partial, kept)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+    find_or_make(
+        kept,
+        lambda partial: _write(partial, _rows(paths, folder, tokenizer, sight, length), tokenizer, length, rows_max),
+    )
     return ImageRows(kept, sight)
 
 
@@ -232,8 +227,8 @@ def _bytes(text: str) -> bytes:
         raise ValueError(f"it is no file of {', '.join(sorted(_SUFFIXES))}, and no base64") from None
 
 
-def _write(folder: Path, rows: Iterator[_Row], tokenizer: Any, length: int, rows_max: int | None) -> None:
-    """Lay rows and images on disk as they come."""
+def _write(folder: Path, rows: Iterator[_Row], tokenizer: Any, length: int, rows_max: int | None) -> dict[str, int]:
+    """Lay rows and images on disk as they come, and return what they are."""
     filler, count, written, begin = tokenizer.eos_token_id or 0, 0, 0, 0
     places: list[tuple[int, int, int, int]] = []
     files = [(folder / name).open("wb") for name in ("tokens.bin", "marks.bin", "images.bin")]
@@ -250,5 +245,4 @@ def _write(folder: Path, rows: Iterator[_Row], tokenizer: Any, length: int, rows
             if count == rows_max:
                 break
     np.save(folder / "places.npy", np.asarray(places, np.int64).reshape(-1, 4))
-    facts = {"format": FORMAT, "rows": count, "length": length, "tokens": written}
-    (folder / "rows.json").write_text(json.dumps(facts))
+    return {"rows": count, "length": length, "tokens": written}

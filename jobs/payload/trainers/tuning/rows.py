@@ -7,13 +7,11 @@ found again by the digest of all that they depend on.
 
 from __future__ import annotations
 
-import bisect
 import hashlib
 import json
-import os
 import shutil
+import sys
 import tempfile
-from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -21,16 +19,16 @@ import numpy as np
 
 from .documents import data_digest, documents
 from .errors import UnreadableData
+from .packing import BEGINS, FACTS, LEARNED, is_whole, seal, write_rows
 from .tokenizer import digest, first_lost
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from .documents import Document
 
 FORMAT = 1  # of the rows on disk
-LEARNED, BEGINS = 1, 2  # bits of a mark
-_DOCUMENTS_AT_ONCE = 1_000  # the tokenizer works on so many in parallel
+_DOCUMENTS_AT_ONCE, _CHARACTERS_AT_ONCE = 1_000, 1 << 22  # the tokenizer works on so many in parallel
 _ROUND_TRIPS = 200  # documents of each corpus that are decoded again
 _IGNORED = -100  # a target that no loss counts
 
@@ -51,7 +49,7 @@ class Rows:
     metrics: Mapping[str, float] = {}  # of a checkpoint, that they bring along
 
     def __init__(self, folder: Path) -> None:
-        self.facts = json.loads((folder / "rows.json").read_bytes())
+        self.facts = json.loads((folder / FACTS).read_bytes())
         self.length = int(self.facts["length"])
         shape = (int(self.facts["rows"]), self.length)
         empty = not shape[0]  # a file without bytes cannot be mapped
@@ -111,24 +109,36 @@ def pack(paths: Sequence[Path], tokenizer: Any, length: int, cache: Path, rows_m
     """Return the rows of files: found in ``cache``, or made there, whole or not at all."""
     depends = [FORMAT, data_digest(paths), digest(tokenizer), length, rows_max]
     folder = cache / hashlib.sha256(json.dumps(depends).encode()).hexdigest()
-    if not (folder / "rows.json").exists():
-        cache.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=cache))
-        try:
-            _write(partial, _cut(encoded(documents(paths, tokenizer), tokenizer), length), tokenizer, length, rows_max)
-            give_name(partial, folder)
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
+
+    def write(partial: Path) -> Mapping[str, int]:
+        pieces = _cut(encoded(documents(paths, tokenizer), tokenizer), length)
+        return write_rows(partial, pieces, tokenizer.eos_token_id or 0, length, rows_max)
+
+    find_or_make(folder, write)
     return Rows(folder)
 
 
-def give_name(partial: Path, folder: Path) -> None:
-    """Let rows that are written be found; another process may have been quicker with the same."""
+def find_or_make(folder: Path, write: Callable[[Path], Mapping[str, Any]]) -> None:
+    """Make a folder of rows unless it is there and whole; ``write`` fills another one, which then gets its name.
+
+    One whose files were cut off, by a full disk or a machine that died, is made anew.
+    """
+    if is_whole(folder):
+        return
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    partial = Path(tempfile.mkdtemp(prefix=".partial-", dir=folder.parent))
     try:
+        if folder.exists():
+            print(f"finetune: the rows in {folder} are not whole, and are made anew", file=sys.stderr)
+            folder.rename(partial / "broken")  # whoever has its files open goes on reading them
+            shutil.rmtree(partial / "broken")
+        seal(partial, {"format": FORMAT, **write(partial)})
         partial.rename(folder)
     except OSError:
-        if not (folder / "rows.json").exists():  # else another process was quicker, and made the same
+        if not is_whole(folder):  # else another process was quicker, and made the same
             raise
+    finally:
+        shutil.rmtree(partial, ignore_errors=True)
 
 
 def encoded(source: Iterator[Document], tokenizer: Any) -> Iterator[tuple[list[int], bytes]]:
@@ -138,7 +148,7 @@ def encoded(source: Iterator[Document], tokenizer: Any) -> Iterator[tuple[list[i
         before = [tokenizer.bos_token_id]
     after = [tokenizer.eos_token_id] if tokenizer.eos_token_id is not None else []
     seen = 0
-    while some := list(islice(source, _DOCUMENTS_AT_ONCE)):
+    for some in _together(source):
         pieces = [piece for document in some for piece in document.pieces]
         if seen < _ROUND_TRIPS:
             lost = first_lost(tokenizer, (piece.text for piece in pieces[:_ROUND_TRIPS]))
@@ -161,6 +171,20 @@ def encoded(source: Iterator[Document], tokenizer: Any) -> Iterator[tuple[list[i
                 yield tokens, bytes(marks)
 
 
+def _together(source: Iterator[Document]) -> Iterator[list[Document]]:
+    """Yield documents, so many at a time that their tokens take little memory."""
+    some: list[Document] = []
+    characters = 0
+    for document in source:
+        some.append(document)
+        characters += sum(len(piece.text) for piece in document.pieces)
+        if len(some) == _DOCUMENTS_AT_ONCE or characters >= _CHARACTERS_AT_ONCE:
+            yield some
+            some, characters = [], 0
+    if some:
+        yield some
+
+
 def _cut(source: Iterator[tuple[list[int], bytes]], length: int) -> Iterator[tuple[list[int], bytes]]:
     """Yield documents cut to at most a row; a piece in which nothing is learned is left out."""
     for tokens, marks in source:
@@ -168,87 +192,3 @@ def _cut(source: Iterator[tuple[list[int], bytes]], length: int) -> Iterator[tup
             piece = marks[first : first + length]
             if any(mark & LEARNED for mark in piece[1:]):
                 yield tokens[first : first + length], bytes([piece[0] | BEGINS]) + piece[1:]
-
-
-def _write(
-    folder: Path, pieces: Iterator[tuple[list[int], bytes]], tokenizer: Any, length: int, rows_max: int | None
-) -> None:
-    """Lay the pieces on disk as they come, then copy them into the places that they are given."""
-    sizes: list[int] = []
-    flat_tokens, flat_marks = folder / "flat-tokens", folder / "flat-marks"
-    with flat_tokens.open("wb") as tokens_file, flat_marks.open("wb") as marks_file:
-        enough = None if rows_max is None else rows_max * length
-        for tokens, marks in pieces:
-            tokens_file.write(np.asarray(tokens, np.int32).tobytes())
-            marks_file.write(marks)
-            sizes.append(len(tokens))
-            if enough is not None and (enough := enough - len(tokens)) <= 0:
-                break
-    places, rows = place_pieces(sizes, length)
-    rows = rows if rows_max is None else min(rows, rows_max)
-    (folder / "rows.json").write_text(
-        json.dumps({"format": FORMAT, "rows": rows, "length": length, "tokens": sum(sizes)})
-    )
-    if rows:
-        filler = tokenizer.eos_token_id or 0
-        _copy(flat_tokens, folder / "tokens.bin", np.dtype(np.int32), filler, sizes, places, (rows, length))
-        _copy(flat_marks, folder / "marks.bin", np.dtype(np.uint8), 0, sizes, places, (rows, length))
-        _begin_fillers(folder / "marks.bin", sizes, places, (rows, length))
-    os.remove(flat_tokens)  # noqa: PTH107 - Path.unlink is no shorter
-    os.remove(flat_marks)  # noqa: PTH107 - as above
-
-
-def place_pieces(sizes: Sequence[int], length: int) -> tuple[list[tuple[int, int]], int]:
-    """Return row and first place of each piece, and the number of rows (best fit, the longest first)."""
-    places: list[tuple[int, int]] = [(0, 0)] * len(sizes)
-    open_rows: dict[int, list[int]] = {}  # by the room that is left in them
-    rooms: list[int] = []  # its keys, ascending
-    rows = 0
-    for piece in sorted(range(len(sizes)), key=lambda piece: -sizes[piece]):
-        at = bisect.bisect_left(rooms, sizes[piece])
-        if at < len(rooms):
-            room = rooms[at]
-            row = open_rows[room].pop()
-            if not open_rows[room]:
-                del open_rows[room], rooms[at]
-        else:
-            room, row, rows = length, rows, rows + 1
-        places[piece] = (row, length - room)
-        if left := room - sizes[piece]:
-            if left not in open_rows:
-                open_rows[left] = []
-                bisect.insort(rooms, left)
-            open_rows[left].append(row)
-    return places, rows
-
-
-def _copy(
-    source: Path,
-    target: Path,
-    kind: np.dtype[Any],
-    filler: int,
-    sizes: Sequence[int],
-    places: Sequence[tuple[int, int]],
-    shape: tuple[int, int],
-) -> None:
-    flat = np.memmap(source, kind, "r")
-    rows = np.memmap(target, kind, "w+", shape=shape)
-    rows[:] = filler
-    first = 0
-    for size, (row, place) in zip(sizes, places, strict=True):
-        if row < shape[0]:
-            rows[row, place : place + size] = flat[first : first + size]
-        first += size
-    rows.flush()
-
-
-def _begin_fillers(path: Path, sizes: Sequence[int], places: Sequence[tuple[int, int]], shape: tuple[int, int]) -> None:
-    """Mark what fills the end of a row as a document of its own, so that nothing sees it."""
-    ends = np.zeros(shape[0], np.int64)
-    for size, (row, place) in zip(sizes, places, strict=True):
-        if row < shape[0]:
-            ends[row] = max(ends[row], place + size)
-    marks = np.memmap(path, np.uint8, "r+", shape=shape)
-    short = np.flatnonzero(ends < shape[1])
-    marks[short, ends[short]] |= BEGINS
-    marks.flush()

@@ -84,6 +84,8 @@ def _train(
         now["place"] |= fingerprint.versions(("pillow",))
     if isinstance(rows, Rounds):
         now["job"] |= rows.decides
+    elif (parts := rows.facts.get("windows", 1)) > 1:
+        now["job"]["packed in parts"] = parts  # other rows than the program before would have made of them
     group.same("fingerprint", json.dumps(now, sort_keys=True))
     start.passed("rows")
     resumption = None if resume is None else judge(before, now, accept=options.accept_inexact)
