@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
-from tests.lab.web.photographs import FONT, has_font, looks, opened, photograph
+from tests.lab.web.photographs import FONT, has_font, looks, photograph, show, window
 from tests.lab.web.site import chromium, missing, served
 from tests.lab.web.states import STATES, write_state
 from tests.lab.web.world import World, write_world
@@ -101,13 +101,14 @@ def approve(folder: Path) -> None:
             with tempfile.TemporaryDirectory(prefix="state-") as name:
                 world = write_state(Path(name), state, time.time())
                 with served(world) as site:
+                    page = window(browser)
                     for look in looks(state):
-                        page = opened(browser, site.address, look)
+                        show(page, site.address, look)
                         if not has_font(page):
                             raise SystemExit(f"no font {FONT}: install it (Debian: fonts-dejavu-core)")
                         (folder / look.file(state)).write_bytes(photograph(page))
-                        page.context.close()
                         known.add(look.file(state))
+                    page.context.close()
                 world.database.close()
     for file in folder.iterdir():
         if file.name not in known:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from scheduler.clock import real_now
-from tests.lab.web.photographs import FONT, Look, apart, has_font, looks, opened, photograph
+from tests.lab.web.photographs import FONT, Look, apart, has_font, looks, photograph, show, window
 from tests.lab.web.site import served
 from tests.lab.web.states import PAGES, STATES, write_state
 
@@ -47,16 +47,17 @@ def shown(state: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]
 
 def test_it_looks_as_approved(state: str, shown: str, browser: Any) -> None:
     worse = {}
+    page = window(browser)
     for look in looks(state):
-        page = opened(browser, shown, look)
+        show(page, shown, look)
         if not has_font(page):
             pytest.skip(f"no font {FONT}: the approved pictures are written in it")
         approved = APPROVED / look.file(state)
         assert approved.exists(), f"{approved.name} is missing; run `make pictures` and look at it"
         distance = apart(page, approved.read_bytes(), photograph(page))
-        page.context.close()
         if distance > TOLERANCE:
             worse[approved.name] = round(distance)
+    page.context.close()
     assert worse == {}, "look at them with `make pictures` and `git diff`; commit them if they are as they should be"
 
 
@@ -65,13 +66,14 @@ def test_nobody_is_kept_from_reading_it(state: str, shown: str, browser: Any) ->
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="axe is not installed").Axe()
     tags = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa"]
     wrong = {}
+    page = window(browser)
     for path in PAGES[state]:
         for width, scheme in ((375, "dark"), (1_280, "light")):
-            page = opened(browser, shown, Look(path, width, scheme))
+            show(page, shown, Look(path, width, scheme))
             found = axe.run(page, options={"runOnly": {"type": "tag", "values": tags}}).response["violations"]
-            page.context.close()
             if found:
                 wrong[path, width] = [(each["id"], each["nodes"][0]["html"][:200]) for each in found]
+    page.context.close()
     assert wrong == {}
 
 
@@ -95,7 +97,8 @@ def test_nobody_is_kept_from_reading_it(state: str, shown: str, browser: Any) ->
 def test_a_mutated_style_is_noticed(style: str, running: str, browser: Any) -> None:
     """Otherwise the comparison above would compare nothing."""
     looked = Look("/", 1_280, "light")
-    page = opened(browser, running, looked)
+    page = window(browser)
+    show(page, running, looked)
     if not has_font(page):
         pytest.skip(f"no font {FONT}: the approved pictures are written in it")
     page.add_style_tag(content=style)

@@ -108,23 +108,20 @@ def test_what_cannot_be_is_refused_with_the_words_of_the_command_line(acted: Ser
         assert client.post("/actions/jobs/m0011/explode", data={"form": "x"}).status_code == 422
 
 
-@pytest.mark.parametrize(
-    ("headers", "why"),
-    [
-        ({"sec-fetch-site": "cross-site"}, "another site"),
-        ({"sec-fetch-site": "same-site"}, "another site"),
-        ({"sec-fetch-site": "none"}, "another site"),
-        ({"origin": "https://evil.example"}, "another site"),
-        ({"origin": "null"}, "another site"),
-    ],
-)
-def test_a_form_that_another_site_sends_is_refused(acted: Served, headers: dict[str, str], why: str) -> None:
+def test_a_form_that_another_site_sends_is_refused(acted: Served) -> None:
     path = "/actions/jobs/m0010/hold"
     with actor(acted) as client:
-        answer = client.post(path, data={"form": forms(client, "/jobs/m0010")[path]}, headers=headers)
-        assert answer.status_code == 403
-        assert why in answer.text
-        _unchanged(acted)
+        for name, said in (
+            ("sec-fetch-site", "cross-site"),
+            ("sec-fetch-site", "same-site"),
+            ("sec-fetch-site", "none"),
+            ("origin", "https://evil.example"),
+            ("origin", "null"),
+        ):
+            answer = client.post(path, data={"form": forms(client, "/jobs/m0010")[path]}, headers={name: said})
+            assert answer.status_code == 403, (name, said)
+            assert "another site" in answer.text, (name, said)
+            _unchanged(acted)
 
 
 def test_a_form_counts_for_its_session_its_action_and_once(acted: Served) -> None:

@@ -83,21 +83,24 @@ def looks(state: str) -> Iterator[Look]:
         yield Look(path, WIDTHS[-1], "light")
 
 
-def opened(browser: Any, address: str, look: Look) -> Any:
-    """Return the page as it looks, with a font that is the same everywhere. Close its context."""
+def window(browser: Any) -> Any:
+    """Return a page to look at many pages in: Chromium starts three processes for each window. Close its context."""
     context = browser.new_context(
-        viewport={"width": look.width, "height": 800},
-        color_scheme=look.scheme,
         device_scale_factor=0.5,
         reduced_motion="reduce",
         timezone_id="UTC",
         locale="en-GB",
         bypass_csp=True,  # for our own style below
     )
-    page = context.new_page()
+    return context.new_page()
+
+
+def show(page: Any, address: str, look: Look) -> None:
+    """Show a page as it looks, with a font that is the same everywhere."""
+    page.set_viewport_size({"width": look.width, "height": 800})
+    page.emulate_media(color_scheme=look.scheme)
     page.goto(address + look.path)
     page.add_style_tag(content=_STYLE)
-    return page
 
 
 def photograph(page: Any) -> bytes:
