@@ -25,7 +25,16 @@ class Typed:
     @property
     def document(self) -> dict[str, Any]:
         """The JSON on standard output."""
-        found: dict[str, Any] = json.loads(self.out)
+        found = json.loads(self.out)
+        assert isinstance(found, dict)
+        return found
+
+    @property
+    def error(self) -> dict[str, Any]:
+        """The JSON error, the last line on standard error; standard output must be empty."""
+        assert self.out == ""
+        found = json.loads(self.err.splitlines()[-1])["error"]
+        assert isinstance(found, dict)
         return found
 
 

@@ -1,12 +1,11 @@
 """What the tests of the command line share: a folder with settings and a real database, and a way to type commands."""
 
 import hashlib
-import json
 import logging
 import shutil
 import threading
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +25,7 @@ from scheduler.core.run import Lane, Reserved, Run
 from scheduler.store import checkpoints, jobs, ledger, plans, rates, runs
 from scheduler.store.engine import Database
 from tests.lab.databases import new_database
+from tests.lab.typed import Typed
 
 NOW = 1_790_000_000  # Mon 2026-09-21 14:13:20 UTC
 SETTINGS = f"""
@@ -77,30 +77,6 @@ target_step = 500
 steps_per_hour = 100
 gate = { parent = "uff-main", fraction = 0.2 }
 """
-
-
-@dataclass(frozen=True)
-class Typed:
-    """What a command line did."""
-
-    code: int
-    out: str
-    err: str
-
-    @property
-    def document(self) -> dict[str, Any]:
-        """The JSON on standard output."""
-        found = json.loads(self.out)
-        assert isinstance(found, dict)
-        return found
-
-    @property
-    def error(self) -> dict[str, Any]:
-        """The JSON error, the last line on standard error; standard output must be empty."""
-        assert self.out == ""
-        found = json.loads(self.err.splitlines()[-1])["error"]
-        assert isinstance(found, dict)
-        return found
 
 
 Schedctl = Callable[..., Typed]

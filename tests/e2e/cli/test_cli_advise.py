@@ -12,7 +12,7 @@ import pytest
 from jobs.advice.seen import Seen
 from scheduler.cli.commands import advise_calibrate
 from scheduler.store.engine import Database
-from tests.e2e.cli.conftest import Typed
+from tests.lab.typed import Typed
 
 Schedctl = Callable[..., Typed]
 MODEL = "deepseek-coder-6.7b"

@@ -13,7 +13,8 @@ from scheduler.cli.root import COMMANDS, tree
 from scheduler.cli.shell.command import Command
 from scheduler.cli.shell.exits import Exit
 from scheduler.store.engine import Database
-from tests.e2e.cli.conftest import SETTINGS, Typed
+from tests.e2e.cli.conftest import SETTINGS
+from tests.lab.typed import Typed
 
 # These go on for ever, change this machine, want a terminal, or ask somebody far away: their words are parsed only.
 _PARSED_ONLY = re.compile(

@@ -20,8 +20,9 @@ from scheduler.core.job import Done
 from scheduler.service.versions.judging import case_of, judge_alone
 from scheduler.store import checkpoints, evaluations, jobs, lease
 from scheduler.store.engine import Database
-from tests.e2e.cli.conftest import NOW, Typed
+from tests.e2e.cli.conftest import NOW
 from tests.lab.releases import weights
+from tests.lab.typed import Typed
 
 SHA = {"state", "why", "step", "model", "number", "created_at"}
 LISTED = {"name", "in_force", "parent", "serving"} | SHA
