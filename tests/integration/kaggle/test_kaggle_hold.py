@@ -12,6 +12,7 @@ from jobs.spec import JobSpec
 from scheduler.cli.main import main
 from scheduler.core.plan import Placement, Plan, PlannedLane
 from scheduler.core.run import Running
+from scheduler.core.snapshot import Snapshot
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.requests import queue
 from scheduler.store import lease, runs
@@ -33,14 +34,13 @@ def held(
         queue.add(app.database, [spec], account.now(), "test")
         taken = lease.acquire(app.database, "test", 600)
         assert taken is not None
-        now = account.now()
-        planned_lanes = (Placement("kaggle", now, now + session_seconds, (PlannedLane("ufm", 1, 1),)),)
-        plans = iter([Plan(now, planned_lanes, ())])
-        ports = replace(
-            app.ports(structlog.get_logger(), taken.epoch),
-            plan=lambda snapshot, _: next(plans, Plan(now, (), ())),
-            data_prefix=lambda _: "",
-        )
+
+        def at_once(snapshot: Snapshot, _: Plan | None) -> Plan:
+            # Asked again, it says the same: a launch that a slow answer put off is not the end of it.
+            placed = Placement("kaggle", snapshot.now, snapshot.now + session_seconds, (PlannedLane("ufm", 1, 1),))
+            return Plan(snapshot.now, () if snapshot.jobs[0].running else (placed,), ())
+
+        ports = replace(app.ports(structlog.get_logger(), taken.epoch), plan=at_once, data_prefix=lambda _: "")
         cycle = Cycle(ports)
 
         def runs_there() -> bool:
