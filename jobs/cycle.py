@@ -25,9 +25,11 @@ def parse_cycle(value: object) -> str:
     weekly = _WEEKLY.fullmatch(told)
     if weekly and weekly[1] in DAYS:
         return f"{weekly[1]} {int(weekly[2] or 0):02d}:{weekly[3] or '00'}"
-    if weekly or not told:
-        raise ValueError('a cycle is a day of the week, such as "thursday 09:00" (UTC), or a distance, such as "12d"')
-    seconds = parse_duration(told)
+    try:
+        seconds = parse_duration(told)
+    except ValueError:
+        why = 'a cycle is a day of the week, such as "thursday 09:00" (UTC), or a distance, such as "12d"'
+        raise ValueError(why) from None
     if not _SECONDS_MIN <= seconds <= _SECONDS_MAX:
         raise ValueError("a cycle is at least a day and at most 53 weeks")
     return show_duration(seconds)

@@ -118,7 +118,7 @@ def _slurmrestd(text: str, *, token: bool) -> str:
             raise Misconfigured(NAME, "load", f"slurmrestd = {text!r} is not usable", "Write unix:/the/socket's/path")
         return text
     if not token:
-        raise Misconfigured(NAME, "load", "slurmrestd needs a token by HTTP", "Set token_file: scontrol token")
+        raise Misconfigured(NAME, "load", "slurmrestd needs a token, and over a network https", "Set token_file")
     return read_address(NAME, "slurmrestd", text, _RESTD, token=True)
 
 

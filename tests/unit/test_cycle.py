@@ -27,9 +27,17 @@ def test_cycles_are_stored_in_one_form(told: str, stored: str) -> None:
     assert parse_cycle(stored) == stored
 
 
-@pytest.mark.parametrize("told", ["", "thirsday", "thursday 24:00", "thursday 9", "3h", "54w", 7, None, True, "-12d"])
-def test_what_is_no_cycle_is_refused(told: object) -> None:
-    with pytest.raises(ValueError, match=r"cycle|duration"):
+@pytest.mark.parametrize(
+    "told", ["", "thirsday", "thursday 24:00", "thursday 9", "thursday 25:00", "every week", 7, None, True, "-12d"]
+)
+def test_what_is_no_cycle_is_told_what_one_is(told: object) -> None:
+    with pytest.raises(ValueError, match=r'such as "thursday 09:00" \(UTC\), or a distance, such as "12d"'):
+        parse_cycle(told)
+
+
+@pytest.mark.parametrize("told", ["3h", "54w"])
+def test_a_distance_is_at_least_a_day_and_at_most_53_weeks(told: str) -> None:
+    with pytest.raises(ValueError, match="at least a day and at most 53 weeks"):
         parse_cycle(told)
 
 

@@ -29,7 +29,8 @@ def show(
 def check(cli: Cli) -> None:
     """Check settings and model definitions, changing nothing. Exits with 3 when they cannot be used.
 
-    What looks like a mistake is a warning: numbers without a unit, commands that no session finds.
+    What looks like a mistake is a warning: numbers without a unit, commands that no session finds, options that a
+    platform does not know, credentials that are not here.
     """
     from config.errors import ConfigError
     from scheduler.service.requests import concerns
@@ -39,6 +40,7 @@ def check(cli: Cli) -> None:
     if wrong := concerns.of_platforms(settings):
         raise ConfigError(wrong)
     doubtful = concerns.of_units(cli.options.config, settings)
+    doubtful += concerns.of_options(settings, cli.app.platform)
     doubtful += concerns.of_jobs(settings, cli.app.catalogue.jobs, cli.app.bundle)
     warnings = [{"file": one.file, "key": one.key, "why": one.why, "remedy": one.remedy} for one in doubtful]
     cli.out.data({"pools": pools, "models": models, "warnings": warnings})

@@ -11,6 +11,7 @@ import re
 import shutil
 import tomllib
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 from config.layers import read_layers
@@ -24,11 +25,12 @@ from jobs.environment.errors import RequirementsError
 from jobs.problem import Problem, did_you_mean, shown
 from jobs.readers import is_remote
 from jobs.toml_file import read_toml
+from platforms.base import Misconfigured, PlatformError
 from platforms.registry import known
 from scheduler.service.requests.gate_concerns import of_gates
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from config.settings import Settings
     from jobs.spec import JobSpec
@@ -52,6 +54,24 @@ def of_platforms(settings: Settings) -> list[Problem]:
         for pool in settings.pools
         if pool.enabled and pool.platform not in known()
     ]
+
+
+def of_options(settings: Settings, make: Callable[[str, Path], object]) -> list[Problem]:
+    """Return the pools whose adapters cannot be made: of odd options, or for want of credentials or a library.
+
+    ``make`` makes the adapter of the named pool in a folder and raises PlatformError. It keeps nobody from the others.
+    """
+    found = []
+    for pool in settings.pools:
+        if pool.enabled and pool.platform in known():
+            try:
+                with TemporaryDirectory() as folder:
+                    make(pool.name, Path(folder))
+            except (PlatformError, OSError) as error:  # no room for a folder is no reason to check nothing else
+                told = error if isinstance(error, PlatformError) else Misconfigured(pool.platform, "load", str(error))
+                why = f"nothing can be started there: {told.why}"
+                found.append(Problem(_origin(settings, "pools"), f"pools.{pool.name}", "", why, told.remedy))
+    return found
 
 
 def of_units(config: Path | None, settings: Settings) -> list[Problem]:

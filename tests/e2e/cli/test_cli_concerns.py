@@ -29,6 +29,21 @@ def test_a_platform_that_does_not_exist_is_an_error_of_the_check(
     assert told in added.err
 
 
+def test_options_that_a_platform_cannot_use_are_told_and_leave_nothing(
+    schedctl: Schedctl, database: Database, home: Path
+) -> None:
+    path = home / "config.toml"
+    path.write_text(SETTINGS.replace('name = "desk"', 'name = "desk"\noptions = { nonsense = "1" }'))
+    before = sorted(home.rglob("*"))
+    found = schedctl("--json", "config", "check")
+    assert found.code == 0, found.err
+    (one,) = [entry for entry in found.document["warnings"] if entry["key"] == "pools.desk"]
+    assert one["file"] == str(path)
+    assert one["why"] == "nothing can be started there: unknown setting nonsense"
+    assert one["remedy"].startswith("Known settings: devices,")
+    assert sorted(home.rglob("*")) == before
+
+
 @pytest.mark.parametrize(
     ("before", "after", "key", "means"),
     [
