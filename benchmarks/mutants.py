@@ -37,7 +37,10 @@ CACHE = ROOT / "out" / "mutants.json"
 EQUIVALENT = ROOT / "benchmarks" / "mutants_equivalent.txt"
 TESTS = ("tests/unit", "tests/property", "tests/integration")
 # They need servers, a browser or minutes, and see nothing that the others do not reach.
-LEFT_OUT = ("kaggle", "sagemaker", "web/test_web_browser.py", "test_s3_store.py", "test_s3_presigned.py")
+LEFT_OUT = (
+    *("bridge", "kaggle", "sagemaker", "skypilot", "slurm", "targets"),
+    *("web/test_web_browser.py", "web/test_approved_pictures.py", "test_s3_store.py", "test_s3_presigned.py"),
+)
 COPY = "MUTANTS_COPY"
 
 
