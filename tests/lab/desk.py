@@ -222,10 +222,12 @@ class Desk:
         parent: str = "",
         devices: int = 1,
         nodes: Any = None,
+        expected: str = "",
     ) -> Any:
         """Run a session to its end and return its result; ``cut``: the agent gets ``sign`` at this step.
 
-        ``parent`` is a manifest of this store, of another job, to begin with; ``nodes`` where its lane runs.
+        ``parent`` is a manifest of this store, of another job, to begin with; ``nodes`` where its lane runs;
+        ``expected`` the device that the pool promises.
         """
         self.attempts += 1
         now, run = Clock().now(), f"toy-{self.attempts:04d}"
@@ -233,7 +235,8 @@ class Desk:
         launch = {
             "format": 1, "run": run, "clock": {"epoch": now, "origin": now, "scale": 1.0}, "deadline": now + 500,
             "stop_margin_seconds": 5, "heartbeat_seconds": 0.1, "grace_seconds": 60, "mtbf_seconds": 3600,
-            "work_dir": "work", "store": {"kind": "directory", "root": str(self.store)}, "expected_devices": None,
+            "work_dir": "work", "store": {"kind": "directory", "root": str(self.store)},
+            "expected_devices": {"count": devices, "name": expected} if expected else None,
             "lanes": [{
                 "index": 0, "job": "toy", "attempt": self.attempts, "devices": list(range(devices)), "seed": 3,
                 "target_step": self.target, "command": self.command, "environment": self.environment, "data": "data",

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from ..trainer_kit import Training
     from .card import Card
+    from .first_steps import FirstSteps
     from .group import Group
     from .model import Model
     from .rounds import Rounds
@@ -41,6 +42,7 @@ class Work(NamedTuple):
     held_out: Rows
     rows_at_once: int
     fingerprint: dict[str, Any]
+    first_steps: FirstSteps
 
 
 class Loop:
@@ -131,8 +133,9 @@ class Loop:
     def _count(self, loss: float) -> None:
         self._last_loss = loss if math.isfinite(loss) else self._last_loss
         self._window = [self._window[0] + loss, self._window[1] + 1]
+        lost = self._work.first_steps.passed(loss, self._seconds[-1])
         if self.step % self._options.report_every and self.step < self._training.target_step:
-            self._report(self.step)
+            self._report(self.step, **({"loss": loss} if lost else {}))
             return
         mean = self._window[0] / self._window[1]
         self._window = [0.0, 0]

@@ -11,6 +11,7 @@ import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from .base import check_loaded
 from .checkpoint import read_fingerprint
 from .errors import Refused
 from .images import KINDS, PREPROCESSOR, preprocessor
@@ -128,7 +129,9 @@ def make_model(
         loading["device_map"] = {"": card.device}
     sees = AutoConfig.from_pretrained(source).model_type in KINDS
     kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
-    whole = kind.from_pretrained(given if given and not options.lora else source, **loading)
+    origin = given if given and not options.lora else source
+    whole, told = kind.from_pretrained(origin, output_loading_info=True, **loading)
+    check_loaded(str(origin), told["missing_keys"])
     whole.config.use_cache = False
     if sees:
         whole.model.visual.requires_grad_(requires_grad=False)

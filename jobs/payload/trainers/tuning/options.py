@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import Refused
+from .memory import CHANGES
 from .zero_config import read_file
 
 if TYPE_CHECKING:
@@ -97,7 +98,16 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="copy what is saved to memory, and train on while it is written (auto: what is big, where it fits)",
     )
-    machine.add_argument("--cache", type=Path, default=_cache(), help="folder for packed rows")
+    machine.add_argument(
+        "--may-change",
+        type=_names,
+        default=(),
+        metavar="WHAT",
+        help="optimizer,length: where memory is short and nothing else is left, an optimiser in 8 bits, then rows half "
+        "as long. Another training (class E2), which it stays",
+    )
+    machine.add_argument("--changed", type=_names, default=(), help=argparse.SUPPRESS)  # of it, by the launcher
+    machine.add_argument("--cache", type=Path, default=_cache(), help="folder for packed rows, and what fitted here")
     machine.add_argument(
         "--shard",
         choices=("auto", "on", "off"),
@@ -151,6 +161,13 @@ def _add_stage(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--round-steps", type=int, default=50, metavar="N", help="selftrain: on what passed, till a next")
     data.add_argument("--least", type=float, default=1.0, metavar="REWARD", help="selftrain: with which a text passes")
     data.add_argument("--temperature", type=float, default=1.0, help="at which texts are written")
+
+
+def _names(said: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in said.split(",") if name.strip())
+    if unknown := [name for name in names if name not in CHANGES]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(CHANGES)}")
+    return names
 
 
 class _Launched(argparse.Action):
@@ -234,6 +251,8 @@ def _check_stage(options: argparse.Namespace, parser: argparse.ArgumentParser) -
                 f"--generations {options.generations}: a step writes --batch x --accumulate = "
                 f"{options.batch * options.accumulate} texts, which must be whole groups of two or more for a prompt"
             )
+    if options.stage != "sft" and options.may_change:
+        parser.error(f"--may-change is for --stage sft; {options.stage} compares with what it was before")
     if options.stage != "sft" and options.background_saves == "on":
         parser.error(f"--background-saves on is for --stage sft; {options.stage} saves between its steps")
     if options.stage == "sft":
