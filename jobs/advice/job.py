@@ -156,7 +156,7 @@ def setup_of(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...]) -> S
         rank=rank or RANK,
         dropout=dropout,
         optimizer="adamw8bit" if said.get("--optimizer") == "adamw8bit" else "adamw",
-        checkpointing="--gradient-checkpointing" in said,
+        checkpointing=said.get("--gradient-checkpointing", "half") != "half",
         stack=STACKS["finetune" if said.get("--compile") == "off" else "finetune-compiled"],
     )
 

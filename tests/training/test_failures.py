@@ -189,8 +189,9 @@ def test_short_memory_changes_the_step_as_little_as_it_must_and_is_remembered(ma
     tried = [line.partition("once more with ")[2] for line in desk.log().splitlines() if "once more with" in line]
     assert tried == [
         "--rows-at-once 1",
-        "--rows-at-once 1 --gradient-checkpointing",
-        "--rows-at-once 1 --gradient-checkpointing --length 256 --changed length",
+        "--rows-at-once 1 --gradient-checkpointing half",
+        "--rows-at-once 1 --gradient-checkpointing all",
+        "--rows-at-once 1 --gradient-checkpointing all --length 256 --changed length",
     ]
     second = desk.session(cut=first["checkpoint_step"] + 4)
     assert "once more with" not in desk.log()
@@ -207,3 +208,19 @@ def test_short_memory_changes_the_step_as_little_as_it_must_and_is_remembered(ma
     refused = unasked.session()
     assert (refused["outcome"], refused["error_class"]) == ("failed", "oom"), unasked.log()
     assert "or let it become another training (E2): --may-change optimizer,length" in refused["message"]
+
+
+def test_an_optimizer_in_8_bits_is_kept_for_good(make_desk: Callable[..., Desk]) -> None:
+    """Also on a card with memory to spare, in a process that was not asked for it."""
+    if accelerators():
+        pytest.skip("memory is made short on processors; on an accelerator it is large for a tiny model")
+    options = ("--lora", "4", "--rows-at-once", "1", "--gradient-checkpointing", "--may-change", "optimizer")
+    desk = make_desk("desk", *options, target=200)
+    with_device(desk, SHORT.format(tokens="64 * ('adamw8bit' in sys.argv)").replace("import os", "import os, sys"))
+    first = desk.session(cut=4)
+    assert first["outcome"] == "preempted", desk.log()
+    assert "--optimizer adamw8bit --changed optimizer" in desk.log()
+    del desk.environment["PYTHONPATH"]
+    again = desk.session(cut=first["checkpoint_step"] + 4)
+    assert again["outcome"] == "preempted", desk.log()
+    assert "E0: nothing has changed" in desk.log()

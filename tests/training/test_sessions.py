@@ -36,6 +36,22 @@ def test_a_session_on_two_devices_saves_when_asked_and_moves_to_one(make_desk: C
     assert "devices was 2 and is 1" in desk.log()
 
 
+def test_two_lanes_on_two_devices_disturb_each_other_in_no_bit(make_desk: Callable[..., Desk]) -> None:
+    """The same training twice in one session, on a device each, and once alone."""
+    if accelerators() == 1:
+        pytest.skip("a session of two devices needs two accelerators, or none: then processors stand for them")
+    desk = make_desk("desk", "--lora", "4", target=8)
+    assert desk.session(beside="other")["outcome"] == "finished", desk.log()
+    other = json.loads((desk.store / "runs/toy-0001/lane-1/result.json").read_bytes())
+    assert (other["job"], other["outcome"]) == ("other", "finished"), desk.log()
+    alone = desk.run()
+    assert alone.codes == [0], alone.said
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in desk.state().items()}
+    for job in ("toy", "other"):
+        step, files = desk.newest(job)
+        assert (step, {name: files[name] for name in digests}) == (8, digests)
+
+
 @pytest.mark.parametrize("options", [(), ("--lora", "4")], ids=["full", "lora"])
 def test_a_job_begins_with_the_weights_of_another(make_desk: Callable[..., Desk], options: tuple[str, ...]) -> None:
     desk = make_desk("family", *options)

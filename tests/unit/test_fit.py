@@ -33,21 +33,22 @@ def tried(
 def test_rows_are_halved_and_then_activations_computed_again(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    status, ran = tried(monkeypatch, Processes(STATUS, STATUS, STATUS, STATUS))
+    status, ran = tried(monkeypatch, Processes(*[STATUS] * 5))
     assert status == 1
     assert ran == [
         [],
         ["--rows-at-once", "2"],
         ["--rows-at-once", "1"],
-        ["--rows-at-once", "1", "--gradient-checkpointing"],
+        ["--rows-at-once", "1", "--gradient-checkpointing", "half"],
+        ["--rows-at-once", "1", "--gradient-checkpointing", "all"],
     ]
     assert "out of memory" in capsys.readouterr().err.splitlines()[-1], "by which the agent knows the class"
 
 
 def test_on_several_devices_weights_are_then_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    status, ran = tried(monkeypatch, Processes(STATUS, STATUS, STATUS, STATUS, 0), devices=2)
-    assert (status, len(ran)) == (0, 5)
-    assert ran[-1] == ["--rows-at-once", "1", "--gradient-checkpointing", "--shard", "on"]
+    status, ran = tried(monkeypatch, Processes(*[STATUS] * 5, 0), devices=2)
+    assert (status, len(ran)) == (0, 6)
+    assert ran[-1] == ["--rows-at-once", "1", "--gradient-checkpointing", "all", "--shard", "on"]
 
 
 def test_what_then_goes_well_went_well(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -75,9 +76,11 @@ def test_every_next_try_needs_less_until_none_is_left() -> None:
         Fit(7, False, False),
         Fit(3, False, False),
         Fit(1, False, False),
+        Fit(1, "half", False),
         Fit(1, True, False),
         Fit(1, True, True),
     ]
+    assert walk(Fit(1, False, True), by_halves=False) == [Fit(1, False, True), Fit(1, True, True)]
 
 
 def test_what_makes_another_training_of_it_comes_last_and_only_where_it_may() -> None:
@@ -96,7 +99,7 @@ def test_a_try_that_changes_the_training_says_so_to_its_processes(monkeypatch: p
     more = ("--gradient-checkpointing", "--rows-at-once", "1", "--may-change", "optimizer,length")
     status, ran = tried(monkeypatch, Processes(STATUS, STATUS, 0), 1, *more)
     assert status == 0
-    lowered = ["--rows-at-once", "1", "--gradient-checkpointing"]
+    lowered = ["--rows-at-once", "1", "--gradient-checkpointing", "all"]
     assert [words[len(more) :] for words in ran] == [
         [],
         [*lowered, "--optimizer", "adamw8bit", "--changed", "optimizer"],
@@ -114,7 +117,7 @@ def test_without_bitsandbytes_no_optimizer_in_8_bits_is_tried(monkeypatch: pytes
 def test_the_last_word_says_what_might_still_be_changed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    tried(monkeypatch, Processes(STATUS, STATUS, STATUS, STATUS))
+    tried(monkeypatch, Processes(*[STATUS] * 5))
     assert "(E2): --may-change optimizer,length" in capsys.readouterr().err.splitlines()[-1]
 
 

@@ -75,7 +75,8 @@ def _until_it_fits(options: argparse.Namespace, words: list[str], devices: int) 
     ranks, fit = Ranks(), asked
     lowered: list[str] = []
     while (status := ranks.run([*words, *lowered], devices, more)) == STATUS and not ranks.told_to_stop:
-        less = smaller(fit, shareable=not settled, may_change=_may_change(options, fit))
+        by_halves = options.stage in ("sft", "selftrain")  # what TRL trains is checkpointed as a whole
+        less = smaller(fit, by_halves=by_halves, shareable=not settled, may_change=_may_change(options, fit))
         if nodes > 1:  # who starts the processes of the other nodes does not know
             print(
                 "finetune: out of memory; choose a smaller --rows-at-once or --gradient-checkpointing", file=sys.stderr

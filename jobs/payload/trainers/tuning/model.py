@@ -15,6 +15,7 @@ from .base import check_loaded
 from .checkpoint import read_fingerprint
 from .errors import Refused
 from .images import KINDS, PREPROCESSOR, preprocessor
+from .memory import HALF
 
 if TYPE_CHECKING:
     import argparse
@@ -137,10 +138,10 @@ def make_model(
         whole.model.visual.requires_grad_(requires_grad=False)
     if options.lora:
         whole = _with_adapter(whole, options, given, resumed=resume is not None)
-    if options.gradient_checkpointing:
-        whole.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     whole.train()
     model = Model(whole, adapter=bool(options.lora))
+    if options.gradient_checkpointing:
+        _compute_again(model, half=options.gradient_checkpointing == HALF)
     if sees:
         model.beside[PREPROCESSOR] = preprocessor(source)
     odd = {name: part.dtype for name, part in model.named if part.dtype != torch.float32}
@@ -152,6 +153,14 @@ def make_model(
         for layer in model.layers:
             layer.compile()
     return model
+
+
+def _compute_again(model: Model, *, half: bool) -> None:
+    """Let layers, all or half of them, keep no activations for the gradient, but compute them again."""
+    model.whole.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if half:
+        for layer in model.layers[len(model.layers) // 2 :]:
+            layer.gradient_checkpointing = False
 
 
 def _with_adapter(base: Any, options: argparse.Namespace, given: Path | None, *, resumed: bool) -> Any:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import Refused
-from .memory import CHANGES
+from .memory import ALL, CHANGES, HALF
 from .zero_config import read_file
 
 if TYPE_CHECKING:
@@ -61,6 +61,7 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     )
     options = parser.parse_args(arguments)
     options.bits = 4 if options.use_4bit else 16
+    options.gradient_checkpointing = options.gradient_checkpointing == ALL or options.gradient_checkpointing
     if (options.use_lora or options.use_4bit) and not options.lora:
         options.lora = _USUAL_RANK
     options.alpha = options.alpha or 2 * options.lora
@@ -87,7 +88,15 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
     machine = parser.add_argument_group("machine")
     machine.add_argument("--devices", type=int, metavar="N", help="use so many (default: all that the session has)")
     machine.add_argument("--precision", choices=("auto", "bf16", "fp16", "fp32"), default="auto", help="of products")
-    machine.add_argument("--gradient-checkpointing", action="store_true", help="less memory for more time")
+    machine.add_argument(
+        "--gradient-checkpointing",
+        nargs="?",
+        const=ALL,
+        choices=(ALL, HALF),
+        default=False,
+        metavar="LAYERS",
+        help="less memory for more time: all layers, or half of them",
+    )
     machine.add_argument(
         "--compile", choices=("auto", "on", "off"), default="auto", help="compile each layer (auto: where Triton works)"
     )

@@ -260,7 +260,7 @@ def _arguments(options: argparse.Namespace, training: Training, card: Card, fold
         "weight_decay": options.decay,
         "max_grad_norm": options.clip,
         "optim": _OPTIMIZERS[options.optimizer],
-        "gradient_checkpointing": options.gradient_checkpointing,
+        "gradient_checkpointing": bool(options.gradient_checkpointing),
         "gradient_checkpointing_kwargs": {"use_reentrant": False},
         "bf16": card.precision == "bf16",
         "fp16": card.precision == "fp16",

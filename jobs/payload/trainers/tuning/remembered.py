@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from typing import TYPE_CHECKING, Any
 
-from .memory import CHANGES
+from .memory import CHANGES, HALF
 
 if TYPE_CHECKING:
     import argparse
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 FORMAT = 1
 CHANGED = "changed for memory"  # of a fingerprint's place: what else than asked for is trained with, for good
 _FOLDER = "fits"
+_LEFT_OUT = ("bitsandbytes", "scipy")  # of a process that was not asked for an optimiser in 8 bits
 _SAME = ("lora", "bits", "length", "optimizer")  # options of which a step's memory depends, beside model and card
 
 
@@ -34,10 +36,13 @@ def recall(options: argparse.Namespace, facts: Mapping[str, Any], before: Any, p
         if name not in options.changed:
             setattr(options, name, before["job"][name])
             options.changed = (*options.changed, name)
-    for found in (_of_checkpoint(before, facts), _of_checkpoint(parent, facts), _of_machine(options.cache, facts)):
-        if found is not None:
-            _take(options, found)
-            return
+    places = (_of_checkpoint(before, facts), _of_checkpoint(parent, facts), _of_machine(options.cache, facts))
+    if (found := next(filter(None, places), None)) is not None:
+        _take(options, found)
+    if options.optimizer == "adamw8bit":
+        for name in _LEFT_OUT:
+            if sys.modules.get(name, sys) is None:
+                del sys.modules[name]
 
 
 def facts_of(options: argparse.Namespace, model: str, card: Card, devices: int) -> dict[str, Any]:
@@ -67,7 +72,8 @@ def keep(options: argparse.Namespace, facts: Mapping[str, Any], rows_at_once: in
 
 def _take(options: argparse.Namespace, found: Mapping[str, Any]) -> None:
     options.rows_at_once = min(found["rows at once"], options.rows_at_once or options.batch)
-    options.gradient_checkpointing = options.gradient_checkpointing or found["gradient checkpointing"]
+    both = (options.gradient_checkpointing, found["gradient checkpointing"])
+    options.gradient_checkpointing = True in both or (HALF in both and HALF)
     options.shard = "on" if found.get("shared out") is True else options.shard
     for name, value in found.get("changed", {}).items():
         if name in options.may_change and name not in options.changed:

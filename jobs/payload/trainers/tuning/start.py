@@ -40,8 +40,7 @@ def leave_out_libraries(options: argparse.Namespace) -> None:
     bits. To say None is Python's own word for a module that is not to be found.
     """
     unused = ["sklearn"]
-    eight = options.optimizer == "adamw8bit" or "optimizer" in options.may_change
-    if options.bits == 16 and not eight and _is_plain(Path(options.model)):
+    if options.bits == 16 and options.optimizer != "adamw8bit" and _is_plain(Path(options.model)):
         unused.append("bitsandbytes")
     for name in unused:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
