@@ -138,6 +138,17 @@ def test_a_loss_that_is_no_number_leaves_the_weights_and_is_told(make_desk: Call
     assert (result["outcome"], result["error_class"]) == ("failed", "diverged"), desk.log()
 
 
+def test_a_loss_that_is_worse_than_guessing_for_long_ends_it(make_desk: Callable[..., Desk]) -> None:
+    """A number all the time, and nothing that hours should be spent on."""
+    options = ("--rate", "10", "--clip", "0", "--warmup", "1", "--schedule", "constant", "--accumulate", "1")
+    desk = make_desk("desk", *options, "--report-every", "1", target=1_000)
+    result = desk.session()
+    assert (result["outcome"], result["error_class"]) == ("failed", "diverged"), desk.log()
+    assert result["loss"] > 8
+    assert 100 <= result["step"] < desk.target
+    assert "Lower --rate" in result["message"]
+
+
 def test_nobody_waits_for_a_process_that_is_gone(make_desk: Callable[..., Desk]) -> None:
     """The others would wait in a sum for ever; the launcher ends them."""
     desk = make_desk("desk", "--lora", "4", target=100_000)

@@ -44,6 +44,7 @@ _DEVICE = (
     "nvml: driver/library version mismatch",
     "this device cannot be used",  # finetune.py
 )
+_DIVERGED = "finetune: the loss diverged"
 _NETWORK = (
     "temporary failure in name resolution",
     "name or service not known",
@@ -83,6 +84,8 @@ def classify(exit_code: int, errors: str) -> Verdict:
         return Verdict("store", f"the session's disk is full (exit status {exit_code})")
     if any(words in said for words in _DEVICE):
         return Verdict("device", f"the command could not use its device (exit status {exit_code})")
+    if _DIVERGED in said:
+        return Verdict("diverged", "the command says that its loss diverged")
     if any(words in said for words in _NETWORK):
         return Verdict("network", f"the command found no network (exit status {exit_code})")
     if exit_code < 0:

@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from . import checkpoint
+from .divergence import STEPS, Divergence
+from .errors import Refused
 from .optimizer import Optimizer, rate_at
 from .snapshot import Snapshot
 
@@ -56,6 +58,7 @@ class Loop:
         self._optimizer = _optimizer(options, card, group, work, training.resume_dir or training.parent_dir)
         self._snapshot = Snapshot(self._optimizer.as_it_lies, options.background_saves, first=group.first)
         self._start: Start | None = start  # until the first step
+        self._divergence = Divergence(len(work.tokenizer))
         self._window = [0.0, 0]  # losses since the last report: their sum and number
         self._last_loss: float | None = None
         self._start_loss: float | None = None
@@ -133,6 +136,8 @@ class Loop:
     def _count(self, loss: float) -> None:
         self._last_loss = loss if math.isfinite(loss) else self._last_loss
         self._window = [self._window[0] + loss, self._window[1] + 1]
+        if why := self._divergence.told(loss):
+            raise Refused(f"{why}. Lower --rate, or look at the data from step {self.step - STEPS} on")
         lost = self._work.first_steps.passed(loss, self._seconds[-1])
         if self.step % self._options.report_every and self.step < self._training.target_step:
             self._report(self.step, **({"loss": loss} if lost else {}))
