@@ -100,10 +100,11 @@ def test_a_try_that_changes_the_training_says_so_to_its_processes(monkeypatch: p
     status, ran = tried(monkeypatch, Processes(STATUS, STATUS, 0), 1, *more)
     assert status == 0
     lowered = ["--rows-at-once", "1", "--gradient-checkpointing", "all"]
+    eight = ["--optimizer", "adamw8bit", "--changed", "optimizer=adamw"]
     assert [words[len(more) :] for words in ran] == [
         [],
-        [*lowered, "--optimizer", "adamw8bit", "--changed", "optimizer"],
-        [*lowered, "--optimizer", "adamw8bit", "--length", "512", "--changed", "optimizer,length"],
+        [*lowered, *eight],
+        [*lowered, *eight, "--length", "512", "--changed", "length=1024"],
     ]
 
 

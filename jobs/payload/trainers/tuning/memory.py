@@ -61,10 +61,10 @@ def words_for(fit: Fit, asked: Fit) -> list[str]:
     if fit.checkpointing:
         words += ["--gradient-checkpointing", ALL if fit.checkpointing is True else HALF]
     words += ["--shard", "on"] if fit.shared and not asked.shared else []
-    changed = [name for name in CHANGES if getattr(fit, name) != getattr(asked, name)]
-    for name in changed:
-        words += [f"--{name}", str(getattr(fit, name))]
-    return [*words, "--changed", ",".join(changed)] if changed else words
+    changed = {name: getattr(asked, name) for name in CHANGES if getattr(fit, name) != getattr(asked, name)}
+    for name, was in changed.items():
+        words += [f"--{name}", str(getattr(fit, name)), "--changed", f"{name}={was}"]
+    return words
 
 
 def kept_bytes(parameters: int, options: argparse.Namespace, itemsize: int) -> int:

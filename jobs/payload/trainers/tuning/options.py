@@ -60,6 +60,7 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--accept-inexact", action="store_true", help="go on from a checkpoint that was made otherwise (class E2)"
     )
     options = parser.parse_args(arguments)
+    options.changed = dict(options.changed)
     options.bits = 4 if options.use_4bit else 16
     options.gradient_checkpointing = options.gradient_checkpointing == ALL or options.gradient_checkpointing
     if (options.use_lora or options.use_4bit) and not options.lora:
@@ -115,7 +116,8 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
         help="optimizer,length: where memory is short and nothing else is left, an optimiser in 8 bits, then rows half "
         "as long. Another training (class E2), which it stays",
     )
-    machine.add_argument("--changed", type=_names, default=(), help=argparse.SUPPRESS)  # of it, by the launcher
+    # Of it, by the launcher: what was asked for.
+    machine.add_argument("--changed", type=_was, action="append", default=[], help=argparse.SUPPRESS)
     machine.add_argument("--cache", type=Path, default=_cache(), help="folder for packed rows, and what fitted here")
     machine.add_argument(
         "--shard",
@@ -177,6 +179,11 @@ def _names(said: str) -> tuple[str, ...]:
     if unknown := [name for name in names if name not in CHANGES]:
         raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(CHANGES)}")
     return names
+
+
+def _was(said: str) -> tuple[str, str | int]:
+    name, _, was = said.partition("=")
+    return name, int(was) if name == "length" else was
 
 
 class _Launched(argparse.Action):

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 import sys
 from typing import TYPE_CHECKING, Any
 
@@ -34,8 +35,8 @@ def recall(options: argparse.Namespace, facts: Mapping[str, Any], before: Any, p
     """
     for name in () if before is None else before["place"].get(CHANGED, ()):
         if name not in options.changed:
+            options.changed[name] = getattr(options, name)
             setattr(options, name, before["job"][name])
-            options.changed = (*options.changed, name)
     places = (_of_checkpoint(before, facts), _of_checkpoint(parent, facts), _of_machine(options.cache, facts))
     if (found := next(filter(None, places), None)) is not None:
         _take(options, found)
@@ -46,8 +47,8 @@ def recall(options: argparse.Namespace, facts: Mapping[str, Any], before: Any, p
 
 
 def facts_of(options: argparse.Namespace, model: str, card: Card, devices: int) -> dict[str, Any]:
-    """Return what decides whether a step fits; ``model`` is a digest. Before anything is taken up from elsewhere."""
-    asked = {name: getattr(options, name) for name in _SAME}
+    """Return what decides whether a step fits, as it was asked for; ``model`` is a digest."""
+    asked = {name: options.changed.get(name, getattr(options, name)) for name in _SAME}
     return {**asked, "model": model, "device": card.name, "devices": devices, "precision": card.precision}
 
 
@@ -64,10 +65,13 @@ def keep(options: argparse.Namespace, facts: Mapping[str, Any], rows_at_once: in
         "changed": {name: getattr(options, name) for name in options.changed},
     }
     path = _path(options.cache, facts)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    scratch = path.with_suffix(".part")
-    scratch.write_text(json.dumps(document, indent=1))
-    scratch.replace(path)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        scratch = path.with_suffix(f".{os.getpid()}")
+        scratch.write_text(json.dumps(document, indent=1))
+        scratch.replace(path)
+    except OSError as error:  # training goes on, and the next one tries anew
+        print(f"finetune: how steps fit is not remembered for the next job: {error}", file=sys.stderr)
 
 
 def _take(options: argparse.Namespace, found: Mapping[str, Any]) -> None:
@@ -77,8 +81,8 @@ def _take(options: argparse.Namespace, found: Mapping[str, Any]) -> None:
     options.shard = "on" if found.get("shared out") is True else options.shard
     for name, value in found.get("changed", {}).items():
         if name in options.may_change and name not in options.changed:
+            options.changed[name] = getattr(options, name)
             setattr(options, name, value)
-            options.changed = (*options.changed, name)
 
 
 def _of_checkpoint(fingerprint: Any, facts: Mapping[str, Any]) -> Any:
