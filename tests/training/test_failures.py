@@ -204,7 +204,10 @@ def test_short_memory_changes_the_step_as_little_as_it_must_and_is_remembered(ma
     assert another.session()["outcome"] == "finished", another.log()
     assert "once more with" not in another.log()
 
-    unasked = make_desk("unasked", *options, "--may-change", "", "--cache", str(desk.folder / "first"), target=4)
+    least = ("--rows-at-once", "1", "--gradient-checkpointing")
+    unasked = make_desk(
+        "unasked", *options, *least, "--may-change", "", "--cache", str(desk.folder / "first"), target=4
+    )
     with_device(unasked, SHORT.format(tokens=256))
     refused = unasked.session()
     assert (refused["outcome"], refused["error_class"]) == ("failed", "oom"), unasked.log()
