@@ -19,14 +19,14 @@ if TYPE_CHECKING or __package__:
     from .tuning.errors import Refused, UnreadableData
     from .tuning.memory import STATUS, Fit, is_too_small, smaller
     from .tuning.options import read_options, rows_at_once, unshared
-    from .tuning.start import Start, bytecode_kept, leave_out_libraries
+    from .tuning.start import Start, bytecode_kept, leave_out_libraries, wake_device
 else:
     from ranks import Place, Ranks, devices_visible
     from trainer_kit import EXIT_DATA, NO_CORPUS, Training
     from tuning.errors import Refused, UnreadableData
     from tuning.memory import STATUS, Fit, is_too_small, smaller
     from tuning.options import read_options, rows_at_once, unshared
-    from tuning.start import Start, bytecode_kept, leave_out_libraries
+    from tuning.start import Start, bytecode_kept, leave_out_libraries, wake_device
 
 if TYPE_CHECKING:
     import argparse
@@ -114,6 +114,7 @@ def _train(options: argparse.Namespace, training: Training, local_rank: int) -> 
     """Import what the stage needs, and train. Nothing of torch is loaded before: the launcher needs none."""
     if options.stage in ("sft", "selftrain"):
         start = Start()
+        wake_device(local_rank)
         leave_out_libraries(options)
         if TYPE_CHECKING or __package__:
             from .tuning import session

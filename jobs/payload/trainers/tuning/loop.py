@@ -110,9 +110,11 @@ class Loop:
         self.step += 1
         self._seconds.append(perf_counter() - began)
         self._padding = 1 - targets / (len(indexes) * self._options.length)
-        if self._start is not None and self._group.first:
+        if self._start is not None:
             self._start.passed("step")
-            print(f"finetune: the first step ended after {self._start.told()}", flush=True)
+            if self._group.first:
+                print(f"finetune: the first step ended after {self._start.told()}", flush=True)
+            self._snapshot.prepare()
         self._start = None
         self._count(value)
 
