@@ -15,7 +15,7 @@ from tests.lab.storm import STEPS_BETWEEN, Weathered, weather
 
 
 def measure_storm(options: argparse.Namespace, folder: Path) -> int:
-    """Print what came of it; 1 unless each went on from a save, and has the losses and weights of an undisturbed one."""
+    """Print what came of it; 1 unless each went on from a save, with an undisturbed one's losses and weights."""
     case = Case(options.shape, options.way, options.length, options.batch, deterministic=True)
     if not (folder / case.shape).exists():
         make_model(case.shape, folder / case.shape, longest=case.length, cpu=options.cpu)
