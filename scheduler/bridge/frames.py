@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import select
 from threading import Lock
@@ -105,7 +106,13 @@ def _no_number(word: str) -> float:
     raise ValueError(f"{word} is no number of JSON")
 
 
-_DECODER = json.JSONDecoder(parse_constant=_no_number)
+def _number(word: str) -> float:
+    if math.isinf(found := float(word)):
+        raise ValueError(f"{word[:50]} is beyond every number that an answer could hold")
+    return found
+
+
+_DECODER = json.JSONDecoder(parse_float=_number, parse_constant=_no_number)
 
 
 def _short(error: Exception) -> str:

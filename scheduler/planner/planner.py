@@ -5,6 +5,8 @@ dispatch -> deadlines -> prices by linear programme -> local search -> incumbent
 
 from __future__ import annotations
 
+import gc
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +19,7 @@ from scheduler.planner.dispatch.waiting import deferrals
 from scheduler.planner.lp.grid import make_grid
 from scheduler.planner.lp.job_matrix import kind_of
 from scheduler.planner.lp.prices import Prices, dual_prices, scarcity_prices
-from scheduler.planner.lp.scale import Solved, below_the_core, bound_of, divide
+from scheduler.planner.lp.scale import Solved, below_the_core, bound_of, divide, priced
 from scheduler.planner.lp.solver import Solver, SolverFailed
 from scheduler.planner.lp.targets import targets
 from scheduler.planner.model.case import Afterwards, Case, make_case
@@ -34,7 +36,7 @@ from scheduler.planner.search.score import score, within
 from scheduler.planner.verify import verify
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from scheduler.core.plan import Deferral, Placement
     from scheduler.core.snapshot import Snapshot
@@ -114,11 +116,11 @@ class Planner:
         """Return the sessions of one candidate that puts jobs first as ``policy`` does: a fraction of a plan's work."""
         case = make_case(snapshot, firm_deadlines=self._options.firm_deadlines)
         kept = Policy(urgent=policy.urgent, foresight_seconds=policy.foresight_seconds)
-        return aimed_choice(case, self._prices(case, [])[0], [kept]).schedule
+        return aimed_choice(case, self.prices(case, [])[0], [kept]).schedule
 
     def choose(self, case: Case, incumbent: Plan | None, warnings: list[str]) -> Choice:
         """Return the best schedule that all layers together find."""
-        prices, bound, solved = self._prices(case, warnings)
+        prices, bound, solved = self.prices(case, warnings)
         policies = committed(case)
         called = self._by_first_call(case, policies, prices, bound, warnings)
         if called is not None and not case.firm_deadlines:
@@ -171,11 +173,12 @@ class Planner:
         best, whole = max(found, key=lambda one: one[0].score)
         return Choice(best, prices, bound, "first call", None, calls, whole)
 
-    def _prices(self, case: Case, warnings: list[str]) -> tuple[Prices, float | None, tuple[Grid, Solution] | None]:
+    def prices(self, case: Case, warnings: list[str]) -> tuple[Prices, float | None, tuple[Grid, Solution] | None]:
         """Return the prices and the bound; without a solver rough prices, no bound, and a warning that says why."""
         from scheduler.planner.lp.linear import build, hopeful
 
-        grid = make_grid(case)
+        # Parts cut time alike, however many jobs they have: their prices are compared.
+        grid = make_grid(case, case.until if self._options.few_candidates else None)
         if self._options.linear:
             try:
                 jobs = hopeful(case)
@@ -216,7 +219,16 @@ class Planner:
         """Plan each group of pools with its core of jobs, and join."""
         parts = divide(snapshot)
         options = replace(self._options, foresight_seconds=0, few_candidates=True)  # so many jobs outlast any horizon
-        found = [_plan_part(options, parts, part, incumbent) for part in parts.snapshots]
+        with _swept():
+            sample = make_case(parts.snapshots[0], firm_deadlines=options.firm_deadlines)
+            told = _solved(parts, sample, Planner(options).prices(sample, [])[2])
+            del sample
+        if told is not None:
+            parts = priced(snapshot, parts, told)
+        found = []
+        for part in parts.snapshots:
+            with _swept():
+                found.append(_plan_part(options, parts, part, incumbent))
         placements = [placement for one in found for placement in one.placements]
         waiting = [deferral for one in found for deferral in one.deferrals]
         warnings = [warning for one in found for warning in one.warnings]
@@ -261,18 +273,39 @@ class PartPlan:
     solved: Solved | None
 
 
+@contextmanager
+def _swept() -> Iterator[None]:
+    """Let what a part leaves behind go with it: the states of its pools know each other, so only a collection does it.
+
+    One by itself would come seldom where there are so many jobs, and look at them all.
+    """
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.collect(0)
+        if enabled:
+            gc.enable()
+
+
 def _plan_part(options: Options, parts: Parts, part: Snapshot, incumbent: Plan | None) -> PartPlan:
     case = make_case(part, firm_deadlines=options.firm_deadlines)
     warnings: list[str] = []
     found = Planner(options).choose(case, incumbent, warnings)
     schedule = found.candidate.schedule
-    solved = None
-    if found.solved is not None:
-        grid, solution = found.solved
-        kinds = [parts.kinds[kind_of(case.capacities[market.pools[0]].pool)] for market in grid.markets]
-        solved = Solved(grid, kinds, solution.prices[: len(grid.limits)].copy())
     waiting = deferrals(case, schedule.placements, schedule.gate_passes, found.prices)
+    solved = _solved(parts, case, found.solved)
     return PartPlan(schedule.placements, waiting, tuple(warnings), found.candidate.score.value, solved)
+
+
+def _solved(parts: Parts, case: Case, found: tuple[Grid, Solution] | None) -> Solved | None:
+    """Return what the others need to know of one group's linear programme."""
+    if found is None:
+        return None
+    grid, solution = found
+    kinds = [parts.kinds[kind_of(case.capacities[market.pools[0]].pool)] for market in grid.markets]
+    return Solved(grid, kinds, solution.prices[: len(grid.limits)].copy())
 
 
 def plan_week(snapshot: Snapshot, incumbent: Plan | None = None) -> Plan:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 _INSTANTS = ("at", "until", "deadline", "planned_start", "not_before", "booked_start", "booked_end")
 _INSTANT_LEAST, _INSTANT_MOST = -62_135_596_800, 253_402_300_799  # the years 1 to 9999, which can be shown
-_UNKNOWN_ENDS = {"limits"}  # windows without an end have one beyond every calendar
+_UNKNOWN_ENDS = {("limits", "ends_at")}  # windows without an end have one beyond every calendar
 _SHOWN = 60
 
 
@@ -117,7 +117,7 @@ def _wrong(column: Column[Any], value: object) -> str:
 
 def _is_instant(column: Column[Any], value: int) -> bool:
     name = column.name
-    if column.table.name in _UNKNOWN_ENDS or not (name in _INSTANTS or name.endswith(("_at", "_until"))):
+    if (column.table.name, name) in _UNKNOWN_ENDS or not (name in _INSTANTS or name.endswith(("_at", "_until"))):
         return True
     return _INSTANT_LEAST <= value <= _INSTANT_MOST
 

@@ -9,13 +9,14 @@ import pytest
 
 from jobs.spec import Gate
 from scheduler.core.plan import Placement, Plan, PlannedLane
-from scheduler.core.snapshot import PoolView, Rate, Snapshot
+from scheduler.core.snapshot import JobView, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK
 from scheduler.planner import Options, Planner, plan_week, verify
 from scheduler.planner import planner as layers_module
 from scheduler.planner.dispatch.tie_break import in_queue_order
 from scheduler.planner.lp import scale, solver
 from scheduler.planner.model.case import make_case
+from scheduler.planner.model.urgency import with_urgency
 from scheduler.planner.questions.differ import outlook
 from tests.lab.planner.cases import EPOCH as NOW
 from tests.lab.planner.cases import KAGGLE, SAGEMAKER
@@ -136,6 +137,40 @@ def test_very_many_jobs_are_planned_in_parts_with_one_bound(monkeypatch: pytest.
     started = {planned_lane.job for placement in plan.due_now for planned_lane in placement.lanes}
     assert started | {deferral.job for deferral in plan.deferrals} == {view.name for view in jobs}
     assert Planner(QUICK).plan(replace(snapshot, jobs=jobs[::-1], pools=snapshot.pools[::-1])).digest == plan.digest
+
+
+def test_very_many_jobs_wait_where_there_is_no_pool(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(layers_module, "WHOLE_JOBS_MAX", 2)
+    snapshot = replace(seed_week(), pools=())
+    plan = Planner(QUICK).plan(snapshot)
+    assert plan.placements == ()
+    assert {deferral.job for deferral in plan.deferrals} == {view.name for view in snapshot.jobs}
+
+
+def test_of_very_many_jobs_those_are_planned_that_can_pay_and_what_gates_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two groups; a child that is worth much takes its worthless parent along, and no other of that family."""
+    monkeypatch.setattr(layers_module, "WHOLE_JOBS_MAX", 50)
+    monkeypatch.setattr(scale, "POOLS_PER_GROUP", 1)
+    pools = [replace(SAGEMAKER, name=f"sagemaker-{n}") for n in range(2)]
+    names = [pool.name for pool in pools]
+
+    def seen(name: str, weight: float, parent: str | None = None) -> JobView:
+        return replace(
+            job(name, weight, 10),
+            rates=dict.fromkeys(names, Rate(1.0)),
+            setup_seconds=dict.fromkeys(names, 600),
+            checkpoint_seconds=dict.fromkeys(names, 0),
+            gate=None if parent is None else Gate(parent, 0.1),
+        )
+
+    others = [seen(f"other-{n:02}", 3.0) for n in range(60)]
+    jobs = (*others, seen("parent", 0.01), seen("child", 90.0, "parent"), seen("sister", 0.01, "parent"))
+    plan = Planner(QUICK).plan(with_urgency(Snapshot(NOW, jobs, tuple(PoolView(pool) for pool in pools), WEEK)))
+    planned = {lane.job for placed in plan.placements for lane in placed.lanes}
+    assert plan.made_by == "parts"
+    assert {"parent", "child"} <= planned
+    assert "sister" not in planned
+    assert next(found.reason.code for found in plan.deferrals if found.job == "sister") == "gate"
 
 
 @pytest.mark.parametrize("missing", ["highspy", "numpy"])

@@ -12,7 +12,7 @@ from scheduler.planner.model.session_yield import allowed, counts_taken, fits
 from scheduler.planner.model.value import LATE_FACTOR, reference_rate
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
@@ -20,7 +20,10 @@ if TYPE_CHECKING:
     from scheduler.core.pool import Pool
     from scheduler.core.snapshot import JobView, Snapshot
 
+    Bools = NDArray[np.bool_]
     Floats = NDArray[np.float64]
+
+_ROWS = 8_192  # jobs looked at together: what is only there on the way to a column stays small
 
 
 def kind_of(pool: Pool) -> tuple[object, ...]:
@@ -46,9 +49,9 @@ def kind_of(pool: Pool) -> tuple[object, ...]:
 
 
 class JobMatrix:
-    """``rate`` are steps per charged second in the longest session a job can have on a kind; zero: not usable.
+    """``fastest`` are steps per charged second in the longest session a job can have where it trains fastest.
 
-    ``lanes`` is how many of a session's devices that takes.
+    ``density`` is the value per lane-second where it makes most. Both are zero for jobs that no kind can run.
     """
 
     def __init__(self, snapshot: Snapshot, kinds: Sequence[Pool]) -> None:
@@ -56,50 +59,52 @@ class JobMatrix:
 
         self.np: Any = np
         jobs = snapshot.jobs
-        shape = (len(jobs), len(kinds))
-        speed, setup, save = np.zeros(shape), np.zeros(shape), np.zeros(shape)
-        lanes = np.ones(shape)
-        for column, pool in enumerate(kinds):
-            single = pool.devices_per_session == 1
-            rows = [row for row, job in enumerate(jobs) if allowed(job, pool) and fits(job, pool)]
-            found = [jobs[row] for row in rows]
-            devices = [1 if single else _thriftiest(job, pool) for job in found]
-            speed[rows, column] = [job.speed(pool.name, taken) for job, taken in zip(found, devices, strict=True)]
-            setup[rows, column] = [job.setup_seconds[pool.name] for job in found]
-            save[rows, column] = [job.checkpoint_seconds[pool.name] for job in found]
-            lanes[rows, column] = devices
-        self.steps = np.asarray([job.remaining_steps for job in jobs], dtype=np.float64)
-        self.worth = np.asarray([job.importance / reference_rate(job) / 3_600 for job in jobs])
+        count = len(jobs)
+        self.steps = np.fromiter((job.remaining_steps for job in jobs), np.float64, count)
+        self.worth = np.fromiter((job.importance / reference_rate(job) / 3_600 for job in jobs), np.float64, count)
         never = snapshot.now + snapshot.horizon_seconds
-        self.release = np.asarray(
-            [never if job.blocked else max(snapshot.now, job.not_before or 0, job.retry_at or 0) for job in jobs]
+        self.release = np.fromiter(
+            (never if job.blocked else max(snapshot.now, job.not_before or 0, job.retry_at or 0) for job in jobs),
+            np.int64,
+            count,
         )
-        self.deadline = np.asarray([1 << 60 if job.deadline is None else job.deadline for job in jobs])
-        cap = np.asarray([pool.session_cap_seconds for pool in kinds], dtype=np.float64)
-        margin = np.asarray([pool.stop_margin_seconds for pool in kinds], dtype=np.float64)
-        interval = np.sqrt(2 * save * np.asarray([pool.mtbf_seconds for pool in kinds]))
-        with np.errstate(divide="ignore", invalid="ignore"):
-            training = self.steps[:, None] / speed
-            saves = np.where(save > 0, np.maximum(1.0, training / interval), 0.0)
-            length = np.minimum(cap, setup + margin + training + saves * save)
-            rest = length - setup - margin
-            pace = np.where((save > 0) & (rest > interval + save), rest * interval / (interval + save), rest - save)
-            rate = np.where(speed > 0, speed * np.maximum(0.0, pace) / length, 0.0)
-        self.rate: Floats = np.nan_to_num(rate)
-        self.lanes: Floats = lanes
-        with np.errstate(divide="ignore"):
-            # By kind and job, for each step; without end where it cannot run.
-            self._lane_seconds = np.ascontiguousarray((lanes / self.rate).T)
-
-    def density(self) -> Floats:
-        """Return by job the value per lane-second where it makes most."""
-        found: Floats = (self.worth[:, None] * self.rate / self.lanes).max(axis=1)
-        return found
+        self.deadline = np.fromiter(
+            (1 << 60 if job.deadline is None else job.deadline for job in jobs), np.int64, count
+        )
+        self.fastest: Floats = np.zeros(count)
+        self.density: Floats = np.zeros(count)
+        # By kind and job, for each step; without end where it cannot run.
+        self._lane_seconds: Floats = np.empty((len(kinds), count))
+        for first in range(0, count, _ROWS):
+            rows = slice(first, first + _ROWS)
+            rate, lanes = _rates(np, jobs[rows], kinds, self.steps[rows])
+            self.fastest[rows] = rate.max(axis=1, initial=0.0)
+            self.density[rows] = (self.worth[rows, None] * rate / lanes).max(axis=1, initial=0.0)
+            with np.errstate(divide="ignore"):
+                self._lane_seconds[:, rows] = (lanes / rate).T
 
     def earnings(self, edges: Sequence[int], discount: Sequence[float], prices: Floats) -> float:
         """Return what all jobs together could earn at most beyond ``prices`` (kind by span, per lane-second)."""
         np = self.np
         best = np.zeros(len(self.steps))
+        for worth, cheapest, released in self._spans(edges, discount, prices):
+            np.maximum(best, np.where(released, worth - cheapest, 0.0), out=best)
+        return float((best * self.steps).sum())
+
+    def returns(self, edges: Sequence[int], discount: Sequence[float], prices: Floats) -> Floats:
+        """Return by job what a step brings at most for each unit that it costs at ``prices``; zero: it cannot run."""
+        np = self.np
+        best: Floats = np.zeros(len(self.steps))
+        with np.errstate(divide="ignore"):
+            for worth, cheapest, released in self._spans(edges, discount, prices):
+                np.maximum(best, np.where(released, worth / cheapest, 0.0), out=best)
+        return best
+
+    def _spans(
+        self, edges: Sequence[int], discount: Sequence[float], prices: Floats
+    ) -> Iterator[tuple[Floats, Floats, Bools]]:
+        """Yield by span what a step of each job is worth in it, what it costs at least, and whether it may run."""
+        np = self.np
         cheapest = np.empty(len(self.steps))
         for span, worth in enumerate(discount):
             cheapest.fill(np.inf)
@@ -107,9 +112,34 @@ class JobMatrix:
                 for kind, lane_seconds in enumerate(self._lane_seconds):
                     np.fmin(cheapest, prices[kind, span] * lane_seconds, out=cheapest)
             late = np.where(self.deadline <= edges[span], LATE_FACTOR, 1.0)
-            net = self.worth * worth * late - cheapest
-            np.maximum(best, np.where(self.release < edges[span + 1], net, 0.0), out=best)
-        return float((best * self.steps).sum())
+            yield self.worth * worth * late, cheapest, self.release < edges[span + 1]
+
+
+def _rates(np: Any, jobs: Sequence[JobView], kinds: Sequence[Pool], steps: Floats) -> tuple[Floats, Floats]:
+    """Return by job and kind the steps per charged second of its longest session (zero: none), and its devices."""
+    shape = (len(jobs), len(kinds))
+    speed, setup, save, lanes = np.zeros(shape), np.zeros(shape), np.zeros(shape), np.ones(shape)
+    for column, pool in enumerate(kinds):
+        rows = [row for row, job in enumerate(jobs) if allowed(job, pool) and fits(job, pool)]
+        found = [jobs[row] for row in rows]
+        devices = [1] * len(rows)
+        if pool.devices_per_session > 1:
+            devices = [_thriftiest(job, pool) for job in found]
+            lanes[rows, column] = devices
+        speed[rows, column] = [job.speed(pool.name, taken) for job, taken in zip(found, devices, strict=True)]
+        setup[rows, column] = [job.setup_seconds[pool.name] for job in found]
+        save[rows, column] = [job.checkpoint_seconds[pool.name] for job in found]
+    cap = np.asarray([pool.session_cap_seconds for pool in kinds], dtype=np.float64)
+    margin = np.asarray([pool.stop_margin_seconds for pool in kinds], dtype=np.float64)
+    interval = np.sqrt(2 * save * np.asarray([pool.mtbf_seconds for pool in kinds]))
+    with np.errstate(divide="ignore", invalid="ignore"):
+        training = steps[:, None] / speed
+        saves = np.where(save > 0, np.maximum(1.0, training / interval), 0.0)
+        length = np.minimum(cap, setup + margin + training + saves * save)
+        rest = length - setup - margin
+        pace = np.where((save > 0) & (rest > interval + save), rest * interval / (interval + save), rest - save)
+        rate = np.where(speed > 0, speed * np.maximum(0.0, pace) / length, 0.0)
+    return np.nan_to_num(rate), lanes
 
 
 def _thriftiest(job: JobView, pool: Pool) -> int:

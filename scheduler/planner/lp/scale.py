@@ -1,12 +1,13 @@
-"""Scale: very many jobs and pools in parts. Families and pools are dealt into groups; each keeps a core that matters.
+"""Scale: very many jobs and pools in parts. Pools are dealt into groups; each gets a core of the jobs that matter.
 
-A core holds the densest families whose work covers a multiple of the group's hours. What lies below it cannot pay the
-prices; the mean prices of all groups prove how much the whole plan could still miss.
+One group's densest jobs tell what hours cost. Most jobs cannot pay that; the cores are those that can, with what gates
+them. The mean prices of all groups prove how much the whole plan could still miss.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from heapq import heapify, heapreplace
 from typing import TYPE_CHECKING
 
 from scheduler.core.plan import Deferral
@@ -16,15 +17,17 @@ from scheduler.planner.lp.job_matrix import JobMatrix, kind_of
 from scheduler.planner.model.value import Discount
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Collection, Mapping, Sequence
 
     from scheduler.core.reasons import Reason
     from scheduler.core.snapshot import JobView, PoolView, Snapshot
     from scheduler.planner.lp.grid import Grid
-    from scheduler.planner.lp.job_matrix import Floats
+    from scheduler.planner.lp.job_matrix import Bools, Floats
 
-# The work of a core covers the hours of its pools this many times.
-COVER = 3.6
+# The work of the cores covers the hours this many times at least: where prices are not known, and where they are.
+COVER, COVER_PRICED = 3.6, 1.0
+# What a job brings for each unit that it costs at one group's prices, so that it may pay those of another.
+PAYS = 0.8
 PRICE_STEPS = (1.2, 1.2, 1.1, 1.05, 1.02)
 POOLS_PER_GROUP = 20
 
@@ -47,30 +50,45 @@ class Solved:
     prices: Floats
 
 
+@dataclass(frozen=True, slots=True)
+class _KindPrices:
+    """What a lane-second costs by kind and span, the discount by span, and what all seconds there are cost by kind."""
+
+    table: Floats
+    discount: Sequence[float]
+    paid: Floats
+
+
 def divide(snapshot: Snapshot) -> Parts:
-    """Deal pools and families evenly into groups and cut every group down to its core."""
+    """Deal pools evenly into groups. The densest jobs are their cores."""
     views = sorted(snapshot.pools, key=lambda view: view.pool.name)
     by_kind: dict[tuple[object, ...], list[PoolView]] = {}
     for view in views:
         by_kind.setdefault(kind_of(view.pool), []).append(view)
     matrix = JobMatrix(snapshot, [found[0].pool for found in by_kind.values()])
-    smallest = min(len(found) for found in by_kind.values())
+    smallest = min((len(found) for found in by_kind.values()), default=0)
     count = max(1, min(smallest, len(views) // POOLS_PER_GROUP))
     groups: list[list[PoolView]] = [[] for _ in range(count)]
     for found in by_kind.values():
         for number, view in enumerate(found):
             groups[number % count].append(view)
-    members = _deal(snapshot, matrix, groups)
-    snapshots = tuple(
-        replace(snapshot, jobs=tuple(jobs), pools=tuple(pools)) for pools, jobs in zip(groups, members, strict=True)
-    )
-    return Parts(snapshots, matrix, {kind: number for number, kind in enumerate(by_kind)})
+    kinds = {kind: number for number, kind in enumerate(by_kind)}
+    return Parts(_dealt(snapshot, matrix, groups, matrix.density, COVER), matrix, kinds)
+
+
+def priced(snapshot: Snapshot, parts: Parts, solved: Solved) -> Parts:
+    """Return the parts with cores of the jobs that can pay one group's prices, or nearly."""
+    known = _kind_prices(snapshot, parts, [solved])
+    brings = parts.matrix.returns(solved.grid.edges, known.discount, known.table)
+    groups = [part.pools for part in parts.snapshots]
+    return replace(parts, snapshots=_dealt(snapshot, parts.matrix, groups, brings, COVER_PRICED, PAYS))
 
 
 def below_the_core(snapshot: Snapshot, parts: Parts) -> list[Deferral]:
     """Return why the jobs that no group plans are waiting."""
     planned = {job.name for part in parts.snapshots for job in part.jobs}
-    progress = {job.name: job.done_step / max(1, job.target_step) for job in snapshot.jobs}
+    parents = {job.gate.parent for job in snapshot.jobs if job.gate is not None}
+    progress = {job.name: job.done_step / max(1, job.target_step) for job in snapshot.jobs if job.name in parents}
     progress.update(snapshot.finished)
     views = sorted(snapshot.pools, key=lambda view: view.pool.name)
     firsts = {kind_of(view.pool): view.pool.name for view in reversed(views)}
@@ -97,56 +115,83 @@ def _reason(job: JobView, now: int, progress: Mapping[str, float], outbid: Mappi
     return next((found for name, found in outbid.items() if name in job.rates), NoAllowedPool(job.allowed_pools))
 
 
-def _deal(snapshot: Snapshot, matrix: JobMatrix, groups: Sequence[Sequence[PoolView]]) -> list[list[JobView]]:
-    """Give each group its families, densest first, until their work covers its hours often enough."""
-    density = matrix.density().tolist()
-    fastest = matrix.rate.max(axis=1).tolist()
-    families: dict[str, list[int]] = {}
-    roots = _roots(snapshot)
-    for index, job in enumerate(snapshot.jobs):
-        families.setdefault(roots[job.name], []).append(index)
-    hours = [_offered_seconds(snapshot, pools) * COVER for pools in groups]
+def _dealt(
+    snapshot: Snapshot,
+    matrix: JobMatrix,
+    groups: Sequence[Sequence[PoolView]],
+    brings: Floats,
+    cover: float,
+    pays: float = float("inf"),
+) -> tuple[Snapshot, ...]:
+    """Return each group with its core: jobs that bring at least ``pays``, or are needed to ``cover`` the hours.
+
+    With them come what gates them, what shares their hours, and what a group runs already. Families stay together and
+    go, the best first, where there is least work for the hours.
+    """
+    np, jobs = matrix.np, snapshot.jobs
     home = {
         name: number for number, pools in enumerate(groups) for view in pools for run in view.live for name in run.jobs
     }
-    ranked = sorted(
-        families.values(),
+    hours = [_offered_seconds(snapshot, pools) for pools in groups]
+    seconds = np.divide(matrix.steps, matrix.fastest, out=np.zeros(len(jobs)), where=matrix.fastest > 0)
+    order = np.argsort(-brings, kind="stable")
+    enough = int(np.searchsorted(np.cumsum(seconds[order]), sum(hours) * cover))
+    least = min(pays, float(brings[order[min(enough, len(jobs) - 1)]]))
+    families = _families(jobs, brings >= max(least, np.finfo(float).tiny), home)
+    families.sort(
         key=lambda family: (
-            -max(density[index] for index in family),
-            min(snapshot.jobs[index].position for index in family),
-            min(snapshot.jobs[index].name for index in family),
-        ),
-    )
-    members: list[list[JobView]] = [[] for _ in groups]
-    turn = 0
-    for family in ranked:
-        jobs = [snapshot.jobs[index] for index in family]
-        fixed = next((home[job.name] for job in jobs if job.name in home), None)
-        number = turn % len(groups) if fixed is None else fixed
-        turn += fixed is None
-        if hours[number] <= 0 and fixed is None:
-            continue
-        members[number] += jobs
-        hours[number] -= sum(
-            snapshot.jobs[index].remaining_steps / fastest[index] for index in family if fastest[index] > 0
+            -max(float(brings[index]) for index in family),
+            min(jobs[index].position for index in family),
+            min(jobs[index].name for index in family),
         )
-    return members
+    )
+    members: list[list[int]] = [[] for _ in groups]
+    # How often each group's hours are covered, whoever has least first; where there are none nobody goes by itself.
+    covered = [(0.0 if offered > 0 else float("inf"), number) for number, offered in enumerate(hours)]
+    heapify(covered)
+    for family in families:
+        fixed = next((home[jobs[index].name] for index in family if jobs[index].name in home), None)
+        if fixed is None:
+            times, number = covered[0]
+            heapreplace(covered, (times + float(seconds[family].sum()) / max(1.0, hours[number]), number))
+            members[number] += family
+        else:
+            members[fixed] += family
+    return tuple(
+        replace(snapshot, jobs=tuple(jobs[index] for index in sorted(found)), pools=tuple(pools))
+        for pools, found in zip(groups, members, strict=True)
+    )
 
 
-def _roots(snapshot: Snapshot) -> dict[str, str]:
-    """Return by job the first ancestor that no open job gates, nor shares its hours with."""
-    parents = {
-        job.name: job.gate.parent if job.gate is not None else job.share.group if job.share is not None else None
-        for job in snapshot.jobs
-    }
-    roots = {}
-    for name in parents:
-        root, seen = name, {name}
-        while (parent := parents.get(root)) is not None and parent in parents and parent not in seen:
-            root = parent
-            seen.add(root)
-        roots[name] = root
-    return roots
+def _families(jobs: Sequence[JobView], wanted: Bools, home: Collection[str]) -> list[list[int]]:
+    """Return the wanted jobs and those with a live run, with all that gates them or shares their hours, by family.
+
+    Jobs are named by their index.
+    """
+    parents = {job.gate.parent for job in jobs if job.gate is not None}
+    index_of = {job.name: index for index, job in enumerate(jobs) if job.name in parents}
+    sharing: dict[str, list[int]] = {}
+    for index, job in enumerate(jobs):
+        if job.share is not None:
+            sharing.setdefault(job.share.group, []).append(index)
+    family_of: dict[int, list[int]] = {}
+    left = [index for index, job in enumerate(jobs) if wanted[index] or job.name in home]
+    while left:
+        index = left.pop()
+        job = jobs[index]
+        family = family_of.setdefault(index, [index])
+        linked = [] if job.share is None else sharing[job.share.group]
+        if job.gate is not None and job.gate.parent in index_of:
+            linked = [*linked, index_of[job.gate.parent]]
+        for other in linked:
+            if other not in family_of:
+                left.append(other)
+            joined = family_of.setdefault(other, [other])
+            if joined is not family:
+                small, family = sorted((joined, family), key=len)
+                family += small
+                family_of.update(dict.fromkeys(small, family))
+    return list({id(family): sorted(family) for family in family_of.values()}.values())
 
 
 def _offered_seconds(snapshot: Snapshot, pools: Sequence[PoolView]) -> float:
@@ -172,11 +217,23 @@ def bound_of(snapshot: Snapshot, parts: Parts, solved: Sequence[Solved]) -> floa
     Gates and the time of single jobs are left out, so the figure lies above the groups' own. None when time is cut
     differently in the groups.
     """
-    import numpy as np
-
     edges = solved[0].grid.edges
     if any(found.grid.edges != edges for found in solved):
         return None
+    known = _kind_prices(snapshot, parts, solved)
+
+    def proven(factors: Floats) -> float:
+        table = known.table * factors[:, None]
+        return float((known.paid * factors).sum()) + parts.matrix.earnings(edges, known.discount, table)
+
+    return _lowest(proven, len(parts.kinds))
+
+
+def _kind_prices(snapshot: Snapshot, parts: Parts, solved: Sequence[Solved]) -> _KindPrices:
+    """Return the mean prices of groups that cut time alike."""
+    import numpy as np
+
+    edges = solved[0].grid.edges
     sums: dict[tuple[int, int, int, int], list[float]] = {}
     keyed = []
     for found in solved:
@@ -195,12 +252,7 @@ def bound_of(snapshot: Snapshot, parts: Parts, solved: Sequence[Solved]) -> floa
     for key, lane_seconds in keyed:
         paid[key[0]] += sum(sums[key]) / len(sums[key]) * lane_seconds
     discount = Discount(snapshot.now, snapshot.horizon_seconds)
-    worth = [discount.at(edge) for edge in edges[:-1]]
-
-    def proven(factors: Floats) -> float:
-        return float((paid * factors).sum()) + parts.matrix.earnings(edges, worth, table * factors[:, None])
-
-    return _lowest(proven, len(parts.kinds))
+    return _KindPrices(table, [discount.at(edge) for edge in edges[:-1]], paid)
 
 
 def _lowest(proven: Callable[[Floats], float], kinds: int) -> float:

@@ -118,6 +118,16 @@ _READER = {
 }
 
 
+def test_a_limit_that_was_seen_at_no_time_of_a_calendar_is_told_as_damage(
+    schedctl: Schedctl, whole: bytes, home: Path
+) -> None:
+    assert damaged(home, whole, "limits", "at", _BROKEN["a huge number"])
+    answer = schedctl("quota")
+    assert answer.code == 4, answer.err
+    assert "table limits" in answer.err
+    assert "column at: 9223372036854775807 is no time that a calendar knows" in answer.err
+
+
 @pytest.mark.parametrize("table", TABLES)
 def test_no_command_says_unexpected_whatever_a_row_holds(
     schedctl: Schedctl, whole: bytes, home: Path, table: str

@@ -8,7 +8,7 @@ from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from scheduler.bridge.frames import FRAME_MAX_BYTES, Reader, Unreadable, Writer, object_of
@@ -113,6 +113,7 @@ def frames(said: bytes) -> Iterator[dict[str, Any]]:
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
 @given(bodies=st.lists(BODY, max_size=5))
+@example(bodies=[b'{"tag":0,"verb":"echo","args":{"data":1e310}}'])
 def test_every_odd_frame_has_an_answer(surface: Surface, bodies: list[bytes]) -> None:
     data = b"".join(
         len(body).to_bytes(4) + body for body in [*bodies, b'{"tag":"last","verb":"echo","args":{"data":7}}']
