@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import checkpoint, fingerprint
+from .attention import is_apart, tell_apart
 from .card import find_card
 from .documents import data_digest, files
 from .errors import Refused, UnreadableData
@@ -55,6 +56,7 @@ def _train(
     resume = training.resume_dir
     before = None if resume is None else checkpoint.read_fingerprint(resume)
     remember_memory(options, before, card, group.size)
+    options.apart = is_apart(options, source, card)
     options.shared = bool(options.zero) or is_shared(options, source, card, group)
     at_once = rows_at_once(options, group.size)
     tokenizer = load_tokenizer(source)
@@ -89,7 +91,6 @@ def _train(
     group.same("fingerprint", json.dumps(now, sort_keys=True))
     start.passed("rows")
     resumption = None if resume is None else judge(before, now, accept=options.accept_inexact)
-    torch.manual_seed(training.seed)
     model = _model(options, training, source, group, card)
     if not options.zero:  # DeepSpeed does it, once weights lie on the devices
         group.share(model.trained)
@@ -110,6 +111,14 @@ def _train(
 
 def _model(options: argparse.Namespace, training: Training, source: str, group: Group, card: Card) -> Model:
     """Return the model, or this process' part of it."""
+    torch.manual_seed(training.seed)
+    model = _made(options, training, source, group, card)
+    if options.apart:
+        tell_apart(model.root)
+    return model
+
+
+def _made(options: argparse.Namespace, training: Training, source: str, group: Group, card: Card) -> Model:
     if not options.shared:
         return make_model(options, source, training.parent_dir, training.resume_dir, card)
     by = f"ZeRO-{options.zero}{' and the machine' if options.offload else ''}" if options.zero else "FSDP2"
