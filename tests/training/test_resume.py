@@ -63,8 +63,12 @@ def test_on_one_device_or_more_the_same_rows_are_learned(make_desk: Callable[...
         told += [loss for _, loss in moved.losses() if loss is not None]
     # One device is an accelerator where there is one, and sums in another order than processors do.
     assert told == pytest.approx(expected, abs=1e-3 if accelerators() else 1e-4)
-    changes = [(entry["class"], entry["changed"][0]) for entry in moved.kept("state.json")["resumptions"]]
-    assert changes == [("E1", ["devices", 2, 1]), ("E1", ["devices", 1, 4])]
+    kept = moved.kept("state.json")["resumptions"]
+    assert [entry["class"] for entry in kept] == ["E1", "E1"]
+    # Four processors stand for the accelerators of a machine that has fewer: another device, and other precision.
+    assert [[change for change in entry["changed"] if change[0] == "devices"] for entry in kept] == [
+        [["devices", 2, 1]], [["devices", 1, 4]]
+    ]  # fmt: skip
     assert moved.kept("meta.json")["metrics"]["exactness"] == 1
 
 

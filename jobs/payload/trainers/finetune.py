@@ -22,7 +22,7 @@ if TYPE_CHECKING or __package__:
     from .tuning.errors import Refused, UnreadableData
     from .tuning.memory import CHANGES, STATUS, Fit, is_too_small, smaller, words_for
     from .tuning.options import read_options, rows_at_once, unshared
-    from .tuning.start import Start, bytecode_kept, leave_out_libraries
+    from .tuning.start import Start, bytecode_kept, leave_out_libraries, wake_device
 else:
     from ranks import Place, Ranks, devices_visible
     from trainer_kit import EXIT_DATA, NO_CORPUS, Training
@@ -30,7 +30,7 @@ else:
     from tuning.errors import Refused, UnreadableData
     from tuning.memory import CHANGES, STATUS, Fit, is_too_small, smaller, words_for
     from tuning.options import read_options, rows_at_once, unshared
-    from tuning.start import Start, bytecode_kept, leave_out_libraries
+    from tuning.start import Start, bytecode_kept, leave_out_libraries, wake_device
 
 if TYPE_CHECKING:
     import argparse
@@ -147,6 +147,7 @@ def _train(options: argparse.Namespace, training: Training, local_rank: int) -> 
     options.model = find_base(options.model)
     if options.stage in ("sft", "selftrain"):
         start = Start()
+        wake_device(local_rank)
         leave_out_libraries(options)
         if TYPE_CHECKING or __package__:
             from .tuning import session

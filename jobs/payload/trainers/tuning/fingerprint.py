@@ -62,9 +62,9 @@ def place(options: argparse.Namespace, card: Card, devices: int, rows_at_once: i
         "compiled": options.compile == "on" or (options.compile == "auto" and card.compiles),
         "gradient checkpointing": options.gradient_checkpointing,
         "deterministic": options.deterministic,
-        **(
-            {"shared out": _shared(options)} if options.shared else {}
-        ),  # not named where it is not, as before there was any
+        # Not named where they are not, as before there were any.
+        **({"shared out": _shared(options)} if options.shared else {}),
+        **({"documents apart": True} if options.apart else {}),
         **({CHANGED: sorted(options.changed)} if options.changed else {}),
         "python": platform.python_version(),
         **versions(_LIBRARIES + _OF_ZERO if options.zero else _LIBRARIES),

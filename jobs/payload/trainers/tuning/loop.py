@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from . import checkpoint
+from .attention import document_ends
 from .divergence import STEPS, Divergence
 from .errors import Refused
 from .optimizer import Optimizer, rate_at
@@ -115,9 +116,11 @@ class Loop:
         self.step += 1
         self._seconds.append(perf_counter() - began)
         self._padding = 1 - targets / (len(indexes) * self._options.length)
-        if self._start is not None and self._group.first:
+        if self._start is not None:
             self._start.passed("step")
-            print(f"finetune: the first step ended after {self._start.told()}", flush=True)
+            if self._group.first:
+                print(f"finetune: the first step ended after {self._start.told()}", flush=True)
+            self._snapshot.prepare()
         self._start = None
         self._count(value)
 
@@ -127,11 +130,14 @@ class Loop:
             torch.from_numpy(part).to(self._card.device, non_blocking=True) for part in batch[:4]
         )
         seen = {name: torch.from_numpy(part).to(self._card.device) for name, part in batch.seen.items()}
+        # Rows of one document each need no mask, and the quickest attention takes none.
         alone = not batch.positions.shape[0] or bool((batch.positions[:, -1] == rows.length - 1).all())
+        if self._options.apart and not alone:
+            seen["document_ends"] = document_ends(batch.positions, self._card.device)
+        told = None if alone or self._options.apart else documents
         device = "cuda" if self._card.accelerated else "cpu"
         with torch.autocast(device, self._card.dtype, enabled=self._card.precision != "fp32"):
-            # Rows of one document each need no mask, and the quickest attention takes none.
-            return self._work.model.summed_loss(tokens, targets, positions, None if alone else documents, **seen)
+            return self._work.model.summed_loss(tokens, targets, positions, told, **seen)
 
     def _count(self, loss: float) -> None:
         self._last_loss = loss if math.isfinite(loss) else self._last_loss

@@ -59,17 +59,20 @@ class Model:
     def _decoder(self) -> Any:
         return getattr(self._causal, self._causal.base_model_prefix)
 
-    def summed_loss(self, tokens: Any, targets: Any, positions: Any, documents: Any, **images: Any) -> Any:
+    def summed_loss(self, tokens: Any, targets: Any, positions: Any, documents: Any, **more: Any) -> Any:
         """Return the summed cross entropy, in nats, over all targets of a batch; -100 is no target.
 
-        No document sees another. The logits are computed some at a time, and again for the gradient: all at once would
-        be the largest thing in memory.
+        No document sees another: ``documents`` numbers those of each row, or ``document_ends`` tells where each ends.
+        The logits are computed some at a time, and again for the gradient: all at once would be the largest thing in
+        memory.
         """
-        return self.compute(tokens, targets, positions, documents, **images)
+        return self.compute(tokens, targets, positions, documents, **more)
 
-    def _summed_loss(self, tokens: Any, targets: Any, positions: Any, documents: Any, **images: Any) -> Any:
-        seen: dict[str, Any] = images
-        if documents is not None:
+    def _summed_loss(self, tokens: Any, targets: Any, positions: Any, documents: Any, **more: Any) -> Any:
+        seen: dict[str, Any] = more
+        if "document_ends" in seen:
+            seen = {**seen, "position_ids": positions}
+        elif documents is not None:
             length = tokens.shape[1]
             before = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril()
             mask = (documents[:, :, None] == documents[:, None, :]) & before

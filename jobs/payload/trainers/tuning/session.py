@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import checkpoint, fingerprint
+from .attention import is_apart, tell_apart
 from .card import find_card
 from .documents import data_digest, files
 from .errors import Refused, UnreadableData
@@ -61,6 +62,7 @@ def _train(
     digests = {"model": base_digest(source)}
     facts = facts_of(options, digests["model"], card, group.size)
     recall(options, facts, before, parent)
+    options.apart = is_apart(options, source, card)
     options.shared = bool(options.zero) or is_shared(options, source, card, group)
     at_once = rows_at_once(options, group.size)
     tokenizer = load_tokenizer(source)
@@ -80,7 +82,6 @@ def _train(
     start.passed("rows")
     accepted = options.accept_inexact or fingerprint.changed_alone(before, now, options.changed)
     resumption = None if resume is None else judge(before, now, accept=accepted)
-    torch.manual_seed(training.seed)
     model = _model(options, training, source, group, card)
     if not options.zero:  # DeepSpeed does it, once weights lie on the devices
         group.share(model.trained)
@@ -143,6 +144,14 @@ def _fingerprint(
 
 def _model(options: argparse.Namespace, training: Training, source: str, group: Group, card: Card) -> Model:
     """Return the model, or this process' part of it."""
+    torch.manual_seed(training.seed)
+    model = _made(options, training, source, group, card)
+    if options.apart:
+        tell_apart(model.root)
+    return model
+
+
+def _made(options: argparse.Namespace, training: Training, source: str, group: Group, card: Card) -> Model:
     if not options.shared:
         return make_model(options, source, training.parent_dir, training.resume_dir, card)
     by = f"ZeRO-{options.zero}{' and the machine' if options.offload else ''}" if options.zero else "FSDP2"
