@@ -121,9 +121,9 @@ class Definition:
         return JobSpec(**values) if len(self.problems) == before else None
 
     def _advised(self, table: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Let the adviser say what is left out of a job of our own trainer: needs, speed, the gain of more devices."""
+        """Let the adviser say what is left out of a job of our own trainer: needs, speed, gains, what a save takes."""
         command, inputs = table.get("command"), table.get("inputs", {})
-        left_out = {"needs", "steps_per_hour"} - set(table)
+        left_out = {"needs", "steps_per_hour", "checkpoint"} - set(table)
         if not (left_out and isinstance(command, list) and isinstance(inputs, dict)):
             return table
         if not any(str(word).endswith(_TRAINER) for word in command):
@@ -138,10 +138,12 @@ class Definition:
                 self._note(
                     "steps_per_hour", None, readers.Wrong(f"is missing, and {error.what}: {error.why}", "add it")
                 )
-            return {"steps_per_hour": 1, **table}
+            return {"steps_per_hour": 1, **table}  # the problem was noted, or it is said
         if found is None:
             return table
         told: dict[str, Any] = {"steps_per_hour": found.steps_per_hour} if "steps_per_hour" in left_out else {}
+        if "checkpoint" in left_out:
+            told["checkpoint"] = f"{found.checkpoint_seconds}s"
         if "needs" in left_out:
             needs = found.needs
             most = needs.devices_max

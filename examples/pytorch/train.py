@@ -32,7 +32,8 @@ optimiser = torch.optim.AdamW(model.parameters(), lr=options.rate)
 step = 0
 if training.resume_dir:
     model.load_state_dict(torch.load(training.resume_dir / "model.pt", map_location=device, weights_only=True))
-    optimiser.load_state_dict(torch.load(training.resume_dir / "optimiser.pt", map_location=device, weights_only=True))
+    # On the processor: the optimiser puts each state where it belongs, and counts its steps there.
+    optimiser.load_state_dict(torch.load(training.resume_dir / "optimiser.pt", map_location="cpu", weights_only=True))
     state = torch.load(training.resume_dir / "state.pt", weights_only=True)
     step = state["step"]
     torch.set_rng_state(state["random"])

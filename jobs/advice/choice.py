@@ -172,7 +172,7 @@ def _setups(rung: _Rung, shape: Shape, card: Card, devices: int, wishes: Wishes)
     parallel: Parallel = rung.parallel if rung.parallel != "none" else "ddp" if devices > 1 else "none"
     stack = wishes.stack
     if _is_ours(stack) and rung.parallel != "none":
-        stack = STACKS["transformers"]  # ours shares nothing out
+        stack = STACKS["transformers"]  # what ours takes when it shares out was not measured
     elif stack.compiled and not card.compiles:
         stack = STACKS["finetune"]
     vision = shape.vision

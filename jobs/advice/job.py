@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from jobs.advice.card import cards
 from jobs.advice.choice import MARGIN, Wishes, nearest, priced
 from jobs.advice.errors import Unknown
-from jobs.advice.memory import memory_of
+from jobs.advice.memory import memory_of, storage_of
 from jobs.advice.recipe import gains_of
 from jobs.advice.setup import RANK, STACKS, Setup
 from jobs.advice.shape import find_shape
@@ -29,15 +29,21 @@ REFERENCE = "t4"
 _SYNONYMS = {"--batch-size": "--batch", "--gradient-accumulation-steps": "--accumulate"}
 _OF_ZERO = frozenset({"--zero", "--zero-stage", "--offload", "--deepspeed", "--deepspeed-config"})
 _DEVICES_MAX = 4
+_SAVED_SECONDS = 60  # a checkpoint is given so long at least
+_STORED_BYTES = 50_000_000  # a second, from a session into a store far away, until one was seen
 
 
 @dataclass(frozen=True, slots=True)
 class Advised:
-    """What is known of a job before it has run: what it needs, steps an hour on REFERENCE, the gain of more devices."""
+    """What is known of a job before it has run: what it needs, steps an hour on REFERENCE, the gain of more devices.
+
+    ``checkpoint_seconds``: to save and to store what a checkpoint holds.
+    """
 
     needs: Needs
     steps_per_hour: float
     device_speedup: tuple[float, ...]
+    checkpoint_seconds: int
 
 
 def advised(command: Sequence[str], inputs: Mapping[str, str]) -> Advised | None:
@@ -57,7 +63,8 @@ def advised(command: Sequence[str], inputs: Mapping[str, str]) -> Advised | None
     gains = gains_of(priced("", shared, card, Wishes())) if most > 1 else [1.0]
     needs = Needs(devices_min=1, devices_max=most, vram_gib=gib, dtype="fp16")
     rounded = tuple(max(1.0, round(gain, 2)) for gain in gains)
-    return Advised(needs, round(3_600 / pace_of(on_card(setup, card), card).step, 3), rounded)
+    saving = max(_SAVED_SECONDS, ceil(storage_of(setup).checkpoint / _STORED_BYTES))
+    return Advised(needs, round(3_600 / pace_of(on_card(setup, card), card).step, 3), rounded, saving)
 
 
 def setup_of_job(command: Sequence[str], inputs: Mapping[str, str], card: Card) -> Setup | None:
@@ -149,7 +156,7 @@ def setup_of(command: tuple[str, ...], inputs: tuple[tuple[str, str], ...]) -> S
         rank=rank or RANK,
         dropout=dropout,
         optimizer="adamw8bit" if said.get("--optimizer") == "adamw8bit" else "adamw",
-        checkpointing="--gradient-checkpointing" in said,
+        checkpointing=said.get("--gradient-checkpointing", "half") != "half",
         stack=STACKS["finetune" if said.get("--compile") == "off" else "finetune-compiled"],
     )
 

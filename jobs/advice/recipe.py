@@ -13,6 +13,10 @@ if TYPE_CHECKING:
     from jobs.advice.setup import Setup
 
 
+_ZERO = {"zero1": 1, "zero2": 2, "zero3": 3}
+_REQUIREMENTS = "requirements.txt"
+
+
 def flags(setup: Setup) -> str:
     """Return the flags of train_ds.py and finetune.py: the same words for both."""
     words = {"qlora": ["--use-4bit", "--use-lora"], "lora": ["--use-lora"], "full": []}[setup.method]
@@ -32,14 +36,17 @@ def command(choice: Choice, model: str) -> list[str]:
     words += ["--image-tokens", str(setup.image_tokens)] if setup.image_tokens else []
     words += ["--optimizer", "adamw8bit"] if setup.optimizer == "adamw8bit" else []
     words += ["--shard", "on"] if setup.parallel == "fsdp" else []
+    if setup.parallel in _ZERO:
+        words += ["--zero", str(_ZERO[setup.parallel]), *(["--offload"] if setup.offload == "cpu" else [])]
     return words
 
 
 def job_table(choice: Choice, model: str, source: str, steps: int) -> str:
     """Return a job's TOML; ``source`` is where its base model comes from, such as ``hf:owner/name``."""
-    setup = choice.setup
+    setup, zero = choice.setup, choice.setup.parallel in _ZERO
+    told = f"Its speed is that on {choice.card.name}" if zero else "Its needs and its speed are left out"
     written = [
-        "# Written by schedctl advise. Its needs and its speed are left out: the adviser knows both.",
+        f"# Written by schedctl advise. {told}: {'the adviser knows no other' if zero else 'the adviser knows both'}.",
         f"name = {_text(model)}",
         'role = "manager"',
         f"command = [{', '.join(map(_text, command(choice, 'input:base')))}]",
@@ -47,9 +54,12 @@ def job_table(choice: Choice, model: str, source: str, steps: int) -> str:
         f"target_step = {steps}",
         "mixture = {}",
     ]
-    if setup.parallel == "fsdp":  # what is read off the command is what one device would need
+    if setup.sharded:  # what is read off the command is what one device would need
         gib = ceil(10 * choice.memory.gib * (1 + MARGIN)) / 10
         written += [f"needs = {{ devices = {setup.devices}, vram_gib = {gib:g} }}"]
+    if zero:
+        written += [f"steps_per_hour = {3_600 / choice.pace.step / gains_of(choice)[-1]:.3g}"]
+        written += [f"requirements = {_text(_REQUIREMENTS)}"]
     if setup.devices > 1:
         gains = ", ".join(f"{gain:.2f}" for gain in gains_of(choice))
         written += [f"device_speedup = [{gains}]"]
@@ -65,7 +75,7 @@ def gains_of(choice: Choice) -> list[float]:
 
 def deepspeed(setup: Setup) -> dict[str, Any]:
     """Return DeepSpeed's configuration; of a set-up that needs none, the stage 0 that changes nothing."""
-    stage = {"zero1": 1, "zero2": 2, "zero3": 3, "fsdp": 3}.get(setup.parallel, 0)
+    stage = {**_ZERO, "fsdp": 3}.get(setup.parallel, 0)
     zero: dict[str, Any] = {"stage": stage, "overlap_comm": True, "contiguous_gradients": True}
     if setup.offload != "none":
         place: dict[str, Any] = {"device": setup.offload, "pin_memory": True}
@@ -101,8 +111,12 @@ def files(choice: Choice, model: str, source: str, steps: int) -> dict[str, str]
         launch.append(f"deepspeed --num_gpus={setup.devices} train_ds.py {flags(setup)}")
     launch += ["# The flags of train_ds.py:", flags(setup)]
     written = {"launch.sh": "\n".join(launch) + "\n", "ds_config.json": json.dumps(deepspeed(setup), indent=2) + "\n"}
-    if setup.parallel in {"none", "ddp", "fsdp"} and setup.offload == "none":
+    # Our trainer keeps nothing on NVMe, and its ZeRO no states in 8 bits.
+    eight = setup.parallel in _ZERO and setup.optimizer != "adamw"
+    if setup.offload != "nvme" and not eight:
         written["job.toml"] = job_table(choice, model, source, steps)
+        if setup.parallel in _ZERO:
+            written[_REQUIREMENTS] = "deepspeed\n"
     return written
 
 

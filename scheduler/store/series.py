@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import bindparam, delete, func, insert, select
 
-from scheduler.store.schema import series
+from scheduler.store.schema import lanes, runs, series
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -58,6 +58,19 @@ _OF_JOBS = (
     .order_by(series.c.job, series.c.attempt, series.c.step)
 )
 _NEWEST = select(series.c.job, series.c.attempt, func.max(series.c.at)).group_by(series.c.job, series.c.attempt)
+
+_PEAKS = (
+    select(series.c.job, runs.c.pool, func.max(series.c.gpu_memory_bytes))
+    .join(lanes, (lanes.c.job == series.c.job) & (lanes.c.attempt == series.c.attempt))
+    .join(runs, runs.c.key == lanes.c.run)
+    .where(series.c.gpu_memory_bytes.is_not(None))
+    .group_by(series.c.job, runs.c.pool)
+)
+
+
+def peaks(tx: Connection) -> dict[tuple[str, str], int]:
+    """Return by job and pool the most memory of a device that a session told, in bytes."""
+    return {(job, pool): int(most) for job, pool, most in tx.execute(_PEAKS)}
 
 
 def note(tx: Connection, point: Point, target_step: int) -> bool:

@@ -76,8 +76,22 @@ def test_what_is_left_out_is_advised() -> None:
 
 
 def test_what_is_said_counts() -> None:
-    said = job(needs={"vram_gib": 3}, steps_per_hour=7, device_speedup=[1.0, 1.5])
+    said = job(needs={"vram_gib": 3}, steps_per_hour=7, device_speedup=[1.0, 1.5], checkpoint="45s")
     assert (said.needs.vram_gib, said.steps_per_hour, said.device_speedup) == (3, 7, (1.0, 1.5))
+    assert said.checkpoint_seconds == 45
+
+
+def test_a_large_checkpoint_is_given_the_time_that_its_bytes_take() -> None:
+    """16 GB of all weights, and half of one of an adapter; a job that saved somewhere is known to take so long."""
+    adapter, everything = job(), job("--lora", "0", inputs={"base": "hf:deepseek-ai/deepseek-coder-1.3b-base@main"})
+    assert (adapter.checkpoint_seconds, 250 < everything.checkpoint_seconds < 400) == (60, True)
+    seen = RateRecord("big", "t4", 0.05, 0.05, 4, 60, 500, NOW)
+    another = RateRecord("other", "desk", 0.05, 0.05, 4, 60, 900, NOW)
+    desk = POOLS["desk"]
+    assert Overheads({("big", "t4"): seen}).prior(adapter, desk).checkpoint_seconds == 500
+    assert Overheads({("other", "t4"): seen}).prior(adapter, desk).checkpoint_seconds == 60, "another's is another size"
+    both = Overheads({("big", "t4"): seen, ("other", "desk"): another})
+    assert both.prior(adapter, desk).checkpoint_seconds == 900, "the store of this pool is slow"
     half = job(needs={"vram_gib": 3})
     assert half.needs.vram_gib == 3
     assert half.steps_per_hour == job().steps_per_hour
@@ -168,6 +182,9 @@ def test_runs_of_ours_are_what_was_seen() -> None:
     (row,) = seen_of_runs([job("--use-4bit")], measured, POOLS)
     assert (row.card, row.model, row.method, row.steps) == ("4090", "deepseek-coder-6.7b", "qlora", 80)
     assert row.seconds * 0.05 <= 1
+    assert row.peak == 0, "nobody told one"
+    (row,) = seen_of_runs([job("--use-4bit")], measured, POOLS, {("big", "desk"): 9 << 30, ("big", "gone"): 1 << 40})
+    assert 9 << 30 < row.peak < 10 << 30, "and the libraries' own"
     assert seen_of_runs([replace(job("--use-4bit"), command=("{python}", "train.py"))], measured, POOLS) == ()
 
 

@@ -113,6 +113,13 @@ def test_a_first_impression_is_corrected_while_the_session_runs(world: SimpleNam
     assert (rate.steps_per_second, rate.samples) == (0.2, 1)
 
 
+def test_the_most_memory_that_sessions_told_is_known_by_pool(world: SimpleNamespace) -> None:
+    for step, told_bytes in ((50, 5 << 30), (110, 4 << 30)):
+        told(world, 60, step=step, loss=2.0, steps_per_second=0.1, gpu_memory_bytes=told_bytes)
+    with world.database.read() as tx:
+        assert series.peaks(tx) == {("ufm", "desk"): 5 << 30}
+
+
 def test_of_many_points_as_many_are_kept_as_a_picture_shows(database: Database) -> None:
     with database.write() as tx:
         jobs.add(tx, SPEC, NOW)

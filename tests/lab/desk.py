@@ -222,18 +222,23 @@ class Desk:
         parent: str = "",
         devices: int = 1,
         nodes: Any = None,
+        expected: str = "",
+        beside: str = "",
     ) -> Any:
         """Run a session to its end and return its result; ``cut``: the agent gets ``sign`` at this step.
 
-        ``parent`` is a manifest of this store, of another job, to begin with; ``nodes`` where its lane runs.
+        ``parent`` is a manifest of this store, of another job, to begin with; ``nodes`` where its lane runs;
+        ``expected`` the device that the pool promises. ``beside``: a job that begins in a second lane, on the device
+        after those of the first.
         """
         self.attempts += 1
         now, run = Clock().now(), f"toy-{self.attempts:04d}"
         restore = sorted((path.relative_to(self.store).as_posix() for path in self.manifests()), reverse=True)
-        launch = {
+        launch: dict[str, Any] = {
             "format": 1, "run": run, "clock": {"epoch": now, "origin": now, "scale": 1.0}, "deadline": now + 500,
             "stop_margin_seconds": 5, "heartbeat_seconds": 0.1, "grace_seconds": 60, "mtbf_seconds": 3600,
-            "work_dir": "work", "store": {"kind": "directory", "root": str(self.store)}, "expected_devices": None,
+            "work_dir": "work", "store": {"kind": "directory", "root": str(self.store)},
+            "expected_devices": {"count": devices, "name": expected} if expected else None,
             "lanes": [{
                 "index": 0, "job": "toy", "attempt": self.attempts, "devices": list(range(devices)), "seed": 3,
                 "target_step": self.target, "command": self.command, "environment": self.environment, "data": "data",
@@ -241,6 +246,9 @@ class Desk:
                 "stall": {"loss_nan": 3}, "nodes": nodes,
             }],
         }  # fmt: skip
+        if beside:
+            second = {"index": 1, "job": beside, "devices": [devices], "restore": [], "parent": ""}
+            launch["lanes"] = [*launch["lanes"], {**launch["lanes"][0], **second}]
         folder = self.folder / run
         (folder / "work").mkdir(parents=True)
         (folder / "launch.json").write_text(json.dumps(launch))
@@ -260,13 +268,13 @@ class Desk:
         """What the newest session printed."""
         return (self.folder / f"toy-{self.attempts:04d}/log").read_text()
 
-    def manifests(self) -> list[Path]:
+    def manifests(self, job: str = "toy") -> list[Path]:
         """Manifests by step."""
-        return sorted(self.store.glob("jobs/toy/manifests/*.json"))
+        return sorted(self.store.glob(f"jobs/{job}/manifests/*.json"))
 
-    def newest(self) -> tuple[int, dict[str, str]]:
+    def newest(self, job: str = "toy") -> tuple[int, dict[str, str]]:
         """Step of the newest checkpoint, and its files by digest."""
-        manifest = json.loads(self.manifests()[-1].read_bytes())
+        manifest = json.loads(self.manifests(job)[-1].read_bytes())
         return manifest["step"], {part["name"]: part["sha256"] for part in manifest["components"]}
 
     def metrics(self) -> Any:

@@ -3,6 +3,7 @@
 import signal
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -36,3 +37,29 @@ def test_it_saves_and_stops_between_steps(
     control = SimpleNamespace(should_save=False, should_training_stop=False)
     callback.on_step_end(None, SimpleNamespace(global_step=step, is_world_process_zero=True), control)
     assert (control.should_save, control.should_training_stop) == (saves, stops)
+
+
+@pytest.mark.filterwarnings("ignore:`is_gradient_checkpointing`:FutureWarning")  # peft asks transformers so
+def test_an_adapter_is_loaded_also_where_the_trainer_forgot_it(
+    callback: SchedulerCallback, model: Path, tmp_path: Path
+) -> None:
+    """Transformers 5.17 loads an adapter beside it, the reference, and lets the trained one begin anew."""
+    peft, transformers = pytest.importorskip("peft"), pytest.importorskip("transformers")
+
+    def adapted() -> Any:
+        base = transformers.AutoModelForCausalLM.from_pretrained(model)
+        whole = peft.get_peft_model(base, peft.LoraConfig(r=2, target_modules="all-linear"))
+        whole.add_adapter("ref", whole.peft_config["default"])
+        return whole
+
+    trained, again = adapted(), adapted()
+    for name, part in trained.named_parameters():
+        if "lora_" in name:
+            part.data.fill_(0.5 if ".default." in name else 0.25)
+    trained.save_pretrained(tmp_path / "kept")
+    before = {name: part.detach().clone() for name, part in again.named_parameters()}
+    callback.resume_from = str(tmp_path / "kept")
+    callback.on_train_begin(SimpleNamespace(n_gpu=1), SimpleNamespace(global_step=3), None, model=again)
+    for name, part in again.named_parameters():
+        expected = 0.5 if "lora_" in name and ".default." in name else before[name]
+        assert bool((part == expected).all()), name

@@ -9,7 +9,13 @@ from typing import Any
 
 import pytest
 
+pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
+import torch
+
+from jobs.payload.trainers.tuning.card import find_card
 from jobs.payload.trainers.tuning.memory import STATUS
+from jobs.payload.trainers.tuning.model import make_model
+from jobs.payload.trainers.tuning.options import read_options
 from tests.lab.desk import Desk, accelerators
 
 WAYS = {
@@ -57,9 +63,42 @@ def test_on_one_device_or_more_the_same_rows_are_learned(make_desk: Callable[...
         told += [loss for _, loss in moved.losses() if loss is not None]
     # One device is an accelerator where there is one, and sums in another order than processors do.
     assert told == pytest.approx(expected, abs=1e-3 if accelerators() else 1e-4)
-    changes = [(entry["class"], entry["changed"][0]) for entry in moved.kept("state.json")["resumptions"]]
-    assert changes == [("E1", ["devices", 2, 1]), ("E1", ["devices", 1, 4])]
+    kept = moved.kept("state.json")["resumptions"]
+    assert [entry["class"] for entry in kept] == ["E1", "E1"]
+    # Four processors stand for the accelerators of a machine that has fewer: another device, and other precision.
+    assert [[change for change in entry["changed"] if change[0] == "devices"] for entry in kept] == [
+        [["devices", 2, 1]], [["devices", 1, 4]]
+    ]  # fmt: skip
     assert moved.kept("meta.json")["metrics"]["exactness"] == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.* is deprecated:FutureWarning")
+@pytest.mark.parametrize(("words", "again"), [((), 0), (("half",), 1), (("all",), 2)], ids=["none", "half", "all"])
+def test_what_is_computed_again_is_the_same(words: tuple[str, ...], again: int, make_desk: Callable[..., Desk]) -> None:
+    """Of two layers none, one or both keep no activations; a training that changes between them is E1."""
+    options = ("--gradient-checkpointing", *words) if words else ()
+    whole, moved = (make_desk(name, "--lora", "4", "--report-every", "1", target=12) for name in ("whole", "moved"))
+    assert whole.run().codes == [0]
+    expected = [loss for _, loss in whole.losses() if loss is not None]
+    assert moved.run(cut=4).codes == [0]
+    told = [loss for _, loss in moved.losses() if loss is not None]
+    run = moved.run(*options)
+    assert run.codes == [0], run.said
+    told += [loss for _, loss in moved.losses() if loss is not None]
+    assert told == pytest.approx(expected, abs=1e-3 if accelerators() else 1e-6)
+    (resumption,) = moved.kept("state.json")["resumptions"]
+    was = [["gradient checkpointing", False, {"half": "half", "all": True}[words[0]]]] if words else []
+    assert (resumption["class"], resumption["changed"]) == ("E1" if words else "E0", was)
+
+    model = make_model(
+        read_options(["--model", moved.command[3], "--lora", "4", *options]), moved.command[3], None, None, find_card(0)
+    )
+    computed: list[Any] = []
+    for layer in model.layers:
+        layer.mlp.register_forward_pre_hook(lambda part, _: computed.append(part))
+    tokens = torch.arange(8)[None].to(find_card(0).device)
+    model.summed_loss(tokens, tokens, None, None).backward()
+    assert len(computed) == 2 + again
 
 
 def test_all_processes_save_and_stop_at_the_step_of_which_one_was_told(make_desk: Callable[..., Desk]) -> None:

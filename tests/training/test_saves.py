@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
+import torch
+
 from jobs.payload.trainers.tuning import checkpoint
-from jobs.payload.trainers.tuning.snapshot import free_memory
+from jobs.payload.trainers.tuning.snapshot import Saved, Snapshot, free_memory
 from tests.lab.desk import Desk, accelerators
 
 LAG = 5  # steps that a slow disk takes
@@ -84,6 +86,63 @@ def test_a_stop_waits_for_the_save_that_is_being_written(make_desk: Callable[...
     assert [path.name for path in sorted((desk.folder / "checkpoints").iterdir())] == [
         f"step-{line['saved']:08d}" for line in told
     ]
+
+
+def lying() -> Saved:
+    """Two weights that are one, a bias, and the state of both."""
+    weight, bias = torch.full((4, 3), 2.0, dtype=torch.bfloat16), torch.ones(3)
+    state = {0: {"step": torch.tensor(7.0), "mean": torch.rand(4, 3)}, 1: {"step": torch.tensor(7.0)}}
+    return Saved(
+        {"embedding": weight, "head": weight, "bias": bias}, {"state": state, "param_groups": [{"betas": (0.9, 0.99)}]}
+    )
+
+
+def asked_for(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
+    """Whether training had to wait for memory, each time that some was asked for."""
+    asked: list[bool] = []
+    empty = torch.empty
+
+    def listening(*shape: Any, **more: Any) -> Any:
+        asked.append(threading.current_thread() is threading.main_thread())
+        return empty(*shape, **more)
+
+    monkeypatch.setattr(torch, "empty", listening)
+    return asked
+
+
+def test_the_first_copy_finds_its_memory_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """To be given 16 GB by the machine took ten times as long as to fill them."""
+    there = lying()
+    snapshot = Snapshot(lambda: there, "on", first=True)
+    asked = asked_for(monkeypatch)
+    snapshot.prepare()
+    saved, background = snapshot.take(last=False)
+    assert asked == [False] * 5, "once each, and what has two names once"
+    assert background
+    assert saved.weights["embedding"] is saved.weights["head"] is not there.weights["head"]
+    torch.testing.assert_close(saved._asdict(), there._asdict(), rtol=0, atol=0)
+
+
+def test_nothing_is_prepared_that_is_not_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = asked_for(monkeypatch)
+    for wish, first in (("off", True), ("auto", True), ("on", False)):
+        Snapshot(lying, wish, first=first).prepare()
+    assert not asked
+
+
+def test_a_stop_does_not_wait_for_memory_that_it_does_not_need(monkeypatch: pytest.MonkeyPatch) -> None:
+    snapshot = Snapshot(lying, "on", first=True)
+    asked, empty = list[Any](), torch.empty
+
+    def slow(*shape: Any, **more: Any) -> Any:
+        asked.append(shape)
+        assert snapshot._enough.wait(60), "it was told to stop"
+        return empty(*shape, **more)
+
+    monkeypatch.setattr(torch, "empty", slow)
+    snapshot.prepare()
+    assert not snapshot.take(last=True)[1]
+    assert len(asked) <= 1, "of five"
 
 
 def handle(process: int) -> int:

@@ -36,6 +36,22 @@ def test_a_session_on_two_devices_saves_when_asked_and_moves_to_one(make_desk: C
     assert "devices was 2 and is 1" in desk.log()
 
 
+def test_two_lanes_on_two_devices_disturb_each_other_in_no_bit(make_desk: Callable[..., Desk]) -> None:
+    """The same training twice in one session, on a device each, and once alone."""
+    if accelerators() == 1:
+        pytest.skip("a session of two devices needs two accelerators, or none: then processors stand for them")
+    desk = make_desk("desk", "--lora", "4", target=8)
+    assert desk.session(beside="other")["outcome"] == "finished", desk.log()
+    other = json.loads((desk.store / "runs/toy-0001/lane-1/result.json").read_bytes())
+    assert (other["job"], other["outcome"]) == ("other", "finished"), desk.log()
+    alone = desk.run()
+    assert alone.codes == [0], alone.said
+    digests = {name: hashlib.sha256(content).hexdigest() for name, content in desk.state().items()}
+    for job in ("toy", "other"):
+        step, files = desk.newest(job)
+        assert (step, {name: files[name] for name in digests}) == (8, digests)
+
+
 @pytest.mark.parametrize("options", [(), ("--lora", "4")], ids=["full", "lora"])
 def test_a_job_begins_with_the_weights_of_another(make_desk: Callable[..., Desk], options: tuple[str, ...]) -> None:
     desk = make_desk("family", *options)
@@ -120,6 +136,17 @@ def test_a_loss_that_is_no_number_leaves_the_weights_and_is_told(make_desk: Call
     desk = make_desk("desk", "--lora", "4", "--rate", "1e30", "--clip", "0", "--warmup", "1", "--report-every", "1")
     result = desk.session()
     assert (result["outcome"], result["error_class"]) == ("failed", "diverged"), desk.log()
+
+
+def test_a_loss_that_is_worse_than_guessing_for_long_ends_it(make_desk: Callable[..., Desk]) -> None:
+    """A number all the time, and nothing that hours should be spent on."""
+    options = ("--rate", "10", "--clip", "0", "--warmup", "1", "--schedule", "constant", "--accumulate", "1")
+    desk = make_desk("desk", *options, "--report-every", "1", target=1_000)
+    result = desk.session()
+    assert (result["outcome"], result["error_class"]) == ("failed", "diverged"), desk.log()
+    assert result["loss"] > 8
+    assert 100 <= result["step"] < desk.target
+    assert "Lower --rate" in result["message"]
 
 
 def test_nobody_waits_for_a_process_that_is_gone(make_desk: Callable[..., Desk]) -> None:

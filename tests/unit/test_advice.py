@@ -16,10 +16,11 @@ from jobs.advice.errors import Unknown
 from jobs.advice.memory import layer_bytes, memory_of, storage_of
 from jobs.advice.recipe import deepspeed, files
 from jobs.advice.seen import Seen, memory_seen, pace_seen, read_seen, write_seen
-from jobs.advice.setup import STACKS, Setup
+from jobs.advice.setup import STACKS, Offload, Parallel, Setup
 from jobs.advice.shape import find_shape, from_config
 from jobs.advice.speed import pace_of
 from jobs.definition import Definition
+from jobs.payload.trainers.tuning.options import read_options
 from jobs.problem import Problem
 
 BIG = find_shape("deepseek-coder-6.7b")
@@ -285,6 +286,43 @@ def test_a_choice_that_shares_weights_out_is_a_job_of_so_many_devices() -> None:
     assert spec.command[-2:] == ("--shard", "on")
     assert (spec.needs.devices_min, spec.needs.devices_max) == (2, 2)
     assert taken.memory.gib < spec.needs.vram_gib < 15.5
+
+
+@pytest.mark.parametrize(
+    ("parallel", "offload", "words"),
+    [
+        ("zero1", "none", ("--zero", "1")),
+        ("zero2", "cpu", ("--zero", "2", "--offload")),
+        ("zero3", "cpu", ("--zero", "3", "--offload")),
+    ],
+)
+def test_all_weights_by_zero_are_a_job_of_our_trainer(
+    parallel: Parallel, offload: Offload, words: tuple[str, ...], tmp_path: Path
+) -> None:
+    wishes = Wishes(methods=("full",), parallel=parallel, offload=offload, ram_gib=512)
+    taken = advise(find_shape("deepseek-coder-1.3b"), cards()["4090"], 2, wishes).taken
+    assert taken is not None
+    for name, text in files(taken, "all", "hf:deepseek-ai/deepseek-coder-1.3b-base", 100).items():
+        (tmp_path / name).write_text(text)
+    problems: list[Problem] = []
+    spec = Definition(str(tmp_path / "job.toml"), "", problems).job(tomllib.loads((tmp_path / "job.toml").read_text()))
+    assert problems == []
+    assert spec is not None
+    assert spec.command[-len(words) :] == words
+    assert (spec.needs.devices_min, spec.needs.devices_max) == (2, 2)
+    assert spec.requirements is not None
+    assert (tmp_path / "requirements.txt").read_text() == "deepspeed\n"
+    # What both devices do in an hour is what the adviser told of them.
+    assert spec.steps_per_hour * spec.device_speedup[-1] == pytest.approx(3_600 / taken.pace.step, rel=0.01)
+    options = read_options(["--model", "m", *spec.command[4:]])
+    assert (options.zero, options.offload, options.lora) == (int(words[1]), "--offload" in words, 0)
+
+
+def test_what_our_trainer_cannot_do_is_no_job() -> None:
+    wishes = Wishes(methods=("full",), parallel="zero3", offload="nvme", ram_gib=512)
+    taken = advise(BIG, cards()["4090"], 2, wishes).taken
+    assert taken is not None
+    assert "job.toml" not in files(taken, "all", "hf:deepseek-ai/deepseek-coder-6.7b-base", 100)
 
 
 def test_machines_side_by_side_are_drawn_and_told() -> None:

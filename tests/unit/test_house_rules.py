@@ -1,6 +1,7 @@
 """Rules of the house that no ready-made checker knows; docs/inside/contributing.md gives the reasons."""
 
 import ast
+import json
 import re
 import subprocess
 import sys
@@ -29,6 +30,25 @@ TRAINERS_MAY = {
         "safetensors",
     ),
 }
+# Of these nothing is ever imported where no training runs; numpy and huggingface_hub have other uses.
+OF_TRAINERS = TRAINERS_MAY - {"numpy", "huggingface_hub", "PIL"}
+IMPORT_ALL = """
+import importlib, json, pkgutil, sys
+packages, unwanted = map(json.loads, sys.argv[1:])
+looked, tried = [], []
+class Watch:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in unwanted:
+            tried.append(name)
+sys.meta_path.insert(0, Watch())
+for package in packages:
+    for found in pkgutil.walk_packages(importlib.import_module(package).__path__, package + "."):
+        ours = not found.name.startswith(("jobs.payload.trainers.", "jobs.payload.scorers."))
+        if ours and "__main__" not in found.name:
+            importlib.import_module(found.name)
+            looked.append(found.name)
+print(json.dumps([looked, tried]))
+"""
 SCORERS_MAY = {"numpy", "peft", "torch", "transformers", "tree_sitter", "tree_sitter_elixir", "yaml"}
 
 # Slow to import, rude while importing (kaggle logs in and prints), or not installed with the core.
@@ -103,6 +123,24 @@ def test_heavy_libraries_are_imported_inside_the_function_that_needs_them(reposi
         if not path.is_relative_to(trainers) and (heavy := imports(parse(path), everywhere=False) & HEAVY)
     }
     assert eager == {}
+
+
+def test_nothing_of_torch_is_imported_by_daemon_or_command_line(repository: Path) -> None:
+    """Neither where a module begins, by whatever it imports, nor inside a function; it need not be there for that."""
+    done = subprocess.run(
+        [sys.executable, "-c", IMPORT_ALL, json.dumps(PACKAGES), json.dumps(sorted(OF_TRAINERS))],
+        capture_output=True, text=True, check=True, cwd=repository,
+    )  # fmt: skip
+    looked, tried = json.loads(done.stdout)
+    assert {"scheduler.daemon", "scheduler.cli.root"} <= set(looked)
+    assert tried == []
+    inside = {
+        path.relative_to(repository).as_posix(): names
+        for path in python_files(repository, *PACKAGES)
+        if not any(path.is_relative_to(repository / "jobs/payload" / name) for name in ("trainers", "scorers"))
+        and (names := imports(parse(path), everywhere=True) & OF_TRAINERS)
+    }
+    assert inside == {}
 
 
 @pytest.mark.parametrize(

@@ -6,30 +6,34 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from jobs.payload.trainers.tuning.options import read_options
-from jobs.payload.trainers.tuning.start import Start, bytecode_kept, leave_out_libraries
+from jobs.payload.trainers.tuning.start import Start, bytecode_kept, leave_out_libraries, wake_device
+
+LIBRARIES = ("bitsandbytes", "scipy", "sklearn", "torchvision")
+UNUSED = ["sklearn", "torchvision"]
 
 
 @pytest.fixture
 def nothing_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Modules of a process that has loaded none of them yet, given back afterwards."""
     monkeypatch.setattr(sys, "modules", {**sys.modules})
-    for name in ("sklearn", "bitsandbytes"):
+    for name in LIBRARIES:
         sys.modules.pop(name, None)
 
 
 @pytest.mark.parametrize(
     ("words", "config", "left_out"),
     [
-        (("--lora", "4"), {}, ["bitsandbytes", "sklearn"]),
-        ((), {}, ["bitsandbytes", "sklearn"]),
-        (("--use-4bit",), {}, ["sklearn"]),
-        (("--optimizer", "adamw8bit"), {}, ["sklearn"]),
-        (("--lora", "4"), {"quantization_config": {}}, ["sklearn"]),
-        (("--lora", "4"), None, ["sklearn"]),
+        (("--lora", "4"), {}, [*LIBRARIES]),
+        ((), {}, [*LIBRARIES]),
+        (("--use-4bit",), {}, UNUSED),
+        (("--optimizer", "adamw8bit"), {}, UNUSED),
+        (("--lora", "4"), {"quantization_config": {}}, UNUSED),
+        (("--lora", "4"), None, UNUSED),
     ],
     ids=["adapter", "all weights", "4 bits", "8 bits", "a model in 4 bits", "a name"],
 )
@@ -39,7 +43,7 @@ def test_libraries_that_nothing_uses_are_left_out(
     if config is not None:
         (tmp_path / "config.json").write_text(json.dumps(config))
     leave_out_libraries(read_options(["--model", str(tmp_path), *words]))
-    assert sorted(name for name in ("sklearn", "bitsandbytes") if name in sys.modules) == left_out
+    assert sorted(name for name in LIBRARIES if name in sys.modules) == left_out
     assert all(importlib.util.find_spec(name) is None for name in left_out), "by which libraries look for each other"
 
 
@@ -71,6 +75,34 @@ def test_bytecode_is_kept_where_an_image_forbids_it(
 def test_a_place_for_bytecode_that_somebody_chose_stays(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sys, "pycache_prefix", str(tmp_path))
     assert bytecode_kept(tmp_path / "cache") == {}
+
+
+@pytest.mark.parametrize(("rank", "asked"), [(0, ["init", "device 0", "context"]), (1, ["init", "device 1"])])
+def test_a_device_is_made_ready_while_libraries_are_read(rank: int, asked: list[str]) -> None:
+    told: list[str] = []
+
+    def answer(said: str, *, well: bool = True) -> int:
+        told.append(said)
+        return 0 if well else 101
+
+    driver = SimpleNamespace(
+        cuInit=lambda _flags: answer("init"),
+        cuDeviceGet=lambda _device, number: answer(f"device {number}", well=number == 0),
+        cuDevicePrimaryCtxRetain=lambda _context, _device: answer("context"),
+    )
+    wake_device(rank, {"libcuda.so.1": driver}.__getitem__).join()
+    assert told == asked, "of a device that is not there torch tells"
+
+
+def test_without_a_driver_torch_tells_of_it() -> None:
+    looked: list[str] = []
+
+    def missing(name: str) -> None:
+        looked.append(name)
+        raise OSError(f"{name}: cannot open shared object file")
+
+    wake_device(0, missing).join()
+    assert looked == ["libcuda.so.1"]
 
 
 def test_seconds_are_told_by_what_they_went_to() -> None:

@@ -33,6 +33,7 @@ _OOM = (
     "cannot allocate memory",
     "cublas_status_alloc_failed",
 )
+_FULL = ("no space left on device", "disk quota exceeded")
 _DEVICE = (
     "no kernel image is available",
     "no cuda-capable device",
@@ -41,12 +42,15 @@ _DEVICE = (
     "uncorrectable ecc error",
     "cuda error: unspecified launch failure",
     "nvml: driver/library version mismatch",
+    "this device cannot be used",  # finetune.py
 )
+_DIVERGED = "finetune: the loss diverged"
 _NETWORK = (
     "temporary failure in name resolution",
     "name or service not known",
     "network is unreachable",
     "no route to host",
+    "we couldn't connect to 'http",  # of the Hub's libraries
 )
 
 
@@ -76,8 +80,12 @@ def classify(exit_code: int, errors: str) -> Verdict:
         return Verdict("killed", "the command was killed by SIGKILL, not by us: most often for lack of memory")
     if exit_code == EXIT_DATA:
         return Verdict("data", "the command could not read its data")
+    if any(words in said for words in _FULL):
+        return Verdict("store", f"the session's disk is full (exit status {exit_code})")
     if any(words in said for words in _DEVICE):
         return Verdict("device", f"the command could not use its device (exit status {exit_code})")
+    if _DIVERGED in said:
+        return Verdict("diverged", "the command says that its loss diverged")
     if any(words in said for words in _NETWORK):
         return Verdict("network", f"the command found no network (exit status {exit_code})")
     if exit_code < 0:

@@ -8,25 +8,29 @@ See docs/fine-tuning.md.
 
 from __future__ import annotations
 
+import errno
 import os
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING or __package__:
     from .ranks import Place, Ranks, devices_visible
     from .trainer_kit import EXIT_DATA, NO_CORPUS, Training
+    from .tuning.base import find_base
     from .tuning.errors import Refused, UnreadableData
-    from .tuning.memory import STATUS, Fit, is_too_small, smaller
+    from .tuning.memory import CHANGES, STATUS, Fit, is_too_small, smaller, words_for
     from .tuning.options import read_options, rows_at_once, unshared
-    from .tuning.start import Start, bytecode_kept, leave_out_libraries
+    from .tuning.start import Start, bytecode_kept, leave_out_libraries, wake_device
 else:
     from ranks import Place, Ranks, devices_visible
     from trainer_kit import EXIT_DATA, NO_CORPUS, Training
+    from tuning.base import find_base
     from tuning.errors import Refused, UnreadableData
-    from tuning.memory import STATUS, Fit, is_too_small, smaller
+    from tuning.memory import CHANGES, STATUS, Fit, is_too_small, smaller, words_for
     from tuning.options import read_options, rows_at_once, unshared
-    from tuning.start import Start, bytecode_kept, leave_out_libraries
+    from tuning.start import Start, bytecode_kept, leave_out_libraries, wake_device
 
 if TYPE_CHECKING:
     import argparse
@@ -61,27 +65,45 @@ def _until_it_fits(options: argparse.Namespace, words: list[str], devices: int) 
     more |= bytecode_kept(options.cache)
     nodes = Place(os.environ).nodes
     settled = devices * nodes == 1 or options.shard != "auto" or bool(options.zero or unshared(options))
-    ranks, fit = Ranks(), Fit(rows_at_once(options, devices * nodes), options.gradient_checkpointing, shared=settled)
+    asked = Fit(
+        rows_at_once(options, devices * nodes),
+        options.gradient_checkpointing,
+        options.shard == "on",
+        options.optimizer,
+        options.length,
+    )
+    ranks, fit = Ranks(), asked
     lowered: list[str] = []
     while (status := ranks.run([*words, *lowered], devices, more)) == STATUS and not ranks.told_to_stop:
-        less = smaller(fit)
+        by_halves = options.stage in ("sft", "selftrain")  # what TRL trains is checkpointed as a whole
+        less = smaller(fit, by_halves=by_halves, shareable=not settled, may_change=_may_change(options, fit))
         if nodes > 1:  # who starts the processes of the other nodes does not know
             print(
                 "finetune: out of memory; choose a smaller --rows-at-once or --gradient-checkpointing", file=sys.stderr
             )
             return 1
         if less is None:
-            print(
-                "finetune: out of memory with one row at a time; --use-4bit, --offload (for all weights) or a smaller "
-                "--length need less",
-                file=sys.stderr,
-            )
+            print(f"finetune: out of memory with one row at a time; {_remedy(options)}", file=sys.stderr)
             return 1
         fit = less
-        lowered = ["--rows-at-once", str(fit.rows), *(["--gradient-checkpointing"] if fit.checkpointing else [])]
-        lowered += ["--shard", "on"] if fit.shared and not settled else []
+        lowered = words_for(fit, asked)
         print(f"finetune: the memory did not hold a step; once more with {' '.join(lowered)}", file=sys.stderr)
     return status
+
+
+def _may_change(options: argparse.Namespace, fit: Fit) -> set[str]:
+    """Return what may be changed of the training, and can be where it runs."""
+    may = set(options.may_change)
+    whole_and_shared = fit.shared and not options.lora  # an optimiser in 8 bits takes whole weights only
+    if options.zero or whole_and_shared or find_spec("bitsandbytes") is None:
+        may -= {"optimizer"}
+    return may
+
+
+def _remedy(options: argparse.Namespace) -> str:
+    left = [name for name in CHANGES if name not in options.may_change and options.stage == "sft"]
+    also = f", or let it become another training (E2): --may-change {','.join(left)}" if left else ""
+    return f"--use-4bit, --offload (for all weights) or a smaller --length need less{also}"
 
 
 def _process(options: argparse.Namespace) -> int:
@@ -102,6 +124,16 @@ def _process(options: argparse.Namespace) -> int:
     except UnreadableData as error:
         print(f"finetune: {error}", file=sys.stderr)
         return EXIT_DATA
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            raise
+        where = f" in {error.filename}" if error.filename else ""
+        print(
+            f"finetune: {error.strerror}{where}: the disk is full. Packed rows lie in {options.cache} (--cache), and "
+            "checkpoints on the session's own disk",
+            file=sys.stderr,
+        )
+        return 1
     except (MemoryError, RuntimeError) as error:
         if not is_too_small(error):
             raise
@@ -112,8 +144,10 @@ def _process(options: argparse.Namespace) -> int:
 
 def _train(options: argparse.Namespace, training: Training, local_rank: int) -> None:
     """Import what the stage needs, and train. Nothing of torch is loaded before: the launcher needs none."""
+    options.model = find_base(options.model)
     if options.stage in ("sft", "selftrain"):
         start = Start()
+        wake_device(local_rank)
         leave_out_libraries(options)
         if TYPE_CHECKING or __package__:
             from .tuning import session

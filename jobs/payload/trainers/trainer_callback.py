@@ -72,6 +72,8 @@ class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not there whe
                 "device and multiplies the batch. Start one process a device: "
                 "{python} {payload}/trainers/ranks.py SCRIPT"
             )
+        if self.resume_from and "default" in getattr(model, "peft_config", {}):
+            _load_adapter(model, Path(self.resume_from))
         if self._training.parent_dir is not None and self._held_out is not None:
             self._start_loss = self._held_out(model)
         self._training.progress(int(state.global_step))
@@ -139,3 +141,15 @@ class SchedulerCallback(TrainerCallback):  # type: ignore[misc]  # not there whe
 
         self._training.checkpoint(step, move, metrics)
         shutil.rmtree(written, ignore_errors=True)
+
+
+def _load_adapter(model: Any, folder: Path) -> None:
+    """Load the adapter that is trained, which the Trainer of transformers 5.17 forgets beside another: a reference.
+
+    It would begin anew with the optimiser's old state, and nobody would be told.
+    """
+    if (path := folder / "adapter_model.safetensors").is_file():
+        from peft import set_peft_model_state_dict
+        from safetensors.torch import load_file
+
+        set_peft_model_state_dict(model, load_file(path), adapter_name="default")

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
 EXIT_DATA = 65  # exit with this status when the data cannot be read
+_ROOM_BYTES = 1 << 20  # a disk with less of it is full: what could not be written was more
+_FULL = ("no space left on device", "disk quota exceeded")
 NO_CORPUS = "A job gets the corpus when its definition says mixture = {}"
 
 
@@ -112,11 +114,12 @@ class Training:
             (partial / "meta.json").write_text(json.dumps({"step": step, "metrics": dict(metrics)}))
             # No fsync: the agent copies the folder into the store, durably, and this disk goes with the session.
             partial.rename(final)
-        except OSError as error:
+        except Exception as error:
+            why = _no_space(error, self._checkpoint_dir)
             shutil.rmtree(partial, ignore_errors=True)
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+            if not why:
                 raise
-            self._say({"save_failed": str(error)})
+            self._say({"save_failed": why})
             return False
         self._saved_step = step
         self._say({"saved": step, **metrics})
@@ -135,6 +138,18 @@ class Training:
     def _say(self, line: dict[str, Any]) -> None:
         if self._progress is not None:
             os.write(self._progress, json.dumps(line).encode() + b"\n")
+
+
+def _no_space(error: Exception, folder: Path) -> str:
+    """Return what to say of a save that a full disk ended; "" if something else did.
+
+    torch.save and safetensors have errors of their own for it, which name no number.
+    """
+    if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return str(error)
+    room = shutil.disk_usage(folder).free
+    full = room < _ROOM_BYTES or any(words in str(error).lower() for words in _FULL)
+    return f"No space left on device: {error}" if full else ""
 
 
 def _newest(folder: Path) -> Path | None:

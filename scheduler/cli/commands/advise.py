@@ -243,7 +243,7 @@ def _place(cli: Cli, words: str, wishes: Wishes) -> tuple[Card, int, Wishes, tup
         find_cards(words)  # says which names are near
     from scheduler.cli.shell.exits import NotFound
     from scheduler.service.facts.advised import card_of, seen_of_runs
-    from scheduler.store import jobs, rates
+    from scheduler.store import jobs, rates, series
 
     pool = pools[words]
     card = card_of(pool)
@@ -255,7 +255,8 @@ def _place(cli: Cli, words: str, wishes: Wishes) -> tuple[Card, int, Wishes, tup
         wishes = replace(wishes, usd_per_hour=pool.price_microdollars_per_hour / 1e6)
     with cli.app.database.read() as tx:
         specs = [record.spec for record in jobs.everything(tx)]
-        return card, pool.devices_per_session, wishes, seen_of_runs(specs, rates.everything(tx), cli.app.pools)
+        seen = seen_of_runs(specs, rates.everything(tx), cli.app.pools, series.peaks(tx))
+    return card, pool.devices_per_session, wishes, seen
 
 
 def _seen(cli: Cli, read: Path | None) -> tuple[Seen, ...]:

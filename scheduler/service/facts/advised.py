@@ -87,12 +87,19 @@ def misfit(spec: JobSpec, pools: Sequence[Pool]) -> str:
 
 
 def seen_of_runs(
-    specs: Iterable[JobSpec], measured: Mapping[tuple[str, str], RateRecord], pools: Mapping[str, Pool]
+    specs: Iterable[JobSpec],
+    measured: Mapping[tuple[str, str], RateRecord],
+    pools: Mapping[str, Pool],
+    peaks: Mapping[tuple[str, str], int] | None = None,
 ) -> tuple[Seen, ...]:
-    """Return what sessions of ours measured, as the adviser takes it; ``measured`` by job and pool."""
+    """Return what sessions of ours measured, as the adviser takes it; ``measured`` and ``peaks`` by job and pool.
+
+    ``peaks`` are bytes that torch had in use: what libraries take beside it is added.
+    """
     known = {spec.name: spec for spec in specs if is_advised(spec)}
     if not known:
         return ()
+    from jobs.advice.card import GIB
     from jobs.advice.job import setup_of_job
     from jobs.advice.seen import Seen, too_quick
 
@@ -104,6 +111,7 @@ def seen_of_runs(
         setup = setup_of_job(spec.command, _inputs(spec), card)
         if setup is None:
             continue
+        peak = (peaks or {}).get((job, pool), 0)
         row = Seen(
             card=card.name,
             model=setup.shape.name,
@@ -114,6 +122,7 @@ def seen_of_runs(
             seq=setup.seq,
             seconds=1 / rate.steps_per_second / setup.accumulate,
             steps=_STEPS_A_SAMPLE * rate.samples,
+            peak=peak and peak + round(setup.stack.context_gib * GIB),
             at=rate.at,
             source=f"job {job} on pool {pool}",
         )

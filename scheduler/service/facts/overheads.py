@@ -38,7 +38,8 @@ class Overheads:
     """Beliefs by job and pool, from what was measured and, until then, from what was declared.
 
     A job that has not run on a pool is believed to lose there what is declared, or what the others that have trained
-    there usually lose if that is more. What a job never reached is no measurement for others.
+    there usually lose if that is more. What a job never reached is no measurement for others. Its save takes nowhere
+    less than where it took least: a large checkpoint is large everywhere.
 
     ``queues`` has by pool the seconds from launch to start of the session that waits there longest, as its platform
     expects it: so long a further one is believed to wait, if nothing worse was seen.
@@ -62,6 +63,15 @@ class Overheads:
             )
             for pool, rates in by_pool.items()
         }
+
+    @cached_property
+    def _saves(self) -> dict[str, int]:
+        """The shortest save that was seen of each job, on whichever pool."""
+        shortest: dict[str, int] = {}
+        for (job, _), rate in self.measured.items():
+            if rate.samples:
+                shortest[job] = min(rate.checkpoint_seconds, shortest.get(job, rate.checkpoint_seconds))
+        return shortest
 
     def of(self, spec: JobSpec, pool: Pool) -> Overhead:
         """Return what is believed of a job on a pool: what was seen, as long as the pool's longest session is worth it.
@@ -94,7 +104,7 @@ class Overheads:
             sigma=PRIOR_SIGMA,
             samples=0,
             setup_seconds=max(setup, pool.setup_seconds + spec.setup_seconds),
-            checkpoint_seconds=max(checkpoint, spec.checkpoint_seconds),
+            checkpoint_seconds=max(checkpoint, spec.checkpoint_seconds, self._saves.get(spec.name, 0)),
             delay_seconds=max(delay, pool.start_delay_seconds),
         )
 

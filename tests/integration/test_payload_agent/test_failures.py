@@ -120,6 +120,9 @@ def test_missing_data_is_a_data_failure(session: Any) -> None:
     [
         ("import sys; sys.exit(65)", "data"),
         ("raise MemoryError", "oom"),
+        ("import errno; raise OSError(errno.ENOSPC, 'No space left on device')", "store"),
+        ("raise OSError(\"We couldn't connect to 'https://huggingface.co' to load the files\")", "network"),
+        ("raise SystemExit('finetune: this device cannot be used: a P100')", "device"),
         ("import os, signal; os.kill(os.getpid(), signal.SIGKILL)", "killed"),
         ("import torch_that_is_not_there", "code"),
         ("", "code"),

@@ -13,6 +13,7 @@ from .errors import Refused
 
 _BF16_FROM = (8, 0)
 _TRITON_FROM = (7, 0)  # what torch.compile needs
+_OLD_BUILDS_UNTIL = (7, 5)  # below it torch's usual builds have no kernels, those for CUDA 12.6 have
 _TYPES = {"bf16": torch.bfloat16, "fp16": torch.float16, "fp32": torch.float32}
 
 
@@ -46,10 +47,39 @@ def find_card(local_rank: int, precision: str = "auto") -> Card:
     if local_rank >= torch.cuda.device_count():
         raise Refused(f"process {local_rank + 1} of this machine has no device: torch sees {torch.cuda.device_count()}")
     torch.cuda.set_device(local_rank)
-    capability = torch.cuda.get_device_capability()
+    capability, name = torch.cuda.get_device_capability(), torch.cuda.get_device_name()
+    _check(name, capability, precision)
     if precision == "auto":
         precision = "bf16" if capability >= _BF16_FROM else "fp16"
-    name = torch.cuda.get_device_name()
     if precision == "bf16" and capability < _BF16_FROM:
         raise Refused(f"{name} has no units for bf16 (compute capability {capability}): leave --precision out")
     return Card(f"cuda:{local_rank}", name, precision, compiles=capability >= _TRITON_FROM)
+
+
+def _check(name: str, capability: tuple[int, int], precision: str) -> None:
+    """Refuse a device before hours are spent on it: one that this torch has no kernels for, or a P100 unasked."""
+    own = ".".join(map(str, capability))
+    kernels = torch.cuda.get_arch_list()
+    if not any(_serves(one, capability) for one in kernels):
+        remedy = "2.6 to 2.14 built for CUDA 12.6" if capability < _OLD_BUILDS_UNTIL else "built for CUDA 12.8 or later"
+        raise Refused(
+            f"this device cannot be used: {name} has the compute capability {own}, and torch {torch.__version__} has "
+            f"kernels for {', '.join(kernels) or 'none'}. Use a torch {remedy} (requirements of the job), or another "
+            "pool"
+        )
+    if capability < _TRITON_FROM and precision == "auto":
+        raise Refused(
+            f"this device cannot be used: {name} (compute capability {own}) has neither tensor cores nor Triton, and "
+            "takes many times the hours of a T4. Choose another pool, or say --precision fp16 to train on it all the "
+            "same"
+        )
+
+
+def _serves(kernel: str, capability: tuple[int, int]) -> bool:
+    """Whether kernels that torch was built with (as sm_86) run on a device; compute_86 is compiled when needed."""
+    kind, _, number = kernel.partition("_")
+    digits = "".join(character for character in number if character.isdecimal())
+    if len(digits) < 2:
+        return False
+    built = int(digits[:-1]), int(digits[-1])
+    return built <= capability and (kind == "compute" or built[0] == capability[0])

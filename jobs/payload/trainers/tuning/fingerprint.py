@@ -14,9 +14,11 @@ import platform
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .remembered import CHANGED
+
 if TYPE_CHECKING:
     import argparse
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Collection, Iterable, Mapping
 
     from .card import Card
 
@@ -60,9 +62,10 @@ def place(options: argparse.Namespace, card: Card, devices: int, rows_at_once: i
         "compiled": options.compile == "on" or (options.compile == "auto" and card.compiles),
         "gradient checkpointing": options.gradient_checkpointing,
         "deterministic": options.deterministic,
-        **(
-            {"shared out": _shared(options)} if options.shared else {}
-        ),  # not named where it is not, as before there was any
+        # Not named where they are not, as before there were any.
+        **({"shared out": _shared(options)} if options.shared else {}),
+        **({"documents apart": True} if options.apart else {}),
+        **({CHANGED: sorted(options.changed)} if options.changed else {}),
         "python": platform.python_version(),
         **versions(_LIBRARIES + _OF_ZERO if options.zero else _LIBRARIES),
     }
@@ -89,6 +92,14 @@ def compare(before: Mapping[str, Any] | None, now: Mapping[str, Any]) -> Resumpt
     if changed["place"] or not now["place"]["deterministic"]:
         return Resumption(SAME_STATE, changed["place"])
     return Resumption(EXACT, ())
+
+
+def changed_alone(before: Mapping[str, Any] | None, now: Mapping[str, Any], names: Collection[str]) -> bool:
+    """Whether nothing of the training has changed but what was changed for memory's sake, as a person allowed it."""
+    if before is None or before.get("format") != now["format"] or not names:
+        return False
+    follows = {"packed in parts"} if "length" in names else set()
+    return {name for name, _, _ in _differences(before["job"], now["job"])} <= {*names, *follows}
 
 
 def _differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> tuple[tuple[str, Any, Any], ...]:

@@ -11,6 +11,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from . import checkpoint
+from .attention import document_ends
+from .divergence import STEPS, Divergence
+from .errors import Refused
 from .optimizer import Optimizer, rate_at
 from .snapshot import Snapshot
 
@@ -20,6 +23,7 @@ if TYPE_CHECKING:
 
     from ..trainer_kit import Training
     from .card import Card
+    from .first_steps import FirstSteps
     from .group import Group
     from .model import Model
     from .rounds import Rounds
@@ -41,6 +45,7 @@ class Work(NamedTuple):
     held_out: Rows
     rows_at_once: int
     fingerprint: dict[str, Any]
+    first_steps: FirstSteps
 
 
 class Loop:
@@ -54,6 +59,7 @@ class Loop:
         self._optimizer = _optimizer(options, card, group, work, training.resume_dir or training.parent_dir)
         self._snapshot = Snapshot(self._optimizer.as_it_lies, options.background_saves, first=group.first)
         self._start: Start | None = start  # until the first step
+        self._divergence = Divergence(len(work.tokenizer))
         self._window = [0.0, 0]  # losses since the last report: their sum and number
         self._last_loss: float | None = None
         self._start_loss: float | None = None
@@ -110,9 +116,11 @@ class Loop:
         self.step += 1
         self._seconds.append(perf_counter() - began)
         self._padding = 1 - targets / (len(indexes) * self._options.length)
-        if self._start is not None and self._group.first:
+        if self._start is not None:
             self._start.passed("step")
-            print(f"finetune: the first step ended after {self._start.told()}", flush=True)
+            if self._group.first:
+                print(f"finetune: the first step ended after {self._start.told()}", flush=True)
+            self._snapshot.prepare()
         self._start = None
         self._count(value)
 
@@ -122,17 +130,23 @@ class Loop:
             torch.from_numpy(part).to(self._card.device, non_blocking=True) for part in batch[:4]
         )
         seen = {name: torch.from_numpy(part).to(self._card.device) for name, part in batch.seen.items()}
+        # Rows of one document each need no mask, and the quickest attention takes none.
         alone = not batch.positions.shape[0] or bool((batch.positions[:, -1] == rows.length - 1).all())
+        if self._options.apart and not alone:
+            seen["document_ends"] = document_ends(batch.positions, self._card.device)
+        told = None if alone or self._options.apart else documents
         device = "cuda" if self._card.accelerated else "cpu"
         with torch.autocast(device, self._card.dtype, enabled=self._card.precision != "fp32"):
-            # Rows of one document each need no mask, and the quickest attention takes none.
-            return self._work.model.summed_loss(tokens, targets, positions, None if alone else documents, **seen)
+            return self._work.model.summed_loss(tokens, targets, positions, told, **seen)
 
     def _count(self, loss: float) -> None:
         self._last_loss = loss if math.isfinite(loss) else self._last_loss
         self._window = [self._window[0] + loss, self._window[1] + 1]
+        if why := self._divergence.told(loss):
+            raise Refused(f"{why}. Lower --rate, or look at the data from step {self.step - STEPS} on")
+        lost = self._work.first_steps.passed(loss, self._seconds[-1])
         if self.step % self._options.report_every and self.step < self._training.target_step:
-            self._report(self.step)
+            self._report(self.step, **({"loss": loss} if lost else {}))
             return
         mean = self._window[0] / self._window[1]
         self._window = [0.0, 0]

@@ -1,7 +1,7 @@
 """What to try next when the memory did not hold a step: the same step, computed in smaller parts.
 
-The rows of a step, and so its meaning, never change: a training goes on in the class E1. Other remedies (an optimiser
-in 8 bits, shorter rows) would make another training of it, and are a person's to choose.
+The rows of a step, and so its meaning, do not change by that: a training goes on in the class E1. An optimiser in 8
+bits and shorter rows make another training of it (E2), and are tried last, where a person allowed it.
 """
 
 from __future__ import annotations
@@ -10,29 +10,61 @@ from typing import TYPE_CHECKING, NamedTuple
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Collection
 
 STATUS = 77  # with which a process ends whose memory was too small
+ALL, HALF = "all", "half"  # the layers whose activations are computed again
+CHANGES = ("optimizer", "length")  # what may be changed of a training, in this order
+SHORTEST = 256  # tokens a row; with fewer a model learns nothing of what lies further apart
 _WORDS = ("out of memory", "can't allocate memory", "cannot allocate memory")
 
 
 class Fit(NamedTuple):
-    """How a step is computed: so many rows at a time on a device, activations computed again, weights shared out."""
+    """How a step is computed: so many rows at a time on a device, activations computed again, weights shared out.
+
+    ``checkpointing`` is that of all layers, of HALF of them, or of none. ``optimizer`` and ``length`` are the options
+    of these names.
+    """
 
     rows: int
-    checkpointing: bool
+    checkpointing: bool | str
     shared: bool
+    optimizer: str = "adamw"
+    length: int = 0
 
 
-def smaller(tried: Fit) -> Fit | None:
+def smaller(
+    tried: Fit, *, by_halves: bool = True, shareable: bool = True, may_change: Collection[str] = ()
+) -> Fit | None:
     """Return what needs less memory than what was tried, or None.
 
-    That is half the rows; at one row recomputed activations; then weights shared out over the devices.
+    That is half the rows; at one row recomputed activations, of half the layers if it goes ``by_halves``, then of all;
+    then weights shared out over the devices, if they are ``shareable``; then, of CHANGES, what may be changed: an
+    optimiser in 8 bits, and rows half as long.
     """
     if tried.rows > 1:
         return tried._replace(rows=tried.rows // 2)
-    if not tried.checkpointing:
-        return tried._replace(checkpointing=True)
-    return None if tried.shared else tried._replace(shared=True)
+    if tried.checkpointing is not True:
+        return tried._replace(checkpointing=HALF if by_halves and not tried.checkpointing else True)
+    if shareable and not tried.shared:
+        return tried._replace(shared=True)
+    if "optimizer" in may_change and tried.optimizer == "adamw":
+        return tried._replace(optimizer="adamw8bit")
+    if "length" in may_change and tried.length >= 2 * SHORTEST:
+        return tried._replace(length=tried.length // 2)
+    return None
+
+
+def words_for(fit: Fit, asked: Fit) -> list[str]:
+    """Return the options by which a process computes as ``fit`` says, where something else was asked for."""
+    words = ["--rows-at-once", str(fit.rows)]
+    if fit.checkpointing:
+        words += ["--gradient-checkpointing", ALL if fit.checkpointing is True else HALF]
+    words += ["--shard", "on"] if fit.shared and not asked.shared else []
+    changed = {name: getattr(asked, name) for name in CHANGES if getattr(fit, name) != getattr(asked, name)}
+    for name, was in changed.items():
+        words += [f"--{name}", str(getattr(fit, name)), "--changed", f"{name}={was}"]
+    return words
 
 
 def kept_bytes(parameters: int, options: argparse.Namespace, itemsize: int) -> int:

@@ -11,9 +11,11 @@ import torch
 from torch.nn import functional
 from torch.utils.checkpoint import checkpoint
 
+from .base import check_loaded
 from .checkpoint import read_fingerprint
 from .errors import Refused
 from .images import KINDS, PREPROCESSOR, preprocessor
+from .memory import HALF
 
 if TYPE_CHECKING:
     import argparse
@@ -57,17 +59,20 @@ class Model:
     def _decoder(self) -> Any:
         return getattr(self._causal, self._causal.base_model_prefix)
 
-    def summed_loss(self, tokens: Any, targets: Any, positions: Any, documents: Any, **images: Any) -> Any:
+    def summed_loss(self, tokens: Any, targets: Any, positions: Any, documents: Any, **more: Any) -> Any:
         """Return the summed cross entropy, in nats, over all targets of a batch; -100 is no target.
 
-        No document sees another. The logits are computed some at a time, and again for the gradient: all at once would
-        be the largest thing in memory.
+        No document sees another: ``documents`` numbers those of each row, or ``document_ends`` tells where each ends.
+        The logits are computed some at a time, and again for the gradient: all at once would be the largest thing in
+        memory.
         """
-        return self.compute(tokens, targets, positions, documents, **images)
+        return self.compute(tokens, targets, positions, documents, **more)
 
-    def _summed_loss(self, tokens: Any, targets: Any, positions: Any, documents: Any, **images: Any) -> Any:
-        seen: dict[str, Any] = images
-        if documents is not None:
+    def _summed_loss(self, tokens: Any, targets: Any, positions: Any, documents: Any, **more: Any) -> Any:
+        seen: dict[str, Any] = more
+        if "document_ends" in seen:
+            seen = {**seen, "position_ids": positions}
+        elif documents is not None:
             length = tokens.shape[1]
             before = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril()
             mask = (documents[:, :, None] == documents[:, None, :]) & before
@@ -128,16 +133,18 @@ def make_model(
         loading["device_map"] = {"": card.device}
     sees = AutoConfig.from_pretrained(source).model_type in KINDS
     kind = AutoModelForImageTextToText if sees else AutoModelForCausalLM
-    whole = kind.from_pretrained(given if given and not options.lora else source, **loading)
+    origin = given if given and not options.lora else source
+    whole, told = kind.from_pretrained(origin, output_loading_info=True, **loading)
+    check_loaded(str(origin), told["missing_keys"])
     whole.config.use_cache = False
     if sees:
         whole.model.visual.requires_grad_(requires_grad=False)
     if options.lora:
         whole = _with_adapter(whole, options, given, resumed=resume is not None)
-    if options.gradient_checkpointing:
-        whole.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
     whole.train()
     model = Model(whole, adapter=bool(options.lora))
+    if options.gradient_checkpointing:
+        _compute_again(model, half=options.gradient_checkpointing == HALF)
     if sees:
         model.beside[PREPROCESSOR] = preprocessor(source)
     odd = {name: part.dtype for name, part in model.named if part.dtype != torch.float32}
@@ -149,6 +156,14 @@ def make_model(
         for layer in model.layers:
             layer.compile()
     return model
+
+
+def _compute_again(model: Model, *, half: bool) -> None:
+    """Let layers, all or half of them, keep no activations for the gradient, but compute them again."""
+    model.whole.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+    if half:
+        for layer in model.layers[len(model.layers) // 2 :]:
+            layer.gradient_checkpointing = False
 
 
 def _with_adapter(base: Any, options: argparse.Namespace, given: Path | None, *, resumed: bool) -> Any:

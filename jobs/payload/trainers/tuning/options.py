@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from .errors import Refused
+from .memory import ALL, CHANGES, HALF
 from .zero_config import read_file
 
 if TYPE_CHECKING:
@@ -59,7 +60,9 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
         "--accept-inexact", action="store_true", help="go on from a checkpoint that was made otherwise (class E2)"
     )
     options = parser.parse_args(arguments)
+    options.changed = dict(options.changed)
     options.bits = 4 if options.use_4bit else 16
+    options.gradient_checkpointing = options.gradient_checkpointing == ALL or options.gradient_checkpointing
     if (options.use_lora or options.use_4bit) and not options.lora:
         options.lora = _USUAL_RANK
     options.alpha = options.alpha or 2 * options.lora
@@ -71,6 +74,7 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
             parser.error(f"--{name.replace('_', '-')} must be at least 1")
     _read_zero(options, parser)
     options.shared = False  # whether weights are, is known with the model and the device
+    options.apart = False  # and so is whether documents of a row are, by their ends
     if options.shard == "on" and (why := unshared(options)):
         parser.error(f"--shard on: {why}")
     options.rate = options.rate or (2e-4 if options.stage in ("sft", "selftrain") else 1e-5)
@@ -86,7 +90,15 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
     machine = parser.add_argument_group("machine")
     machine.add_argument("--devices", type=int, metavar="N", help="use so many (default: all that the session has)")
     machine.add_argument("--precision", choices=("auto", "bf16", "fp16", "fp32"), default="auto", help="of products")
-    machine.add_argument("--gradient-checkpointing", action="store_true", help="less memory for more time")
+    machine.add_argument(
+        "--gradient-checkpointing",
+        nargs="?",
+        const=ALL,
+        choices=(ALL, HALF),
+        default=False,
+        metavar="LAYERS",
+        help="less memory for more time: all layers, or half of them",
+    )
     machine.add_argument(
         "--compile", choices=("auto", "on", "off"), default="auto", help="compile each layer (auto: where Triton works)"
     )
@@ -97,7 +109,17 @@ def _add_machine(parser: argparse.ArgumentParser) -> None:
         default="auto",
         help="copy what is saved to memory, and train on while it is written (auto: what is big, where it fits)",
     )
-    machine.add_argument("--cache", type=Path, default=_cache(), help="folder for packed rows")
+    machine.add_argument(
+        "--may-change",
+        type=_names,
+        default=(),
+        metavar="WHAT",
+        help="optimizer,length: where memory is short and nothing else is left, an optimiser in 8 bits, then rows half "
+        "as long. Another training (class E2), which it stays",
+    )
+    # Of it, by the launcher: what was asked for.
+    machine.add_argument("--changed", type=_was, action="append", default=[], help=argparse.SUPPRESS)
+    machine.add_argument("--cache", type=Path, default=_cache(), help="folder for packed rows, and what fitted here")
     machine.add_argument(
         "--shard",
         choices=("auto", "on", "off"),
@@ -151,6 +173,18 @@ def _add_stage(parser: argparse.ArgumentParser) -> None:
     data.add_argument("--round-steps", type=int, default=50, metavar="N", help="selftrain: on what passed, till a next")
     data.add_argument("--least", type=float, default=1.0, metavar="REWARD", help="selftrain: with which a text passes")
     data.add_argument("--temperature", type=float, default=1.0, help="at which texts are written")
+
+
+def _names(said: str) -> tuple[str, ...]:
+    names = tuple(name.strip() for name in said.split(",") if name.strip())
+    if unknown := [name for name in names if name not in CHANGES]:
+        raise argparse.ArgumentTypeError(f"{unknown[0]!r} is none of {', '.join(CHANGES)}")
+    return names
+
+
+def _was(said: str) -> tuple[str, str | int]:
+    name, _, was = said.partition("=")
+    return name, int(was) if name == "length" else was
 
 
 class _Launched(argparse.Action):
@@ -234,6 +268,8 @@ def _check_stage(options: argparse.Namespace, parser: argparse.ArgumentParser) -
                 f"--generations {options.generations}: a step writes --batch x --accumulate = "
                 f"{options.batch * options.accumulate} texts, which must be whole groups of two or more for a prompt"
             )
+    if options.stage != "sft" and options.may_change:
+        parser.error(f"--may-change is for --stage sft; {options.stage} compares with what it was before")
     if options.stage != "sft" and options.background_saves == "on":
         parser.error(f"--background-saves on is for --stage sft; {options.stage} saves between its steps")
     if options.stage == "sft":

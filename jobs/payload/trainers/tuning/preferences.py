@@ -21,8 +21,9 @@ from .documents import data_digest
 from .errors import Refused, UnreadableData
 from .model import base_digest, make_model
 from .options import rows_at_once
+from .remembered import facts_of, recall
 from .rewards import Reward, named
-from .session import adapted_base, data_files, judge, remember_memory
+from .session import data_files, judge
 from .tokenizer import digest, load_tokenizer
 
 if TYPE_CHECKING:
@@ -56,9 +57,11 @@ def train(
     torch.use_deterministic_algorithms(options.deterministic)
     card = find_card(local_rank, options.precision)
     devices = int(os.environ.get("WORLD_SIZE", "1"))
-    source, resume = adapted_base(options.model), training.resume_dir
+    source, resume = options.model, training.resume_dir
     before = None if resume is None else checkpoint.read_fingerprint(resume)
-    remember_memory(options, before, card, devices)
+    model_digest = base_digest(source)
+    parent = None if training.parent_dir is None else checkpoint.read_fingerprint(training.parent_dir)
+    recall(options, facts_of(options, model_digest, card, devices), before, parent)
     options.beta = _BETA[options.stage] if options.beta is None else options.beta
     tokenizer = load_tokenizer(source)
     paths = data_files(options, training)
@@ -68,7 +71,7 @@ def train(
             f"{options.data or training.data_dir} has no record for --stage {options.stage}, which are lines of "
             f"train-*.jsonl like {_FORMS[options.stage]}. {no_corpus}; --data names another folder"
         )
-    now = _fingerprint(options, training, card, devices, (base_digest(source), digest(tokenizer), data_digest(paths)))
+    now = _fingerprint(options, training, card, devices, (model_digest, digest(tokenizer), data_digest(paths)))
     metrics = {}
     if resume is not None:
         judged = _judge(before, now, options)
@@ -257,7 +260,7 @@ def _arguments(options: argparse.Namespace, training: Training, card: Card, fold
         "weight_decay": options.decay,
         "max_grad_norm": options.clip,
         "optim": _OPTIMIZERS[options.optimizer],
-        "gradient_checkpointing": options.gradient_checkpointing,
+        "gradient_checkpointing": bool(options.gradient_checkpointing),
         "gradient_checkpointing_kwargs": {"use_reentrant": False},
         "bf16": card.precision == "bf16",
         "fp16": card.precision == "fp16",

@@ -9,14 +9,17 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import checkpoint, fingerprint
+from .attention import is_apart, tell_apart
 from .card import find_card
 from .documents import data_digest, files
 from .errors import Refused, UnreadableData
+from .first_steps import FirstSteps
 from .group import Group
 from .images import find_sight, image_digest, lay
 from .loop import Loop, Work
 from .model import base_digest, load_libraries, make_model
 from .options import rows_at_once
+from .remembered import facts_of, keep, recall
 from .rounds import Rounds
 from .rows import Order, Rows, pack
 from .shards import Sharing, is_shared, load_in_turn, parameters
@@ -24,6 +27,7 @@ from .tokenizer import digest, load_tokenizer
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Mapping
 
     from ..trainer_kit import Training
     from .card import Card
@@ -51,45 +55,33 @@ def _train(
 ) -> None:
     load_libraries(options, card)
     start.passed("libraries")
-    source = adapted_base(options.model)
-    resume = training.resume_dir
-    before = None if resume is None else checkpoint.read_fingerprint(resume)
-    remember_memory(options, before, card, group.size)
+    source, resume = options.model, training.resume_dir
+    before, parent = (
+        None if folder is None else checkpoint.read_fingerprint(folder) for folder in (resume, training.parent_dir)
+    )
+    digests = {"model": base_digest(source)}
+    facts = facts_of(options, digests["model"], card, group.size)
+    recall(options, facts, before, parent)
+    options.apart = is_apart(options, source, card)
     options.shared = bool(options.zero) or is_shared(options, source, card, group)
     at_once = rows_at_once(options, group.size)
     tokenizer = load_tokenizer(source)
-    sight = find_sight(source, options.image_tokens)
-    if options.zero:
-        from .zero import check
-
-        if sight is not None:
-            raise Refused("--zero is for models of text alone. Leave it out: an adapter (--lora) needs little memory")
-        check(options, parameters(source), group)
+    sight = _sight(options, source, group)
     rows: Rows | Rounds
-    rows, held_out, data = _corpus(options, training, group, tokenizer, sight)
+    rows, held_out, digests["data"] = _corpus(options, training, group, tokenizer, sight)
+    digests["tokenizer"] = digest(tokenizer)
     if options.stage == "selftrain":
         rows = Rounds(options, training, group, tokenizer, data_files(options, training))
     if not len(rows):
         raise UnreadableData(
             f"{data_folder(options, training)} has nothing to learn for a row of {options.length} tokens. {no_corpus}"
         )
-    now = fingerprint.fingerprint(
-        options,
-        {"model": base_digest(source), "tokenizer": digest(tokenizer), "data": data},
-        {"seed": training.seed, "target step": training.target_step},
-        fingerprint.place(options, card, group.size, at_once),
-    )
-    if sight is not None:
-        now["job"]["image tokens"] = options.image_tokens
-        now["place"] |= fingerprint.versions(("pillow",))
-    if isinstance(rows, Rounds):
-        now["job"] |= rows.decides
-    elif (parts := rows.facts.get("windows", 1)) > 1:
-        now["job"]["packed in parts"] = parts  # other rows than the program before would have made of them
+    place = fingerprint.place(options, card, group.size, at_once)
+    now = _fingerprint(options, training, digests, place, rows, seeing=sight is not None)
     group.same("fingerprint", json.dumps(now, sort_keys=True))
     start.passed("rows")
-    resumption = None if resume is None else judge(before, now, accept=options.accept_inexact)
-    torch.manual_seed(training.seed)
+    accepted = options.accept_inexact or fingerprint.changed_alone(before, now, options.changed)
+    resumption = None if resume is None else judge(before, now, accept=accepted)
     model = _model(options, training, source, group, card)
     if not options.zero:  # DeepSpeed does it, once weights lie on the devices
         group.share(model.trained)
@@ -98,18 +90,68 @@ def _train(
     if isinstance(rows, Rounds):
         rows.begin(model, card, resume)
         order = rows
-    loop = Loop(options, training, group, card, Work(model, tokenizer, rows, order, held_out, at_once, now), start)
+
+    def whole(told: str) -> None:
+        if group.first:
+            print(f"finetune: {told}", flush=True)
+            keep(options, facts, at_once)
+
+    first_steps = FirstSteps(card, options.batch * options.accumulate * options.length, whole)
+    work = Work(model, tokenizer, rows, order, held_out, at_once, now, first_steps)
+    loop = Loop(options, training, group, card, work, start)
     if resume is not None and resumption is not None:
         said = {"class": resumption.exactness, "changed": [list(change) for change in resumption.changed]}
-        # Of another program's checkpoint only the weights mean the same here.
-        loop.restore(resume, said, optimizer=before is not None)
+        # Of another program's checkpoint only the weights mean the same here, and of another optimiser's as well.
+        alike = before is not None and before["job"]["optimizer"] == options.optimizer
+        loop.restore(resume, said, optimizer=alike)
         if group.first:
             print(f"finetune: going on from step {loop.step}, {resumption.exactness}: {resumption.told()}", flush=True)
     loop.run()
 
 
+def _sight(options: argparse.Namespace, source: str, group: Group) -> Sight | None:
+    """Return how the model sees, if it does. Raises Refused where DeepSpeed cannot train it here."""
+    sight = find_sight(source, options.image_tokens)
+    if options.zero:
+        from .zero import check
+
+        if sight is not None:
+            raise Refused("--zero is for models of text alone. Leave it out: an adapter (--lora) needs little memory")
+        check(options, parameters(source), group)
+    return sight
+
+
+def _fingerprint(
+    options: argparse.Namespace,
+    training: Training,
+    digests: Mapping[str, str],
+    place: dict[str, Any],
+    rows: Rows | Rounds,
+    *,
+    seeing: bool,
+) -> dict[str, Any]:
+    counts = {"seed": training.seed, "target step": training.target_step}
+    now = fingerprint.fingerprint(options, digests, counts, place)
+    if seeing:
+        now["job"]["image tokens"] = options.image_tokens
+        now["place"] |= fingerprint.versions(("pillow",))
+    if isinstance(rows, Rounds):
+        now["job"] |= rows.decides
+    elif (parts := rows.facts.get("windows", 1)) > 1:
+        now["job"]["packed in parts"] = parts  # other rows than the program before would have made of them
+    return now
+
+
 def _model(options: argparse.Namespace, training: Training, source: str, group: Group, card: Card) -> Model:
     """Return the model, or this process' part of it."""
+    torch.manual_seed(training.seed)
+    model = _made(options, training, source, group, card)
+    if options.apart:
+        tell_apart(model.root)
+    return model
+
+
+def _made(options: argparse.Namespace, training: Training, source: str, group: Group, card: Card) -> Model:
     if not options.shared:
         return make_model(options, source, training.parent_dir, training.resume_dir, card)
     by = f"ZeRO-{options.zero}{' and the machine' if options.offload else ''}" if options.zero else "FSDP2"
@@ -154,15 +196,6 @@ def data_files(options: argparse.Namespace, training: Training) -> list[Path]:
     return files(data_folder(options, training), "train-*.jsonl")
 
 
-def remember_memory(options: argparse.Namespace, before: Any, card: Card, devices: int) -> None:
-    """Begin with what fitted this many of this device when memory was short there in an earlier session."""
-    place = {} if before is None else before["place"]
-    if place.get("memory was short") and (place["device"], place["devices"]) == (card.name, devices):
-        options.rows_at_once = min(place["rows at once"], options.rows_at_once or options.batch)
-        options.gradient_checkpointing = options.gradient_checkpointing or place["gradient checkpointing"]
-        options.shard = "on" if place.get("shared out") is True else options.shard
-
-
 def judge(before: Any, now: dict[str, Any], *, accept: bool) -> fingerprint.Resumption:
     """Return how exactly a checkpoint is gone on from. Raises Refused below the same state, unless it is accepted."""
     judged = fingerprint.compare(before, now)
@@ -172,8 +205,3 @@ def judge(before: Any, now: dict[str, Any], *, accept: bool) -> fingerprint.Resu
             "which may begin with this job's weights (start_from), or say --accept-inexact"
         )
     return judged
-
-
-def adapted_base(source: str) -> str:
-    """Return the source, a local folder in full: libraries would take a relative one for a repository's name."""
-    return str(Path(source).resolve()) if Path(source).is_dir() else source

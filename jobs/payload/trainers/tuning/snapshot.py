@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import functools
+import threading
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -40,40 +43,61 @@ class Snapshot:
         """
         self._as_it_lies, self._wish, self._first = as_it_lies, wish, first
         self._kept: dict[tuple[Any, ...], Any] = {}
+        self._reserving: Future[None] | None = None
+        self._enough = threading.Event()
+
+    def prepare(self) -> None:
+        """Ask for the copies' memory while training goes on: else the first save waits for it, a second a gigabyte.
+
+        To be called once, when the optimiser has its states.
+        """
+        if not self._first or not self._is_copied(saved := self._as_it_lies(), background=self._wish != "off"):
+            return
+        wanted: dict[tuple[Any, ...], tuple[tuple[Any, ...], Any, Any]] = {}
+
+        def note(value: Any, place: tuple[Any, ...]) -> Any:
+            if isinstance(value, torch.Tensor):  # the form of other parts is known when they are brought together
+                wanted.setdefault(_identity(value, place), (place, value.shape, value.dtype))
+            return value
+
+        for name, part in saved._asdict().items():
+            _mapped(part, (name,), note)
+        with_one = ThreadPoolExecutor(1, "reserve")
+        self._reserving = with_one.submit(self._reserve, list(wanted.values()))
+        with_one.shutdown(wait=False)
 
     def take(self, *, last: bool) -> tuple[Saved, bool]:
         """Return what is saved, and whether it may be written while training goes on, as copies may.
 
         What is shared out is brought together, for which all processes must ask; the first one has copies then.
         """
+        if self._reserving is not None:
+            if last:
+                self._enough.set()
+            self._reserving.result()
+            self._reserving = None
         saved = self._as_it_lies()
-        shared = any(is_part(part) for part in _tensors(saved))
         background = not last and self._wish != "off"
-        worth_it = self._wish == "on" or self._kept or shared or (background and _worth_it(saved))
-        if not shared and not (background and worth_it):
+        if not self._is_copied(saved, background=background):
             return saved, False
-        seen: dict[tuple[Any, ...], Any] = {}
-        return Saved(*(self._copy(part, (name,), seen) for name, part in saved._asdict().items())), background
+        copy = functools.partial(self._copy, {})
+        return Saved(*(_mapped(part, (name,), copy) for name, part in saved._asdict().items())), background
 
-    def _copy(self, value: Any, place: tuple[Any, ...], seen: dict[tuple[Any, ...], Any]) -> Any:
-        """Copy nested states. What two names share (tied embeddings) stays one, or it would be saved twice."""
-        if isinstance(value, dict):
-            return {name: self._copy(part, (*place, name), seen) for name, part in value.items()}
-        if isinstance(value, list):
-            return [self._copy(part, (*place, number), seen) for number, part in enumerate(value)]
-        if isinstance(value, tuple):
-            parts = tuple(self._copy(part, (*place, number), seen) for number, part in enumerate(value))
-            # Two groups share a tuple of settings, and then it is saved once: the same bytes as without copies.
-            return parts if any(new is not old for new, old in zip(parts, value, strict=True)) else value
-        known: tuple[Any, ...]
-        if isinstance(value, torch.Tensor):
-            # An empty tensor lies nowhere.
-            local = value.to_local() if is_part(value) else value
-            known = (local.data_ptr() or place, value.device, value.dtype, value.shape, value.stride())
-        elif is_part(value):
-            known = (id(value),)
-        else:
-            return value
+    def _is_copied(self, saved: Saved, *, background: bool) -> bool:
+        if any(is_part(part) for part in _tensors(saved)):
+            return True
+        return background and (self._wish == "on" or bool(self._kept) or _worth_it(saved))
+
+    def _reserve(self, wanted: list[tuple[tuple[Any, ...], Any, Any]]) -> None:
+        for place, shape, dtype in wanted:
+            if self._enough.is_set():
+                return
+            # The machine gives a page when it is first written to.
+            self._kept[place] = torch.empty(shape, dtype=dtype).zero_()
+
+    def _copy(self, seen: dict[tuple[Any, ...], Any], value: Any, place: tuple[Any, ...]) -> Any:
+        """Copy a part. What two names share (tied embeddings) stays one, or it would be saved twice."""
+        known = _identity(value, place)
         if is_part(value):
             value = value.full_tensor()  # all ask for all, also where one has it already
             if not self._first:
@@ -85,6 +109,30 @@ class Snapshot:
                 buffer = self._kept[place] = torch.empty(value.shape, dtype=value.dtype)
             seen[known] = buffer.copy_(value.detach())
         return seen[known]
+
+
+def _mapped(value: Any, place: tuple[Any, ...], each: Callable[[Any, tuple[Any, ...]], Any]) -> Any:
+    """Return nested states with ``each`` of their tensors and parts, which is told its place among them."""
+    if isinstance(value, torch.Tensor) or is_part(value):
+        return each(value, place)
+    if isinstance(value, dict):
+        return {name: _mapped(part, (*place, name), each) for name, part in value.items()}
+    if isinstance(value, list):
+        return [_mapped(part, (*place, number), each) for number, part in enumerate(value)]
+    if isinstance(value, tuple):
+        parts = tuple(_mapped(part, (*place, number), each) for number, part in enumerate(value))
+        # Two groups share a tuple of settings, and then it is saved once: the same bytes as without copies.
+        return parts if any(new is not old for new, old in zip(parts, value, strict=True)) else value
+    return value
+
+
+def _identity(value: Any, place: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what two names of the same part have in common."""
+    if not isinstance(value, torch.Tensor):
+        return (id(value),)
+    local = value.to_local() if is_part(value) else value
+    # An empty tensor lies nowhere.
+    return (local.data_ptr() or place, value.device, value.dtype, value.shape, value.stride())
 
 
 def _worth_it(saved: Saved) -> bool:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import json
 import os
 import sys
+import threading
 from pathlib import Path
 from time import perf_counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import argparse
+    from collections.abc import Callable
+
+_DRIVER = "libcuda.so.1"
 
 
 class Start:
@@ -36,12 +41,13 @@ class Start:
 def leave_out_libraries(options: argparse.Namespace) -> None:
     """Spare this process, before it loads any, libraries that transformers and peft load where they find them.
 
-    They take seconds, and nothing here uses them: scikit-learn ever, bitsandbytes where no number has fewer than 16
-    bits. To say None is Python's own word for a module that is not to be found.
+    They take seconds, and nothing here uses them: scikit-learn and torchvision ever, bitsandbytes, and SciPy that it
+    may ask for, where no number has fewer than 16 bits. To say None is Python's own word for a module that is not to be
+    found.
     """
-    unused = ["sklearn"]
+    unused = ["sklearn", "torchvision"]
     if options.bits == 16 and options.optimizer != "adamw8bit" and _is_plain(Path(options.model)):
-        unused.append("bitsandbytes")
+        unused += ["bitsandbytes", "scipy"]
     for name in unused:
         sys.modules.setdefault(name, None)  # type: ignore[arg-type]
 
@@ -50,6 +56,27 @@ def _is_plain(model: Path) -> bool:
     """Whether a model's folder says that its weights lie there as they are; of a name on the Hub nothing is known."""
     config = model / "config.json"
     return config.is_file() and "quantization_config" not in json.loads(config.read_bytes())
+
+
+def wake_device(local_rank: int, load: Callable[[str], Any] = ctypes.CDLL) -> threading.Thread:
+    """Let the driver make what this process computes in on its device while libraries are read, and return who waits.
+
+    Torch finds it there, and does not wait for it. Where there is no driver, or no such device, nothing happens here:
+    torch looks for itself, and says what is wrong.
+    """
+
+    def wake() -> None:
+        try:
+            driver = load(_DRIVER)
+        except OSError:
+            return
+        device, context = ctypes.c_int(), ctypes.c_void_p()
+        if driver.cuInit(0) == 0 and driver.cuDeviceGet(ctypes.byref(device), local_rank) == 0:
+            driver.cuDevicePrimaryCtxRetain(ctypes.byref(context), device)
+
+    thread = threading.Thread(target=wake, name="wake-device", daemon=True)
+    thread.start()
+    return thread
 
 
 def bytecode_kept(cache: Path) -> dict[str, str]:

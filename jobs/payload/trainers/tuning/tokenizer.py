@@ -27,15 +27,24 @@ PROBES = (
     "äöü ß 漢字 \U0001f600 → x_1 <- {y: [1.5, 'a\"b']}",
 )
 
+_WHY_MAX = 300
+
 
 def load_tokenizer(source: str) -> Any:
     """Return the tokenizer of a folder or a name, as transformers loads it, or else as its own file says.
 
-    Raises Refused when neither gives back what it was given.
+    Raises Refused when neither gives back what it was given, or there is none.
     """
     from transformers import AutoTokenizer, PreTrainedTokenizerFast, __version__
 
-    tokenizer = AutoTokenizer.from_pretrained(source)
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError) as error:  # no such name, no way to the Hub, or a folder without one
+        why = " ".join(str(error).split())[:_WHY_MAX]
+        raise Refused(
+            f"{source} has no tokenizer that can be loaded: {why} Name a folder with tokenizer.json beside the model, "
+            "such as an input of the job"
+        ) from None
     lost = first_lost(tokenizer, PROBES)
     if lost is None:
         return tokenizer

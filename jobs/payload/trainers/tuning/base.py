@@ -1,0 +1,89 @@
+"""The model that is trained, looked at before anything is loaded: whether it is there, and whole.
+
+Libraries fill a weight that a folder lacks with random numbers, warn, and train on. And what they say of a file that
+was cut off, or of a folder that is not there, tells nobody what to do.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from .errors import Refused
+
+if TYPE_CHECKING:
+    from collections.abc import Collection
+
+_INDEX = "model.safetensors.index.json"
+_LENGTH_BYTES = 8  # of a file of safetensors, which tell how long its header is
+_HEADER_BYTES_MAX = 100 << 20
+_TOLD_MAX = 3
+_ANEW = "Fetch it anew, or name another: --model input:NAME, with inputs = { NAME = ... } in the job's definition"
+
+
+def find_base(source: str) -> str:
+    """Return the source, a local folder in full: libraries would take a relative one for a repository's name.
+
+    Raises Refused for a folder that is not there, is no model, or is not whole. A name on the Hub is left to libraries.
+    """
+    folder = Path(source)
+    if folder.is_dir():
+        _check(folder)
+        return str(folder.resolve())
+    if source.startswith((".", "/", "~")) or source.count("/") != 1:
+        raise Refused(f"there is no model in {source}: no such folder. {_ANEW}")
+    return source
+
+
+def check_loaded(source: str, missing: Collection[str]) -> None:
+    """Refuse a model of which libraries made weights up."""
+    if missing:
+        told = ", ".join(sorted(missing)[:_TOLD_MAX]) + (", ..." if len(missing) > _TOLD_MAX else "")
+        raise Refused(f"the model in {source} lacks {len(missing)} of its weights ({told}). {_ANEW}")
+
+
+def _check(folder: Path) -> None:
+    if (folder / "adapter_config.json").exists() and not (folder / "config.json").exists():
+        raise Refused(
+            f"{folder} holds an adapter, and --model names the base that it was trained on. To begin with an adapter: "
+            "start_from in the job's definition"
+        )
+    _read(folder / "config.json")
+    files = sorted(folder.glob("*.safetensors"))
+    if (folder / _INDEX).is_file():
+        named = set(_read(folder / _INDEX).get("weight_map", {}).values())
+        if lost := sorted(named - {path.name for path in files}):
+            raise Refused(f"the model in {folder} lacks {', '.join(lost[:_TOLD_MAX])}. {_ANEW}")
+    elif not files and not any(folder.glob("*.bin")):
+        raise Refused(f"the model in {folder} has no weights: neither *.safetensors nor *.bin. {_ANEW}")
+    for path in files:
+        if not _is_whole(path):
+            raise Refused(f"{path} is not whole: it is shorter than it says itself, or damaged. {_ANEW}")
+
+
+def _read(path: Path) -> Any:
+    try:
+        said = json.loads(path.read_bytes())
+    except FileNotFoundError:
+        raise Refused(f"{path.parent} is no model: it has no {path.name}. {_ANEW}") from None
+    except ValueError as error:
+        raise Refused(f"{path} cannot be read: {error}. {_ANEW}") from None
+    if not isinstance(said, dict):
+        raise Refused(f"{path} cannot be read: it is no object. {_ANEW}")
+    return said
+
+
+def _is_whole(path: Path) -> bool:
+    """Whether a file of safetensors is as long as its header says. Its bytes were all checked when it was fetched."""
+    size = path.stat().st_size
+    with path.open("rb") as file:
+        length = int.from_bytes(file.read(_LENGTH_BYTES), "little")
+        if not 0 < length <= min(size, _HEADER_BYTES_MAX):
+            return False
+        try:
+            parts = json.loads(file.read(length))
+            ends = [part["data_offsets"][1] for name, part in parts.items() if name != "__metadata__"]
+        except (ValueError, KeyError, TypeError, IndexError, AttributeError):
+            return False
+    return size == _LENGTH_BYTES + length + max(ends, default=0)

@@ -1,0 +1,51 @@
+"""How a model lies in memory: what is frozen in as few bits as it may, what is trained in 32."""
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch", reason="torch is not installed: `make test-train` tests fine-tuning")
+import torch
+
+from jobs.payload.trainers.tuning.card import find_card
+from jobs.payload.trainers.tuning.model import make_model
+from jobs.payload.trainers.tuning.optimizer import make_adamw
+from jobs.payload.trainers.tuning.options import read_options
+
+pytestmark = pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.* is deprecated:FutureWarning")
+
+
+@pytest.mark.parametrize(
+    ("words", "frozen"),
+    [
+        (("--lora", "4", "--precision", "bf16"), {torch.bfloat16}),
+        (("--use-4bit", "--lora", "4", "--precision", "bf16"), {torch.bfloat16, torch.uint8}),
+        (("--precision", "bf16"), set()),
+    ],
+    ids=["lora", "qlora", "full"],
+)
+def test_a_frozen_base_has_16_bits_or_4_and_what_is_trained_has_32(
+    words: tuple[str, ...], frozen: set[torch.dtype], model: Path
+) -> None:
+    options = read_options(["--model", str(model), "--compile", "off", *words])
+    made = make_model(options, str(model), None, None, find_card(0, options.precision))
+    parts = list(made.whole.parameters())
+    assert {part.dtype for part in parts if not part.requires_grad} == frozen
+    assert {part.dtype for part in made.trained} == {torch.float32}
+    if options.bits == 4:
+        products = [part for part in parts if part.dtype == torch.uint8]
+        assert len(products) == 2 * 7, "all products of both layers, and neither embedding nor head"
+
+
+def test_the_optimizer_is_fused_on_an_accelerator_and_keeps_8_bits_where_it_is_told(model: Path) -> None:
+    options = read_options(["--model", str(model)])
+    large = [torch.nn.Parameter(torch.ones(64, 128)), torch.nn.Parameter(torch.ones(8))]
+    plain = make_adamw(options, large, fused=True)
+    assert plain.defaults["fused"]
+    assert [group["weight_decay"] for group in plain.param_groups] == [0.0, 0.0]
+    options = read_options(["--model", str(model), "--optimizer", "adamw8bit", "--decay", "0.1"])
+    eight = make_adamw(options, large, fused=False)
+    large[0].grad, large[1].grad = torch.ones(64, 128), torch.ones(8)
+    eight.step()
+    assert eight.state[large[0]]["state1"].dtype == torch.uint8
+    assert [group["weight_decay"] for group in eight.param_groups] == [0.1, 0.0], "decay spares vectors"
