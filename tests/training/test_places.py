@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.lab.desk import Desk
+from tests.lab.desk import Desk, digest
 from tests.lab.elsewhere import Elsewhere, missing
 from tests.lab.patience import until
 
@@ -70,7 +70,7 @@ def test_it_is_cut_on_kaggle_moves_to_sagemaker_and_ends_here(
     whole = steady.run()
     assert whole.codes == [0], whole.said
     assert LOSS.findall(said) == LOSS.findall(whole.said)
-    assert {name: (tmp_path / "pulled" / name).read_bytes() for name in steady.state()} == steady.state()
+    assert {name: digest(tmp_path / "pulled" / name) for name in steady.state()} == steady.state()
 
 
 def begin(elsewhere: Elsewhere, place: str) -> str:
