@@ -298,7 +298,7 @@ def test_any_order_of_the_input_gives_the_same_plan(snapshot: Snapshot, data: st
 def bound(snapshot: Snapshot) -> float:
     """The bound of a plan of all layers, without the plan."""
     warnings: list[str] = []
-    _, found, _ = Planner(QUICK)._prices(make_case(snapshot), warnings)
+    _, found, _ = Planner(QUICK).prices(make_case(snapshot), warnings)
     assert warnings == []
     assert found is not None
     return found

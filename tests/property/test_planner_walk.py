@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import HourShare, Snapshot
-from scheduler.planner.dispatch.dispatcher import extend, place
+from scheduler.planner.dispatch.dispatcher import extend, fill, filled, place
 from scheduler.planner.dispatch.incumbent import pinned_sessions
 from scheduler.planner.dispatch.orders import ORDERS, in_order
 from scheduler.planner.dispatch.walk import Walk, answers_alike
@@ -96,6 +96,21 @@ def test_where_a_schedule_leaves_jobs_and_pools_is_worked_out_as_well_from_its_s
     policy = bent(case, rng)
     assert read.standing is None
     assert extend(case, read, policy) == extend(case, rest, policy)
+
+
+@given(st.one_of(snapshots(), snapshots(counted=True), ALIKE), st.integers(0, 1 << 30), st.booleans())
+@settings(max_examples=share(150))
+def test_where_nobody_was_refused_nothing_is_left_to_fill(snapshot: Snapshot, seed: int, shared: bool) -> None:
+    """Hours are filled up after prices only where a job that they kept out has work left: no other would come."""
+    assume(snapshot.jobs)
+    rng = Random(seed)
+    case = make_case(sharing(snapshot, rng) if shared else snapshot)
+    schedule: Schedule | None = None
+    for _ in range(3):
+        policy = bent(case, rng)
+        found = place(case, policy) if schedule is None else extend(case, schedule, policy)
+        assert filled(case, policy, schedule) == fill(case, found, policy)
+        schedule = without(case, found, {rng.randrange(len(case.jobs)): case.now + rng.randrange(86_400)})
 
 
 @given(st.integers(0, 1 << 30))
