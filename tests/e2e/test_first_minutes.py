@@ -1,14 +1,16 @@
 """From nothing to an own script that trains, with a stopwatch: three commands, no line of settings, seen in seconds."""
 
-import json
 import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from scheduler.clock import stopwatch
 from tests.lab.patience import slowness, until
+from tests.lab.typed import told
 
 SCRIPT = """\
 import json
@@ -34,7 +36,9 @@ training.checkpoint(step, write, {"loss": loss})
 SEEN_SECONDS = 15.0
 
 
-def test_an_own_script_trains_after_three_commands_and_is_seen_within_seconds(tmp_path: Path) -> None:
+def test_an_own_script_trains_after_three_commands_and_is_seen_within_seconds(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     assert len(SCRIPT.splitlines()) <= 20
     work = tmp_path / "work"
     work.mkdir()
@@ -48,10 +52,9 @@ def test_an_own_script_trains_after_three_commands_and_is_seen_within_seconds(tm
         return done.stdout
 
     def status() -> dict[str, Any]:
-        found = json.loads(schedctl("status", "--json"))
-        assert isinstance(found, dict)
-        return found
+        return told(tmp_path / ".config" / "uff-scheduler" / "config.toml", "status")
 
+    monkeypatch.setenv("HOME", str(tmp_path))  # the waits ask in this process
     schedctl("init")
     schedctl("submit", "train.py", "--target-step", "1000000")
     with (tmp_path / "daemon.log").open("wb") as log:

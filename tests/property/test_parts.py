@@ -13,8 +13,7 @@ from scheduler.planner import Options, Planner, verify
 from scheduler.planner import planner as layers
 from scheduler.planner.lp import scale
 from tests.lab.night import share
-from tests.lab.planner.strategies import snapshots
-from tests.property.test_shares import sharing
+from tests.lab.planner.strategies import sharing, snapshots
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from jobs.spec import Needs
@@ -18,7 +18,7 @@ from scheduler.planner import Options, Planner, dispatch, verify
 from scheduler.planner.model.case import make_case
 from scheduler.planner.planner import FORESIGHT_SECONDS
 from tests.lab.night import share as part_of_night
-from tests.lab.planner.strategies import snapshots
+from tests.lab.planner.strategies import sharing
 
 if TYPE_CHECKING:
     from scheduler.core.plan import Plan
@@ -26,20 +26,6 @@ if TYPE_CHECKING:
 QUICK = Options(search_steps=3)
 AS_THE_DAEMON = Options(search_steps=0, foresight_seconds=FORESIGHT_SECONDS)
 MONDAY = 1_790_553_600
-
-
-@st.composite
-def sharing(draw: st.DrawFn) -> Snapshot:
-    """Any snapshot, the first two or three jobs of which share hours and have had some."""
-    snapshot = draw(snapshots())
-    count = draw(st.sampled_from((2, 2, 3)))
-    assume(len(snapshot.jobs) >= count)
-    parts = draw(st.sampled_from(((0.7, 0.3), (0.5, 0.5), (0.99, 0.01)) if count == 2 else ((0.5, 0.3, 0.2),)))
-    shared = [
-        replace(job, deadline=None, share=HourShare("job-0", part, draw(st.integers(0, 40)) * HOUR))
-        for job, part in zip(snapshot.jobs, parts, strict=False)
-    ]
-    return replace(snapshot, jobs=(*shared, *snapshot.jobs[count:]))
 
 
 def taken_out_of_turn(snapshot: Snapshot, plan: Plan) -> list[str]:

@@ -4,6 +4,7 @@ import os
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
@@ -19,14 +20,13 @@ World = Any  # see conftest.py
 @pytest.fixture
 def far(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[World, SshServer]]:
     """The pool's cluster behind an sshd; jobs run as its user."""
-    with ssh_server() as server:
-        sockets = world.lab.root / "run"
-        sockets.mkdir(exist_ok=True)
-        monkeypatch.setenv("XDG_RUNTIME_DIR", str(sockets))
+    # Not in TMPDIR: ssh puts its sockets elsewhere where the path is long.
+    with ssh_server() as server, TemporaryDirectory(prefix="uff-run-", dir="/tmp") as run:
+        monkeypatch.setenv("XDG_RUNTIME_DIR", run)
         world.options = {name: text for name, text in server.options.items() if name != "path"}
         world.options |= {"folder": str(server.folder / "pool"), "python": "/usr/bin/python3"}
         yield world, server
-        for socket in (sockets / f"uff-ssh-{os.geteuid()}").iterdir():
+        for socket in (Path(run) / f"uff-ssh-{os.geteuid()}").iterdir():
             subprocess.run(
                 ["ssh", "-o", f"ControlPath={socket}", "-O", "exit", "any"], check=False, capture_output=True
             )
@@ -35,7 +35,7 @@ def far(world: World, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[World, 
 def test_a_session_behind_ssh_runs_and_survives_a_broken_way(far: tuple[World, SshServer]) -> None:
     world, server = far
     running = world.running("one")
-    sockets = list((world.lab.root / "run" / f"uff-ssh-{os.geteuid()}").iterdir())
+    sockets = list((Path(os.environ["XDG_RUNTIME_DIR"]) / f"uff-ssh-{os.geteuid()}").iterdir())
     assert len(sockets) == 1  # one connection for all
     subprocess.run(["ssh", "-o", f"ControlPath={sockets[0]}", "-O", "exit", "any"], check=False, capture_output=True)
     server.process.terminate()

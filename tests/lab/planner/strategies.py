@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from hypothesis import assume
 from hypothesis import strategies as st
 
 from jobs.spec import Gate, Needs
@@ -12,7 +13,7 @@ from scheduler.core.ledger import Charge
 from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota, FirstUseQuota, MoneyQuota, ObservedLimit, RollingQuota
 from scheduler.core.reasons import HeldByPerson
-from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
+from scheduler.core.snapshot import HourShare, JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, Calendar, DailyHours
 
 ZONES = ("UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "America/Santiago")
@@ -146,6 +147,20 @@ def snapshots(draw: st.DrawFn, *, counted: bool = False) -> Snapshot:
         views[0], jobs[0] = _with_live_run(views[0], jobs[0], now, draw(st.sampled_from((1, 2, 4))) if counted else 1)
     days = draw(st.sampled_from((1, 3, 7)))
     return Snapshot(now, tuple(jobs), tuple(views), days * DAY, {"gone": draw(st.sampled_from((0.2, 0.9)))})
+
+
+@st.composite
+def sharing(draw: st.DrawFn) -> Snapshot:
+    """Any snapshot, the first two or three jobs of which share hours and have had some."""
+    snapshot = draw(snapshots())
+    count = draw(st.sampled_from((2, 2, 3)))
+    assume(len(snapshot.jobs) >= count)
+    parts = draw(st.sampled_from(((0.7, 0.3), (0.5, 0.5), (0.99, 0.01)) if count == 2 else ((0.5, 0.3, 0.2),)))
+    shared = [
+        replace(job, deadline=None, share=HourShare("job-0", part, draw(st.integers(0, 40)) * HOUR))
+        for job, part in zip(snapshot.jobs, parts, strict=False)
+    ]
+    return replace(snapshot, jobs=(*shared, *snapshot.jobs[count:]))
 
 
 @st.composite
