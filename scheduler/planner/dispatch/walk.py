@@ -345,12 +345,17 @@ class Walk(Sessions):
 
 def answers_alike(admits: Admission, questions: Iterable[Question]) -> bool:
     """Tell whether ``admits`` answers all that a walk has asked another as that one did: its walk would be the same."""
+    asked: tuple[int, int] | None = None
+    counts: Sequence[float] = ()
+    least = 0.0
     for group, now, (_, _, _, job, _, density, _), session, answer in questions:
         if session is not None:
             if admits(group, now, session) != answer:
                 return False
             continue
-        counts, least = admits.least(group, now)
+        if asked != (group, now):
+            asked = group, now
+            counts, least = admits.least(group, now)
         if (density * counts[job] < least) != answer:
             return False
     return True
