@@ -28,6 +28,8 @@ from tests.lab.planner.strategies import snapshots
 
 # Pools that are alike are in one class, so that it matters where a job ran last.
 ALIKE = st.builds(lambda seed: random_case(9, make_pools(SMALL_MIX), seed), st.integers(0, 1_000))
+# Hours are so few that they have prices.
+SCARCE = st.builds(lambda seed: random_case(40, make_pools(SMALL_MIX[:2]), seed), st.integers(0, 1_000))
 
 
 def bent(case: Case, rng: Random) -> Policy:
@@ -100,7 +102,7 @@ def test_where_a_schedule_leaves_jobs_and_pools_is_worked_out_as_well_from_its_s
     assert extend(case, read, policy) == extend(case, rest, policy)
 
 
-@given(st.one_of(snapshots(), snapshots(counted=True), ALIKE), st.integers(0, 1 << 30), st.booleans())
+@given(st.one_of(snapshots(), snapshots(counted=True), ALIKE, SCARCE), st.integers(0, 1 << 30), st.booleans())
 @settings(max_examples=share(150))
 def test_where_nobody_was_refused_nothing_is_left_to_fill(snapshot: Snapshot, seed: int, shared: bool) -> None:
     """Hours are filled up after prices only where a job that they kept out has work left: no other would come."""
