@@ -65,6 +65,23 @@ class Calendar:
 
     def window_at(self, instant: int) -> Window:
         """Return the window that contains ``instant``."""
+        first, following = self._days_around(instant)
+        return Window(self._boundary(first), self._boundary(following))
+
+    def windows(self, start: int, end: int) -> Iterator[Window]:
+        """Yield, in order, every window that overlaps [start, end)."""
+        if end <= start:
+            return
+        first, following = self._days_around(start)
+        begins = self._boundary(first)
+        while begins < end:
+            while (ends := self._boundary(following)) <= begins:  # a day that the zone left out
+                following = self._next(following)
+            yield Window(begins, ends)
+            begins = ends
+
+    def _days_around(self, instant: int) -> tuple[date, date]:
+        """Return the days with which the window that contains ``instant`` and the following one begin."""
         day = datetime.fromtimestamp(instant, _zone(self.zone)).date()
         first = self._first_day(day)
         if self._boundary(first) > instant:
@@ -72,16 +89,7 @@ class Calendar:
         following = self._next(first)
         while self._boundary(following) <= instant:
             first, following = following, self._next(following)
-        return Window(self._boundary(first), self._boundary(following))
-
-    def windows(self, start: int, end: int) -> Iterator[Window]:
-        """Yield, in order, every window that overlaps [start, end)."""
-        if end <= start:
-            return
-        window = self.window_at(start)
-        while window.start < end:
-            yield window
-            window = self.window_at(window.end)
+        return first, following
 
     def _first_day(self, day: date) -> date:
         match self.period:

@@ -200,7 +200,7 @@ class Planner:
         from scheduler.planner.lp.linear import build, hopeful
 
         horizon = case.snapshot.horizon_seconds + self._options.foresight_seconds
-        far = make_case(replace(case.snapshot, horizon_seconds=horizon), firm_deadlines=case.firm_deadlines)
+        far = case.until_later(replace(case.snapshot, horizon_seconds=horizon))
         grid = make_grid(far, detail_until=case.until)
         jobs = hopeful(far)
         try:

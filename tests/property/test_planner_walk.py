@@ -10,14 +10,16 @@ from hypothesis import strategies as st
 
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import HourShare, Snapshot
-from scheduler.planner.dispatch.dispatcher import extend, place
+from scheduler.planner.dispatch.dispatcher import extend, fill, filled, place
 from scheduler.planner.dispatch.incumbent import pinned_sessions
 from scheduler.planner.dispatch.orders import ORDERS, in_order
 from scheduler.planner.dispatch.walk import Walk, answers_alike
 from scheduler.planner.lp.grid import make_grid
+from scheduler.planner.lp.linear import build, hopeful
 from scheduler.planner.lp.prices import scarcity_prices
 from scheduler.planner.model.case import Case, make_case
 from scheduler.planner.model.policy import PHASES, PLAIN, Policy, Schedule
+from scheduler.planner.search.candidates import simple_orders
 from scheduler.planner.search.rebuild import without
 from tests.lab.night import share
 from tests.lab.planner.cases import SMALL_MIX, make_pools, random_case
@@ -26,6 +28,8 @@ from tests.lab.planner.strategies import snapshots
 
 # Pools that are alike are in one class, so that it matters where a job ran last.
 ALIKE = st.builds(lambda seed: random_case(9, make_pools(SMALL_MIX), seed), st.integers(0, 1_000))
+# Hours are so few that they have prices.
+SCARCE = st.builds(lambda seed: random_case(40, make_pools(SMALL_MIX[:2]), seed), st.integers(0, 1_000))
 
 
 def bent(case: Case, rng: Random) -> Policy:
@@ -98,6 +102,21 @@ def test_where_a_schedule_leaves_jobs_and_pools_is_worked_out_as_well_from_its_s
     assert extend(case, read, policy) == extend(case, rest, policy)
 
 
+@given(st.one_of(snapshots(), snapshots(counted=True), ALIKE, SCARCE), st.integers(0, 1 << 30), st.booleans())
+@settings(max_examples=share(150))
+def test_where_nobody_was_refused_nothing_is_left_to_fill(snapshot: Snapshot, seed: int, shared: bool) -> None:
+    """Hours are filled up after prices only where a job that they kept out has work left: no other would come."""
+    assume(snapshot.jobs)
+    rng = Random(seed)
+    case = make_case(sharing(snapshot, rng) if shared else snapshot)
+    schedule: Schedule | None = None
+    for _ in range(3):
+        policy = bent(case, rng)
+        found = place(case, policy) if schedule is None else extend(case, schedule, policy)
+        assert filled(case, policy, schedule) == fill(case, found, policy)
+        schedule = without(case, found, {rng.randrange(len(case.jobs)): case.now + rng.randrange(86_400)})
+
+
 @given(st.integers(0, 1 << 30))
 @settings(max_examples=share(20))
 def test_who_is_told_the_same_at_every_turn_comes_to_the_same(seed: int) -> None:
@@ -124,3 +143,38 @@ def test_prices_that_differ_by_nothing_are_told_the_same() -> None:
     close, far = (prices.admits([factor] * len(case.classes), 0.0) for factor in (0.9 + 1e-12, 2.0))
     assert answers_alike(close, walks[0.9].questions)
     assert not answers_alike(far, walks[0.9].questions)
+
+
+@given(ALIKE, st.booleans())
+@settings(max_examples=share(50))
+def test_orders_that_are_the_same_walk_once(snapshot: Snapshot, by_weight: bool) -> None:
+    """Each order's candidate is what its own walk makes; where weights follow the queue one walk does for both."""
+    if by_weight:
+        snapshot = replace(snapshot, jobs=tuple(replace(job, weight=100 - job.position) for job in snapshot.jobs))
+    case = make_case(snapshot)
+    found = simple_orders(case)
+    for name in found.keys() & ORDERS.keys():
+        assert found[name].schedule == place(case, in_order(name))
+    if by_weight:
+        assert found["priority"].schedule is found["fifo"].schedule
+
+
+@given(st.one_of(snapshots(), snapshots(counted=True)), st.integers(1, 30))
+@settings(max_examples=share(50))
+def test_a_farther_horizon_is_the_same_case_but_for_its_end(snapshot: Snapshot, days: int) -> None:
+    """Its programme is that of a case made from nothing, also after walks over the nearer one."""
+    assume(snapshot.jobs)
+    case = make_case(snapshot)
+    place(case)
+    far = replace(snapshot, horizon_seconds=snapshot.horizon_seconds + days * 86_400)
+    programmes = []
+    for one in (case.until_later(far), make_case(far)):
+        jobs = hopeful(one)
+        assume(jobs)
+        programmes.append((jobs, build(one, make_grid(one, detail_until=case.until), jobs)))
+    (jobs, found), (others, asked) = programmes
+    assert jobs == others
+    assert found.same_shape(asked)
+    assert found.cost.tolist() == asked.cost.tolist()
+    assert found.values.tolist() == asked.values.tolist()
+    assert found.upper.tolist() == asked.upper.tolist()

@@ -45,6 +45,13 @@ def extend(case: Case, schedule: Schedule, policy: Policy) -> Schedule:
     return Walk(case, policy, schedule).run()
 
 
+def filled(case: Case, policy: Policy, schedule: Schedule | None = None) -> Schedule:
+    """Return what ``policy`` makes of ``case`` or adds to ``schedule``, and the hours that its prices leave filled."""
+    walk = Walk(case, policy, schedule)
+    found = walk.run()
+    return fill(case, found, policy) if walk.leaves_room else found
+
+
 def fill(case: Case, schedule: Schedule, policy: Policy = PLAIN) -> Schedule:
     """Return ``schedule`` extended by whoever can use its hours, whatever they are worth."""
     return extend(case, schedule, replace(policy, admits=None, pinned={}))

@@ -62,6 +62,8 @@ ORDERS: dict[str, Order] = {
     "srtf": shortest_remaining_first,
     "smith": smith_ratio,
 }
+# What a job has done changes nothing in these.
+LASTING = frozenset({"fifo", "edf", "priority"})
 
 
 def in_order(name: str) -> Policy:

@@ -53,10 +53,9 @@ class Sessions:
         session = self._composed(group, room, index, offer)
         if session is None:
             return None
-        even = capacity.even(now, session.length, offer.least)
-        if even < session.length:
-            return self._composed(group, even, index, offer) or session
-        return session
+        length = session.length
+        even = capacity.even(now, length, offer.least)
+        return session if even >= length else self._composed(group, even, index, offer) or session
 
     def _molded(self, now: int, pool: int, index: int, most: int, *, urgent: bool) -> CandidateSession | None:
         """Return the session of a job where it may ask for its devices, at most ``most`` seconds long."""

@@ -51,6 +51,7 @@ class Walk(Sessions):
         self.gate_passes: dict[int, int] = {} if booked is None else dict(booked.gate_passes)
         self.bookings: list[Booking] = []
         self.questions: list[Question] = []
+        self.refused: set[int] = set()  # jobs that a price has kept out somewhere
         # No job in the queue of a class has any use for a shorter session.
         self.least = [NEVER] * len(case.classes)
         # Jobs that something else than density ranks.
@@ -90,6 +91,14 @@ class Walk(Sessions):
             if looking and self.waiting:
                 looking = self._fill(now, looking)
         return scheduled(self._stands(), self.gate_passes)
+
+    @property
+    def leaves_room(self) -> bool:
+        """Whether a walk from here that asks no prices could add anything.
+
+        All others were looked at wherever there was room, and nothing has come free since.
+        """
+        return bool(self.policy.pinned) or any(self.remaining[job] > 0 for job in self.refused)
 
     def _stands(self) -> Standing:
         """Return where the walk has left jobs and pools."""
@@ -215,7 +224,7 @@ class Walk(Sessions):
 
     def _first_that_fits(self, now: int, group: int, pools: list[int], rooms: dict[int, int]) -> Start | None:
         """Return the first waiting job that can use one of ``pools`` now, and how."""
-        widest = max([rooms[pool] for pool in pools])
+        widest = rooms[pools[0]] if len(pools) == 1 else max([rooms[pool] for pool in pools])
         if widest < self.least[group]:
             return None
         pins, admits, refused = self.pins, self.policy.admits, 0
@@ -235,7 +244,7 @@ class Walk(Sessions):
                 refuses = density * counts[index] < least
                 self.questions.append((group, now, entry, None, refuses))
             if not refuses:
-                pool = self._pick_pool(index, pools, rooms, offer.least)
+                pool = pools[0] if len(pools) == 1 else self._pick_pool(index, pools, rooms, offer.least)
                 session = self._session(now, pool, (index, offer), rooms[pool], urgent=tier == URGENT)
                 if session is None:
                     continue
@@ -244,8 +253,10 @@ class Walk(Sessions):
                 if admits is None or self._admits(admits, now, group, entry, session):
                     instead = self._in_turn(now, group, index, pools, rooms) if self.sharing else None
                     return entry, group, *(instead or (pool, session))
+            self.refused.add(index)
             refused += 1
             if refused == REFUSALS_MAX:
+                self.refused.update(self.waiting)  # nobody asks for those behind them
                 break
         return None
 
@@ -289,7 +300,7 @@ class Walk(Sessions):
 
     def _start(self, now: int, group: int, pool: int, session: CandidateSession) -> None:
         case, capacity = self.case, self.capacities[pool]
-        end = now + session.length + (self._spare(group, pool, session) if now == case.now else 0)
+        end = now + session.length + (self._spare(group, pool, session) if now == self.now else 0)
         booking = case.bookings.of(pool, now, end, session.lanes)
         capacity.state = capacity.state.after(booking.taken)
         self.bookings.append(booking)
@@ -334,12 +345,17 @@ class Walk(Sessions):
 
 def answers_alike(admits: Admission, questions: Iterable[Question]) -> bool:
     """Tell whether ``admits`` answers all that a walk has asked another as that one did: its walk would be the same."""
+    asked: tuple[int, int] | None = None
+    counts: Sequence[float] = ()
+    least = 0.0
     for group, now, (_, _, _, job, _, density, _), session, answer in questions:
         if session is not None:
             if admits(group, now, session) != answer:
                 return False
             continue
-        counts, least = admits.least(group, now)
+        if asked != (group, now):
+            asked = group, now
+            counts, least = admits.least(group, now)
         if (density * counts[job] < least) != answer:
             return False
     return True

@@ -93,21 +93,20 @@ def _shape(quota: Quota) -> tuple[Any, ...]:
 
 def _capacity(case: Case, market: Market, number: int, edges: Sequence[int]) -> list[Limit]:
     """Places times open seconds of every span, live runs taken off."""
-    found = []
     devices = 1 if case.classes[market.group].pool.device_counts else market.devices  # of a place
-    for span, (start, end) in enumerate(pairwise(edges)):
-        seconds = 0
-        for index in market.pools:
-            view = case.capacities[index].view
+    seconds = [0] * (len(edges) - 1)
+    for index in market.pools:
+        view = case.capacities[index].view
+        pool = view.pool
+        openings = pool.open_windows(edges[0], edges[-1])
+        for span, (start, end) in enumerate(pairwise(edges)):
             opens = max(start, min(end, view.closed_until or start))
             if opens >= end:
                 continue
-            pool = view.pool
             live = sum(pool.places_of(run.devices) * max(0, min(run.held_until, end) - opens) for run in view.live)
-            open_seconds = sum(opening.seconds for opening in pool.open_windows(opens, end))
-            seconds += max(0, pool.places * open_seconds - live)
-        found.append(Limit(number, span, span + 1, float(seconds * devices)))
-    return found
+            open_seconds = sum([opening.overlap(opens, end) for opening in openings])
+            seconds[span] += max(0, pool.places * open_seconds - live)
+    return [Limit(number, span, span + 1, float(total * devices)) for span, total in enumerate(seconds)]
 
 
 def _quota_limits(case: Case, market: Market, number: int, index: int, edges: Sequence[int]) -> list[Limit]:

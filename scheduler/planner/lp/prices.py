@@ -40,7 +40,7 @@ class Prices:
         self._edges = grid.edges
         self.worth = [case.discount.at(start) for start in grid.edges[:-1]]
         self.steps_worth = [step_worth(case, job) for job in range(len(case.jobs))]
-        self._widest = [group.pool.devices_per_session if group.pool.device_counts else 0 for group in case.classes]
+        self.widest = [group.pool.devices_per_session if group.pool.device_counts else 0 for group in case.classes]
         self._admitted: dict[tuple[tuple[float, ...], float], Admitted] = {}
 
     def per_second(self, group: int, instant: int) -> float:
@@ -49,7 +49,7 @@ class Prices:
 
     def share(self, group: int, devices: int) -> float:
         """Return what part of a whole session one with so many devices pays: all of it where sessions are alike."""
-        return devices / self._widest[group] if self._widest[group] else 1.0
+        return devices / self.widest[group] if self.widest[group] else 1.0
 
     def cost(self, group: int, start: int, end: int) -> float:
         """Return the discounted price of a whole session of pool class ``group`` over [start, end)."""
@@ -77,7 +77,7 @@ class Admitted:
     """A session pays the price of its hours; as ``Policy.admits`` wants it."""
 
     def __init__(self, prices: Prices, factors: Sequence[float], patience: float) -> None:
-        self._span_at, self._share = prices.span_at, prices.share
+        self._span_at, self._share, self._widest = prices.span_at, prices.share, prices.widest
         self._worth = prices.worth
         self._work = [patience * work for work in prices.work]
         self._steps_worth = prices.steps_worth
@@ -94,7 +94,9 @@ class Admitted:
             elsewhere = self._work[job] * steps / self._worth[span]
         else:
             elsewhere = sum(self._work[job] * steps for job, _, steps in lanes) / self._worth[span]
-        asked = self._asked[group][span] * self._share(group, session.devices)
+        asked = self._asked[group][span]
+        if self._widest[group]:
+            asked *= self._share(group, session.devices)
         return rate - elsewhere / length >= asked
 
     def least(self, group: int, instant: int) -> tuple[Sequence[float], float]:

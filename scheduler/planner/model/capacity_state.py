@@ -274,7 +274,7 @@ class CapacityState:
             index, instant = bisect_right(closes, shut), shut
             if index == len(closes):
                 return NEVER, True
-            shut = max(instant, openings[index][0], planned.full_until(instant, places))
+            shut = max(openings[index][0], planned.full_until(instant, places))  # which is no earlier
             for count in counts:
                 shut = max(shut, count.unspent_from(instant))
             if shut == instant:
@@ -286,8 +286,8 @@ class CapacityState:
         change = openings[index + 1][0] if index + 1 < len(openings) else NEVER
         for known in (planned.finishes, planned.edges):
             index = bisect_right(known, after)
-            if index < len(known):
-                change = min(change, known[index])
+            if index < len(known) and known[index] < change:
+                change = known[index]
         for count in counts:
             change = min(change, count.next_start(after))
         return change, False

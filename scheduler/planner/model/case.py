@@ -188,6 +188,13 @@ class Case:
         ]
         return replace(self, classes=classes, _columns=None)
 
+    def until_later(self, snapshot: Snapshot) -> Case:
+        """Return the case of ``snapshot``, which has a farther horizon and is the same otherwise."""
+        states: dict[Hashable, CapacityState] = {}
+        until = snapshot.now + snapshot.horizon_seconds
+        capacities = [PoolCapacity(known.view, snapshot.now, until, states) for known in self.capacities]
+        return replace(self, snapshot=snapshot, capacities=capacities, afterwards=None, beginning=None)
+
     @property
     def now(self) -> int:
         """The instant the plan is made for."""

@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from scheduler.planner.dispatch.dispatcher import fill, place
-from scheduler.planner.dispatch.orders import in_order
+from scheduler.planner.dispatch.dispatcher import fill, filled, place
+from scheduler.planner.dispatch.orders import LASTING, ORDERS, in_order
 from scheduler.planner.dispatch.walk import Walk, answers_alike
 from scheduler.planner.model.policy import PLAIN, Policy, Schedule
 from scheduler.planner.search.score import Score, score, within
@@ -92,8 +92,23 @@ def simple_orders(case: Case) -> dict[str, Candidate]:
     if len({view.weight for view in views}) > 1:
         names += ["priority", "smith"]
     plain = _no_bids(case)
-    found = {name: attempt(case, in_order(name), plain, None) for name in names}
-    return {"density": attempt(case, PLAIN, plain, None)} | found
+    found = {"density": attempt(case, PLAIN, plain, None)}
+    alike: dict[tuple[int, ...], Candidate] = {}  # by the places of jobs in an order that work done does not change
+    for name in names:
+        policy, places = in_order(name), _places(case, name)
+        same = alike.get(places)
+        found[name] = attempt(case, policy, plain, None) if same is None else replace(same, policy=policy)
+        if places:
+            alike[places] = found[name]
+    return found
+
+
+def _places(case: Case, name: str) -> tuple[int, ...]:
+    """Return the jobs as the order ``name`` has them, or nothing where that changes with what they have left."""
+    if name not in LASTING:
+        return ()
+    rank = ORDERS[name]
+    return tuple(sorted(range(len(case.jobs)), key=lambda job: (rank(case.jobs[job].view, 0), job)))
 
 
 def priced_candidates(case: Case, prices: Prices, policies: Sequence[Policy]) -> list[Candidate]:
@@ -118,7 +133,9 @@ def _for_all(case: Case, policy: Policy, bids: Sequence[tuple[float, float]], pr
         same = next((one for questions, one in walks if answers_alike(admits, questions)), None)
         if same is None:
             walk = Walk(case, replace(policy, admits=admits))
-            schedule = fill(case, walk.run(), policy)
+            schedule = walk.run()
+            if walk.leaves_room:
+                schedule = fill(case, schedule, policy)
             same = Candidate(walk.policy, asked, schedule, score(case, schedule))
             walks.append((walk.questions, same))
         found.append(replace(same, policy=replace(policy, admits=admits), bids=asked))
@@ -148,9 +165,7 @@ def attempt(case: Case, policy: Policy, bids: Bids, prices: Prices | None) -> Ca
     """Return what the dispatcher makes of ``policy`` when sessions must pay their prices as ``bids`` say."""
     if prices is not None and any(bids.price_factors):
         policy = replace(policy, admits=prices.admits(bids.price_factors, bids.patience))
-    schedule = place(case, policy)
-    if policy.admits is not None:
-        schedule = fill(case, schedule, policy)
+    schedule = place(case, policy) if policy.admits is None else filled(case, policy)
     return Candidate(policy, bids, schedule, score(case, schedule))
 
 

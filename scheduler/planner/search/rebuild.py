@@ -13,7 +13,7 @@ from random import Random
 from typing import TYPE_CHECKING
 
 from scheduler.core.window import DAY
-from scheduler.planner.dispatch.dispatcher import extend, fill
+from scheduler.planner.dispatch.dispatcher import fill, filled
 from scheduler.planner.model.standing import scheduled, standing_of
 from scheduler.planner.search.score import score, within
 
@@ -128,7 +128,7 @@ class _Walk:
         policy = replace(self._policy, factors=factors, phased={})
         if rng.random() < PRICED:
             asked = (rng.choice(PRICE_FACTORS),) * len(case.classes)
-            rest = extend(case, rest, replace(policy, admits=self._prices.admits(asked, rng.choice(PATIENCES))))
+            return filled(case, replace(policy, admits=self._prices.admits(asked, rng.choice(PATIENCES))), rest)
         return fill(case, rest, policy)
 
     def _lead(self, bookings: Sequence[Booking], losses: Sequence[tuple[float, int]]) -> int:

@@ -40,6 +40,7 @@ class PlainWalk:
     def __init__(self, case: Case, policy: Policy, booked: Schedule | None = None) -> None:
         self.case = case
         self.policy = policy
+        self.leaves_room = True  # for all that is known: whoever fills up looks everywhere again
         self.capacities = [PlainPool(capacity.view, case.now, case.until) for capacity in case.capacities]
         self.remaining = [job.view.remaining_steps - job.expected_steps for job in case.jobs]
         self.done = [job.view.done_step + job.expected_steps for job in case.jobs]
