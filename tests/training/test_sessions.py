@@ -3,6 +3,7 @@
 import hashlib
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,6 +23,7 @@ def test_a_session_on_two_devices_saves_when_asked_and_moves_to_one(make_desk: C
     first = desk.session(cut=20, devices=2)
     assert first["outcome"] == "preempted", desk.log()
     assert first["checkpoint_step"] >= 20
+    assert re.search(r"3 steps of [\d,]+ tokens passed: .*[1-9][\d,]* tokens/s, loss \d+\.\d{4}\n", desk.log())
     kept = desk.newest()[1]
     assert {"adapter_model.safetensors", "adapter_config.json", "optimizer.pt", "state.json"} <= kept.keys()
     desk.command += ["--accept-inexact"]
