@@ -32,7 +32,7 @@ def test_seeds_that_once_failed_still_pass(laboratory: Laboratory, seed: int) ->
 
 def test_worlds_full_of_trouble_break_no_promise(laboratory: Laboratory) -> None:
     """Some of the hundred below, with every push."""
-    tally = swarm(laboratory, range(1_000, 1_024))
+    tally = swarm(laboratory, range(1_000, 1_012))
     assert not tally.failures, tally.failures[0].report()
     assert len(tally.never_met) < len(MUST_BE_MET) / 3
 
