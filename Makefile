@@ -12,9 +12,9 @@ unexport PYTHONDONTWRITEBYTECODE
 
 BIN := .venv/bin
 PACKAGES := scheduler platforms jobs config
-# Twice as many workers as the two cores we count on, since half of the time tests wait for processes and clocks.
+# Three times as many workers as the two cores we count on, since most of the time tests wait for processes and clocks.
 # Files keep the order that tests/conftest.py gives them.
-PARALLEL := --numprocesses 4 --no-loadscope-reorder
+PARALLEL := --numprocesses 6 --no-loadscope-reorder
 PYTHON_SOURCES := $(PACKAGES) tests benchmarks
 
 help: ## Show this list

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from benchmarks.bench_border import MEMORY_MAX, fuzz
 from jobs.payload.store.manifest import blob_key, manifest_key
 from jobs.spec import JobSpec
 from platforms.base import Observed, QuotaReading, Refused, SessionState
@@ -25,6 +24,7 @@ from scheduler.service.outside.ports import Ports
 from scheduler.service.quota.audit import read_books
 from scheduler.store import checkpoints, events, jobs, ledger, limits, rates, runs
 from scheduler.store.engine import Database
+from tests.lab.border.fuzz import MEMORY_MAX, fuzz
 from tests.lab.fake import FakeCloud, FakePlatform, Script
 from tests.lab.night import share
 from tests.lab.simulation.database import Laboratory

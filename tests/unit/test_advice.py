@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import bench_advice
 from jobs.advice.card import cards, find_cards, recognised
 from jobs.advice.choice import MARGIN, Wishes, advise
 from jobs.advice.compare import compare, picture
@@ -22,6 +21,7 @@ from jobs.advice.speed import pace_of
 from jobs.definition import Definition
 from jobs.payload.trainers.tuning.options import read_options
 from jobs.problem import Problem
+from tests.lab import predictions
 
 BIG = find_shape("deepseek-coder-6.7b")
 
@@ -138,13 +138,13 @@ def test_a_layer_keeps_what_saved_tensors_show() -> None:
         assert layer_bytes(setup) / shape.hidden == pytest.approx(units, rel=0.03)
 
 
-def test_published_peaks_are_met(capsys: pytest.CaptureFixture[str]) -> None:
-    assert bench_advice.published()
+def test_published_peaks_are_met(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert predictions.published(repository / "benchmarks/advice_peaks.toml")
     assert "47 peaks" in capsys.readouterr().out
 
 
 def test_measured_peaks_and_held_out_lengths_are_met(repository: Path) -> None:
-    assert bench_advice.measured(repository / "benchmarks/advice_h100.json")
+    assert predictions.measured(repository / "benchmarks/advice_h100.json")
 
 
 def test_the_ladder_takes_what_is_simple_and_says_what_does_not_fit() -> None:

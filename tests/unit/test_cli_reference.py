@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.reference import PARTS, commands, written
 from scheduler.cli.shell.exits import MEANINGS, Exit
+from tests.lab.reference import PARTS, commands, written
 
 ALL = dict(commands())
 

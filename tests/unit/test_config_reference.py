@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from benchmarks.reference import keys_of, setting_keys
 from config.pool_settings import PoolSettings
 from config.settings import Settings
+from tests.lab.reference import keys_of, setting_keys
 
 if TYPE_CHECKING:
     from pathlib import Path

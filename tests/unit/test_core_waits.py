@@ -30,6 +30,10 @@ def test_retries_of_many_jobs_are_spread_over_all_of_it() -> None:
     assert 950 < found[100] < 1_050
 
 
+def test_a_retry_waits_a_second_at_least() -> None:
+    assert {retry_delay(f"job-{number}", 1, 1, 10) for number in range(20)} == {1}
+
+
 @pytest.mark.parametrize("failures", [0, -1])
 def test_without_a_failure_nothing_is_waited_for(failures: int) -> None:
     with pytest.raises(ValueError, match="at least one failure"):

@@ -7,9 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.reference import rooms
+from tests.lab.reference import rooms
 
 PACKAGES = ("jobs", "platforms", "config", "scheduler")
+NAMED = re.compile(r"^\s*(?:from|import)\b.*\b(?:tests|benchmarks)\b", re.MULTILINE)
+# Which test starts which benchmark in its own process: what such a program says is what is tested.
+STARTED = {("test_planner_benchmark", "benchmarks.bench_planner"), ("test_replay", "benchmarks.simulate")}
 
 
 def drawn(repository: Path, beginning: str) -> list[str]:
@@ -53,16 +56,19 @@ def test_the_floors_are_drawn_as_they_are_checked(repository: Path) -> None:
     [
         *((package, ()) for package in PACKAGES),
         ("tests/lab", ("tests.lab.",)),
-        ("tests", ("tests.lab.", "benchmarks.")),
+        ("tests", ("tests.lab.",)),
         ("benchmarks", ("tests.lab.", "benchmarks.trainer.")),
     ],
 )
 def test_tests_share_code_through_the_lab_alone(repository: Path, folder: str, allowed: tuple[str, ...]) -> None:
-    """And through their folder's conftest. Benchmarks are programs, imported by tests of them alone; one has parts."""
+    """And through their folder's conftest. Of benchmarks, which are programs, tests start two; one has parts."""
     found = []
     for path in sorted((repository / folder).rglob("*.py")):
         own = f"{path.parent.relative_to(repository).as_posix().replace('/', '.')}.conftest."
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        text = path.read_text(encoding="utf-8")
+        if not NAMED.search(text):  # most files of the product: to parse them all takes seconds
+            continue
+        for node in ast.walk(ast.parse(text)):
             modules = []
             if isinstance(node, ast.Import):
                 modules = [alias.name for alias in node.names]
@@ -71,6 +77,8 @@ def test_tests_share_code_through_the_lab_alone(repository: Path, folder: str, a
             found += [
                 f"{path.relative_to(repository).as_posix()}: {module}"
                 for module in modules
-                if module.split(".")[0] in {"tests", "benchmarks"} and not module.startswith((*allowed, own))
+                if module.split(".")[0] in {"tests", "benchmarks"}
+                and not module.startswith((*allowed, own))
+                and (path.stem, module) not in STARTED
             ]
     assert found == []

@@ -25,13 +25,14 @@ _ANEW = "Fetch it anew, or name another: --model input:NAME, with inputs = { NAM
 def find_base(source: str) -> str:
     """Return the source, a local folder in full: libraries would take a relative one for a repository's name.
 
-    Raises Refused for a folder that is not there, is no model, or is not whole. A name on the Hub is left to libraries.
+    Raises Refused for a folder that is not there, is no model, or is not whole. A name on the Hub, with an owner or
+    without, is left to libraries.
     """
     folder = Path(source)
     if folder.is_dir():
         _check(folder)
         return str(folder.resolve())
-    if source.startswith((".", "/", "~")) or source.count("/") != 1:
+    if source.startswith((".", "/", "~")) or source.count("/") > 1:
         raise Refused(f"there is no model in {source}: no such folder. {_ANEW}")
     return source
 

@@ -1,0 +1,157 @@
+"""Reference: what the documents hold of commands, exit codes, settings, ranges and rooms, written from the code itself.
+
+A part of a page between ``<!-- NAME: make reference -->`` and ``<!-- end -->`` is written here; a test compares it.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+import tomllib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast, get_args
+
+from pydantic import BaseModel
+
+from config.settings import Settings
+from jobs.ranges import RANGES
+from scheduler.cli.root import COMMANDS, tree
+from scheduler.cli.shell.command import Command
+from scheduler.cli.shell.exits import MEANINGS
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+_PART = re.compile(r"(?s)(<!-- (\w+): make reference -->\n).*?(<!-- end -->)")
+_KEY = re.compile(r"(# )?([a-z_]+) = (.*)")
+# Tables that people write by name; their keys stand in sections of their own.
+_TABLES = ("pools[]", "targets[]", "rules[]", "webhooks[]", "corpus.rules[]")
+
+
+def commands() -> Iterator[tuple[str, Any]]:
+    """Yield every command that does something, with its words."""
+    root = tree()
+    for name in COMMANDS:
+        found: Any = root.get_command(cast("Any", None), name)
+        inner = getattr(found, "commands", {})
+        if not inner or found.invoke_without_command:
+            yield f"schedctl {name}", found
+        for word, command in inner.items():
+            yield f"schedctl {name} {word}", command
+
+
+def keys_of(model: type[BaseModel], before: str = "") -> Iterator[str]:
+    """Yield every key below a model as ``config show`` names it; of lists of tables ``[]`` stands for the place."""
+    for name, field in model.model_fields.items():
+        key = before + (field.alias or (field.validation_alias if isinstance(field.validation_alias, str) else name))
+        kinds = [field.annotation, *get_args(field.annotation)]
+        tables = [kind for kind in kinds if isinstance(kind, type) and issubclass(kind, BaseModel)]
+        if tables:
+            yield from keys_of(tables[0], f"{key}." if tables[0] is field.annotation else f"{key}[].")
+        else:
+            yield key
+
+
+def setting_keys() -> set[str]:
+    """Return the key of every setting but those of tables that people name."""
+    return {key for key in keys_of(Settings) if not key.startswith(_TABLES)}
+
+
+def _command_rows() -> Iterator[str]:
+    shared = {param.name for param in Command("x").params} | {"wide", "columns"}
+    for words, command in commands():
+        own = [param for param in command.params if param.name not in shared and not getattr(param, "hidden", False)]
+        taken = [*map(_argument, _kind(own, "argument")), *map(_option, _kind(own, "option"))]
+        usage = " ".join([words.removeprefix("schedctl "), *taken])
+        first = re.split(r"(?<=[a-z)])\. ", " ".join((command.help or "").split("\n\n")[0].split()))[0]
+        yield f"- `{usage}`: {first.removesuffix('.').replace('``', '`')}"
+
+
+def _kind(params: list[Any], kind: str) -> list[Any]:
+    return [param for param in params if param.param_type_name == kind]
+
+
+def _argument(found: Any) -> str:
+    name = (found.metavar or str(found.name).upper()).removesuffix("...")
+    name += "..." if found.nargs == -1 else ""
+    return name if found.required or name.startswith("[") else f"[{name}]"
+
+
+def _option(found: Any) -> str:
+    value = "" if found.is_flag or found.count else f" {found.metavar or str(found.name).upper()}"
+    return f"[{found.opts[0]}{value}]" + ("..." if found.multiple else "")
+
+
+def _exit_rows() -> Iterator[str]:
+    yield from ("| code | name | meaning |", "|---|---|---|")
+    for code, meaning in MEANINGS.items():
+        yield f"| {int(code)} | {code.name} | {meaning} |"
+
+
+def _range_rows() -> Iterator[str]:
+    for key, rule in RANGES.items():
+        yield f"- `{key}`: {'1970 to 3000' if rule.unit == 'UTC seconds' else rule}"
+
+
+def _setting_rows() -> Iterator[str]:
+    """One line for the keys that share a comment of the defaults; ``# key = ...`` is a setting without a default."""
+    known = setting_keys()
+    section = ""
+    comment: list[str] = []
+    row: list[tuple[str, str]] = []
+    told: list[str] = []
+    for line in [*(REPOSITORY / "config/defaults.toml").read_text(encoding="utf-8").splitlines(), ""]:
+        found = _KEY.fullmatch(line)
+        key = f"{section}{found[2]}" if found else ""
+        if found and key in known:
+            row.append((key, "" if found[1] else _written(found[3])))
+            told = comment or told
+            comment = []
+            continue
+        if row:
+            names, values = ", ".join(f"`{name}`" for name, _ in row), ", ".join(value for _, value in row)
+            defaults = f" ({values})" if any(value for _, value in row) else ""
+            yield f"- {names}{defaults}: {_meaning(told)}"
+            row, told = [], []
+        if line.startswith("# "):
+            comment.append(line.removeprefix("# "))
+        else:
+            comment = []
+        if line.startswith("["):
+            section = f"{line.strip('[]')}."
+
+
+def _written(text: str) -> str:
+    value = tomllib.loads(f"x = {text}")["x"]
+    if isinstance(value, list):
+        return ", ".join(map(str, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _meaning(comment: list[str]) -> str:
+    """Return a comment with links to the pages that it names."""
+    return re.sub(r"docs/([\w/-]+)\.md", lambda found: f"[{Path(found[1]).name}]({found[1]}.md)", " ".join(comment))
+
+
+PARTS: dict[str, Callable[[], Iterator[str]]] = {
+    "commands": _command_rows,
+    "exits": _exit_rows,
+    "settings": _setting_rows,
+    "ranges": _range_rows,
+}
+
+
+def written(page: str) -> str:
+    """Return the text of a page with its parts as the code has them now."""
+    return _PART.sub(lambda found: f"{found[1]}{chr(10).join(PARTS[found[2]]())}\n{found[3]}", page)
+
+
+def rooms(repository: Path) -> Iterator[str]:
+    """Yield every folder with code and the first line of what it says of itself, indented by depth."""
+    for top in ("jobs", "platforms", "config", "scheduler", "tests/lab"):
+        for file in sorted((repository / top).rglob("__init__.py")):
+            place = file.parent.relative_to(repository)
+            says = ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
+            name = f"{'  ' * (len(place.parts) - 1)}{place.name}/"
+            yield f"{name:<24}{says.partition(chr(10))[0].removesuffix('.')}"
