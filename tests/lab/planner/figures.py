@@ -263,7 +263,7 @@ def years(cases: Sequence[int], weeks: int, workers: int = 1) -> Figures:
 
 
 def against_fifo(cases: Sequence[int], weeks: int, workers: int = 1) -> list[Figures]:
-    """The planner's year against first in, first out in the same year, one row a seed: what finished models wait for."""
+    """The planner's year against first in, first out in the same year, one row a seed: how long models wait."""
     tasks = [(seed, name) for name in ("planner", "fifo") for seed in cases]
     years = dict(zip(tasks, shared_out(partial(_year, weeks), tasks, workers), strict=True))
     rows = []
