@@ -1,6 +1,7 @@
 """The planner against its bounds and against other schedulers: prints a table, writes benchmarks/out/planner.json.
 
     python benchmarks/bench_planner.py [--quick] [--only PART] [--seeds N] [--years N] [--weeks N]
+    python benchmarks/bench_planner.py --year [--years N] [--weeks N]
     python benchmarks/bench_planner.py TRACE.csv [--online] [--slice N] [--jobs N]
 
 Every figure is a ratio within this run, seeds fixed. The file is written after every part, so that an interrupted run
@@ -22,6 +23,7 @@ import time
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from statistics import mean
 from typing import TYPE_CHECKING, Any
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -68,6 +70,9 @@ TARGETS: dict[str, tuple[str, float]] = {
     "dispatcher_ratio_min": (">=", 0.85),
     "lane_hours_per_quota_hour": (">=", 1.9),
 }
+
+# How many years --year simulates: one alone tells little.
+YEARS = 4
 
 # The dispatcher without a solver: the worst of these parts is the figure.
 ALONE = ("dispatcher_ratio_seeds", "dispatcher_ratio_50x6", "dispatcher_ratio_1000x50")
@@ -120,7 +125,8 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help=f"skip {', '.join(sorted(LONG))}; half the seeds")
     parser.add_argument("--only", metavar="PART", choices=PARTS, help=f"measure one part: {', '.join(PARTS)}")
     parser.add_argument("--seeds", type=int, help="random cases of 50 x 6 (default 8, quick 4)")
-    parser.add_argument("--years", type=int, default=2, help="simulated years (default 2)")
+    parser.add_argument("--year", action="store_true", help="simulate years against first in, first out, seed by seed")
+    parser.add_argument("--years", type=int, help=f"simulated years (default 2, with --year {YEARS})")
     parser.add_argument("--weeks", type=int, default=52, help="weeks in a simulated year (default 52)")
     parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1), help="processes (default 2)")
     parser.add_argument("--big-alone", action="store_true", help=argparse.SUPPRESS)
@@ -134,9 +140,12 @@ def main() -> None:
         else:
             replay(options.trace, options.slice, options.jobs or JOBS_MAX)
         return
+    if options.year:
+        report_years(options.years or YEARS, options.weeks, max(1, options.workers))
+        return
     seeds = options.seeds or (4 if options.quick else 8)
     large = min(3, seeds) if not options.quick else 1
-    extent = Extent(range(seeds), range(large), range(options.years), options.weeks, max(1, options.workers))
+    extent = Extent(range(seeds), range(large), range(options.years or 2), options.weeks, max(1, options.workers))
     chosen = [options.only] if options.only else [name for name in PARTS if not (options.quick and name in LONG)]
     found: dict[str, Any] = written() if options.only else {}
     for number, name in enumerate(chosen, 1):
@@ -181,6 +190,17 @@ def report(found: dict[str, Any]) -> None:
             continue
         met = found[name] >= target if relation == ">=" else found[name] <= target
         print(f"{name:28} {found[name]:10.4f}  {relation} {target:g}{'' if met else '   not met'}")
+
+
+def report_years(years: int, weeks: int, workers: int) -> None:
+    """Simulate and print the table, seed by seed and their mean."""
+    rows = figures.against_fifo(range(years), weeks, workers)
+    titles = ("flow / FIFO", "tail / FIFO", "goodput / limit", "of FIFO", "done", "by FIFO")
+    print(f"{'seed':>4} " + " ".join(f"{title:>15}" for title in titles))
+    for row in [*rows, {name: mean(row[name] for row in rows) for name in rows[0]} | {"seed": -1}]:
+        seed, *ratios, done, fifo_done = row.values()
+        found = " ".join(f"{ratio:15.3f}" for ratio in ratios)
+        print(f"{'mean' if seed < 0 else f'{seed:g}':>4} {found} {done:15.1f} {fifo_done:15.1f}")
 
 
 def replay(path: Path, number: int = 0, jobs: int = JOBS_MAX) -> None:

@@ -23,7 +23,7 @@ from tests.lab.planner.cases import EPOCH, KAGGLE, SMALL_MIX, make_pools, random
 from tests.lab.planner.replay import ONLINE, by_order, replay
 from tests.lab.planner.speed import steps, warm_ms
 from tests.lab.planner.trace import BadTrace, read_rows, read_trace
-from tests.lab.planner.year import Live
+from tests.lab.planner.year import Live, Year
 
 FIGURES = {
     "seed_ratio_min",
@@ -235,6 +235,26 @@ def test_short_years_overdraw_nothing_and_give_every_ratio(capsys: pytest.Captur
     assert all("0 windows overdrawn; useful 0." in line for line in lines[:5])
     assert "no policy: weighted flow" in lines[5]
     assert found["flow_limit_over_fifo"] < found["flow_over_fifo"]
+
+
+def test_years_are_told_against_first_in_first_out_seed_by_seed(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of 20 jobs 19 wait a day and one 30: the tail is a day, and the mean by weight is all that the last one moves."""
+
+    def year(_: int, task: tuple[int, str]) -> Year:
+        seed, name = task
+        days = 1.0 if name == "planner" else 2.0 + seed
+        return Year(100.0, 80.0, 60.0, {}, 64.0, [(1.0, days)] * 19 + [(1.0, 30 * days)], 19 + seed)
+
+    monkeypatch.setattr(figures, "_year", year)
+    run(monkeypatch, "--year", "--years", "2", "--workers", "1")
+    assert [line.split() for line in capsys.readouterr().out.splitlines()[1:]] == [
+        ["0", "0.500", "0.500", "0.750", "0.750", "19.0", "19.0"],
+        ["1", "0.333", "0.333", "0.750", "0.750", "20.0", "20.0"],
+        ["mean", "0.417", "0.417", "0.750", "0.750", "19.5", "19.5"],
+    ]
+    assert year(2, (0, "planner")).tail_days == 1.0
 
 
 def test_an_overdrawn_year_is_seen() -> None:

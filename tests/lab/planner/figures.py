@@ -262,6 +262,27 @@ def years(cases: Sequence[int], weeks: int, workers: int = 1) -> Figures:
     }
 
 
+def against_fifo(cases: Sequence[int], weeks: int, workers: int = 1) -> list[Figures]:
+    """The planner's year against first in, first out in the same year, one row a seed: how long models wait."""
+    tasks = [(seed, name) for name in ("planner", "fifo") for seed in cases]
+    years = dict(zip(tasks, shared_out(partial(_year, weeks), tasks, workers), strict=True))
+    rows = []
+    for seed in cases:
+        ours, fifo = years[seed, "planner"], years[seed, "fifo"]
+        rows.append(
+            {
+                "seed": seed,
+                "flow_over_fifo": ours.weighted_flow_days / fifo.weighted_flow_days,
+                "tail_over_fifo": ours.tail_days / fifo.tail_days,
+                "goodput_over_limit": ours.goodput / ours.limit,
+                "fifo_goodput_over_limit": fifo.goodput / fifo.limit,
+                "done": ours.finished,
+                "fifo_done": fifo.finished,
+            }
+        )
+    return rows
+
+
 def _least_flow(weeks: int, seed: int) -> float:
     """Return the days that no policy's weighted flow time in the year of ``seed`` is expected to be below."""
     least = least_flow_days(closed_loop.Simulation(seed, weeks, None))

@@ -99,3 +99,9 @@ class Year:
     def weighted_flow_days(self) -> float:
         """Mean days in the system, by weight; unfinished jobs count until the year's end."""
         return sum(weight * days for weight, days in self.flow) / sum(weight for weight, _ in self.flow)
+
+    @property
+    def tail_days(self) -> float:
+        """Days in the system that 95 of 100 jobs do not exceed; unfinished jobs count until the year's end."""
+        days = sorted(days for _, days in self.flow)
+        return days[int(0.95 * (len(days) - 1))]
