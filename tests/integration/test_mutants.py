@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.nightly  # it copies the work tree and runs tests of its own
 
 
-def tried(repository: Path, *words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, str(repository / "benchmarks/mutants.py"), "scheduler/core/backoff.py", *words]
+def tried(repository: Path, *words: str, file: str = "scheduler/core/backoff.py") -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(repository / "benchmarks/mutants.py"), file, *words]
     return subprocess.run(command, cwd=repository, capture_output=True, text=True, check=False)
 
 
@@ -29,3 +29,10 @@ def test_what_tests_notice_is_killed_and_what_none_reaches_is_listed(repository:
     assert last.startswith("0 of 3 killed")
     assert "line " in listed[0]
     assert "scheduler/core/backoff.py" in listed[0]
+
+
+def test_a_table_is_tried_with_tests_that_import_it_and_enter_nothing_of_its_file(repository: Path) -> None:
+    words = ("--sample", "12", "--tests", "tests/unit/test_core_states.py")
+    seen = tried(repository, *words, file="scheduler/core/run.py")
+    assert "12 wanted" in seen.stdout
+    assert "False  ->  True" not in seen.stdout  # of what outcomes mean

@@ -119,6 +119,9 @@ def all_fit(charges: Sequence[Charge], start: int, length: int, limit: int) -> b
 @example([Charge(-6, -4), Charge(-1, 1, told=False), Charge(2, 5, held=True)], 6, 4, 5)
 @example([Charge(8, 10, held=True), Charge(13, 15)], 6, 2, 3)
 @example([Charge(-3, -1, sign=0, told=False), Charge(0, 1), Charge(2, 4)], 6, 4, 4)
+@example([Charge(4, 7), Charge(6, 7)], -2, 4, 2)
+@example([Charge(-3, 0, sign=0, told=False), Charge(1, 4)], 7, 1, 1)
+@example([Charge(1, 4, sign=0, told=False), Charge(6, 7), Charge(12, 15, told=False)], 0, 1, 1)
 def test_a_session_is_as_long_as_every_possible_truth_allows(
     charges: list[Charge], start: int, cap: int, limit: int
 ) -> None:

@@ -130,13 +130,18 @@ class Trials:
         self._entered.add(frame.f_code)
 
     def _chosen(self, items: Sequence[pytest.Item], mutant: Mutant) -> list[pytest.Item]:
-        """Return the tests that enter the function, or its file if it is none: first the most special and quickest."""
+        """Return the tests that enter the function, first the most special and quickest.
+
+        Of a mutant outside functions, in a table say, those that enter its file, or whose own file names its module.
+        """
         place, ranked = f"{mutant.path}::{mutant.where}", []
+        module = mutant.path.removesuffix(".py").replace("/", ".")
         for item in items:
             known = self._reach[item.nodeid]
-            entered = (
-                place in known["entered"] if mutant.where else any(one.startswith(place) for one in known["entered"])
-            )
+            if mutant.where:
+                entered = place in known["entered"]
+            else:
+                entered = any(one.startswith(place) for one in known["entered"]) or module in _text(item.path)
             if entered or (mutant.path.startswith(_UNSEEN) and item.nodeid.startswith(_BY)):
                 ranked.append((known["seconds"] * (100 + len(known["entered"])), item))
         chosen, left = [], self._seconds
@@ -210,6 +215,11 @@ class Loaded(NamedTuple):
 def _run(item: pytest.Item) -> None:
     """Run one test; what the session's tests share stays, as if another followed."""
     item.config.hook.pytest_runtest_protocol(item=item, nextitem=item.session)
+
+
+@functools.cache
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
 
 
 def _shared(item: pytest.Item) -> frozenset[str]:
