@@ -19,7 +19,8 @@ from jobs.payload.trainers.tuning.model import Model
 from jobs.payload.trainers.tuning.options import read_options
 from tests.lab.desk import Desk, accelerators
 
-H100 = Card("cuda:0", "NVIDIA H100", "bf16", compiles=True)
+# Without an accelerator the kernel's stand-in computes on the processor ("cpu:0" is one to torch).
+CARD = Card("cuda:0" if accelerators() else "cpu:0", "NVIDIA H100", "bf16", compiles=True)
 DOCUMENTS = np.array([[1] * 10 + [2] * 22, [1] * 32, [1] * 1 + [2] * 5 + [3] * 26])
 
 
@@ -106,9 +107,22 @@ def test_only_attention_that_the_kernel_computes_is_left_to_it(
     kind = transformers.CONFIG_MAPPING[config["model_type"]]
     kind.from_dict(config).save_pretrained(tmp_path)
     read = read_options(["--model", str(tmp_path), *options])
-    assert attention.is_apart(read, str(tmp_path), H100) == apart
-    assert not attention.is_apart(read, str(tmp_path), H100._replace(precision="fp16"))
+    assert attention.is_apart(read, str(tmp_path), CARD) == apart
+    assert not attention.is_apart(read, str(tmp_path), CARD._replace(precision="fp16"))
     assert not attention.is_apart(read, str(tmp_path), Card("cpu", "cpu", "bf16", compiles=False))
+
+
+def test_a_mask_serves_where_the_card_has_no_such_kernel(
+    monkeypatch: pytest.MonkeyPatch, model: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def missing(*_: Any, **__: Any) -> Any:
+        raise RuntimeError("no kernel image is available for execution on the device\nCUDA error")
+
+    monkeypatch.setattr(attention, "_kernel", lambda: missing)
+    assert not attention.is_apart(read_options(["--model", str(model)]), str(model), CARD)
+    said = capsys.readouterr().out
+    assert "by a mask: torch has no kernel for NVIDIA H100 (no kernel image is available" in said
+    assert "CUDA error" not in said
 
 
 def test_a_checkpoint_tells_of_its_attention_where_that_is_not_as_ever(make_desk: Callable[..., Desk]) -> None:
