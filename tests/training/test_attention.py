@@ -112,6 +112,11 @@ def test_only_attention_that_the_kernel_computes_is_left_to_it(
     assert not attention.is_apart(read, str(tmp_path), Card("cpu", "cpu", "bf16", compiles=False))
 
 
+def test_a_model_of_images_keeps_its_own_attention(kernel: None, tmp_path: Path) -> None:
+    transformers.CONFIG_MAPPING["qwen2_vl"]().save_pretrained(tmp_path)  # it says nothing of heads outside its parts
+    assert not attention.is_apart(read_options(["--model", str(tmp_path)]), str(tmp_path), CARD)
+
+
 def test_a_mask_serves_where_the_card_has_no_such_kernel(
     monkeypatch: pytest.MonkeyPatch, model: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

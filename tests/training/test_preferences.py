@@ -14,7 +14,7 @@ pytest.importorskip("trl")
 from jobs.payload.trainers.tuning.errors import Refused, UnreadableData
 from jobs.payload.trainers.tuning.preferences import read_rows
 from jobs.payload.trainers.tuning.rewards import Reward
-from tests.lab.desk import REPOSITORY, Desk, source_texts
+from tests.lab.desk import REPOSITORY, Desk, accelerators, source_texts
 
 # More letters "e", more reward: a number for each text, in a program of its own.
 MANY_E = """
@@ -116,7 +116,7 @@ def test_on_two_devices_the_same_pairs_are_learned(make_stage: Callable[..., Des
     pairs = zip(told + losses(moved), losses(alone), strict=True)
     for (step, loss), (same, expected) in pairs:
         assert step == same
-        assert loss == pytest.approx(expected, abs=1e-4)
+        assert loss == pytest.approx(expected, abs=1e-3 if accelerators() else 1e-4)  # of another kind of device
 
 
 def test_a_checkpoint_of_another_stage_is_refused(make_stage: Callable[..., Desk]) -> None:

@@ -73,6 +73,9 @@ def test_on_one_device_or_more_the_same_rows_are_learned(make_desk: Callable[...
 
 
 @pytest.mark.filterwarnings("ignore:.*gradient_checkpointing.* is deprecated:FutureWarning")
+@pytest.mark.filterwarnings(
+    "ignore:.*script_method.* is deprecated:DeprecationWarning"
+)  # torch 2.11 of its own compiler
 @pytest.mark.parametrize(("words", "again"), [((), 0), (("half",), 1), (("all",), 2)], ids=["none", "half", "all"])
 def test_what_is_computed_again_is_the_same(words: tuple[str, ...], again: int, make_desk: Callable[..., Desk]) -> None:
     """Of two layers none, one or both keep no activations; a training that changes between them is E1."""

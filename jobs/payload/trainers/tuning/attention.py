@@ -30,10 +30,11 @@ def is_apart(options: argparse.Namespace, source: str, card: Card) -> bool:
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(source)
+    if config.model_type not in _KINDS:
+        return False
     size = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     return (
-        config.model_type in _KINDS
-        and getattr(config, "sliding_window", None) is None
+        getattr(config, "sliding_window", None) is None
         and not getattr(config, "attention_dropout", 0.0)
         and size <= _WIDEST
         and _runs(card, size)
