@@ -11,7 +11,6 @@ import importlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from jobs.payload.clock import Clock
+from tests.lab.ports import free_port
 
 REPOSITORY = Path(__file__).parent.parent.parent
 
@@ -341,10 +341,3 @@ def hidden(ranks: int) -> dict[str, str]:
 def digest(path: Path) -> str:
     """Name a file's bytes: to show how two files differ takes pytest minutes."""
     return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-def free_port() -> int:
-    """A port of this machine that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])

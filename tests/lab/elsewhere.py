@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from scheduler.clock import real_now
 from tests.lab.crashes.processes import kill, working_for
-from tests.lab.desk import REPOSITORY, free_port
+from tests.lab.desk import REPOSITORY
 from tests.lab.patience import pause
+from tests.lab.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

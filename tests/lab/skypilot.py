@@ -25,7 +25,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.lab.patience import until
-from tests.lab.slurm import NODES, SlurmLab, free_ports, missing
+from tests.lab.ports import free_port
+from tests.lab.slurm import NODES, SlurmLab, missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -121,7 +122,7 @@ def sky_lab() -> Iterator[SkyLab]:
     ends = []
     try:
         slurm.start()
-        port, api_port = free_ports(2)
+        port, api_port = free_port(), free_port()
         ends.append(_sshd(root, slurm, port))
         ends.append(_server(root, api_port))
         address = f"http://127.0.0.1:{api_port}"

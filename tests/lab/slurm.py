@@ -20,6 +20,7 @@ import pytest
 
 from scheduler.clock import real_now
 from tests.lab.patience import until
+from tests.lab.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -88,7 +89,7 @@ class SlurmLab:
         for number in range(4):
             os.mknod(root / "dev" / f"gpu{number}", 0o020666, os.makedev(1, 3))
         self.host = socket.gethostname().split(".")[0]
-        self._settings = _CONFIG.format(root=root, host=self.host, ports=free_ports(3))
+        self._settings = _CONFIG.format(root=root, host=self.host, ports=[free_port() for _ in range(3)])
         self._generation = 0
         gpus = "".join(f"NodeName={node} Name=gpu Type=h100 File={root}/dev/gpu[0-3]\n" for node in NODES)
         (root / "gres.conf").write_text(gpus)
@@ -251,15 +252,3 @@ def _clock_off(seconds: int) -> list[str]:
     if library is None:
         pytest.skip("no libfaketime (Debian: libfaketime)")
     return ["env", f"LD_PRELOAD={library}", f"FAKETIME={seconds:+d}", "FAKETIME_DONT_FAKE_MONOTONIC=1"]
-
-
-def free_ports(count: int) -> list[int]:
-    """Return ports of the loopback interface that nobody has."""
-    probes = [socket.socket() for _ in range(count)]
-    try:
-        for probe in probes:
-            probe.bind(("127.0.0.1", 0))
-        return [int(probe.getsockname()[1]) for probe in probes]
-    finally:
-        for probe in probes:
-            probe.close()

@@ -12,7 +12,8 @@ import subprocess
 from typing import TYPE_CHECKING
 
 from tests.lab.patience import until
-from tests.lab.slurm import SlurmLab, free_ports, missing
+from tests.lab.ports import free_port
+from tests.lab.slurm import SlurmLab, missing
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -61,7 +62,7 @@ class AccountedLab(SlurmLab):
 
     def __init__(self, root: Path) -> None:
         super().__init__(root)
-        ports = free_ports(2)
+        ports = [free_port(), free_port()]
         self._settings = self._settings.replace(
             "AccountingStorageType=accounting_storage/none\n", _ACCOUNTED.format(root=root, ports=ports)
         )

@@ -17,7 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests.lab.patience import until
-from tests.lab.slurm import SlurmLab, free_ports, missing
+from tests.lab.ports import free_port
+from tests.lab.slurm import SlurmLab, missing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -44,7 +45,7 @@ class RestLab(SlurmLab):
         key = root / "jwt.key"
         key.write_bytes(os.urandom(32))
         key.chmod(0o600)
-        (self.port,) = free_ports(1)
+        self.port = free_port()
         self.address = f"http://127.0.0.1:{self.port}"
         (root / "rest").mkdir()
         shutil.chown(root / "rest", "nobody", "nogroup")

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.lab.patience import until
+from tests.lab.ports import free_port
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -66,7 +67,7 @@ def ssh_server() -> Iterator[SshServer]:
     for name in ("host", "mine"):
         subprocess.run(["ssh-keygen", "-q", "-t", "ed25519", "-N", "", "-f", keys / name], check=True)
     shutil.copyfile(keys / "mine.pub", keys / "authorized")
-    port = _free_port()
+    port = free_port()
     config = keys / "sshd_config"
     config.write_text(
         f"Port {port}\nListenAddress 127.0.0.1\nHostKey {keys}/host\nPidFile none\n"
@@ -96,12 +97,6 @@ def ssh_server() -> Iterator[SshServer]:
         process.terminate()
         process.wait()
         shutil.rmtree(root, ignore_errors=True)
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _answers(port: int) -> bool:

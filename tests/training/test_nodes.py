@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from jobs.payload.lane.nodes import read_nodes, spread
-from tests.lab.desk import REPOSITORY, Desk, accelerators, free_port
+from tests.lab.desk import REPOSITORY, Desk, accelerators
+from tests.lab.ports import free_port
 
 OPTIONS = ("--lora", "4", "--batch", "4", "--accumulate", "1", "--report-every", "1", "--accept-inexact")
 
