@@ -11,7 +11,7 @@ from itertools import cycle
 _FIRST, _LAST = 10_000, 32_000
 _ALL = range(_FIRST, _LAST)
 _begin = os.getpid() * 211 % len(_ALL)
-_next = cycle([*_ALL[_begin:], *_ALL[:_begin]])
+_next: cycle[int] = cycle([*_ALL[_begin:], *_ALL[:_begin]])
 
 
 def free_port() -> int:
