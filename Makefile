@@ -33,6 +33,7 @@ test-train: .venv-train/ready ## Install torch and run the tests of fine-tuning 
 
 test-nightly: .venv/ready-dev ## Run all that `make test` leaves out as well, and note the commit in .ci/nightly.txt (an hour)
 	.ci/services.sh nightly
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/nightly.txt
 	.ci/kagglesdk.sh
 	.ci/wheels.sh
 	$(BIN)/python -m pytest $(PARALLEL) --nightly $(ARGS)

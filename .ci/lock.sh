@@ -24,6 +24,8 @@ compile requirements/run.txt pyproject.toml --extra plan --extra train --extra k
 compile requirements/container.txt pyproject.toml --extra plan --extra train --extra kaggle --extra aws --extra web --extra report --extra notify --extra gates \
     --extra postgres --group build --constraint requirements/dev.txt
 compile requirements/core.txt pyproject.toml --constraint requirements/dev.txt
+# The clients that versions are given away with, whose tests run in the night.
+compile requirements/nightly.txt pyproject.toml --extra hub --extra mlflow --constraint requirements/dev.txt
 
 # What fine-tuning is tested with, in an environment of its own, which is installed without dependencies: torch's build for
 # processors is the same version with a local part, and needs no CUDA. torch-cpu.txt is written by hand, since what no

@@ -13,6 +13,7 @@ have_slurm() { command -v slurmctld >/dev/null && command -v slurmd >/dev/null &
 have_slurmrestd() { [ -x /usr/sbin/slurmrestd ] && compgen -G '/usr/lib/*/slurm-wlm/auth_jwt.so' >/dev/null; }
 have_slurmdbd() { command -v slurmdbd >/dev/null && command -v mariadbd >/dev/null; }
 have_elixir() { command -v mix >/dev/null; }
+have_pipx() { command -v pipx >/dev/null; }
 have_systemd() { command -v systemd-nspawn >/dev/null && [ -x /usr/lib/systemd/systemd ]; }
 
 install_postgres() {
@@ -33,6 +34,8 @@ install_sandbox() { apt-get update -qq && apt-get install -y -qq --no-install-re
 
 # No debootstrap: the tests boot this machine's own files under an overlay.
 install_systemd() { apt-get update -qq && apt-get install -y -qq --no-install-recommends systemd-container; }
+
+install_pipx() { apt-get update -qq && apt-get install -y -qq --no-install-recommends pipx; }
 
 install_elixir() { apt-get update -qq && apt-get install -y -qq --no-install-recommends elixir erlang-dev; }
 
@@ -83,6 +86,7 @@ provide slurm "Slurm with munge, for sessions on a cluster" "slurmctld, slurmd, 
 provide slurmrestd "slurmrestd, for a cluster asked by HTTP" "slurmrestd, slurm-wlm-jwt-plugin"
 if [ "${1:-}" = nightly ]; then
     provide slurmdbd "slurmdbd with MariaDB, for the accounts of a cluster" "slurmdbd, mariadb-server"
+    provide pipx "pipx, by which one person installs the program" pipx
 fi
 # The second user behind that sshd. No password opens the account, and it is not locked, which sshd would refuse.
 if [ "$(id -u)" = 0 ] && ! id uff-target >/dev/null 2>&1; then
