@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import sys
 import threading
@@ -9,6 +10,9 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+# What makes sums come out the same in all sessions of this machine, whatever cloud they are said to run on.
+SUMS = re.compile(r"(OMP|MKL|OPENBLAS)_\w+")
 
 
 class Server(Protocol):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, TypedDict, cast
 
+from platforms.emulators.program import SUMS
 from platforms.local.processes import MARK, kill_members, start_ticks
 
 if TYPE_CHECKING:
@@ -145,6 +146,7 @@ class Session:
         (folder / "tmp").mkdir(exist_ok=True)  # a place that died just before it told of this has been here
         (folder / "source.py").write_text(self.terms.source)
         environment = {
+            **{name: text for name, text in os.environ.items() if SUMS.fullmatch(name)},
             "PATH": f"{folder / 'bin'}:{os.environ.get('PATH', '')}",
             "HOME": str(folder),
             "TMPDIR": str(folder / "tmp"),

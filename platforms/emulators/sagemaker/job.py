@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+from platforms.emulators.program import SUMS
 from platforms.emulators.sagemaker.syncer import Files, Syncer
 from platforms.local.processes import MARK, kill_members, start_ticks
 
@@ -29,8 +30,7 @@ if TYPE_CHECKING:
 _ROOT = "/opt/ml"
 _KILL_ROUNDS = 25
 _FAILURE_CHARACTERS = 1024
-# What programs need to run here, and what makes sums come out the same as elsewhere on this machine.
-_INHERITED = re.compile(r"PATH|HOME|LANG|LD_LIBRARY_PATH|TMPDIR|(OMP|MKL|OPENBLAS)_\w+")
+_INHERITED = re.compile(rf"PATH|HOME|LANG|LD_LIBRARY_PATH|TMPDIR|{SUMS.pattern}")  # programs need it to run here
 
 
 class Cloud(Files, Protocol):
