@@ -131,8 +131,7 @@ class Walk(Sessions):
         queues, least = self.queues, self.least
         for number, entry, _ in shapes:
             insort(queues[number], entry)
-            if entry[4] < least[number]:
-                least[number] = entry[4]
+            least[number] = min(least[number], entry[4])
         self.waiting[index] = shapes
 
     def _ranked(self, index: int, now: int, shapes: Sequence[Shape]) -> Sequence[Shape]:

@@ -277,8 +277,7 @@ class CapacityState:
             full = bisect_right(planned.begins, instant) - places
             if full >= 0 and planned.finishes[full] > instant:
                 shut = planned.full_until(instant, places)
-            if openings[index][0] > shut:
-                shut = openings[index][0]
+            shut = max(shut, openings[index][0])
             for count in counts:
                 if (unspent := count.unspent_from(instant)) > shut:
                     shut = unspent
@@ -330,7 +329,7 @@ class CapacityState:
             if found < seconds:
                 seconds, limited_by = found, quota.name
         seconds -= rules.overrun
-        return (seconds if seconds > 0 else 0), limited_by
+        return max(0, seconds), limited_by
 
     def _longest(self, quota: RollingQuota | FirstUseQuota, start: int, cap: int, places: int) -> int:
         """Return what ``core.quota.longest`` does, or less where a certain use among planned ones would allow more.

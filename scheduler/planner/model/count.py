@@ -16,7 +16,7 @@ NEVER = 1 << 62
 
 
 class Count:
-    """One calendar quota: its windows, and the seconds or micro-dollars still free in each."""
+    """One calendar quota: the ``starts`` of its windows, and the seconds or micro-dollars still free in each."""
 
     __slots__ = ("_ends", "_free", "_money", "_price", "by_device", "name", "starts")
 
@@ -50,7 +50,7 @@ class Count:
         begins, end = start, start + cap  # windows follow each other
         while begins < end and index < len(self._ends):
             free, until = self._seconds(index, devices), self._ends[index]
-            if free < (until if until < end else end) - begins:
+            if free < min(until, end) - begins:
                 return begins + free - start
             begins = until
             index += 1
@@ -85,15 +85,8 @@ class Count:
             instant = self.starts[index] if index < len(self.starts) else NEVER
         return instant
 
-    def next_start(self, after: int) -> int:
-        """Return when the next window begins."""
-        index = bisect_right(self.starts, after)
-        return self.starts[index] if index < len(self.starts) else NEVER
-
     def _seconds(self, index: int, devices: int = 1) -> int:
-        free = self._free[index]
-        if free < 0:
-            free = 0
+        free = max(0, self._free[index])
         if not self._money:
             return free // devices if self.by_device else free
         return free * 3_600 // self._price if self._price > 0 else NEVER
