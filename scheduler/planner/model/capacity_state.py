@@ -300,7 +300,9 @@ class CapacityState:
         if found is None:
             if len(self._lefts) >= ANSWERS_MAX:
                 self._lefts.clear()
-            found = min((count.left_alone(start, places) for count in self.planned.counts), default=NEVER)
+            found = NEVER
+            for count in self.planned.counts:
+                found = min(found, count.left_alone(start, places))
             self._lefts[start, places] = found
         return found
 

@@ -31,6 +31,9 @@ OTHERS = (1, 1, 2, 2, 3, 4)
 REACHES = (DAY // 2, DAY, 2 * DAY, 7 * DAY)
 PRICE_FACTORS = (0.6, 0.8, 0.9, 1.0)
 PATIENCES = (0.0, 0.0, 0.8, 1.0)
+# What a long walk may lose of the best plan's value at first, nothing at its end; so many steps a job make it long. A
+# short one does better to climb.
+MAY_LOSE, LONG = 0.001, 10
 # Shares of the steps that begin with a job that loses nothing, and that put jobs back against prices first.
 AT_RANDOM = 0.23
 PRICED = 0.6
@@ -60,20 +63,28 @@ def rebuild(case: Case, start: Found, policy: Policy, prices: Prices, steps: int
 
 
 def _walked(walk: _Walk, start: Found, steps: int, floor: float) -> Found:
-    """Return what ``steps`` of one walk come to; within the horizon it is worth ``floor`` at least."""
+    """Return the best that ``steps`` of one walk come across; within the horizon it is worth ``floor`` at least.
+
+    The walk goes on from what is worth a little less than the best so far, less and less so: it would soon be where
+    every single step loses.
+    """
     case, best, losses = walk.case, start, walk.losses(start.schedule)
-    for _ in range(steps):
-        if not best.schedule.placements:
+    now, may_lose = best, MAY_LOSE if steps >= LONG * len(case.jobs) else 0.0
+    for number in range(steps):
+        if not now.schedule.placements:
             break
-        schedule = walk.step(best.schedule, losses)
+        schedule = walk.step(now.schedule, losses)
         found = Found(schedule, score(case, schedule))
-        if found.score.on_time < best.score.on_time or found.score.value < best.score.value:
+        least = best.score.value * (1.0 - may_lose * (1.0 - number / steps) ** 2)
+        if found.score.on_time < best.score.on_time or found.score.value < min(now.score.value, least):
             continue
         if case.afterwards is not None and within(case, schedule) < floor:
             continue  # the time after the horizon is not paid for with the horizon's own value
-        if found.score.value > best.score.value:
+        if found.score.value != now.score.value:
             losses = walk.losses(schedule)
-        best = found
+        now = found
+        if now.score.value >= best.score.value:
+            best = now
     return best
 
 
