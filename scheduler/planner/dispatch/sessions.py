@@ -24,6 +24,7 @@ class Sessions:
 
     def __init__(self, case: Case, standing: Standing) -> None:
         self.case, self.columns, self.now = case, case.columns, case.now
+        self.classes, self.class_of = case.classes, case.class_of
         self.capacities = [
             capacity.copy(state) for capacity, state in zip(case.capacities, standing.states, strict=True)
         ]
@@ -47,7 +48,7 @@ class Sessions:
         self, now: int, pool: int, lead: tuple[int, Offer], room: int, *, urgent: bool
     ) -> CandidateSession | None:
         index, offer = lead
-        capacity, group = self.capacities[pool], self.case.class_of[pool]
+        capacity, group = self.capacities[pool], self.class_of[pool]
         if capacity.pool.device_counts:
             return self._molded(now, pool, index, NEVER, urgent=urgent)
         session = self._composed(group, room, index, offer)
@@ -59,12 +60,12 @@ class Sessions:
 
     def _molded(self, now: int, pool: int, index: int, most: int, *, urgent: bool) -> CandidateSession | None:
         """Return the session of a job where it may ask for its devices, at most ``most`` seconds long."""
-        group, deadline = self.case.classes[self.case.class_of[pool]], self.columns.deadline[index]
+        group, deadline = self.classes[self.class_of[pool]], self.columns.deadline[index]
         return mold_evenly(group, self.capacities[pool], now, most, index, self.remaining, deadline, patient=urgent)
 
     def _composed(self, group: int, room: int, lead: int, offer: Offer) -> CandidateSession | None:
         """Compose a session; of jobs that share hours one at most sits in it, unless a device would stand still."""
-        found, turns = self.case.classes[group], self.turns
+        found, turns = self.classes[group], self.turns
         if len(offer.speeds) == 1:
             remaining = self.remaining[lead]
             return alone(found, offer, min(room, offer.cap), lead, remaining)
@@ -78,7 +79,7 @@ class Sessions:
         self, now: int, group: int, index: int, pools: list[int], rooms: dict[int, int]
     ) -> tuple[int, CandidateSession] | None:
         """Return where who goes before ``index`` takes the place that it has won: they share their hours."""
-        offers = self.case.classes[group].offers
+        offers = self.classes[group].offers
         other = self.turns.next(index, self.waiting, offers)
         offer = offers[other]
         if other == index or offer is None:
@@ -91,7 +92,7 @@ class Sessions:
         return None if session is None else (pool, session)
 
     def _pinned_session(self, now: int, pool: int, due: PinnedSession, room: int) -> CandidateSession | None:
-        group = self.case.classes[self.case.class_of[pool]]
+        group = self.classes[self.class_of[pool]]
         jobs = self.turns.seated(due.jobs, self.waiting, group.offers)
         room = min(room, due.seconds + SLOWER_SECONDS)
         if jobs and group.pool.device_counts:
@@ -104,4 +105,4 @@ class Sessions:
         What is not used is given back; a remainder of seconds would cost another set-up.
         """
         room = self.capacities[pool].room(self.now, session.devices).seconds
-        return max(0, min(spare(self.case.classes[group], session, self.remaining), room - session.length))
+        return max(0, min(spare(self.classes[group], session, self.remaining), room - session.length))

@@ -56,6 +56,8 @@ class Walk(Sessions):
         self.least = [NEVER] * len(case.classes)
         # Jobs that something else than density ranks.
         self.bent = {job for _, job in policy.factors}.union([job for _, job, _ in policy.phased], policy.urgent)
+        if policy.order is not None:
+            self.bent.update(range(len(case.jobs)))
         self.looked_until = [0] * len(case.capacities)
         self.shut_until = [0] * len(case.capacities)  # no room before, whatever happens
         self.busy_until = [0] * len(case.jobs)
@@ -79,7 +81,7 @@ class Walk(Sessions):
         """Walk to the horizon."""
         events, until = self.events, self.until
         looking: set[int] = set()
-        shut_until, queues, class_of = self.shut_until, self.queues, self.case.class_of
+        shut_until, queues, class_of = self.shut_until, self.queues, self.class_of
         while events and events[0][0] < until:
             now = events[0][0]
             while events and events[0][0] == now:
@@ -119,10 +121,12 @@ class Walk(Sessions):
             return
         if index in self.waiting:
             self._dequeue(index)
-        shapes, deadline = self.columns.shapes(index, self.remaining[index]), self.columns.deadline[index]
+        columns, remaining = self.columns, self.remaining[index]
+        shapes = columns.known[index].get(remaining) or columns.shapes(index, remaining)
+        deadline = columns.deadline[index]
         if deadline is not None and now < deadline < self.until:
             heappush(self.events, (deadline, 0, index))
-        if index in self.bent or self.policy.order is not None or (deadline is not None and deadline <= now):
+        if index in self.bent or (deadline is not None and deadline <= now):
             shapes = self._ranked(index, now, shapes)
         queues, least = self.queues, self.least
         for number, entry, _ in shapes:
@@ -167,7 +171,7 @@ class Walk(Sessions):
     def _fill(self, now: int, looking: Collection[int]) -> set[int]:
         """Start sessions until nobody fits any more; return the pools that may still have room."""
         rooms: dict[int, int] = {}
-        queues, class_of = self.queues, self.case.class_of
+        queues, class_of = self.queues, self.class_of
         for pool in looking:
             if queues[class_of[pool]]:
                 self._update_room(now, pool, rooms)
@@ -185,7 +189,7 @@ class Walk(Sessions):
         members: dict[int, list[int]] = {}
         for pool in sorted(rooms):
             if pool not in self.pinned:
-                members.setdefault(self.case.class_of[pool], []).append(pool)
+                members.setdefault(self.class_of[pool], []).append(pool)
         found: dict[int, Start] = {}
         asked = set(members)
         while True:
@@ -212,7 +216,7 @@ class Walk(Sessions):
 
     def _fill_room(self, now: int, pool: int, rooms: dict[int, int]) -> None:
         """Do so where there is one pool with room."""
-        group = self.case.class_of[pool]
+        group = self.class_of[pool]
         while pool in rooms and pool not in self.pinned:
             found = self._first_that_fits(now, group, [pool], rooms)
             if found is None:
@@ -224,13 +228,14 @@ class Walk(Sessions):
 
     def _first_that_fits(self, now: int, group: int, pools: list[int], rooms: dict[int, int]) -> Start | None:
         """Return the first waiting job that can use one of ``pools`` now, and how."""
-        widest = rooms[pools[0]] if len(pools) == 1 else max([rooms[pool] for pool in pools])
+        alone = len(pools) == 1
+        widest = rooms[pools[0]] if alone else max([rooms[pool] for pool in pools])
         if widest < self.least[group]:
             return None
         pins, admits, refused = self.pins, self.policy.admits, 0
         counts: Sequence[float] = ()
         least = 0.0
-        if admits is not None and self.case.classes[group].pool.devices_per_session == 1:
+        if admits is not None and self.classes[group].pool.devices_per_session == 1:
             counts, least = admits.least(group, now)
         for entry in self.queues[group]:
             tier, rank, _, index, shortest, density, offer = entry
@@ -244,7 +249,7 @@ class Walk(Sessions):
                 refuses = density * counts[index] < least
                 self.questions.append((group, now, entry, None, refuses))
             if not refuses:
-                pool = pools[0] if len(pools) == 1 else self._pick_pool(index, pools, rooms, offer.least)
+                pool = pools[0] if alone else self._pick_pool(index, pools, rooms, offer.least)
                 session = self._session(now, pool, (index, offer), rooms[pool], urgent=tier == URGENT)
                 if session is None:
                     continue
@@ -275,7 +280,7 @@ class Walk(Sessions):
                 if number == 0 or due.start <= now:
                     session = self._pinned_session(now, pool, due, rooms.get(pool, 0))
                 if session is not None:
-                    self._start(now, self.case.class_of[pool], pool, session)
+                    self._start(now, self.class_of[pool], pool, session)
                     self._update_room(now, pool, rooms)
                 if session is not None or now >= due.start + PATIENCE_SECONDS:
                     for pinned in due.jobs:
@@ -287,7 +292,7 @@ class Walk(Sessions):
                 del self.pinned[pool]
 
     def _update_room(self, now: int, pool: int, rooms: dict[int, int]) -> None:
-        if not self.queues[self.case.class_of[pool]]:
+        if not self.queues[self.class_of[pool]]:
             rooms.pop(pool, None)  # nobody waits for it: what room it has need not be known
             return
         state = self.capacities[pool].state
@@ -300,12 +305,13 @@ class Walk(Sessions):
 
     def _start(self, now: int, group: int, pool: int, session: CandidateSession) -> None:
         case, capacity = self.case, self.capacities[pool]
-        end = now + session.length + (self._spare(group, pool, session) if now == self.now else 0)
-        booking = case.bookings.of(pool, now, end, session.lanes)
+        length, lanes, _ = session
+        end = now + length + (self._spare(group, pool, session) if now == self.now else 0)
+        booking = case.bookings.of(pool, now, end, lanes)
         capacity.state = capacity.state.after(booking.taken)
         self.bookings.append(booking)
         self.looked_until[pool] = now
-        for job, devices, steps in session.lanes:
+        for job, devices, steps in lanes:
             self._dequeue(job)
             if self.sharing:
                 self.turns.take(job, devices * (end - now))
@@ -313,7 +319,7 @@ class Walk(Sessions):
             left = self.remaining[job] = self.remaining[job] - steps
             self.last_pool[job], self.free_from[job] = pool, end
             if job in case.children and (offer := case.classes[group].offers[job]) is not None:
-                speed = offer.speeds[devices - 1] * (capacity.pool.sharing if len(session.lanes) > 1 else 1.0)
+                speed = offer.speeds[devices - 1] * (capacity.pool.sharing if len(lanes) > 1 else 1.0)
                 self._pass_gates(job, partial(offer.terms.published_at, now, end - now, speed, before))
             if left > 0:
                 self.busy_until[job] = end

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
@@ -99,12 +99,14 @@ def _capacity(case: Case, market: Market, number: int, edges: Sequence[int]) -> 
         view = case.capacities[index].view
         pool = view.pool
         openings = pool.open_windows(edges[0], edges[-1])
+        begins, closes = [opening.start for opening in openings], [opening.end for opening in openings]
         for span, (start, end) in enumerate(pairwise(edges)):
             opens = max(start, min(end, view.closed_until or start))
             if opens >= end:
                 continue
             live = sum(pool.places_of(run.devices) * max(0, min(run.held_until, end) - opens) for run in view.live)
-            open_seconds = sum([opening.overlap(opens, end) for opening in openings])
+            near = openings[bisect_right(closes, opens) : bisect_left(begins, end)]
+            open_seconds = sum([opening.overlap(opens, end) for opening in near])
             seconds[span] += max(0, pool.places * open_seconds - live)
     return [Limit(number, span, span + 1, float(total * devices)) for span, total in enumerate(seconds)]
 

@@ -8,6 +8,8 @@ the discount never rises, so the plan maps to a feasible point of at least its v
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import groupby
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from scheduler.planner.model.value import LATE_FACTOR
@@ -140,13 +142,16 @@ class _Builder:
         self.row += len(upper)
 
     def limit_markets(self) -> None:
-        """Capacities and quotas."""
+        """Capacities and quotas, which the grid has by market."""
         np = self.np
-        by_market = [np.nonzero(self.market == market)[0] for market in range(len(self.grid.markets))]
-        for limit in self.grid.limits:
-            mine = by_market[limit.market]
-            mine = mine[(self.span[mine] >= limit.first) & (self.span[mine] < limit.last)]
-            self._add(np.zeros(len(mine), dtype=np.int64), mine, self.devices[mine], [limit.lane_seconds])
+        for market, limits in groupby(self.grid.limits, key=attrgetter("market")):
+            first, last, seconds = zip(
+                *((limit.first, limit.last, limit.lane_seconds) for limit in limits), strict=True
+            )
+            mine = np.nonzero(self.market == market)[0]
+            span = self.span[mine]
+            rows, which = np.nonzero((span >= np.asarray(first)[:, None]) & (span < np.asarray(last)[:, None]))
+            self._add(rows, mine[which], self.devices[mine[which]], seconds)
 
     def limit_work(self) -> None:
         """No job does more than it has left."""

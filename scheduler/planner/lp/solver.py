@@ -156,8 +156,9 @@ class Solver:
         if len(columns):
             highs.changeColsCost(len(columns), columns, -programme.cost[columns])
         rows = np.nonzero(programme.upper != before.upper)[0].astype(np.int32)
-        for row in rows.tolist():
-            highs.changeRowBounds(row, -highspy.kHighsInf, float(programme.upper[row]))
+        if len(rows):
+            lower = np.full(len(rows), -highspy.kHighsInf)
+            highs.changeRowsBounds(len(rows), rows, lower, programme.upper[rows])
         entries = np.nonzero(programme.values != before.values)[0]
         column_of = np.searchsorted(programme.starts, entries, side="right") - 1
         for column, row, coefficient in zip(

@@ -274,22 +274,24 @@ class CapacityState:
             index, instant = bisect_right(closes, shut), shut
             if index == len(closes):
                 return NEVER, True
-            shut = max(openings[index][0], planned.full_until(instant, places))  # which is no earlier
+            full = bisect_right(planned.begins, instant) - places
+            if full >= 0 and planned.finishes[full] > instant:
+                shut = planned.full_until(instant, places)
+            shut = max(shut, openings[index][0])
             for count in counts:
-                shut = max(shut, count.unspent_from(instant))
+                if (unspent := count.unspent_from(instant)) > shut:
+                    shut = unspent
             if shut == instant:
                 break
             if shut >= NEVER:
                 return NEVER, True
         if shut > after:
             return shut, True
-        change = openings[index + 1][0] if index + 1 < len(openings) else NEVER
-        for known in (planned.finishes, planned.edges):
+        change = NEVER
+        for known in (rules.begins, planned.finishes, planned.edges):
             index = bisect_right(known, after)
             if index < len(known) and known[index] < change:
                 change = known[index]
-        for count in counts:
-            change = min(change, count.next_start(after))
         return change, False
 
     def left_alone(self, start: int, places: int = 1) -> int:
@@ -298,25 +300,28 @@ class CapacityState:
         if found is None:
             if len(self._lefts) >= ANSWERS_MAX:
                 self._lefts.clear()
-            found = min((count.left_alone(start, places) for count in self.planned.counts), default=NEVER)
+            found = NEVER
+            for count in self.planned.counts:
+                found = min(found, count.left_alone(start, places))
             self._lefts[start, places] = found
         return found
 
     def _room(self, start: int, places: int) -> tuple[int, str]:
         """Return the seconds and what limits them."""
-        rules, planned = self._rules, self.planned
-        overrun = rules.pool.overrun_seconds
+        rules, planned = self._rules, self._planned or self.planned
         index = bisect_right(rules.closes, start)  # the opening at ``start``, or else the next one
         if index == len(rules.openings) or rules.openings[index][0] > start:
             return 0, "opening hours"
         level = rules.places - places + 1  # where so many are taken there is none for it
-        if planned.full_until(start, level) > start:
+        begun = bisect_right(planned.begins, start)
+        if begun >= level and planned.finishes[begun - level] > start:
             running = sum(map(start.__lt__, planned.ends))
             return 0, "concurrency" if running >= level else "session cap"
-        seconds, limited_by = rules.pool.session_cap_seconds + overrun, "session cap"
+        seconds, limited_by = rules.held_at_most, "session cap"
         if rules.closes[index] - start < seconds:
             seconds, limited_by = rules.closes[index] - start, "opening hours"
-        seconds = min(seconds, planned.next_full(start, level) - start)
+        if begun < len(planned.begins) and (full := planned.next_full(start, level) - start) < seconds:
+            seconds = full
         for count in planned.counts:
             found = count.longest(start, seconds, places)
             if found < seconds:
@@ -325,7 +330,8 @@ class CapacityState:
             found = self._longest(quota, start, seconds, places)
             if found < seconds:
                 seconds, limited_by = found, quota.name
-        return max(0, seconds - overrun), limited_by
+        seconds -= rules.overrun
+        return max(0, seconds), limited_by
 
     def _longest(self, quota: RollingQuota | FirstUseQuota, start: int, cap: int, places: int) -> int:
         """Return what ``core.quota.longest`` does, or less where a certain use among planned ones would allow more.

@@ -25,12 +25,12 @@ class Columns:
     """``whole`` are the steps a job will have done when none remain, ``last_pool`` is -1 for none of the case.
 
     ``startable`` are (job, when it may start), ``due`` (job, deadline), ``live`` the jobs whose live run will save
-    something.
+    something. ``known`` are the shapes of each job by its steps left, once they have been asked for.
     """
 
     __slots__ = (
-        "_importance", "_known", "_shapes", "_usable",
-        "deadline", "due", "last_pool", "live", "remaining", "startable", "whole",
+        "_count", "_importance", "_usable",
+        "deadline", "due", "known", "last_pool", "live", "remaining", "startable", "whole",
     )  # fmt: skip
 
     def __init__(self, case: Case) -> None:
@@ -50,23 +50,23 @@ class Columns:
             [(number, offer) for number, group in enumerate(case.classes) if (offer := group.offers[job.index])]
             for job in jobs
         ]
-        self._shapes: list[dict[int, Sequence[Shape]]] = [{} for _ in jobs]
-        self._known = 0
+        self.known: list[dict[int, Sequence[Shape]]] = [{} for _ in jobs]
+        self._count = 0
 
     def shapes(self, job: int, remaining: int) -> Sequence[Shape]:
         """Return what every class that ``job`` may use means to it with ``remaining`` steps left."""
-        found = self._shapes[job].get(remaining)
+        found = self.known[job].get(remaining)
         if found is None:
-            if self._known >= SHAPES_MAX:
-                self._known = 0
-                for shapes in self._shapes:
+            if self._count >= SHAPES_MAX:
+                self._count = 0
+                for shapes in self.known:
                     shapes.clear()
             ratio = -self._importance[job] / remaining
-            found = self._shapes[job][remaining] = [
+            found = self.known[job][remaining] = [
                 (number, _entry(job, offer, remaining, ratio), offer.time_for(remaining))
                 for number, offer in self._usable[job]
             ]
-            self._known += len(found)
+            self._count += len(found)
         return found
 
 

@@ -16,29 +16,29 @@ NEVER = 1 << 62
 
 
 class Count:
-    """One calendar quota: its windows, and the seconds or micro-dollars still free in each."""
+    """One calendar quota: the ``starts`` of its windows, and the seconds or micro-dollars still free in each."""
 
-    __slots__ = ("_free", "_money", "_price", "_starts", "_windows", "by_device", "name")
+    __slots__ = ("_ends", "_free", "_money", "_price", "by_device", "name", "starts")
 
     def __init__(self, quota: CalendarQuota | MoneyQuota, view: PoolView, start: int, until: int) -> None:
         self.name = quota.name
         self._money = isinstance(quota, MoneyQuota)
         self.by_device = charges_by_device(quota)
         self._price = view.pool.price_microdollars_per_hour
-        self._windows = list(quota.calendar.windows(start, until))
-        self._starts = [window.start for window in self._windows]
+        windows = list(quota.calendar.windows(start, until))
+        self.starts, self._ends = [window.start for window in windows], [window.end for window in windows]
         charged_until = max((charge.end for charge in view.charges), default=start)
         self._free = [
             lowest_limit(quota, view, window, start)
             - (charged_within(quota, view.charges, window) if window.start < charged_until else 0)
-            for window in self._windows
+            for window in windows
         ]
 
     def copy(self) -> Count:
         """Return a copy whose counts change on their own."""
         twin = object.__new__(Count)
         twin.name, twin._money, twin._price, twin.by_device = self.name, self._money, self._price, self.by_device
-        twin._windows, twin._starts = self._windows, self._starts
+        twin.starts, twin._ends = self.starts, self._ends
         twin._free = self._free.copy()
         return twin
 
@@ -46,52 +46,44 @@ class Count:
         """Return the longest session on ``devices`` from ``start``, at most ``cap``."""
         if self._money and self._price <= 0:
             return cap
-        index = bisect_right(self._starts, start) - 1
-        end = start + cap
-        while index < len(self._windows):
-            window = self._windows[index]
-            begins = max(window.start, start)
-            if begins >= end:
-                break
-            free = self._seconds(index, devices)
-            if free < min(window.end, end) - begins:
+        index = bisect_right(self.starts, start) - 1
+        begins, end = start, start + cap  # windows follow each other
+        while begins < end and index < len(self._ends):
+            free, until = self._seconds(index, devices), self._ends[index]
+            if free < min(until, end) - begins:
                 return begins + free - start
+            begins = until
             index += 1
         return cap
 
     def left_alone(self, start: int, devices: int = 1) -> int:
         """Return what is free in the window at ``start`` if all of it can be used before the window ends."""
-        index = bisect_right(self._starts, start) - 1
+        index = bisect_right(self.starts, start) - 1
         free = self._seconds(index, devices)
-        return free if start + free <= self._windows[index].end else NEVER
+        return free if start + free <= self._ends[index] else NEVER
 
     def take(self, start: int, end: int, devices: int = 1, sign: int = 1) -> None:
         """Count a session against every window it touches; where ``sign`` is -1 it counts no longer."""
         pace = devices if self.by_device else 1
-        index = bisect_right(self._starts, start) - 1
-        while index < len(self._windows) and self._windows[index].start < end:
-            seconds = self._windows[index].overlap(start, end)
+        index = bisect_right(self.starts, start) - 1
+        while index < len(self._ends) and self.starts[index] < end:
+            seconds = max(0, min(end, self._ends[index]) - max(start, self.starts[index]))
             self._free[index] -= sign * (-(-seconds * self._price // 3_600) if self._money else seconds * pace)
             index += 1
 
     def free_in(self, start: int) -> int:
         """Return the seconds free in the window that begins at ``start``, or that holds it."""
-        return self._seconds(bisect_right(self._starts, max(start, self._starts[0])) - 1)
+        return self._seconds(bisect_right(self.starts, max(start, self.starts[0])) - 1)
 
     def unspent_from(self, instant: int) -> int:
         """Return the first instant from ``instant`` on in whose window something is free."""
-        index = bisect_right(self._starts, instant) - 1
-        if self._free[index] > 0 and not self._money:
+        index = bisect_right(self.starts, instant) - 1
+        if not self._money and self._free[index] > 0:
             return instant
-        while index < len(self._windows) and self._seconds(index) == 0:
+        while index < len(self._ends) and self._seconds(index) == 0:
             index += 1
-            instant = self._starts[index] if index < len(self._starts) else NEVER
+            instant = self.starts[index] if index < len(self.starts) else NEVER
         return instant
-
-    def next_start(self, after: int) -> int:
-        """Return when the next window begins."""
-        index = bisect_right(self._starts, after)
-        return self._starts[index] if index < len(self._starts) else NEVER
 
     def _seconds(self, index: int, devices: int = 1) -> int:
         free = max(0, self._free[index])

@@ -18,13 +18,16 @@ class Rules:
     """What holds for a pool whatever is planned on it."""
 
     __slots__ = (
-        "closed", "closes", "counts", "fewest", "flexible", "openings", "places", "pool", "start", "view",
+        "begins", "closed", "closes", "counts", "fewest", "flexible", "held_at_most", "openings", "overrun", "places",
+        "pool", "start", "view",
     )  # fmt: skip
 
     def __init__(self, view: PoolView, start: int, until: int) -> None:
         self.view, self.pool, self.start, self.places = view, view.pool, start, view.pool.places
         self.fewest = view.pool.places_of(0)  # places that a session takes at least
-        until += view.pool.session_cap_seconds + view.pool.overrun_seconds
+        self.overrun = view.pool.overrun_seconds
+        self.held_at_most = view.pool.session_cap_seconds + self.overrun
+        until += self.held_at_most
         closed = max(start, view.closed_until or start)
         self.counts = [
             Count(quota, view, start, until)
@@ -37,6 +40,8 @@ class Rules:
             else []
         )
         self.closes = [closes for _, closes in self.openings]
+        # When something begins that may bring room whatever is planned: an opening, a window of a quota.
+        self.begins = sorted({opens for opens, _ in self.openings}.union(*(count.starts for count in self.counts)))
         self.flexible = [quota for quota in view.pool.quotas if isinstance(quota, RollingQuota | FirstUseQuota)]
         self.closed = {quota.name: last_close(quota, view) for quota in self.flexible}
 

@@ -31,6 +31,9 @@ OTHERS = (1, 1, 2, 2, 3, 4)
 REACHES = (DAY // 2, DAY, 2 * DAY, 7 * DAY)
 PRICE_FACTORS = (0.6, 0.8, 0.9, 1.0)
 PATIENCES = (0.0, 0.0, 0.8, 1.0)
+# What each of several long walks may lose of the best plan's value at first, nothing at its end; so many steps a job
+# make it long. A short one does better to climb, and one alone, of few jobs, finds as much by climbing.
+MAY_LOSE, LONG = 0.001, 10
 # Shares of the steps that begin with a job that loses nothing, and that put jobs back against prices first.
 AT_RANDOM = 0.23
 PRICED = 0.6
@@ -54,26 +57,35 @@ def rebuild(case: Case, start: Found, policy: Policy, prices: Prices, steps: int
     if tries == 1:
         return _walked(_Walk(case, policy, prices, 1), start, steps, floor)
     each = steps // (2 * tries)
-    found = [_walked(_Walk(case, policy, prices, seed), start, each, floor) for seed in range(1, tries + 1)]
+    lose = MAY_LOSE if each >= LONG * len(case.jobs) else 0.0
+    found = [_walked(_Walk(case, policy, prices, seed), start, each, floor, lose) for seed in range(1, tries + 1)]
     best = max(found, key=lambda one: one.score)
-    return _walked(_Walk(case, policy, prices, tries + 1), best, steps - tries * each, floor)
+    return _walked(_Walk(case, policy, prices, tries + 1), best, steps - tries * each, floor, lose)
 
 
-def _walked(walk: _Walk, start: Found, steps: int, floor: float) -> Found:
-    """Return what ``steps`` of one walk come to; within the horizon it is worth ``floor`` at least."""
+def _walked(walk: _Walk, start: Found, steps: int, floor: float, may_lose: float = 0.0) -> Found:
+    """Return the best that ``steps`` of one walk come across; within the horizon it is worth ``floor`` at least.
+
+    The walk goes on from what is worth less than the best so far, by ``may_lose`` of it, which falls to nothing: it
+    would soon be where every single step loses.
+    """
     case, best, losses = walk.case, start, walk.losses(start.schedule)
-    for _ in range(steps):
-        if not best.schedule.placements:
+    now = best
+    for number in range(steps):
+        if not now.schedule.placements:
             break
-        schedule = walk.step(best.schedule, losses)
+        schedule = walk.step(now.schedule, losses)
         found = Found(schedule, score(case, schedule))
-        if found.score.on_time < best.score.on_time or found.score.value < best.score.value:
+        least = best.score.value * (1.0 - may_lose * (1.0 - number / steps) ** 2)
+        if found.score.on_time < best.score.on_time or found.score.value < min(now.score.value, least):
             continue
         if case.afterwards is not None and within(case, schedule) < floor:
             continue  # the time after the horizon is not paid for with the horizon's own value
-        if found.score.value > best.score.value:
+        if found.score.value != now.score.value:
             losses = walk.losses(schedule)
-        best = found
+        now = found
+        if now.score.value >= best.score.value:
+            best = now
     return best
 
 

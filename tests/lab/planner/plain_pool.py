@@ -72,7 +72,7 @@ class PlainPool:
         if max(waits) > after:
             return max(waits)
         instants = [*ends[:1], *(opens for opens, _ in openings[1:2])]
-        instants += [count.next_start(after) for count in self._counts()]
+        instants += [start for count in self._counts() for start in count.starts if start > after]
         if self._moving():
             instants.append(self._anew().next_change(after))
         return min(instants, default=NEVER)
