@@ -122,6 +122,9 @@ def all_fit(charges: Sequence[Charge], start: int, length: int, limit: int) -> b
 @example([Charge(4, 7), Charge(6, 7)], -2, 4, 2)
 @example([Charge(-3, 0, sign=0, told=False), Charge(1, 4)], 7, 1, 1)
 @example([Charge(1, 4, sign=0, told=False), Charge(6, 7), Charge(12, 15, told=False)], 0, 1, 1)
+@example([Charge(5, 7), Charge(7, 9), Charge(9, 11)], -2, 4, 4)
+@example([Charge(-5, -2), Charge(0, 2)], 10, 3, 2)
+@example([Charge(-7, -6, told=False), Charge(2, 3), Charge(7, 9, told=False)], 8, 2, 2)
 def test_a_session_is_as_long_as_every_possible_truth_allows(
     charges: list[Charge], start: int, cap: int, limit: int
 ) -> None:
@@ -218,3 +221,8 @@ def test_a_use_that_was_given_up_may_have_opened_a_span_all_the_same() -> None:
     assert longest(quota, [given_up, used], 47 * HOUR, DAY) == 1_800
     nothing = Charge(0, 0)
     assert longest(quota, [nothing, used], 47 * HOUR, DAY) == 4 * HOUR
+
+
+def test_a_session_may_begin_beyond_what_32_bits_count() -> None:
+    quota, beyond = FirstUseQuota("q", 4 * HOUR, DAY), 1 << 33
+    assert longest(quota, [Charge(beyond, beyond + 3 * HOUR)], beyond + 4 * HOUR, 12 * HOUR) == HOUR

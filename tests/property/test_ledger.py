@@ -193,3 +193,8 @@ def test_corrections_make_any_books_say_what_the_bill_says(
 
 def test_an_entry_of_no_length_is_no_charge() -> None:
     assert fold([LedgerEntry(EntryKind.SPEND, "p", "run", 10, 10, 10)]).get("p", ()) == ()
+
+
+def test_what_is_written_without_a_price_costs_nothing() -> None:
+    charges = fold([entry(EntryKind.SPEND, 0, 3_600)])["kaggle"]
+    assert cost_within(charges, Window(0, 3_600)) == 0

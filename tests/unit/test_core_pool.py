@@ -1,10 +1,12 @@
-"""Pools are open when any of their hours are; jobs at their target have nothing left."""
+"""Pools are open when any of their hours are; jobs at their target have nothing left, and count as far as they came."""
+
+from dataclasses import replace
 
 import pytest
 
 from jobs.spec import Needs
 from scheduler.core.pool import Pool
-from scheduler.core.snapshot import JobView
+from scheduler.core.snapshot import JobView, Snapshot
 from scheduler.core.window import DAY, HOUR, DailyHours, Window
 
 NIGHT = DailyHours("UTC", 20 * HOUR, 8 * HOUR)
@@ -41,3 +43,10 @@ def test_a_night_that_begins_on_a_named_day_ends_on_the_next() -> None:
 @pytest.mark.parametrize(("done", "left"), [(99, 1), (100, 0), (101, 0)])
 def test_a_job_at_its_target_has_nothing_left(done: int, left: int) -> None:
     assert JobView("job", 1.0, 100, done, Needs(), {}, {}, {}).remaining_steps == left
+
+
+def test_a_job_has_made_its_part_of_the_target_also_when_it_is_closed_already() -> None:
+    half = JobView("half", 1.0, 100, 50, Needs(), {}, {}, {})
+    snapshot = Snapshot(0, (half, replace(half, name="boundless", target_step=0)), (), finished={"gone": 0.25})
+    told = [snapshot.progress(name) for name in ("half", "boundless", "gone", "unheard of")]
+    assert told == [0.5, 1.0, 0.25, None]

@@ -1,4 +1,4 @@
-"""Every arrow of jobs and runs: the legal ones lead where the diagram says, all others raise."""
+"""Every arrow of jobs, runs and versions: the legal ones lead where the diagram says, all others raise."""
 
 from collections.abc import Callable
 
@@ -8,6 +8,7 @@ from scheduler.core import job, run
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, IllegalArrow, JobState, Queued
 from scheduler.core.reconcile import summary
 from scheduler.core.run import CONSEQUENCES, Ended, Outcome, Reserved, Running, RunState, Stopping, Submitting
+from scheduler.core.version import VERSION_STATES, IllegalMove, moved
 
 NOW = 1_000
 
@@ -214,3 +215,35 @@ def test_a_launch_key_is_cut_at_fifty_characters_and_not_before() -> None:
 
 def test_a_run_without_any_lane_outcome_counts_as_lost() -> None:
     assert summary([]) is Outcome.LOST
+
+
+VERSION_LEGAL = {
+    ("evaluate", "candidate"): "evaluating",
+    ("evaluate", "rejected"): "evaluating",
+    ("evaluate", "inconclusive"): "evaluating",
+    ("fail", "evaluating"): "candidate",
+    ("accept", "evaluating"): "accepted",
+    ("reject", "evaluating"): "rejected",
+    ("leave_open", "evaluating"): "inconclusive",
+    ("overrule_accept", "candidate"): "accepted",
+    ("overrule_accept", "rejected"): "accepted",
+    ("overrule_accept", "inconclusive"): "accepted",
+    ("overrule_reject", "candidate"): "rejected",
+    ("overrule_reject", "accepted"): "rejected",
+    ("overrule_reject", "inconclusive"): "rejected",
+    ("overrule_reject", "retired"): "rejected",
+    ("replace", "accepted"): "retired",
+    ("recall", "retired"): "accepted",
+    ("return", "accepted"): "rejected",
+}
+
+
+@pytest.mark.parametrize("arrow", sorted({arrow for arrow, _ in VERSION_LEGAL}))
+def test_every_arrow_of_a_version(arrow: str) -> None:
+    for state in VERSION_STATES:
+        expected = VERSION_LEGAL.get((arrow, state))
+        if expected is None:
+            with pytest.raises(IllegalMove, match=f"^{arrow} is not possible of a version that is {state}$"):
+                moved(state, arrow)
+        else:
+            assert moved(state, arrow) == expected

@@ -1,8 +1,11 @@
 """What retention keeps, and the reason it gives."""
 
+from dataclasses import replace
+
 import pytest
 
-from scheduler.core.retention import DAY, Retention, SavedState, may_be_read, verdicts
+from config.load import load
+from scheduler.core.retention import DAY, Retention, SavedState, Verdict, may_be_read, verdicts
 
 NOW = 1_795_000_000
 RULE = Retention(newest=2, milestones=4)
@@ -106,3 +109,15 @@ def test_a_milestone_is_reached_at_its_very_step() -> None:
         "k201-1": "number 2 of the newest 2",
         "k202-1": "number 1 of the newest 2",
     }
+
+
+def test_of_before_the_job_began_anew_nothing_stays_but_what_is_in_use() -> None:
+    fenced = [replace(saved(step), fenced=True) for step in (395, 399)]
+    said = verdicts([*fenced, saved(10)], None, {"k399-1": "a job starts from it"}, 400, RULE, NOW)
+    assert said["k395-1"] == Verdict(stays=False, why="from before the job began anew")
+    assert said["k399-1"] == Verdict(stays=True, why="a job starts from it")
+    assert said["k10-1"].why == "number 1 of the newest 2"
+
+
+def test_what_is_kept_where_nothing_is_said_is_what_is_shipped() -> None:
+    assert Retention(**dict(load(environ={}).retention)) == Retention()

@@ -104,3 +104,8 @@ def test_a_set_up_that_was_cut_off_counts_only_when_it_was_longer_than_expected(
     shorter = learn(PRIOR, Sample(None, setup_at_least=599.0))
     longer = learn(PRIOR, Sample(None, setup_at_least=1_000.0))
     assert (shorter.setup_seconds, longer.setup_seconds) == (600, 1_000)
+
+
+def test_a_lane_that_stood_still_twice_is_no_surprise() -> None:
+    still = learn(Estimate(0.0, 0.3, 1, 10, 1), Sample(0.0))
+    assert (still.steps_per_second, still.sigma) == (0.0, pytest.approx(0.5 * 0.3))
