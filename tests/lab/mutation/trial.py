@@ -133,19 +133,23 @@ class Trials:
         """Return the tests that enter the function, first the most special and quickest.
 
         Of a mutant outside functions, in a table say, those that enter its file, or whose own file names its module.
+        Of what is entered unseen, also those that bear its module's name, and these first: then those that import it.
         """
         place, ranked = f"{mutant.path}::{mutant.where}", []
         module = mutant.path.removesuffix(".py").replace("/", ".")
+        unseen = mutant.path.startswith(_UNSEEN)
         for item in items:
             known = self._reach[item.nodeid]
+            named, imported = module.rpartition(".")[2] in item.path.stem, module in _text(item.path)
             if mutant.where:
                 entered = place in known["entered"]
             else:
-                entered = any(one.startswith(place) for one in known["entered"]) or module in _text(item.path)
-            if entered or (mutant.path.startswith(_UNSEEN) and item.nodeid.startswith(_BY)):
-                ranked.append((known["seconds"] * (100 + len(known["entered"])), item))
+                entered = any(one.startswith(place) for one in known["entered"]) or imported
+            if entered or (unseen and (named or item.nodeid.startswith(_BY))):
+                first = (not named, not imported) if unseen else ()
+                ranked.append((first, known["seconds"] * (100 + len(known["entered"])), item))
         chosen, left = [], self._seconds
-        for _, item in sorted(ranked, key=lambda one: one[0]):
+        for *_, item in sorted(ranked, key=lambda one: one[:2]):
             if left > 0:
                 chosen.append(item)
             left -= self._reach[item.nodeid]["seconds"]
