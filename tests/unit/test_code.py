@@ -339,6 +339,9 @@ def test_links_among_each_other_stay_inside() -> None:
     assert stays_inside("x", "a/b/../y", links)
     assert not stays_inside("x", "a/b/../../y", links)
     assert not stays_inside("x", "loop", links)
+    chain = {str(number): str(number + 1) for number in range(41)}
+    assert stays_inside("x", "1", chain), "forty links, as many as the kernel follows"
+    assert not stays_inside("x", "0", chain)
 
 
 @pytest.mark.parametrize(

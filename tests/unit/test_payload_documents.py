@@ -142,3 +142,14 @@ def test_no_file_of_the_payload_hides_a_standard_module(repository: Path) -> Non
     folder = repository / "jobs/payload"
     stems = {path.stem for path in (*folder.iterdir(), *(folder / "trainers").glob("*.py"))}
     assert stems & sys.stdlib_module_names == set()
+
+
+@pytest.mark.parametrize(("number", "fits"), [(0, False), (1, True), (10_000, True), (10_001, False)])
+def test_a_checkpoint_has_up_to_ten_thousand_files(number: int, *, fits: bool) -> None:
+    components = tuple(Component(f"{place}", "0" * 64, 1) for place in range(number))
+    manifest = Manifest("ufm", 5, 1, "uff-ufm-0001", 0, None, 1, 1, {}, components)
+    if fits:
+        assert len(parse_manifest(manifest.key, manifest.encode()).components) == number
+    else:
+        with pytest.raises(BadManifest, match=f"{number} components"):
+            parse_manifest(manifest.key, manifest.encode())

@@ -26,8 +26,12 @@ if TYPE_CHECKING:
     from tests.lab.mutation.mutate import Mutant
 
 _SLOWER, _SPARE_SECONDS = 5, 30  # a mutant gets so many times what its tests took before, and so many seconds
-# Tests of sessions run them as processes of their own, where nobody sees what is entered.
-_UNSEEN, _BY = "jobs/payload/", "tests/integration/test_payload_"
+# Tests of sessions run them as processes of their own, where nobody sees what is entered: which tests run what.
+_UNSEEN = {
+    "jobs/payload/": "tests/integration/test_payload_",
+    "jobs/payload/scorers/": "tests/integration/test_scorers",
+    "jobs/payload/scorers/sandbox/": "tests/integration/test_sandbox",
+}
 
 
 class Verdict(NamedTuple):
@@ -137,7 +141,7 @@ class Trials:
         """
         place, ranked = f"{mutant.path}::{mutant.where}", []
         module = mutant.path.removesuffix(".py").replace("/", ".")
-        unseen = mutant.path.startswith(_UNSEEN)
+        unseen = tuple(tests for folder, tests in _UNSEEN.items() if mutant.path.startswith(folder))
         for item in items:
             known = self._reach[item.nodeid]
             named, imported = module.rpartition(".")[2] in item.path.stem, module in _text(item.path)
@@ -145,7 +149,7 @@ class Trials:
                 entered = place in known["entered"]
             else:
                 entered = any(one.startswith(place) for one in known["entered"]) or imported
-            if entered or (unseen and (named or item.nodeid.startswith(_BY))):
+            if entered or (unseen and (named or item.nodeid.startswith(unseen))):
                 first = (not named, not imported) if unseen else ()
                 ranked.append((first, known["seconds"] * (100 + len(known["entered"])), item))
         chosen, left = [], self._seconds
