@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from importlib import metadata
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,7 +13,7 @@ from jobs.environment.target import here
 from jobs.payload.lane.environment import build
 from jobs.payload.lane.failure import Failure
 from jobs.payload.lane.launch import Packages
-from jobs.payload.store.lock import Lock, encode_lock
+from jobs.payload.store.lock import Lock, Pin, canonical, encode_lock
 from jobs.payload.store.transport import DirectoryTransport
 from tests.lab.launch_file import launch_in
 
@@ -23,11 +24,12 @@ OLD = "3.9-x86_64-manylinux_2_28"
 
 
 class Desk:
-    """A store with a lock of no packages, for this Python and an old one, and a session that wants them."""
+    """A store with a lock that demands nothing, for this Python and an old one, and a session that wants it."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, **versions: str) -> None:
         self.store = DirectoryTransport(folder / "store")
-        data = encode_lock(Lock((), exact=False, targets={here().name: (), OLD: ()}))
+        pins = tuple(Pin(name, version, ("0" * 64,)) for name, version in versions.items())
+        data = encode_lock(Lock((), exact=False, targets={here().name: pins, OLD: ()}))
         self.lock = f"lock/{hashlib.sha256(data).hexdigest()}"
         self.store.put(f"{self.lock}/lock.json", data)
         self.launch = launch_in(folder)
@@ -73,3 +75,13 @@ def test_an_environment_is_built_once_and_lives_on_with_each_use(desk: Desk) -> 
     assert desk.build() == made
     assert mark.stat().st_ino == inode
     assert mark.stat().st_mtime > 1, "a sweep sees that it was used"
+
+
+def test_of_many_packages_twelve_are_told(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    there = {canonical(found.metadata["Name"]): found.version for found in metadata.distributions()}
+    names = sorted(there)[:15]
+    Desk(tmp_path, **{name: there[name] for name in names}).build()
+    fetched, kept = capfd.readouterr().err.splitlines()
+    assert "packages: fetched nothing, 0.0 MiB on disk" in fetched
+    assert [words.split()[0] for words in kept.partition(" do for ")[2].split(", ")] == names[:12]
+    assert kept.endswith(" and 3 more")
