@@ -185,12 +185,12 @@ class Trials:
         descriptor = os.pidfd_open(pid)
         try:
             if not select.select([descriptor], [], [], patience)[0]:
-                os.killpg(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
                 return None
+            return os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOWAIT).si_status == 0  # type: ignore[union-attr]
         finally:
+            os.killpg(pid, signal.SIGKILL)  # with servers that its tests have started
+            os.waitpid(pid, 0)
             os.close(descriptor)
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
     def _be_forked(self, items: Sequence[pytest.Item], prepare: Callable[[], bool]) -> None:
         """Live as the forked process; never returns."""
