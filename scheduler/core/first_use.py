@@ -107,7 +107,8 @@ def longest_first_use(
     uses = uses_of(charges)
     first = min((start, *(begins for begins, _ in (*uses.certain[:1], *uses.possible[:1]))))
     forgotten = span if first < start - BOOKS_SECONDS + span else 0
-    before, idle = openings(uses, span, [(first - 1, first - 1 + forgotten)], start)
+    unused = first - 1
+    before, idle = openings(uses, span, [(unused, unused + forgotten)], start)
     asked = _Asked(charges, start, span, limit_at, edges, uses.since(start), before, idle)
     low, high = 0, min(cap, span)
     length, halves = high, True

@@ -47,6 +47,7 @@ def test_a_job_at_its_target_has_nothing_left(done: int, left: int) -> None:
 
 def test_a_job_has_made_its_part_of_the_target_also_when_it_is_closed_already() -> None:
     half = JobView("half", 1.0, 100, 50, Needs(), {}, {}, {})
-    snapshot = Snapshot(0, (half, replace(half, name="boundless", target_step=0)), (), finished={"gone": 0.25})
-    told = [snapshot.progress(name) for name in ("half", "boundless", "gone", "unheard of")]
-    assert told == [0.5, 1.0, 0.25, None]
+    others = (replace(half, name="none", target_step=0), replace(half, name="one", target_step=1, done_step=0))
+    snapshot = Snapshot(0, (half, *others), (), finished={"gone": 0.25})
+    told = [snapshot.progress(name) for name in ("half", "none", "one", "gone", "unheard of")]
+    assert told == [0.5, 1.0, 0.0, 0.25, None]

@@ -70,6 +70,7 @@ def test_a_damaged_one_stays_for_a_look_and_counts_for_nothing() -> None:
 def test_a_session_may_read_what_was_newest_at_its_launch_and_what_became_known_later() -> None:
     states = [saved(step, age=100) for step in (10, 20, 30)]
     states += [saved(40, attempt=7, age=0), saved(5, attempt=2, age=0), saved(35, good=False, age=100)]
+    states += [saved(15, attempt=3, age=50)]  # known as it was launched, and no longer among the newest
     assert may_be_read(states, "run-7", NOW - 50, 2) == {"k20-1", "k30-1", "k5-2"}
 
 
