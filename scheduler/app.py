@@ -126,12 +126,12 @@ class App:
             for name, pool in self.pools.items()
         }
 
-    def platform(self, pool: str) -> Platform:
-        """Return the adapter of one pool, made now. Raises KeyError, PlatformError."""
+    def platform(self, pool: str, state_folder: Path | None = None) -> Platform:
+        """Return the adapter of one pool, made now, in its own folder or another. Raises KeyError, PlatformError."""
         from platforms.registry import load
 
         wanted = self.pools[pool]
-        return load(wanted.platform, dict(wanted.options), self._context(wanted))
+        return load(wanted.platform, dict(wanted.options), self._context(wanted, state_folder))
 
     def published(self) -> Published:
         """What Kaggle shows to the account of the first pool there, else to the one of its usual places.
@@ -143,11 +143,11 @@ class App:
         pools = sorted((pool for pool in self.settings.pools if pool.platform == "kaggle"), key=lambda p: not p.enabled)
         return published("kaggle", dict(pools[0].options) if pools else {}, os.environ)
 
-    def _context(self, pool: Pool) -> PlatformContext:
+    def _context(self, pool: Pool, state_folder: Path | None = None) -> PlatformContext:
         from platforms.registry import PlatformContext
 
         return PlatformContext(
-            state_folder=self.settings.state_dir / "sessions" / pool.name,
+            state_folder=state_folder or self.settings.state_dir / "sessions" / pool.name,
             python=sys.executable,
             bundle=self.bundle,
             sessions_max=pool.sessions_max,
