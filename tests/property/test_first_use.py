@@ -124,6 +124,7 @@ def all_fit(charges: Sequence[Charge], start: int, length: int, limit: int) -> b
 @example([Charge(1, 4, sign=0, told=False), Charge(6, 7), Charge(12, 15, told=False)], 0, 1, 1)
 @example([Charge(5, 7), Charge(7, 9), Charge(9, 11)], -2, 4, 4)
 @example([Charge(-5, -2), Charge(0, 2)], 10, 3, 2)
+@example([Charge(-8, -5, held=True), Charge(-8, -5, told=False), Charge(6, 9)], -2, 2, 4)
 @example([Charge(-7, -6, told=False), Charge(2, 3), Charge(7, 9, told=False)], 8, 2, 2)
 def test_a_session_is_as_long_as_every_possible_truth_allows(
     charges: list[Charge], start: int, cap: int, limit: int

@@ -206,4 +206,5 @@ def test_an_entry_of_no_length_is_no_charge() -> None:
 
 def test_what_is_written_without_price_or_devices_is_free_and_of_one_device() -> None:
     charges, hour = fold([entry(EntryKind.SPEND, 0, 3_600)])["kaggle"], Window(0, 3_600)
-    assert (cost_within(charges, hour), device_seconds_within(charges, hour)) == (0, 3_600)
+    for made in (charges, [Charge(0, 3_600)]):
+        assert (cost_within(made, hour), device_seconds_within(made, hour)) == (0, 3_600)
