@@ -122,3 +122,9 @@ def test_of_before_the_job_began_anew_nothing_stays_but_what_is_in_use() -> None
 
 def test_what_is_kept_where_nothing_is_said_is_what_is_shipped() -> None:
     assert Retention(**dict(load(environ={}).retention)) == Retention()
+
+
+def test_the_target_itself_is_the_last_milestone() -> None:
+    assert (
+        kept([saved(step) for step in (100, 200, 300, 400, 401, 402)])["k400-1"] == "the first past 100 % of the target"
+    )

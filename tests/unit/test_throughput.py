@@ -110,3 +110,10 @@ def test_a_lane_that_stood_still_twice_is_no_surprise() -> None:
     still = learn(Estimate(0.0, 0.3, 1, 10, 1), Sample(0.0))
     assert still.steps_per_second == 0.0
     assert still.sigma == pytest.approx(0.5 * 0.3)
+
+
+def test_nothing_is_ever_known_to_more_than_two_percent() -> None:
+    known = PRIOR
+    for _ in range(99):
+        known = learn(known, Sample(2.0, 600.0, 60.0, 180.0))
+    assert (known.sigma, known.setup_sigma, known.checkpoint_sigma) == (0.02, 0.02, 0.02)
