@@ -374,3 +374,17 @@ def test_a_rehearsal_at_its_end_asks_all_to_leave_and_launches_nothing_more(worl
         assert isinstance(runs.get(tx, run.key).state, Ended)
     assert list(world.cloud.sessions) == [run.key]
     assert world.cycle.drain("time is over")
+
+
+def test_each_plan_is_made_around_the_one_before(world: World) -> None:
+    around = list[Any]()
+
+    def plan(snapshot: Any, incumbent: Plan | None) -> Plan:
+        around.append(incumbent and incumbent.made_at)
+        return Plan(snapshot.now, (), ())
+
+    cycle = Cycle(replace(world.ports, plan=plan))
+    for _ in range(3):
+        cycle.run()
+        world.clock.present += DAY
+    assert around == [None, NOW, NOW + DAY]

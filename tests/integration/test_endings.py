@@ -87,6 +87,7 @@ def test_a_place_that_refuses_everything_is_no_success(
     held = [line for line in journal.lines if " job.held " in line]
     assert len(ended) == len(held) == 2, "each once"
     assert all(line.startswith("warning") and "Phone verification" in line for line in [*ended, *held])
+    assert all("'seconds': 0," in line for line in ended), "they never ran"
 
 
 @pytest.mark.parametrize(
@@ -171,6 +172,16 @@ def test_a_job_that_waits_again_is_told_with_what_ended_it(
     assert line.startswith(level)
     assert all(word in line for word in told)
     assert ("outcome" in line, "retry_at" in line) == (outcome is not None, outcome is not None)
+
+
+def test_of_very_many_ends_each_is_told_once(ports: Ports, journal: Any) -> None:
+    with ports.write() as tx:
+        told = before = events.newest_id(tx)
+        for _ in range(501):
+            events.append(tx, "job.release", "ufm", 1, to={"state": "queued"})
+    for _ in range(3):
+        told = tell_endings(ports, told)
+    assert (told - before, len(journal.lines)) == (501, 501)
 
 
 class Slow(Refusing):
