@@ -56,7 +56,7 @@ def test_a_job_has_made_its_part_of_the_target_also_when_it_is_closed_already() 
 
 @pytest.mark.parametrize(
     ("share", "so_far"),
-    [(HourShare("g", 0.5), None), (HourShare("g", 0.5, of_seconds=4), 0.0), (HourShare("g", 0.5, 1, 4), 0.25)],
+    [(HourShare("g", 0.5), None), (HourShare("g", 0.5, of_seconds=1), 0.0), (HourShare("g", 0.5, 1, 4), 0.25)],
 )
 def test_of_hours_that_nobody_had_none_had_a_part(share: HourShare, so_far: float | None) -> None:
     assert share.so_far == so_far

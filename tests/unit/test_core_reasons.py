@@ -52,6 +52,7 @@ CASES: list[tuple[Reason, list[str]]] = [
     ),
     (NoAllowedPool(("kaggle", "desk")), ["kaggle", "desk"]),
     (DoesNotFit("1 x 24 GiB", "2 x 15 GiB"), ["1 x 24 GiB", "2 x 15 GiB"]),
+    (DoesNotFit("1 x 24 GiB", "2 x 15 GiB", "4 bits fit"), ["2 x 15 GiB (4 bits fit)"]),
     (DeadlineUnreachable(AT, 12.34, 5.67), ["14:05", "12.3 h", "5.7 h"]),
     (QuotaEmpty("kaggle", "GPU hours of the week", AT), ["kaggle", "GPU hours of the week", "14:05"]),
     (QuotaEmpty("kaggle", "week", None), ["kaggle", "week"]),
