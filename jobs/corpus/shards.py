@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from jobs.corpus.errors import CorpusDamaged
+from jobs.payload.store.manifest import sha256_file
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +56,7 @@ def verify_shards(folder: Path, shards: Iterable[Shard]) -> None:
     for shard in shards:
         path = folder / shard.name
         try:
-            with path.open("rb") as file:
-                found = hashlib.file_digest(file, "sha256").hexdigest()
+            found = sha256_file(path)
         except OSError as error:
             raise CorpusDamaged(path, error.strerror or str(error)) from error
         if found != shard.sha256:

@@ -1,6 +1,6 @@
 """The program in the notebook that a person runs: it unpacks the payload, runs the agent and packs what it left.
 
-This text is copied into the notebook, so it stands alone: standard library, Python 3.10 or later.
+This text is copied into the notebook, so it stands alone: standard library, Python 3.11 or later.
 """
 
 from __future__ import annotations
@@ -17,7 +17,6 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-_PIECE_BYTES = 1 << 20
 _MANIFESTS_KEPT = 2
 
 
@@ -73,11 +72,8 @@ def prepare(order: dict[str, Any], here: Path, home: Path) -> None:
 
 def digest_of(path: Path) -> str:
     """Return the sha256 (hex) of a file."""
-    digest = hashlib.sha256()
     with path.open("rb") as stream:
-        while piece := stream.read(_PIECE_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def unpack(archive: Path, folder: Path) -> list[str]:

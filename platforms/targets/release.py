@@ -9,6 +9,7 @@ import stat
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobs.payload.store.manifest import sha256_file
 from platforms.artifacts.base import is_key
 from platforms.targets.base import BadRelease, Release
 from platforms.targets.plain_files import check_file, check_whole
@@ -21,13 +22,12 @@ SUMS = "SHA256SUMS"
 _LINE = re.compile(r"([0-9a-f]{64}) [ *](\S+)")
 _SUMS_MAX_BYTES = 1 << 20
 _FILES_MAX = 2_000
-_PIECE_BYTES = 1 << 20
 _MODEL = re.compile(r"[a-z0-9][a-z0-9._-]{0,79}")
 
 
 def seal(folder: Path) -> None:
     """Write the SHA256SUMS of a folder, in place of one that is there. Raises BadRelease, OSError."""
-    sums = "".join(f"{digest_of(folder / name)}  {name}\n" for name in sorted(_names(folder)) if name != SUMS)
+    sums = "".join(f"{sha256_file(folder / name)}  {name}\n" for name in sorted(_names(folder)) if name != SUMS)
     temporary = folder.with_name(f".{folder.name}-{SUMS}")
     temporary.write_text(sums, encoding="ascii")
     temporary.replace(folder / SUMS)
@@ -55,7 +55,7 @@ def open_release(model: str, version: int, folder: Path) -> Release:
             check_file(folder / name, name)
         except BadTensors as error:
             raise _bad(f"{name}: {error.why}", error.remedy) from None
-        if digest_of(folder / name) != digest:
+        if sha256_file(folder / name) != digest:
             raise _bad(f"{name} is not as {SUMS} says", "Export the version anew")
     try:
         check_whole(folder, listed)
@@ -102,15 +102,6 @@ def _read(path: Path, limit_bytes: int) -> bytes:
     if len(data) > limit_bytes:
         raise _bad(f"{path.name} is larger than {limit_bytes} bytes", "Export the version anew")
     return data
-
-
-def digest_of(path: Path) -> str:
-    """Return the sha256 of a file. Raises OSError."""
-    found = hashlib.sha256()
-    with path.open("rb") as stream:
-        while piece := stream.read(_PIECE_BYTES):
-            found.update(piece)
-    return found.hexdigest()
 
 
 def _bad(why: str, remedy: str) -> BadRelease:

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from jobs.payload.store.manifest import sha256_file
 from platforms.artifacts.base import Missing, StoreError, StoreUnreachable, is_key
 from platforms.artifacts.s3.client import connect
 from platforms.artifacts.s3.store import S3Store
@@ -29,7 +30,7 @@ from platforms.targets.base import (
 from platforms.targets.command import run
 from platforms.targets.folder import Commands
 from platforms.targets.options import Options
-from platforms.targets.release import SUMS, digest_of
+from platforms.targets.release import SUMS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -163,7 +164,7 @@ class S3Target:
         """Write what is missing of a release, its list last. What lies there already must be as long as it should."""
         folder = _folder(release.model, release.version, release.digest)
         for name, digest in release.files.items():
-            if digest_of(release.folder / name) != digest:
+            if sha256_file(release.folder / name) != digest:
                 raise BadRelease(self.name, "send it", f"{name} changed since it was exported", "Export it anew")
             self.store.create(f"{folder}{name}", release.folder / name)
             if self.store.size(f"{folder}{name}") != (release.folder / name).stat().st_size:

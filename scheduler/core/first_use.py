@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from dataclasses import dataclass
-from functools import cached_property
 from heapq import heapify, heappop, heappush
 from typing import TYPE_CHECKING
 
@@ -108,7 +107,8 @@ def longest_first_use(
     uses = uses_of(charges)
     first = min((start, *(begins for begins, _ in (*uses.certain[:1], *uses.possible[:1]))))
     forgotten = span if first < start - BOOKS_SECONDS + span else 0
-    before, idle = openings(uses, span, [(first - 1, first - 1 + forgotten)], start)
+    unused = first - 1
+    before, idle = openings(uses, span, [(unused, unused + forgotten)], start)
     asked = _Asked(charges, start, span, limit_at, edges, uses.since(start), before, idle)
     low, high = 0, min(cap, span)
     length, halves = high, True
@@ -146,11 +146,9 @@ class _Asked:
         self._total = RunningTotal(near)
         turns = {edge for charge in near for edge in (charge.start, charge.end)}
         self._turns = turns | {turn - span for turn in turns} | {edge - back for edge in edges for back in (0, 1)}
-
-    @cached_property
-    def _known(self) -> list[Instants]:
-        """When spans may open, from the start on, without the session."""
-        return openings(self._uses, self._span, self._idle)[0]
+        # When spans may open, from the start on, without the session; just beside them it may be to blame.
+        self._known = openings(uses, span, idle)[0]
+        self._turns |= {beside for first, last in self._known for beside in (first - 1, last + 1)}
 
     def excess(self, length: int) -> int:
         """Return by how many seconds at least a session of ``length`` is too long."""

@@ -196,8 +196,7 @@ class RunningTotal:
         self._times = sorted(slopes)
         self._slopes: list[int] = []
         self._totals: list[int] = []
-        total = slope = 0
-        previous = self._times[0] if self._times else 0
+        total = slope = previous = 0
         for time in self._times:
             total += slope * (time - previous)
             slope += slopes[time]

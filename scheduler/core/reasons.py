@@ -13,7 +13,7 @@ from zoneinfo import ZoneInfo
 
 from jobs.plural import counted
 
-_SHOWN_SHARE = 0.005  # a smaller one would read as 0 %
+_SHOWN_SHARE = 0.005  # up to here it would read as 0 %
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +101,7 @@ class GateClosed(Reason):
 
     def sentence(self, zone: str = "UTC") -> str:
         expected = f", expected {show(self.passes_at, zone)}" if self.passes_at is not None else ""
-        point = f"at {self.needed:.0%}" if self.needed >= _SHOWN_SHARE else "to have its first checkpoint"
+        point = f"at {self.needed:.0%}" if self.needed > _SHOWN_SHARE else "to have its first checkpoint"
         return f"waits for {self.parent} {point} (now {self.reached:.1%}{expected})"
 
 

@@ -32,14 +32,14 @@ def upper_tail(count: int, trials: int, chance: float) -> float:
     return math.exp(log_upper_tail(count, trials, chance))
 
 
-def lower_bound(passed: int, trials: int, alpha: float = ALPHA) -> float:
-    """Return Clopper and Pearson's one-sided lower bound of the chance behind ``passed`` of ``trials``."""
+def lower_bound(passed: int, trials: int) -> float:
+    """Return Clopper and Pearson's one-sided 95 % lower bound of the chance behind ``passed`` of ``trials``."""
     if passed <= 0:
         return 0.0
     low, high = 0.0, passed / trials
     for _ in range(_HALVINGS):
         middle = (low + high) / 2
-        if upper_tail(passed, trials, middle) > alpha:
+        if upper_tail(passed, trials, middle) > ALPHA:
             high = middle
         else:
             low = middle

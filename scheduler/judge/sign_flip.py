@@ -44,9 +44,9 @@ class HalfSamples:
         below = bisect_right(self.means, shift - _rounding(shift))
         return (1 + len(self.means) - below) / self.choices
 
-    def interval(self, alpha: float = ALPHA) -> tuple[float, float] | None:
-        """Return where ``alpha`` lies outside on either side; None when there are too few clusters to tell."""
-        place = int(alpha * self.choices + 1e-9)
+    def interval(self) -> tuple[float, float] | None:
+        """Return where 5 % lie outside on either side; None when there are too few clusters to tell."""
+        place = int(ALPHA * self.choices + 1e-9)
         if place < 1 or place > len(self.means):
             return None
         return self.means[place - 1], self.means[-place]

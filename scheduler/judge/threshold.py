@@ -59,9 +59,9 @@ def threshold_finding(gate: QualityGate, scores: Mapping[str, Score]) -> Finding
     return found.decided("not_enough_items", why)
 
 
-def surely_needed(wanted: float, alpha: float = ALPHA) -> int:
+def surely_needed(wanted: float) -> int:
     """Return how many independent items a perfect version needs for a lower bound of ``wanted``."""
-    return math.ceil(math.log(alpha) / math.log(wanted) - 1e-9) if 0 < wanted < 1 else 1
+    return math.ceil(math.log(ALPHA) / math.log(wanted) - 1e-9) if 0 < wanted < 1 else 1
 
 
 def _bounds(values: Sequence[tuple[str, float]], spread: Spread) -> tuple[float | None, float | None]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -279,6 +280,14 @@ def test_without_a_restore_nobody_looks_back(world: SimpleNamespace) -> None:
     cycles(world, lambda: world.plans, most=1)
     with world.database.read() as tx:
         assert runs.recent(tx) == []
+
+
+def test_where_devices_are_counted_a_session_may_have_had_all(world: SimpleNamespace) -> None:
+    world.ports.pools["desk"] = replace(world.ports.pools["desk"], device_counts=(1, 2, 4), devices_max=8)
+    launched(world, "uff-ufm-0001", NOW - 3_000, runs_seconds=None)
+    cycles(world, lambda: world.plans)
+    with world.database.read() as tx:
+        assert [lane.devices for lane in runs.get(tx, "uff-ufm-0001").lanes] == [(0, 1, 2, 3)]
 
 
 def test_a_job_that_is_held_keeps_its_state_and_its_session_is_known(world: SimpleNamespace) -> None:

@@ -355,3 +355,36 @@ def test_a_run_ends_once(world: World) -> None:
         spent = [entry for entry in ledger.entries(tx) if entry.kind is EntryKind.SPEND]
     assert isinstance(state, Ended)
     assert len(spent) == 1
+
+
+def test_a_rehearsal_at_its_end_asks_all_to_leave_and_launches_nothing_more(world: World) -> None:
+    world.cloud.usual = Script(runs_seconds=300)
+    (run,) = world.launch(2 * HOUR)
+    assert not world.cycle.drain("time is over")
+    (stopping,) = world.live()
+    assert isinstance(stopping.state, Stopping)
+    assert stopping.state.why == "time is over"
+    world.plans.append(Plan(NOW, (Placement("paid", NOW, NOW + HOUR, (PlannedLane("job-1", 1, 1),)),), ()))
+    for _ in range(10):
+        world.clock.present += 60
+        if world.cycle.drain("time is over"):
+            break
+    assert world.live() == []
+    with world.database.read() as tx:
+        assert isinstance(runs.get(tx, run.key).state, Ended)
+    assert list(world.cloud.sessions) == [run.key]
+    assert world.cycle.drain("time is over")
+
+
+def test_each_plan_is_made_around_the_one_before(world: World) -> None:
+    around = list[Any]()
+
+    def plan(snapshot: Any, incumbent: Plan | None) -> Plan:
+        around.append(incumbent and incumbent.made_at)
+        return Plan(snapshot.now, (), ())
+
+    cycle = Cycle(replace(world.ports, plan=plan))
+    for _ in range(3):
+        cycle.run()
+        world.clock.present += DAY
+    assert around == [None, NOW, NOW + DAY]

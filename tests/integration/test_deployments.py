@@ -15,6 +15,8 @@ from platforms.artifacts.base import StoreUnreachable
 from platforms.targets.base import Outcome, TargetContext, TargetUnreachable
 from platforms.targets.registry import open_target
 from scheduler.core.deployment import Rule
+from scheduler.core.plan import Plan
+from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.deploy.carry import carry_out
 from scheduler.service.deploy.deployer import Deployer
 from scheduler.service.deploy.look import RESUMED, Deployments
@@ -354,3 +356,9 @@ def test_a_secret_that_a_health_check_says_is_kept_nowhere(world: World) -> None
         (row,) = deployments.of_model(tx, "ufm")
     assert "token=[secret]" in row.why
     assert "hush-hush-123" not in f"{row.why} {row.evidence}"
+
+
+def test_a_cycle_of_the_daemon_deploys_what_is_in_force(world: World) -> None:
+    world.version("ufm", b"one")
+    Cycle(replace(world.ports, plan=lambda snapshot, _: Plan(snapshot.now, (), ()))).run()
+    assert world.serves() == weights(b"one")

@@ -87,6 +87,7 @@ def test_a_place_that_refuses_everything_is_no_success(
     held = [line for line in journal.lines if " job.held " in line]
     assert len(ended) == len(held) == 2, "each once"
     assert all(line.startswith("warning") and "Phone verification" in line for line in [*ended, *held])
+    assert all("'seconds': 0," in line for line in ended), "they never ran"
 
 
 @pytest.mark.parametrize(
@@ -141,6 +142,46 @@ def test_a_session_that_ends_is_told_with_what_was_booked(
     said = len(journal.lines)
     assert tell_endings(ports, newest) == newest
     assert len(journal.lines) == said
+
+
+@pytest.mark.parametrize(
+    ("outcome", "level", "told"),
+    [
+        ("failed", "warning", ["'outcome': 'failed'", "'retry_at': 1795000060"]),
+        ("yielded", "info", ["'outcome': 'yielded'", "'retry_at': 1795000060"]),
+        (None, "info", ["'by': 'daemon'"]),
+    ],
+)
+def test_a_job_that_waits_again_is_told_with_what_ended_it(
+    ports: Ports, journal: Any, outcome: str | None, level: str, told: list[str]
+) -> None:
+    from scheduler.core import job as job_arrows
+
+    now = ports.clock.now()
+    assert now == 1_795_000_000
+    with ports.write() as tx:
+        before = events.newest_id(tx)
+        queued = jobs.get(tx, "ufm").state
+        active = job_arrows.activate(queued, "uff-ufm-0001", now)
+        jobs.change_state(tx, "ufm", queued, active, "activate", now)
+        again = job_arrows.requeue(active, now, retry_at=None if outcome is None else now + 60)
+        more = {} if outcome is None else {"outcome": outcome}
+        jobs.change_state(tx, "ufm", active, again, "requeue", now, **more)
+    tell_endings(ports, before)
+    (line,) = [line for line in journal.lines if " job.queued " in line]
+    assert line.startswith(level)
+    assert all(word in line for word in told)
+    assert ("outcome" in line, "retry_at" in line) == (outcome is not None, outcome is not None)
+
+
+def test_of_very_many_ends_each_is_told_once(ports: Ports, journal: Any) -> None:
+    with ports.write() as tx:
+        told = before = events.newest_id(tx)
+        for _ in range(501):
+            events.append(tx, "job.release", "ufm", 1, to={"state": "queued"})
+    for _ in range(3):
+        told = tell_endings(ports, told)
+    assert (told - before, len(journal.lines)) == (501, 501)
 
 
 class Slow(Refusing):

@@ -64,6 +64,8 @@ def test_samples_of_inspect_are_letters_or_numbers_and_epochs_are_averaged(tmp_p
     path = tmp_path / "log_1.json"
     path.write_text(inspect(("sum-1", "C"), ("sum-1", "I"), ("sum-2", 0.25)))
     assert scored(tmp_path, path) == {("exact", "sum-1"): 0.5, ("exact", "sum-2"): 0.25}
+    path.write_text(inspect(("sum-1", "P"), ("sum-2", "N")))
+    assert scored(tmp_path, path) == {("exact", "sum-1"): 0.5, ("exact", "sum-2"): 0.0}
 
 
 @pytest.mark.parametrize(

@@ -86,8 +86,15 @@ def test_an_estimate_that_moves_by_minutes_is_told_once_and_by_hours_anew_also_b
     world.cycle = Cycle(world.ports)
     move(300)
     assert len(told(world)) == 1
+    move(25 * 60)  # more than a tenth of what is left
     move(2 * HOUR)
-    assert told(world)[1:] == [("run.waits", NOW + 5 * HOUR)]
+    assert [at for _, at in told(world)[1:]] == [NOW + 3 * HOUR + 25 * 60, NOW + 5 * HOUR]
+    session = world.cloud.sessions["uff-ufm-0001"]
+    world.cloud.sessions["uff-ufm-0001"] = replace(session, script=replace(session.script, queue_why="pending: Nodes"))
+    for _ in range(2):
+        world.clock.present += 60
+        world.cycle.run()
+    assert len(told(world)) == 4, "another reason is told anew, and once"
 
 
 @pytest.mark.parametrize(("starts_at", "believed"), [(NOW - 1, None), (NOW, NOW), (NOW + 500 * DAY, None), ("x", None)])

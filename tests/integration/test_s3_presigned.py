@@ -3,11 +3,8 @@
 import hashlib
 import json
 import os
-import threading
-from collections.abc import Callable
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -122,64 +119,3 @@ def test_a_session_has_no_right_beyond_its_grant(session: PresignedTransport, tm
 
 def test_an_address_holds_no_secret(store: BlobStore) -> None:
     assert "test-secret" not in json.dumps(store.payload_address(GRANT))
-
-
-class Faulty(BaseHTTPRequestHandler):
-    """Does what the script says, one answer for each request."""
-
-    script: ClassVar[list[Callable[[BaseHTTPRequestHandler], None]]] = []
-
-    def do_GET(self) -> None:
-        """Follow the script."""
-        type(self).script.pop(0)(self)
-
-    def log_message(self, *words: Any) -> None:
-        """Say nothing."""
-
-
-def answer(code: int, body: bytes = b"", length: int | None = None) -> Callable[[BaseHTTPRequestHandler], None]:
-    def run(handler: BaseHTTPRequestHandler) -> None:
-        handler.send_response(code)
-        handler.send_header("Content-Length", str(len(body) if length is None else length))
-        handler.end_headers()
-        handler.wfile.write(body)
-
-    return run
-
-
-@pytest.fixture
-def faulty(monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A server that follows a script, and a session whose one key lies there."""
-    monkeypatch.setattr("jobs.payload.store.presigned._PAUSES", (0.0, 0.0))
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Faulty)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    url = f"http://127.0.0.1:{server.server_port}/a"
-    yield PresignedTransport({"gets": {"a": url}, "posts": [], "folders": {}}, Path())
-    server.shutdown()
-    thread.join()
-    server.server_close()
-
-
-@pytest.mark.parametrize("trouble", [answer(503), answer(429), answer(200, b"wei", 7)], ids=["503", "429", "cut off"])
-def test_passing_trouble_is_asked_again(
-    faulty: PresignedTransport, tmp_path: Path, trouble: Callable[[BaseHTTPRequestHandler], None]
-) -> None:
-    Faulty.script = [trouble, trouble, answer(200, b"weights")]
-    assert faulty.fetch("a", tmp_path / "copy") == hashlib.sha256(b"weights").hexdigest()
-    assert (tmp_path / "copy").read_bytes() == b"weights"
-    assert Faulty.script == []
-
-
-def test_lasting_trouble_is_an_error_after_bounded_tries(faulty: PresignedTransport) -> None:
-    Faulty.script = [answer(503)] * 4
-    with pytest.raises(ConnectionError):
-        faulty.read("a")
-    assert len(Faulty.script) == 1
-
-
-def test_rights_that_are_over_are_told_at_once(faulty: PresignedTransport) -> None:
-    Faulty.script = [answer(403), answer(200)]
-    with pytest.raises(PermissionError, match="may be over"):
-        faulty.read("a")
-    assert len(Faulty.script) == 1

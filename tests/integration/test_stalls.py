@@ -371,3 +371,11 @@ def test_a_command_that_was_started_and_never_reports_is_seen_by_the_daemon(make
 def test_the_daemon_asks_nobody_whose_rule_is_off(make_world: Callable[..., World]) -> None:
     world = make_world(no_progress_seconds=0)
     assert not any(_beat(world, 600) for _ in range(12))
+
+
+@pytest.mark.parametrize(("age", "asked"), [(300, True), (301, False)])
+def test_who_was_not_heard_for_longer_than_may_pass_between_reports_is_not_called_stuck(
+    make_world: Callable[..., World], age: int, *, asked: bool
+) -> None:
+    world = make_world()
+    assert any(_beat(world, 600, at=world.now + 600 - age, seq=beat) for beat in range(8)) is asked

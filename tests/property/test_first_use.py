@@ -122,6 +122,11 @@ def all_fit(charges: Sequence[Charge], start: int, length: int, limit: int) -> b
 @example([Charge(4, 7), Charge(6, 7)], -2, 4, 2)
 @example([Charge(-3, 0, sign=0, told=False), Charge(1, 4)], 7, 1, 1)
 @example([Charge(1, 4, sign=0, told=False), Charge(6, 7), Charge(12, 15, told=False)], 0, 1, 1)
+@example([Charge(5, 7), Charge(7, 9), Charge(9, 11)], -2, 4, 4)
+@example([Charge(-5, -2), Charge(0, 2)], 10, 3, 2)
+@example([Charge(-8, -6, held=True), Charge(-5, -2), Charge(-1, 2), Charge(0, 1), Charge(6, 7)], 6, 1, 2)
+@example([Charge(-8, -5, held=True), Charge(-8, -5, told=False), Charge(6, 9)], -2, 2, 4)
+@example([Charge(-7, -6, told=False), Charge(2, 3), Charge(7, 9, told=False)], 8, 2, 2)
 def test_a_session_is_as_long_as_every_possible_truth_allows(
     charges: list[Charge], start: int, cap: int, limit: int
 ) -> None:
@@ -171,7 +176,7 @@ def test_a_span_that_opened_before_the_books_begin_may_move_all_after_it() -> No
         last = days * DAY
         return longest(quota, [*crossing, Charge(last, last + HOUR)], last + 23 * HOUR, 12 * HOUR)
 
-    assert room_after(10) == 5 * HOUR  # an hour of them before the span closes
+    assert room_after(10) == room_after(30) == 5 * HOUR  # an hour of them before the span closes
     assert room_after(40) == 4 * HOUR
 
 
@@ -218,3 +223,14 @@ def test_a_use_that_was_given_up_may_have_opened_a_span_all_the_same() -> None:
     assert longest(quota, [given_up, used], 47 * HOUR, DAY) == 1_800
     nothing = Charge(0, 0)
     assert longest(quota, [nothing, used], 47 * HOUR, DAY) == 4 * HOUR
+
+
+def test_a_session_may_begin_beyond_what_32_bits_count() -> None:
+    quota, beyond = FirstUseQuota("q", 4 * HOUR, DAY), 1 << 33
+    assert longest(quota, [Charge(beyond, beyond + 3 * HOUR)], beyond + 4 * HOUR, 12 * HOUR) == HOUR
+
+
+def test_the_second_before_a_limit_grows_is_the_last_of_the_lower_one() -> None:
+    """A span that opens at 6 has the limit of before, and no turn of use lies there."""
+    lower = [ObservedLimit("q", -100, 7, 5, at=0)]
+    assert longest(FirstUseQuota("q", 7, SHORT), [Charge(10, 13), Charge(11, 14, held=True)], 5, 4, lower) == 3

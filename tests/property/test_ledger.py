@@ -4,7 +4,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, corrections, cost_within, fold, seconds_within
+from scheduler.core.ledger import (
+    Charge,
+    EntryKind,
+    LedgerEntry,
+    corrections,
+    cost_within,
+    device_seconds_within,
+    fold,
+    seconds_within,
+)
 from scheduler.core.window import Calendar, Window
 
 POOLS = ["kaggle", "local"]
@@ -193,3 +202,9 @@ def test_corrections_make_any_books_say_what_the_bill_says(
 
 def test_an_entry_of_no_length_is_no_charge() -> None:
     assert fold([LedgerEntry(EntryKind.SPEND, "p", "run", 10, 10, 10)]).get("p", ()) == ()
+
+
+def test_what_is_written_without_price_or_devices_is_free_and_of_one_device() -> None:
+    charges, hour = fold([entry(EntryKind.SPEND, 0, 3_600)])["kaggle"], Window(0, 3_600)
+    for made in (charges, [Charge(0, 3_600)]):
+        assert (cost_within(made, hour), device_seconds_within(made, hour)) == (0, 3_600)

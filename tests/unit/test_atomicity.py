@@ -104,6 +104,11 @@ def test_code_that_cannot_be_read_is_worth_nothing(code: str) -> None:
         measure(code, "python")
 
 
+def test_half_a_mebibyte_of_words_beside_it_changes_nothing() -> None:
+    code = "def f(x):\n    return x\n"
+    assert measure(f"{code}# {'x' * (1 << 19)}\n", "python") == measure(code, "python")
+
+
 @pytest.mark.parametrize(
     "code",
     [

@@ -12,6 +12,8 @@ from config.errors import ConfigError
 from config.load import load
 from config.paths import load_paths
 from config.shipped import shipped
+from scheduler.app import load_app
+from scheduler.core.pool import Pool
 
 POOL = '[[pools]]\nname = "desk"\nplatform = "local"\n'
 
@@ -46,6 +48,11 @@ def test_the_rehearsal_declares_the_rules_of_three_places() -> None:
     assert (pools["kaggle"].sessions_max, pools["kaggle"].devices_per_session) == (2, 2)
     night = pools["local"].hours[0]
     assert (night.zone, night.start, night.end) == ("Europe/Berlin", 20 * 3600, 8 * 3600)
+
+
+def test_a_pool_of_which_nothing_is_said_is_the_one_that_the_planner_knows(written: Callable[[str], Path]) -> None:
+    pool = load_app(written(POOL), {}).pools["desk"]
+    assert pool == Pool("desk", "local", pool.accelerator)
 
 
 def test_commented_examples_are_valid_too(written: Callable[[str], Path]) -> None:

@@ -1,11 +1,14 @@
-"""Pools are open when any of their hours are; jobs at their target have nothing left."""
+"""Pools are open when any of their hours are; jobs at their target have nothing left, and count as far as they came."""
+
+from dataclasses import replace
+from datetime import UTC, datetime
 
 import pytest
 
 from jobs.spec import Needs
 from scheduler.core.pool import Pool
-from scheduler.core.snapshot import JobView
-from scheduler.core.window import DAY, HOUR, DailyHours, Window
+from scheduler.core.snapshot import HourShare, JobView, Snapshot
+from scheduler.core.window import DAY, EVER, HOUR, DailyHours, Window
 
 NIGHT = DailyHours("UTC", 20 * HOUR, 8 * HOUR)
 NOON = DailyHours("UTC", 12 * HOUR, 13 * HOUR)
@@ -41,3 +44,24 @@ def test_a_night_that_begins_on_a_named_day_ends_on_the_next() -> None:
 @pytest.mark.parametrize(("done", "left"), [(99, 1), (100, 0), (101, 0)])
 def test_a_job_at_its_target_has_nothing_left(done: int, left: int) -> None:
     assert JobView("job", 1.0, 100, done, Needs(), {}, {}, {}).remaining_steps == left
+
+
+def test_a_job_has_made_its_part_of_the_target_also_when_it_is_closed_already() -> None:
+    half = JobView("half", 1.0, 100, 50, Needs(), {}, {}, {})
+    others = (replace(half, name="none", target_step=0), replace(half, name="one", target_step=1, done_step=0))
+    snapshot = Snapshot(0, (half, *others), (), finished={"gone": 0.25})
+    told = [snapshot.progress(name) for name in ("half", "none", "one", "gone", "unheard of")]
+    assert told == [0.5, 1.0, 0.0, 0.25, None]
+
+
+@pytest.mark.parametrize(
+    ("share", "so_far"),
+    [(HourShare("g", 0.5), None), (HourShare("g", 0.5, of_seconds=1), 0.0), (HourShare("g", 0.5, 1, 4), 0.25)],
+)
+def test_of_hours_that_nobody_had_none_had_a_part(share: HourShare, so_far: float | None) -> None:
+    assert share.so_far == so_far
+
+
+def test_the_window_of_all_time_ends_with_the_last_year_that_can_be_shown() -> None:
+    assert EVER.start == 0
+    assert datetime.fromtimestamp(EVER.end, UTC) == datetime(9999, 1, 1, tzinfo=UTC)

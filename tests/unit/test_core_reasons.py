@@ -43,6 +43,8 @@ CASES: list[tuple[Reason, list[str]]] = [
     (NotReleased(AT, "retry delay"), ["retry delay", "14:05"]),
     (GateClosed("uff-main", 0.123, 0.2, AT), ["uff-main", "20%", "12.3%", "14:05"]),
     (GateClosed("uff-main", 0.0, 1.0), ["uff-main", "100%", "0.0%"]),
+    (GateClosed("uff-main", 0.0, 0.0051), ["uff-main", "at 1%"]),
+    (GateClosed("uff-main", 0.0, 0.005), ["uff-main", "to have its first checkpoint"]),
     (AwaitsVerdict("uff-main", "", ""), ["uff-main", "schedctl models evaluate uff-main"]),
     (
         AwaitsVerdict("uff-main", "uff-main@2", "rejected"),
@@ -50,6 +52,7 @@ CASES: list[tuple[Reason, list[str]]] = [
     ),
     (NoAllowedPool(("kaggle", "desk")), ["kaggle", "desk"]),
     (DoesNotFit("1 x 24 GiB", "2 x 15 GiB"), ["1 x 24 GiB", "2 x 15 GiB"]),
+    (DoesNotFit("1 x 24 GiB", "2 x 15 GiB", "4 bits fit"), ["2 x 15 GiB (4 bits fit)"]),
     (DeadlineUnreachable(AT, 12.34, 5.67), ["14:05", "12.3 h", "5.7 h"]),
     (QuotaEmpty("kaggle", "GPU hours of the week", AT), ["kaggle", "GPU hours of the week", "14:05"]),
     (QuotaEmpty("kaggle", "week", None), ["kaggle", "week"]),

@@ -1,4 +1,4 @@
-"""Every arrow of jobs and runs: the legal ones lead where the diagram says, all others raise."""
+"""Every arrow of jobs, runs and versions: the legal ones lead where the diagram says, all others raise."""
 
 from collections.abc import Callable
 
@@ -6,8 +6,9 @@ import pytest
 
 from scheduler.core import job, run
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, IllegalArrow, JobState, Queued
-from scheduler.core.reconcile import summary
-from scheduler.core.run import CONSEQUENCES, Ended, Outcome, Reserved, Running, RunState, Stopping, Submitting
+from scheduler.core.reconcile import costs_of_stop, summary
+from scheduler.core.run import CONSEQUENCES, Ended, Outcome, Reserved, Run, Running, RunState, Stopping, Submitting
+from scheduler.core.version import VERSION_STATES, IllegalMove, moved, split_version
 
 NOW = 1_000
 
@@ -33,6 +34,7 @@ JOB_ARROWS: dict[str, Callable[[JobState], JobState]] = {
     "cancel": lambda state: job.ask_cancel(state, "bob", NOW),
     "release": lambda state: job.release(state, NOW),
     "retry": lambda state: job.retry(state, NOW),
+    "restart": lambda state: job.restart(state, NOW),
     "remove": lambda state: job.remove(state, "bob", NOW),
     "add_again": lambda state: job.add_again(state, NOW),
 }
@@ -82,6 +84,7 @@ JOB_LEGAL: dict[tuple[str, str], JobState] = {
     ("hold", "queued, never failed"): Held("bob", "later", NOW),
     ("cancel", "queued, never failed"): Cancelled("bob", NOW),
 }
+JOB_LEGAL |= {("restart", name): Queued(NOW) for name, state in JOB_STATES.items() if not isinstance(state, Active)}
 
 
 @pytest.mark.parametrize("state", JOB_STATES)
@@ -214,3 +217,54 @@ def test_a_launch_key_is_cut_at_fifty_characters_and_not_before() -> None:
 
 def test_a_run_without_any_lane_outcome_counts_as_lost() -> None:
     assert summary([]) is Outcome.LOST
+
+
+VERSION_LEGAL = {
+    ("evaluate", "candidate"): "evaluating",
+    ("evaluate", "rejected"): "evaluating",
+    ("evaluate", "inconclusive"): "evaluating",
+    ("fail", "evaluating"): "candidate",
+    ("accept", "evaluating"): "accepted",
+    ("reject", "evaluating"): "rejected",
+    ("leave_open", "evaluating"): "inconclusive",
+    ("overrule_accept", "candidate"): "accepted",
+    ("overrule_accept", "rejected"): "accepted",
+    ("overrule_accept", "inconclusive"): "accepted",
+    ("overrule_reject", "candidate"): "rejected",
+    ("overrule_reject", "accepted"): "rejected",
+    ("overrule_reject", "inconclusive"): "rejected",
+    ("overrule_reject", "retired"): "rejected",
+    ("replace", "accepted"): "retired",
+    ("recall", "retired"): "accepted",
+    ("return", "accepted"): "rejected",
+}
+
+
+@pytest.mark.parametrize("arrow", sorted({arrow for arrow, _ in VERSION_LEGAL}))
+def test_every_arrow_of_a_version(arrow: str) -> None:
+    for state in VERSION_STATES:
+        expected = VERSION_LEGAL.get((arrow, state))
+        if expected is None:
+            with pytest.raises(IllegalMove, match=f"^{arrow} is not possible of a version that is {state}$"):
+                moved(state, arrow)
+        else:
+            assert moved(state, arrow) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "found"),
+    [
+        ("ufm@3", ("ufm", 3)),
+        ("a@b@10", ("a@b", 10)),
+        ("ufm@999999999", ("ufm", 999_999_999)),
+        *((name, None) for name in ("ufm@1000000000", "ufm@0", "ufm@", "@3", "ufm", "ufm@-1", "ufm@٣")),
+    ],
+)
+def test_the_name_of_a_version_is_a_model_and_a_number_from_one(name: str, found: tuple[str, int] | None) -> None:
+    assert split_version(name) == found
+
+
+def test_a_stop_costs_what_was_trained_and_never_less_than_nothing() -> None:
+    one = Run("k", "desk", (), 0, 100, 120, Running("r", 0))
+    asked = [(None, 40), (33, 40), (47, 40), (47, 101)]
+    assert [costs_of_stop(one, began, now) for began, now in asked] == [(0, 60), (7, 60), (0, 60), (54, 0)]

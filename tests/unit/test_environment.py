@@ -309,3 +309,12 @@ def test_images_are_known_by_platform_or_by_options() -> None:
         with pytest.raises(Misconfigured):
             image_of("local", wrong)
         assert not has_lock("local", wrong, [here().name])
+
+
+def test_a_lock_has_one_form_whatever_the_order_of_its_targets() -> None:
+    names = ("3.11-x86_64-manylinux_2_28", "3.12-x86_64-manylinux_2_28")
+    one, other = ({name: (Pin("six", "1.0", (DIGEST,)),) for name in order} for order in (names, names[::-1]))
+    assert encode_lock(Lock((), exact=True, targets=one)) == encode_lock(Lock((), exact=True, targets=other))
+    assert encode_lock(Lock(("six",), exact=True, targets={})) == (
+        b'{"demands":["six"],"exact":true,"format":1,"targets":{}}'
+    ), "what is in stores is read for ever"

@@ -8,8 +8,16 @@ import pytest
 
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry
 from scheduler.core.pool import Pool
-from scheduler.core.quota import CalendarQuota, FirstUseQuota, Meter, MoneyQuota, ObservedLimit, RollingQuota
-from scheduler.core.window import DAY, HOUR, Calendar
+from scheduler.core.quota import (
+    CalendarQuota,
+    FirstUseQuota,
+    Meter,
+    MoneyQuota,
+    ObservedLimit,
+    RollingQuota,
+    in_force,
+)
+from scheduler.core.window import DAY, EVER, HOUR, AllTime, Calendar
 from scheduler.service.quota.usage import meters, meters_of
 from scheduler.store import ledger
 
@@ -104,3 +112,11 @@ def test_meters_stand_by_pool_and_count_what_a_month_ago_still_uses_a_month(data
     with database.read() as tx:
         found = meters(tx, pools, last)
     assert [(each.pool, each.used) for each in found] == [("cloud", 0), ("desk", HOUR)]
+
+
+def test_of_what_platforms_told_of_the_account_the_last_is_in_force_unless_it_is_declared() -> None:
+    told = [ObservedLimit("account", EVER.start, EVER.end, hours * HOUR, NOON, f"{hours} h") for hours in (30, 20)]
+    pool = Pool("desk", "fake", "T4", (CalendarQuota("day", 8 * HOUR, Calendar("day")),))
+    assert in_force(pool, told) == (*pool.quotas, CalendarQuota("account", 20 * HOUR, AllTime(), "20 h"))
+    declared = Pool("desk", "fake", "T4", (CalendarQuota("account", 9 * HOUR, Calendar("week")),))
+    assert in_force(declared, told) == declared.quotas

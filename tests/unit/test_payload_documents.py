@@ -1,6 +1,5 @@
 """What the payload reads and writes: launch.json, manifests, the stop flag, the command's output."""
 
-import json
 import os
 import sys
 from pathlib import Path
@@ -12,45 +11,14 @@ from hypothesis import strategies as st
 
 from jobs.payload.lane.command import LOG_BYTES_MAX, TAIL_BYTES, Relay
 from jobs.payload.lane.ending import read_stop
-from jobs.payload.lane.launch import BadLaunch, read_launch
+from jobs.payload.lane.launch import BadLaunch
 from jobs.payload.store.manifest import BadManifest, Component, Manifest, parse_manifest
 from jobs.payload.store.transport import DirectoryTransport
-
-LAUNCH: dict[str, Any] = {
-    "format": 1,
-    "run": "uff-ufm-0007",
-    "clock": {"epoch": 0, "origin": 0, "scale": 1},
-    "deadline": 2_000_000_000,
-    "stop_margin_seconds": 120,
-    "heartbeat_seconds": 30,
-    "grace_seconds": 60,
-    "mtbf_seconds": 108_000,
-    "work_dir": "work",
-    "store": {"kind": "directory", "root": "/store"},
-    "expected_devices": {"count": 2, "name": "NvidiaTeslaT4"},
-    "lanes": [
-        {
-            "index": 0,
-            "job": "ufm",
-            "attempt": 7,
-            "devices": [0],
-            "seed": 1,
-            "target_step": 1200,
-            "command": ["true"],
-            "environment": {},
-            "data": "",
-            "setup_seconds": 720,
-            "checkpoint_seconds": 60,
-            "restore": [],
-        }
-    ],
-}
+from tests.lab.launch_file import LANE, launch_in
 
 
 def test_a_launch_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "launch.json"
-    path.write_text(json.dumps(LAUNCH))
-    launch = read_launch(path)
+    launch = launch_in(tmp_path)
     assert (launch.run, launch.closing_at, launch.work_dir) == (
         "uff-ufm-0007",
         2_000_000_000 - 120,
@@ -71,16 +39,14 @@ def test_a_launch_is_read(tmp_path: Path) -> None:
         ({"mtbf_seconds": 0}, "above 0"),
         ({"store": {"kind": "tape", "root": ""}}, "'tape' is unknown"),
         ({"lanes": []}, "lanes"),
-        ({"lanes": LAUNCH["lanes"] * 2}, "distinct"),
-        ({"lanes": [{**LAUNCH["lanes"][0], "command": []}]}, "empty"),
+        ({"lanes": [LANE, LANE]}, "distinct"),
+        ({"lanes": [{**LANE, "command": []}]}, "empty"),
         ({"deadline": "soon"}, "soon"),
     ],
 )
 def test_a_bad_launch_says_what_is_wrong(tmp_path: Path, change: dict[str, Any], why: str) -> None:
-    path = tmp_path / "launch.json"
-    path.write_text(json.dumps({**LAUNCH, **change}))
     with pytest.raises(BadLaunch, match=why):
-        read_launch(path)
+        launch_in(tmp_path, **change)
 
 
 counts = st.integers(0, 10**9)
@@ -165,7 +131,7 @@ def test_output_is_capped_prefixed_and_its_end_remembered(tmp_path: Path) -> Non
     os.close(source)
     written = (tmp_path / "log").read_bytes()
     assert written.startswith(b"ufm| xxx")
-    assert written.count(b"log cap") == 1
+    assert written.count(b"[log cap of 16 MiB reached") == 1
     assert len(written) < LOG_BYTES_MAX * 1.02
     assert relay.tail.endswith("the last words")
     assert len(relay.tail) <= TAIL_BYTES
@@ -176,3 +142,14 @@ def test_no_file_of_the_payload_hides_a_standard_module(repository: Path) -> Non
     folder = repository / "jobs/payload"
     stems = {path.stem for path in (*folder.iterdir(), *(folder / "trainers").glob("*.py"))}
     assert stems & sys.stdlib_module_names == set()
+
+
+@pytest.mark.parametrize(("number", "fits"), [(0, False), (1, True), (10_000, True), (10_001, False)])
+def test_a_checkpoint_has_up_to_ten_thousand_files(number: int, *, fits: bool) -> None:
+    components = tuple(Component(f"{place}", "0" * 64, 1) for place in range(number))
+    manifest = Manifest("ufm", 5, 1, "uff-ufm-0001", 0, None, 1, 1, {}, components)
+    if fits:
+        assert len(parse_manifest(manifest.key, manifest.encode()).components) == number
+    else:
+        with pytest.raises(BadManifest, match=f"{number} components"):
+            parse_manifest(manifest.key, manifest.encode())

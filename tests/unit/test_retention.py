@@ -1,8 +1,11 @@
 """What retention keeps, and the reason it gives."""
 
+from dataclasses import replace
+
 import pytest
 
-from scheduler.core.retention import DAY, Retention, SavedState, may_be_read, verdicts
+from config.load import load
+from scheduler.core.retention import DAY, Retention, SavedState, Verdict, may_be_read, verdicts
 
 NOW = 1_795_000_000
 RULE = Retention(newest=2, milestones=4)
@@ -67,6 +70,7 @@ def test_a_damaged_one_stays_for_a_look_and_counts_for_nothing() -> None:
 def test_a_session_may_read_what_was_newest_at_its_launch_and_what_became_known_later() -> None:
     states = [saved(step, age=100) for step in (10, 20, 30)]
     states += [saved(40, attempt=7, age=0), saved(5, attempt=2, age=0), saved(35, good=False, age=100)]
+    states += [saved(15, attempt=3, age=50)]  # known as it was launched, and no longer among the newest
     assert may_be_read(states, "run-7", NOW - 50, 2) == {"k20-1", "k30-1", "k5-2"}
 
 
@@ -106,3 +110,21 @@ def test_a_milestone_is_reached_at_its_very_step() -> None:
         "k201-1": "number 2 of the newest 2",
         "k202-1": "number 1 of the newest 2",
     }
+
+
+def test_of_before_the_job_began_anew_nothing_stays_but_what_is_in_use() -> None:
+    fenced = [replace(saved(step), fenced=True) for step in (395, 399)]
+    said = verdicts([*fenced, saved(10)], None, {"k399-1": "a job starts from it"}, 400, RULE, NOW)
+    assert said["k395-1"] == Verdict(stays=False, why="from before the job began anew")
+    assert said["k399-1"] == Verdict(stays=True, why="a job starts from it")
+    assert said["k10-1"].why == "number 1 of the newest 2"
+
+
+def test_what_is_kept_where_nothing_is_said_is_what_is_shipped() -> None:
+    assert Retention(**dict(load(environ={}).retention)) == Retention()
+
+
+def test_the_target_itself_is_the_last_milestone() -> None:
+    assert (
+        kept([saved(step) for step in (100, 200, 300, 400, 401, 402)])["k400-1"] == "the first past 100 % of the target"
+    )

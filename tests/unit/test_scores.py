@@ -196,3 +196,9 @@ def test_what_a_model_wrote_is_read_line_by_line_and_damage_passed_over(tmp_path
     }
     with path.open("rb") as stream:
         assert [number for number, _ in records(stream, OUTPUT_BYTES_MAX)] == [1, 2, 4, 5, 6, 7, 8]
+
+
+def test_of_what_a_model_wrote_for_one_item_twenty_samples_count(tmp_path: Path) -> None:
+    path = tmp_path / "outputs.jsonl"
+    path.write_text("".join(json.dumps({"id": "a", "output": str(number)}) + "\n" for number in range(21)))
+    assert [record["output"] for record in read_outputs(path)["a"]] == [str(number) for number in range(20)]

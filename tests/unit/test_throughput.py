@@ -104,3 +104,16 @@ def test_a_set_up_that_was_cut_off_counts_only_when_it_was_longer_than_expected(
     shorter = learn(PRIOR, Sample(None, setup_at_least=599.0))
     longer = learn(PRIOR, Sample(None, setup_at_least=1_000.0))
     assert (shorter.setup_seconds, longer.setup_seconds) == (600, 1_000)
+
+
+def test_a_lane_that_stood_still_twice_is_no_surprise() -> None:
+    still = learn(Estimate(0.0, 0.3, 1, 10, 1), Sample(0.0))
+    assert still.steps_per_second == 0.0
+    assert still.sigma == pytest.approx(0.5 * 0.3)
+
+
+def test_nothing_is_ever_known_to_more_than_two_percent() -> None:
+    known = PRIOR
+    for _ in range(99):
+        known = learn(known, Sample(2.0, 600.0, 60.0, 180.0))
+    assert (known.sigma, known.setup_sigma, known.checkpoint_sigma) == (0.02, 0.02, 0.02)

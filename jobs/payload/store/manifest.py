@@ -178,6 +178,6 @@ def _count(document: Mapping[str, Any], name: str, high: int) -> int:
 
 
 def sha256_file(path: Path) -> str:
-    """Return the hex digest of a file, read in pieces."""
+    """Return the sha256 (hex) of a file, read in pieces. Raises OSError."""
     with path.open("rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()

@@ -19,6 +19,7 @@ from http.client import HTTPException
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from .manifest import sha256_file
 from .transport import PIECE_BYTES
 
 if TYPE_CHECKING:
@@ -75,8 +76,9 @@ class PresignedTransport:
         post = next((post for post in self._posts if key.startswith(post.below)), None)
         if post is None:
             raise PermissionError(f"{key}: this session has no right to write it")
-        digest = base64.b64encode(_sha256(source)).decode()
-        form = _Form({**post.fields, "key": post.prefix + key, "x-amz-checksum-sha256": digest}, source)
+        digest = hashlib.sha256(source).hexdigest() if isinstance(source, bytes) else sha256_file(source)
+        checksum = base64.b64encode(bytes.fromhex(digest)).decode()
+        form = _Form({**post.fields, "key": post.prefix + key, "x-amz-checksum-sha256": checksum}, source)
         headers = {"Content-Type": form.content_type, "Content-Length": str(form.length)}
         _patiently(
             key,
@@ -190,13 +192,6 @@ class _Form:
                 while piece := stream.read(PIECE_BYTES):
                     yield piece
         yield self._tail
-
-
-def _sha256(source: Path | bytes) -> bytes:
-    if isinstance(source, bytes):
-        return hashlib.sha256(source).digest()
-    with source.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").digest()
 
 
 def _patiently(

@@ -12,6 +12,8 @@ from contextlib import suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Protocol
 
+from .manifest import sha256_file
+
 if TYPE_CHECKING:
     from typing import BinaryIO
 
@@ -111,8 +113,8 @@ class DirectoryTransport:
 
     def verify(self, key: str, sha256: str) -> bool:
         """See Transport."""
-        with suppress(FileNotFoundError), self._path(key).open("rb") as stream:
-            return hashlib.file_digest(stream, "sha256").hexdigest() == sha256
+        with suppress(FileNotFoundError):
+            return sha256_file(self._path(key)) == sha256
         return False
 
     def folder(self, prefix: str) -> Path:

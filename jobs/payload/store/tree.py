@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from .code import make_links
 from .listing import LISTING, BadListing, Entry, Limits, encode_listing, parse_listing
+from .manifest import sha256_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -235,7 +236,7 @@ class _Content:
         """Make a file of what comes next, unless it is there. Raises BadListing, OSError."""
         begin, end = self._begin, self._begin + entry.bytes
         self._begin = end
-        if place.exists() and place.stat().st_size == entry.bytes and _sha256(place) == entry.content:
+        if place.exists() and place.stat().st_size == entry.bytes and sha256_file(place) == entry.content:
             return
         kept = self._kept(place, begin, entry.bytes)
         if self._write(place, begin, kept, end) == entry.content:
@@ -312,14 +313,6 @@ def _pour(source: BinaryIO, sink: BinaryIO, digest: hashlib._Hash, left: int) ->
         sink.write(piece)
         poured += len(piece)
     return poured
-
-
-def _sha256(place: Path) -> str:
-    with place.open("rb") as stream:
-        digest = hashlib.sha256()
-        while piece := stream.read(_READ_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()
 
 
 def _is_digest(text: str) -> bool:

@@ -1,6 +1,6 @@
 """The program that Kaggle runs: it finds its inputs, starts the agent, and always leaves in good order.
 
-This text is pushed as the kernel's source, so it stands alone: standard library, no file of its own, Python 3.10 or
+This text is pushed as the kernel's source, so it stands alone: standard library, no file of its own, Python 3.11 or
 later. It exits 0 whatever happens, because Kaggle throws the output of a failed kernel away; how the session really
 ended is in the agent's result and in the last line that begins with the mark.
 """
@@ -102,11 +102,8 @@ def find_input(working: Path, name: str, sha256: str) -> Path:
 
 def digest_of(path: Path) -> str:
     """Return the sha256 (hex) of a file."""
-    digest = hashlib.sha256()
     with path.open("rb") as stream:
-        while piece := stream.read(_PIECE_BYTES):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 def unpack(archive: Path, folder: Path) -> list[Path]:

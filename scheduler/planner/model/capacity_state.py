@@ -365,12 +365,12 @@ class CapacityState:
         left, span, pace = cap - (begin - start), quota.span_seconds, places if charges_by_device(quota) else 1
         return begin - start + longest_rolling(metered, edges, begin, left, span, quota.limit_seconds, pace)
 
-    def until_booked(self, start: int, places: int = 1) -> int:
+    def until_booked(self, start: int) -> int:
         """Return how long a session from ``start`` leaves all booked ones their places."""
-        level = self._rules.places - places + 1
-        if self.planned.full_until(start, level) > start:
+        places = self._rules.places
+        if self.planned.full_until(start, places) > start:
             return 0
-        found = self.planned.next_full(start, level)
+        found = self.planned.next_full(start, places)
         return found if found == NEVER else found - start
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import tempfile
 from functools import partial
 from pathlib import Path
@@ -19,6 +18,7 @@ from jobs.payload.store.lock import (
     wheels_digest,
     wheels_prefix,
 )
+from jobs.payload.store.manifest import sha256_file
 from platforms.image import image_of, options_for
 from scheduler.service.faults.isolation import apart
 from scheduler.service.outside.calls import tell
@@ -105,7 +105,6 @@ def _put_wheels(ports: Ports, lock: str, image: Image, target: str, variables: M
         named = {}
         for number, file in enumerate(files):
             tell(f"stores them, {number} of {len(files)}")
-            with file.open("rb") as stream:
-                named[file.name] = hashlib.file_digest(stream, "sha256").hexdigest()
+            named[file.name] = sha256_file(file)
             ports.artifacts.create(f"{prefix}/{named[file.name]}", file)
         ports.artifacts.create(f"{prefix}/{WHEELS}", encode_wheels(named))

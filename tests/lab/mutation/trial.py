@@ -26,8 +26,12 @@ if TYPE_CHECKING:
     from tests.lab.mutation.mutate import Mutant
 
 _SLOWER, _SPARE_SECONDS = 5, 30  # a mutant gets so many times what its tests took before, and so many seconds
-# Tests of sessions run them as processes of their own, where nobody sees what is entered.
-_UNSEEN, _BY = "jobs/payload/", "tests/integration/test_payload_"
+# Tests of sessions run them as processes of their own, where nobody sees what is entered: which tests run what.
+_UNSEEN = {
+    "jobs/payload/": "tests/integration/test_payload_",
+    "jobs/payload/scorers/": "tests/integration/test_scorers",
+    "jobs/payload/scorers/sandbox/": "tests/integration/test_sandbox",
+}
 
 
 class Verdict(NamedTuple):
@@ -133,19 +137,23 @@ class Trials:
         """Return the tests that enter the function, first the most special and quickest.
 
         Of a mutant outside functions, in a table say, those that enter its file, or whose own file names its module.
+        Of what is entered unseen, also those that bear its module's name, and these first: then those that import it.
         """
         place, ranked = f"{mutant.path}::{mutant.where}", []
         module = mutant.path.removesuffix(".py").replace("/", ".")
+        unseen = tuple(tests for folder, tests in _UNSEEN.items() if mutant.path.startswith(folder))
         for item in items:
             known = self._reach[item.nodeid]
+            named, imported = module.rpartition(".")[2] in item.path.stem, module in _text(item.path)
             if mutant.where:
                 entered = place in known["entered"]
             else:
-                entered = any(one.startswith(place) for one in known["entered"]) or module in _text(item.path)
-            if entered or (mutant.path.startswith(_UNSEEN) and item.nodeid.startswith(_BY)):
-                ranked.append((known["seconds"] * (100 + len(known["entered"])), item))
+                entered = any(one.startswith(place) for one in known["entered"]) or imported
+            if entered or (unseen and (named or item.nodeid.startswith(unseen))):
+                first = (not named, not imported) if unseen else ()
+                ranked.append((first, known["seconds"] * (100 + len(known["entered"])), item))
         chosen, left = [], self._seconds
-        for _, item in sorted(ranked, key=lambda one: one[0]):
+        for *_, item in sorted(ranked, key=lambda one: one[:2]):
             if left > 0:
                 chosen.append(item)
             left -= self._reach[item.nodeid]["seconds"]
@@ -177,12 +185,12 @@ class Trials:
         descriptor = os.pidfd_open(pid)
         try:
             if not select.select([descriptor], [], [], patience)[0]:
-                os.killpg(pid, signal.SIGKILL)
-                os.waitpid(pid, 0)
                 return None
+            return os.waitid(os.P_PIDFD, descriptor, os.WEXITED | os.WNOWAIT).si_status == 0  # type: ignore[union-attr]
         finally:
+            os.killpg(pid, signal.SIGKILL)  # with servers that its tests have started
+            os.waitpid(pid, 0)
             os.close(descriptor)
-        return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
     def _be_forked(self, items: Sequence[pytest.Item], prepare: Callable[[], bool]) -> None:
         """Live as the forked process; never returns."""

@@ -1,0 +1,145 @@
+"""How a lane's command is started, and what of its reports is heard."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from jobs.payload.lane.command import Progress, Spec, training_command
+from jobs.payload.lane.prepare import Prepared
+from jobs.payload.store.restore import Restored
+from tests.lab.launch_file import LANE, launch_in
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+KIT = str(Path(__file__).resolve().parents[2] / "jobs/payload/trainers")
+NOTHING = Prepared((), "", {}, Restored(None, ()), "", None, {})
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that was given a path for programs and none for modules."""
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    monkeypatch.setenv("PATH", "/usr/bin")
+
+
+def started(
+    folder: Path, *lanes: dict[str, Any], prepared: Prepared = NOTHING, resume: bool = False, **changes: Any
+) -> Spec:
+    launch = launch_in(folder, lanes=[{**LANE, **lane} for lane in lanes], **changes)
+    return training_command(launch, launch.lanes[0], prepared, resume=resume)
+
+
+def test_a_command_is_told_what_it_works_on(tmp_path: Path) -> None:
+    lane = {"devices": [1, 3], "environment": {"LR": "0.1"}, "command": ["{python}", "{payload}/trainers/charlm.py"]}
+    prepared = NOTHING._replace(data="/data", inputs={"SCHED_INPUT_BASE": "/base"}, secrets={"HF_TOKEN": "hf"})
+    spec = started(tmp_path, lane, prepared=prepared, deadline=1_000)
+    own = tmp_path / "work/lane-0"
+    assert spec == Spec([sys.executable, f"{KIT}/charlm.py"], spec.environment, own / "command", "")
+    assert spec.environment == {
+        **os.environ,
+        "CUDA_VISIBLE_DEVICES": "1,3",
+        "LR": "0.1",
+        "SCHED_INPUT_BASE": "/base",
+        "HF_TOKEN": "hf",
+        "SCHED_RUN_ID": "uff-ufm-0007",
+        "SCHED_JOB": "ufm",
+        "SCHED_SEED": "1",
+        "SCHED_RESUME_DIR": "",
+        "SCHED_CHECKPOINT_DIR": str(own / "checkpoints"),
+        "SCHED_DATA_DIR": "/data",
+        "SCHED_INPUT_PARENT": "",
+        "SCHED_TARGET_STEP": "1200",
+        "SCHED_SECONDS_LEFT": "0",  # long past
+        "SCHED_PROGRESS": str(own / "progress"),
+        "PYTHONPATH": KIT,
+    }
+
+
+def test_a_command_that_goes_on_is_told_from_where_and_how_long(tmp_path: Path) -> None:
+    told = started(tmp_path, {}, {"index": 1, "job": "ulm"}, resume=True)
+    assert told.environment["SCHED_RESUME_DIR"] == str(tmp_path / "work/lane-0/resume")
+    assert 0 < int(told.environment["SCHED_SECONDS_LEFT"]) < 2_000_000_000
+    assert told.prefix == "ufm| ", "two jobs write one log"
+
+
+def test_a_command_with_packages_of_its_own_finds_their_programs_first(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PYTHONPATH", "/mine")
+    packages = NOTHING._replace(environment=Path("/packages"))
+    spec = started(tmp_path, {"command": ["{python}", "-m", "mine"]}, prepared=packages)
+    assert spec.words == ["/packages/bin/python", "-m", "mine"]
+    assert spec.environment["VIRTUAL_ENV"] == "/packages"
+    assert spec.environment["PATH"] == "/packages/bin:/usr/bin"
+    assert spec.environment["PYTHONPATH"] == f"/mine:{KIT}"
+    monkeypatch.delenv("PATH")
+    assert started(tmp_path, {}, prepared=packages).environment["PATH"] == f"/packages/bin:{os.defpath}"
+
+
+@pytest.mark.parametrize(
+    ("parent", "given", "model"), [("/parent", {}, "/parent"), ("/parent", {"SCHED_INPUT_MODEL": "/m"}, "/m")]
+)
+def test_a_command_that_knows_nothing_of_sessions_leaves_its_output(
+    tmp_path: Path, parent: str, given: dict[str, str], model: str
+) -> None:
+    told = started(tmp_path, {"whole": True}, prepared=NOTHING._replace(parent=parent, inputs=given)).environment
+    output = tmp_path / "work/lane-0/command/output"
+    assert (told["SCHED_INPUT_MODEL"], told["SCHED_INPUT_PARENT"]) == (model, parent)
+    assert (told["SCHED_OUTPUT_DIR"], told["SCHED_CHECKPOINT_DIR"]) == (str(output), str(output / "checkpoints"))
+    assert (told["SCHED_TARGET_STEP"], told["SCHED_PROGRESS"]) == ("", "")
+    assert "SCHED_INPUT_MODEL" not in started(tmp_path, {}, prepared=NOTHING._replace(parent=parent)).environment
+
+
+def test_a_command_of_several_nodes_is_started_on_each(tmp_path: Path) -> None:
+    nodes = {"launcher": ["srun", "-N2"], "variable": "NODE", "devices": [[0, 1], [2]], "address": "a", "port": 7}
+    spec = started(tmp_path, {"nodes": {**nodes, "near": True}})
+    assert spec.words == [sys.executable, f"{KIT}/nodes.py", "all", "srun", "-N2", "--", "true"]
+    told = {
+        "SCHED_NODES": "2",
+        "SCHED_NODE_VARIABLE": "NODE",
+        "SCHED_NODE_DEVICES": "0,1;2",
+        "SCHED_RENDEZVOUS": "a:7",
+        "SCHED_NODES_NEAR": "1",
+    }
+    assert told.items() <= spec.environment.items()
+
+
+@pytest.fixture
+def fifo(tmp_path: Path) -> Iterator[tuple[Progress, int]]:
+    """What the agent reads, and the end that the command writes to."""
+    progress = Progress(tmp_path / "progress")
+    sink = os.open(progress.path, os.O_WRONLY | os.O_NONBLOCK)
+    yield progress, sink
+    os.close(sink)
+    os.close(progress.source)
+
+
+def test_a_report_may_come_in_pieces_and_among_other_words(fifo: tuple[Progress, int]) -> None:
+    progress, sink = fifo
+    assert [*progress.lines()] == []
+    os.write(sink, b'{"step": 1}\n{"st')
+    assert [*progress.lines()] == [{"step": 1}]
+    os.write(sink, b'ep": 2}\nnonsense\n[3]\n{"step": 4}\n')
+    assert [*progress.lines()] == [{"step": 2}, {"step": 4}]
+
+
+@pytest.mark.parametrize(("more", "heard"), [(0, True), (1, False)])
+def test_a_line_is_heard_up_to_64_kib_and_none_longer_is_kept(
+    fifo: tuple[Progress, int], *, more: int, heard: bool
+) -> None:
+    progress, sink = fifo
+    start = b'{"step": 5, "note": "'
+    half = (1 << 15) - len(start)
+    for piece in (start + b"x" * half, b"x" * ((1 << 15) + more), b'"}\n'):
+        assert [*progress.lines()] == []
+        os.write(sink, piece)
+    assert [entry["step"] for entry in progress.lines()] == ([5] if heard else [])
+    os.write(sink, json.dumps({"step": 6}).encode() + b"\n")
+    assert [entry["step"] for entry in progress.lines()] == [6]
