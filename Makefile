@@ -23,7 +23,9 @@ help: ## Show this list
 run: .venv/ready ## Rehearse a whole week on this machine (OUT=folder, ARGS=options of schedctl rehearse)
 	$(BIN)/schedctl rehearse --out "$(OUT)" $(ARGS)
 
-test: .venv/ready-dev lint ## Run every check and test, real services included (ARGS=options of pytest)
+# Tests are compiled while types are checked: else every worker would compile all of them, at once.
+test: .venv/ready-dev ## Run every check and test, real services included (ARGS=options of pytest)
+	$(BIN)/python -m pytest --collect-only --quiet >/dev/null 2>&1 & $(MAKE) --no-print-directory lint || failed=yes; wait; [ -z "$${failed:-}" ]
 	.ci/services.sh
 	.ci/kagglesdk.sh
 	$(BIN)/python -m pytest $(PARALLEL) $(ARGS)
