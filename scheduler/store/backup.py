@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from config.secret import is_secret
+from scheduler.clock import pause
 from scheduler.store.due import RESTORED
 from scheduler.store.errors import (
     DatabaseBusy,
@@ -27,6 +28,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from scheduler.store.engine import Database
+
+# So often is looked whether the old database is still used: a process that was killed holds its files for a moment.
+_LOOKS, _BETWEEN_LOOKS_SECONDS = 20, 0.1
 
 
 class BackupFailed(StoreFailure):
@@ -123,16 +127,27 @@ def _retire(target: Path) -> None:
     """Fold the old write-ahead log into the old file: left behind, it would be replayed onto the new one."""
     beside = [target.with_name(target.name + ending) for ending in ("-wal", "-shm")]
     if target.exists():
-        try:
-            with closing(sqlite3.connect(target, timeout=0)) as old:
-                _make_single_file(old)
-        except sqlite3.DatabaseError as error:
-            failure = translated(error, str(target), target)
-            if failure is None or isinstance(failure, DatabaseBusy):
-                remedy = "Stop the daemon and every schedctl, then restore again"
-                raise DatabaseBusy("database is in use", str(target), str(error), remedy) from None
+        looks = 1
+        while (error := _fold(target)) is not None and looks < _LOOKS:
+            pause(_BETWEEN_LOOKS_SECONDS)
+            looks += 1
+        if error is not None:
+            remedy = "Stop the daemon and every schedctl, then restore again"
+            raise DatabaseBusy("database is in use", str(target), str(error), remedy)
     for path in beside:
         path.unlink(missing_ok=True)
+
+
+def _fold(target: Path) -> sqlite3.DatabaseError | None:
+    """Make a single file of the old database; return the error where somebody uses it. A damaged one stays as it is."""
+    try:
+        with closing(sqlite3.connect(target, timeout=0)) as old:
+            _make_single_file(old)
+    except sqlite3.DatabaseError as error:
+        failure = translated(error, str(target), target)
+        if failure is None or isinstance(failure, DatabaseBusy):
+            return error
+    return None
 
 
 def _put(partial: Path, target: Path) -> None:

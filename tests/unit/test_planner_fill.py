@@ -143,6 +143,6 @@ def test_what_the_search_leaves_for_later_may_not_cost_the_horizon(monkeypatch: 
     late = {"emptier": best.schedule.placements[1:], "equal": best.schedule.placements}
 
     for name, followed in (("emptier", False), ("equal", True)):
-        walked = replace(best, schedule=Schedule(late[name], {}), score=Score(0, best.score.value + 1_000))
+        walked = replace(best, schedule=Schedule(late[name], {}), score=Score(0, best.score.value + 1_000, 0.0))
         monkeypatch.setattr(layers, "improve", lambda *_, found=walked: found)
         assert (planner.choose(make_case(week), None, []).candidate is walked) == followed

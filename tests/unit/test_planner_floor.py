@@ -41,7 +41,7 @@ def test_no_plan_of_a_trace_is_below_a_simple_order(kind: Kind, count: int, seed
 
 
 def candidate(on_time: int, worth: float) -> Candidate:
-    return Candidate(Policy(), Bids(()), Schedule((), {}), Score(on_time, worth))
+    return Candidate(Policy(), Bids(()), Schedule((), {}), Score(on_time, worth, 0.0))
 
 
 @pytest.mark.parametrize(
@@ -58,7 +58,20 @@ def candidate(on_time: int, worth: float) -> Candidate:
     ],
 )
 def test_which_candidate_is_chosen(floor: Floor, scores: list[tuple[int, float]], chosen: tuple[int, float]) -> None:
-    assert choose([candidate(*one) for one in scores], floor).score == chosen
+    assert choose([candidate(*one) for one in scores], floor).score[:2] == chosen
+
+
+@pytest.mark.parametrize("weights", [(1, 2, 4, 8, 3), (8, 1, 1, 1, 2), (3, 5, 1, 9, 4)])
+def test_of_what_is_worth_as_much_heavy_jobs_end_first(weights: tuple[int, ...]) -> None:
+    """An hour is worth the same all day, and the search goes from plan to plan of the same value."""
+    jobs = tuple(replace(job(f"j{n}", weight, 2), position=n) for n, weight in enumerate(weights))
+    snapshot = Snapshot(EPOCH, jobs, (PoolView(replace(KAGGLE, sessions_max=1)),), WEEK)
+    plan = Planner(Options()).plan(snapshot)
+    assert verify(snapshot, plan) == []
+    placed = sorted(plan.placements, key=lambda found: found.start)
+    assert placed[-1].end <= EPOCH + DAY
+    order = [weights[int(found.lanes[0].job.removeprefix("j"))] for found in placed]
+    assert order == sorted(weights, reverse=True)
 
 
 def test_no_deadline_of_a_few_is_given_up_for_value() -> None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING
 
-from scheduler.core.window import DAY
+from scheduler.core.window import DAY, HOUR
 from scheduler.planner.model.session_yield import terms
 
 if TYPE_CHECKING:
@@ -72,6 +72,8 @@ class Worth:
         self._pools = {view.pool.name: view.pool for view in snapshot.pools}
         self._discount = Discount(snapshot.now, snapshot.horizon_seconds)
         self._known: dict[Booking, tuple[float, ...]] = {}
+        self._moments: dict[Booking, float] = {}
+        self._now = snapshot.now
 
     def lanes(self, booking: Booking) -> tuple[float, ...]:
         """Return the value of each lane of a session."""
@@ -79,6 +81,7 @@ class Worth:
         if found is None:
             if len(self._known) >= KNOWN_MAX:
                 self._known.clear()
+                self._moments.clear()
             found = self._known[booking] = self._lanes(booking.placement)
         return found
 
@@ -86,6 +89,16 @@ class Worth:
         """Return V of ``bookings``."""
         known = self._known
         return sum(chain.from_iterable([known.get(booking) or self.lanes(booking) for booking in bookings]))
+
+    def moment(self, bookings: Iterable[Booking]) -> float:
+        """Return the sum of what each of ``bookings`` is worth times the hours from now to its middle."""
+        known = self._moments
+        return sum([known.get(booking) or self._moment(booking) for booking in bookings])
+
+    def _moment(self, booking: Booking) -> float:
+        hours = ((booking.start + booking.end) / 2 - self._now) / HOUR
+        found = self._moments[booking] = sum(self.lanes(booking)) * hours
+        return found
 
     def of(self, placements: Iterable[Placement]) -> float:
         """Return V of ``placements``."""

@@ -158,7 +158,7 @@ def choose(candidates: Sequence[Candidate], floor: Floor) -> Candidate:
     if max(found.score.on_time for found in enough) >= DEADLINES_MIN:
         enough = [found for found in enough if found.score.value >= floor.value] or enough
     most = max(found.score.on_time for found in enough)
-    return max((found for found in enough if found.score.on_time >= most - most // 10), key=_value)
+    return max((found for found in enough if found.score.on_time >= most - most // 10), key=_gain)
 
 
 def attempt(case: Case, policy: Policy, bids: Bids, prices: Prices | None) -> Candidate:
@@ -203,8 +203,8 @@ def _loss(case: Case, prices: Prices, job: int) -> float:
     return min(losses, default=0.0)
 
 
-def _value(found: Candidate) -> float:
-    return found.score.value
+def _gain(found: Candidate) -> tuple[float, float]:
+    return found.score.gain
 
 
 def _bids(case: Case, bid: tuple[float, float]) -> Bids:

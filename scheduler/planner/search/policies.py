@@ -73,7 +73,7 @@ def _bent(case: Case, start: Candidate, prices: Prices, steps: int) -> Candidate
     for _ in range(steps):
         policy, bids = _bend(rng, best, options)
         found = attempt(case, policy, bids, prices)
-        if found.score.on_time >= best.score.on_time and found.score.value >= best.score.value:
+        if found.score.on_time >= best.score.on_time and found.score.gain >= best.score.gain:
             best = found
     return best
 

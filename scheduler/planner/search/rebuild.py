@@ -84,7 +84,7 @@ def _walked(walk: _Walk, start: Found, steps: int, floor: float, may_lose: float
         if found.score.value != now.score.value:
             losses = walk.losses(schedule)
         now = found
-        if now.score.value >= best.score.value:
+        if now.score.gain >= best.score.gain:
             best = now
     return best
 

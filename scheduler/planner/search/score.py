@@ -1,4 +1,4 @@
-"""Score: what candidate plans are compared by. Deadlines met come first, value second."""
+"""Score: what candidate plans are compared by. Deadlines met come first, value second, how early it comes third."""
 
 from __future__ import annotations
 
@@ -11,16 +11,33 @@ if TYPE_CHECKING:
     from scheduler.planner.model.policy import Schedule
 
 
+# Of weighted hours: the same sessions, added in another order, are worth the same.
+_DIGITS = 9
+
+
 class Score(NamedTuple):
-    """Larger is better, field by field; ``on_time`` counts jobs with a firm deadline that finish before it."""
+    """Larger is better, field by field; ``on_time`` counts jobs with a firm deadline that finish before it.
+
+    ``soon`` is the sum of each session's value times when it is worked, negated: plans of the same value, of which
+    there are many since an hour is worth the same all day, are told apart by it.
+    """
 
     on_time: int
     value: float
+    soon: float
+
+    @property
+    def gain(self) -> tuple[float, float]:
+        """What is compared among plans that meet the deadlines they should."""
+        return self.value, self.soon
 
 
 def score(case: Case, schedule: Schedule) -> Score:
     """Return the score of ``schedule``."""
-    return Score(len(met(case, schedule)) if case.firm_deadlines else 0, worth(case, schedule))
+    on_time = len(met(case, schedule)) if case.firm_deadlines else 0
+    counted = case.within if case.afterwards is None else case.afterwards.worth
+    soon = -counted.moment(standing_of(case, schedule).bookings)
+    return Score(on_time, round(worth(case, schedule), _DIGITS), round(soon, _DIGITS))
 
 
 def worth(case: Case, schedule: Schedule) -> float:

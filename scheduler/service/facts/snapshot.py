@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 # Charges older than every window we know (a month of 31 days, and a day of slack) cannot matter to a decision.
 LOOK_BACK_SECONDS = 33 * DAY
-_LEFT_OVER = 0.05  # of its model's weight is an evaluation's, while it has time
+_LEFT_OVER = 0.04  # of its model's weight is an evaluation's, while it has time
 
 
 def load_snapshot(tx: Connection, pools: Mapping[str, Pool], now: int, horizon_seconds: int) -> Snapshot:
