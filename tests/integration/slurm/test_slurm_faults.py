@@ -333,6 +333,10 @@ def test_what_sbatch_accepted_and_a_killed_controller_forgot_is_found_missing(wo
         adapter.launch(world.request(key), int(real_now()))
     world.lab.kill_controller()
     world.lab.start_controller()
-    states = {key: world.adapter().find([key], int(real_now()) + 60)[key].state for key in keys}
+    found = {key: world.adapter().find([key], int(real_now()) + 60)[key] for key in keys}
     known = {name for name, _ in world.jobs()}
-    assert {key for key in keys if states[key] is SessionState.ABSENT} == set(keys) - known
+    absent = {key for key in keys if found[key].state is SessionState.ABSENT}
+    # On a quick machine some had begun: their programs do not need the controller.
+    begun = {key for key in keys if "it may run until its deadline" in found[key].detail}
+    assert absent
+    assert absent | begun == set(keys) - known

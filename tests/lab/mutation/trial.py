@@ -74,6 +74,7 @@ class Trials:
         sys.dont_write_bytecode = True
         os.environ["PYTHONDONTWRITEBYTECODE"] = "1"
         items = self._learned(session.items)
+        gc.unfreeze()  # what is frozen is not told by the collector, which finds what is loaded
         loaded = _loaded(self._root)
         for mutant in self._mutants:
             chosen = self._chosen(items, mutant)
