@@ -75,7 +75,7 @@ def test_an_evaluation_takes_left_overs_until_somebody_waits_for_it_or_its_last_
             found = gather(tx, pools, at, 86_400, {})
         return next((view.weight, view.deadline) for view in found.jobs if view.name == "ufm-eval-1")
 
-    assert seen(NOW - 1) == (0.05, None)
+    assert seen(NOW - 1) == (0.04, None)
     assert seen(NOW) == seen(NOW + 90_000) == (1.0, NOW + 86_400), "the last day before it and all that follow"
     start = StartFrom("ufm", "accepted")
     with world.database.write() as tx:
