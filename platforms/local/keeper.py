@@ -11,6 +11,7 @@ parse.
 from __future__ import annotations
 
 import _signal  # type: ignore[import-not-found]  # the built-in part of signal
+import errno
 import os
 import select
 import sys
@@ -22,6 +23,8 @@ from platforms.local.records import CLAIM, END, LAUNCH, OUTPUT, publish
 _CHUNK_BYTES = 1 << 16
 _SIGTERM = 15
 _LOOK_SECONDS = 60.0  # a wall clock may be set while we wait, so the deadline is looked at again this often
+_NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_ROOM_SECONDS = 0.2  # between two tries on a full disk
 
 
 class Terms:
@@ -106,7 +109,7 @@ def keep(arguments: list[str], *, in_unit: bool) -> None:
         _signal.signal(_SIGTERM, _signal.SIG_IGN)  # from now on the agent's pid may be anybody's
     _, status = os.waitpid(agent, 0)
     ended_at = max(started_at, min(int(terms.now()), ends_by))
-    publish(".", END, _end(started_at, ended_at, os.waitstatus_to_exitcode(status), overran=overran))
+    _tell(_end(started_at, ended_at, os.waitstatus_to_exitcode(status), overran=overran))
 
 
 def _fork_agent(terms: Terms, output_end: int) -> tuple[int, int]:
@@ -177,6 +180,19 @@ def _drain(output: int, log: Log) -> None:
             continue
     except BlockingIOError:
         return
+
+
+def _tell(end: str) -> None:
+    """Write down how the session ended. On a full disk that waits for room: nobody else knows it."""
+    while True:
+        try:
+            publish(".", END, end)
+        except OSError as error:
+            if error.errno not in _NO_ROOM:
+                raise
+            select.select([], [], [], _ROOM_SECONDS)
+        else:
+            return
 
 
 def _end(started_at: int, ended_at: int, exit_code: int, *, overran: bool) -> str:

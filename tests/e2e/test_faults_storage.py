@@ -3,7 +3,7 @@
 import json
 import sqlite3
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -11,7 +11,7 @@ import pytest
 from platforms.local.session import Claim, Session
 from scheduler.clock import stopwatch
 from tests.lab.crashes.stage import MODELS, Stage
-from tests.lab.disk import small_disk
+from tests.lab.disk import full, small_disk
 from tests.lab.patience import until
 
 Settled = Callable[[Stage], None]
@@ -23,21 +23,6 @@ def mount() -> Iterator[Callable[[Path], object]]:
     """Mounts a disk of 24 MB on a folder."""
     with ExitStack() as stack:
         yield lambda folder: stack.enter_context(small_disk(folder, "24m"))
-
-
-@contextmanager
-def full(folder: Path) -> Iterator[None]:
-    """Leave not one free block on the disk of ``folder``."""
-    ballast = folder / "ballast"
-    with ballast.open("wb", buffering=0) as stream:
-        for piece in (1 << 20, 1 << 12, 1):
-            try:
-                while stream.write(b"\0" * piece):
-                    pass
-            except OSError:
-                continue
-    yield
-    ballast.unlink()
 
 
 def flip(path: Path, at: int) -> None:

@@ -23,6 +23,21 @@ def small_disk(folder: Path, size: str) -> Iterator[Path]:
 
 
 @contextmanager
+def full(folder: Path) -> Iterator[None]:
+    """Leave not one free block on the disk of ``folder``."""
+    ballast = folder / "ballast"
+    with ballast.open("wb", buffering=0) as stream:
+        for piece in (1 << 20, 1 << 12, 1):
+            try:
+                while stream.write(b"\0" * piece):
+                    pass
+            except OSError:
+                continue
+    yield
+    ballast.unlink()
+
+
+@contextmanager
 def read_only(folder: Path) -> Iterator[Path]:
     """Let nobody, root included, write to a folder until the body ends."""
     with _mounted(folder, "--bind", str(folder)):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import socket
+from contextlib import suppress
 from threading import Thread
 from typing import TYPE_CHECKING, Any
 
@@ -89,8 +90,9 @@ def conversation(surface: Surface, data: bytes) -> list[dict[str, Any]]:
             theirs.shutdown(socket.SHUT_WR)
 
         def feed() -> None:
-            ours.sendall(data)
-            ours.shutdown(socket.SHUT_WR)
+            with suppress(OSError):  # of a conversation that is over by then
+                ours.sendall(data)
+                ours.shutdown(socket.SHUT_WR)
 
         serving, feeding = Thread(target=serve, daemon=True), Thread(target=feed, daemon=True)
         ours.settimeout(WAIT_SECONDS)
@@ -100,6 +102,8 @@ def conversation(surface: Surface, data: bytes) -> list[dict[str, Any]]:
             said += piece
         serving.join(WAIT_SECONDS)
         assert not serving.is_alive()
+    feeding.join(WAIT_SECONDS)
+    assert not feeding.is_alive()
     return list(frames(bytes(said)))
 
 

@@ -15,6 +15,8 @@ import pytest
 from platforms.base import Refused, SessionState
 from platforms.local.processes import MARK, start_ticks
 from tests.lab.clocks import starting_now
+from tests.lab.disk import full, small_disk
+from tests.lab.patience import pause
 
 Machine = Any  # see conftest.py
 
@@ -134,6 +136,21 @@ def test_a_full_disk_neither_ends_a_session_nor_keeps_it_from_being_stopped(
             machine.launch("two")
     assert machine.adapter().find(["two"], machine.clock.now()) == {}
     assert machine.find().state == SessionState.ENDED
+
+
+def test_how_a_session_ended_on_a_full_disk_is_told_once_there_is_room(machine: Machine) -> None:
+    with small_disk(machine.state, "1m"):
+        machine.launch()
+        machine.until_ready()
+        with full(machine.state):
+            kill(machine.claim()["agent"])
+            pause(0.5)  # in which its keeper finds no room
+            assert machine.find().state == SessionState.RUNNING
+            over = machine.clock.now()
+        ended = machine.until_ended()
+        assert ended.detail == "killed by signal 9"
+        assert ended.ended <= over
+        assert (machine.state / "one" / "ended.json").exists()
 
 
 def test_a_session_is_over_only_when_its_last_process_is_gone(machine: Machine) -> None:

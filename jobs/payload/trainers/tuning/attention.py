@@ -47,7 +47,7 @@ def _runs(card: Card, size: int) -> bool:
     parts = [torch.ones(8, 1, size, dtype=card.dtype, device=card.device, requires_grad=True) for _ in range(3)]
     try:
         _kernel()(*parts, ends, ends, 5, 5, scale=1.0, window_size=(-1, 0)).sum().backward()
-    except (RuntimeError, NotImplementedError) as error:
+    except RuntimeError as error:
         first = str(error).partition("\n")[0]
         print(
             f"finetune: documents of a row are told apart by a mask: torch has no kernel for {card.name} ({first})",
