@@ -76,14 +76,19 @@ _PLAIN = {"builtins", "json.decoder", "scheduler.store.columns"}
 _DAMAGE_MAX = 100
 _EXPLAINED_MAX = 1_000
 
-_BEGIN_WRITE = {"sqlite": "BEGIN IMMEDIATE", "postgresql": f"SELECT pg_advisory_xact_lock({_WRITER_LOCK})"}
+_BEGIN_WRITE = {
+    "sqlite": "BEGIN IMMEDIATE",
+    # All others wait for a writer. One that hangs is let go by the server, or no daemon could take over from it.
+    "postgresql": "SELECT set_config('idle_in_transaction_session_timeout', '{silent}', true),"
+    f" pg_advisory_xact_lock({_WRITER_LOCK})",
+}
 
 
 class Database:
     """One database and its pooled connections; safe to share between threads.
 
-    ``busy_seconds`` is how long a write waits for another writer; with ``read_only`` the database itself refuses
-    writes. Connects on first use.
+    ``busy_seconds`` is how long a write waits for another writer, which a server lets go when it has said nothing for
+    half as long; with ``read_only`` the database itself refuses writes. Connects on first use.
     """
 
     def __init__(self, url: str, *, busy_seconds: float = 5.0, read_only: bool = False) -> None:
@@ -95,7 +100,8 @@ class Database:
         self._reader = self._engine.execution_options(**(snapshot if self.path is None else {}))
         self._writer = self._reader if read_only else self._engine
         self._begin_read = None if self.path is None else "BEGIN"
-        self._begin_write = self._begin_read if read_only else _BEGIN_WRITE[self.url.get_backend_name()]
+        begin = _BEGIN_WRITE[self.url.get_backend_name()].format(silent=max(1, round(busy_seconds * 500)))
+        self._begin_write = self._begin_read if read_only else begin
         self._explained: set[str] = set()  # errors that no damage was behind
         if read_only and self.path is not None:
             event.listen(self._engine, "connect", _forbid_writes)

@@ -318,6 +318,26 @@ def test_a_lock_that_another_program_keeps(database: Database, database_url: str
     impatient.close()
 
 
+@pytest.mark.parametrize("database_url", [pytest.param("postgresql", marks=pytest.mark.postgres)], indirect=True)
+def test_a_writer_that_hangs_keeps_a_server_from_nobody(database: Database, database_url: str) -> None:
+    """A stopped process, as seen from here: it began to write and says no more. Its own write has failed."""
+    hung = Database(database_url, busy_seconds=0.5)
+
+    def write_while_one_hangs() -> None:
+        with hung.write() as silent:
+            jobs.add(silent, SPEC, NOW)
+            with database.write() as tx:
+                assert jobs.everything(tx) == []
+                jobs.add(tx, SPEC, NOW)
+
+    with pytest.raises(DatabaseUnreachable) as caught:
+        write_while_one_hangs()
+    told(caught.value, "idle-in-transaction")
+    hung.close()
+    with database.read() as tx:
+        assert len(jobs.everything(tx)) == 1
+
+
 @pytest.mark.parametrize("url", ["", "nonsense", "mysql://root:s3cret@host/db", "sqlite://", "sqlite:///:memory:"])
 def test_a_url_we_cannot_use(url: str) -> None:
     with pytest.raises(StoreFailure) as caught:
