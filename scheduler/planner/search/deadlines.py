@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from scheduler.core.window import DAY
+from scheduler.core.window import DAY, HOUR
 from scheduler.planner.dispatch.dispatcher import place
 from scheduler.planner.model.policy import PLAIN, Policy
 from scheduler.planner.model.pool_capacity import NEVER
@@ -14,12 +14,14 @@ from scheduler.planner.model.value import reference_rate
 from scheduler.planner.search.score import met
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from scheduler.core.snapshot import JobView
     from scheduler.planner.model.case import Case
 
 ROUNDS_MAX = 6
 # Jobs that need not start for so long compete by worth until then; planning them first costs value and wins little.
-FORESIGHTS_SECONDS = (NEVER, 5 * DAY // 2)
+FORESIGHTS_SECONDS = (NEVER, 5 * DAY // 2, 6 * HOUR)
 
 
 def committed(case: Case) -> list[Policy]:
@@ -58,6 +60,37 @@ def commit(case: Case, policy: Policy, due: frozenset[int], small: frozenset[int
         return best
     made = met(case, place(case, replace(policy, urgent=best | small)))
     return made if len(made) > len(best) else best
+
+
+def spared(case: Case, policies: Sequence[Policy]) -> list[Policy]:
+    """Return ``policies`` with only those urgent who would be late otherwise; one as it is if that makes others late.
+
+    Who is in time by worth alone need not go before what is worth more.
+    """
+    if not any(policy.urgent for policy in policies):
+        return [*policies[:1]]
+    anyway = met(case, place(case))
+    found: list[Policy] = []
+    for policy in policies:
+        one = _sparing(case, policy, anyway)
+        if one not in found:
+            found.append(one)
+    return found
+
+
+def _sparing(case: Case, policy: Policy, anyway: frozenset[int]) -> Policy:
+    urgent = policy.urgent - anyway
+    if not urgent:
+        return PLAIN
+    for _ in range(ROUNDS_MAX):
+        found = replace(policy, urgent=urgent)
+        late = policy.urgent - met(case, place(case, found))
+        if not late:
+            return found
+        if late <= urgent:
+            break
+        urgent |= late
+    return policy
 
 
 def _shortest_due_first(now: int, job: JobView, remaining: int) -> float:

@@ -31,9 +31,9 @@ STEPS_MAX = 400
 SEARCHED_JOBS_MAX = 300
 # What a step buys: so many bends of the policy and rebuilds of the schedule. A plan of few jobs is soon as good as it
 # gets, and bending gets it there last.
-BENDS, REBUILDS = 0.25, 9.0
+BENDS, REBUILDS = 0.45, 8.6
 TRIES = 3
-BENDS_OF_FEW, REBUILDS_OF_FEW = 0.03, 0.94
+BENDS_OF_FEW, REBUILDS_OF_FEW = 0.03, 0.88
 FEW_JOBS = 20
 # A step costs about a microsecond per job and pool class; this buys three seconds.
 EFFORT = 120_000

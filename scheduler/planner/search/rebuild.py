@@ -29,14 +29,13 @@ if TYPE_CHECKING:
 # How many other jobs are taken out, how far their sessions lie apart, and how strictly prices are honoured then.
 OTHERS = (1, 1, 2, 2, 3, 4)
 REACHES = (DAY // 2, DAY, 2 * DAY, 7 * DAY)
-PRICE_FACTORS = (0.6, 0.8, 0.9, 1.0)
-PATIENCES = (0.0, 0.0, 0.8, 1.0)
-# What each of several long walks may lose of the best plan's value at first, nothing at its end; so many steps a job
-# make it long. A short one does better to climb, and one alone, of few jobs, finds as much by climbing.
-MAY_LOSE, LONG = 0.001, 10
+PRICE_FACTORS = (0.9, 1.0)
+PATIENCES = (0.6, 0.8, 1.0)
 # Shares of the steps that begin with a job that loses nothing, and that put jobs back against prices first.
 AT_RANDOM = 0.23
-PRICED = 0.6
+PRICED = 0.9
+# How much more or less a job taken out counts than by its density, as a logarithm's spread.
+BENT = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,27 +56,24 @@ def rebuild(case: Case, start: Found, policy: Policy, prices: Prices, steps: int
     if tries == 1:
         return _walked(_Walk(case, policy, prices, 1), start, steps, floor)
     each = steps // (2 * tries)
-    lose = MAY_LOSE if each >= LONG * len(case.jobs) else 0.0
-    found = [_walked(_Walk(case, policy, prices, seed), start, each, floor, lose) for seed in range(1, tries + 1)]
+    found = [_walked(_Walk(case, policy, prices, seed), start, each, floor) for seed in range(1, tries + 1)]
     best = max(found, key=lambda one: one.score)
-    return _walked(_Walk(case, policy, prices, tries + 1), best, steps - tries * each, floor, lose)
+    return _walked(_Walk(case, policy, prices, tries + 1), best, steps - tries * each, floor)
 
 
-def _walked(walk: _Walk, start: Found, steps: int, floor: float, may_lose: float = 0.0) -> Found:
+def _walked(walk: _Walk, start: Found, steps: int, floor: float) -> Found:
     """Return the best that ``steps`` of one walk come across; within the horizon it is worth ``floor`` at least.
 
-    The walk goes on from what is worth less than the best so far, by ``may_lose`` of it, which falls to nothing: it
-    would soon be where every single step loses.
+    The walk goes on from what is worth as much, though it comes later: so it gets past where no step gains.
     """
     case, best, losses = walk.case, start, walk.losses(start.schedule)
     now = best
-    for number in range(steps):
+    for _ in range(steps):
         if not now.schedule.placements:
             break
         schedule = walk.step(now.schedule, losses)
         found = Found(schedule, score(case, schedule))
-        least = best.score.value * (1.0 - may_lose * (1.0 - number / steps) ** 2)
-        if found.score.on_time < best.score.on_time or found.score.value < min(now.score.value, least):
+        if found.score.on_time < best.score.on_time or found.score.value < best.score.value:
             continue
         if case.afterwards is not None and within(case, schedule) < floor:
             continue  # the time after the horizon is not paid for with the horizon's own value
@@ -94,7 +90,8 @@ class _Walk:
 
     def __init__(self, case: Case, policy: Policy, prices: Prices, seed: int) -> None:
         self.case, self._prices = case, prices
-        self._policy = replace(policy, pinned={})
+        # What bends the whole plan says nothing of where a few jobs go best.
+        self._policy = replace(policy, pinned={}, factors={}, phased={})
         self._rng = Random(seed)
         self._class_of = case.class_of
         self._usable = [
@@ -132,12 +129,12 @@ class _Walk:
             for job, _, _ in booking.lanes:
                 taken[job] = booking.start if rng.random() < 0.6 else case.now
         rest = without(case, schedule, taken)
-        factors = dict(self._policy.factors)
+        factors: dict[tuple[int, int], float] = {}
         for job in sorted(taken):
-            factor = exp(rng.gauss(0.0, 1.2)) * (4.0 if job == lead else 1.0)
+            factor = exp(rng.gauss(0.0, BENT)) * (4.0 if job == lead else 1.0)
             for group in self._usable[job]:
                 factors[group, job] = factor * exp(rng.gauss(0.0, 0.4))
-        policy = replace(self._policy, factors=factors, phased={})
+        policy = replace(self._policy, factors=factors)
         if rng.random() < PRICED:
             asked = (rng.choice(PRICE_FACTORS),) * len(case.classes)
             return filled(case, replace(policy, admits=self._prices.admits(asked, rng.choice(PATIENCES))), rest)
