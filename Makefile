@@ -38,7 +38,9 @@ test-nightly: .venv/ready-dev ## Run all that `make test` leaves out as well, an
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements/nightly.txt
 	.ci/kagglesdk.sh
 	.ci/wheels.sh
-	$(BIN)/python -m pytest $(PARALLEL) --nightly $(ARGS)
+	.ci/apart.sh
+	UFF_SKYPILOT="$(CURDIR)/.venv-night/skypilot" PATH="$$PATH:$(CURDIR)/.venv-night/evaluators/bin" $(BIN)/python -m pytest $(PARALLEL) --nightly $(ARGS)
+	[ ! -e .venv-night/sagemaker ] || .venv-night/sagemaker/bin/python -m pytest tests/integration/sagemaker/test_sagemaker_sdk.py
 	git log -1 --format='%h of %cs passed' >.ci/nightly.txt
 
 test-fast: .venv/ready-dev ## Run the tests that need no process or service, in under a minute
@@ -88,7 +90,7 @@ lock: ## Resolve the dependencies anew and write the hashed lock files
 	.ci/lock.sh
 
 clean: ## Remove the virtual environment and everything the tools left
-	rm -rf .venv .venv-train dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
+	rm -rf .venv .venv-night .venv-train dist .mypy_cache .ruff_cache .pytest_cache .import_linter_cache .hypothesis
 	find $(PYTHON_SOURCES) -type d -name __pycache__ -prune -exec rm -rf {} +
 
 # One environment: dev.txt holds every line of run.txt, so the second stamp only adds to the first.

@@ -26,6 +26,13 @@ compile requirements/container.txt pyproject.toml --extra plan --extra train --e
 compile requirements/core.txt pyproject.toml --constraint requirements/dev.txt
 # The clients that versions are given away with, whose tests run in the night.
 compile requirements/nightly.txt pyproject.toml --extra hub --extra mlflow --constraint requirements/dev.txt
+# What can share no environment with ours; .ci/apart.sh installs it for the night.
+compile requirements/skypilot.txt - <<<'skypilot[slurm]==0.14.1
+uv'
+compile requirements/evaluators.txt - <<<'lm-eval[api]
+inspect-ai
+openai'
+compile requirements/sagemaker.txt pyproject.toml - --extra aws --extra dev --extra emulators --group build <<<'sagemaker-core>=2.27,<3'
 
 # What fine-tuning is tested with, in an environment of its own, which is installed without dependencies: torch's build for
 # processors is the same version with a local part, and needs no CUDA. torch-cpu.txt is written by hand, since what no

@@ -126,7 +126,7 @@ def run(folder: Path, *words: str, **more: str) -> None:
     assert ended.returncode == 0, ended.stdout[-2_000:] + ended.stderr[-2_000:]
 
 
-@pytest.mark.skipif(shutil.which("lm-eval") is None, reason="lm-eval[api] is not on PATH, in an environment of its own")
+@pytest.mark.skipif(shutil.which("lm-eval") is None, reason="no lm-eval on PATH: `make test-nightly` has it")
 def test_lm_eval_itself(tmp_path: Path, address: str) -> None:
     (tmp_path / "sums.yaml").write_text(f"""
 task: sums
@@ -146,7 +146,7 @@ metric_list:
     assert scored(tmp_path, tmp_path / "out") == {("exact_match", "sum-1"): 1.0, ("exact_match", "sum-2"): 0.0}
 
 
-@pytest.mark.skipif(shutil.which("inspect") is None, reason="inspect-ai is not on PATH, in an environment of its own")
+@pytest.mark.skipif(shutil.which("inspect") is None, reason="no inspect-ai on PATH: `make test-nightly` has it")
 def test_inspect_itself(tmp_path: Path, address: str) -> None:
     (tmp_path / "sums.py").write_text(f"""
 from inspect_ai import Task, task

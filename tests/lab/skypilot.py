@@ -104,7 +104,7 @@ class SkyLab:
 def _missing() -> str:
     place = Path(os.environ.get("UFF_SKYPILOT", "/nowhere"), "bin")
     if not (place / "sky").exists() or not (place / "uv").exists():
-        return "no SkyPilot (set UFF_SKYPILOT to an environment with skypilot[slurm]==0.14.1 and uv)"
+        return "no SkyPilot (`make test-nightly` installs it; or UFF_SKYPILOT names an environment with it and uv)"
     if sys.version_info >= (3, 12):
         return "SkyPilot's clusters take no Python above 3.11"
     return missing() or ("" if Path(_SSHD).exists() else "no sshd (Debian: openssh-server)")

@@ -65,7 +65,7 @@ def body(way: str) -> dict[str, Any]:
 def installed() -> None:
     """Skip where SageMaker's SDK is missing."""
     pytest.importorskip(
-        "sagemaker.core.resources", reason="SageMaker's SDK is not installed: pip install sagemaker-core"
+        "sagemaker.core.resources", reason="SageMaker's SDK is not installed: `make test-nightly` tests with it"
     )
 
 
