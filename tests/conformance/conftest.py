@@ -322,7 +322,7 @@ PLACES = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def sky() -> Iterator[SkyLab]:
     """A real SkyPilot, for all tests that need one."""
     with sky_lab() as made:

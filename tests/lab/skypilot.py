@@ -1,12 +1,13 @@
 """A real SkyPilot without a cloud: its API server drives our own Slurm (tests/lab/slurm.py) through an sshd of its own.
 
 It needs root, Debian's Slurm and sshd, and SkyPilot 0.14 with its extra ``slurm`` and ``uv`` in an environment of its
-own, which the variable UFF_SKYPILOT names: python -m venv sky && sky/bin/pip install 'skypilot[slurm]==0.14.1' uv.
-One at a time on a machine: its queue listens on a port that cannot be chosen.
+own, which the variable UFF_SKYPILOT names; `make test-nightly` makes one (.ci/apart.sh).
+One at a time on a machine, since its queue listens on a port that cannot be chosen: the next waits for it.
 """
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
@@ -115,6 +116,12 @@ def sky_lab() -> Iterator[SkyLab]:
     """Run all of it until the body ends. Skips, and says so, where something that it needs is missing."""
     if why := _missing():
         pytest.skip(why)
+    with Path(tempfile.gettempdir(), "uff-sky.lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield from _alone()
+
+
+def _alone() -> Iterator[SkyLab]:
     root = Path(tempfile.mkdtemp(prefix="uff-sky-"))
     root.chmod(0o755)
     (root / "slurm").mkdir()
