@@ -27,6 +27,9 @@ from scheduler.core.reasons import (
 from scheduler.core.snapshot import JobView, LiveRun, PoolView, Rate, Snapshot
 from scheduler.core.window import DAY, HOUR, WEEK, Calendar
 from scheduler.planner import dispatch, plan_week, verify
+from scheduler.planner.dispatch.dispatcher import place
+from scheduler.planner.model.case import make_case
+from scheduler.planner.model.policy import PinnedSession, Policy
 from tests.lab.planner.cases import EPOCH as NOW
 from tests.lab.planner.cases import KAGGLE, SAGEMAKER
 
@@ -270,3 +273,21 @@ def placed_within(view: JobView, room: int) -> list[int]:
     left = ObservedLimit("week", NOW - WEEK, NOW + WEEK, room, NOW)
     snapshot = Snapshot(NOW, (view,), (PoolView(pool, observed=(left,)),), DAY)
     return [found.end - found.start for found in dispatch(snapshot).placements]
+
+
+def test_the_sessions_of_an_earlier_plan_come_in_their_order() -> None:
+    """A pool that is free before its time takes no job that is due elsewhere now."""
+    planned = make_case(case(job("long", 8), pools=(KAGGLE, SAGEMAKER)))
+    pins = {0: (PinnedSession(NOW + 4 * HOUR, (0,), 4 * HOUR),), 1: (PinnedSession(NOW, (0,), 4 * HOUR),)}
+    placed = place(planned, Policy(pinned=pins)).placements
+    assert [(one.pool, one.start) for one in placed[:2]] == [("sagemaker", NOW), ("kaggle", NOW + 4 * HOUR)]
+
+
+@pytest.mark.parametrize(("used", "begins"), [(3, 23), (0, 0)])
+def test_a_session_of_an_earlier_plan_comes_early_only_as_a_whole(used: int, begins: int) -> None:
+    """An hour that is left of today and three of tomorrow make one session: it waits until midnight is near."""
+    charges = (Charge(NOW, NOW + used * HOUR),) if used else ()
+    later = Snapshot(NOW + used * HOUR, (job("long", 8),), (PoolView(SAGEMAKER, charges),))
+    pins = {0: (PinnedSession(NOW + 23 * HOUR, (0,), 4 * HOUR),)}
+    placed = place(make_case(later), Policy(pinned=pins)).placements
+    assert (placed[0].start, placed[0].end) == (NOW + begins * HOUR, NOW + (begins + 4) * HOUR)

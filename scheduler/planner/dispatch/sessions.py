@@ -33,7 +33,8 @@ class Sessions:
         self.turns = standing.turns.copy() if self.sharing else standing.turns
         self.queues: list[list[Entry]] = [[] for _ in case.classes]
         self.waiting: dict[int, Sequence[Shape]] = {}  # by job, its entries in all queues
-        self.pins = [0] * len(case.jobs)  # sessions of an earlier plan that the job is kept for
+        # By job, in order, when the sessions of an earlier plan start that it is kept for.
+        self.pins: list[list[int]] = [[] for _ in case.jobs]
 
     def _pick_pool(self, index: int, pools: list[int], rooms: dict[int, int], least: int) -> int:
         """Prefer the pool the job ran on last; among the others the roomiest, then the first by name."""

@@ -64,9 +64,10 @@ class Walk(Sessions):
         # Instant, 0 for a job or 1 for a pool, its index.
         self.events = [(case.now, 1, pool) for pool in range(len(case.capacities))]
         self.pinned = {pool: list(found) for pool, found in policy.pinned.items() if found}
-        for pinned in (job for found in policy.pinned.values() for one in found for job in one.jobs):
-            self.pins[pinned] += 1
         for pool, pins in self.pinned.items():
+            for one in pins:
+                for pinned in one.jobs:
+                    insort(self.pins[pinned], one.start)
             self.events += [(one.start, 1, pool) for one in pins]
             self.events += [(one.start + PATIENCE_SECONDS, 1, pool) for one in pins]
         for index, start in self.columns.startable:
@@ -279,17 +280,30 @@ class Walk(Sessions):
                 session = None
                 if number == 0 or due.start <= now:
                     session = self._pinned_session(now, pool, due, rooms.get(pool, 0))
+                if session is not None and now < due.start and self._too_early(due, session):
+                    session = None
                 if session is not None:
                     self._start(now, self.class_of[pool], pool, session)
                     self._update_room(now, pool, rooms)
                 if session is not None or now >= due.start + PATIENCE_SECONDS:
                     for pinned in due.jobs:
-                        self.pins[pinned] -= 1
+                        self.pins[pinned].remove(due.start)
                 else:
                     kept.append(due)
             self.pinned[pool] = kept
             if not kept:
                 del self.pinned[pool]
+
+    def _too_early(self, due: PinnedSession, session: CandidateSession) -> bool:
+        """Tell whether what could come before its time is waited for: jobs have other sessions first, or get less here.
+
+        The rest of a day is often left for a session that goes on with the hours of the next.
+        """
+        steps_of = {job: steps for job, _, steps in session.lanes}
+        if any(start < due.start for job in steps_of for start in self.pins[job][:1]):
+            return True
+        whole = session.length >= due.seconds
+        return any(self.remaining[job] > steps_of.get(job, 0) and not (whole and job in steps_of) for job in due.jobs)
 
     def _update_room(self, now: int, pool: int, rooms: dict[int, int]) -> None:
         if not self.queues[self.class_of[pool]]:

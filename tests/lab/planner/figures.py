@@ -156,8 +156,8 @@ def stability(cases: Sequence[int]) -> Figures:
         return churn(before, after, EPOCH, EPOCH + 3 * DAY)
 
     small = [moved(random_case(50, make_pools(SMALL_MIX), seed), SOFT) for seed in cases]
-    large = moved(random_case(1_000, make_pools(MIX), 0), UNSEARCHED)
-    return {"churn_50x6": mean(small), "churn_1000x50": large}
+    large = [moved(random_case(1_000, make_pools(MIX), seed), UNSEARCHED) for seed in cases]
+    return {"churn_50x6": mean(small), "churn_1000x50": mean(large)}
 
 
 def _wobbled(job: JobView, rng: Random) -> JobView:

@@ -262,6 +262,8 @@ class PlainWalk:
                 session = None
                 if number == 0 or due.start <= now:
                     session = self._pinned_session(now, pool, due, rooms.get(pool, 0))
+                if session is not None and now < due.start and self._too_early(due, session):
+                    session = None
                 if session is not None:
                     self._start(now, self.case.class_of[pool], pool, session)
                     self._update_room(now, pool, rooms)
@@ -273,6 +275,14 @@ class PlainWalk:
             self.pinned[pool] = kept
             if not kept:
                 del self.pinned[pool]
+
+    def _too_early(self, due: PinnedSession, session: CandidateSession) -> bool:
+        """Tell whether a session waits for its time: its jobs have others before, or it would be less than planned."""
+        lanes = {job: steps for job, _, steps in session.lanes}
+        others = [one for pins in self.pinned.values() for one in pins if one.start < due.start]
+        unfinished = [job for job in due.jobs if self.remaining[job] > lanes.get(job, 0)]
+        less = session.length < due.seconds or any(job not in lanes for job in unfinished)
+        return any(job in one.jobs for one in others for job in lanes) or (bool(unfinished) and less)
 
     def _pinned_session(self, now: int, pool: int, due: PinnedSession, room: int) -> CandidateSession | None:
         group = self.case.classes[self.case.class_of[pool]]
