@@ -86,10 +86,14 @@ class App:
 
     @cached_property
     def database(self) -> Database:
-        """The opened database. Raises StoreFailure with what to do about it."""
-        from scheduler.store.engine import open_database
+        """The opened database. Raises StoreFailure with what to do about it.
 
-        return open_database(self.database_url)
+        Nobody who hangs keeps another daemon from taking over for longer than the lease does.
+        """
+        from scheduler.store.engine import SILENT_SECONDS, open_database
+
+        silent = min(SILENT_SECONDS, self.settings.daemon.lease_seconds)
+        return open_database(self.database_url, silent_seconds=silent)
 
     @cached_property
     def reading(self) -> Database:

@@ -76,6 +76,9 @@ _PLAIN = {"builtins", "json.decoder", "scheduler.store.columns"}
 _DAMAGE_MAX = 100
 _EXPLAINED_MAX = 1_000
 
+SILENT_SECONDS = 15.0
+"""How long a writer may say nothing before a server lets it go, and others write."""
+
 _BEGIN_WRITE = {
     "sqlite": "BEGIN IMMEDIATE",
     # All others wait for a writer. One that hangs is let go by the server, or no daemon could take over from it.
@@ -87,11 +90,14 @@ _BEGIN_WRITE = {
 class Database:
     """One database and its pooled connections; safe to share between threads.
 
-    ``busy_seconds`` is how long a write waits for another writer, which a server lets go when it has said nothing for
-    half as long; with ``read_only`` the database itself refuses writes. Connects on first use.
+    ``busy_seconds`` is how long a write waits for another writer. A server lets a writer go that has said nothing for
+    ``silent_seconds``: more than a busy machine keeps one waiting that does not hang. With ``read_only`` the database
+    itself refuses writes. Connects on first use.
     """
 
-    def __init__(self, url: str, *, busy_seconds: float = 5.0, read_only: bool = False) -> None:
+    def __init__(
+        self, url: str, *, busy_seconds: float = 5.0, silent_seconds: float = SILENT_SECONDS, read_only: bool = False
+    ) -> None:
         self.url = _parsed(url)
         self.path = Path(self.url.database or "") if self.url.get_backend_name() == "sqlite" else None
         self.where = str(self.path or _shown(self.url))
@@ -100,7 +106,7 @@ class Database:
         self._reader = self._engine.execution_options(**(snapshot if self.path is None else {}))
         self._writer = self._reader if read_only else self._engine
         self._begin_read = None if self.path is None else "BEGIN"
-        begin = _BEGIN_WRITE[self.url.get_backend_name()].format(silent=max(1, round(busy_seconds * 500)))
+        begin = _BEGIN_WRITE[self.url.get_backend_name()].format(silent=max(1, round(silent_seconds * 1_000)))
         self._begin_write = self._begin_read if read_only else begin
         self._explained: set[str] = set()  # errors that no damage was behind
         if read_only and self.path is not None:
@@ -190,14 +196,16 @@ class Database:
             raise failure from error
 
 
-def open_database(url: str, *, create: bool = False, read_only: bool = False) -> Database:
+def open_database(
+    url: str, *, create: bool = False, read_only: bool = False, silent_seconds: float = SILENT_SECONDS
+) -> Database:
     """Return a database that is there, readable and of exactly our schema revision.
 
     ``create`` makes a missing one; a ``read_only`` one refuses every write. Raises DatabaseMissing, DatabaseOlder,
     DatabaseNewer, DatabaseCorrupt or another StoreFailure. Opening is cheap: damage inside tables is found by
     :func:`scheduler.store.verify.verify`.
     """
-    database = Database(url, read_only=read_only)
+    database = Database(url, silent_seconds=silent_seconds, read_only=read_only)
     path = database.path
     if path is not None and (not path.exists() or path.stat().st_size == 0):
         if not create:
@@ -221,6 +229,12 @@ def upgrade(url: str) -> tuple[str | None, str]:
 
     All or nothing: it is one transaction. Raises DatabaseNewer, DatabaseCorrupt or another StoreFailure.
     """
+    from alembic import command  # before the transaction: on some machines that takes seconds
+    from alembic.config import Config
+
+    config = Config()
+    folder = str(Path(__file__).with_name("migrations"))
+    config.set_main_option("script_location", folder.replace("%", "%%"))
     database = Database(url)
     if database.path is not None:
         _make_folder(database.path.parent)
@@ -231,7 +245,8 @@ def upgrade(url: str) -> tuple[str | None, str]:
             if found not in {None, *REVISIONS}:
                 _check_revision(database.where, found)
             if found != REVISIONS[-1]:
-                _migrate(tx)
+                config.attributes["connection"] = tx
+                command.upgrade(config, "head")
     finally:
         database.close()
     return found, REVISIONS[-1]
@@ -259,17 +274,6 @@ def _check_revision(where: str, found: str | None) -> None:
         raise DatabaseOlder(where, found, REVISIONS[-1])
     if found != REVISIONS[-1]:
         raise DatabaseNewer(where, found, REVISIONS[-1])
-
-
-def _migrate(tx: Connection) -> None:
-    from alembic import command
-    from alembic.config import Config
-
-    config = Config()
-    folder = str(Path(__file__).with_name("migrations"))
-    config.set_main_option("script_location", folder.replace("%", "%%"))
-    config.attributes["connection"] = tx
-    command.upgrade(config, "head")
 
 
 def _make_folder(folder: Path) -> None:

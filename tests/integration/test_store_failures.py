@@ -321,7 +321,7 @@ def test_a_lock_that_another_program_keeps(database: Database, database_url: str
 @pytest.mark.parametrize("database_url", [pytest.param("postgresql", marks=pytest.mark.postgres)], indirect=True)
 def test_a_writer_that_hangs_keeps_a_server_from_nobody(database: Database, database_url: str) -> None:
     """A stopped process, as seen from here: it began to write and says no more. Its own write has failed."""
-    hung = Database(database_url, busy_seconds=0.5)
+    hung = Database(database_url, silent_seconds=0.3)
 
     def write_while_one_hangs() -> None:
         with hung.write() as silent:
