@@ -79,6 +79,23 @@ def test_when_a_rank_dies_all_end_with_its_status(dies: str, status: int, tmp_pa
     assert "rank 1 of 2 ended with status" in said
 
 
+def test_all_that_have_died_before_the_launcher_looks_are_told(tmp_path: Path) -> None:
+    """Who died of another's death may be found first: only both lines tell what happened."""
+    with start(tmp_path, LISTENING, str(tmp_path)) as launcher:
+        until(lambda: len(list(tmp_path.glob("ready-*"))) == 2, "both ranks to listen")
+        ranks = Path(f"/proc/{launcher.pid}/task/{launcher.pid}/children").read_text().split()
+        launcher.send_signal(signal.SIGSTOP)
+        until(lambda: ") T " in Path(f"/proc/{launcher.pid}/stat").read_text(), "the launcher to stop")
+        for rank in ranks:
+            os.kill(int(rank), signal.SIGKILL)
+        until(lambda: all(") Z " in Path(f"/proc/{rank}/stat").read_text() for rank in ranks), "both to be dead")
+        launcher.send_signal(signal.SIGCONT)
+        assert launcher.stderr is not None
+        said = launcher.stderr.read()
+    assert launcher.returncode == 128 + 9
+    assert said == "ranks: rank 0 of 2 ended with status -9, rank 1 of 2 ended with status -9, so all end\n"
+
+
 def test_ranks_die_with_their_launcher(tmp_path: Path) -> None:
     with start(tmp_path, LISTENING, str(tmp_path)) as launcher:
         until(lambda: len(list(tmp_path.glob("ready-*"))) == 2, "both ranks to listen")

@@ -17,7 +17,7 @@ import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 _ASK = ("nvidia-smi", "--query-gpu=index", "--format=csv,noheader")
 _FORWARDED = (signal.SIGUSR1, signal.SIGTERM, signal.SIGINT)
@@ -67,7 +67,8 @@ class Ranks:
         """Run ``count`` processes, on each node, to their end and return the exit status of this node's.
 
         That is 0, or that of the first to fail, 128 and the signal if one killed it: the others are then killed, since
-        they would wait for it for ever.
+        they would wait for it for ever. Of those that have failed by then all are told: who died of the other's death
+        may be found first.
         """
         place = Place(os.environ)
         environment = {**os.environ, **(more or {}), **place.told_to(count)}
@@ -81,20 +82,32 @@ class Ranks:
                 preexec_fn=_begin,  # noqa: PLW1509 - this process has one thread
             )
             self._processes[started.pid] = rank
-            started.returncode = 0  # os.wait below takes its status: Popen must not look for the process itself
+            started.returncode = 0  # os.waitpid below takes its status: Popen must not look for the process itself
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _FORWARDED)
         result = 0
         while self._processes:
-            pid, status = os.wait()
-            rank, code = self._processes.pop(pid, -1), os.waitstatus_to_exitcode(status)
-            if code == 0 or rank < 0 or result:
+            failed = [(place.node * count + rank, code) for rank, code in self._ended() if code]
+            if result or not failed:
                 continue
-            result = code if code > 0 else _SHELL_SIGNAL_BASE - code
-            if self._processes:
-                rank, ranks = place.node * count + rank, place.nodes * count
-                print(f"ranks: rank {rank} of {ranks} ended with status {code}, so all end", file=sys.stderr)
+            _, first = failed[0]
+            result = first if first > 0 else _SHELL_SIGNAL_BASE - first
+            if (ranks := place.nodes * count) > 1:
+                told = ", ".join(f"rank {rank} of {ranks} ended with status {code}" for rank, code in failed)
+                print(f"ranks: {told}, so all end", file=sys.stderr)
             self._tell(signal.SIGKILL)
         return result
+
+    def _ended(self) -> Iterator[tuple[int, int]]:
+        """Wait for the end of a process; give the rank and the exit code of each that has ended by then."""
+        options = 0
+        while self._processes:
+            pid, status = os.waitpid(-1, options)
+            if pid == 0:
+                return
+            options = os.WNOHANG
+            rank = self._processes.pop(pid, None)
+            if rank is not None:
+                yield rank, os.waitstatus_to_exitcode(status)
 
     def _forward(self, number: int, _frame: object) -> None:
         self.told_to_stop = self.told_to_stop or number != signal.SIGUSR1
