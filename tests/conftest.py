@@ -36,7 +36,10 @@ sys.dont_write_bytecode = False
 # Files whose tests share what only one may use at a time: they run in series.
 _IN_SERIES = {"tests/e2e/service/": "systemd"}
 # What waits longest begins first, so that the others fill the time; the shortest files end a run evenly.
-_ORDER = ("tests/e2e/", "tests/integration/", "tests/conformance/", "tests/simulation/")
+_ORDER = (
+    *("tests/conformance/test_platform.py", "tests/e2e/", "tests/integration/"),
+    *("tests/conformance/", "tests/simulation/"),
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from platforms.base import Refused, SessionState, Unreachable
+from platforms.base import HourPrice, Refused, SessionState, Unreachable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -242,7 +242,10 @@ def test_a_hostile_key_is_refused_and_unknown(place: "Place", key: str) -> None:
 
 def test_books_are_shown_only_by_a_platform_that_keeps_them(place: "Place") -> None:
     platform = place.adapter()
-    assert bool(platform.read_quota(place.now())) == platform.capabilities.reports_quota
+    told = platform.read_quota(place.now())
+    prices = [one for one in told if isinstance(one, HourPrice)]
+    assert (len(told) > len(prices)) == platform.capabilities.reports_quota
+    assert platform.capabilities.tells_price or not prices
 
 
 def test_collecting_may_be_repeated_and_ignores_what_it_does_not_know(place: "Place", store: "BlobStore") -> None:

@@ -83,13 +83,13 @@ def test_a_controller_that_hangs_is_waited_for_no_longer_than_the_limit(world: W
 
 @pytest.fixture(params=[90, -90], ids=["ahead", "behind"])
 def off(world: World, request: pytest.FixtureRequest) -> Iterator[int]:
-    """The controller's clock is off by so many seconds."""
-    world.lab.kill_controller()
-    world.lab.start_controller(off_seconds=request.param)
+    """The controller's clock is off by so many seconds; of jobs that are over by now it remembers none as waiting."""
+    world.lab.kill_controller(forget=True)
+    world.lab.start_controller(keep_state=False, off_seconds=request.param)
     yield request.param
     world.lab.clear()
-    world.lab.kill_controller()
-    world.lab.start_controller()
+    world.lab.kill_controller(forget=True)
+    world.lab.start_controller(keep_state=False)
 
 
 def test_a_controller_whose_clock_is_off_changes_nobodys_hours(world: World, off: int) -> None:
