@@ -86,14 +86,10 @@ class App:
 
     @cached_property
     def database(self) -> Database:
-        """The opened database. Raises StoreFailure with what to do about it.
+        """The opened database. Raises StoreFailure with what to do about it."""
+        from scheduler.store.engine import open_database
 
-        Nobody who hangs keeps another daemon from taking over for longer than the lease does.
-        """
-        from scheduler.store.engine import SILENT_SECONDS, open_database
-
-        silent = min(SILENT_SECONDS, self.settings.daemon.lease_seconds)
-        return open_database(self.database_url, silent_seconds=silent)
+        return open_database(self.database_url, lease_seconds=self.settings.daemon.lease_seconds)
 
     @cached_property
     def reading(self) -> Database:

@@ -197,15 +197,16 @@ class Database:
 
 
 def open_database(
-    url: str, *, create: bool = False, read_only: bool = False, silent_seconds: float = SILENT_SECONDS
+    url: str, *, create: bool = False, read_only: bool = False, lease_seconds: float = SILENT_SECONDS
 ) -> Database:
     """Return a database that is there, readable and of exactly our schema revision.
 
-    ``create`` makes a missing one; a ``read_only`` one refuses every write. Raises DatabaseMissing, DatabaseOlder,
+    ``create`` makes a missing one; a ``read_only`` one refuses every write. A writer that hangs is let go after the
+    daemons' lease at the latest, so that another can take over. Raises DatabaseMissing, DatabaseOlder,
     DatabaseNewer, DatabaseCorrupt or another StoreFailure. Opening is cheap: damage inside tables is found by
     :func:`scheduler.store.verify.verify`.
     """
-    database = Database(url, silent_seconds=silent_seconds, read_only=read_only)
+    database = Database(url, silent_seconds=min(SILENT_SECONDS, lease_seconds), read_only=read_only)
     path = database.path
     if path is not None and (not path.exists() or path.stat().st_size == 0):
         if not create:

@@ -100,6 +100,17 @@ class Sessions:
             return self._molded(now, pool, jobs[0], room, urgent=False)
         return compose(group, room, jobs[0], jobs, self.remaining) if jobs and room else None
 
+    def _too_early(self, due: PinnedSession, session: CandidateSession) -> bool:
+        """Tell whether what could come before its time is waited for: jobs have other sessions first, or get less here.
+
+        The rest of a day is often left for a session that goes on with the hours of the next.
+        """
+        steps_of = {job: steps for job, _, steps in session.lanes}
+        if any(start < due.start for job in steps_of for start in self.pins[job][:1]):
+            return True
+        whole = session.length >= due.seconds
+        return any(self.remaining[job] > steps_of.get(job, 0) and not (whole and job in steps_of) for job in due.jobs)
+
     def _spare(self, group: int, pool: int, session: CandidateSession) -> int:
         """Return the seconds by which a session that starts now is held longer, so that a slow job still ends in it.
 

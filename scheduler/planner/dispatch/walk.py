@@ -294,17 +294,6 @@ class Walk(Sessions):
             if not kept:
                 del self.pinned[pool]
 
-    def _too_early(self, due: PinnedSession, session: CandidateSession) -> bool:
-        """Tell whether what could come before its time is waited for: jobs have other sessions first, or get less here.
-
-        The rest of a day is often left for a session that goes on with the hours of the next.
-        """
-        steps_of = {job: steps for job, _, steps in session.lanes}
-        if any(start < due.start for job in steps_of for start in self.pins[job][:1]):
-            return True
-        whole = session.length >= due.seconds
-        return any(self.remaining[job] > steps_of.get(job, 0) and not (whole and job in steps_of) for job in due.jobs)
-
     def _update_room(self, now: int, pool: int, rooms: dict[int, int]) -> None:
         if not self.queues[self.class_of[pool]]:
             rooms.pop(pool, None)  # nobody waits for it: what room it has need not be known
