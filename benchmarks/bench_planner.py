@@ -2,13 +2,15 @@
 
     python benchmarks/bench_planner.py [--quick] [--only PART] [--seeds N] [--years N] [--weeks N]
     python benchmarks/bench_planner.py --year [--years N] [--weeks N]
+    python benchmarks/bench_planner.py --traces [--seeds N] [--jobs N]
     python benchmarks/bench_planner.py TRACE.csv [--online] [--slice N] [--jobs N]
 
 Every figure is a ratio within this run, seeds fixed. The file is written after every part, so that an interrupted run
 keeps what it has measured; ``--only PART`` measures that part again and keeps the others. ``--quick`` leaves out what
 takes minutes. Progress goes to standard error. With a trace (CSV: submit seconds, duration seconds, GPUs, deadline or
 empty, weight or nothing) only a slice of that is planned and compared: with all jobs known from the beginning, or
-``--online`` with each hidden until it is submitted and every rule asked again whenever something happens.
+``--online`` with each hidden until it is submitted and every rule asked again whenever something happens. ``--traces``
+does so with synthetic traces, against simple orders.
 """
 
 from __future__ import annotations
@@ -74,6 +76,9 @@ TARGETS: dict[str, tuple[str, float]] = {
 # How many years --year simulates: one alone tells little.
 YEARS = 4
 
+# How many traces of each kind --traces replays, and their jobs: half an hour on two cores.
+TRACES, TRACE_JOBS = 16, 100
+
 # The dispatcher without a solver: the worst of these parts is the figure.
 ALONE = ("dispatcher_ratio_seeds", "dispatcher_ratio_50x6", "dispatcher_ratio_1000x50")
 
@@ -121,11 +126,15 @@ def main() -> None:
     parser.add_argument("trace", nargs="?", type=Path, help="plan the jobs of this CSV instead")
     parser.add_argument("--online", action="store_true", help="hide every job of the trace until it is submitted")
     parser.add_argument("--slice", type=int, default=0, metavar="N", help="the N-th jobs of the trace (default 0)")
-    parser.add_argument("--jobs", type=int, help=f"how many they are (default {JOBS_MAX:,}, online {ONLINE_JOBS})")
+    sizes = f"{JOBS_MAX:,}, online {ONLINE_JOBS}, of --traces {TRACE_JOBS}"
+    parser.add_argument("--jobs", type=int, help=f"how many they are (default {sizes})")
     parser.add_argument("--quick", action="store_true", help=f"skip {', '.join(sorted(LONG))}; half the seeds")
     parser.add_argument("--only", metavar="PART", choices=PARTS, help=f"measure one part: {', '.join(PARTS)}")
-    parser.add_argument("--seeds", type=int, help="random cases of 50 x 6 (default 8, quick 4)")
+    parser.add_argument(
+        "--seeds", type=int, help=f"random cases of 50 x 6 (default 8, quick 4); traces of each kind (default {TRACES})"
+    )
     parser.add_argument("--year", action="store_true", help="simulate years against first in, first out, seed by seed")
+    parser.add_argument("--traces", action="store_true", help="replay synthetic traces online against simple orders")
     parser.add_argument("--years", type=int, help=f"simulated years (default 2, with --year {YEARS})")
     parser.add_argument("--weeks", type=int, default=52, help="weeks in a simulated year (default 52)")
     parser.add_argument("--workers", type=int, default=min(2, os.cpu_count() or 1), help="processes (default 2)")
@@ -142,6 +151,9 @@ def main() -> None:
         return
     if options.year:
         report_years(options.years or YEARS, options.weeks, max(1, options.workers))
+        return
+    if options.traces:
+        report_traces(options.seeds or TRACES, options.jobs or TRACE_JOBS, max(1, options.workers))
         return
     seeds = options.seeds or (4 if options.quick else 8)
     large = min(3, seeds) if not options.quick else 1
@@ -201,6 +213,16 @@ def report_years(years: int, weeks: int, workers: int) -> None:
         seed, *ratios, done, fifo_done = row.values()
         found = " ".join(f"{ratio:15.3f}" for ratio in ratios)
         print(f"{'mean' if seed < 0 else f'{seed:g}':>4} {found} {done:15.1f} {fifo_done:15.1f}")
+
+
+def report_traces(seeds: int, jobs: int, workers: int) -> None:
+    """Replay and print the table, by kind of trace."""
+    print(f"{seeds} traces of {jobs} jobs of each kind; flow and value over weighted SRTF's, tail over FIFO's")
+    print(f"{'':8} {'flow':>6} {'worst':>6} {'value':>6} {'worst':>6} {'tail':>6}  on time (by weighted SRTF, by EDF)")
+    for kind, found in figures.against_orders(range(seeds), jobs, workers).items():
+        *ratios, on_time, smith, edf, fewer = found.values()
+        table = " ".join(f"{ratio:6.3f}" for ratio in ratios)
+        print(f"{kind:8} {table}  {on_time:g} ({smith:g}, {edf:g}); on {fewer:g} traces fewer than EDF")
 
 
 def replay(path: Path, number: int = 0, jobs: int = JOBS_MAX) -> None:

@@ -20,9 +20,10 @@ from tests.lab.planner import closed_loop, figures
 from tests.lab.planner.backfill import backfill
 from tests.lab.planner.baselines import OTHERS, ordered, static_week
 from tests.lab.planner.cases import EPOCH, KAGGLE, SMALL_MIX, make_pools, random_case, seed_case
-from tests.lab.planner.replay import ONLINE, by_order, replay
+from tests.lab.planner.replay import ONLINE, by_order, replay, rules
 from tests.lab.planner.speed import steps, warm_ms
-from tests.lab.planner.trace import BadTrace, read_rows, read_trace
+from tests.lab.planner.synthetic import KINDS, synthetic
+from tests.lab.planner.trace import BadTrace, on_our_pools, read_rows, read_trace
 from tests.lab.planner.year import Live, Year
 
 FIGURES = {
@@ -181,6 +182,20 @@ def test_a_trace_is_replayed_online_by_the_daemon_s_planner_and_all_orders(
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == "trace.csv: 12 of 24 jobs, 6 with a deadline; 4 pools"
     assert [line.split()[0] for line in lines[2:]] == ["planner", *ONLINE]
+
+
+@pytest.mark.nightly
+def test_traces_are_told_by_kind(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """What is printed is what the replays came to: of one trace a kind, ratios of single outcomes."""
+    run(monkeypatch, "--traces", "--seeds", "1", "--jobs", "20", "--workers", "1")
+    rows = {line.split()[0]: line.split()[1:] for line in capsys.readouterr().out.splitlines()[2:]}
+    assert list(rows) == list(KINDS)
+    for kind in KINDS:
+        row, snapshot = rows[kind], on_our_pools(synthetic(kind, 20, 0), 20)
+        ours, smith, edf = (replay(snapshot, rules()[name]()) for name in ("planner", "smith", "edf"))
+        assert row[0] == row[1] == f"{ours.flow.weighted / smith.flow.weighted:.3f}"
+        assert row[2] == row[3] == f"{ours.value / smith.value:.3f}"
+        assert row[5:8] == [f"{ours.on_time}", f"({smith.on_time},", f"{edf.on_time});"]
 
 
 def test_orders_replayed_online_are_what_they_are_called() -> None:

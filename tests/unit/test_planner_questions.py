@@ -29,6 +29,7 @@ from scheduler.planner import (
 from scheduler.planner.questions.differ import outlook
 from scheduler.planner.questions.orders import POLICIES
 from scheduler.planner.questions.whatif import apply
+from scheduler.planner.search.candidates import FIRM_JOBS_MAX
 from tests.lab.planner.cases import EPOCH as NOW
 from tests.lab.planner.cases import KAGGLE, SAGEMAKER
 from tests.lab.planner.small import job, seed_week
@@ -242,13 +243,17 @@ def test_each_simple_order_starts_who_it_says() -> None:
     }
 
 
-@pytest.mark.parametrize("others", [1, 310])
-def test_where_a_deadline_goes_first_no_weight_is_told_and_that_is_said(others: int) -> None:
-    """One job must start now to be on time, on the only pool: it is not given up, whatever another one weighs."""
+def due_beside(others: int) -> Snapshot:
+    """One job must start now to be on time, on the only pool."""
     due = replace(job("due", 1, 3), allowed_pools=("sagemaker",), deadline=NOW + 3 * HOUR + 900)
     jobs = (due, *(replace(job(f"other-{n}", 1, 4), position=n + 1) for n in range(others)))
-    snapshot = Snapshot(NOW, jobs, (PoolView(SAGEMAKER),), DAY)
-    reason = explain(snapshot, "other-0", Options(search_steps=0))
+    return Snapshot(NOW, jobs, (PoolView(SAGEMAKER),), DAY)
+
+
+@pytest.mark.parametrize("others", [1, FIRM_JOBS_MAX - 1])
+def test_where_a_deadline_goes_first_no_weight_is_told_and_that_is_said(others: int) -> None:
+    """It is not given up, whatever another one weighs."""
+    reason = explain(due_beside(others), "other-0", Options(search_steps=0))
     assert isinstance(reason, Outbid)
     assert reason.by == "due"
     assert reason.weight_to_start is None
@@ -256,3 +261,13 @@ def test_where_a_deadline_goes_first_no_weight_is_told_and_that_is_said(others: 
     assert "no weight would start it now" in reason.sentence()
     assert from_json(reason.to_json()) == reason
     assert "no_weight" not in replace(reason, no_weight=False).to_json()
+
+
+@pytest.mark.parametrize("others", [FIRM_JOBS_MAX, 310])
+def test_among_many_jobs_a_weight_is_told_that_starts_one_before_a_deadline(others: int) -> None:
+    reason = explain(due_beside(others), "other-0", Options(search_steps=0))
+    assert isinstance(reason, Outbid)
+    assert reason.by == "due"
+    assert reason.weight_to_start is not None
+    heavier = apply(due_beside(others), SetWeight("other-0", reason.weight_to_start))
+    assert [one.lanes[0].job for one in Planner(Options(search_steps=0)).plan(heavier).due_now] == ["other-0"]

@@ -1,8 +1,8 @@
-"""Candidates: the first plans, and which of them is chosen. No choice is worth less than what a simple order makes.
+"""Candidates: the first plans, and which of them is chosen.
 
-Plain orders are candidates like those that prices and targets make. Where deadlines cost more value than the best order
-leaves, some are given up, those first whose hours others would pay most for, but never more than earliest deadline
-first would miss.
+Plain orders are candidates like those that prices and targets make: none that meets as many deadlines is worth more
+than what is chosen. Among few jobs deadlines come first, whatever they cost. Among more they are weighed, for the light
+jobs of a crowd would hold up all others.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ if TYPE_CHECKING:
 FIRST_BIDS = ((0.85, 0.8), (0.9, 0.0), (0.8, 1.0), (0.85, 1.0), (0.9, 1.0), (0.95, 1.0))
 BIDS_OF_MANY, AIMED_BIDS_OF_MANY = ((0.9, 1.0), (0.95, 1.0)), ((0.85, 0.8), (0.95, 1.0))
 SMALL = 800
-# Of fewer deadlines none is given up.
-DEADLINES_MIN = 10
-HALVINGS = 5
+# Among so many jobs deadlines come before value. Among more all of them together may cost this part of the most value,
+# which is about what it costs to meet as many as earliest deadline first does.
+FIRM_JOBS_MAX = 10
+DEADLINES_COST = 0.3
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,35 +53,33 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Floor:
-    """What every choice is held to: deadlines met by earliest deadline first, value of the best simple order."""
+    """What a choice is held to where it can be: deadlines met by earliest deadline first, value of the best order."""
 
-    on_time: int = 0
-    value: float = 0.0
+    on_time: int
+    value: float
 
 
 def first_choice(case: Case, prices: Prices, policies: Sequence[Policy]) -> Candidate:
     """Return the best of all first candidates; ``policies`` are those that deadlines make.
 
     What work is worth after the horizon is told by prices, at which many jobs are alike, and orders know no prices:
-    they are chosen only if they are worth more within the horizon as well.
+    they are chosen only if they meet more deadlines, or are worth more within the horizon as well.
     """
     orders = simple_orders(case)
-    floor = Floor(orders["edf"].score.on_time if "edf" in orders else 0)
     candidates = [orders["density"], *priced_candidates(case, prices, policies)]
-    if all(found.score.on_time < floor.on_time for found in candidates):
-        candidates.append(orders["edf"])
-    best = choose(candidates, floor)
+    best = choose(case, candidates)
     mine = within(case, best.schedule)
-    better = [
+    others = [
         found
         for found in orders.values()
-        if found.score.value > best.score.value and within(case, found.schedule) >= mine
+        if found.score.on_time > best.score.on_time
+        or (found.score.value > best.score.value and within(case, found.schedule) >= mine)
     ]
-    if not better:
-        return best
-    floor = replace(floor, value=max(found.score.value for found in better))
-    more = _fewer_deadlines(case, best, prices, floor) if best.score.on_time >= DEADLINES_MIN else []
-    return choose([*candidates, *better, *more], floor)
+    floor = Floor(
+        orders["edf"].score.on_time if "edf" in orders else 0,
+        max((found.score.value for found in others), default=best.score.value),
+    )
+    return choose(case, [*candidates, *others], floor)
 
 
 def simple_orders(case: Case) -> dict[str, Candidate]:
@@ -145,20 +144,24 @@ def _for_all(case: Case, policy: Policy, bids: Sequence[tuple[float, float]], pr
 def aimed_choice(case: Case, prices: Prices, policies: Sequence[Policy]) -> Candidate:
     """Return the best of one candidate for each of ``policies``: parts of very many jobs are planned by it."""
     bids = _bids(case, AIMED_BIDS_OF_MANY[0])
-    return choose([attempt(case, replace(one, phased=prices.targets), bids, prices) for one in policies], Floor())
+    return choose(case, [attempt(case, replace(one, phased=prices.targets), bids, prices) for one in policies])
 
 
-def choose(candidates: Sequence[Candidate], floor: Floor) -> Candidate:
-    """Return the most valuable of those that meet nearly the most deadlines and are not below ``floor``.
+def choose(case: Case, candidates: Sequence[Candidate], floor: Floor | None = None) -> Candidate:
+    """Return the one that meets the most deadlines; of many jobs by what deadlines may cost.
 
-    Of ten deadlines one may be given up for value, of fewer none. Where nothing reaches the floor's value, deadlines
-    come first.
+    Those that are worth too little are left out. Of those that meet as many as the floor, if there are any, those go
+    first that reach its value too. Of ten deadlines one may be given up for value.
     """
-    enough = [found for found in candidates if found.score.on_time >= floor.on_time]
-    if max(found.score.on_time for found in enough) >= DEADLINES_MIN:
+    if len(case.jobs) <= FIRM_JOBS_MAX:
+        return max(candidates, key=_score)
+    most = max(found.score.value for found in candidates)
+    enough = [found for found in candidates if found.score.value >= most - DEADLINES_COST * abs(most)]
+    if floor is not None and any(found.score.on_time >= floor.on_time for found in enough):
+        enough = [found for found in enough if found.score.on_time >= floor.on_time]
         enough = [found for found in enough if found.score.value >= floor.value] or enough
-    most = max(found.score.on_time for found in enough)
-    return max((found for found in enough if found.score.on_time >= most - most // 10), key=_gain)
+    on_time = max(found.score.on_time for found in enough)
+    return max((found for found in enough if found.score.on_time >= on_time - on_time // 10), key=_gain)
 
 
 def attempt(case: Case, policy: Policy, bids: Bids, prices: Prices | None) -> Candidate:
@@ -169,38 +172,8 @@ def attempt(case: Case, policy: Policy, bids: Bids, prices: Prices | None) -> Ca
     return Candidate(policy, bids, schedule, score(case, schedule))
 
 
-def _fewer_deadlines(case: Case, start: Candidate, prices: Prices, floor: Floor) -> list[Candidate]:
-    """Return candidates with fewer urgent jobs, by halving: just so few that their value reaches the floor's."""
-    policy = replace(start.policy, admits=None)
-    dearest = sorted(policy.urgent, key=lambda job: (-_loss(case, prices, job), job))
-    kept, given_up = 0, len(dearest)
-    found = []
-    for _ in range(HALVINGS):
-        middle = (kept + given_up) // 2
-        one = attempt(case, replace(policy, urgent=frozenset(dearest[middle:])), start.bids, prices)
-        found.append(one)
-        if one.score.value >= floor.value:
-            given_up = middle
-        elif one.score.on_time <= floor.on_time:
-            break  # who gives up more meets too few, and here it is not enough
-        else:
-            kept = middle
-    return found
-
-
-def _loss(case: Case, prices: Prices, job: int) -> float:
-    """Return what others would pay for the hours of ``job`` beyond what it brings in time, where that is least."""
-    view = case.jobs[job].view
-    remaining = view.remaining_steps - case.jobs[job].expected_steps
-    losses = []
-    for number, group in enumerate(case.classes):
-        offer = group.offers[job]
-        if offer is not None and remaining > 0:
-            end = case.jobs[job].deadline or case.until
-            start = max(case.now, end - offer.time_for(remaining))
-            hours = prices.cost(number, start, end) * prices.share(number, len(offer.speeds))
-            losses.append(hours - offer.worth * remaining)
-    return min(losses, default=0.0)
+def _score(found: Candidate) -> Score:
+    return found.score
 
 
 def _gain(found: Candidate) -> tuple[float, float]:

@@ -78,6 +78,17 @@ def spared(case: Case, policies: Sequence[Policy]) -> list[Policy]:
     return found
 
 
+def weighed(case: Case, policies: Sequence[Policy]) -> list[Policy]:
+    """Return ``policies``, the first also with that half of its urgent jobs who have least work left, and with none.
+
+    All deadlines together may cost too much; those of short jobs cost least.
+    """
+    hours = {job: found.view.remaining_steps / reference_rate(found.view) for job, found in enumerate(case.jobs)}
+    urgent = sorted(policies[0].urgent, key=lambda job: (hours[job], job))
+    half = replace(policies[0], urgent=frozenset(urgent[: (len(urgent) + 1) // 2]))
+    return [*policies, *(one for one in (half, PLAIN) if one not in policies)]
+
+
 def _sparing(case: Case, policy: Policy, anyway: frozenset[int]) -> Policy:
     urgent = policy.urgent - anyway
     if not urgent:

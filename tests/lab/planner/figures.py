@@ -30,6 +30,9 @@ from tests.lab.planner.baselines import OTHERS, ordered, static_week
 from tests.lab.planner.cases import EPOCH, KAGGLE, MIX, SMALL_MIX, make_pools, random_case, seed_case
 from tests.lab.planner.churn import churn
 from tests.lab.planner.flow_limit import least_flow_days
+from tests.lab.planner.replay import Outcome, replay, rules
+from tests.lab.planner.synthetic import KINDS, Kind, synthetic
+from tests.lab.planner.trace import on_our_pools
 from tests.lab.planner.year import Year
 
 if TYPE_CHECKING:
@@ -281,6 +284,37 @@ def against_fifo(cases: Sequence[int], weeks: int, workers: int = 1) -> list[Fig
             }
         )
     return rows
+
+
+def against_orders(seeds: Sequence[int], jobs: int, workers: int = 1) -> dict[Kind, Figures]:
+    """Synthetic traces online, by their kind: flow and value over weighted SRTF's, tail over FIFO's, jobs on time."""
+    names = ("planner", "smith", "edf", "fifo")  # the longest first, so that processes end together
+    tasks = [(kind, seed, name) for name in names for kind in KINDS for seed in seeds]
+    outcomes = dict(zip(tasks, shared_out(partial(_replayed, jobs), tasks, workers), strict=True))
+    rows: dict[Kind, Figures] = {}
+    for kind in KINDS:
+        traces = [[outcomes[kind, seed, name] for name in names] for seed in seeds]
+        flow = [ours.flow.weighted / smith.flow.weighted for ours, smith, _, _ in traces]
+        worth = [ours.value / smith.value for ours, smith, _, _ in traces]
+        rows[kind] = {
+            "flow_over_smith": mean(flow),
+            "flow_over_smith_worst": max(flow),
+            "value_over_smith": mean(worth),
+            "value_over_smith_worst": min(worth),
+            "tail_over_fifo": mean(ours.flow.tail / fifo.flow.tail for ours, _, _, fifo in traces),
+            "on_time": sum(ours.on_time for ours, _, _, _ in traces),
+            "smith_on_time": sum(smith.on_time for _, smith, _, _ in traces),
+            "edf_on_time": sum(edf.on_time for _, _, edf, _ in traces),
+            "fewer_than_edf": sum(ours.on_time < edf.on_time for ours, _, edf, _ in traces),
+        }
+    return rows
+
+
+def _replayed(jobs: int, task: tuple[Kind, int, str]) -> Outcome:
+    kind, seed, name = task
+    outcome = replay(on_our_pools(synthetic(kind, jobs, seed), jobs), rules()[name]())
+    say(f"  {kind}, seed {seed}, {name}: weighted flow {outcome.flow.weighted:.2f} h, {outcome.on_time} on time")
+    return outcome
 
 
 def _least_flow(weeks: int, seed: int) -> float:
