@@ -71,8 +71,8 @@ def test_the_leader_outlives_a_server_that_is_killed_and_comes_back(cluster: Clu
     """Kill -9 of PostgreSQL: sessions train on, the daemon says what is wrong, and goes on when it is there again."""
     before = cluster.stage.live()
     cluster.server.kill()
+    known = len(cluster.stage.manifests())  # sessions last seconds here: they may be over when the daemon complains
     until(lambda: "cycle.failed" in cluster.said("a"), "the daemon's complaint")
-    known = len(cluster.stage.manifests())
     cluster.stage.until_saved(count=known + 1)
     cluster.server.start()
     leader = until(cluster.leader, "a leader")
