@@ -26,9 +26,9 @@ from scheduler.planner.model.case import Afterwards, Case, make_case
 from scheduler.planner.model.forecast import EXPECTED
 from scheduler.planner.model.policy import PLAIN, Policy, Schedule
 from scheduler.planner.model.value import value
-from scheduler.planner.search.candidates import FIRM_JOBS_MAX, Bids, Candidate, aimed_choice, attempt, first_choice
+from scheduler.planner.search.candidates import Bids, Candidate, aimed_choice, attempt, first_choice
 from scheduler.planner.search.conserve import conserve
-from scheduler.planner.search.deadlines import committed, spared, weighed
+from scheduler.planner.search.deadlines import committed, eased, spared
 from scheduler.planner.search.first_call import calls_of, kept_hours, scheduled, there
 from scheduler.planner.search.in_turn import in_turn
 from scheduler.planner.search.policies import improve, steps_for
@@ -128,10 +128,10 @@ class Planner:
         if solved is not None and self._options.foresight_seconds > 0:
             prices = self._look_ahead(case, prices, warnings)
         policies = spared(case, policies)
-        if len(case.jobs) > FIRM_JOBS_MAX:
-            policies = weighed(case, policies)
-        few = self._options.few_candidates
-        best = aimed_choice(case, prices, policies) if few else first_choice(case, prices, policies)
+        if self._options.few_candidates:
+            best = aimed_choice(case, prices, [*policies, *eased(case, policies)])
+        else:
+            best = first_choice(case, prices, policies)
         if called is not None and called.candidate.score.on_time >= best.score.on_time - best.score.on_time // 10:
             return called
         steps = steps_for(case) if self._options.search_steps is None else self._options.search_steps

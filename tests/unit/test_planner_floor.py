@@ -14,7 +14,8 @@ from scheduler.planner.dispatch.dispatcher import place
 from scheduler.planner.dispatch.orders import ORDERS, in_order
 from scheduler.planner.model.case import make_case
 from scheduler.planner.model.policy import PLAIN, Policy, Schedule
-from scheduler.planner.search.candidates import DEADLINES_COST, FIRM_JOBS_MAX, Bids, Candidate, Floor, choose
+from scheduler.planner.search.candidates import DEADLINES_COST, Bids, Candidate, Floor, choose
+from scheduler.planner.search.deadlines import FIRM_JOBS_MAX
 from scheduler.planner.search.score import Score, met
 from tests.lab.planner.cases import EPOCH, KAGGLE
 from tests.lab.planner.small import job

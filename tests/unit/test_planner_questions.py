@@ -29,7 +29,7 @@ from scheduler.planner import (
 from scheduler.planner.questions.differ import outlook
 from scheduler.planner.questions.orders import POLICIES
 from scheduler.planner.questions.whatif import apply
-from scheduler.planner.search.candidates import FIRM_JOBS_MAX
+from scheduler.planner.search.deadlines import FIRM_JOBS_MAX
 from tests.lab.planner.cases import EPOCH as NOW
 from tests.lab.planner.cases import KAGGLE, SAGEMAKER
 from tests.lab.planner.small import job, seed_week

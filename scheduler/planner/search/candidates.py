@@ -14,6 +14,7 @@ from scheduler.planner.dispatch.dispatcher import fill, filled, place
 from scheduler.planner.dispatch.orders import LASTING, ORDERS, in_order
 from scheduler.planner.dispatch.walk import Walk, answers_alike
 from scheduler.planner.model.policy import PLAIN, Policy, Schedule
+from scheduler.planner.search.deadlines import FIRM_JOBS_MAX, eased
 from scheduler.planner.search.score import Score, score, within
 
 if TYPE_CHECKING:
@@ -27,9 +28,8 @@ if TYPE_CHECKING:
 FIRST_BIDS = ((0.85, 0.8), (0.9, 0.0), (0.8, 1.0), (0.85, 1.0), (0.9, 1.0), (0.95, 1.0))
 BIDS_OF_MANY, AIMED_BIDS_OF_MANY = ((0.9, 1.0), (0.95, 1.0)), ((0.85, 0.8), (0.95, 1.0))
 SMALL = 800
-# Among so many jobs deadlines come before value. Among more all of them together may cost this part of the most value,
-# which is about what it costs to meet as many as earliest deadline first does.
-FIRM_JOBS_MAX = 10
+# All deadlines together may cost this part of the most value, where jobs are more than FIRM_JOBS_MAX: it is about what
+# it costs to meet as many as earliest deadline first does.
 DEADLINES_COST = 0.3
 
 
@@ -75,6 +75,9 @@ def first_choice(case: Case, prices: Prices, policies: Sequence[Policy]) -> Cand
         if found.score.on_time > best.score.on_time
         or (found.score.value > best.score.value and within(case, found.schedule) >= mine)
     ]
+    given_up = any(found.score.on_time > best.score.on_time for found in candidates)
+    if given_up or any(found.score.value > best.score.value for found in others):
+        candidates += priced_candidates(case, prices, eased(case, policies))
     floor = Floor(
         orders["edf"].score.on_time if "edf" in orders else 0,
         max((found.score.value for found in others), default=best.score.value),

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from scheduler.core.snapshot import JobView
     from scheduler.planner.model.case import Case
 
+# Among so many jobs deadlines come before value, whatever they cost; among more they are weighed.
+FIRM_JOBS_MAX = 10
 ROUNDS_MAX = 6
 # Jobs that need not start for so long compete by worth until then; planning them first costs value and wins little.
 FORESIGHTS_SECONDS = (NEVER, 5 * DAY // 2, 6 * HOUR)
@@ -78,15 +80,17 @@ def spared(case: Case, policies: Sequence[Policy]) -> list[Policy]:
     return found
 
 
-def weighed(case: Case, policies: Sequence[Policy]) -> list[Policy]:
-    """Return ``policies``, the first also with that half of its urgent jobs who have least work left, and with none.
+def eased(case: Case, policies: Sequence[Policy]) -> list[Policy]:
+    """Return more policies where deadlines are weighed: the first's half of urgent jobs with least work left, and none.
 
     All deadlines together may cost too much; those of short jobs cost least.
     """
+    if len(case.jobs) <= FIRM_JOBS_MAX:
+        return []
     hours = {job: found.view.remaining_steps / reference_rate(found.view) for job, found in enumerate(case.jobs)}
     urgent = sorted(policies[0].urgent, key=lambda job: (hours[job], job))
     half = replace(policies[0], urgent=frozenset(urgent[: (len(urgent) + 1) // 2]))
-    return [*policies, *(one for one in (half, PLAIN) if one not in policies)]
+    return [one for one in (half, PLAIN) if one not in policies]
 
 
 def _sparing(case: Case, policy: Policy, anyway: frozenset[int]) -> Policy:
