@@ -87,8 +87,8 @@ def eased(case: Case, policies: Sequence[Policy]) -> list[Policy]:
     """
     if len(case.jobs) <= FIRM_JOBS_MAX:
         return []
-    hours = {job: found.view.remaining_steps / reference_rate(found.view) for job, found in enumerate(case.jobs)}
-    urgent = sorted(policies[0].urgent, key=lambda job: (hours[job], job))
+    views = [job.view for job in case.jobs]
+    urgent = sorted(policies[0].urgent, key=lambda job: (views[job].remaining_steps / reference_rate(views[job]), job))
     half = replace(policies[0], urgent=frozenset(urgent[: (len(urgent) + 1) // 2]))
     return [one for one in (half, PLAIN) if one not in policies]
 
