@@ -1,39 +1,75 @@
-""".schedignore: what a folder holds that no session needs, in the patterns of .gitignore. Pure."""
+""".schedignore: the files of a folder that no session needs, in the patterns of .gitignore. Pure.
+
+Patterns come from folders of other people: a match takes at most as many steps as the product of both lengths, and all
+matches of one package share a deadline.
+"""
 
 from __future__ import annotations
 
 import re
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+
+from jobs.code.errors import CodeError
+from jobs.payload.clock import stopwatch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
 
 NAME = ".schedignore"
+SECONDS_MAX = 60.0
+_STAR, _FOLDERS = "*", "**/"
+_TOKENS = re.compile(
+    r"\\(?P<escaped>.)|(?P<stars>\*+)|(?P<any>\?)|\[(?P<negated>[!^]?)(?P<set>\]?[^\]]*)\]|.", re.DOTALL
+)
+_ONE_CHARACTER = re.compile(".", re.DOTALL)
+_Name: TypeAlias = "list[re.Pattern[str] | str]"  # a pattern for each character, or _STAR
+_Wanted = TypeVar("_Wanted")
+_Given = TypeVar("_Given")
 
 
 class _Rule(NamedTuple):
-    pattern: re.Pattern[str]
+    segments: list[_Name | str]  # a pattern for each name of a path, or _FOLDERS
     keeps: bool
     folders_only: bool
 
 
 class Ignore:
-    """The rules of one file; the last that fits decides, and what lies in a left-out folder is left out."""
+    """The rules of one file. The last rule that matches decides; what lies in a left-out folder is left out."""
 
-    def __init__(self, text: str) -> None:
+    def __init__(self, text: str, folder: str) -> None:
         self._rules = [rule for line in text.splitlines() if (rule := _rule(line)) is not None]
+        self._folder = folder
+        self._until = stopwatch() + SECONDS_MAX
+        self._folders: dict[str, bool] = {"": False}
 
     def leaves_out(self, path: str) -> bool:
-        """Tell whether the file ``path`` stays at home."""
-        if not self._rules:
-            return False
-        parts = path.split("/")
-        return any(
-            self._says("/".join(parts[:depth]), is_folder=depth < len(parts)) for depth in range(1, len(parts) + 1)
-        )
+        """Return whether the file ``path`` is left out of the package. Raises CodeError after ``SECONDS_MAX``."""
+        self._check_time()
+        parent = path.rpartition("/")[0]
+        return self._leaves_out_folder(parent) or self._decide(path, is_folder=False)
 
-    def _says(self, path: str, *, is_folder: bool) -> bool:
+    def _leaves_out_folder(self, path: str) -> bool:
+        parts = path.split("/")
+        for depth in range(1, len(parts) + 1):
+            folder = "/".join(parts[:depth])
+            if folder not in self._folders:
+                self._folders[folder] = self._decide(folder, is_folder=True)
+            if self._folders[folder]:
+                return True
+        return False
+
+    def _decide(self, path: str, *, is_folder: bool) -> bool:
+        parts = path.split("/")
         for rule in reversed(self._rules):
-            if (is_folder or not rule.folders_only) and rule.pattern.fullmatch(path):
+            self._check_time()
+            if (is_folder or not rule.folders_only) and _matches(rule.segments, parts, _FOLDERS, _matches_name):
                 return not rule.keeps
         return False
+
+    def _check_time(self) -> None:
+        if stopwatch() > self._until:
+            why = f"listing its files takes more than {SECONDS_MAX:.0f} s"
+            raise CodeError(self._folder, why, f"Write fewer and shorter patterns in {NAME}, or give a smaller folder")
 
 
 def _rule(line: str) -> _Rule | None:
@@ -44,34 +80,56 @@ def _rule(line: str) -> _Rule | None:
     folders_only, line = line.endswith("/"), line.removesuffix("/")
     if not line:
         return None
-    anywhere = "" if "/" in line else "(?:.*/)?"
-    return _Rule(re.compile(anywhere + _expression(line.removeprefix("/")), re.DOTALL), keeps, folders_only)
-
-
-def _expression(glob: str) -> str:
-    """Return the regular expression of a pattern: no wildcard but ``**`` between slashes passes a slash."""
-    out, place = [], 0
-    while place < len(glob):
-        rest = glob[place:]
-        if rest.startswith("**/") and (place == 0 or glob[place - 1] == "/"):
-            out.append("(?:.*/)?")
-            place += 3
-        elif rest == "**" and place and glob[place - 1] == "/":
-            out.append(".+")
-            place += 2
-        elif rest[0] == "*":
-            out.append("[^/]*")
-            place += 1
-        elif rest[0] == "?":
-            out.append("[^/]")
-            place += 1
-        elif rest[0] == "[" and (group := re.match(r"\[[!^]?\]?[^\]/]*\]", rest)):
-            negated = rest[1] in "!^"
-            inner = group[0][2 if negated else 1 : -1].replace("\\", r"\\").replace("[", r"\[").replace("]", r"\]")
-            out.append(f"(?!/)[{'^' if negated else ''}{inner.replace('^', chr(92) + '^')}]")
-            place += len(group[0])
+    words = line.removeprefix("/").split("/")
+    segments: list[_Name | str] = [] if "/" in line else [_FOLDERS]
+    for word in words:
+        if len(words) > 1 and len(word) > 1 and not word.strip("*"):
+            segments.append(_FOLDERS)
         else:
-            escaped = rest[0] == "\\" and len(rest) > 1
-            out.append(re.escape(rest[1] if escaped else rest[0]))
-            place += 2 if escaped else 1
-    return "".join(out)
+            segments.append(_tokens(word))
+    if segments[-1] == _FOLDERS:
+        segments.append([_STAR])  # "a/**" is everything below the folder, not the folder
+    return _Rule(segments, keeps, folders_only)
+
+
+def _tokens(word: str) -> _Name:
+    tokens: _Name = []
+    for match in _TOKENS.finditer(word):
+        if match["stars"]:
+            tokens.append(_STAR)
+        elif match["any"]:
+            tokens.append(_ONE_CHARACTER)
+        elif match["set"]:
+            inner = match["set"].replace("\\", r"\\").replace("[", r"\[").replace("]", r"\]").replace("^", r"\^")
+            tokens.append(re.compile(f"[{'^' if match['negated'] else ''}{inner}]", re.DOTALL))
+        else:
+            tokens.append(re.compile(re.escape(match["escaped"] or match[0]), re.DOTALL))
+    return tokens
+
+
+def _matches_name(tokens: _Name | str, name: str) -> bool:
+    return _matches(tokens, name, _STAR, lambda token, letter: not isinstance(token, str) and bool(token.match(letter)))
+
+
+def _matches(
+    pattern: Sequence[_Wanted], items: Sequence[_Given], star: str, fits: Callable[[_Wanted, _Given], bool]
+) -> bool:
+    """Return whether ``items`` fit ``pattern``, in which ``star`` stands for any number of items.
+
+    Only the last star that was reached is ever extended: an earlier one could not reach further.
+    """
+    at = item = 0
+    after_star, resumed_at = -1, 0
+    while item < len(items):
+        if at < len(pattern) and pattern[at] == star:
+            at += 1
+            after_star, resumed_at = at, item
+        elif at < len(pattern) and fits(pattern[at], items[item]):
+            at += 1
+            item += 1
+        elif after_star >= 0:
+            resumed_at += 1
+            at, item = after_star, resumed_at
+        else:
+            return False
+    return all(wanted == star for wanted in pattern[at:])
