@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import os
 import subprocess
-from typing import TYPE_CHECKING, NamedTuple
+from pathlib import Path
+from typing import NamedTuple
 
 from jobs.code.errors import CodeError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 _SECONDS = 120
 # What a repository's own settings could have git start, and what is asked of it here never needs.
@@ -24,6 +22,7 @@ _ENVIRONMENT = {
     "LC_ALL": "C",
 }
 _SUBMODULE = b"160000"
+_LINE_MAX = 4096
 
 
 class Blob(NamedTuple):
@@ -46,12 +45,52 @@ class Work(NamedTuple):
 
 
 def has_git(folder: Path) -> bool:
-    """Tell whether a folder lies in a repository."""
-    return any((place / ".git").exists() for place in (folder, *folder.parents))
+    """Return whether a folder lies in a repository."""
+    return _root(folder) is not None
+
+
+def _root(folder: Path) -> Path | None:
+    return next((place for place in (folder, *folder.parents) if os.path.lexists(place / ".git")), None)
+
+
+def _check_owner(folder: Path) -> None:
+    """Refuse a ``.git`` that names the repository of another folder, whose content would be packed.
+
+    A worktree and a submodule name a repository elsewhere too, which names them in return.
+    """
+    root = _root(folder)
+    if root is None or (not (root / ".git").is_symlink() and _owns(root, root / ".git")):
+        return
+    remedy = "Name the folder of that repository itself, or move this .git away"
+    raise CodeError(str(folder), f"{root / '.git'} names a repository that is not this folder's", remedy)
+
+
+def _owns(root: Path, mark: Path) -> bool:
+    try:
+        repository = mark
+        if mark.is_file():
+            repository = root / _first_line(mark).removeprefix("gitdir:").strip()
+        if (repository / "commondir").exists():  # a worktree: its branches and objects are in another folder
+            common = (repository / _first_line(repository / "commondir")).resolve()
+            listed = repository.resolve().parent == common / "worktrees"
+            return listed and Path(_first_line(repository / "gitdir")).resolve() == mark.resolve()
+        if mark.is_dir() or repository.resolve().is_relative_to(root.resolve()):
+            return True
+        words = ("git", "config", "--file", str(repository / "config"), "--get", "core.worktree")
+        named = _run(words, b"").stdout.decode().strip()
+        return bool(named) and (repository / named).resolve() == root.resolve()
+    except (OSError, ValueError, CodeError):
+        return False
+
+
+def _first_line(path: Path) -> str:
+    with path.open(encoding="utf-8") as stream:
+        return stream.readline(_LINE_MAX).strip()
 
 
 def work(folder: Path) -> Work:
-    """Look at a working folder and the repositories inside it. Raises CodeError."""
+    """Return what a working folder and the repositories inside it hold. Raises CodeError."""
+    _check_owner(folder)
     listed = git(folder, "ls-files", "-z", "--cached", "--others", "--exclude-standard").split(b"\0")
     commit = _head(folder)
     whole = tree(folder, commit) if commit else {}
@@ -76,6 +115,7 @@ def work(folder: Path) -> Work:
 
 def resolve(folder: Path, revision: str) -> str:
     """Return the full name of a commit. Raises CodeError."""
+    _check_owner(folder)
     words = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     try:
         return git(folder, *words).decode().strip()
@@ -121,20 +161,17 @@ def _head(folder: Path) -> str:
 
 
 def git(folder: Path, *words: str, feed: bytes = b"") -> bytes:
-    """Ask git. Raises CodeError with its own words."""
+    """Return what git prints. Raises CodeError with git's own first line."""
+    done = _run(("git", "-C", str(folder), *_QUIET, *words), feed)
+    if done.returncode:
+        lines = done.stderr.decode(errors="replace").strip().splitlines()
+        raise CodeError(str(folder), f"git says: {lines[0] if lines else done.returncode}", "Try git status there")
+    return done.stdout
+
+
+def _run(words: tuple[str, ...], feed: bytes) -> subprocess.CompletedProcess[bytes]:
     environment = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")} | _ENVIRONMENT
     try:
-        done = subprocess.run(
-            ("git", "-C", str(folder), *_QUIET, *words),
-            input=feed,
-            capture_output=True,
-            env=environment,
-            timeout=_SECONDS,
-            check=False,
-        )
+        return subprocess.run(words, input=feed, capture_output=True, env=environment, timeout=_SECONDS, check=False)
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise CodeError(str(folder), f"git cannot be asked: {error}", "Install git, or move .git away") from None
-    if done.returncode:
-        said = done.stderr.decode(errors="replace").strip().splitlines()
-        raise CodeError(str(folder), f"git says: {said[0] if said else done.returncode}", "Try git status there")
-    return done.stdout
+        raise CodeError(words[2], f"git cannot be asked: {error}", "Install git, or move .git away") from None

@@ -304,6 +304,64 @@ def test_schedignore_is_read_as_git_reads_gitignore(folder: Path, git: Git) -> N
         assert rules.leaves_out(path) == (subprocess.run(words, check=False).returncode == 0), path
 
 
+def _names_directly(repository: Path, folder: Path) -> None:
+    (folder / ".git").write_text(f"gitdir: {repository / '.git'}\n")
+
+
+def _links(repository: Path, folder: Path) -> None:
+    (folder / ".git").symlink_to(repository / ".git")
+
+
+def _names_a_false_worktree(repository: Path, folder: Path) -> None:
+    false = folder / "worktrees" / "x"
+    false.mkdir(parents=True)
+    (false / "commondir").write_text(f"{repository / '.git'}\n")
+    (false / "gitdir").write_text(f"{folder / '.git'}\n")
+    (false / "HEAD").write_text("ref: refs/heads/main\n")
+    (folder / ".git").write_text(f"gitdir: {false}\n")
+
+
+def _shares_its_objects(repository: Path, folder: Path) -> None:
+    subprocess.run(("git", "init", "-q", str(folder)), check=True)
+    (folder / ".git" / "commondir").write_text(f"{repository / '.git'}\n")
+
+
+@pytest.mark.parametrize("borrow", [_names_directly, _links, _names_a_false_worktree, _shares_its_objects])
+@pytest.mark.parametrize("revision", ["", "main"])
+def test_a_folder_that_names_the_repository_of_another_is_refused(
+    folder: Path, git: Git, tmp_path: Path, borrow: Callable[[Path, Path], None], revision: str
+) -> None:
+    git("init", "-q", "-b", "main")
+    git("add", "train.py")
+    git("commit", "-qm", "private")
+    borrower = tmp_path / "borrower"
+    borrower.mkdir()
+    borrow(folder, borrower)
+    with pytest.raises(CodeError, match="names a repository that is not this folder's"):
+        pack(Code(str(borrower), revision), io.BytesIO())
+
+
+def test_a_submodule_whose_repository_lies_elsewhere_is_taken(folder: Path, git: Git, tmp_path: Path) -> None:
+    git("init", "-q")
+    git("add", "train.py")
+    git("commit", "-qm", "first")
+    outer = tmp_path / "outer"
+    git("init", "-q", str(outer))
+    git("-C", str(outer), "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(folder), "inner")
+    assert (outer / "inner" / ".git").is_file()
+    assert sorted(taken(outer / "inner", "HEAD")[1]) == ["train.py"]
+    assert "inner/train.py" in taken(outer)[1]
+
+
+def test_a_worktree_is_taken(folder: Path, git: Git, tmp_path: Path) -> None:
+    git("init", "-q", "-b", "main")
+    git("add", "train.py")
+    git("commit", "-qm", "first")
+    git("worktree", "add", "-q", str(tmp_path / "tree"), "-b", "other")
+    assert sorted(taken(tmp_path / "tree")[1]) == ["train.py"]
+    assert sorted(taken(tmp_path / "tree", "main")[1]) == ["train.py"]
+
+
 def test_random_patterns_leave_out_what_git_leaves_out(folder: Path, git: Git) -> None:
     git("init", "-q")
     draw = random.Random(1)
