@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 from config.errors import ConfigError, Problem
 from config.secret import is_secret
+from jobs.payload.bounded_file import read_bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -104,7 +105,7 @@ def _secret(file: Path) -> str:
     """Return what a file holds but for its last line break."""
     try:
         found = file.stat()
-        text = file.read_text(encoding="utf-8").removesuffix("\n")
+        text = read_bounded(file).decode().removesuffix("\n")
     except (OSError, UnicodeDecodeError) as error:
         why = error.strerror if isinstance(error, OSError) and error.strerror else "it is no text"
         raise _wrong(file, f"the credential cannot be read: {why}", "let this user read a file of text") from None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import tomllib
 from typing import TYPE_CHECKING, Any
 
+from jobs.payload.bounded_file import read_bounded
 from jobs.problem import Problem, ProblemsFound
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 def read_toml(path: Path) -> dict[str, Any]:
     """Return the document in ``path``; raises ProblemsFound when it is missing, unreadable or no TOML."""
     try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
+        return tomllib.loads(read_bounded(path).decode())
     except FileNotFoundError:
         raise ProblemsFound([Problem(str(path), "", "", "there is no such file", "check the path")]) from None
     except OSError as error:

@@ -14,6 +14,7 @@ from jobs.advice.errors import Unknown
 from jobs.advice.memory import Memory, Part
 from jobs.advice.shape import find_shape
 from jobs.advice.speed import pace_of
+from jobs.payload.bounded_file import read_bounded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -57,9 +58,7 @@ class Seen:
 def read_seen(path: Path) -> tuple[Seen, ...]:
     """Return what a file tells; raises Unknown for one that cannot be read, or that tells what no card can do."""
     try:
-        if path.stat().st_size > _FILE_BYTES_MAX:
-            raise ValueError("it is too large")
-        document = json.loads(path.read_bytes())
+        document = json.loads(read_bounded(path, _FILE_BYTES_MAX))
         if isinstance(document, dict) and "setups" in document:
             return tuple(_row(row) for row in _calibrated(document))
         if not isinstance(document, dict) or document.get("format") != FORMAT:

@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.advice.errors import Unknown
+from jobs.payload.bounded_file import read_bounded
 from jobs.problem import did_you_mean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-
-_CONFIG_BYTES_MAX = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +150,8 @@ def _cached(repository: str, revision: str, cache: Path | None) -> Path | None:
 
 def _read(path: Path, name: str) -> Shape:
     try:
-        if path.stat().st_size > _CONFIG_BYTES_MAX:
-            raise Unknown(name, f"{path} is too large for a config.json", "Name the model's own")
-        config = json.loads(path.read_bytes())
-    except (OSError, ValueError) as error:
-        if isinstance(error, Unknown):
-            raise
+        config = json.loads(read_bounded(path))
+    except (OSError, ValueError, RecursionError) as error:
         raise Unknown(name, f"{path} cannot be read: {error}", "It must be the model's config.json") from None
     if not isinstance(config, dict):
         raise Unknown(name, f"{path} is no object", "It must be the model's config.json")

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from jobs.corpus.errors import CorpusDamaged, NoSuchVersion
-from jobs.corpus.manifest import MANIFEST_NAME, CorpusManifest, open_corpus
+from jobs.corpus.manifest import MANIFEST_BYTES_MAX, MANIFEST_NAME, CorpusManifest, open_corpus
+from jobs.payload.bounded_file import read_bounded
 
 _VERSION = re.compile(r"[0-9a-f]{16}")
 _POINTER = "current.json"
@@ -125,7 +126,7 @@ class CorpusFolder:
 def _read(path: Path) -> Any:
     """Return what a file holds, None when it is not there."""
     try:
-        return json.loads(path.read_bytes())
+        return json.loads(read_bounded(path, MANIFEST_BYTES_MAX))
     except FileNotFoundError:
         return None
     except (ValueError, RecursionError) as error:

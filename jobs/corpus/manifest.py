@@ -11,10 +11,12 @@ from typing import Any
 
 from jobs.corpus.errors import CorpusDamaged
 from jobs.corpus.shards import Shard, verify_shards
+from jobs.payload.bounded_file import read_bounded
 
 FORMAT = 2
 _READ = frozenset({1, FORMAT})  # what was built by an older version stays what it is
 MANIFEST_NAME = "corpus.json"
+MANIFEST_BYTES_MAX = 64 << 20
 FINDINGS_NAME = "findings.jsonl"
 
 
@@ -86,7 +88,7 @@ def read_json(path: Path) -> dict[str, Any]:
         CorpusDamaged: missing, unreadable, of another format, or changed after it was written.
     """
     try:
-        fields = json.loads(path.read_bytes())
+        fields = json.loads(read_bounded(path, MANIFEST_BYTES_MAX))
     except OSError as error:
         raise CorpusDamaged(path, error.strerror or str(error)) from error
     except ValueError as error:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.environment.errors import RequirementsError
+from jobs.payload.bounded_file import read_bounded
 from jobs.payload.store.lock import canonical
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-_BYTES_MAX = 4 << 20
 _DEMANDS_MAX = 2_000
 _NESTED_MAX = 10
 # A name, extras, bounds and a marker, and no character with which more could be said: no address, no variable.
@@ -215,16 +215,9 @@ def _refused(source: Path, number: int, line: str, why: str, remedy: str) -> Req
 
 def _read(source: Path) -> str:
     try:
-        if not source.is_file():
-            raise RequirementsError(str(source), "there is no such file", "Check the path")
-        with source.open("rb") as stream:
-            data = stream.read(_BYTES_MAX + 1)
+        return read_bounded(source).decode("utf-8-sig")
     except OSError as error:
         raise RequirementsError(str(source), error.strerror or str(error), "Check the path and its mode") from None
-    if len(data) > _BYTES_MAX:
-        raise RequirementsError(str(source), f"it is larger than {_BYTES_MAX >> 20} MiB", "Ask for what is imported")
-    try:
-        return data.decode("utf-8-sig")
     except UnicodeDecodeError:
         raise RequirementsError(str(source), "it is no UTF-8 text", "Save it as UTF-8") from None
 

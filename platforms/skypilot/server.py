@@ -16,6 +16,7 @@ from http.client import HTTPConnection, HTTPException, HTTPResponse, HTTPSConnec
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlencode, urlsplit
 
+from jobs.payload.bounded_file import read_bounded
 from platforms.base import Misconfigured, Refused, Unreachable
 from platforms.skypilot.settings import DOC, NAME
 
@@ -288,7 +289,7 @@ class ApiServer:
         found = {"Content-Type": "application/json", "Accept": "*/*"}
         if self._settings.token_file is not None:
             try:
-                token = self._settings.token_file.read_text().strip()
+                token = read_bounded(self._settings.token_file).decode().strip()
             except (OSError, ValueError) as error:
                 raise Misconfigured(NAME, "connect", str(error), "Correct the option token_file") from error
             plain = not token.startswith("sky_")  # a service account's; else it is user:password

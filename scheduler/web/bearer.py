@@ -9,6 +9,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from jobs.payload.bounded_file import read_bounded
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -65,7 +67,7 @@ def read_bearer(
 def _from(file: Path, *, private: bool) -> Bearer:
     try:
         mode = file.stat().st_mode
-        token = file.read_text(encoding="utf-8").strip()
+        token = read_bounded(file).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
         raise BearerError(f"{file} cannot be read: {error}. {_MAKE_ONE}") from None
     if private and mode & (stat.S_IRWXG | stat.S_IRWXO):

@@ -5,52 +5,19 @@ import hashlib
 import io
 import json
 import os
-import random
 import socket
-import subprocess
-import sys
 from collections.abc import Callable
-from itertools import product
 from pathlib import Path
 
 import pytest
 
 from jobs.code.errors import CodeError
-from jobs.code.ignore import Ignore
 from jobs.code.pack import names, pack
 from jobs.payload.store.code import CONTENT, LIMITS, unpack
 from jobs.payload.store.listing import LISTING, BadListing, Entry, encode_listing, parse_listing, stays_inside
 from jobs.spec import Code
 
 Git = Callable[..., str]
-
-
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with a script, a program, a link and what tools leave."""
-    made = tmp_path / "code"
-    (made / "lib").mkdir(parents=True)
-    (made / "train.py").write_text("print(1)\n")
-    (made / "lib" / "model.py").write_text("X = 1\n")
-    (made / "run.sh").write_text("#!/bin/sh\n")
-    (made / "run.sh").chmod(0o755)
-    (made / "newest.py").symlink_to("lib/model.py")
-    for name in (".hidden/x", "__pycache__/a.pyc", "venv/pyvenv.cfg", "env3/pyvenv.cfg", "env3/lib/y.py"):
-        (made / name).parent.mkdir(exist_ok=True, parents=True)
-        (made / name).write_text("tool")
-    return made
-
-
-@pytest.fixture
-def git(folder: Path) -> Git:
-    """Runs git in the folder, as its owner does."""
-
-    def run(*words: str) -> str:
-        identity = ("-c", "user.name=a", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
-        done = subprocess.run(("git", "-C", folder, *identity, *words), check=True, capture_output=True, text=True)
-        return done.stdout.strip()
-
-    return run
 
 
 def taken(folder: Path, revision: str = "") -> tuple[Code, dict[str, Entry], bytes]:
@@ -269,144 +236,6 @@ def test_a_tracked_file_behind_a_link_is_not_followed(folder: Path, git: Git, tm
     refused(folder, "'lib' is a link out of the folder")
     (folder / ".schedignore").write_text("lib\n/env3\n/venv\n.hidden\n__pycache__\nnewest.py\n")
     assert "lib/model.py" not in taken(folder)[1]
-
-
-PATTERNS = """
-*.log
-!keep.log
-/top
-build/
-docs/**/draft
-a/*.txt
-**/deep
-[ab]?.c
-[!x]z
-sp\\ ace
-\\#hash
-# no rule
-trail
-mid/dle
-out/**
-"""
-PATHS = tuple(
-    """x.log keep.log d/keep.log top d/top build/x d/build/y build2 docs/draft docs/a/b/draft a/b.txt a/c/b.txt deep
-d/deep/x ab.c bc.c xz yz #hash trail d/trail/x mid/dle d/mid/dle out/x out/y/z""".split()  # noqa: SIM905 - as it is read
-)
-
-
-def test_schedignore_is_read_as_git_reads_gitignore(folder: Path, git: Git) -> None:
-    git("init", "-q")
-    (folder / ".gitignore").write_text(PATTERNS)
-    rules = Ignore(PATTERNS, "code")
-    paths = [*PATHS, "sp ace"]
-    for path in paths:
-        words = ("git", "-C", str(folder), "check-ignore", "--no-index", "-q", path)
-        assert rules.leaves_out(path) == (subprocess.run(words, check=False).returncode == 0), path
-
-
-def _names_directly(repository: Path, folder: Path) -> None:
-    (folder / ".git").write_text(f"gitdir: {repository / '.git'}\n")
-
-
-def _links(repository: Path, folder: Path) -> None:
-    (folder / ".git").symlink_to(repository / ".git")
-
-
-def _names_a_false_worktree(repository: Path, folder: Path) -> None:
-    false = folder / "worktrees" / "x"
-    false.mkdir(parents=True)
-    (false / "commondir").write_text(f"{repository / '.git'}\n")
-    (false / "gitdir").write_text(f"{folder / '.git'}\n")
-    (false / "HEAD").write_text("ref: refs/heads/main\n")
-    (folder / ".git").write_text(f"gitdir: {false}\n")
-
-
-def _shares_its_objects(repository: Path, folder: Path) -> None:
-    subprocess.run(("git", "init", "-q", str(folder)), check=True)
-    (folder / ".git" / "commondir").write_text(f"{repository / '.git'}\n")
-
-
-@pytest.mark.parametrize("borrow", [_names_directly, _links, _names_a_false_worktree, _shares_its_objects])
-@pytest.mark.parametrize("revision", ["", "main"])
-def test_a_folder_that_names_the_repository_of_another_is_refused(
-    folder: Path, git: Git, tmp_path: Path, borrow: Callable[[Path, Path], None], revision: str
-) -> None:
-    git("init", "-q", "-b", "main")
-    git("add", "train.py")
-    git("commit", "-qm", "private")
-    borrower = tmp_path / "borrower"
-    borrower.mkdir()
-    borrow(folder, borrower)
-    with pytest.raises(CodeError, match="names a repository that is not this folder's"):
-        pack(Code(str(borrower), revision), io.BytesIO())
-
-
-def test_a_submodule_whose_repository_lies_elsewhere_is_taken(folder: Path, git: Git, tmp_path: Path) -> None:
-    git("init", "-q")
-    git("add", "train.py")
-    git("commit", "-qm", "first")
-    outer = tmp_path / "outer"
-    git("init", "-q", str(outer))
-    git("-C", str(outer), "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(folder), "inner")
-    assert (outer / "inner" / ".git").is_file()
-    assert sorted(taken(outer / "inner", "HEAD")[1]) == ["train.py"]
-    assert "inner/train.py" in taken(outer)[1]
-
-
-def test_a_worktree_is_taken(folder: Path, git: Git, tmp_path: Path) -> None:
-    git("init", "-q", "-b", "main")
-    git("add", "train.py")
-    git("commit", "-qm", "first")
-    git("worktree", "add", "-q", str(tmp_path / "tree"), "-b", "other")
-    assert sorted(taken(tmp_path / "tree")[1]) == ["train.py"]
-    assert sorted(taken(tmp_path / "tree", "main")[1]) == ["train.py"]
-
-
-def test_random_patterns_leave_out_what_git_leaves_out(folder: Path, git: Git) -> None:
-    git("init", "-q")
-    draw = random.Random(1)
-    pieces = ("a", "b", "*", "?", "/", "**/", "/**", "[ab]", "[!a]", ".", "!", r"\a", "[a-b]", "***")
-    paths = ["/".join(parts) for depth in (1, 2, 3) for parts in product(("a", "b", "ab", "ba", "a.b"), repeat=depth)]
-    for _ in range(100):
-        lines = ["".join(draw.choices(pieces, k=draw.randint(1, 6))).replace("//", "/") for _ in range(3)]
-        (folder / ".gitignore").write_text("\n".join(lines))
-        words = ("git", "-C", str(folder), "check-ignore", "--no-index", "--stdin")
-        answer = subprocess.run(words, check=False, input="\n".join(paths), capture_output=True, text=True).stdout
-        rules = Ignore("\n".join(lines), "code")
-        assert [path for path in paths if rules.leaves_out(path)] == answer.splitlines(), lines
-
-
-@pytest.mark.parametrize(
-    ("pattern", "path"),
-    [
-        ("*a" * 12 + "b", "a" * 200),
-        ("**/" * 12 + "b", "a/" * 100 + "a"),
-        ("**/*a*a*a*a*a*a*b/**/*a*a*a*a*b", ("a" * 60 + "/") * 12 + "a"),
-        ("[ab]*" * 30 + "c", "ab" * 100),
-    ],
-)
-def test_a_pattern_with_many_wildcards_is_matched_in_little_work(pattern: str, path: str) -> None:
-    steps = 0
-
-    def count(*_: object) -> None:
-        nonlocal steps
-        steps += 1
-
-    rules = Ignore(pattern, "code")
-    sys.setprofile(count)
-    try:
-        assert not rules.leaves_out(path)
-    finally:
-        sys.setprofile(None)
-    assert steps < 500_000
-
-
-def test_a_folder_that_takes_too_long_to_list_is_refused(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (folder / ".schedignore").write_text("*.log\n")
-    readings = iter(range(0, 10_000, 40))
-    monkeypatch.setattr("jobs.code.ignore.stopwatch", lambda: next(readings))
-    with pytest.raises(CodeError, match=r"listing its files takes more than 60 s.*fewer and shorter patterns"):
-        pack(Code(str(folder)), io.BytesIO())
 
 
 def listing(*entries: Entry) -> bytes:

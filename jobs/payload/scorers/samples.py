@@ -12,6 +12,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ..bounded_file import read_bounded
 from .given import NotGiven
 from .items import is_name, records
 from .score_file import Line
@@ -70,10 +71,10 @@ def _lm_eval(path: Path, found: Found) -> None:
 
 def _inspect(path: Path, found: Found) -> None:
     """Take the samples of an inspect log that went through. Raises NotGiven for one that did not."""
-    if path.stat().st_size > LOG_BYTES_MAX:
-        raise NotGiven(f"{path.name} is larger than {LOG_BYTES_MAX >> 20} MiB; log fewer samples a file")
     try:
-        log = json.loads(path.read_bytes())
+        log = json.loads(read_bounded(path, LOG_BYTES_MAX))
+    except OSError as error:
+        raise NotGiven(f"{path.name} cannot be read: {error.strerror}; log fewer samples a file") from None
     except (ValueError, RecursionError) as error:
         raise NotGiven(f"{path.name} is no log of inspect-ai: {error}"[:200]) from None
     if not isinstance(log, dict) or not isinstance(log.get("samples"), list):

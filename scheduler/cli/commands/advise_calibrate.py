@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.advice.seen import read_seen, write_seen
 from jobs.advice.setup import METHODS
 from jobs.catalogue import job_from_table
+from jobs.payload.bounded_file import read_bounded
 from scheduler.cli.commands.queue_add import add_specs
 from scheduler.cli.shell.exits import Refusal
 
@@ -93,7 +94,7 @@ def probe(cli: Cli, shape: Shape, wishes: Wishes, python: str) -> Wishes:
         # An adapter keeps the same whatever the bits of its base.
         like = {**setup, "method": "lora" if setup["method"] == "qlora" else setup["method"], "compile": False}
         if config.name == "config.json" and config.is_file():
-            like["shape"] = json.loads(config.read_bytes())
+            like["shape"] = json.loads(read_bounded(config))
         words = [python, str(PROGRAM.with_name("probe.py")), json.dumps(like)]
         try:
             ended = subprocess.run(words, capture_output=True, text=True, check=True, timeout=SECONDS)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from jobs.catalogue import job_from_table
 from jobs.code.pack import pack
 from jobs.job_table import table_of, toml_of
+from jobs.payload.bounded_file import TEXT_BYTES_MAX
 from jobs.payload.store.code import code_prefix
 from jobs.payload.store.listing import LISTING
 from jobs.size import size
@@ -74,7 +75,7 @@ def submit_jobs(cli: Cli, asked: Submission, *, dry_run: bool, wait: bool, logs:
     if not ({"steps_per_hour", "whole"} & given.keys()):
         speed = _speed(cli, specs[0], asked.probe_seconds)
         specs = [replace(spec, steps_per_hour=speed) for spec in specs]
-    if "whole" in given and _SPEAKS.search((folder / word).read_bytes()):
+    if "whole" in given and _speaks(folder / word):
         cli.out.warn(f"{word} can save and resume, it seems. With --target-step instead of --whole it would")
     if dry_run:
         _show(cli, specs)
@@ -82,6 +83,11 @@ def submit_jobs(cli: Cli, asked: Submission, *, dry_run: bool, wait: bool, logs:
     add_specs(cli, specs, _HERE)
     if wait or logs:
         follow_jobs(cli, [spec.name for spec in specs], logs=logs)
+
+
+def _speaks(script: Path) -> bool:
+    with script.open("rb") as stream:
+        return _SPEAKS.search(stream.read(TEXT_BYTES_MAX)) is not None
 
 
 def _placed(script: Path) -> tuple[Path, str]:

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from jobs.payload.bounded_file import read_bounded
 from platforms.targets.base import BadRelease
 from platforms.targets.release import SUMS, open_release, seal
 from scheduler.service.deploy.release_files import make_release
@@ -83,6 +84,6 @@ def export(
 
 def _name_base(config: Path, base: str) -> None:
     """Let an adapter name its base's repository, or nothing: what stands there is a path of where it was trained."""
-    told = json.loads(config.read_bytes()) if config.is_file() else {}
+    told = json.loads(read_bounded(config)) if config.is_file() else {}
     if "base_model_name_or_path" in told:
         config.write_text(json.dumps({**told, "base_model_name_or_path": base}, indent=2) + "\n", encoding="utf-8")

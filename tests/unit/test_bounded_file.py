@@ -1,0 +1,65 @@
+"""A file of somebody else is read only when it is a regular one, and never beyond its limit."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from config.credentials import read_secret
+from config.errors import ConfigError
+from config.layers import read_layers
+from jobs.advice.errors import Unknown
+from jobs.advice.seen import read_seen
+from jobs.advice.shape import find_shape
+from jobs.catalogue import CatalogueError, job_from_toml, read_catalogue
+from jobs.corpus.errors import CorpusDamaged
+from jobs.corpus.manifest import read_json
+from jobs.environment.demands import read_demands
+from jobs.environment.errors import RequirementsError
+from jobs.payload.bounded_file import TEXT_BYTES_MAX, read_bounded
+from scheduler.web.bearer import BearerError, read_bearer
+
+READERS: tuple[tuple[Callable[[Path], object], type[Exception]], ...] = (
+    (read_bounded, OSError),
+    (job_from_toml, CatalogueError),
+    (lambda path: read_catalogue([path]), CatalogueError),
+    (read_layers, ConfigError),
+    (lambda path: read_secret("TOKEN", {}, path.parent.parent), ConfigError),
+    (lambda path: find_shape(str(path)), Unknown),
+    (read_seen, Unknown),
+    (read_demands, RequirementsError),
+    (read_json, CorpusDamaged),
+    (lambda path: read_bearer(path, {}, exposed=False), BearerError),
+)
+
+
+def _device(path: Path) -> None:
+    path.symlink_to("/dev/zero")
+
+
+def _huge(path: Path) -> None:
+    with path.open("wb") as stream:
+        stream.truncate(1 << 40)  # a hole: it takes no room on the disk
+
+
+@pytest.mark.parametrize("make", [_device, os.mkfifo, _huge, Path.mkdir])
+@pytest.mark.parametrize(("read", "error"), READERS)
+def test_what_is_no_regular_file_or_too_large_is_refused(
+    tmp_path: Path, make: Callable[[Path], None], read: Callable[[Path], object], error: type[Exception]
+) -> None:
+    path = tmp_path / "credentials" / "TOKEN"
+    path.parent.mkdir()
+    make(path)
+    with pytest.raises(error):
+        read(path)
+
+
+def test_a_file_of_exactly_the_limit_is_read(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(b" " * TEXT_BYTES_MAX)
+    (tmp_path / "link").symlink_to("file")
+    assert len(read_bounded(tmp_path / "link")) == TEXT_BYTES_MAX
+    with pytest.raises(OSError, match="larger than 4,194,303 bytes"):
+        read_bounded(tmp_path / "file", TEXT_BYTES_MAX - 1)

@@ -1,0 +1,74 @@
+"""A folder of code gives away no repository but its own."""
+
+from __future__ import annotations
+
+import io
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from jobs.code.errors import CodeError
+from jobs.code.pack import names, pack
+from jobs.spec import Code
+
+Git = Callable[..., str]
+
+
+def _names_directly(repository: Path, folder: Path) -> None:
+    (folder / ".git").write_text(f"gitdir: {repository / '.git'}\n")
+
+
+def _links(repository: Path, folder: Path) -> None:
+    (folder / ".git").symlink_to(repository / ".git")
+
+
+def _names_a_false_worktree(repository: Path, folder: Path) -> None:
+    false = folder / "worktrees" / "x"
+    false.mkdir(parents=True)
+    (false / "commondir").write_text(f"{repository / '.git'}\n")
+    (false / "gitdir").write_text(f"{folder / '.git'}\n")
+    (false / "HEAD").write_text("ref: refs/heads/main\n")
+    (folder / ".git").write_text(f"gitdir: {false}\n")
+
+
+def _shares_its_objects(repository: Path, folder: Path) -> None:
+    subprocess.run(("git", "init", "-q", str(folder)), check=True)
+    (folder / ".git" / "commondir").write_text(f"{repository / '.git'}\n")
+
+
+@pytest.mark.parametrize("borrow", [_names_directly, _links, _names_a_false_worktree, _shares_its_objects])
+@pytest.mark.parametrize("revision", ["", "main"])
+def test_a_folder_that_names_the_repository_of_another_is_refused(
+    folder: Path, git: Git, tmp_path: Path, borrow: Callable[[Path, Path], None], revision: str
+) -> None:
+    git("init", "-q", "-b", "main")
+    git("add", "train.py")
+    git("commit", "-qm", "private")
+    borrower = tmp_path / "borrower"
+    borrower.mkdir()
+    borrow(folder, borrower)
+    with pytest.raises(CodeError, match="names a repository that is not this folder's"):
+        pack(Code(str(borrower), revision), io.BytesIO())
+
+
+def test_a_submodule_whose_repository_lies_elsewhere_is_taken(folder: Path, git: Git, tmp_path: Path) -> None:
+    git("init", "-q")
+    git("add", "train.py")
+    git("commit", "-qm", "first")
+    outer = tmp_path / "outer"
+    git("init", "-q", str(outer))
+    git("-C", str(outer), "-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(folder), "inner")
+    assert (outer / "inner" / ".git").is_file()
+    assert sorted(names(Code(str(outer / "inner"), "HEAD"))) == ["train.py"]
+    assert "inner/train.py" in names(Code(str(outer)))
+
+
+def test_a_worktree_is_taken(folder: Path, git: Git, tmp_path: Path) -> None:
+    git("init", "-q", "-b", "main")
+    git("add", "train.py")
+    git("commit", "-qm", "first")
+    git("worktree", "add", "-q", str(tmp_path / "tree"), "-b", "other")
+    assert sorted(names(Code(str(tmp_path / "tree")))) == ["train.py"]
+    assert sorted(names(Code(str(tmp_path / "tree"), "main"))) == ["train.py"]
