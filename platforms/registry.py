@@ -45,6 +45,9 @@ _FILES: Mapping[str, str] = {
 
 # name -> "module:function" with the signature Opening, for platforms that hold models and datasets.
 _PUBLISHED: Mapping[str, str] = {"kaggle": "platforms.kaggle.api.account:open_published"}
+# name -> "module:function" that returns the account of a pool without asking the platform, for platforms of which one
+# owner may use one account.
+_ACCOUNTS: Mapping[str, str] = {"kaggle": "platforms.kaggle.api.account_name:account_name"}
 # name -> "module:function" that tells by a pool's options how its sessions get secrets; the others' get none.
 _SECRETS: Mapping[str, str] = {
     "kaggle": "platforms.kaggle.settings:secret_way",
@@ -63,6 +66,7 @@ class PlatformContext:
     ``open_store`` returns the store itself, for platforms that carry its objects to sessions; it raises StoreError.
     ``device_counts`` are those a session may ask for; empty means that all have as many.
     ``is_priced`` says that a person has declared what an hour costs.
+    ``accounts`` returns the accounts of the platform's enabled pools by name, as far as they are known.
     """
 
     state_folder: Path
@@ -76,6 +80,7 @@ class PlatformContext:
     devices_per_session: int = 1
     device_counts: tuple[int, ...] = ()
     is_priced: bool = False
+    accounts: Callable[[], Mapping[str, str]] = dict
 
 
 if TYPE_CHECKING:
@@ -163,6 +168,18 @@ def published(platform: str, settings: Mapping[str, str], environ: Mapping[str, 
         raise Misconfigured(
             platform, "fetch", str(error), f"Install the extra of this platform: uff-scheduler[{platform}]"
         ) from error
+
+
+def account_name(platform: str, settings: Mapping[str, str], environ: Mapping[str, str], state_folder: Path) -> str:
+    """Return the account of a pool without asking the platform; "" where it is not known or does not matter."""
+    if platform not in _ACCOUNTS:
+        return ""
+    module, function = _ACCOUNTS[platform].split(":")
+    name = cast("Callable[[Mapping[str, str], Mapping[str, str], Path], str]", getattr(import_module(module), function))
+    try:
+        return name(settings, environ, state_folder)
+    except Misconfigured:
+        return ""
 
 
 def checkup(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, assert_never
 
@@ -145,6 +145,7 @@ class App:
 
     def _context(self, pool: Pool, state_folder: Path | None = None) -> PlatformContext:
         from platforms.registry import PlatformContext
+        from scheduler.one_account import accounts
 
         return PlatformContext(
             state_folder=state_folder or self.settings.state_dir / "sessions" / pool.name,
@@ -158,6 +159,7 @@ class App:
             clock=self.clock.payload_clock(),
             store_kind=self.settings.artifacts.kind,
             open_store=lambda: self.artifacts,
+            accounts=partial(accounts, self.settings, os.environ, pool.platform),
         )
 
     @cached_property
@@ -390,11 +392,7 @@ def _quota(settings: QuotaSettings) -> Quota:
         case "first-use":
             return FirstUseQuota(settings.name, settings.limit_seconds, settings.span_seconds, **provenance)
         case "money-day" | "money-week" | "money-month":
-            return MoneyQuota(
-                settings.name,
-                settings.limit_microdollars,
-                Calendar(_MONEY_PERIODS[kind], *resets),
-                **provenance,
-            )
+            calendar = Calendar(_MONEY_PERIODS[kind], *resets)
+            return MoneyQuota(settings.name, settings.limit_microdollars, calendar, **provenance)
         case _:
             assert_never(kind)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from config.errors import ConfigError, Problem
 from platforms.base import PlatformError
 from scheduler.app import App
+from scheduler.one_account import require_one_account
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,6 +30,7 @@ def reloaded(old: App, load: Callable[[], App]) -> App:
     if moved:
         why, remedy = "cannot change while the daemon runs", "restart the daemon to use it, or change it back"
         raise ConfigError([Problem(new.settings.origin(key), key, "", why, remedy) for key in moved])
+    require_one_account(new.settings)
     vars(new)["database"] = old.database  # a cached property: what is there already is not made anew
     for part in ("catalogue", "artifacts", "mailing"):
         getattr(new, part)

@@ -23,6 +23,7 @@ from platforms.base import (
     Unreachable,
 )
 from platforms.kaggle.api.account import open_account
+from platforms.kaggle.api.account_name import require_one_account
 from platforms.kaggle.api.client import Push, Pushed
 from platforms.kaggle.api.library import stopwatch
 from platforms.kaggle.api.wire import Denied
@@ -64,7 +65,8 @@ class KagglePlatform:
     def __init__(self, settings: Mapping[str, str], context: PlatformContext, environ: Mapping[str, str]) -> None:
         self._settings = chosen = read_settings(settings)
         self._context = context
-        self._client = open_account(chosen, environ).client
+        self._account = open_account(chosen, environ)
+        self._client = self._account.client
         root = context.state_folder.absolute()
         try:
             self._records = Records(root / "launches")
@@ -115,7 +117,7 @@ class KagglePlatform:
             until = stopwatch() + self._settings.upload_seconds
             with _nothing_started():
                 packed = pack(request, self._context, self._inputs, self._settings, now, until)
-                owner = self._client.owner()
+                owner = require_one_account(self._account, self._context)
             if stopwatch() > until + self._settings.call_seconds:
                 # Whoever waits for the answer may have given up, and taken the launch for lost.
                 raise Refused("kaggle", "launch", "getting ready took too long", "What is ready is kept for the next")
@@ -209,6 +211,7 @@ class KagglePlatform:
     def read_quota(self, now: int) -> Sequence[QuotaReading]:
         """Return Kaggle's books on GPU time of this week."""
         with self._answering("read_quota"):
+            require_one_account(self._account, self._context)
             week = self._client.gpu_week()
         if not now < week.end <= now + _WEEK_AND_SKEW_SECONDS:
             raise Unreachable("kaggle", "read_quota", f"its books are of the week that ended, or ends, at {week.end}")

@@ -22,8 +22,10 @@ def run_daemon(cli: Cli) -> None:
         from config.logging import configure
         from scheduler.app import load_app
         from scheduler.daemon import Daemon
+        from scheduler.one_account import require_one_account
 
         settings = cli.app.settings
+    require_one_account(settings)
     configure(settings.logging, cli.app.redact)
     load = None if sys.stdin.isatty() else partial(load_app, cli.options.config)
     Daemon(cli.app, structlog.get_logger("scheduler"), load).run()

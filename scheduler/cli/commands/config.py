@@ -33,12 +33,14 @@ def check(cli: Cli) -> None:
     platform does not know, credentials that are not here.
     """
     from config.errors import ConfigError
+    from scheduler.one_account import require_one_account
     from scheduler.service.requests import concerns
 
     pools, models = sorted(cli.app.pools), [spec.name for spec in cli.app.catalogue.jobs]
     settings = cli.app.settings
     if wrong := concerns.of_platforms(settings):
         raise ConfigError(wrong)
+    require_one_account(settings)
     doubtful = concerns.of_units(cli.options.config, settings)
     doubtful += concerns.of_options(settings, cli.app.platform)
     doubtful += concerns.of_jobs(settings, cli.app.catalogue.jobs, cli.app.bundle)

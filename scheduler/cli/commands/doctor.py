@@ -62,6 +62,7 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
     from scheduler.host import doctor_machine as machine
     from scheduler.host.doctor_channels import channel_check, check_mlflow, no_channel
     from scheduler.host.doctor_secrets import check_secrets
+    from scheduler.one_account import require_one_account
 
     always: dict[str, Callable[[], Checked]] = {
         "service": machine.check_service,
@@ -70,6 +71,7 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
     }
     try:
         app = cli.app
+        require_one_account(app.settings)
     except Exception as error:  # noqa: BLE001 - whatever is wrong with the settings is the finding
         wrong = Checked("bad", " ".join(str(error).split()), "Correct it, then: schedctl config check")
         return {"settings": lambda: wrong, **always}
