@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import html
 import json
+import quopri
 import re
 import string
 from typing import TYPE_CHECKING
@@ -20,11 +21,11 @@ MARK = "[secret]"
 LENGTH_MIN = 6
 
 # What shortens a text may put these before or behind it.
-_BESIDE_A_CUT = string.whitespace + "\"'.…()[]{}"
+_BESIDE_A_CUT = string.whitespace + "\"'.…()[]{}="
 
 
 class Redactor:
-    """Replaces secrets in text, also where they were encoded for a URL, a page, for JSON or with base64.
+    """Replaces secrets in text, also where they were encoded for a URL, a page, a mail or JSON, in hex or in base64.
 
     A text that was cut before it came here may end in the beginning of a secret, or begin with the end of one, which
     is replaced as well.
@@ -40,6 +41,8 @@ class Redactor:
         # Longest first, so that no secret survives inside a longer one.
         self._words = sorted(forms, key=lambda form: (-len(form), form))
         self._pattern = re.compile("|".join(map(re.escape, self._words))) if self._words else None
+        self._begins = [*{word[:LENGTH_MIN] for word in self._words}]
+        self._ends = [*{word[-LENGTH_MIN:] for word in self._words}]
 
     @property
     def longest(self) -> int:
@@ -58,6 +61,8 @@ class Redactor:
         return self._without_halves(self.whole(text)) if self._words else text
 
     def _without_halves(self, text: str) -> str:
+        if not any(begin in text for begin in self._begins) and not any(end in text for end in self._ends):
+            return text
         end = len(text.rstrip(_BESIDE_A_CUT))
         first = min((found for word in self._words if (found := _begun(word, text, end)) is not None), default=None)
         if first is not None and not text.endswith(MARK):
@@ -91,20 +96,34 @@ def _over(word: str, text: str, begin: int) -> int | None:
 def _forms(secret: str) -> Iterator[str]:
     yield secret
     for encoded in (quote(secret, safe=""), quote(secret), quote_plus(secret)):
-        yield encoded
-        yield re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), encoded)
-    yield json.dumps(secret)[1:-1]
-    yield json.dumps(secret, ensure_ascii=False)[1:-1]
+        for form in (encoded, re.sub("%[0-9A-F]{2}", lambda found: found[0].lower(), encoded)):
+            yield form
+            yield quote(form, safe="")
+    for ensure_ascii in (True, False):
+        inner = json.dumps(secret, ensure_ascii=ensure_ascii)[1:-1]
+        yield inner
+        yield json.dumps(inner, ensure_ascii=ensure_ascii)[1:-1]
     yield repr(secret)[1:-1]
     yield html.escape(secret)
     yield html.escape(secret).replace("&quot;", "&#34;").replace("&#x27;", "&#39;")
     raw = secret.encode("utf-8", "surrogateescape")
-    yield raw.hex()
-    # Inside a longer base64 text the secret may begin at any of three places of a group; the characters that
-    # also depend on its neighbours are left out.
-    for before in range(3):
-        encoded = base64.b64encode(b"\0" * before + raw).decode()
-        whole = encoded[(0, 2, 3)[before] : (before + len(raw)) * 8 // 6]
-        if len(whole) >= LENGTH_MIN:
-            yield whole
-            yield whole.replace("+", "-").replace("/", "_")
+    yield quopri.encodestring(raw).decode().replace("=\n", "")
+    # Without the last zero byte, UTF-16 is the same bytes in both orders.
+    for data in (raw, secret.encode("utf-16-le", "surrogatepass")[:-1]):
+        yield data.hex()
+        yield data.hex().upper()
+        for form in (*_inside(data, base64.b64encode, 6), *_inside(data, base64.b32encode, 5)):
+            yield form
+            yield form.lower() if form.isupper() else form.replace("+", "-").replace("/", "_")
+
+
+def _inside(data: bytes, encode: Callable[[bytes], bytes], bits: int) -> Iterator[str]:
+    """Return how ``data`` looks inside a longer text of ``bits`` a character, for each place that it may begin at.
+
+    Characters that also depend on its neighbours are left out.
+    """
+    for before in range(3 if bits == 6 else 5):
+        encoded = encode(b"\0" * before + data).decode()
+        form = encoded[-(-before * 8 // bits) : (before + len(data)) * 8 // bits]
+        if len(form) >= LENGTH_MIN:
+            yield form

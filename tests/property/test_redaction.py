@@ -1,0 +1,66 @@
+"""A secret is replaced in every usual encoding, whatever stands around it."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import html
+import json
+import quopri
+from collections.abc import Callable
+from urllib.parse import quote, quote_plus
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from jobs.payload.redact import MARK, Redactor
+
+Encode = Callable[[str], str]
+
+
+def _json(text: str) -> str:
+    return json.dumps(text)
+
+
+def _twice(encode: Encode) -> Encode:
+    return lambda text: encode(encode(text))
+
+
+ENCODINGS: dict[str, Encode] = {
+    "plain": str,
+    "hex": lambda text: text.encode().hex(),
+    "capital hex": lambda text: text.encode().hex().upper(),
+    "base64": lambda text: base64.b64encode(text.encode()).decode(),
+    "base64 for addresses": lambda text: base64.urlsafe_b64encode(text.encode()).decode(),
+    "base32": lambda text: base64.b32encode(text.encode()).decode(),
+    "small base32": lambda text: base64.b32encode(text.encode()).decode().lower(),
+    "UTF-16 in base64": lambda text: base64.b64encode(text.encode("utf-16")).decode(),
+    "UTF-16 of the other order in base64": lambda text: base64.b64encode(text.encode("utf-16-be")).decode(),
+    "UTF-16 in hex": lambda text: text.encode("utf-16-le").hex(),
+    "percent": lambda text: quote(text, safe=""),
+    "form": quote_plus,
+    "percent, twice": _twice(lambda text: quote(text, safe="")),
+    "small percent, twice": lambda text: quote(quote(text, safe="").replace("%2F", "%2f"), safe=""),
+    "JSON": _json,
+    "JSON in JSON": _twice(_json),
+    "HTML": html.escape,
+    "repr": repr,
+    "quoted-printable": lambda text: quopri.encodestring(text.encode()).decode().replace("=\n", ""),
+    "base64 by lines": lambda text: binascii.b2a_base64(text.encode()).decode(),
+}
+_TEXT = st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S")), max_size=12)
+
+
+@given(
+    secret=st.text(st.characters(codec="utf-8", categories=("L", "N", "P", "S")), min_size=10, max_size=40),
+    before=_TEXT,
+    after=_TEXT,
+    name=st.sampled_from(sorted(ENCODINGS)),
+)
+def test_an_encoded_secret_is_replaced(secret: str, before: str, after: str, name: str) -> None:
+    encode = ENCODINGS[name]
+    text = encode(f"{before}{secret}{after}")
+    redacted = Redactor([secret])(text)
+    assert MARK in redacted
+    alone = encode(secret).strip("\"'=\n")
+    assert alone not in redacted
