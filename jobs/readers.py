@@ -33,8 +33,10 @@ _SECRETS_MAX = 10
 _INPUT = re.compile(r"[a-z][a-z0-9_]{0,39}")
 _SCHEMES = ("hf", "kaggle-dataset", "kaggle-model", "s3")
 _SCHEME = re.compile(r"([a-z][a-z0-9-]+):")
-_REPOSITORY = re.compile(
-    r"hf:(datasets/)?(?!datasets/)([\w-][\w.-]*/)?[\w-][\w.-]*(@[\w-][\w./-]*)?(#[!-~]+)?", re.ASCII
+REPOSITORY = re.compile(
+    r"hf:(?P<datasets>datasets/)?(?!datasets/)(?P<name>([\w-][\w.-]*/)?[\w-][\w.-]*)"
+    r"(@(?P<revision>[\w-][\w./-]*))?(#(?P<patterns>[!-~]+))?",
+    re.ASCII,
 )
 _KAGGLE = re.compile(r"kaggle-model:([\w-]+/){4}[1-9]\d{0,8}|kaggle-dataset:[\w-]+/[\w-]+(/[1-9]\d{0,8})?", re.ASCII)
 _IMAGE = re.compile(r"([A-Za-z0-9][!-~]{0,254})?")
@@ -206,7 +208,7 @@ def inputs(value: Any) -> dict[str, str]:
             raise Wrong(f"{source!r} names nothing at Kaggle", remedy)
         if scheme and scheme[1] == "s3" and not _BUCKET.match(source):
             raise Wrong(f"{source!r} is no folder of a bucket", "write s3://bucket/folder")
-        if scheme and scheme[1] == "hf" and not _REPOSITORY.fullmatch(source):
+        if scheme and scheme[1] == "hf" and not REPOSITORY.fullmatch(source):
             remedy = "write hf:org/name or hf:datasets/org/name, and @ a branch, tag or commit, and # patterns of files"
             raise Wrong(f"{source!r} is no repository of the Hub", remedy)
     return dict(value)

@@ -13,12 +13,12 @@ from jobs.payload.bounds import read_json
 from jobs.payload.store.hub import GIT, KIND, Denied, Repository, ask, parse_repository, patiently
 from jobs.payload.store.listing import BadListing, Entry, encode_listing
 from jobs.payload.store.tree import LIMITS
+from jobs.readers import REPOSITORY
 
 if TYPE_CHECKING:
     from http.client import HTTPResponse
 
 ENDPOINT = "https://huggingface.co"
-_SOURCE = re.compile(r"hf:(?P<datasets>datasets/)?(?P<name>[^@#]+)(@(?P<revision>[^#]+))?(#(?P<patterns>.+))?")
 _GIT = re.compile(r"[0-9a-f]{40}")
 _SHA256 = re.compile(r"[0-9a-f]{64}")
 _NEXT = re.compile(r"<([^>]+)>\s*;\s*rel=\"?next\"?")
@@ -38,7 +38,7 @@ class Pinned(NamedTuple):
 
 def pin(source: str, endpoint: str, token: str) -> Pinned:
     """Ask the Hub what a ``source``, such as ``hf:org/name@main#*.json``, is now. Raises TreeError."""
-    match = _SOURCE.fullmatch(source)
+    match = REPOSITORY.fullmatch(source)
     if match is None:
         raise TreeError(source, "it names no repository of the Hub", "Write hf:org/name@revision")
     kind, revision = "datasets" if match["datasets"] else "models", match["revision"] or "main"

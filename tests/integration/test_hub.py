@@ -208,6 +208,15 @@ def test_odd_answers_of_the_hub_are_refused_when_the_job_is_added(
         client.pin(source, place.endpoint, "")
 
 
+@pytest.mark.parametrize(
+    "source", ["hf:o/n?x=1", "hf:../../x/y", "hf:o/n\nx", "hf:o/n/p", "hf:o/..", "hf:o/n@v 1", "hf:o\0/n", "hf:"]
+)
+def test_an_odd_name_is_refused_before_the_hub_is_asked(place: StandInHub, source: str) -> None:
+    with pytest.raises(TreeError, match="names no repository of the Hub"):
+        client.pin(source, place.endpoint, TOKEN)
+    assert not place.seen.sent
+
+
 def test_a_hub_out_of_reach_is_told(place: StandInHub) -> None:
     with pytest.raises(TreeError, match=r"the Hub cannot be asked: .*6 times"):
         client.pin(f"hf:{NAME}", "http://127.0.0.1:9", "")
