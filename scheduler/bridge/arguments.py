@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 from jobs.ranges import RANGES
 
@@ -34,10 +34,28 @@ Weight = Annotated[float, AfterValidator(_weight)]
 Place = Annotated[str, Field(max_length=4_096), AfterValidator(_absolute)]
 
 
+def _has_nul(value: Any) -> bool:
+    match value:
+        case str():
+            return "\0" in value
+        case dict():
+            return any(_has_nul(part) for item in value.items() for part in item)
+        case list():
+            return any(map(_has_nul, value))
+    return False
+
+
 class Arguments(BaseModel):
     """Base of all: unknown names and other types are refused."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _refuse_nul(cls, given: Any) -> Any:
+        if _has_nul(given):
+            raise ValueError("a text holds the character NUL, which no name, path or reason has")
+        return given
 
 
 class Nothing(Arguments):
@@ -150,6 +168,11 @@ Definition = Annotated[
 ]
 
 
+Fingerprint = Annotated[
+    str, Field(pattern=r"^([0-9a-f]{12,64})?$", description="Add only what a dry run with this fingerprint showed.")
+]
+
+
 class AddJob(Arguments):
     """A job as a definition or the whole path of a job file, or all models of the settings that are not queued yet."""
 
@@ -157,6 +180,8 @@ class AddJob(Arguments):
     file: Place | None = None
     models: bool = False
     go_on: Annotated[bool, Field(description="Go on from what a removed job of this name saved.")] = False
+    dry_run: bool = False
+    expect: Fingerprint = ""
 
 
 class Submit(Arguments):
@@ -177,6 +202,7 @@ class Submit(Arguments):
     requirements: Place | None = None
     secrets: Annotated[list[Name], Field(max_length=50)] = []
     dry_run: bool = False
+    expect: Fingerprint = ""
 
 
 class Preview(Arguments):

@@ -106,12 +106,12 @@ def preview(surface: Surface, asked: given.Preview) -> dict[str, Any]:
 
 
 def add(surface: Surface, asked: given.AddJob) -> dict[str, Any]:
-    """Add a job, or the models of the settings, to the end of the queue."""
+    """Add a job, or the models of the settings, to the end of the queue; with ``dry_run`` show them and their plan."""
     if [asked.definition is not None, asked.file is not None, asked.models].count(True) != 1:
         raise BadRequest("jobs are added from a definition, from a file or from the settings", "Give one of the three")
+    words = ["queue", "add", *(["--continue"] if asked.go_on else []), *_dry_or_expected(asked)]
     if asked.models:
-        return surface.commands.run(["queue", "add", "--models"])
-    words = ["queue", "add", *(["--continue"] if asked.go_on else [])]
+        return surface.commands.run([*words, "--models"])
     if asked.file is not None:
         return surface.commands.run([*words, asked.file])
     return surface.commands.run_with(words, "", [asked.definition or {}])
@@ -143,8 +143,11 @@ def _submit_words(asked: given.Submit) -> Iterator[str]:
     yield from (f"--sweep={text}" for text in asked.sweep)
     yield from (f"--input={name}={source}" for name, source in asked.inputs.items())
     yield from (f"--secret={name}" for name in asked.secrets)
-    if asked.dry_run:
-        yield "--dry-run"
+    yield from _dry_or_expected(asked)
+
+
+def _dry_or_expected(asked: given.AddJob | given.Submit) -> list[str]:
+    return ["--dry-run"] if asked.dry_run else [f"--expect={asked.expect}"] if asked.expect else []
 
 
 def promote(surface: Surface, asked: given.Promote) -> dict[str, Any]:

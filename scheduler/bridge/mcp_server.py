@@ -48,6 +48,7 @@ _PLAN_WEEK = (
     "plan_preview and compare what they would change. Recommend one, with the commands for it. Change nothing."
 )
 _CONFIRM, _CONTEXT = "confirm", "context"
+_OURS = {"dry_run", "expect"}  # the preview and its token use them
 _ASKED_MAX = 4_000  # characters of a preview that a person is shown
 _ASKED_BETWEEN_CALLS = "2026-07-28"  # the protocol since which a server asks nothing while it answers
 _AGREE = "agree"
@@ -80,7 +81,7 @@ class Tools:
 
         tool.__name__ = name_of(verb)
         tool.__doc__ = verb.summary
-        parameters = [_parameter(name, field) for name, field in verb.takes.model_fields.items() if name != "dry_run"]
+        parameters = [_parameter(name, field) for name, field in verb.takes.model_fields.items() if name not in _OURS]
         if verb.changes:
             hint = Annotated[
                 str, Field(max_length=100, description="The token of the preview; without it nothing is done.")
@@ -115,13 +116,15 @@ class Tools:
         token = given.pop(_CONFIRM, "")
         try:
             args = checked(verb.takes, given).model_dump(mode="json", exclude_unset=True)
-            if verb.changes and not (token and self.tokens.take(token, verb.name, args)):
-                told = marked(preview(self.surface, verb, args))
-                again = self.tokens.give(verb.name, args)
+            fingerprint = self.tokens.take(token, verb.name, args) if verb.changes and token else None
+            if verb.changes and fingerprint is None:
+                shown = preview(self.surface, verb, args)
+                told, again = marked(shown), self.tokens.give(verb.name, args, shown.get("fingerprint", ""))
                 why = "This token is for another change, was used or is too old. " if token else ""
                 what = f"{why}Nothing was done. To do it, call again with the same arguments and this token."
                 return {"done": False, "what": f"{verb.name}: {verb.summary} {what}", _CONFIRM: again, **told}
-            found = marked(self.surface.ask(verb.name, args))
+            expected = {"expect": fingerprint} if fingerprint else {}
+            found = marked(self.surface.ask(verb.name, {**args, **expected}))
             return {"done": True, **found} if verb.changes else found
         except Exception as error:  # noqa: BLE001 - every error is told to the agent, as it would be to a person
             told = self.surface.tell(error)
@@ -146,15 +149,11 @@ def server(surface: Surface, manual: Callable[[], str], *, changes: bool) -> MCP
     from mcp.server import MCPServer
     from mcp.server.mcpserver import Context
     from mcp.server.mcpserver.exceptions import ToolError
+    from mcp.server.mcpserver.tools import Tool
     from mcp_types import ToolAnnotations
 
-    made: MCPServer[Any] = MCPServer(
-        "uff-scheduler",
-        version=version("uff-scheduler"),
-        instructions=_INSTRUCTIONS + (_CHANGES if changes else _READ_ONLY),
-        log_level="WARNING",
-    )
-    tools = Tools(surface, ToolError, Context)
+    functions = Tools(surface, ToolError, Context)
+    tools = []
     for verb in VERBS.values():
         if changes or not verb.changes:
             hints = ToolAnnotations(
@@ -163,7 +162,17 @@ def server(surface: Surface, manual: Callable[[], str], *, changes: bool) -> MCP
                 idempotent_hint=not verb.changes,
                 open_world_hint=False,
             )
-            made.add_tool(tools.of(verb), annotations=hints, structured_output=True)
+            tool = Tool.from_function(functions.of(verb), annotations=hints, structured_output=True)
+            tool.fn_metadata.arg_model.model_config["extra"] = "forbid"  # the SDK drops what it does not know
+            tool.fn_metadata.arg_model.model_rebuild(force=True)
+            tools.append(tool.model_copy(update={"parameters": {**tool.parameters, "additionalProperties": False}}))
+    made: MCPServer[Any] = MCPServer(
+        "uff-scheduler",
+        version=version("uff-scheduler"),
+        instructions=_INSTRUCTIONS + (_CHANGES if changes else _READ_ONLY),
+        log_level="WARNING",
+        tools=tools,
+    )
     _resources(made, surface, manual)
     _prompts(made)
     return made

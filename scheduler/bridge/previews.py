@@ -21,20 +21,20 @@ _TOKENS_MAX = 100
 class Tokens:
     """The previews that were given: each lets the same change with the same arguments be made once, for a while."""
 
-    _given: dict[str, tuple[float, str]] = field(default_factory=dict)
+    _given: dict[str, tuple[float, str, str]] = field(default_factory=dict)
 
-    def give(self, verb: str, args: dict[str, Any]) -> str:
-        """Return a token for one change."""
+    def give(self, verb: str, args: dict[str, Any], fingerprint: str = "") -> str:
+        """Return a token for one change, of files with this fingerprint."""
         while len(self._given) >= _TOKENS_MAX:
             del self._given[next(iter(self._given))]
         token = secrets.token_urlsafe(12)
-        self._given[token] = (stopwatch() + _GOOD_SECONDS, _key(verb, args))
+        self._given[token] = (stopwatch() + _GOOD_SECONDS, _key(verb, args), fingerprint)
         return token
 
-    def take(self, token: str, verb: str, args: dict[str, Any]) -> bool:
-        """Return whether a token is for this change and still good; it is good once."""
-        until, key = self._given.pop(token, (0.0, ""))
-        return stopwatch() < until and key == _key(verb, args)
+    def take(self, token: str, verb: str, args: dict[str, Any]) -> str | None:
+        """Return the fingerprint that a token was given for; None if it is for another change, used or too old."""
+        until, key, fingerprint = self._given.pop(token, (0.0, "", ""))
+        return fingerprint if stopwatch() < until and key == _key(verb, args) else None
 
 
 def preview(surface: Surface, verb: Verb, args: dict[str, Any]) -> Any:
@@ -42,10 +42,6 @@ def preview(surface: Surface, verb: Verb, args: dict[str, Any]) -> Any:
     if "dry_run" in verb.takes.model_fields:
         return surface.ask(verb.name, {**args, "dry_run": True})
     match verb.name:
-        case "queue.add" if args.get("definition") is not None:
-            return surface.ask("plan.preview", {"add": [args["definition"]]})
-        case "queue.add":
-            return {"adds": args.get("file") or "all models of the settings that are not queued yet"}
         case "queue.priority":
             return surface.ask("plan.preview", {"weights": {args["job"]: args["weight"]}})
         case "runs.stop":

@@ -62,6 +62,7 @@ def show(cli: Cli, job: Job) -> None:
 @command(
     app,
     "schedctl queue add job.toml",
+    "schedctl queue add job.toml --dry-run",
     "schedctl queue add --models",
     "schedctl queue add --name tiny --command 'python train.py' --target-step 500 --steps-per-hour 1000",
     job_file="job.toml",
@@ -106,6 +107,12 @@ def add(  # noqa: PLR0913, PLR0917 - one parameter for each option
     go_on: Annotated[
         bool, typer.Option("--continue", help="Go on from what a removed job of this name saved, instead of anew.")
     ] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Show the job, its plan and what would be uploaded; change nothing.")
+    ] = False,
+    expect: Annotated[
+        str, typer.Option("--expect", metavar="DIGEST", help="Add only what a dry run showed: its fingerprint.")
+    ] = "",
 ) -> None:
     """Add a job from a file or options, or all models of the settings.
 
@@ -133,7 +140,7 @@ def add(  # noqa: PLR0913, PLR0917 - one parameter for each option
         raise UsageFault("--models stands alone", "it takes its jobs from the settings", "Leave the rest out")
     if not (models or file or table):
         raise UsageFault("nothing to add", "no job was named", "Give a FILE, --models, or --name and its options")
-    add_jobs(cli, file, table, from_models=models, go_on=go_on)
+    add_jobs(cli, file, table, from_models=models, go_on=go_on, dry_run=dry_run, expect=expect)
 
 
 @command(

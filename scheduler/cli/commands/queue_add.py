@@ -12,13 +12,14 @@ from jobs.duration import show_duration
 from jobs.job_table import whole_of
 from jobs.readers import is_remote
 from scheduler.cli.commands.queue_show import lock_line
-from scheduler.cli.shell.exits import UsageFault
+from scheduler.cli.shell.exits import Refusal, UsageFault
 from scheduler.cli.shell.names import listed
 from scheduler.core.reasons import DeadlineUnreachable
 from scheduler.planner.model.urgency import with_urgency
 from scheduler.service.facts.snapshot import gives_secrets, lacks_secrets, load_snapshot, priors_of, view_of_new
 from scheduler.service.requests import code, concerns, environment, queue
 from scheduler.service.requests.feasibility import late, obstacles
+from scheduler.service.requests.fingerprint import fingerprint
 from scheduler.service.requests.gate_concerns import of_gates
 from scheduler.service.requests.stored import stored
 from scheduler.store import jobs
@@ -48,10 +49,20 @@ def table_of(**given: Any) -> dict[str, Any]:
     return table
 
 
-def add_jobs(cli: Cli, file: Path | None, table: dict[str, Any], *, from_models: bool, go_on: bool = False) -> None:
+def add_jobs(
+    cli: Cli,
+    file: Path | None,
+    table: dict[str, Any],
+    *,
+    from_models: bool,
+    go_on: bool = False,
+    dry_run: bool = False,
+    expect: str = "",
+) -> None:
     """Add jobs, all or none, and warn about those that nothing here can run or finish in time.
 
-    ``go_on`` lets one with the name of a removed job go on from its checkpoints. Raises CatalogueError, QueueError.
+    ``go_on`` lets one with the name of a removed job go on from its checkpoints. With ``dry_run`` they are only shown;
+    with ``expect`` they are added if this is the beginning of their fingerprint. Raises CatalogueError, QueueError.
     """
     if from_models:
         with cli.app.database.read() as tx:
@@ -65,11 +76,22 @@ def add_jobs(cli: Cli, file: Path | None, table: dict[str, Any], *, from_models:
             if cli.app.catalogue.jobs
             else "The settings name no models: docs/configuration.md. A script needs none: schedctl submit"
         )
-    add_specs(cli, specs, "" if from_models else str(file or "command line"), go_on=go_on)
+    if dry_run and specs:
+        from scheduler.cli.commands.dry_run import show_jobs
+
+        show_jobs(cli, specs)
+        return
+    add_specs(cli, specs, "" if from_models else str(file or "command line"), go_on=go_on, expect=expect)
 
 
 def add_specs(
-    cli: Cli, specs: Sequence[JobSpec], where: str, *, go_on: bool = False, kept: JobSpec | None = None
+    cli: Cli,
+    specs: Sequence[JobSpec],
+    where: str,
+    *,
+    go_on: bool = False,
+    kept: JobSpec | None = None,
+    expect: str = "",
 ) -> None:
     """Add jobs, all or none, say so, and warn about those that nothing here can run or finish in time.
 
@@ -81,6 +103,9 @@ def add_specs(
     ready: list[JobSpec] = []
     for spec in specs:
         ready.append(stored(cli.app, spec, keep_until, cli.out.say, ready[-1] if ready else kept))
+    if expect and not fingerprint(ready).startswith(expect):
+        why = "the definition, the code, the packages or the inputs are not those of --expect"
+        raise Refusal("nothing was added", why, "Look at them again with --dry-run")
     added = queue.add(cli.app.database, ready, cli.now, cli.who, go_on=go_on)
     cli.out.data({"jobs": [job_json(record, found.get(record.spec.name)) for record in added]})
     if added:

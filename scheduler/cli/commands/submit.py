@@ -72,6 +72,9 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Show the job, its plan and what would be uploaded; change nothing.")
     ] = False,
+    expect: Annotated[
+        str, typer.Option("--expect", metavar="DIGEST", help="Add only what a dry run showed: its fingerprint.")
+    ] = "",
     and_wait: Annotated[bool, typer.Option("--and-wait", help="Wait until it is done; 9 if it is not.")] = False,
     follow: Annotated[
         bool, typer.Option("--follow", "-f", help="As --and-wait, and write what its sessions print.")
@@ -100,4 +103,4 @@ def submit(  # noqa: PLR0913, PLR0917 - one parameter for each option
     }
     given = {key: value for key, value in table.items() if value is not None}
     asked = Submission(script, arguments or [], given, sweep or [], probe)
-    submit_jobs(cli, asked, dry_run=dry_run, wait=and_wait, logs=follow)
+    submit_jobs(cli, asked, dry_run=dry_run, expect=expect, wait=and_wait, logs=follow)

@@ -3,30 +3,20 @@
 from __future__ import annotations
 
 import re
-import tempfile
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jobs.catalogue import job_from_table
-from jobs.code.pack import pack
-from jobs.job_table import table_of, toml_of
 from jobs.payload.bounded_file import TEXT_BYTES_MAX
-from jobs.payload.store.code import code_prefix
-from jobs.payload.store.listing import LISTING
-from jobs.size import size
+from scheduler.cli.commands.dry_run import show_jobs
 from scheduler.cli.commands.follow import follow_jobs
-from scheduler.cli.commands.queue_add import add_specs, foreseen, tell_of_whole, warn_of, warn_of_secrets
-from scheduler.cli.commands.queue_show import code_line, lock_line
-from scheduler.cli.parts.plan_changes import difference_json, show_changes
+from scheduler.cli.commands.queue_add import add_specs
 from scheduler.cli.parts.sweep import combinations, name_of
 from scheduler.cli.shell.exits import UsageFault
 from scheduler.core.run import Ended
-from scheduler.service.requests import environment
 from scheduler.service.requests.probe import probe
-from scheduler.service.requests.questions import ask_what_if
 from scheduler.store import jobs, runs
-from scheduler.views.documents import plan_json
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -57,8 +47,11 @@ class Submission:
     probe_seconds: int
 
 
-def submit_jobs(cli: Cli, asked: Submission, *, dry_run: bool, wait: bool, logs: bool) -> None:
-    """Add the jobs, or show them. Raises UsageFault, CatalogueError, QueueError, CodeError, StoreError, typer.Exit."""
+def submit_jobs(cli: Cli, asked: Submission, *, dry_run: bool, expect: str, wait: bool, logs: bool) -> None:
+    """Add the jobs, if ``expect`` begins their fingerprint, or show them.
+
+    Raises UsageFault, CatalogueError, QueueError, CodeError, StoreError, typer.Exit.
+    """
     script, given = asked.script, asked.table
     folder, word = _placed(script)
     with cli.app.database.read() as tx:
@@ -78,9 +71,9 @@ def submit_jobs(cli: Cli, asked: Submission, *, dry_run: bool, wait: bool, logs:
     if "whole" in given and _speaks(folder / word):
         cli.out.warn(f"{word} can save and resume, it seems. With --target-step instead of --whole it would")
     if dry_run:
-        _show(cli, specs)
+        show_jobs(cli, specs)
         return
-    add_specs(cli, specs, _HERE)
+    add_specs(cli, specs, _HERE, expect=expect)
     if wait or logs:
         follow_jobs(cli, [spec.name for spec in specs], logs=logs)
 
@@ -156,53 +149,3 @@ def _speed(cli: Cli, spec: JobSpec, seconds: int) -> float:
             return float(f"{found.steps_per_hour / (here[0].speed if here else 1.0):.3g}")
         cli.out.warn(f"tried here, it showed no speed: {found.why}. {guess.capitalize()}")
     return _STEPS_PER_HOUR
-
-
-def _show(cli: Cli, specs: Sequence[JobSpec]) -> None:
-    """Write the jobs, what would be uploaded, and what the next plan would do with them. Nothing is stored."""
-    plan, difference = ask_what_if(cli.planning_context, specs, [], None)
-    reasons = foreseen(cli, specs)
-    code = specs[0].code
-    if code is None:
-        raise AssertionError("a submitted job has a folder")
-    with tempfile.TemporaryFile() as sink:
-        taken, listing = pack(code, sink)
-    stored = cli.app.artifacts.size(f"{code_prefix(taken.digest)}/{LISTING}") is not None
-    upload = 0 if stored else taken.bytes + len(listing)
-    names = {spec.name for spec in specs}
-    wanted = specs[0].requirements
-    packages = environment.locked(specs[0], wanted, cli.app.pools)[0] if wanted is not None else None
-    mine = replace(
-        plan,
-        placements=tuple(p for p in plan.placements if any(lane.job in names for lane in p.lanes)),
-        deferrals=tuple(deferral for deferral in plan.deferrals if deferral.job in names),
-    )
-    code_json = {name: getattr(taken, name) for name in ("source", "digest", "commit", "dirty", "files", "bytes")}
-    cli.out.data(
-        {
-            "jobs": [table_of(spec) for spec in specs],
-            "upload": {**code_json, "upload_bytes": upload},
-            "packages": asdict(packages) if packages is not None else None,
-            "plan": plan_json(mine),
-            "changes": difference_json(difference),
-        }
-    )
-    for line in toml_of(table_of(specs[0])).splitlines():
-        cli.out.line(line)
-    for spec in specs[1:]:
-        cli.out.line(f"The same as {spec.name}: {' '.join(spec.command)}")
-    cli.out.line()
-    sent = f"{size(upload)} to upload, before it is packed" if upload else "nothing to upload, it is in the store"
-    cli.out.line(f"Code {code_line(taken)}: {sent}.")
-    if packages is not None:
-        cli.out.line(f"Packages {lock_line(packages)}.")
-    cli.out.line()
-    show_changes(cli.out, difference)
-    for deferral in plan.deferrals:
-        if deferral.job in names:
-            cli.out.line(f"{deferral.job} waits: {deferral.reason.sentence(cli.out.zone)}.")
-    cli.out.line()
-    cli.out.line("Nothing was changed: this is a dry run.")
-    warn_of(cli, reasons)
-    warn_of_secrets(cli, specs[0])
-    tell_of_whole(cli, specs)

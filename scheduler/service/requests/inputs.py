@@ -58,12 +58,12 @@ def take(
         tell(f"input {given.name}: {how_far}")
 
     with tempfile.TemporaryDirectory(prefix="schedctl-input-") as scratch:
-        folder = _folder_of(Path(scratch) / "files", given.source, told)
+        folder = folder_of(Path(scratch) / "files", given.source, told)
         packed = put_tree(database, artifacts, folder, KIND, delete_at, told, heal=heal)
     return replace(given, digest=packed.digest, files=len(packed.tree.entries), bytes=packed.tree.bytes)
 
 
-def _folder_of(scratch: Path, source: str, told: Callable[[str], None]) -> Path:
+def folder_of(scratch: Path, source: str, told: Callable[[str], None]) -> Path:
     """Return the folder that holds what ``source`` means; a file is copied, and a bucket's folder fetched."""
     if source.startswith("s3:"):
         from platforms.artifacts.s3.folder import fetch_folder  # it needs the extra for AWS

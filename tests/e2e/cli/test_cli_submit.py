@@ -68,11 +68,18 @@ def test_a_dry_run_tells_all_and_changes_nothing(
     told = schedctl(*words, "--dry-run", "--json").document
     assert told["jobs"][0]["command"] == ["{python}", "train.py"]
     assert (told["upload"]["files"], told["upload"]["commit"]) == (1, "")
-    assert told["upload"]["upload_bytes"] > len(LEARNS)
+    assert told["upload"]["upload_bytes"] == len(LEARNS)
     assert [lane["job"] for found in told["plan"]["placements"] for lane in found["lanes"]] == ["my-model"]
     assert queued() == {}
     assert list(artifacts.keys("")) == []
-    assert schedctl(*words).code == 0
+    shown = told["fingerprint"]
+    script = (folder / "train.py").read_text()
+    (folder / "train.py").write_text(f"{script}# changed\n")
+    other = schedctl(*words, "--expect", shown)
+    assert (other.code, queued()) == (6, {})
+    assert "not those of --expect. Look at them again with --dry-run" in other.err
+    (folder / "train.py").write_text(script)
+    assert schedctl(*words, "--expect", shown[:12]).code == 0
     again = schedctl(*words, "--dry-run")
     assert again.code == 0
     assert 'name = "my-model-2"' in again.out

@@ -57,6 +57,7 @@ BODY = st.one_of(
             b"{}",
             b"[" * 100_000,
             b'{"a":' * 100_000,
+            b'{"tag":1,"verb":"queue.show","args":{"job":"a\\u0000b"}}',
             b'{"tag":1,"verb":"echo","args":{"data":"\\ud800"}}',
             b'{"tag":1,"verb":"echo","args":{"data":NaN}}',
             b'{"tag":1,"verb":"echo","args":{"data":1e999}}',
