@@ -7,6 +7,7 @@ import subprocess
 from pathlib import Path
 from typing import NamedTuple
 
+from jobs.child_process import OF_A_PERSON, child_environment, run_child
 from jobs.code.errors import CodeError
 
 _SECONDS = 120
@@ -170,8 +171,7 @@ def git(folder: Path, *words: str, feed: bytes = b"") -> bytes:
 
 
 def _run(words: tuple[str, ...], feed: bytes) -> subprocess.CompletedProcess[bytes]:
-    environment = {name: text for name, text in os.environ.items() if not name.startswith("GIT_")} | _ENVIRONMENT
     try:
-        return subprocess.run(words, input=feed, capture_output=True, env=environment, timeout=_SECONDS, check=False)
+        return run_child(words, _SECONDS, child_environment(OF_A_PERSON, _ENVIRONMENT), given=feed)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CodeError(words[2], f"git cannot be asked: {error}", "Install git, or move .git away") from None

@@ -216,6 +216,8 @@ def _refused(source: Path, number: int, line: str, why: str, remedy: str) -> Req
 def _read(source: Path) -> str:
     try:
         return read_bounded(source).decode("utf-8-sig")
+    except FileNotFoundError:
+        raise RequirementsError(str(source), "there is no such file", "Check the path") from None
     except OSError as error:
         raise RequirementsError(str(source), error.strerror or str(error), "Check the path and its mode") from None
     except UnicodeDecodeError:

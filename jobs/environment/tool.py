@@ -15,6 +15,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from jobs.child_process import child_environment, run_child
 from jobs.environment.errors import RequirementsError
 from jobs.environment.target import here
 from jobs.payload.lane.satisfied import Seen, rules, unmet
@@ -31,9 +32,23 @@ _SIGNED = re.compile(r"://[^/\s@]+@")  # an address with a password in it
 _LINES_TOLD = 8
 _LINE_CHARACTERS = 400
 _PINNED = re.compile(r"([A-Za-z0-9._-]+)==([^\s;\\]+)([^\n]*)")
-_OF_TOOLS = ("PIP_", "UV_")
-_UV = {"UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1"}
-_PIP = {"PIP_DISABLE_PIP_VERSION_CHECK": "1", "PIP_NO_INPUT": "1", "PIP_NO_COLOR": "1"}
+# What a job, or the environment of the daemon, may say to a tool: where indexes are, and how they are reached.
+# Anything else could name a program, a file to read or a file to write.
+_UV_SAYS = re.compile(
+    r"UV_((DEFAULT_|EXTRA_)?INDEX(_URL)?|INDEX_[A-Z0-9_]+_(USERNAME|PASSWORD)|FIND_LINKS|INSECURE_HOST|NATIVE_TLS|"
+    r"SYSTEM_CERTS|HTTP_TIMEOUT)"
+)
+_PIP_SAYS = {
+    "PIP_INDEX_URL": "--index-url",
+    "PIP_EXTRA_INDEX_URL": "--extra-index-url",
+    "PIP_FIND_LINKS": "--find-links",
+    "PIP_TRUSTED_HOST": "--trusted-host",
+    "PIP_PROXY": "--proxy",
+    "PIP_CERT": "--cert",
+    "PIP_DEFAULT_TIMEOUT": "--timeout",
+}
+_UV = {"UV_NO_CONFIG": "1", "UV_PYTHON_DOWNLOADS": "never", "UV_NO_PROGRESS": "1", "UV_KEYRING_PROVIDER": "disabled"}
+_PIP = {"PIP_CONFIG_FILE": os.devnull}
 
 
 class NoWheel(Exception):
@@ -75,11 +90,10 @@ def resolve(tools: Tools, demands: Demands, target: Target, variables: Mapping[s
         asked.write_text("".join(f"{line}\n" for line in demands.lines))
         bounds.write_text("".join(f"{line}\n" for line in demands.constraints))
         files = (str(asked), "--constraint", str(bounds))
-        given = _of_tools(variables)
         if tools.uv:
-            pins = _by_uv(tools.uv, files, target, folder, given)
+            pins = _by_uv(tools.uv, files, target, folder, variables)
         else:
-            pins = _by_pip(files, demands, target, folder, given)
+            pins = _by_pip(files, demands, target, folder, variables)
     return tuple(sorted(_checked(pin, demands) for pin in pins))
 
 
@@ -96,7 +110,7 @@ def sizes(tools: Tools, pins: Sequence[Pin], target: Target, variables: Mapping[
         made = folder / "pylock.toml"
         words = ("--format", "pylock.toml", "--no-deps", *_compiled((str(folder / "pins.txt"),), made, target))
         try:
-            _run((tools.uv, "pip", "compile", *words), folder, {**_of_tools(variables), **_UV})
+            _run((tools.uv, "pip", "compile", *words), folder, _of_uv(variables))
             packages = tomllib.loads(made.read_text()).get("packages", [])
             return {
                 canonical(package["name"]): max(wheel.get("size", 0) for wheel in package["wheels"])
@@ -112,19 +126,19 @@ def download(pins: Sequence[Pin], target: Target, folder: Path, variables: Mappi
         wanted = Path(name) / "lock.txt"
         wanted.write_text(requirement_lines(pins))
         words = ("--require-hashes", "-r", str(wanted), "--dest", str(folder))
-        _run(_pip("download", "--no-deps", *words, *_filed_under(target)), Path(name), {**_of_tools(variables), **_PIP})
+        _run(_pip(variables, "download", "--no-deps", *words, *_filed_under(target)), Path(name), _PIP)
     return sorted(folder.iterdir())
 
 
-def _of_tools(variables: Mapping[str, str]) -> dict[str, str]:
-    """Leave out what is meant for the command alone."""
-    return {name: text for name, text in variables.items() if name.startswith(_OF_TOOLS)}
+def _of_uv(variables: Mapping[str, str]) -> dict[str, str]:
+    """Return what the environment of this process, and then the job's, say to uv."""
+    return {name: text for name, text in {**os.environ, **variables}.items() if _UV_SAYS.fullmatch(name)} | _UV
 
 
 def _by_uv(uv: str, files: Sequence[str], target: Target, folder: Path, variables: Mapping[str, str]) -> list[Pin]:
     made = folder / "lock.txt"
     words = (uv, "pip", "compile", "--generate-hashes", *_compiled(files, made, target))
-    _run(words, folder, {**variables, **_UV})
+    _run(words, folder, _of_uv(variables))
     pins = []
     for line in re.sub(r"\\\n", " ", made.read_text()).splitlines():
         match = _PINNED.fullmatch(line.strip())
@@ -150,8 +164,8 @@ def _by_pip(
     made = folder / "report.json"
     words = ("--dry-run", "--ignore-installed", "--quiet", "--report", str(made), "-r", *files)
     elsewhere = target != here()
-    place = ("--target", str(folder / "nothing"), *_filed_under(target)) if elsewhere else ("--only-binary", ":all:")
-    _run(_pip("install", *words, *place), folder, {**variables, **_PIP})
+    place = ("--target", str(folder / "nothing"), *_filed_under(target)) if elsewhere else ()
+    _run(_pip(variables, "install", *words, *place), folder, _PIP)
     installs = json.loads(made.read_text())["install"]
     if elsewhere:
         _check_markers(installs, demands, target)
@@ -193,13 +207,17 @@ def _checked(pin: Pin, demands: Demands) -> Pin:
     return pin._replace(digests=digests)
 
 
-def _pip(*words: str) -> tuple[str, ...]:
-    return (sys.executable, "-m", "pip", *words)
+def _pip(variables: Mapping[str, str], command: str, *words: str) -> tuple[str, ...]:
+    """Return a command of pip that reads no setting of its own, but is told those that a job or this process has."""
+    known = {**os.environ, **variables}
+    indexes = [f"{option}={word}" for name, option in _PIP_SAYS.items() for word in known.get(name, "").split() if word]
+    quiet = ("--isolated", "--disable-pip-version-check", "--no-input", "--no-color")
+    return (sys.executable, "-I", "-m", "pip", *quiet, command, "--only-binary", ":all:", *indexes, *words)
 
 
 def _filed_under(target: Target) -> list[str]:
     short = target.python.replace(".", "")
-    words = ["--only-binary", ":all:", "--implementation", "cp", "--python-version", target.python]
+    words = ["--implementation", "cp", "--python-version", target.python]
     for abi in (f"cp{short}", "abi3", "none"):
         words += ["--abi", abi]
     for tag in target.tags():
@@ -208,18 +226,10 @@ def _filed_under(target: Target) -> list[str]:
 
 
 def _run(words: Sequence[str], folder: Path, variables: dict[str, str]) -> None:
-    """Run a tool in a folder of its own, so that it finds no settings of the job's. Raises NoWheel with its words."""
-    kept = {name: text for name, text in os.environ.items() if name not in {"PYTHONPATH", "PYTHONHOME"}}
+    """Run a tool in a folder that is its home too, so that it finds no settings. Raises NoWheel with its words."""
+    environment = child_environment(more={"HOME": str(folder), **variables})
     try:
-        ended = subprocess.run(
-            words,
-            cwd=folder,
-            env={**kept, **variables},
-            stdin=subprocess.DEVNULL,
-            capture_output=True,
-            timeout=_SECONDS,
-            check=False,
-        )
+        ended = run_child(words, _SECONDS, environment, folder)
     except subprocess.TimeoutExpired:
         raise NoWheel(f"{Path(words[0]).name} did not end within {_SECONDS // 60} minutes") from None
     if ended.returncode:

@@ -10,6 +10,8 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import IO, TYPE_CHECKING
 
+from jobs.child_process import OF_A_PERSON, child_environment
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -45,7 +47,12 @@ def run(
     One that puts out nothing within ``first_word_seconds`` is ended; only from its first word on do the others count.
     """
     process = subprocess.Popen(  # its end is waited for below, in bounded time
-        words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        words,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env=child_environment(OF_A_PERSON),
     )
     heard: dict[str, bytes] = {"out": b"", "err": b""}
     spoke = threading.Event()  # or will not, since it closed its output

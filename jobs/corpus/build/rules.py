@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -12,6 +13,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from jobs.child_process import child_environment
 from jobs.corpus.errors import BadParameter, RuleFailed
 from jobs.corpus.findings import Findings, Kind
 from jobs.corpus.options import STAGES, VALUE, Rule
@@ -20,7 +22,7 @@ from jobs.corpus.read.document import Document
 _ANSWER_BYTES = 1 << 16
 _TOLD_BYTES = 400  # of what a command that failed said last
 # A command gets no secret of the daemon: only what finds programs, files and languages.
-_ENVIRONMENT = ("HOME", "LANG", "LC_ALL", "PATH", "TMPDIR", "TZ", "VIRTUAL_ENV")
+_KEPT = re.compile("HOME|VIRTUAL_ENV")
 
 
 @dataclass(slots=True)
@@ -125,7 +127,6 @@ def _value(metadata: Mapping[str, Any], key: str) -> str | None:
 
 
 def _run(rule: Rule, questions: BinaryIO, answers: BinaryIO, folder: Path) -> None:
-    environment = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
     said = folder / "said"
     with said.open("w+b") as errors:
         try:
@@ -135,7 +136,7 @@ def _run(rule: Rule, questions: BinaryIO, answers: BinaryIO, folder: Path) -> No
                 stdout=answers,
                 stderr=errors,
                 cwd=folder,
-                env=environment,
+                env=child_environment(_KEPT),
                 start_new_session=True,
             )
         except (OSError, ValueError) as error:

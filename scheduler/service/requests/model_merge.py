@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+from jobs.child_process import OF_A_PERSON, child_environment
 from scheduler.service.deploy.release_files import fetch_part
 from scheduler.service.requests.checkpoint_files import PullRefused
 
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 ADAPTER = "adapter_config.json"
 _NEEDED = (ADAPTER, "adapter_model.safetensors", "fingerprint.json")  # the last names the base by its digest
 _PROGRAM = Path(__file__).parents[3] / "jobs" / "payload" / "trainers" / "merge.py"
+_KEPT = re.compile(rf"{OF_A_PERSON.pattern}|(HF|CUDA|OMP|MKL|OPENBLAS)_[A-Z_]+")
 _WORDS_SHOWN = 1_000
 
 
@@ -42,7 +45,10 @@ def merge(artifacts: BlobStore, version: Version, manifest: Manifest, wanted: Me
             fetch_part(artifacts, version, manifest.job, component, Path(scratch) / component.name)
         words = [wanted.python, str(_PROGRAM), str(folder), "--base", wanted.base, "--adapter", scratch]
         try:
-            ended = subprocess.run(words, capture_output=True, text=True, errors="replace", check=False)
+            environment = child_environment(_KEPT)
+            ended = subprocess.run(
+                words, capture_output=True, text=True, errors="replace", check=False, env=environment
+            )
         except OSError as error:
             why = f"{wanted.python} cannot be started: {error.strerror}. Name a Python with torch by --python"
             raise PullRefused(f"{version.name} cannot be merged: {why}") from None

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
 _DOES = ["flock", "mkdir", "sha256sum", "readlink", "cat", "rm", "ln", "mv"]
 TOOLS = [*_DOES, "sync", "find", "sort", "cut", "chmod", "timeout", "bash"]
-# Counts the programs that the script starts, and kills all of it where the count is KILL_AT, before this one begins.
+# Counts the programs that the script starts, and kills all of it at the count that a file names, before this begins.
 SHIM = """#!/bin/bash
-n=$(( $(/bin/cat "$COUNT" 2>/dev/null || echo 0) + 1 )); echo $n > "$COUNT"
-[ "$n" = "$KILL_AT" ] && kill -9 0
+n=$(( $(/bin/cat "COUNT" 2>/dev/null || echo 0) + 1 )); echo $n > "COUNT"
+[ "$n" = "$(/bin/cat "KILL_AT")" ] && kill -9 0
 exec /usr/bin/TOOL "$@"
 """
 STEPS_MAX = 200
@@ -56,10 +56,10 @@ def test_a_kill_before_any_step_leaves_one_whole_version_and_is_mended(
     then: str,
 ) -> None:
     one, two = make_release(tmp_path, 1), make_release(tmp_path, 2)
-    (programs,) = {writes(tool, SHIM.replace("TOOL", tool)) for tool in TOOLS}
+    count, kill_at = tmp_path / "count", tmp_path / "kill-at"
+    shim = SHIM.replace("COUNT", str(count)).replace("KILL_AT", str(kill_at))
+    (programs,) = {writes(tool, shim.replace("TOOL", tool)) for tool in TOOLS}
     usual = os.environ["PATH"]
-    count = tmp_path / "count"
-    monkeypatch.setenv("COUNT", str(count))
     kills = 0
     for step in range(2, STEPS_MAX, one_in()):
         subprocess.run(["rm", "-rf", here.folder], check=True)
@@ -67,7 +67,7 @@ def test_a_kill_before_any_step_leaves_one_whole_version_and_is_mended(
         monkeypatch.setenv("PATH", usual)
         target.deploy(one)
         count.write_text("0")
-        monkeypatch.setenv("KILL_AT", str(step))
+        kill_at.write_text(str(step))
         monkeypatch.setenv("PATH", f"{programs}:{usual}")
         killed = False
         try:

@@ -1,0 +1,38 @@
+"""Child processes that work on what others wrote: their environment is built from nothing."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+_ALWAYS = re.compile(
+    r"PATH|LANG|LC_[A-Z]+|TZ|TMPDIR|SSL_CERT_(FILE|DIR)|(REQUESTS|CURL)_CA_BUNDLE|"
+    r"(HTTPS?|ALL|NO)_PROXY|(https?|all|no)_proxy"
+)
+OF_A_PERSON = re.compile(r"HOME|USER|LOGNAME|XDG_[A-Z_]+|SSH_AUTH_SOCK|KRB5CCNAME|SLURM_CONF")
+"""What programs need that log in somewhere as the person or the service that runs us."""
+_NOTHING = re.compile(r"(?!)")
+
+
+def child_environment(keep: re.Pattern[str] = _NOTHING, more: Mapping[str, str] | None = None) -> dict[str, str]:
+    """Return the variables of a child process: those that say where programs, certificates and proxies are.
+
+    Of the others only those that ``keep`` matches whole; ``more`` are added as they are.
+    """
+    kept = {name: text for name, text in os.environ.items() if _ALWAYS.fullmatch(name) or keep.fullmatch(name)}
+    return kept | dict(more or {})
+
+
+def run_child(
+    words: Sequence[str], seconds: float, environment: Mapping[str, str], folder: Path | None = None, given: bytes = b""
+) -> subprocess.CompletedProcess[bytes]:
+    """Return how a program ended that was given ``given``. Raises OSError and subprocess.TimeoutExpired."""
+    return subprocess.run(
+        words, cwd=folder, env=environment, input=given, capture_output=True, timeout=seconds, check=False
+    )
