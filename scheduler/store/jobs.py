@@ -155,10 +155,10 @@ def remove(tx: Connection, name: str, now: int, by: str) -> None:
     tx.execute(_one(name).values(removed_at=now, position=0))
 
 
-def get(tx: Connection, name: str) -> JobRecord:
-    """Return one job of the queue. Raises UnknownJob."""
+def get(tx: Connection, name: str, *, removed: bool = False) -> JobRecord:
+    """Return one job of the queue; with ``removed``, also one that was taken out of it. Raises UnknownJob."""
     record = find(tx, name)
-    if record is None or record.removed_at is not None:
+    if record is None or (record.removed_at is not None and not removed):
         from difflib import get_close_matches
 
         names = list(tx.execute(_NAMES).scalars())

@@ -70,7 +70,7 @@ def test_an_own_script_trains_after_three_commands_and_is_seen_within_seconds(
         assert stopwatch() - launched <= patience
         assert training["health"] == "trains"
         assert "1 running, well" in schedctl("status")
-        schedctl("queue", "cancel", "--all")
+        schedctl("queue", "cancel", "--all", "--yes")
         until(lambda: not status()["runs"], "the session saves and ends", every=0.5)
     finally:
         daemon.terminate()

@@ -98,7 +98,7 @@ def _trained_twice(server: SkyServer, folder: Path) -> None:
         until(
             lambda: b"".join(path.read_bytes() for path in folder.rglob("job-1.log")).count(b"begins") == 2, "its start"
         )
-        schedctl("queue", "cancel", "--all")
+        schedctl("queue", "cancel", "--all", "--yes")
         until(lambda: all(run["state"] == "ended" for run in runs()), "the end of the second")
         until(lambda: not server.clusters, "the end of its machine")
     finally:

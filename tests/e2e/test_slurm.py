@@ -94,7 +94,7 @@ def test_a_job_trains_in_two_sessions_and_the_books_are_those_of_slurm(lab: Slur
         first = runs()[0]["key"]
         schedctl("runs", "stop", first)
         until(lambda: len(begun()) == 2 and runs()[0]["state"] == "ended", "the next session")
-        schedctl("queue", "cancel", "--all")
+        schedctl("queue", "cancel", "--all", "--yes")
         until(lambda: all(run["state"] == "ended" for run in runs()), "the end of the second")
     finally:
         daemon.terminate()

@@ -108,7 +108,7 @@ def test_sessions_with_one_and_two_devices_run_side_by_side_on_one_pool(lab: Slu
         spans = {job: run["held_until"] - run["planned_start"] for job, run in runs().items()}
         assert meters["GPU hours of the month"]["held"] == spans["narrow"] + 2 * spans["wide"]
         assert meters["hours of the month"]["held"] == spans["narrow"] + spans["wide"]
-        schedctl("queue", "cancel", "--all")
+        schedctl("queue", "cancel", "--all", "--yes")
         until(lambda: all(run["state"] == "ended" for run in runs().values()), "their ends")
     finally:
         daemon.terminate()

@@ -148,7 +148,7 @@ class Cluster:
             running = subprocess.Popen([program, "daemon"], cwd=self.folder, env=self.environ, stdout=log, stderr=log)
         try:
             yield
-            self.schedctl("queue", "cancel", "--all")
+            self.schedctl("queue", "cancel", "--all", "--yes")
             until(lambda: all(run["state"] == "ended" for run in self.runs()), "the end of all sessions")
         finally:
             running.terminate()

@@ -192,7 +192,7 @@ def test_who_takes_over_finds_the_session_and_the_hours_are_those_of_slurm(machi
     machines.schedctl("runs", "stop", first)
     until(lambda: len(machines.runs()) == 2 and machines.runs()[0]["state"] == "ended", "the next session")
     until(lambda: machines.runs()[1]["state"] == "running", "its training")
-    machines.schedctl("queue", "cancel", "--all")
+    machines.schedctl("queue", "cancel", "--all", "--yes")
     until(lambda: all(run["state"] == "ended" for run in machines.runs()), "the end of the second")
     books = machines.lab.books()
     assert books == {run["key"]: (run["started"], run["ended"]) for run in machines.runs()}

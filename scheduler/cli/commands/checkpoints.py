@@ -43,7 +43,7 @@ def list_(
 
     with cli.app.database.read() as tx:
         if job is not None:
-            jobs.get(tx, job)
+            jobs.get(tx, job, removed=True)
         found = checkpoints.everything(tx, job)
     cli.out.data({"checkpoints": [checkpoint_json(record) for record in found]})
     cli.out.table(
@@ -70,7 +70,7 @@ def retention(
 
     with cli.app.database.read() as tx:
         if job is not None:
-            jobs.get(tx, job)
+            jobs.get(tx, job, removed=True)
         judged = judge(tx, cli.app.policy.retention, cli.now, job)
     cli.out.data(
         {

@@ -10,6 +10,7 @@ import typer
 from scheduler.cli.commands.complete import job_names, states
 from scheduler.cli.commands.queue_list import STATES, list_queue
 from scheduler.cli.shell.command import Listing, Tables, command, group
+from scheduler.cli.shell.confirm import Yes, confirm
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import UsageFault
 
@@ -257,12 +258,16 @@ def clone(
     clone_job(cli, job, settings or [])
 
 
-@command(app, "schedctl queue remove ufm")
-def remove(cli: Cli, job: Job) -> None:
-    """Remove a job, which frees its name. Its runs, hours and checkpoints stay."""
+@command(app, "schedctl queue remove ufm", "schedctl queue remove ufm --yes")
+def remove(cli: Cli, job: Job, yes: Yes = False) -> None:
+    """Remove a job, which frees its name, once a person agreed. Its runs, hours and checkpoints stay."""
     from scheduler.service.requests import queue
+    from scheduler.store import jobs
     from scheduler.views.documents import job_json
 
+    with cli.app.database.read() as tx:
+        jobs.get(tx, job)
+    confirm(cli, f"Remove {job} from the queue? Its runs, hours and checkpoints stay.", yes=yes)
     record = queue.remove(cli.app.database, job, cli.now, cli.who)
     cli.out.data({"job": job_json(record)})
     kept = f" Its checkpoint at step {record.done_step} stays: schedctl queue add --continue goes on from it."
@@ -280,28 +285,39 @@ def retry(cli: Cli, names: Jobs = None, everything: All = False) -> None:
     change_each(cli, names, every, lambda name: queue.retry(cli.app.database, name, cli.now, cli.who), "is tried again")
 
 
-@command(app, "schedctl queue restart ufm", "schedctl queue restart ufm --from 4000")
+@command(app, "schedctl queue restart ufm", "schedctl queue restart ufm --from 4000 --yes")
 def restart(
     cli: Cli,
     job: Job,
     start: Annotated[
         str, typer.Option("--from", metavar="STEP", help="Which checkpoint of the job it starts from; or newest.")
     ] = "newest",
+    yes: Yes = False,
 ) -> None:
-    """Begin a job anew from step 0, as its next generation. What it saved before stays."""
+    """Begin a job again from step 0, as its next generation, once a person agreed. What it saved before stays."""
     from scheduler.cli.commands.queue_restart import restart_job
 
-    restart_job(cli, job, start)
+    restart_job(cli, job, start, yes=yes)
 
 
-@command(app, "schedctl queue cancel ufm", "schedctl queue cancel ufm ucm")
-def cancel(cli: Cli, names: Jobs = None, everything: All = False) -> None:
-    """Cancel jobs; a running session saves first. Their checkpoints stay: queue release undoes it."""
+@command(app, "schedctl queue cancel ufm", "schedctl queue cancel ufm ucm", "schedctl queue cancel --all --yes")
+def cancel(cli: Cli, names: Jobs = None, everything: All = False, yes: Yes = False) -> None:
+    """Cancel jobs; a running session saves first. Their checkpoints stay: queue release undoes it.
+
+    With --all, every job that is not over, once a person agreed.
+    """
     from scheduler.cli.commands.queue_each import change_each
     from scheduler.service.requests import queue
 
     every = "cancelled" if everything else None
-    change_each(cli, names, every, lambda name: queue.cancel(cli.app.database, name, cli.now, cli.who), "is cancelled")
+    change_each(
+        cli,
+        names,
+        every,
+        lambda name: queue.cancel(cli.app.database, name, cli.now, cli.who),
+        "is cancelled",
+        asks=None if yes else "Cancel",
+    )
 
 
 @command(app, "schedctl queue hold ufm --why 'data are being cleaned'", "schedctl queue hold --all")
@@ -321,7 +337,7 @@ def hold(
 
 @command(app, "schedctl queue release ufm", "schedctl queue release --all")
 def release(cli: Cli, names: Jobs = None, everything: All = False) -> None:
-    """Let held, failed or cancelled jobs run again; with --all, the held ones."""
+    """Let held, failed or cancelled jobs run again; with --all, the held ones. Cancelled ones are named."""
     from scheduler.cli.commands.queue_each import change_each
     from scheduler.service.requests import queue
 

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 from jobs.plural import counted
 from scheduler.cli.parts.loss import warn_of_loss
+from scheduler.cli.shell.confirm import confirm
 from scheduler.cli.shell.exits import Refusal, UsageFault
-from scheduler.core.job import Active, Failed, Held, Queued
+from scheduler.cli.shell.names import listed
+from scheduler.core.job import Active, Cancelled, Failed, Held, Queued
 from scheduler.service.requests.queue import QueueError
 from scheduler.store import jobs
 from scheduler.views.documents import job_json
@@ -30,12 +32,18 @@ CAN_BE: dict[str, Callable[[JobState], bool]] = {
 
 
 def change_each(
-    cli: Cli, names: Sequence[str] | None, every: str | None, change: Callable[[str], JobRecord], done: str
+    cli: Cli,
+    names: Sequence[str] | None,
+    every: str | None,
+    change: Callable[[str], JobRecord],
+    done: str,
+    *,
+    asks: str | None = None,
 ) -> None:
     """Change the named jobs, or else all that can be ``every`` of :data:`CAN_BE`; ``done`` says what was done.
 
-    One that refuses stays as it is, the others are changed. Raises UsageFault, UnknownJob before any is changed, and
-    Refusal at the end.
+    ``asks`` is the verb of the question whether to change all; None asks nothing. One that refuses stays as it is, the
+    others are changed. Raises UsageFault, UnknownJob before any is changed, and Refusal then or at the end.
     """
     if bool(names) == bool(every):
         raise UsageFault("which jobs", "names or --all are needed, and not both", "See: schedctl queue list")
@@ -44,6 +52,11 @@ def change_each(
             asked = [record for record in jobs.everything(tx) if CAN_BE[every](record.state)]
         else:
             asked = [jobs.get(tx, name) for name in dict.fromkeys(names or ())]
+    if every and asked and asks:
+        live = sum(isinstance(record.state, Active) for record in asked)
+        ending = f" {counted(live, 'session')} will save and end." if live else ""
+        named = listed([record.spec.name for record in asked])
+        confirm(cli, f"{asks} {counted(len(asked), 'job')} ({named})?{ending}", yes=False)
     changed, refused = [], []
     for record in asked:
         try:
@@ -56,8 +69,10 @@ def change_each(
     cli.out.data({"job": job_json(changed[0])} if one else {"jobs": [job_json(record) for record in changed]})
     for record in changed:
         tell(cli, record, done)
-    if not asked:
+    if every and not asked:
         cli.out.say(f"No job can be {every}.")
+    if every == "released":
+        _name_cancelled(cli)
     if changed:
         cli.wake_daemon()
     if refused:
@@ -66,6 +81,20 @@ def change_each(
             "; ".join(refused),
             "See: schedctl status",
         )
+
+
+def _name_cancelled(cli: Cli) -> None:
+    """Say which cancelled jobs stay so: whoever cancelled all and thinks better of it looks for them here."""
+    with cli.app.database.read() as tx:
+        names = [record.spec.name for record in jobs.everything(tx) if _is_cancelled(record.state)]
+    if names:
+        stay = "stays" if len(names) == 1 else "stay"
+        one = f"{counted(len(names), 'cancelled job')} {stay} cancelled. To let them run again, name them"
+        cli.out.say(f"{one}: schedctl queue release {' '.join(names)}")
+
+
+def _is_cancelled(state: JobState) -> bool:
+    return isinstance(state, Cancelled) or (isinstance(state, Active) and state.wish == "cancel")
 
 
 def tell(cli: Cli, record: JobRecord, done: str) -> None:

@@ -22,5 +22,7 @@ def resume(cli: Cli) -> None:
     if before is None:
         cli.out.line("Nothing was paused.")
     else:
-        cli.out.line(f"New sessions start again; {before.why}, since {cli.out.instant(before.at)}.")
+        cli.out.line(
+            f"Resumed: new sessions start again. (Until now, since {cli.out.instant(before.at)}: {before.why}.)"
+        )
     cli.wake_daemon()

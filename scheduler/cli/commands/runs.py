@@ -49,7 +49,7 @@ def list_(
 
     with cli.app.database.read() as tx:
         if job is not None:
-            jobs.get(tx, job)
+            jobs.get(tx, job, removed=True)
         found = runs.recent(tx, limit, pool, job)
     if pool is not None and not found:
         find_pool(cli.app.pools, pool)

@@ -58,7 +58,27 @@ class Group(TyperGroup):
     """A group of commands; it takes the shared options as well."""
 
     def __init__(self, *args: Any, params: list[Any] | None = None, **options: Any) -> None:
+        options["suggest_commands"] = False  # its own are by spelling alone
         super().__init__(*args, params=[*(params or ()), *_shared_options()], **options)
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that ``args`` begin with; an unknown one is answered with names like it.
+
+        What asks before it does something (--yes) is named only to whoever began to type it: "start" is no "restart".
+        """
+        try:
+            return super().resolve_command(ctx, args)
+        except Exception as error:
+            from difflib import get_close_matches
+
+            close = [name for name in get_close_matches(args[0], self.commands) if self._may_be_meant(name, args[0])]
+            if close and hasattr(error, "message"):
+                error.message = f"{error.message.rstrip('.')}. Did you mean {', '.join(map(repr, close))}?"
+            raise
+
+    def _may_be_meant(self, name: str, word: str) -> bool:
+        asks = any(parameter.name == "yes" for parameter in getattr(self.commands[name], "params", ()))
+        return not asks or name[0] == word[0]
 
 
 class ListingGroup(Group):

@@ -40,7 +40,7 @@ MEANINGS: dict[Exit, str] = {
     Exit.CONFIG: "settings, model definitions, a job file or training data cannot be used",
     Exit.DATABASE: "the database is missing, of another version, damaged, full, locked or out of reach",
     Exit.NOT_FOUND: "there is no such job, run, pool, checkpoint, version, corpus or plan",
-    Exit.REFUSED: "refused: not possible in the present state",
+    Exit.REFUSED: "refused: not possible in the present state, or not confirmed",
     Exit.PLATFORM: "a platform, the artifact store or the disk failed",
     Exit.LEADERSHIP: "another daemon runs, or this one lost its lease",
     Exit.VIOLATIONS: "doctor, verify, watch, sync or rehearse found something wrong, or a job waited for is not done",

@@ -42,7 +42,7 @@ def select(tx: Connection, subject: str | None) -> list[CheckpointRecord]:
     if subject is not None and "/" in subject:
         return [checkpoints.get(tx, subject)]
     if subject is not None:
-        jobs.get(tx, subject)
+        jobs.get(tx, subject, removed=True)
     return [record for record in checkpoints.everything(tx, subject) if record.state == "good"]
 
 
@@ -81,13 +81,13 @@ def pull(artifacts: BlobStore, manifest: Manifest, target: Path) -> None:
 
 def choose(tx: Connection, job: str, step: int | None) -> Manifest:
     """Return a job's newest good checkpoint, or the one at ``step``. Raises UnknownJob, PullRefused."""
-    jobs.get(tx, job)
+    jobs.get(tx, job, removed=True)
     good = [record.manifest for record in checkpoints.everything(tx, job) if record.state == "good"]
     found = next((manifest for manifest in good if step is None or manifest.step == step), None)
     if found is not None:
         return found
     if not good:
-        raise PullRefused(f"{job} has no good checkpoint yet. See: schedctl queue show {job}")
+        raise PullRefused(f"{job} has no good checkpoint yet. See: schedctl checkpoints list {job}")
     steps = ", ".join(str(manifest.step) for manifest in good[:10])
     raise PullRefused(f"{job} has no good checkpoint at step {step}, but at {steps}. Choose one of them")
 

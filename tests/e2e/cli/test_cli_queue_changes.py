@@ -169,7 +169,7 @@ def test_a_removed_job_frees_its_name_and_keeps_its_history(
 ) -> None:
     with world.write() as tx:
         rates.put(tx, rates.RateRecord("ulm", "desk", 0.5, 0.1, 3, 240, 30, NOW))
-    assert schedctl("queue", "remove", "ulm").code == 0
+    assert schedctl("queue", "remove", "ulm", "--yes").code == 0
     assert schedctl("queue", "show", "ulm").code == 5
     assert "ulm" not in schedctl("queue", "list").out
     assert "uff-ulm-0001" in schedctl("runs", "list").out
@@ -202,7 +202,7 @@ def test_a_removed_job_frees_its_name_and_keeps_its_history(
 
 
 def test_a_removed_job_may_be_gone_on_from(schedctl: Schedctl, world: Database) -> None:
-    schedctl("queue", "remove", "ulm")
+    schedctl("queue", "remove", "ulm", "--yes")
     add = ("queue", "add", "--name", "ulm", "--command", "x", "--continue", "--target-step")
     assert "its target is 400" in schedctl(*add, "400").err
     (found,) = schedctl("--json", *add, "700").document["jobs"]
@@ -215,14 +215,14 @@ def test_a_removed_job_may_be_gone_on_from(schedctl: Schedctl, world: Database) 
 
 
 def test_what_is_needed_is_not_removed(schedctl: Schedctl, world: Database) -> None:
-    planned_lane = schedctl("queue", "remove", "uff-main")
+    planned_lane = schedctl("queue", "remove", "uff-main", "--yes")
     assert (planned_lane.code, "has a lane in uff-uff-main-0001" in planned_lane.err) == (6, True)
     with world.write() as tx:
         jobs.add(tx, spec("waits", gate=Gate("ucm", 0.5)), NOW)
-    parent = schedctl("queue", "remove", "ucm")
+    parent = schedctl("queue", "remove", "ucm", "--yes")
     assert (parent.code, "waits would wait for it for ever" in parent.err) == (6, True)
     assert schedctl("queue", "edit", "waits", "--set", "gate=").code == 0
-    assert schedctl("queue", "remove", "ucm").code == 0
+    assert schedctl("queue", "remove", "ucm", "--yes").code == 0
     with world.read() as tx:
         assert [job.position for job in jobs.everything(tx)] == [1, 2, 3, 4, 5]
         assert [job.spec.name for job in jobs.everything(tx)][-1] == "waits"

@@ -162,7 +162,7 @@ def test_a_daemon_plans_what_the_account_has_left_and_slurm_starts_it(tmp_path: 
         assert (meter["quota"], meter["source"]) == ("account", "slurm account")
         assert meter["limit"] <= 45 * 60
         assert meter["free"] < 15 * 60
-        schedctl("queue", "cancel", "--all")
+        schedctl("queue", "cancel", "--all", "--yes")
         until(lambda: schedctl("runs", "list")["runs"][0]["state"] == "ended", "its end")
     finally:
         daemon.terminate()
