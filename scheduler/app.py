@@ -145,7 +145,7 @@ class App:
 
     def _context(self, pool: Pool, state_folder: Path | None = None) -> PlatformContext:
         from platforms.registry import PlatformContext
-        from scheduler.one_account import accounts
+        from scheduler.service.requests.one_account import accounts
 
         return PlatformContext(
             state_folder=state_folder or self.settings.state_dir / "sessions" / pool.name,

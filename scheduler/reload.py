@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from config.errors import ConfigError, Problem
 from platforms.base import PlatformError
 from scheduler.app import App
-from scheduler.one_account import require_one_account
+from scheduler.service.requests.one_account import require_one_account
 
 if TYPE_CHECKING:
     from collections.abc import Callable

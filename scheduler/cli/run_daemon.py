@@ -22,7 +22,7 @@ def run_daemon(cli: Cli) -> None:
         from config.logging import configure
         from scheduler.app import load_app
         from scheduler.daemon import Daemon
-        from scheduler.one_account import require_one_account
+        from scheduler.service.requests.one_account import require_one_account
 
         settings = cli.app.settings
     require_one_account(settings)

@@ -33,8 +33,8 @@ def check(cli: Cli) -> None:
     platform does not know, credentials that are not here.
     """
     from config.errors import ConfigError
-    from scheduler.one_account import require_one_account
     from scheduler.service.requests import concerns
+    from scheduler.service.requests.one_account import require_one_account
 
     pools, models = sorted(cli.app.pools), [spec.name for spec in cli.app.catalogue.jobs]
     settings = cli.app.settings

@@ -62,7 +62,7 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
     from scheduler.host import doctor_machine as machine
     from scheduler.host.doctor_channels import channel_check, check_mlflow, no_channel
     from scheduler.host.doctor_secrets import check_secrets
-    from scheduler.one_account import require_one_account
+    from scheduler.service.requests.one_account import require_one_account
 
     always: dict[str, Callable[[], Checked]] = {
         "service": machine.check_service,

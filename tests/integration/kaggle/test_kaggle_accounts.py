@@ -14,9 +14,9 @@ from platforms.emulators.kaggle.place import Place
 from platforms.emulators.kaggle.server import Server
 from scheduler.app import App, load_app
 from scheduler.cli import main as entry
-from scheduler.one_account import require_one_account
 from scheduler.reload import reloaded
 from scheduler.service.quota.audit import read_books
+from scheduler.service.requests.one_account import require_one_account
 from scheduler.store import lease, limits
 from scheduler.store.engine import open_database
 from tests.integration.kaggle.conftest import Account
