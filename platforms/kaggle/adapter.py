@@ -173,8 +173,9 @@ class KagglePlatform:
     def stop(self, key: str, now: int, *, force: bool) -> None:
         """Ask a session that can be asked; with ``force``, cancel by the id that it told, and later delete the kernel.
 
-        A session that reaches the artifact store is asked by the stop flag there, one that does not by a dataset. That
-        a call was taken is no proof of anything: whoever calls repeats it until ``find`` shows the end.
+        A session that reaches the artifact store is asked by the stop flag there, one that does not by a dataset.
+        Whoever calls repeats it until ``find`` shows the end: that a call was taken is no proof. Nothing is cancelled
+        or deleted unless Kaggle said just before that the session lives: what is over keeps its outputs.
         """
         slug = self._slug(key)
         if slug is None:
@@ -187,17 +188,20 @@ class KagglePlatform:
             if not force:
                 self._ask(record, now)
                 return
-            session_id = self._session_id(record)
-            if record.cancelled_at is None and session_id is not None and self._client.cancel(session_id):
-                self._records.write(record.having(cancelled_at=now))
-                return
             if record.cancelled_at is not None and now - record.cancelled_at < self._cancel_patience:
                 return
-            with suppress(Unreachable):
-                self._tail.catch_up(record)  # nothing of it is left after this
-            if not self._client.delete(slug):
-                self._client.gpu_week()  # proves that we are let in, so that it is gone; nothing else waits for books
-            self._records.write(record.having(cancelled_at=record.cancelled_at or now))
+            with suppress(Unreachable):  # what it printed is lost with its kernel, and tells its id
+                self._tail.catch_up(record)
+            seen = self._observer.look(record, now)
+            if seen is None or seen.state not in {SessionState.QUEUED, SessionState.RUNNING}:
+                return
+            record = self._records.read(key) or record
+            if record.cancelled_at is None and (session_id := self._records.said(key).session_id) is not None:
+                self._client.cancel(session_id)  # whatever it answers: if the session goes on, the kernel is deleted
+                self._records.write(record.having(cancelled_at=now))
+            else:
+                self._client.delete(slug)
+                self._records.write(record.having(deleted_at=now))
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:
         """Yield the payload's output; see Platform.logs. A running session's is streamed anew with each call."""
@@ -304,12 +308,6 @@ class KagglePlatform:
         if record.asked_at is None and self._observer.stop_channel(record) is StopChannel.PLATFORM:
             self._inputs.give_sign(record.key, now)
             self._records.write(record.having(asked_at=now))
-
-    def _session_id(self, record: Record) -> int | None:
-        if self._records.said(record.key).session_id is None:
-            with suppress(Unreachable):  # without it the kernel is deleted, which ends its session as well
-                self._tail.catch_up(record)
-        return self._records.said(record.key).session_id
 
     def _push(self, intent: Record, push: Push, now: int) -> Observed:
         """Push the kernel of an intent that is on disk. The caller holds the key."""

@@ -133,10 +133,12 @@ class Place:
         }
 
     def last_run_at(self, kernel: Kernel) -> float:
-        """Return what is told of when the newest session ran: its push, or its start once it has begun."""
+        """Return what is told of when the newest session ran: its push, its start once it has begun, or its end."""
         newest = kernel.versions[-1]
-        started = newest.session.started_at if newest.session and not self.rules.last_run_is_push else None
-        return newest.pushed_at if started is None else started
+        started, ended = (newest.session.started_at, newest.session.ended_at) if newest.session else (None, None)
+        if self.rules.last_run_is_end and ended is not None:
+            return ended
+        return newest.pushed_at if self.rules.last_run_is_push or started is None else started
 
     def push(self, body: dict[str, Any]) -> dict[str, Any]:
         """SaveKernel. What is wrong comes back as ``error`` on HTTP 200, except a source that is too large."""
@@ -253,8 +255,9 @@ class Place:
             found = [session for session in self.sessions() if session.terms.session_id == session_id]
         if not found:
             raise denied("kernelSessions.cancel")
-        if found[0].live:
-            found[0].cut("CANCEL_ACKNOWLEDGED", "Cancelled by the user")
+        if not found[0].live:
+            return {"errorMessage": "Kernel session is not running"}
+        found[0].cut("CANCEL_ACKNOWLEDGED", "Cancelled by the user")
         return {}
 
     def delete(self, owner: str, slug: str) -> dict[str, Any]:

@@ -16,12 +16,12 @@ class Rules:
     ``timeout_ignored`` is the wedged kernel that outlives its limit; ``quota_cuts`` ends running sessions when the week
     is used up; ``reserves`` fills timeReserved with what live sessions may still use; ``lets_kernels_in`` hands kernels
     with internet a token of their own, with which they may look at what their account may. What nobody has measured
-    is a choice too: ``last_run_is_push`` tells as a kernel's last run when it was pushed, not when it began, and
-    ``bills_queue`` bills the time in which it waited. Where the protocol leaves a
-    choice: ``page_max`` caps what a list hands out at once, ``pages_by_token`` goes on by token alone,
-    ``output_redirects`` sends whoever follows a link on to another address, ``kernel_hidden_wall_seconds`` is how long
-    a new kernel is not shown; without ``tells_landing`` the answer to a push names neither kernel nor version, without
-    ``tells_deleted`` a deleted dataset is denied like one that never was.
+    is a choice too: ``last_run_is_push`` tells as a kernel's last run when it was pushed, not when it began,
+    ``last_run_is_end`` tells when it ended once it is over, and ``bills_queue`` bills the time in which it waited.
+    Where the protocol leaves a choice: ``page_max`` caps what a list hands out at once, ``pages_by_token`` goes on by
+    token alone, ``output_redirects`` sends whoever follows a link on to another address,
+    ``kernel_hidden_wall_seconds`` is how long a new kernel is not shown; without ``tells_landing`` the answer to a push
+    names neither kernel nor version, without ``tells_deleted`` a deleted dataset is denied like one that never was.
     """
 
     gpu_sessions_max: int = 2
@@ -46,6 +46,7 @@ class Rules:
     tells_landing: bool = True
     tells_deleted: bool = True
     last_run_is_push: bool = False
+    last_run_is_end: bool = False
     bills_queue: bool = False
     unannounced_extra_seconds: int = 0  # GPU use of this week that no kernel explains
 

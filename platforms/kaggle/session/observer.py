@@ -40,7 +40,8 @@ class Observer:
 
     def adopt(self, key: str, slug: str, now: int) -> Record | None:
         """Return a new record of a kernel that was pushed for this key by a daemon whose records are lost."""
-        if self._client.status(slug) is None:
+        status = self._client.status(slug)
+        if status is None:
             return None
         source = self._client.source(slug)
         if source is None:
@@ -48,13 +49,14 @@ class Observer:
         if not is_source_of(key, source):
             why = f"there is a kernel {slug} that we did not push"
             raise Refused("kaggle", "launch", why, "Rename it, or set slug_prefix", permanent=True)
-        began = self._client.last_run(slug)
+        is_over = status[0] in _OVER
+        began = None if is_over else self._client.last_run(slug)
         order = order_of(source)
         record = Record(
             key=key,
             slug=slug,
             state="pushed",
-            intended_at=min(now, int(began)) if began else now,
+            intended_at=min(now, int(began)) if began else 0 if is_over else now,
             void_from=now,
             jobs=tuple(str(lane["job"]) for lane in order["launch"].get("lanes", ())),
             relays=bool(order["relays"]),
@@ -123,7 +125,7 @@ class Observer:
             detail = "Kaggle does not have it, and no push of ours can still arrive"
             record = self._records.write(record.having(state="void", detail=detail))
             return Observed(record.key, SessionState.ABSENT, "", detail=detail)
-        if record.cancelled_at is None and record.missed_at is None:
+        if record.deleted_at is None and record.missed_at is None:
             self._records.write(record.having(missed_at=now))
             return None
         if record.missed_at is not None and now - record.missed_at < self._missed_seconds:
@@ -131,19 +133,20 @@ class Observer:
         return self._close(record, DELETED, now)
 
     def _earliest_start(self, record: Record, now: int) -> int:
-        """Return the earliest that a session can have begun, which is what it is charged from until it is known.
+        """Return the earliest that a running session can have begun, which is what it is charged from until it ends.
 
-        Whether Kaggle's ``lastRunTime`` is the push or the start is not documented: no session begins before either,
-        nor while it was still seen to wait.
+        Whether Kaggle's ``lastRunTime`` of what runs is the push or the start is not documented: no session begins
+        before either, nor while it was still seen to wait.
         """
         told = self._client.last_run(record.slug)
         return max(record.intended_at, min(now, max(int(told or 0), record.queued_at or 0)))
 
     def _close(self, record: Record, detail: str, now: int) -> Observed:
-        """Write down the end of a session.
+        """Write down the end of a session, whose own word on when it began comes first.
 
-        Without its own word, time counts until this look, but for no longer than Kaggle was asked to let it run, unless
-        it was seen to run on: nobody may have looked for hours.
+        Kaggle's ``lastRunTime`` is not asked for: of what is over it may be the end. Without the session's own word,
+        time counts until this look, but for no longer than Kaggle was asked to let it run, unless it was seen to run
+        on: nobody may have looked for hours.
         """
         if record.over_at is None:
             record = self._records.write(record.having(over_at=now))
@@ -154,14 +157,13 @@ class Observer:
             if now - over_at < self._log_patience:
                 raise
             log = None
-        started = record.started
-        if started is None:
-            started = self._earliest_start(record, now)
+        earliest = max(record.intended_at, record.queued_at or 0)
+        started = earliest if record.started is None else record.started
         began = self._records.said(record.key).began
         if log is not None and log.began is not None:
             began = log.began
         if began is not None and began <= now:
-            started = max(started, int(began))
+            started = min(over_at, max(earliest, int(began)))
         latest, told = over_at, log is not None and log.ended_after is not None
         if log is not None and log.ended_after is not None:
             latest = min(latest, math.ceil((began or started) + log.ended_after) + 1)

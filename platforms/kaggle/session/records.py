@@ -30,9 +30,10 @@ class Record:
     ``state``: ``intent`` (perhaps pushed), ``pushed``, ``ended``, ``void`` (never started and never will be).
     ``void_from`` is when an intent that is not on Kaggle is given up, ``missed_at`` when a session was first missed.
     ``queued_at`` is when it was last seen to wait, and ``started`` the earliest that it can have begun after that.
-    ``over_at`` is when it was first seen to be over, ``asked_at`` and ``cancelled_at`` when it was first asked to
-    leave, and first ended by force. ``timeout_seconds`` is how long Kaggle was asked to let it run, ``overran_at`` when
-    it was last seen to run for longer. ``told`` is False when ``ended`` is the latest that the end can have been.
+    ``over_at`` is when it was first seen to be over, ``asked_at`` when it was first asked to leave, ``cancelled_at``
+    when Kaggle was first asked to cancel it, ``deleted_at`` when its kernel was deleted. ``timeout_seconds`` is how
+    long Kaggle was asked to let it run, ``overran_at`` when it was last seen to run for longer. ``told`` is False when
+    ``ended`` is the latest that the end can have been.
     ``jobs`` and ``relays`` say what to bring home. ``collected`` is true when no more is wanted.
     ``slug`` is the kernel's name, ``datasets`` those of its inputs.
     """
@@ -51,6 +52,7 @@ class Record:
     detail: str = ""
     asked_at: int | None = None
     cancelled_at: int | None = None
+    deleted_at: int | None = None
     over_at: int | None = None
     missed_at: int | None = None
     collected: bool = False

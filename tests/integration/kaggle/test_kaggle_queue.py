@@ -48,16 +48,17 @@ def orphans(ports: Ports) -> int:
 
 @pytest.mark.parametrize("looks", ["often", "when it runs", "when it is over"])
 @pytest.mark.parametrize("bills_queue", [False, True])
-@pytest.mark.parametrize("last_run_is_push", [False, True])
+@pytest.mark.parametrize("last_run", ["start", "push", "end"])
 def test_a_wait_is_neither_lost_nor_blamed_on_others(
     make_ports: Callable[..., Ports],
     account_at: Callable[..., Account],
     hand_clock: Any,
-    last_run_is_push: bool,
+    last_run: str,
     bills_queue: bool,
     looks: str,
 ) -> None:
-    account = account_at(scale=SCALE, queue_seconds=QUEUE, last_run_is_push=last_run_is_push, bills_queue=bills_queue)
+    shown = {"last_run_is_push": last_run == "push", "last_run_is_end": last_run == "end"}
+    account = account_at(scale=SCALE, queue_seconds=QUEUE, bills_queue=bills_queue, **shown)
     ports = make_ports(
         platforms={"kaggle": account.adapter()}, pools={"kaggle": Pool("kaggle", "kaggle", "T4 x2", quotas=(QUOTA,))}
     )

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from platforms.base import Observed, SessionState, StopChannel
+from platforms.base import Observed, SessionState, StopChannel, Unreachable
 from platforms.emulators.faults import Fault
 from tests.lab.patience import until, until_state
 
@@ -131,3 +131,57 @@ def test_a_session_that_ignores_its_cancel_is_deleted_after_a_while_and_its_log_
     assert not account.place.sessions()[0].live
     assert account.until(KEY, SessionState.ENDED).detail == "deleted"
     assert "resumed from nothing" in account.output(KEY)
+
+
+def test_a_session_that_ended_unseen_is_not_deleted_past_its_deadline(account: Account) -> None:
+    """It ended during an outage, one more look fails, and the daemon ends by force what it takes for late."""
+    account.adapter().launch(account.request(KEY, "finish"), account.now())
+    account.place.sessions()[0].join()
+    account.place.faults.add("GetKernelSessionStatus", Fault.SERVER_ERROR)
+    adapter = account.adapter(tries="1")
+    with pytest.raises(Unreachable):
+        adapter.stop(KEY, account.now() + 4_000, force=True)
+    for later in (4_060, 4_120, 5_000):
+        adapter.stop(KEY, account.now() + later, force=True)
+    assert account.settle(KEY).detail == "complete"
+    assert account.result(KEY)["outcome"] == "finished"
+    assert not {"CancelKernelSession", "DeleteKernel"} & set(calls(account))
+
+
+@pytest.mark.parametrize("fault", [Fault.SERVER_ERROR, Fault.THROTTLED, Fault.EMPTY, Fault.DROP])
+def test_nothing_is_cancelled_or_deleted_while_no_status_is_read(account: Account, fault: Fault) -> None:
+    account.adapter().launch(account.request(KEY, "wait"), account.now())
+    until_trains(account)
+    account.place.faults.always["GetKernelSessionStatus"] = fault
+    for later in (0, 200, 400):
+        with pytest.raises(Unreachable):
+            account.adapter(tries="1").stop(KEY, account.now() + later, force=True)
+    account.place.faults.always.clear()
+    assert not {"CancelKernelSession", "DeleteKernel"} & set(calls(account))
+    assert account.place.sessions()[0].live
+
+
+def test_a_session_that_ends_just_before_its_cancel_keeps_what_it_saved(
+    account: Account, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    account.adapter().launch(account.request(KEY, "wait"), account.now())
+    until_heeds(account, StopChannel.PLATFORM)
+    until_trains(account)
+    cancel, shows = account.place.cancel, account.place.shows
+
+    def cancel_late(session_id: int) -> dict[str, Any]:
+        account.adapter().stop(KEY, account.now(), force=False)
+        account.place.sessions()[0].join()
+        return dict(cancel(session_id))
+
+    monkeypatch.setattr(account.place, "cancel", cancel_late)
+    began = account.now()
+    account.adapter().stop(KEY, began, force=True)
+    account.place.shows = lambda kernel: False  # denied and not listed once is no proof that it was deleted
+    assert account.adapter().find([KEY], account.now()) == {}
+    account.place.shows = shows
+    for later in (121, 300):
+        account.adapter().stop(KEY, began + later, force=True)
+    assert account.settle(KEY).detail == "complete"
+    assert account.result(KEY)["checkpoint_step"] == 50
+    assert "DeleteKernel" not in calls(account)
