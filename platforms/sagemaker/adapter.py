@@ -30,7 +30,7 @@ from platforms.plain_file import read_below
 from platforms.sagemaker import answers, sdk
 from platforms.sagemaker.logs import read_logs
 from platforms.sagemaker.poller import Look, Poller
-from platforms.sagemaker.request import WORK_DIR, Order, is_ours, is_told, training_job, valid_name
+from platforms.sagemaker.request import ECR, WORK_DIR, Order, is_ours, is_told, training_job, valid_name
 from platforms.sagemaker.settings import read_settings
 from platforms.sagemaker.state import NO_MACHINE, TERMINAL, ends_by, failure, lacking, lost_its_instance, observed
 
@@ -107,6 +107,9 @@ class SageMakerPlatform:
             address = self._address(wanted)
         except Misconfigured as error:
             raise _bad_image(wanted, error.why) from error
+        parts = ECR.fullmatch(address)
+        if parts is None or parts["region"] != self._settings.region:
+            raise _bad_image(wanted, f"it is no address of Amazon ECR in {self._settings.region}")
         if now < self._bad_images.get(address, (0, ""))[0]:
             raise _bad_image(wanted, self._bad_images[address][1])
         return address
@@ -160,7 +163,9 @@ class SageMakerPlatform:
             self._poller.forget(key)
             with answers.translated("stop", now):
                 description = self._describe(key)
-                if description is not None and is_ours(description, key, self._owner):
+                if description is None or description["TrainingJobStatus"] in TERMINAL:
+                    return
+                if is_ours(description, key, self._owner):
                     self._stop(key)
 
     def logs(self, key: str, offset: int, limit_bytes: int) -> Iterator[bytes]:

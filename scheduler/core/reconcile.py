@@ -1,8 +1,9 @@
 """Reconcile: what was observed against what we recorded gives the steps to take. Pure.
 
-Four rules are kept here and nowhere else: silence is "unknown" and changes nothing; a run is over only with proof;
-an intent is void only when the platform's visibility delay and a margin have passed, or the platform proves absence;
-a session that cannot be asked to save is ended by force only where that costs less than waiting for its own end.
+Four rules are kept here and nowhere else: silence is "unknown", and changes or ends nothing; a run is over only with
+proof; an intent is void only when the platform's visibility delay and a margin have passed, or the platform proves
+absence; a session that cannot be asked to save is ended by force only where that costs less than waiting for its own
+end.
 """
 
 from __future__ import annotations
@@ -190,7 +191,7 @@ def _steps_of_session(fact: Facts, now: int) -> list[Step]:
         for lane in run.lanes
         if lane.outcome is None and lane.index in fact.results and fact.complete
     ]
-    if now > run.deadline + fact.overdue_seconds:
+    if fact.sighting is not None and now > run.deadline + fact.overdue_seconds:
         steps.append(ForceStop(run, "past its deadline"))
     elif isinstance(state, Stopping):
         steps.extend(_enforced_stop(fact, state, now))
@@ -201,7 +202,7 @@ def _steps_of_session(fact: Facts, now: int) -> list[Step]:
 def _enforced_stop(fact: Facts, state: Stopping, now: int) -> list[Step]:
     """End a session that does not follow its stop, or that cannot be asked and has more to cost than to lose.
 
-    One that is not seen now may be one that cannot be asked: it is not ended before its deadline.
+    One that is not seen now is not ended: it may be over, and force may destroy what it left.
     """
     if fact.sighting is None:
         return []

@@ -114,6 +114,7 @@ def local(folder: Path) -> Iterator[Place]:
         str(bundle),
         None,
         lambda key: [path for path in (state / key).glob("*.json") if path.name != "launch.json"],
+        lambda _key: not processes_of(state),
     )
     for session in state.iterdir():
         platform.stop(session.name, int(real_now()), force=True)
@@ -162,6 +163,7 @@ def kaggle(folder: Path) -> Iterator[Place]:
             str(bundle),
             place.faults,
             lambda key: [folder / "state" / "launches" / f"{key}.json"],
+            lambda _key: not any(session.live for session in place.sessions()),
             asks_to_leave=False,
         )
     assert processes_of(folder / "emulator") == []
@@ -187,7 +189,7 @@ def sagemaker(folder: Path) -> Iterator[Place]:
             "prefix": f"{folder.name}/",
             "poll_seconds": "0",
             "role": "arn:aws:iam::123456789012:role/uff-execution",
-            "image": "pytorch",
+            "image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.10",
             "instance_types": "ml.g4dn.xlarge",
         }
 
@@ -210,6 +212,7 @@ def sagemaker(folder: Path) -> Iterator[Place]:
             outage,
             str(bundle),
             place.faults,
+            is_over=lambda key: not place.jobs[key].live,
         )
     assert processes_of(folder / "emulator") == []
 
@@ -252,6 +255,7 @@ def slurm(folder: Path, kind: type[SlurmLab] = SlurmLab) -> Iterator[Place]:
             str(bundle),
             None,
             lambda key: list((folder / "state" / "sessions" / key).glob("*.json")),
+            lambda _key: not processes_of(folder / "state"),
         )
         lab.clear()
         until(lambda: not processes_of(folder / "state"), "the end of all processes")

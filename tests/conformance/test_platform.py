@@ -34,6 +34,10 @@ if TYPE_CHECKING:
             """Wait for a state."""
             ...
 
+        def let_end(self, key: str) -> None:
+            """Let a session end while nobody looks."""
+            ...
+
 
 HOSTILE = ["", ".", "..", "../up", "a/b", "/etc", "-rf", ".hidden", "a b", "a\nb", "a\0b", "ключ", "a" * 300, "a;b"]
 OVER = (SessionState.ENDED, SessionState.ABSENT)
@@ -220,6 +224,25 @@ def test_without_an_answer_nothing_is_claimed_about_a_session(place: "Place") ->
         with suppress(Unreachable):  # what was read before may be told
             assert read_all(platform, "one") == b"hello from one\n"
     assert platform.find(["one"], place.now()) == {"one": running}
+
+
+def test_what_ended_unseen_is_not_ended_by_force_past_its_deadline(place: "Place", store: "BlobStore") -> None:
+    """It ended during an outage and the next look fails, so that a daemon ends by force what it takes for late."""
+    platform = place.adapter()
+    platform.launch(place.request("one", lasting=False), place.now())
+    place.let_end("one")
+    late = place.now() + 7_200
+    with place.outage(), suppress(Unreachable):
+        platform.find(["one"], late)
+    for step in range(3):
+        with place.outage(), suppress(Unreachable):
+            platform.stop("one", late + 600 * step, force=True)
+        platform.stop("one", late + 600 * step, force=True)
+    ended = place.until("one", SessionState.ENDED)
+    assert ended.started is not None
+    platform.collect("one", store, place.now())
+    assert read_all(platform, "one") == b"hello from one\n"
+    assert place.adapter().find(["one"], place.now()) == {"one": ended}
 
 
 def test_a_launch_that_can_never_start_is_proved_absent_for_good(place: "Place") -> None:

@@ -161,11 +161,11 @@ def test_a_session_that_ignores_a_stop_is_ended_from_outside() -> None:
 HOLD = {"job0": ("hold", "ann")}
 
 
-def test_an_unseen_session_is_not_ended_by_force_before_its_deadline() -> None:
-    fact = facts(run_in(Stopping("r", START, "hold job0 by ann", since=2_000)))
-    assert reconcile([fact], DEADLINE) == []
-    (step,) = reconcile([fact], DEADLINE + OVERDUE + 1)
-    assert isinstance(step, ForceStop)
+@pytest.mark.parametrize("reachable", [False, True])
+@pytest.mark.parametrize("state", [Running("r", START), Stopping("r", START, "hold job0 by ann", since=2_000)])
+def test_a_session_that_is_not_seen_is_never_ended_by_force(state: Running | Stopping, reachable: bool) -> None:
+    steps = reconcile([facts(run_in(state), reachable=reachable)], DEADLINE + OVERDUE + 1)
+    assert not any(isinstance(step, ForceStop) for step in steps)
 
 
 def test_a_session_that_cannot_be_asked_is_ended_where_that_costs_less_and_says_what_is_lost() -> None:
