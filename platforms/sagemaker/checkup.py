@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from platforms.base import Checked
 from platforms.sagemaker import answers
+from platforms.sagemaker.request import ECR
 from platforms.sagemaker.sdk import image_address, names_image
 from platforms.sagemaker.settings import read_settings
 
@@ -19,10 +20,6 @@ if TYPE_CHECKING:
     from platforms.sagemaker.settings import Settings
 
 _SKEW_SECONDS = 60
-_ECR = re.compile(
-    r"\d{12}\.dkr\.ecr\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?/(?P<repository>[a-z0-9._/-]+):(?P<tag>[\w.-]+)",
-    re.ASCII,
-)
 _VERSION = re.compile(r"\d+\.\d+")
 # Until when AWS patches its PyTorch training images, as its Deep Learning Containers said in November 2026.
 _PATCHED_UNTIL = {
@@ -140,13 +137,13 @@ def _image(settings: Settings, now: float) -> Checked:
     address = settings.image
     if names_image(address):
         address = image_address(address, settings.region, settings.instance_types[0])
-    parts = _ECR.fullmatch(address)
+    parts = ECR.fullmatch(address)
     if parts is None:
         return Checked("warning", f"{address} is no address of Amazon ECR", "SageMaker pulls from ECR in your region")
     if parts["region"] != settings.region:
         remedy = f"Use the same image of {settings.region}"
         return Checked("bad", f"{address} lies in {parts['region']}, the jobs run in {settings.region}", remedy)
-    version = _VERSION.match(parts["tag"]) if parts["repository"] == "pytorch-training" else None
+    version = _VERSION.match(parts["tag"] or "") if parts["repository"] == "pytorch-training" else None
     until = _PATCHED_UNTIL.get(version[0]) if version else None
     if until is not None and now >= until.timestamp():
         remedy = "Choose a newer one: AWS's list of Deep Learning Containers"

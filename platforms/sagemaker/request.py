@@ -20,6 +20,12 @@ LAUNCH_CHANNEL = "launch"
 # Seen from launch.json's folder: the job's own volume, where a job may write and from which AWS uploads nothing.
 WORK_DIR = "../../../output/work"
 
+# An image in Amazon ECR by tag, by digest or by name alone.
+ECR = re.compile(
+    r"\d{12}\.dkr\.ecr(-fips)?\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?/(?P<repository>[a-z0-9._/-]+)"
+    r"(:(?P<tag>[\w.-]+)|@sha256:[0-9a-f]{64})?",
+    re.ASCII,
+)
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", re.ASCII)
 _SECONDS_MAX = 28 * 86_400
 _VALUE_BYTES_MAX = 512

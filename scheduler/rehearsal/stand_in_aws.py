@@ -28,7 +28,8 @@ _CREDENTIALS = "aws.ini"
 _BUCKET = "artifacts"  # the folder in which the emulator keeps its bucket
 _IDLE_SECONDS = 20
 _STORE_OPTIONS = {"bucket", "region", "create_only"}  # of the store that was set; the rest is the stand-in's
-_ANY = {"image": "whatever runs there", "instance_types": "ml.g4dn.xlarge"}  # for pools that name none
+# For pools that name none. An address that AWS could take: a server may check it, and runs what it likes.
+_IMAGE, _INSTANCES = "123456789012.dkr.ecr.{region}.amazonaws.com/whatever-runs-here:1", "ml.g4dn.xlarge"
 
 
 def stand_in(base: dict[str, Any], folder: Path, endpoint: str) -> None:
@@ -59,7 +60,7 @@ def stand_in(base: dict[str, Any], folder: Path, endpoint: str) -> None:
     store = {name: text for name, text in wanted.get("options", {}).items() if name in _STORE_OPTIONS}
     places = {name: text for name, text in store.items() if name != "create_only"}
     base["pools"] = [
-        {**pool, "options": _options({**_ANY, **places, **pool.get("options", {})}, access, prefix)}
+        {**pool, "options": _options({**_any(pool, places), **pool.get("options", {})}, access, prefix)}
         if pool.get("platform") == _PLATFORM
         else pool
         for pool in pools
@@ -112,6 +113,12 @@ def emulator_of(rehearsal: Rehearsal, app: App) -> Emulator | None:
     words += [word for bucket in others for word in ("--other-bucket", bucket)]
     command = [sys.executable, "-m", "platforms.emulators.sagemaker", str(rehearsal.folder / "aws"), *words]
     return Emulator("AWS", command, rehearsal.folder / "aws.log")
+
+
+def _any(pool: Mapping[str, Any], places: Mapping[str, str]) -> dict[str, str]:
+    """Return options for a pool that names none."""
+    region = str(pool.get("options", {}).get("region", places.get("region", "")))
+    return {"image": _IMAGE.format(region=region), "instance_types": _INSTANCES, **places}
 
 
 def _options(named: Mapping[str, str], access: Mapping[str, str], prefix: str) -> dict[str, str]:

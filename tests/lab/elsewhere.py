@@ -79,7 +79,7 @@ credentials = "{folder}/aws.ini"
 region = "us-east-1"
 bucket = "{bucket}"
 role = "arn:aws:iam::123456789012:role/uff-execution"
-image = "whatever runs here"
+image = "123456789012.dkr.ecr.us-east-1.amazonaws.com/whatever-runs-here:1"
 instance_types = "ml.g4dn.xlarge"
 poll_seconds = "0"
 

@@ -20,7 +20,14 @@ if TYPE_CHECKING:
     from platforms.emulators.sagemaker.job import Cloud
 
 _NAME = re.compile(r"[a-zA-Z0-9](-*[a-zA-Z0-9]){0,62}", re.ASCII)
+# A tag, a digest or neither; the DNS suffix tells the region.
+_ECR = re.compile(
+    r"\d{12}\.dkr\.ecr(-fips)?\.(?P<region>[a-z0-9-]+)\.amazonaws\.com(\.cn)?/[a-z0-9][a-z0-9._/-]*"
+    r"(:[\w][\w.-]{0,127}|@sha256:[0-9a-f]{64})?",
+    re.ASCII,
+)
 _ACCELERATED = re.compile(r"ml\.(g|p|trn)\d")
+_IMAGE_CHARACTERS_MAX = 255
 _STOP_WALL_SECONDS = 30.0
 _PAGE = 10
 _TYPES = ("ml.g4dn.xlarge", "ml.g5.xlarge", "ml.g6.xlarge")
@@ -59,9 +66,10 @@ class Place:
         """The folder below which every container runs."""
         return self._folder / "disks"
 
-    def create(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """Do CreateTrainingJob. Raises Refusal."""
+    def create(self, request: Mapping[str, Any], region: str = "") -> dict[str, Any]:
+        """Do CreateTrainingJob for a caller that signed for ``region``, by default ours. Raises Refusal."""
         _validate(request)
+        _validate_image(request.get("AlgorithmSpecification", {}), region or self.region)
         name = request["TrainingJobName"]
         with self._lock:
             if name in self.jobs:
@@ -174,3 +182,18 @@ def _validate(request: Mapping[str, Any]) -> None:
     }
     if found := [name for name, bad in wrong.items() if bad]:
         raise Refusal("ValidationException", f"1 validation error detected: {', '.join(found)}")
+
+
+def _validate_image(algorithm: Mapping[str, Any], region: str) -> None:
+    """Refuse what AWS refuses as a training image: one that is no address of ECR in the region of the job."""
+    image, access = algorithm.get("TrainingImage"), algorithm.get("TrainingImageConfig", {})
+    if (image is None) == (algorithm.get("AlgorithmName") is None):
+        raise Refusal("ValidationException", "Exactly one of AlgorithmName and TrainingImage is required")
+    if image is None or access.get("TrainingRepositoryAccessMode") == "Vpc":
+        return  # an algorithm of the account, or a registry of one's own
+    parts = _ECR.fullmatch(str(image)) if len(str(image)) <= _IMAGE_CHARACTERS_MAX else None
+    if parts is None:
+        wanted = "Please provide a valid Amazon Elastic Container Registry path of the Docker image to run."
+        raise Refusal("ValidationException", f"Invalid training image {image}. {wanted}")
+    if parts["region"] != region:
+        raise Refusal("ValidationException", f"Invalid DNS suffix for region '{parts['region']}' in training image")

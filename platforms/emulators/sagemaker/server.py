@@ -11,6 +11,7 @@ import logging
 import os
 import socket
 import threading
+from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
 from platforms.emulators.faults import Fault
@@ -111,7 +112,9 @@ class Server:
             return answer
         body = json.loads(environ["wsgi.input"].read(int(environ.get("CONTENT_LENGTH") or 0)) or b"{}")
         try:
-            document, status = self._operations[operation](body), 200
+            create = partial(self.place.create, region=_signed_region(environ))
+            document = (create if operation == "CreateTrainingJob" else self._operations[operation])(body)
+            status = 200
         except Refusal as refusal:
             document, status = {"__type": refusal.code, "message": refusal.message}, 400
         twisted = self.place.faults.twist(operation, document) if status == 200 else None
@@ -122,6 +125,12 @@ class Server:
                 return _say(start, 500, {"__type": "InternalFailure", "message": "as ordered, after it was done"})
             case _:
                 return _say(start, status, document, twisted)
+
+
+def _signed_region(environ: Mapping[str, Any]) -> str:
+    """Return the region that a caller signed for; empty without a signature."""
+    _, _, scope = str(environ.get("HTTP_AUTHORIZATION", "")).partition("Credential=")
+    return [*scope.split("/"), "", ""][2]
 
 
 def _say(

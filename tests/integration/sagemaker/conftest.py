@@ -50,7 +50,7 @@ class World:
             "region": "us-east-1",
             "bucket": self.bucket,
             "role": "arn:aws:iam::123456789012:role/uff-execution",
-            "image": "pytorch",
+            "image": "123456789012.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.10",
             "instance_types": "ml.g4dn.xlarge",
         }
 

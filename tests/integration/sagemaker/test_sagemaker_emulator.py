@@ -15,7 +15,18 @@ from tests.lab.patience import until
 
 World = Any  # see conftest.py
 
+IMAGE = "123456789012.dkr.ecr.us-east-1.amazonaws.com/pytorch-training:2.10"
 ROLE = "arn:aws:iam::123456789012:role/uff-execution"
+
+
+NO_IMAGES = [
+    "whatever runs here",
+    "pytorch",
+    "docker.io/pytorch:latest",
+    "12345.dkr.ecr.us-east-1.amazonaws.com/x:1",
+    IMAGE.replace("us-east-1", "eu-west-1"),
+    f"{IMAGE}{'0' * 255}",
+]
 
 
 class Account:
@@ -35,7 +46,7 @@ class Account:
             "TrainingJobName": name,
             "RoleArn": ROLE,
             "AlgorithmSpecification": {
-                "TrainingImage": "pytorch",
+                "TrainingImage": IMAGE,
                 "TrainingInputMode": "File",
                 "ContainerEntrypoint": ["python3"],
                 "ContainerArguments": ["/opt/ml/input/data/code/train.py"],
@@ -171,7 +182,7 @@ def test_what_aws_refuses_is_refused(account: Account) -> None:
     """At once and by its own word; nothing runs then."""
     runtime, cpu = {"MaxRuntimeInSeconds": 3_600}, {"InstanceType": "ml.m5.xlarge", "InstanceCount": 1}
     wish = {"InstancePreferences": [{"InstanceType": "ml.g5.xlarge", "InstanceCount": 1}], "VolumeSizeInGB": 50}
-    algorithm = {"TrainingImage": "pytorch", "TrainingInputMode": "File", "ContainerEntrypoint": ["python3"]}
+    algorithm = {"TrainingImage": IMAGE, "TrainingInputMode": "File", "ContainerEntrypoint": ["python3"]}
     wrong: list[dict[str, Any]] = [
         {"TrainingJobName": "a_b"},
         {"TrainingJobName": "a" * 64},
@@ -191,6 +202,9 @@ def test_what_aws_refuses_is_refused(account: Account) -> None:
         },
         {"Environment": {"A": "x" * 513}},
         {"AlgorithmSpecification": {**algorithm, "ContainerArguments": ["x" * 257]}},
+        {"AlgorithmSpecification": {**algorithm, "AlgorithmName": "of-ours"}},
+        {"AlgorithmSpecification": {name: word for name, word in algorithm.items() if name != "TrainingImage"}},
+        *({"AlgorithmSpecification": {**algorithm, "TrainingImage": image}} for image in NO_IMAGES),
     ]
     for fields in wrong:
         with pytest.raises(account.jobs.exceptions.ClientError) as refused:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 World = Any  # see conftest.py
 Waiting = Callable[[str], "LaunchRequest"]
+NO_IMAGE, OWN_IMAGE = (f"123456789012.dkr.ecr.us-east-1.amazonaws.com/{name}:1" for name in ("none", "mine"))
 
 # Does one thing to a session in a process that dies, as by kill -9, just before or just after its n-th call to AWS.
 # Each is forked from one that has loaded the library, which takes most of a second.
@@ -275,19 +276,20 @@ def test_a_jobs_own_image_is_used_and_what_is_wrong_with_it_closes_no_pool(world
         request = waiting(key)
         return replace(request, launch={**request.launch, "image": image})
 
-    world.place.rules.no_images.add("none:1")
+    world.place.rules.no_images.add(NO_IMAGE)
     platform = world.adapter()
-    platform.launch(asking("uff-lm-1", "none:1"), world.clock.now())
+    platform.launch(asking("uff-lm-1", NO_IMAGE), world.clock.now())
     assert "Cannot find" in world.until("uff-lm-1", SessionState.ABSENT, platform=platform).detail
-    with pytest.raises(Refused, match=r"the job's image none:1: .*Cannot find repository") as refused:
-        platform.launch(asking("uff-lm-2", "none:1"), world.clock.now())
+    with pytest.raises(Refused, match=r"the job's image .*none:1: .*Cannot find repository") as refused:
+        platform.launch(asking("uff-lm-2", NO_IMAGE), world.clock.now())
     assert refused.value.permanent
-    with pytest.raises(Refused, match="the job's image sdk:pytorch:0") as refused:
-        platform.launch(asking("uff-lm-2", "sdk:pytorch:0"), world.clock.now())
-    assert refused.value.permanent
-    platform.launch(asking("uff-lm-2", "mine:1"), world.clock.now())
+    for wrong in ("sdk:pytorch:0", "mine", OWN_IMAGE.replace("us-east-1", "eu-west-1")):
+        with pytest.raises(Refused, match=f"the job's image {wrong}: ") as refused:
+            platform.launch(asking("uff-lm-2", wrong), world.clock.now())
+        assert refused.value.permanent
+    platform.launch(asking("uff-lm-2", OWN_IMAGE), world.clock.now())
     request = world.place.jobs["uff-lm-2"].request
-    assert request["AlgorithmSpecification"]["TrainingImage"] == "mine:1"
+    assert request["AlgorithmSpecification"]["TrainingImage"] == OWN_IMAGE
 
 
 def test_a_full_account_is_waited_for_and_an_account_without_instances_needs_a_person(

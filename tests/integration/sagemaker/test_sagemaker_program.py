@@ -55,7 +55,7 @@ def adapter(folder: Path, address: str) -> Any:
         "region": "eu-central-1",
         "bucket": "team",
         "role": "arn:aws:iam::123456789012:role/uff-execution",
-        "image": "pytorch",
+        "image": "123456789012.dkr.ecr.eu-central-1.amazonaws.com/pytorch-training:2.10",
         "instance_types": "ml.g4dn.xlarge",
         "poll_seconds": "0",
     }

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 import tomllib
@@ -55,7 +56,7 @@ price_per_hour = "$0.7364"
 region = "{region}"
 bucket = "team"
 role = "arn:aws:iam::123456789012:role/uff-execution"
-image = "emulated"
+image = "123456789012.dkr.ecr.{region}.amazonaws.com/emulated:1"
 instance_types = "ml.g4dn.xlarge"
 
 [[pools.quotas]]
@@ -167,9 +168,9 @@ def test_a_rehearsal_runs_on_a_server_that_is_only_an_address(folder: Path) -> N
     """A pool named sagemaker becomes one of SageMaker's; what was in the bucket is left alone."""
     write(folder, first="local", second="local", region="us-east-1")
     text = (folder / "settings.toml").read_text()
-    for named in ('image = "emulated"\n', 'instance_types = "ml.g4dn.xlarge"\n'):  # a server of one's own needs neither
-        assert named in text
-        text = text.replace(named, "")
+    for option in ("image", "instance_types"):  # a server of one's own needs neither
+        text, removed = re.subn(rf"^{option} = .*\n", "", text, flags=re.MULTILINE)
+        assert removed == 1
     (folder / "settings.toml").write_text(text)
     with (folder / "settings.toml").open("a") as settings:
         settings.write('[artifacts]\nkind = "s3"\noptions = { bucket = "team", region = "us-east-1", ')
