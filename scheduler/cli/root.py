@@ -45,6 +45,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "mcp": ("scheduler.cli.commands.mcp", "For coding agents: the Model Context Protocol."),
     "daemon": ("scheduler.cli.commands.daemon", "Plan, launch and settle, until stopped."),
     "doctor": ("scheduler.cli.commands.doctor", "Check that everything is in order."),
+    "backup": ("scheduler.cli.commands.backup", "Database, settings and artifacts in a folder, proven to restore."),
     "db": ("scheduler.cli.commands.db", "The database: make, upgrade, back up, verify."),
     "config": ("scheduler.cli.commands.config", "The settings and where they come from."),
     "man": ("scheduler.cli.commands.man", "The manual page."),

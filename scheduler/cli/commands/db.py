@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -29,10 +30,16 @@ def upgrade(cli: Cli) -> None:
 
 
 @command(app, "schedctl db backup /backups/scheduler-$(date +%F).db")
-def backup(cli: Cli, file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write the copy.")]) -> None:
-    """Write a consistent, checked copy while the daemon goes on."""
+def backup(
+    cli: Cli,
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="Where to write the copy.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+) -> None:
+    """Write a consistent, checked copy of the database while the daemon goes on. For all that is kept: backup."""
     from scheduler.store import backup as backups
 
+    if os.path.lexists(file) and not force:
+        raise Refusal("no backup made", f"{file} is there already", "Name another file, or replace it with --force")
     backups.backup(cli.app.database, file)
     taken = file.stat().st_size
     cli.out.data({"file": str(file.absolute()), "bytes": taken})
