@@ -35,8 +35,9 @@ _HIDDEN_FOLDERS = ("/home", "/root", "/run/user")  # from ProtectHome
 class ServiceRefused(Exception):
     """The service cannot be had as things are; ``why``, and the ``remedy``, neither with a final full stop."""
 
-    def __init__(self, why: str, remedy: str) -> None:
+    def __init__(self, why: str, remedy: str, *, needs_root: bool = False) -> None:
         super().__init__(f"no service: {why}. {remedy}.")
+        self.needs_root = needs_root
         self.why = why
         self.remedy = remedy
 
@@ -160,7 +161,8 @@ def obstacles(place: Place) -> list[ServiceRefused]:
                 ServiceRefused("this machine was not booted with systemd", "Run in the foreground: schedctl daemon")
             )
         if not place.user and os.geteuid() != 0:
-            found.append(ServiceRefused("only root may write there", "Use sudo, or install your own with --user"))
+            remedy = "Use sudo, or install your own with --user"
+            found.append(ServiceRefused("only root may write there", remedy, needs_root=True))
     if not place.user and place.root == Path("/"):
         for path in dict.fromkeys((place.schedctl, place.python, Path(os.path.realpath(place.python)))):
             why = _out_of_reach(path)

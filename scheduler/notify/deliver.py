@@ -142,8 +142,9 @@ class SlackChannel:
             client.files_upload_v2(file_uploads=files, channel=channel, thread_ts=thread)
         except (SlackClientError, OSError, ValueError, HTTPException) as error:
             told = getattr(error, "response", None)
-            why = str(told.get("error")) if told is not None else f"{type(error).__name__}: {error}"
-            hint = "; the bot needs the scope files:write" if why == "missing_scope" else ""
+            code = str(told.get("error")) if told is not None else ""
+            why = code or f"{type(error).__name__}: {error}"
+            hint = "; the bot needs the scope files:write" if code == "missing_scope" else ""
             return Redactor([self.token])(f"without its pictures: {why}{hint}")
         return None
 

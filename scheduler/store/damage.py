@@ -17,6 +17,7 @@ from urllib.parse import quote
 from sqlalchemy import Boolean, Float, Integer, select
 
 from jobs.spec import ROLES
+from scheduler.core.closure import Cause
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.run import Outcome
 from scheduler.core.version import VERSION_STATES
@@ -165,6 +166,7 @@ _DECODERS: dict[str, dict[str, Callable[[Row], object]]] = {
         "outcome": lambda row: row["outcome"] is None or Outcome(row["outcome"]),
         **_objects("heartbeat"),
     },
+    "closures": {"cause": lambda row: Cause(row["cause"])},
     "generations": {"refused": lambda row: codec.names(row["refused"])},
     "ledger": {"kind": _entry},
     "events": _objects("data"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from sqlalchemy import bindparam, delete, func, insert, literal, select, update
 
-from scheduler.store import codec
+from scheduler.store import codec, conditions
 from scheduler.store.schema import events, pruned
 
 if TYPE_CHECKING:
@@ -53,6 +53,7 @@ def append(tx: Connection, kind: str, subject: str, at: int, by: str = "daemon",
 def write(tx: Connection, kind: str, subject: str, at: int, by: str, data: Mapping[str, Any]) -> int:
     """As :func:`append`, for data whose names are not known beforehand."""
     row = {"at": at, "kind": kind, "subject": subject, "by": by, "data": codec.dump(data)}
+    conditions.apply(tx, kind, subject, at, data)
     return int(tx.execute(_INSERT, row).scalar_one())
 
 

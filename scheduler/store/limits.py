@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import delete, insert, select, update
 
+from scheduler.core.closure import Cause
 from scheduler.core.quota import ObservedLimit
 from scheduler.store import events
 from scheduler.store.schema import closures as closures_table
@@ -25,9 +26,13 @@ _OBSERVED = select(
     limits.c.at,
     limits.c.source,
 ).order_by(limits.c.pool, limits.c.at, limits.c.quota, limits.c.starts_at)
-_CLOSURES = select(closures_table.c.pool, closures_table.c.until, closures_table.c.why, closures_table.c.at).order_by(
-    closures_table.c.pool
-)
+_CLOSURES = select(
+    closures_table.c.pool,
+    closures_table.c.until,
+    closures_table.c.why,
+    closures_table.c.at,
+    closures_table.c.cause,
+).order_by(closures_table.c.pool)
 
 
 EVERY = "*"
@@ -42,6 +47,7 @@ class Closure:
     until: int | None
     why: str
     at: int
+    cause: Cause = Cause.PERSON
 
 
 def observe(tx: Connection, pool: str, limit: ObservedLimit) -> None:
@@ -71,26 +77,33 @@ def observed(tx: Connection) -> dict[str, tuple[ObservedLimit, ...]]:
     return {pool: tuple(seen) for pool, seen in found.items()}
 
 
-def close_pool(tx: Connection, pool: str, until: int | None, why: str, now: int, by: str = "daemon") -> None:
+def close_pool(
+    tx: Connection,
+    pool: str,
+    until: int | None,
+    why: str,
+    now: int,
+    by: str = "daemon",
+    cause: Cause = Cause.PERSON,
+) -> None:
     """Keep a pool unused until an instant, or (None) until it is opened; event ``pool.closed``.
 
     The daemon never shortens a closure that is in force: what a person closed for a week stays closed so long. One that
-    goes on for the same reason, which is told before the first colon, counts from its beginning.
+    goes on for the same cause counts from its beginning.
     """
     known = next((found for found in standing(tx) if found.pool == pool), None)
-    if known is not None:
+    same = known is not None and known.cause is cause and cause is not Cause.PERSON
+    if known is not None and by == "daemon":
         outlasts = known.until is None or (until is not None and until < known.until)
-        if by == "daemon" and outlasts and not (until is None and known.until is None and _same(known.why, why)):
+        # What opens by itself would end a person's closure early; it comes back when that is over.
+        in_force = known.until is None or known.until > now
+        yields = in_force and known.cause is Cause.PERSON and (cause.waits_for_person or cause.of_quota_reading)
+        if yields or (outlasts and not (until is None and known.until is None and same)):
             return
-    at = known.at if known is not None and _same(known.why, why) else now
-    news = {"until": until, "why": why, "at": at}
+    news = {"until": until, "why": why, "at": known.at if known is not None and same else now, "cause": cause}
     if not tx.execute(update(closures_table).where(closures_table.c.pool == pool).values(news)).rowcount:
         tx.execute(insert(closures_table).values(pool=pool, **news))
-    events.append(tx, "pool.closed", pool, now, by, until=until, why=why)
-
-
-def _same(before: str, why: str) -> bool:
-    return before.partition(":")[0] == why.partition(":")[0]
+    events.append(tx, "pool.closed", pool, now, by, until=until, why=why, cause=cause)
 
 
 def open_pool(tx: Connection, pool: str, now: int, by: str = "daemon") -> None:
@@ -106,9 +119,18 @@ def closures(tx: Connection) -> dict[str, tuple[int | None, str]]:
 
 def standing(tx: Connection) -> list[Closure]:
     """Return the closures by pool, also those whose time is over; a pause of everything is none of them."""
-    return [Closure(*row) for row in tx.execute(_CLOSURES) if row.pool != EVERY]
+    return [closure for closure in _everything(tx) if closure.pool != EVERY]
+
+
+def cause(tx: Connection, pool: str) -> Cause | None:
+    """Return why a pool is closed, also when the time of that is over; None for one that is not."""
+    return next((found.cause for found in standing(tx) if found.pool == pool), None)
 
 
 def paused(tx: Connection) -> Closure | None:
     """Return since when and why nothing new starts anywhere, if a person said so: a closure of every pool."""
-    return next((Closure(*row) for row in tx.execute(_CLOSURES) if row.pool == EVERY), None)
+    return next((closure for closure in _everything(tx) if closure.pool == EVERY), None)
+
+
+def _everything(tx: Connection) -> list[Closure]:
+    return [Closure(*row[:4], Cause(row.cause)) for row in tx.execute(_CLOSURES)]

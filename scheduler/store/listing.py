@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from scheduler.core.job import JobState
 
-REVISION = "0011"
+REVISION = "0012"
 """The schema revision the query is written for; with another one the engine is asked."""
 
 _STATES: dict[str, type[JobState]] = {

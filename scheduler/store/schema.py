@@ -19,7 +19,7 @@ from scheduler.store.model_tables import deployments, evaluations
 if TYPE_CHECKING:
     from sqlalchemy import MetaData
 
-REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011")
+REVISIONS = ("0001", "0002", "0003", "0004", "0005", "0006", "0007", "0008", "0009", "0010", "0011", "0012")
 """Every schema revision this version knows, oldest first; here, so that opening a database needs no alembic."""
 
 
@@ -253,6 +253,19 @@ closures = Table(
     Column("until", Whole),
     required("why", Words),
     required("at", Whole),
+    required("cause", Words),  # a Cause
+)
+
+conditions = Table(
+    "conditions",
+    metadata,
+    Column("kind", Words, primary_key=True),
+    Column("subject", Words, primary_key=True),
+    Column("what", Words, primary_key=True),
+    required("state", Words),
+    required("since", Whole),
+    required("why", Words),
+    one_of("state", "open", "closed"),
 )
 
 lease = Table(

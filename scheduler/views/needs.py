@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from jobs.plural import counted
+from scheduler.core.closure import Cause
 from scheduler.core.job import Active, Cancelled, Failed, Held, Queued
 from scheduler.core.reasons import BadDefinition, DeadlineUnreachable, DoesNotFit, NoAllowedPool, SecretMissing
 from scheduler.core.run import Ended, Outcome, Reserved, Submitting
@@ -18,12 +19,9 @@ from scheduler.report.forecast import forecast
 from scheduler.report.report import Need
 from scheduler.service.deploy.look import stopped
 from scheduler.service.facts.snapshot import has_time
-from scheduler.service.faults.isolation import JOB_POISONED, POISONED, poisoned_runs
-from scheduler.service.faults.places import ANSWERS, SILENT, SILENT_SECONDS, WAITS
-from scheduler.service.faults.rests import WRONG_DEVICE_WHY
-from scheduler.service.quota.audit import UNREADABLE
+from scheduler.service.faults.places import SILENT_SECONDS
 from scheduler.service.versions.watching import BLIND, BY
-from scheduler.store import due, evaluations, events, jobs, limits, outbox, plans, rates, runs, versions
+from scheduler.store import conditions, due, evaluations, events, jobs, limits, outbox, plans, rates, runs, versions
 from scheduler.views.long_work import long_work
 
 if TYPE_CHECKING:
@@ -36,15 +34,13 @@ if TYPE_CHECKING:
     from scheduler.store.events import Event
     from scheduler.store.jobs import JobRecord
 
-RAISED, SETTLED = "need.raised", "need.settled"
-OFFERED, TAKEN = "session.offered", "session.taken"
+RAISED, SETTLED = conditions.RAISED, "need.settled"
+TAKEN = "session.taken"
 ALARMS = ("quota.orphan_suspected", "checkpoint.quarantined", "session.orphan", BLIND)
 REPORT_AGAIN = "weekly-report-again"  # the duty that is there while a report could not be made
-_LIFE = ("daemon.started", "daemon.reloaded", "daemon.reload_refused")
 _TRIES_SHOWN = 3  # a letter that failed so often is told
 _REFUSALS = 5  # launches of a pool in a row, without one that was taken
 _STRAY_SECONDS = 2 * HOUR  # a session that runs on is found again every hour
-_EVENTS = 500
 
 
 def needs(
@@ -82,11 +78,9 @@ def watch_needs(ports: Ports, now: int, since: int) -> int:
     """Write an event for each need that came up or was settled since the last look; return how many there are."""
     with ports.database.read() as tx:
         found = {(need.what, need.subject): need for need in needs(tx, ports.pools, since, now)}
-        told: dict[tuple[str, str], bool] = {}
-        for event in events.tail(tx, limit=_EVENTS, kinds=(RAISED, SETTLED)):
-            told[str(event.data.get("what")), event.subject] = event.kind == RAISED
-    new = [need for at, need in found.items() if not told.get(at)]
-    gone = [at for at, stands in told.items() if stands and at not in found]
+        told = {(known.what, known.subject) for known in conditions.standing(tx, RAISED)}
+    new = [need for at, need in found.items() if at not in told]
+    gone = sorted(told - found.keys())
     if new or gone:
         with ports.write() as tx:
             for need in new:
@@ -171,26 +165,23 @@ def _pools(tx: Connection, pools: Collection[str], now: int) -> Iterator[Need]:
     told: set[str] = set()
     for closure in limits.standing(tx):
         pool, open_ = closure.pool, f"schedctl pools open {closure.pool}"
-        unread = closure.why.startswith(UNREADABLE) and now - closure.at >= SILENT_SECONDS
-        wrong = closure.why.startswith(WRONG_DEVICE_WHY) and (closure.until is None or closure.until > now)
-        if pool not in pools or not (WAITS in closure.why or closure.until is None or unread or wrong):
+        unread = closure.cause is Cause.QUOTA_UNREADABLE and now - closure.at >= SILENT_SECONDS
+        wrong = closure.cause is Cause.WRONG_DEVICE and (closure.until is None or closure.until > now)
+        if pool not in pools or not (closure.cause.waits_for_person or closure.until is None or unread or wrong):
             continue
         told.add(pool)
         if wrong:
-            why = closure.why.removeprefix(WRONG_DEVICE_WHY).lstrip(": ")
-            yield Need("wrong accelerator", pool, why, open_, closure.at)
-        elif WAITS in closure.why:
+            yield Need("wrong accelerator", pool, closure.why, open_, closure.at)
+        elif closure.cause.waits_for_person:
             yield Need("pool cannot be used", pool, closure.why, open_, closure.at)
         elif closure.until is None:
             yield Need("pool closed", pool, closure.why, open_, closure.at)
         else:
             yield Need("place does not answer", pool, closure.why, "schedctl doctor", closure.at)
-    newest = {event.subject: event for event in events.tail(tx, limit=_EVENTS, kinds=(SILENT, ANSWERS))}
-    for pool, event in sorted(newest.items()):
-        if event.kind == SILENT and pool in set(pools) - told:
-            told.add(pool)
-            since = event.data.get("since", event.at)
-            yield Need("place does not answer", pool, str(event.data.get("why")), "schedctl doctor", since)
+    for silent in conditions.standing(tx, conditions.SILENT):
+        if silent.subject in set(pools) - told:
+            told.add(silent.subject)
+            yield Need("place does not answer", silent.subject, silent.why, "schedctl doctor", silent.since)
     for pool, refused in sorted(refusals(tx, now - DAY).items()):
         if pool in set(pools) - told and len(refused) >= _REFUSALS:
             why = f"{counted(len(refused), 'launch', 'launches')} in a row were refused, the last: {refused[-1][1]}"
@@ -199,26 +190,25 @@ def _pools(tx: Connection, pools: Collection[str], now: int) -> Iterator[Need]:
 
 def _poisoned(tx: Connection, queue: Sequence[JobRecord]) -> Iterator[Need]:
     """Live sessions that cannot be handled, and jobs that train though no plan can be made with them."""
-    for key, why in sorted(poisoned_runs(tx).items()):
-        told = events.tail(tx, limit=1, kinds=(POISONED,), subject=key)
-        yield Need("session cannot be handled", key, why, f"schedctl runs show {key}", told[0].at if told else None)
+    live = {run.key for run in runs.live(tx)}
+    for odd in conditions.standing(tx, conditions.RUN_POISONED):
+        if odd.subject in live:
+            remedy = f"schedctl runs show {odd.subject}"
+            yield Need("session cannot be handled", odd.subject, odd.why, remedy, odd.since)
     training = {job.spec.name for job in queue if isinstance(job.state, Active)}
-    newest = {event.subject: event for event in events.tail(tx, limit=_EVENTS, kinds=(JOB_POISONED,))}
-    for name, event in sorted(newest.items()):
-        if name in training:
-            why = str(event.data.get("why"))
-            yield Need("job cannot be planned", name, why, f"schedctl queue show {name}", event.at)
+    for odd in conditions.standing(tx, conditions.JOB_POISONED):
+        if odd.subject in training:
+            remedy = f"schedctl queue show {odd.subject}"
+            yield Need("job cannot be planned", odd.subject, odd.why, remedy, odd.since)
 
 
 def _offers(tx: Connection) -> Iterator[Need]:
     """Live sessions that nobody has taken: nothing runs before a person does."""
     live = {run.key for run in runs.live(tx)}
-    newest = {event.subject: event for event in events.tail(tx, limit=_EVENTS, kinds=(OFFERED, TAKEN))} if live else {}
-    for key, event in newest.items():
-        if event.kind == OFFERED and key in live:
-            yield Need(
-                "session offered", key, "it waits for a person to take it", f"schedctl handover take {key}", event.at
-            )
+    for offer in conditions.standing(tx, conditions.OFFERED):
+        if offer.subject in live:
+            why, remedy = "it waits for a person to take it", f"schedctl handover take {offer.subject}"
+            yield Need("session offered", offer.subject, why, remedy, offer.since)
 
 
 def refusals(tx: Connection, since: int) -> dict[str, list[tuple[int, str]]]:
@@ -274,10 +264,8 @@ def _letters(tx: Connection) -> Iterator[Need]:
 
 
 def _settings(tx: Connection) -> Iterator[Need]:
-    life = events.tail(tx, limit=1, kinds=_LIFE, subject="daemon")
-    if life and life[0].kind == "daemon.reload_refused":
-        why = str(life[0].data.get("why"))
-        yield Need("settings not taken over", "daemon", why, "schedctl config check", life[0].at)
+    for refused in conditions.standing(tx, conditions.RELOAD_REFUSED):
+        yield Need("settings not taken over", refused.subject, refused.why, "schedctl config check", refused.since)
 
 
 def _long_work(tx: Connection) -> Iterator[Need]:

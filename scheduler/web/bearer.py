@@ -21,7 +21,12 @@ _MAKE_ONE = "Make one: (umask 077; openssl rand -hex 32 > FILE)"
 
 
 class BearerError(Exception):
-    """The token cannot be used, or there has to be one; the message says why and what to do next."""
+    """The token cannot be used, or there has to be one; ``why``, and the ``remedy``."""
+
+    def __init__(self, why: str, remedy: str) -> None:
+        super().__init__(f"{why}. {remedy}")
+        self.why = why
+        self.remedy = remedy
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +63,9 @@ def read_bearer(
         return _from(Path(folder) / credential, private=False)  # its mode is the service manager's business
     if exposed:
         raise BearerError(
-            "no token: at this address other machines reach the page. Name a file that holds one with web.bearer_file, "
-            f"or hand it over with LoadCredential=web:FILE. {_MAKE_ONE}"
+            "no token: at this address other machines reach the page",
+            "Name a file that holds one with web.bearer_file, or hand it over with LoadCredential=web:FILE. "
+            f"{_MAKE_ONE}",
         )
     return None
 
@@ -69,9 +75,9 @@ def _from(file: Path, *, private: bool) -> Bearer:
         mode = file.stat().st_mode
         token = read_bounded(file).decode().strip()
     except (OSError, UnicodeDecodeError) as error:
-        raise BearerError(f"{file} cannot be read: {error}. {_MAKE_ONE}") from None
+        raise BearerError(f"{file} cannot be read: {error}", _MAKE_ONE) from None
     if private and mode & (stat.S_IRWXG | stat.S_IRWXO):
-        raise BearerError(f"others may read {file}. Run: chmod 600 {file}")
+        raise BearerError(f"others may read {file}", f"Run: chmod 600 {file}")
     if len(token) < LENGTH_MIN or not token.isascii() or any(c.isspace() or not c.isprintable() for c in token):
-        raise BearerError(f"{file} holds no token of at least {LENGTH_MIN} letters and digits. {_MAKE_ONE}")
+        raise BearerError(f"{file} holds no token of at least {LENGTH_MIN} letters and digits", _MAKE_ONE)
     return Bearer(token)

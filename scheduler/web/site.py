@@ -107,8 +107,10 @@ def _answer_failures(found: FastAPI, written: pages.Pages, source: Source, log: 
     def refused(request: Request, error: Exception) -> Response:
         code = error.status_code if isinstance(error, StarletteHTTPException) else 500
         why = str(error.detail) if isinstance(error, HTTPException | StarletteHTTPException) else ""
+        if code == 404 and not isinstance(error, HTTPException):  # no route: what the framework says helps nobody
+            why = "there is no such page"
         what = {404: "not found", 405: "not allowed", 422: "bad request"}.get(code, "refused")
-        return fault(request, code, what, "there is no such page" if why == "Not Found" else why, "")
+        return fault(request, code, what, why, "")
 
     def crashed(request: Request, error: Exception) -> Response:
         if (damage := source.app.reading.explain(error)) is not None:

@@ -16,7 +16,6 @@ from scheduler.core.snapshot import Snapshot
 from scheduler.report.week import to_json, week_of
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.cycle.endings import tell_endings
-from scheduler.service.faults.places import WAITS
 from scheduler.service.outside.ports import Ports
 from scheduler.service.requests import queue
 from scheduler.store import events, jobs, limits, runs
@@ -61,7 +60,7 @@ def test_a_place_that_refuses_everything_is_no_success(
 ) -> None:
     """Forty-five refused launches once passed as a week without a broken rule."""
     with ports.write() as tx:
-        limits.close_pool(tx, "shut", None, f"{WAITS}: no credentials found", ports.clock.now())
+        limits.close_pool(tx, "shut", None, "waits for a person: no credentials found", ports.clock.now())
         told = events.newest_id(tx)
     cycle = Cycle(ports)
     for _ in range(3):

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from platforms.base import Misconfigured, PlatformError, Unreachable
+from scheduler.core.closure import Cause
 from scheduler.core.pool import Pool
 from scheduler.service.faults.places import SILENT_SECONDS, Places, let_in, refused_by
 from scheduler.service.outside.ports import Ports
@@ -45,10 +46,12 @@ class Scene:
     opening: Opening
     places: Places
 
-    def close(self, until: int | None, why: str, at: int = NOW, by: str = "daemon") -> Closure:
+    def close(
+        self, until: int | None, why: str, at: int = NOW, by: str = "daemon", cause: Cause = Cause.PERSON
+    ) -> Closure:
         """Close the pool and return how it stands."""
         with self.ports.write() as tx:
-            limits.close_pool(tx, "kaggle", until, why, at, by)
+            limits.close_pool(tx, "kaggle", until, why, at, by, cause)
         found = self.closure
         assert found is not None
         return found
@@ -96,7 +99,7 @@ def test_the_daemon_never_shortens_a_closure_that_is_in_force(
 ) -> None:
     """A person closed an account that was under review; two unread quotas later the daemon had opened it."""
     scene.close(before, "account under review", NOW - 50, by)
-    kept = scene.close(until, "quota unreadable: no answer", NOW)
+    kept = scene.close(until, "quota denied", NOW, cause=Cause.QUOTA_DENIED)
     assert kept.until == stands
     assert (kept.why == "account under review") == (stands == before)
 
@@ -104,9 +107,9 @@ def test_the_daemon_never_shortens_a_closure_that_is_in_force(
 def test_people_close_and_open_as_they_like_and_a_reason_that_goes_on_counts_from_its_beginning(scene: Scene) -> None:
     scene.close(None, "under review", by="anna")
     assert scene.close(NOW + 60, "back soon", NOW + 5, by="ben") == Closure("kaggle", NOW + 60, "back soon", NOW + 5)
-    scene.close(NOW + 600, "quota unreadable: no answer", NOW + 70)
-    assert scene.close(NOW + 900, "quota unreadable: HTTP 500", NOW + 300).at == NOW + 70
-    assert scene.close(None, "waits for a person: no token", NOW + 400).at == NOW + 400
+    scene.close(NOW + 600, "no answer", NOW + 70, cause=Cause.QUOTA_UNREADABLE)
+    assert scene.close(NOW + 900, "HTTP 500", NOW + 300, cause=Cause.QUOTA_UNREADABLE).at == NOW + 70
+    assert scene.close(None, "no token", NOW + 400, cause=Cause.CREDENTIALS).at == NOW + 400
     assert scene.kinds("pool.closed") == ["pool.closed"] * 5
 
 
@@ -114,7 +117,7 @@ def test_a_platform_that_cannot_be_made_is_told_once_and_opened_when_it_can(scen
     scene.opening.problem = NO_TOKEN
     for at in range(NOW, NOW + 90, 30):
         scene.places.open(at)
-    assert scene.closure == Closure("kaggle", None, f"waits for a person: {NO_TOKEN}", NOW)
+    assert scene.closure == Closure("kaggle", None, f"waits for a person: {NO_TOKEN}", NOW, Cause.CREDENTIALS)
     assert (journal.said.count("pool.waits"), scene.kinds("pool.closed")) == (1, ["pool.closed"])
     assert scene.whats(NOW + 90) == ["pool cannot be used"]
     scene.opening.problem = None
@@ -129,6 +132,23 @@ def test_what_a_person_closed_stays_closed_whatever_becomes_of_its_platform(scen
     scene.opening.problem = None
     scene.places.open(NOW + 60)
     assert scene.closure == stands
+
+
+@pytest.mark.parametrize("words", ["waits for a person to pay", "quota unreadable: 1", "planning fails with it"])
+@pytest.mark.parametrize("until", [None, NOW + 9_000])
+def test_a_persons_words_never_open_a_pool(scene: Scene, words: str, until: int | None) -> None:
+    """A closure "waits for a person to pay" was undone by the next start of a daemon."""
+    stands = scene.close(until, words, by="anna")
+    for at in (NOW + 30, NOW + 60):
+        scene.places = Places(scene.ports)
+        scene.places.open(at)
+        scene.places.note({"kaggle"}, {}, at)
+        scene.places.note((), {"kaggle": NO_TOKEN}, at)
+        scene.places.note({"kaggle"}, {}, at + 1)
+        with scene.ports.write() as tx:
+            let_in(tx, "kaggle", at)
+    assert scene.closure == stands
+    assert scene.whats(NOW + 90) == (["pool closed"] if until is None else [])
 
 
 @pytest.mark.parametrize("mend", ["file", "person", "launch", "restart"])

@@ -23,7 +23,6 @@ from scheduler.core.pool import Pool
 from scheduler.core.quota import CalendarQuota
 from scheduler.core.run import Ended, Lane, Outcome, Run, Running, Stopping
 from scheduler.core.window import DAY, HOUR, WEEK, Calendar
-from scheduler.service.faults.places import WAITS
 from scheduler.service.quota.audit import audit, close_books, launchable, read_books, settled_seconds
 from scheduler.service.quota.late_bills import recheck
 from scheduler.store import events, jobs, ledger, limits, runs
@@ -222,7 +221,7 @@ def test_books_that_cannot_be_read_close_the_pool_until_the_next_look(books: Boo
         until, why = limits.closures(tx)["kaggle"]
     assert until == NOW + 600
     assert why.startswith("quota unreadable")
-    assert (WAITS in why) == isinstance(error, Misconfigured)
+    assert ("waits for a person" in why) == isinstance(error, Misconfigured)
     books.says(0)
     with books.ports.database.read() as tx:
         assert limits.closures(tx) == {}

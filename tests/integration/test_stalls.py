@@ -18,7 +18,7 @@ from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.outside.ports import Policy, Ports
 from scheduler.service.requests import queue
-from scheduler.store import checkpoints, events, jobs, rates, runs
+from scheduler.store import checkpoints, conditions, events, jobs, rates, runs
 from scheduler.store.engine import Database
 from tests.lab.fake import FakeCloud, FakePlatform, Script
 
@@ -336,11 +336,21 @@ def test_a_step_that_stands_still_while_heartbeats_go_on_is_seen_by_the_daemon_t
     world = make_world()
     assert [_beat(world, 600) for _ in range(7)] == [False] * 7
     assert _beat(world, 600)
-    why = "stop flag: no new step for too long, the daemon says: the newest is 7, for 70 min"
-    assert isinstance(world.end(60, outcome="yielded", why=why), Queued)
+    world.cycle = Cycle(world.ports)  # what was asked is stored, and outlives a daemon
+    assert isinstance(world.end(60, outcome="yielded", why="whatever a session says"), Queued)
     [event] = world.told("job.stalled")
     assert event.data["rule"] == "stalled"
     assert isinstance(world.stalls(), Held)
+    with world.database.read() as tx:
+        assert conditions.standing(tx, conditions.STALLED) == [], "its lane is over"
+
+
+def test_a_session_that_writes_the_daemons_words_itself_is_not_called_stalled(make_world: Callable[..., World]) -> None:
+    world = make_world()
+    assert not _beat(world, 600)
+    why = "stop flag: no new step for too long, the daemon says: the newest is 7, for 70 min"
+    assert not isinstance(world.end(60, outcome="yielded", why=why), Held)
+    assert world.told("job.stalled") == []
 
 
 @pytest.mark.parametrize(

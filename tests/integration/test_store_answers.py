@@ -9,6 +9,7 @@ from jobs.lane_report import LaneReport
 from jobs.payload.bounds import SPAN_MAX
 from jobs.payload.store.manifest import Component, Manifest, manifest_key
 from jobs.spec import JobSpec
+from scheduler.core.closure import Cause
 from scheduler.core.job import Cancelled, Queued
 from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.plan import Plan
@@ -92,13 +93,13 @@ def test_the_daemon_shortens_no_closure_that_is_in_force_and_a_person_may(
 
 
 @pytest.mark.parametrize("until", [NOW + 200, None])
-def test_a_closure_that_goes_on_for_the_same_reason_counts_from_its_beginning(
+def test_a_closure_that_goes_on_for_the_same_cause_counts_from_its_beginning(
     database: Database, until: int | None
 ) -> None:
     with database.write() as tx:
-        limits.close_pool(tx, "kaggle", until, "unreachable: timed out", NOW)
-        limits.close_pool(tx, "kaggle", until, "unreachable: no route", NOW + 10)
-        assert limits.standing(tx) == [limits.Closure("kaggle", until, "unreachable: no route", NOW)]
+        limits.close_pool(tx, "kaggle", until, "timed out", NOW, cause=Cause.REFUSED)
+        limits.close_pool(tx, "kaggle", until, "no route", NOW + 10, cause=Cause.REFUSED)
+        assert limits.standing(tx) == [limits.Closure("kaggle", until, "no route", NOW, Cause.REFUSED)]
 
 
 # Jobs that were removed

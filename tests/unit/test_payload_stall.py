@@ -115,14 +115,14 @@ def test_every_rule_can_be_switched_off() -> None:
     for _ in range(10):
         session.say(step=1, loss=math.nan)
     assert session.until(100_000) is None
-    assert session.watch.empty_handed(Stop("yielded", DEADLINE, session.now)) == ""
+    assert session.watch.empty_handed(Stop("yielded", DEADLINE, session.now, at_deadline=True)) == ""
 
 
 def test_nothing_is_wrong_before_the_command_has_begun() -> None:
     watch, meter = StallWatch(LIMITS, PAUSE), Meter(60.0, 75.0)
     assert watch.look(meter, 1e9) is None
     assert watch.due_at(meter) == math.inf
-    assert watch.empty_handed(Stop("yielded", DEADLINE, 1e9)) == ""
+    assert watch.empty_handed(Stop("yielded", DEADLINE, 1e9, at_deadline=True)) == ""
 
 
 def test_a_loss_that_is_no_number_is_counted_until_one_is() -> None:
@@ -150,8 +150,8 @@ def test_a_loss_of_another_kind_says_nothing(odd: object) -> None:
 @pytest.mark.parametrize(
     ("stop", "ran"),
     [
-        (Stop("yielded", DEADLINE, 1_299), ""),
-        (Stop("yielded", DEADLINE, 1_300), "20 min"),
+        (Stop("yielded", DEADLINE, 1_299, at_deadline=True), ""),
+        (Stop("yielded", DEADLINE, 1_300, at_deadline=True), "20 min"),
         (Stop("yielded", "stop flag: hold by ann", 5_000), ""),
         (Stop("preempted", "SIGTERM", 5_000), ""),
         (None, ""),

@@ -21,13 +21,15 @@ Outcome = Literal["finished", "yielded", "preempted", "failed"]
 class Stop(NamedTuple):
     """Why and when (scheduled seconds) the command was asked to end; ``outcome`` is what follows if it does.
 
-    ``error_class`` names the rule that the command broke, if it was stopped for that.
+    ``error_class`` names the rule that the command broke, if it was stopped for that; ``at_deadline`` tells that the
+    session's time was over.
     """
 
     outcome: Outcome
     why: str
     at: float
     error_class: ErrorClass | None = None
+    at_deadline: bool = False
 
 
 class Ending(NamedTuple):

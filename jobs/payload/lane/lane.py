@@ -168,7 +168,7 @@ class Lane:
         if self._wakeup.terminated:
             self._begin_stop(Stop("preempted", "SIGTERM", now))
         if now >= self._close_at():
-            self._begin_stop(Stop("yielded", DEADLINE, now))
+            self._begin_stop(Stop("yielded", DEADLINE, now, at_deadline=True))
         if not self._stop and self._exit_code is None and (stalled := self._watch.look(self._meter, now)):
             self._begin_stop(stalled)
         if now >= self._ask_at:

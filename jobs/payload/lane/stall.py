@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, NamedTuple
 
-from .ending import DEADLINE, Stop
+from .ending import Stop
 
 if TYPE_CHECKING:
     from .meter import Meter
@@ -83,7 +83,7 @@ class StallWatch:
     def empty_handed(self, stop: Stop | None) -> str:
         """Return how long a command ran that had time to save until its session's end and saved nothing."""
         limit = self._limits.checkpoint_seconds
-        if limit is None or self._began_at is None or self._saved or stop is None or stop.why != DEADLINE:
+        if limit is None or self._began_at is None or self._saved or stop is None or not stop.at_deadline:
             return ""
         ran = stop.at - self._began_at
         return minutes(ran) if ran >= limit else ""

@@ -59,7 +59,7 @@ def uninstall(cli: Cli, user: OwnOption = False, dry_run: DryOption = False, roo
     from scheduler.host.installation import obstacles, uninstall_steps
 
     place = _place(cli, user=user, web=True, root=root, strict=False)
-    rights = [found for found in obstacles(place) if "root" in found.why]
+    rights = [found for found in obstacles(place) if found.needs_root]
     if rights and not dry_run:
         raise rights[0]
     _do(cli, uninstall_steps(place), place, dry_run)

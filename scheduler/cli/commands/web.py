@@ -60,8 +60,7 @@ def serve(
         bearer = read_bearer(settings.web.bearer_file, os.environ, exposed=settings.web.exposed)
         acting = read_bearer(settings.web.actions_file, os.environ, exposed=False, credential=ACTIONS)
     except BearerError as error:
-        what, _, remedy = str(error).rpartition(". ")
-        raise BearerRefused("no status page", what, remedy) from None
+        raise BearerRefused("no status page", error.why, error.remedy) from None
     served = type(cli.app)(settings)
     configure(settings.logging, served.redact)
     with closing(served.reading):

@@ -32,6 +32,7 @@ from scheduler.service.faults.isolation import (
     each_alone,
     isolated,
     plan_around,
+    planned_again,
     told_before,
     wait_for_person,
     without,
@@ -73,6 +74,7 @@ class _Made:
     plan: Plan
     left_out: LeftOut
     knows: int
+    planned: set[str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -280,6 +282,7 @@ class Cycle:
             ports.log.warning("plan.warning", why=warning)
         with ports.write() as tx:
             plans.save(tx, plan, now)
+            planned_again(tx, made.planned, now)
         self._incumbent = plan
         self._unopened = set(self._places.unopened)
         reserved = reserve(ports, plan, now, self._unopened)
@@ -304,14 +307,16 @@ class Cycle:
             snapshot = gather(tx, ports.pools, now, ports.policy.horizon_seconds, left_out.jobs, ports.read_secret)
             if self._incumbent is None:  # a daemon that starts again carries on the plan in force
                 self._incumbent = plans.newest(tx)
-        told, incumbent = told_before(snapshot), self._incumbent
+            told = told_before(tx, snapshot)
+        incumbent = self._incumbent
         trains = {view.name for view in snapshot.jobs if view.running}
         known = without(snapshot, {*told.jobs, *(name for name in self._left_out.jobs if name in trains)}, told.pools)
 
         def make() -> _Made:
             plan, found = plan_around(lambda some: ports.plan(with_urgency(some), incumbent), known)
             left_out.add(found)
-            return _Made(plan, left_out, newest)
+            planned = {view.name for view in known.jobs} - left_out.jobs.keys()
+            return _Made(plan, left_out, newest, planned)
 
         return make
 

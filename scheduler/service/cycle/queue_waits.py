@@ -6,6 +6,7 @@ plan: sessions that would be launched now wait as long.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from scheduler.clock import at_least
@@ -52,7 +53,7 @@ class QueueWaits:
         self._told = {key: wait for key, wait in (told | changed).items() if wait is not None}
 
     def _differs(self, before: Wait, wait: Wait, now: int) -> bool:
-        if before.why != wait.why or before.starts_at is None or wait.starts_at is None:
+        if before.starts_at is None or wait.starts_at is None or before != replace(wait, starts_at=before.starts_at):
             return before != wait
         least = at_least(self._ports.clock, _MOVED_SECONDS, _MOVED_WALL_SECONDS)
         return abs(wait.starts_at - before.starts_at) > max(least, (wait.starts_at - now) // 10)

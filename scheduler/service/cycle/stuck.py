@@ -2,7 +2,8 @@
 
 A payload ends a session that burns hours by itself (jobs/payload/lane/stall.py). This is the second line, for one that
 does not: after twice what it was given it is asked to leave, and its end counts as a stall. Only heartbeats that are
-fresh count; silence is "unknown". What is remembered may be lost: after a restart the wait begins anew.
+fresh count; silence is "unknown". How long a lane stood still may be lost: after a restart the wait begins again. Which
+lanes were asked to leave is stored, as conditions.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from scheduler.core.reconcile import AskStop
 from scheduler.core.run import Running
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.launch.patience import FIRST_PROGRESS_SECONDS, patience, quiet_seconds
-from scheduler.store import jobs, rates, runs
+from scheduler.store import conditions, jobs, rates, runs
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,7 +25,6 @@ if TYPE_CHECKING:
     from scheduler.service.outside.ports import Ports
 
 STUCK = "no new step for too long, the daemon says"
-_STOPPED_FOR_IT = f"stop flag: {STUCK}"
 _TIMES = 2  # what a payload gives its command
 _AT_WORK = frozenset({"starting", "training", "saving"})
 _Lane = tuple[str, int]
@@ -56,18 +56,41 @@ class Stuck:
             same = before is not None and (before.step, before.checkpoint_step) == (said.step, said.checkpoint_step)
             held[lane] = before if before and same else _Seen(said.step, said.checkpoint_step, now)
         self._seen = held
-        return [ask for run in live if isinstance(run.state, Running) for ask in self._asks(run, now)]
+        stuck = {run.key: lanes for run in live if isinstance(run.state, Running) and (lanes := self._stuck(run, now))}
+        self._record({(key, lane): why for key, lanes in stuck.items() for lane, why in lanes.items()}, live, now)
+        return [ask for run in live if run.key in stuck for ask in _asks(run, stuck[run.key])]
 
     def judged(self, results: Mapping[_Lane, LaneReport]) -> dict[_Lane, LaneReport]:
         """Return last words, those of lanes that were asked to leave for this and had nothing to save as stalls."""
+        if not results:
+            return {}
+        asked = self._asked()
         return {
             lane: replace(said, outcome="failed", error_class="stalled")
-            if said.outcome == "yielded" and said.why.startswith(_STOPPED_FOR_IT)
+            if said.outcome == "yielded" and lane in asked
             else said
             for lane, said in results.items()
         }
 
-    def _asks(self, run: Run, now: int) -> list[AskStop]:
+    def _asked(self) -> set[_Lane]:
+        """Return the lanes that were asked to leave for this."""
+        with self._ports.database.read() as tx:
+            return {(known.subject, int(known.what)) for known in conditions.standing(tx, conditions.STALLED)}
+
+    def _record(self, stuck: Mapping[_Lane, str], live: Sequence[Run], now: int) -> None:
+        """Store which lanes are asked to leave, before they are, and forget those that are over."""
+        opened = {(run.key, lane.index) for run in live for lane in run.lanes if lane.outcome is None}
+        asked = self._asked()
+        if stuck.keys() <= asked <= opened:
+            return
+        with self._ports.write() as tx:
+            for key, lane in asked - opened:
+                conditions.close(tx, conditions.STALLED, key, str(lane))
+            for key, lane in stuck.keys() - asked:
+                conditions.put(tx, conditions.STALLED, key, at=now, why=stuck[key, lane], what=str(lane))
+
+    def _stuck(self, run: Run, now: int) -> dict[int, str]:
+        """Return why each lane of a run that stands still must leave."""
         opened = [lane for lane in run.lanes if lane.outcome is None]
         stuck = {}
         for lane in opened:
@@ -77,9 +100,7 @@ class Stuck:
                 if limit is not None and now - seen.since > _TIMES * limit:
                     at = "nothing was reported" if seen.step is None else f"the newest is {seen.step}"
                     stuck[lane.index] = f"{STUCK}: {at}, for {(now - seen.since) / 60:.0f} min"
-        if len(stuck) == len(opened):
-            return [AskStop(run, None, "; ".join(sorted(set(stuck.values()))))] if stuck else []
-        return [AskStop(run, index, why) for index, why in stuck.items()]
+        return stuck
 
     def _limit(self, run: Run, job: str, *, reports: bool) -> int | None:
         """Return what the payload was given, as far as is known now; None when the rule is off."""
@@ -100,3 +121,9 @@ class Stuck:
             )
         limit: int | None = bounds["no_progress_seconds" if reports else "first_progress_seconds"]
         return limit
+
+
+def _asks(run: Run, stuck: Mapping[int, str]) -> list[AskStop]:
+    if len(stuck) == sum(lane.outcome is None for lane in run.lanes):
+        return [AskStop(run, None, "; ".join(sorted(set(stuck.values()))))]
+    return [AskStop(run, index, why) for index, why in stuck.items()]

@@ -18,7 +18,7 @@ from scheduler.core.throughput import PRIOR_SIGMA, Sample, alone, learn
 from scheduler.core.window import DAY
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.faults.rests import WRONG_DEVICE as POOL_WRONG_DEVICE
-from scheduler.service.faults.rests import WRONG_DEVICE_WHY, rest
+from scheduler.service.faults.rests import rest
 from scheduler.store import checkpoints, events, generations, jobs, ledger, prices, rates, runs, series, watched
 
 if TYPE_CHECKING:
@@ -132,7 +132,7 @@ def _close_lane(ports: Ports, tx: Connection, run: Run, end: LaneEnd, now: int) 
     runs.close_lane(tx, run.key, end.index, end.outcome, end.step, end.error_class, end.message, now)
     blamed = _blames_pool(ports, run, end)
     if blamed:
-        why = f"{WRONG_DEVICE_WHY} in {run.key}: {end.message}"[:500]
+        why = f"wrong accelerator in {run.key}: {end.message}"[:500]
         until = rest(tx, run.pool, POOL_WRONG_DEVICE, why, now)
         ports.log.error(POOL_WRONG_DEVICE, pool=run.pool, run=run.key, why=end.message, tried_again_at=until)
     record = jobs.get(tx, end.job)

@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 
 from jobs.payload.bounds import clean
 from scheduler.core import job as arrows
+from scheduler.core.closure import Cause
 from scheduler.core.job import Active, Queued
 from scheduler.core.reasons import HeldByPerson
 from scheduler.service.outside.calls import fail
-from scheduler.store import events, jobs, limits, runs
+from scheduler.store import conditions, events, jobs, limits, runs
 from scheduler.store.errors import Refused, Stale, StoreFailure
 
 if TYPE_CHECKING:
@@ -29,10 +30,10 @@ if TYPE_CHECKING:
 
 _Answer = TypeVar("_Answer")
 
-POISONED, MENDED = "run.poisoned", "run.mended"
-JOB_POISONED = "job.poisoned"
+POISONED, MENDED = conditions.RUN_POISONED, "run.mended"
+JOB_POISONED, JOB_MENDED = conditions.JOB_POISONED, "job.mended"
 BY = "the scheduler"
-UNPLANNABLE = "planning fails with it"
+UNPLANNABLE = "planning fails with it"  # the words for people
 _WHY_MAX = 300
 _CULPRITS_MAX = 20  # left out of one plan; with more of them the fault is ours
 
@@ -153,12 +154,8 @@ class Poisoned:
 
 def poisoned_runs(tx: Connection) -> dict[str, str]:
     """Return the live runs that could not be handled when they were last tried, and why."""
-    found = {}
-    for run in runs.live(tx):
-        told = events.tail(tx, limit=1, kinds=(POISONED, MENDED), subject=run.key)
-        if told and told[0].kind == POISONED:
-            found[run.key] = str(told[0].data.get("why", ""))
-    return found
+    live = {run.key for run in runs.live(tx)}
+    return {known.subject: known.why for known in conditions.standing(tx, POISONED) if known.subject in live}
 
 
 # -- planning ----------------------------------------------------------------------------------------------------------
@@ -190,16 +187,20 @@ def without(snapshot: Snapshot, names: Collection[str], pools: Collection[str]) 
     )
 
 
-def told_before(snapshot: Snapshot) -> LeftOut:
-    """Return what waits for a person because no plan could be made with it: held jobs and closed pools that say so."""
+def told_before(tx: Connection, snapshot: Snapshot) -> LeftOut:
+    """Return what waits for a person because no plan could be made with it: held jobs and closed pools."""
+    held = {view.name for view in snapshot.jobs if isinstance(view.blocked, HeldByPerson)}
     return LeftOut(
-        {
-            view.name: view.blocked.why
-            for view in snapshot.jobs
-            if isinstance(view.blocked, HeldByPerson) and view.blocked.why.startswith(UNPLANNABLE)
-        },
-        {view.pool.name: view.closed_why for view in snapshot.pools if view.closed_why.startswith(UNPLANNABLE)},
+        {known.subject: known.why for known in conditions.standing(tx, JOB_POISONED) if known.subject in held},
+        {closure.pool: closure.why for closure in limits.standing(tx) if closure.cause is Cause.PLANNING},
     )
+
+
+def planned_again(tx: Connection, names: Collection[str], now: int) -> None:
+    """Close the condition of the jobs with which a plan was made; event ``job.mended``."""
+    for known in conditions.standing(tx, JOB_POISONED):
+        if known.subject in names:
+            events.append(tx, JOB_MENDED, known.subject, now)
 
 
 def plan_around(make: Callable[[Snapshot], Plan], snapshot: Snapshot) -> tuple[Plan, LeftOut]:
@@ -272,12 +273,13 @@ def wait_for_person(ports: Ports, left_out: LeftOut, now: int) -> None:
             if isinstance(state, Queued):
                 held = arrows.ask_hold(state, BY, reason, now)
                 jobs.change_state(tx, name, state, held, "hold", now, BY, why=reason)
-            elif events.tail(tx, limit=1, kinds=[JOB_POISONED], subject=name):
+                conditions.put(tx, JOB_POISONED, name, at=now, why=reason)
+            elif any(known.subject == name for known in conditions.standing(tx, JOB_POISONED)):
                 continue
             else:
                 events.append(tx, JOB_POISONED, name, now, why=reason, trains=isinstance(state, Active))
         ports.log.error(JOB_POISONED, job=name, why=reason, next=f"schedctl queue show {name}; all others go on")
     for name, reason in sorted(left_out.pools.items()):
         with ports.write() as tx:
-            limits.close_pool(tx, name, None, reason, now, BY)
+            limits.close_pool(tx, name, None, reason, now, BY, Cause.PLANNING)
         ports.log.error("pool.poisoned", pool=name, why=reason, next=f"schedctl pools open {name}, once it is mended")

@@ -11,8 +11,9 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from platforms.base import Misconfigured, PlatformError
+from scheduler.core.closure import Cause
 from scheduler.service.outside.border import Stumbled
-from scheduler.store import events, limits
+from scheduler.store import conditions, events, limits
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping
@@ -21,8 +22,7 @@ if TYPE_CHECKING:
 
     from scheduler.service.outside.ports import Opening, Ports
 
-WAITS = "waits for a person"
-SILENT, ANSWERS = "pool.silent", "pool.answers"
+SILENT, ANSWERS = conditions.SILENT, "pool.answers"
 SILENT_SECONDS = 1_800  # a maintenance window of minutes is nobody's business
 _SILENT_WALL_SECONDS = 60.0  # in a rehearsal half an hour is over at once
 _AGAIN_SECONDS = 3_600  # what was refused is tried again: it may have been mended where we cannot see it
@@ -31,7 +31,8 @@ _WHY_CHARACTERS = 500
 
 def wait_for_person(tx: Connection, pool: str, error: PlatformError, now: int, until: int | None) -> None:
     """Close a pool that a person must mend; unless it is mended before, it is tried again at ``until``."""
-    limits.close_pool(tx, pool, until, f"{WAITS}: {error}"[:_WHY_CHARACTERS], now)
+    why = f"waits for a person: {error}"[:_WHY_CHARACTERS]
+    limits.close_pool(tx, pool, until, why, now, cause=Cause.CREDENTIALS)
 
 
 def refused_by(tx: Connection, pool: str, error: Misconfigured, now: int) -> None:
@@ -41,7 +42,8 @@ def refused_by(tx: Connection, pool: str, error: Misconfigured, now: int) -> Non
 
 def let_in(tx: Connection, pool: str, now: int) -> None:
     """Open a pool that waited for a person: its platform took a launch."""
-    if WAITS in limits.closures(tx).get(pool, (None, ""))[1]:
+    cause = limits.cause(tx, pool)
+    if cause is not None and cause.waits_for_person:
         limits.open_pool(tx, pool, now)
 
 
@@ -92,7 +94,7 @@ class Places:
     def note(self, answered: Collection[str], troubles: Mapping[str, PlatformError], now: int) -> None:
         """Take in which platforms answered when they were asked for sessions, and which did not."""
         if self._told_silent is None:
-            self._told_silent = self._silent_by_events()
+            self._told_silent = self._silent_before()
         refused = {pool: error for pool, error in troubles.items() if isinstance(error, Misconfigured | Stumbled)}
         back = [
             pool for pool in answered if self._silent_since.pop(pool, None) is not None or pool in self._told_silent
@@ -113,16 +115,18 @@ class Places:
     ) -> None:
         """Close the pools that are ``broken``, and open those that waited and are ``fresh``, or have come ``back``."""
         with self._ports.database.read() as tx:
-            closures = limits.closures(tx)
+            closures = {closure.pool: closure for closure in limits.standing(tx)}
 
         def stands(pool: str) -> bool:
-            until, why = closures.get(pool, (0, ""))
-            return (until is None or until > now) and (WAITS not in why or until is None)
+            known = closures.get(pool)
+            if known is None or known.until is None:
+                return known is not None
+            return known.until > now and not known.cause.waits_for_person
 
         def waited(pool: str) -> bool:
-            until, why = closures.get(pool, (0, ""))
+            known = closures.get(pool)
             # After a refused launch only new credentials count: that other calls are answered proves nothing.
-            return WAITS in why and (pool in fresh or until is None)
+            return known is not None and known.cause.waits_for_person and (pool in fresh or known.until is None)
 
         closing = [pool for pool in broken if not stands(pool)]
         opening = [pool for pool in (*fresh, *back) if waited(pool)]
@@ -154,7 +158,6 @@ class Places:
             opened = events.tail(tx, seen, kinds=("pool.opened",))
         return {event.subject for event in opened if event.by != "daemon"}
 
-    def _silent_by_events(self) -> set[str]:
+    def _silent_before(self) -> set[str]:
         with self._ports.database.read() as tx:
-            told = {event.subject: event.kind for event in events.tail(tx, limit=500, kinds=(SILENT, ANSWERS))}
-        return {pool for pool, kind in told.items() if kind == SILENT}
+            return {condition.subject for condition in conditions.standing(tx, SILENT)}

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scheduler.core.backoff import rest_seconds
+from scheduler.core.closure import Cause
 from scheduler.core.window import DAY, HOUR
 from scheduler.store import events, limits
 
@@ -13,9 +14,11 @@ if TYPE_CHECKING:
 
 WRONG_DEVICE = "pool.wrong_device"
 QUOTA_DENIED = "pool.quota_denied"
-WRONG_DEVICE_WHY = "wrong accelerator"  # what such a closure's reason begins with
-# By kind of event: the first rest and the longest. What a wrong accelerator costs are the minutes until it is noticed.
-_RESTS = {WRONG_DEVICE: (6 * HOUR, DAY), QUOTA_DENIED: (600, 6 * HOUR)}
+# By kind of event: the first rest, the longest, and the cause. A wrong accelerator costs minutes until it is noticed.
+_RESTS = {
+    WRONG_DEVICE: (6 * HOUR, DAY, Cause.WRONG_DEVICE),
+    QUOTA_DENIED: (600, 6 * HOUR, Cause.QUOTA_DENIED),
+}
 
 
 def rest(tx: Connection, pool: str, kind: str, why: str, now: int, at_most_until: int | None = None) -> int:
@@ -23,7 +26,7 @@ def rest(tx: Connection, pool: str, kind: str, why: str, now: int, at_most_until
 
     It is tried again then, or at ``at_most_until`` when that is sooner. A person may open it before.
     """
-    first, longest = _RESTS[kind]
+    first, longest, cause = _RESTS[kind]
     told = events.tail(tx, limit=1, kinds=[kind], subject=pool)
     before = (told[-1].at, int(told[-1].data["rest_seconds"])) if told else None
     seconds = rest_seconds(before, now, first, longest)
@@ -31,6 +34,6 @@ def rest(tx: Connection, pool: str, kind: str, why: str, now: int, at_most_until
     until = before[0] + before[1] if before is not None and now < sum(before) else now + seconds
     if at_most_until is not None:
         until = min(until, at_most_until)
-    limits.close_pool(tx, pool, until, why, now)
+    limits.close_pool(tx, pool, until, why, now, cause=cause)
     events.append(tx, kind, pool, now, why=why, rest_seconds=seconds, until=until)
     return until

@@ -13,6 +13,7 @@ from platforms.image import options_for
 from scheduler.core import job as job_arrows
 from scheduler.core import run as run_arrows
 from scheduler.core.admission import room
+from scheduler.core.closure import Cause
 from scheduler.core.job import Queued
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry
 from scheduler.core.run import Lane, Reserved, Run, launch_key
@@ -357,7 +358,7 @@ def _quota_denied(ports: Ports, run: Run, error: Refused, until: int | None) -> 
             if room(pool, charges, (), now, limits.observed(tx).get(pool.name, ())).seconds < pool.session_seconds_min:
                 ends = until
         if ends is not None:
-            limits.close_pool(tx, pool.name, ends, str(error), now)
+            limits.close_pool(tx, pool.name, ends, str(error), now, cause=Cause.QUOTA_DENIED)
         else:
             rest(tx, pool.name, QUOTA_DENIED, f"{error}; the books know of hours that are left", now, until)
 
@@ -366,4 +367,4 @@ def _end_rejected(ports: Ports, run: Run, why: str, closed_until: int) -> None:
     now = ports.clock.now()
     with ports.write() as tx:
         reject(ports, tx, run, why, now)
-        limits.close_pool(tx, run.pool, closed_until, why, now)
+        limits.close_pool(tx, run.pool, closed_until, why, now, cause=Cause.REFUSED)

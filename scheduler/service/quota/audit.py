@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING
 
 from platforms.base import Misconfigured, PlatformError, StopChannel, Unreachable
 from scheduler.clock import at_least
+from scheduler.core.closure import Cause
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry, device_seconds_within, seconds_within
 from scheduler.core.quota import ACCOUNT, CalendarQuota, MoneyQuota, ObservedLimit
 from scheduler.core.run import Ended, Running, Stopping, stop
 from scheduler.core.window import EVER, Window
 from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
-from scheduler.service.faults.places import WAITS
 from scheduler.service.outside import border
 from scheduler.store import events, ledger, limits, prices, runs
 
@@ -45,7 +45,6 @@ _SETTLED_WALL_SECONDS = 2.0
 _LIVE_TOLERANCE_SECONDS, _LIVE_TOLERANCE_WALL_SECONDS = 120, 2.0
 # More than polls and queues explain: somebody or something uses the account.
 _ORPHAN_SECONDS, _ORPHAN_WALL_SECONDS = 900, 4.0
-UNREADABLE = "quota unreadable"
 
 
 def settled_seconds(clock: Clock) -> int:
@@ -102,12 +101,15 @@ def _read_one(ports: Ports, name: str) -> int | None:
         now = ports.clock.now()
         ports.log.warning("quota.unreadable", pool=name, why=str(error))
         with ports.write() as tx:
-            waits = f", {WAITS}" if isinstance(error, Misconfigured) else ""
-            limits.close_pool(tx, name, now + READ_EVERY_SECONDS, f"{UNREADABLE}{waits}: {error}"[:500], now)
+            waits = isinstance(error, Misconfigured)
+            why = f"quota unreadable{', waits for a person' * waits}: {error}"[:500]
+            cause = Cause.QUOTA_REFUSED if waits else Cause.QUOTA_UNREADABLE
+            limits.close_pool(tx, name, now + READ_EVERY_SECONDS, why, now, cause=cause)
         return None
     now = ports.clock.now()
     with ports.write() as tx:
-        if limits.closures(tx).get(name, (None, ""))[1].startswith(UNREADABLE):
+        closed = limits.cause(tx, name)
+        if closed is not None and closed.of_quota_reading:
             limits.open_pool(tx, name, now)
         if price is not None:
             prices.note(tx, ports.pools[name], price.microdollars, price.source, now)

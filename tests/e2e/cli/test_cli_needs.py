@@ -18,6 +18,7 @@ from jobs.payload.store.manifest import Component, Manifest
 from jobs.spec import Gate
 from scheduler.app import App, load_app
 from scheduler.core import run as run_arrows
+from scheduler.core.closure import Cause
 from scheduler.core.job import Active, Failed, Held, Queued
 from scheduler.core.plan import Deferral, Placement, Plan, PlannedLane
 from scheduler.core.reasons import DoesNotFit, SecretMissing
@@ -26,7 +27,6 @@ from scheduler.core.window import DAY, WEEK, Calendar
 from scheduler.notify.alerts import _TELLS
 from scheduler.notify.mail import Mailing, mail
 from scheduler.service.faults.isolation import JOB_POISONED, MENDED, POISONED
-from scheduler.service.faults.rests import WRONG_DEVICE_WHY
 from scheduler.service.versions import force
 from scheduler.store import (
     checkpoints,
@@ -201,8 +201,8 @@ def fail_to_report(tx: Any) -> None:
     due.set_due(tx, service.REPORT_AGAIN, NOW)
 
 
-def close(pool: str, until: int | None, why: str) -> Change:
-    return lambda tx: limits.close_pool(tx, pool, until, why, BEFORE)
+def close(pool: str, until: int | None, why: str, cause: Cause = Cause.PERSON) -> Change:
+    return lambda tx: limits.close_pool(tx, pool, until, why, BEFORE, cause=cause)
 
 
 def happen(kind: str, subject: str, at: int = BEFORE, **data: Any) -> Change:
@@ -218,7 +218,7 @@ KINDS: dict[str, list[Kind]] = {
     "job can never start": [Kind("wide", misfit, replan)],
     "secret missing": [Kind("sealed", lambda tx: None, replan)],
     "deadline at risk": [Kind("late", lambda tx: None, replan)],
-    "pool cannot be used": [Kind("unusable", close("unusable", NOW + 9, "waits for a person: no credentials"))],
+    "pool cannot be used": [Kind("unusable", close("unusable", NOW + 9, "no credentials", Cause.CREDENTIALS))],
     "everything paused": [Kind("all pools", close(limits.EVERY, None, "power cut"))],
     "pool closed": [Kind("shut", close("shut", None, "account under review"))],
     "place does not answer": [
@@ -227,11 +227,11 @@ KINDS: dict[str, list[Kind]] = {
         ),
         Kind(
             "unread",
-            close("unread", NOW + 600, "quota unreadable: no answer"),
+            close("unread", NOW + 600, "no answer", Cause.QUOTA_UNREADABLE),
             lambda tx: limits.open_pool(tx, "unread", NOW),
         ),
     ],
-    "wrong accelerator": [Kind("odd", close("odd", NOW + 600, f"{WRONG_DEVICE_WHY}: a P100"))],
+    "wrong accelerator": [Kind("odd", close("odd", NOW + 600, "a P100", Cause.WRONG_DEVICE))],
     "session offered": [Kind("uff-offer-0001", offer, happen("session.taken", "uff-offer-0001"), typed=False)],
     "session cannot be handled": [
         Kind("uff-odd-0001", poison_session, happen(MENDED, "uff-odd-0001")),

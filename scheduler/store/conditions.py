@@ -1,0 +1,79 @@
+"""Conditions: what is wrong now, one row each, open or closed.
+
+An event opens or closes a condition in its own transaction. The row outlives the event, however long ago it was.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from sqlalchemy import bindparam, insert, select, update
+
+from scheduler.store.schema import conditions
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from sqlalchemy import Connection
+
+RAISED, SILENT, OFFERED = "need.raised", "pool.silent", "session.offered"
+RUN_POISONED, JOB_POISONED = "run.poisoned", "job.poisoned"
+RELOAD_REFUSED = "daemon.reload_refused"
+STALLED = "lane.stalled"
+CLOSED_BY = {
+    RAISED: ("need.settled",),
+    SILENT: ("pool.answers",),
+    OFFERED: ("session.taken",),
+    RUN_POISONED: ("run.mended",),
+    JOB_POISONED: ("job.mended",),
+    RELOAD_REFUSED: ("daemon.started", "daemon.reloaded"),
+}
+_OPENS = {closing: kind for kind, closings in CLOSED_BY.items() for closing in closings}
+_OPEN = (
+    select(conditions.c.kind, conditions.c.subject, conditions.c.what, conditions.c.since, conditions.c.why)
+    .where(conditions.c.kind == bindparam("kind"), conditions.c.state == "open")
+    .order_by(conditions.c.subject, conditions.c.what)
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Condition:
+    """One open condition of a subject. ``what`` tells several of one kind apart; ``since`` is UTC seconds."""
+
+    kind: str
+    subject: str
+    what: str
+    since: int
+    why: str
+
+
+def standing(tx: Connection, kind: str) -> list[Condition]:
+    """Return the open conditions of a kind, by subject."""
+    return [Condition(*row) for row in tx.execute(_OPEN, {"kind": kind})]
+
+
+def apply(tx: Connection, kind: str, subject: str, at: int, data: Mapping[str, Any]) -> None:
+    """Open or close the condition that an event of ``kind`` is about, if it is about one."""
+    what = str(data.get("what", ""))
+    if kind in CLOSED_BY:
+        put(tx, kind, subject, at=int(data.get("since", at)), why=str(data.get("why", "")), what=what)
+    elif kind in _OPENS:
+        close(tx, _OPENS[kind], subject, what)
+
+
+def put(tx: Connection, kind: str, subject: str, *, at: int, why: str, what: str = "") -> None:
+    """Open a condition, or renew an open one."""
+    values = {"state": "open", "since": at, "why": why}
+    if not tx.execute(_row(kind, subject, what).values(values)).rowcount:
+        tx.execute(insert(conditions).values(kind=kind, subject=subject, what=what, **values))
+
+
+def close(tx: Connection, kind: str, subject: str, what: str = "") -> None:
+    """Close a condition, if there is one."""
+    tx.execute(_row(kind, subject, what).values(state="closed"))
+
+
+def _row(kind: str, subject: str, what: str) -> Any:
+    key = (conditions.c.kind == kind, conditions.c.subject == subject, conditions.c.what == what)
+    return update(conditions).where(*key)
