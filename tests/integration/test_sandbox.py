@@ -54,9 +54,10 @@ def test_what_is_right_passes(sandbox: Sandbox) -> None:
 
 def test_nothing_of_this_machine_is_seen_but_its_programs(sandbox: Sandbox, tmp_path: Path) -> None:
     code = f"""
-import os, socket
+import os
 print(sorted(os.listdir("/")), sorted(os.environ), os.getuid(), os.listdir("/in"), os.listdir("/box"))
-print(os.path.exists({str(tmp_path)!r}), [name for _, name in socket.if_nameindex()], len(os.listdir("/proc/self/fd")))
+nets = [line.split(":")[0].strip() for line in open("/proc/net/dev") if ":" in line]
+print(os.path.exists({str(tmp_path)!r}), nets, len(os.listdir("/proc/self/fd")))
 """
     first, second = run(sandbox, code).output.decode().splitlines()
     assert "'home'" not in first
@@ -239,5 +240,5 @@ def test_a_sandbox_that_does_not_hold_is_refused(
 
 
 def test_what_holds_the_code_is_told(sandbox: Sandbox) -> None:
-    assert sandbox.told.startswith("bubblewrap, memory ")
-    assert check_sandbox().startswith("bubblewrap, memory ")
+    assert sandbox.told.startswith("bubblewrap, seccomp, memory ")
+    assert check_sandbox().startswith("bubblewrap, seccomp, memory ")

@@ -24,12 +24,13 @@ def tried(name, act):
         return
     held.append(name)
 def network():
-    if [name for _, name in socket.if_nameindex() if name != "lo"]:
+    if [line for line in open("/proc/net/dev") if ":" in line and not line.lstrip().startswith("lo:")]:
         return
     socket.create_connection(("192.0.2.1", 80), 1)
-def namespace():
-    if ctypes.CDLL(None).unshare(0x10000000):
+def call(*words):
+    if ctypes.CDLL(None).syscall(*words) < 0:
         raise OSError
+keyctl = {"x86_64": 250, "aarch64": 219}[os.uname().machine]
 def forks():
     for _ in range(64):
         if os.fork() == 0:
@@ -41,7 +42,10 @@ tried("network", network)
 tried("processes", forks)
 tried("root", lambda: open("/in/more", "w"))
 tried("devices", lambda: os.mknod("/box/device", 0o60600, os.makedev(8, 0)))
-tried("namespaces", namespace)
+tried("namespaces", lambda: call({"x86_64": 272, "aarch64": 97}[os.uname().machine], 0x10000000))
+tried("keys of the session", lambda: call(keyctl, 0, -3, 1))
+tried("files in memory", lambda: os.memfd_create("file"))
+tried("io_uring", lambda: call(425, 1, ctypes.create_string_buffer(120)))
 tried("root user", lambda: os.setuid(0))
 tried("shared memory", lambda: open("/dev/shm/more", "w"))
 for folder in ("/home", "/root", "/var", "/sys"):

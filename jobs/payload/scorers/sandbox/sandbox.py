@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from ...clock import stopwatch
 from .limits import FILE_BYTES_MAX, FILES_MAX, Ended, How, Limits, SandboxMissing
+from .seccomp import seccomp_filter
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,6 +32,17 @@ _FIRST_UID = 60_000
 _REAP_SECONDS = 10
 _PASSED = ("PATH", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")  # to find the tools, and systemd; none gets inside
 _INSIDE_UID = "1000"
+# A process that has joined an empty session keyring of the kernel, and becomes the command. Where nobody has keys, or a
+# container forbids them (ENOSYS, EPERM), there are none to give away. Code inside can read the environment of the
+# command, which is its first process.
+_WITHOUT_KEYS = """
+import ctypes, errno, os, sys
+kernel = ctypes.CDLL(None, use_errno=True)
+number = {"x86_64": 250, "aarch64": 219}[os.uname().machine]
+if kernel.syscall(number, 1, None) < 0 and ctypes.get_errno() not in (errno.ENOSYS, errno.EPERM):
+    sys.exit("no session keyring: " + os.strerror(ctypes.get_errno()))
+os.execvpe(sys.argv[1], sys.argv[1:], {"PATH": os.environ["PATH"]})
+"""
 _TMP = "/tmp"  # noqa: S108 - the one inside, which nobody shares
 
 
@@ -59,7 +71,7 @@ class Sandbox:
     def told(self) -> str:
         """Say in a few words what holds the code, for the record beside its results."""
         bounded = {"scope": "memory in a systemd scope", "cgroup": "memory in a control group"}
-        return f"bubblewrap, {bounded.get(self.confinement.kind, 'memory bounded for each process only')}"
+        return f"bubblewrap, seccomp, {bounded.get(self.confinement.kind, 'memory bounded for each process only')}"
 
     def close(self) -> None:
         """Remove what was made for it."""
@@ -85,8 +97,11 @@ class Sandbox:
                 _close(numbers)
         return [one.ended() for one in started]
 
-    def command(self, words: Sequence[str], files: Mapping[str, int]) -> list[str]:
-        """Return the whole command line; ``files`` are descriptors by path below /in."""
+    def command(self, words: Sequence[str], files: Mapping[str, int], calls: int) -> list[str]:
+        """Return the whole command line.
+
+        ``files`` are descriptors by path below /in, ``calls`` that of the filter of system calls.
+        """
         limits = self.limits
         dropped = (
             []
@@ -95,8 +110,10 @@ class Sandbox:
         )
         return [
             *self.confinement.words,
+            *(sys.executable, "-I", "-S", "-c", _WITHOUT_KEYS),
             *("setpriv", *dropped, "--no-new-privs", "--"),
             *("bwrap", "--unshare-all", "--unshare-user", "--disable-userns", "--die-with-parent", "--new-session"),
+            *("--seccomp", str(calls)),
             *("--clearenv", "--hostname", "sandbox", "--uid", _INSIDE_UID, "--gid", _INSIDE_UID, "--cap-drop", "ALL"),
             *_system(self.python),
             *("--proc", "/proc", "--dev", "/dev"),
@@ -127,24 +144,29 @@ class Sandbox:
     def _start(self, program: Program) -> _Started:
         _check(program.files)
         with contextlib.ExitStack() as opened:
-            files = {}
-            for path, content in program.files.items():
-                files[path] = os.memfd_create("given", 0)
-                opened.callback(os.close, files[path])
-                with open(files[path], "wb", closefd=False) as stream:
-                    stream.write(content)
-                os.lseek(files[path], 0, os.SEEK_SET)
+            files = {path: _in_memory(content, opened) for path, content in program.files.items()}
+            calls = _in_memory(seccomp_filter(), opened)
             process = subprocess.Popen(
-                self.command(program.words, files),
+                self.command(program.words, files, calls),
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.STDOUT,
-                pass_fds=(*files.values(), *program.keeps),
+                pass_fds=(*files.values(), calls, *program.keeps),
                 start_new_session=True,
                 env={name: os.environ[name] for name in _PASSED if name in os.environ},
                 cwd="/",
             )
         return _Started(process)
+
+
+def _in_memory(content: bytes, opened: contextlib.ExitStack) -> int:
+    """Return the descriptor of a file in memory, which ``opened`` closes."""
+    number = os.memfd_create("given", 0)
+    opened.callback(os.close, number)
+    with open(number, "wb", closefd=False) as stream:
+        stream.write(content)
+    os.lseek(number, 0, os.SEEK_SET)
+    return number
 
 
 class _Started:
