@@ -8,9 +8,11 @@ import platform
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 
 import pytest
 
+from jobs.payload.scorers.sandbox.confine import Confinement
 from jobs.payload.scorers.sandbox.limits import Limits, SandboxMissing
 from jobs.payload.scorers.sandbox.probe import open_sandbox
 from jobs.payload.scorers.sandbox.sandbox import Program, Sandbox
@@ -175,6 +177,22 @@ def test_a_key_of_the_host_is_neither_read_nor_left_behind(sandbox: Sandbox) -> 
         assert run(sandbox, code) == "-1\n"
     finally:
         kernel.syscall(keyctl, 9, key, -3)  # unlink
+
+
+TAKES = {
+    "many processes": "import os, signal\nfor _ in range(8):\n    if os.fork() == 0:\n"
+    "        held = bytearray(60 << 20)\n        signal.pause()\nsignal.pause()",
+    "many files": "n = 0\nwhile True:\n    open(f'/tmp/{n}', 'w').close()\n    n += 1",
+}
+
+
+@pytest.mark.parametrize("kind", TAKES)
+def test_memory_is_bounded_where_there_is_no_control_group(sandbox: Sandbox, kind: str) -> None:
+    bare = replace(sandbox, confinement=Confinement("rlimits"), limits=replace(sandbox.limits, total_bytes=200 << 20))
+    program = Program([bare.python, "-I", "-S", "/in/run.py"], {"run.py": TAKES[kind].encode()})
+    (ended,) = bare.run(program)
+    assert ended.how == "memory"
+    assert run(bare, ORDINARY).splitlines()[-1] == "all well"
 
 
 def test_a_machine_without_a_list_is_refused() -> None:

@@ -1,7 +1,7 @@
 """Control groups around the sandbox: the one limit on what all of its processes use together.
 
 A scope of systemd where it may be had, else a control group of our own as root, else the limits of each process alone,
-which is said wherever results are.
+and the sum is counted while they run.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _LEAVE_TRIES, _LEAVE_SECONDS = 100, 0.02
 class Confinement:
     """Words before a command that put it below a limit, and the groups to remove afterwards.
 
-    ``kind`` is ``scope``, ``cgroup`` or ``rlimits``; the last bounds each process, and not their sum.
+    ``kind`` is ``scope``, ``cgroup`` or ``rlimits``; the last bounds each process, and :mod:`.usage` counts their sum.
     """
 
     kind: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-How = Literal["exited", "killed", "timeout", "output"]
+How = Literal["exited", "killed", "timeout", "output", "memory"]
 FILES_MAX = 200
 FILE_BYTES_MAX = 16 << 20  # of all files that are given to one program
 
@@ -23,8 +23,8 @@ class SandboxMissing(RuntimeError):
 class Limits:
     """Wall seconds of a run; per process: CPU seconds, address space and file size; processes; each tmpfs; output kept.
 
-    ``total_bytes`` bounds the memory of all processes of a run together, files in memory included, where a control
-    group can be had. Elsewhere only ``processes`` times ``process_bytes`` does.
+    ``total_bytes`` bounds the memory of all processes of a run together: by a control group, files in memory included,
+    or where none can be had by counting it ten times a second, and then ``files`` bounds how many each tmpfs has.
     """
 
     wall_seconds: float = 10.0
@@ -33,6 +33,7 @@ class Limits:
     total_bytes: int = 1 << 30
     processes: int = 64
     file_bytes: int = 64 << 20
+    files: int = 50_000
     open_files: int = 128
     output_bytes: int = 1 << 20
 
@@ -44,7 +45,7 @@ class Limits:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """How a program ended: by itself with ``status``, by a signal, by the wall limit, or since it wrote too much."""
+    """How a program ended: by itself with ``status``, by a signal or the wall limit, as it wrote or took too much."""
 
     how: How
     status: int

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING
 from ...clock import stopwatch
 from .limits import FILE_BYTES_MAX, FILES_MAX, Ended, How, Limits, SandboxMissing
 from .seccomp import seccomp_filter
+from .usage import files_of, memory_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 _READ_BYTES = 65_536
 _FIRST_UID = 60_000
 _REAP_SECONDS = 10
+_COUNT_SECONDS = 0.1
 _PASSED = ("PATH", "XDG_RUNTIME_DIR", "DBUS_SESSION_BUS_ADDRESS")  # to find the tools, and systemd; none gets inside
 _INSIDE_UID = "1000"
 # A process that has joined an empty session keyring of the kernel, and becomes the command. Where nobody has keys, or a
@@ -71,7 +73,7 @@ class Sandbox:
     def told(self) -> str:
         """Say in a few words what holds the code, for the record beside its results."""
         bounded = {"scope": "memory in a systemd scope", "cgroup": "memory in a control group"}
-        return f"bubblewrap, seccomp, {bounded.get(self.confinement.kind, 'memory bounded for each process only')}"
+        return f"bubblewrap, seccomp, {bounded.get(self.confinement.kind, 'memory counted ten times a second')}"
 
     def close(self) -> None:
         """Remove what was made for it."""
@@ -89,7 +91,7 @@ class Sandbox:
             for program in programs:
                 started.append(self._start(program))
                 _close(kept.pop(0))
-            _watch(started, deadline, self.limits.output_bytes)
+            _watch(started, deadline, self.limits, counted=self.confinement.kind == "rlimits")
         finally:
             for one in started:
                 one.end()
@@ -187,6 +189,14 @@ class _Started:
             self.how = "output"
         return bool(piece) and self.how is None
 
+    def takes_too_much(self, limits: Limits) -> bool:
+        """Return whether it holds more memory, or more files in memory, than all of a run may."""
+        pid = self.process.pid
+        files = max(files_of(pid, folder) for folder in (_TMP, "/box"))
+        if memory_bytes(pid) > limits.total_bytes or files > limits.files:
+            self.how = "memory"
+        return self.how == "memory"
+
     def end(self) -> None:
         """Kill what still runs of it, all at once, and wait for that."""
         with contextlib.suppress(ProcessLookupError):
@@ -202,15 +212,17 @@ class _Started:
         return Ended(how, status, bytes(self.output))
 
 
-def _watch(started: Sequence[_Started], deadline: float, most: int) -> None:
-    """Read all outputs until all have ended by themselves, or one must be ended."""
+def _watch(started: Sequence[_Started], deadline: float, limits: Limits, *, counted: bool) -> None:
+    """Read all outputs until all have ended by themselves, or one must be ended; its memory too where ``counted``."""
     with selectors.DefaultSelector() as waiting:
         for one in started:
             waiting.register(one.stream, selectors.EVENT_READ, one)
         while waiting.get_map():
             left = deadline - stopwatch()
-            for key, _ in waiting.select(left) if left > 0 else ():
-                if not key.data.read(most):
+            if counted and any(one.takes_too_much(limits) for one in started):
+                return
+            for key, _ in waiting.select(min(left, _COUNT_SECONDS) if counted else left) if left > 0 else ():
+                if not key.data.read(limits.output_bytes):
                     waiting.unregister(key.fileobj)
                 if key.data.how:
                     return
