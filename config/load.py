@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, cast, get_args
 
 from pydantic import BaseModel, ValidationError
 
@@ -13,6 +13,7 @@ from config.secret import is_secret
 from config.settings import Settings
 from config.shipped import shipped
 from config.values import BadValue
+from jobs.duration import show_duration
 from jobs.payload.redact import MARK
 from jobs.problem import did_you_mean, shown
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from pydantic_core import ErrorDetails
 
 
+_ONE_BY_ONE = "write its keys one by one"
 _TABLE_WANTED = {"model_type", "dict_type", "model_attributes_type"}
 _DEFAULTS = str(shipped("defaults.toml"))
 
@@ -53,6 +55,8 @@ def _problem(found: ErrorDetails, values: Any, origins: Mapping[str, str]) -> Pr
         location[-1] = error.beside
     key = _key(location, values)
     why, remedy = _why(found, location)
+    if error is not None and (bare := _bare_seconds(location, _written(location, values))):
+        why, remedy = f"it has no unit and means {show_duration(bare)}, and {why}", f'write "{bare}h" or "{bare}m"'
     kind = found["type"]
     value = "" if kind in {"missing", "extra_forbidden"} else _shown(key, kind, _written(location, values))
     dotted = ".".join(str(part) for part in location)
@@ -84,6 +88,9 @@ def _why(found: ErrorDetails, location: Sequence[int | str]) -> tuple[str, str]:
             return str(error), ""
         case "missing":
             return "is missing", "add it"
+        case "extra_forbidden" if len(location) > 1 and str(location[-1]) in _keys(Settings):
+            why = f"there is no such key in {_table(location[:-1])}, to which TOML counts all that stands below it"
+            return why, f"move {location[-1]} up, above the first line in square brackets"
         case "extra_forbidden":
             return "there is no such key", did_you_mean(str(location[-1]), _keys_beside(location))
         case "literal_error":
@@ -93,14 +100,45 @@ def _why(found: ErrorDetails, location: Sequence[int | str]) -> tuple[str, str]:
         case "greater_than_equal" | "greater_than" | "less_than_equal" | "less_than":
             return f"this must be {found['msg'].removeprefix('Input should be ')}", "correct the number"
         case kind if kind in _TABLE_WANTED:
-            return "this must be a table", "write its keys one by one"
+            section = _table(location) if isinstance(found["input"], list) else ""
+            return "this must be a table", f"write {section}, in one pair of brackets" if section else _ONE_BY_ONE
         case "tuple_type" | "list_type" | "frozen_set_type" | "set_type":
+            if isinstance(found["input"], dict):
+                inner = [name for name, value in found["input"].items() if isinstance(value, dict)]
+                named, before = (f' and name = "{inner[0]}"', [*location, inner[0]]) if inner else ("", location)
+                return (
+                    "this must be a list of tables",
+                    f"write [{_table(location)}]{named} in place of {_table(before)}",
+                )
             return "this must be a list", "put it in square brackets"
     return found["msg"].replace("Input should be", "this must be").rstrip("."), "correct the value"
 
 
+def _table(location: Sequence[int | str]) -> str:
+    """Return the header of a table in a file: ``[daemon]``, or ``[[pools]]`` where the last part is a number."""
+    header = f"[{'.'.join(part for part in location if isinstance(part, str))}]"
+    return f"[{header}]" if isinstance(location[-1], int) else header
+
+
+def _bare_seconds(location: Sequence[int | str], value: Any) -> int:
+    """Return the seconds that a duration without a unit means; 0 for anything else."""
+    is_bare = isinstance(value, int) and not isinstance(value, bool) and value > 0
+    model = _model_of(location)
+    return int(value) if is_bare and model is not None and f"{location[-1]}_seconds" in model.model_fields else 0
+
+
 def _keys_beside(location: Sequence[int | str]) -> list[str]:
     """Return the keys known in the table that the last part of ``location`` stands in."""
+    model = _model_of(location)
+    return [] if model is None else _keys(model)
+
+
+def _keys(model: type[BaseModel]) -> list[str]:
+    return [field.alias or name for name, field in model.model_fields.items()]
+
+
+def _model_of(location: Sequence[int | str]) -> type[BaseModel] | None:
+    """Return the model of the table that the last part of ``location`` stands in."""
     model: Any = Settings
     for part in location[:-1]:
         if isinstance(part, int):
@@ -108,8 +146,8 @@ def _keys_beside(location: Sequence[int | str]) -> list[str]:
         annotations = {field.alias or name: field.annotation for name, field in model.model_fields.items()}
         model = _model_in(annotations.get(str(part)))
         if model is None:
-            return []
-    return [field.alias or name for name, field in model.model_fields.items()]
+            return None
+    return cast("type[BaseModel]", model)
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import MISSING, dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
@@ -89,6 +90,10 @@ _FIELDS = {
 """The fields that are not called like their keys."""
 
 
+_INPUT = re.compile(r"\{input:(\w*)\}", re.ASCII)
+"""An input in a word of a command; its folder is filled in where the job runs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Definition:
     """A reader of one job's table: ``label`` leads the keys it names, ``problems`` collects what is wrong."""
@@ -116,6 +121,7 @@ class Definition:
             "evaluation": self._evaluation(table),
         }
         self._check_together(values, table)
+        self._check_inputs(values)
         if values["start_from"] is not None:
             values["gate"] = values["start_from"].gate
         return JobSpec(**values) if len(self.problems) == before else None
@@ -182,6 +188,19 @@ class Definition:
         if share is not None and share.partner == values["name"]:
             told = readers.Wrong("a job cannot share hours with itself", "name another job")
             self._note("share.with", share.partner, told)
+
+    def _check_inputs(self, values: Mapping[str, Any]) -> None:
+        """Note the inputs that a command names and that the job does not have."""
+        given = [each.name for each in values["inputs"]]
+        evaluation = values["evaluation"]
+        self._check_words("command", values["command"] or (), [*given, "model"] if values["whole"] else given)
+        if evaluation is not None:
+            self._check_words("evaluation.command", evaluation.command or (), [*given, "model", "set"])
+
+    def _check_words(self, key: str, words: Sequence[str], inputs: Sequence[str]) -> None:
+        for name in (name for word in words for name in _INPUT.findall(word) if name not in inputs):
+            remedy = did_you_mean(name, inputs) if inputs else f'add inputs = {{ {name} = "/its/folder" }}'
+            self._note(key, f"{{input:{name}}}", readers.Wrong(f"the job has no input {name!r}", remedy))
 
     def _needs(self, table: Mapping[str, Any]) -> Needs:
         inner = self._table(table, "needs", ("devices", *_NEEDS))

@@ -149,7 +149,7 @@ def words(value: Any) -> tuple[str, ...]:
     for word in map(storable, few(value)):
         for name in re.findall(r"\{(\w*)\}", word):
             if name not in {"python", "payload"}:
-                raise Wrong(f"nothing is filled in for {{{name}}}", "use {python} or {payload}")
+                raise Wrong(f"nothing is filled in for {{{name}}}", "use {python}, {payload} or {input:NAME}")
     return tuple(value)
 
 

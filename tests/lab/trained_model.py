@@ -33,7 +33,7 @@ POINT = QualityGate("atomicity", "threshold", minimum=0.9)
 # Commands of real sessions: one saves weights of as much skill as SKILL says, the other scores forty items by it.
 TRAIN = """
 import json, os, pathlib
-parent = os.environ["SCHED_INPUT_PARENT"]
+parent = os.environ.get("SCHED_INPUT_PARENT")
 before = json.loads(pathlib.Path(parent, "weights.json").read_text())["skill"] if parent else 0.0
 made = pathlib.Path(os.environ["SCHED_CHECKPOINT_DIR"]) / "making"
 made.mkdir()

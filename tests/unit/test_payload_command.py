@@ -54,12 +54,42 @@ def test_a_command_is_told_what_it_works_on(tmp_path: Path) -> None:
         "SCHED_RESUME_DIR": "",
         "SCHED_CHECKPOINT_DIR": str(own / "checkpoints"),
         "SCHED_DATA_DIR": "/data",
-        "SCHED_INPUT_PARENT": "",
         "SCHED_TARGET_STEP": "1200",
         "SCHED_SECONDS_LEFT": "0",  # long past
         "SCHED_PROGRESS": str(own / "progress"),
         "PYTHONPATH": KIT,
     }
+
+
+def test_a_parent_that_is_not_there_is_no_empty_variable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("SCHED_INPUT_PARENT", "/of/another/session")
+    assert "SCHED_INPUT_PARENT" not in started(tmp_path, {}).environment
+    told = started(tmp_path, {}, prepared=NOTHING._replace(parent="/parent")).environment
+    assert told["SCHED_INPUT_PARENT"] == "/parent"
+
+
+@pytest.mark.parametrize(
+    ("word", "filled"),
+    [
+        ("{input:base}", "/data/the base"),
+        ("--data={input:base}/texts:{input:more_2}", "--data=/data/the base/texts:/more"),
+        ("$SCHED_INPUT_BASE/texts", "/data/the base/texts"),
+        ("${SCHED_INPUT_MORE_2}x", "/morex"),
+        ("cat '$SCHED_INPUT_BASE'/*", "cat '/data/the base'/*"),
+        ("$SCHED_INPUT_MODEL", "/parent"),
+        # What names no input of this session is somebody else's: a shell's, a format string's.
+        (
+            "{input:other} $SCHED_INPUT_OTHER ${SCHED_INPUT_OTHER:-x}",
+            "{input:other} $SCHED_INPUT_OTHER ${SCHED_INPUT_OTHER:-x}",
+        ),
+        ("$SCHED_INPUT_BASES $HOME $SCHED_JOB {step:d}", "$SCHED_INPUT_BASES $HOME $SCHED_JOB {step:d}"),
+        ("$SCHED_INPUT_PARENT", "/parent"),
+    ],
+)
+def test_a_script_that_is_not_changed_is_told_where_its_inputs_are(tmp_path: Path, word: str, filled: str) -> None:
+    inputs = {"SCHED_INPUT_BASE": "/data/the base", "SCHED_INPUT_MORE_2": "/more"}
+    prepared = NOTHING._replace(inputs=inputs, parent="/parent")
+    assert started(tmp_path, {"command": ["run", word], "whole": True}, prepared=prepared).words == ["run", filled]
 
 
 def test_a_command_that_goes_on_is_told_from_where_and_how_long(tmp_path: Path) -> None:

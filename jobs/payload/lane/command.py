@@ -6,6 +6,7 @@ The environment that it is given is part of the training contract (docs/your-own
 from __future__ import annotations
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -29,6 +30,7 @@ LOG_BYTES_MAX = 16 << 20
 TAIL_BYTES = 4000
 _PIECE_BYTES = 1 << 16
 _LINE_BYTES_MAX = 1 << 16
+_INPUT = re.compile(r"\{input:(\w+)\}|\$(SCHED_INPUT_\w+)|\$\{(SCHED_INPUT_\w+)\}", re.ASCII)  # in a word
 # Ends with our end of its standard input, however we die, and takes its whole process group along.
 _LEASH = ("/bin/sh", "-c", "trap '' TERM INT HUP USR1; read _; kill -KILL 0")
 
@@ -191,7 +193,7 @@ class Command:
 
 
 def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, resume: bool) -> Spec:
-    """Return how to start a lane's command: its words with {python} and {payload} filled in, its environment."""
+    """Return how to start a lane's command: its words with all placeholders filled in, and its environment."""
     folder = launch.lane_dir(order)
     seconds_left = launch.clock.wall_seconds_until(launch.closing_at)
     environment = {
@@ -206,11 +208,13 @@ def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, re
         "SCHED_RESUME_DIR": str(folder / "resume") if resume else "",
         "SCHED_CHECKPOINT_DIR": str(folder / "checkpoints"),
         "SCHED_DATA_DIR": prepared.data,
-        "SCHED_INPUT_PARENT": prepared.parent,
         "SCHED_TARGET_STEP": str(order.target_step),
         "SCHED_SECONDS_LEFT": str(max(0, int(seconds_left))),
         "SCHED_PROGRESS": str(folder / "progress"),
     }
+    environment.pop("SCHED_INPUT_PARENT", None)  # of a session that this one runs in
+    if prepared.parent:
+        environment["SCHED_INPUT_PARENT"] = prepared.parent
     python = sys.executable
     if prepared.environment is not None:
         packages = prepared.environment
@@ -229,9 +233,16 @@ def training_command(launch: Launch, order: LaneOrder, prepared: Prepared, *, re
     # Makes `import trainer_kit` work in anybody's script, behind whatever it had on its path.
     path = (environment.get("PYTHONPATH"), str(_PAYLOAD / "trainers"))
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, path))
-    words = [word.replace("{python}", python).replace("{payload}", str(_PAYLOAD)) for word in order.command]
+    filled = (word.replace("{python}", python).replace("{payload}", str(_PAYLOAD)) for word in order.command)
+    words = [_INPUT.sub(lambda found: _folder_of(found, environment), word) for word in filled]
     if order.nodes is not None:
         words, told = spread(words, order.nodes)
         environment |= told
     prefix = f"{order.job}| " if len(launch.lanes) > 1 else ""
     return Spec(words, environment, folder / "command", prefix)
+
+
+def _folder_of(found: re.Match[str], environment: dict[str, str]) -> str:
+    """Return the folder of an input that a word names; what names no input stays as it is."""
+    name = found[2] or found[3] or f"SCHED_INPUT_{found[1].upper()}"
+    return environment.get(name, found[0])
