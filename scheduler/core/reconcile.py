@@ -105,7 +105,9 @@ class CloseLane:
 class Finish:
     """The run is over: ``started`` .. ``ended`` is charged; ``started`` None means it never ran.
 
-    ``proven`` is False when time passed instead of the platform giving its word, so it may be wrong yet.
+    ``proven`` is False when time passed instead of the platform giving its word, so it may be wrong yet. ``may_live``
+    is True where a session that reaches the artifact store has left no last word: a platform calls what it lost sight
+    of ended too, and its payload may train on.
     """
 
     run: Run
@@ -115,6 +117,7 @@ class Finish:
     lanes: tuple[LaneEnd, ...]
     why: str
     proven: bool = True
+    may_live: bool = False
     price_microdollars_per_hour: int | None = None  # by the platform's own reckoning, where it tells
 
 
@@ -272,6 +275,7 @@ def _finish(fact: Facts, sighting: Sighting, now: int) -> Finish:
         max(started, ended),
         lanes,
         _why_ended((*fact.run.lanes, *lanes), sighting),
+        may_live=sighting.stop_channel == "store" and any(end.index not in fact.results for end in lanes),
         price_microdollars_per_hour=sighting.price_microdollars_per_hour,
     )
 

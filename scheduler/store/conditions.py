@@ -21,6 +21,7 @@ RAISED, SILENT, OFFERED = "need.raised", "pool.silent", "session.offered"
 RUN_POISONED, JOB_POISONED = "run.poisoned", "job.poisoned"
 RELOAD_REFUSED = "daemon.reload_refused"
 STALLED = "lane.stalled"
+LIVES = "session.lives"  # it goes on after its run was over
 CLOSED_BY = {
     RAISED: ("need.settled",),
     SILENT: ("pool.answers",),
@@ -28,6 +29,7 @@ CLOSED_BY = {
     RUN_POISONED: ("run.mended",),
     JOB_POISONED: ("job.mended",),
     RELOAD_REFUSED: ("daemon.started", "daemon.reloaded"),
+    LIVES: ("session.left",),
 }
 _OPENS = {closing: kind for kind, closings in CLOSED_BY.items() for closing in closings}
 _OPEN = (

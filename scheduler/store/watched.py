@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from sqlalchemy import delete, insert, select, update
 
 from scheduler.core.ledger import Charge
+from scheduler.core.run import Ended
 from scheduler.store import runs
 from scheduler.store.schema import watched
 
@@ -25,6 +26,11 @@ class Watched:
     until: int
     booked: tuple[int, int] | None
 
+    @property
+    def over_since(self) -> int:
+        """When the run ended in our books."""
+        return self.run.state.at if isinstance(self.run.state, Ended) else 0
+
 
 _ALL = select(watched.c.run, watched.c.until, watched.c.booked_start, watched.c.booked_end).order_by(watched.c.run)
 
@@ -38,6 +44,11 @@ def everything(tx: Connection) -> list[Watched]:
         )
         for row in found
     ]
+
+
+def keys(tx: Connection) -> set[str]:
+    """Return the launch keys of the watched runs."""
+    return set(tx.execute(select(watched.c.run)).scalars())
 
 
 def possible_charges(tx: Connection) -> dict[str, tuple[Charge, ...]]:
@@ -58,9 +69,14 @@ def add(tx: Connection, run: str, until: int, booked: tuple[int, int] | None) ->
 
 
 def note_booked(tx: Connection, run: str, booked: tuple[int, int]) -> None:
-    """Note what the ledger counts now."""
+    """Record what the ledger counts now."""
     start, end = booked
     tx.execute(update(watched).where(watched.c.run == run).values(booked_start=start, booked_end=end))
+
+
+def prolong(tx: Connection, run: str, until: int) -> None:
+    """Change until when a run is watched."""
+    tx.execute(update(watched).where(watched.c.run == run).values(until=until))
 
 
 def remove(tx: Connection, run: str) -> None:

@@ -21,7 +21,20 @@ from scheduler.service.deploy.look import stopped
 from scheduler.service.facts.snapshot import has_time
 from scheduler.service.faults.places import SILENT_SECONDS
 from scheduler.service.versions.watching import BLIND, BY
-from scheduler.store import conditions, due, evaluations, events, jobs, limits, outbox, plans, rates, runs, versions
+from scheduler.store import (
+    conditions,
+    due,
+    evaluations,
+    events,
+    jobs,
+    limits,
+    outbox,
+    plans,
+    rates,
+    runs,
+    versions,
+    watched,
+)
 from scheduler.views.long_work import long_work
 
 if TYPE_CHECKING:
@@ -189,12 +202,17 @@ def _pools(tx: Connection, pools: Collection[str], now: int) -> Iterator[Need]:
 
 
 def _poisoned(tx: Connection, queue: Sequence[JobRecord]) -> Iterator[Need]:
-    """Live sessions that cannot be handled, and jobs that train though no plan can be made with them."""
-    live = {run.key for run in runs.live(tx)}
+    """Sessions that cannot be handled or go on unwanted, and jobs that train though no plan can be made with them."""
+    late = watched.keys(tx)
+    handled = {run.key for run in runs.live(tx)} | late
     for odd in conditions.standing(tx, conditions.RUN_POISONED):
-        if odd.subject in live:
+        if odd.subject in handled:
             remedy = f"schedctl runs show {odd.subject}"
             yield Need("session cannot be handled", odd.subject, odd.why, remedy, odd.since)
+    for odd in conditions.standing(tx, conditions.LIVES):
+        if odd.subject in late:
+            remedy = f"schedctl runs show {odd.subject}"
+            yield Need("session goes on unwanted", odd.subject, odd.why, remedy, odd.since)
     training = {job.spec.name for job in queue if isinstance(job.state, Active)}
     for odd in conditions.standing(tx, conditions.JOB_POISONED):
         if odd.subject in training:

@@ -1,18 +1,28 @@
 """Late sessions: what a platform shows of a run after it was given up is booked, brought home and ended."""
 
+import json
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
+from jobs.lane_report import LaneReport
+from jobs.payload.store.manifest import blob_key, manifest_key
 from jobs.spec import JobSpec
 from platforms.artifacts.base import BlobStore
 from platforms.base import Observed, PlatformError, Refused, SessionState, Unreachable
+from scheduler.core.job import Active, Done, Queued
 from scheduler.core.pool import Pool
-from scheduler.core.run import Ended, Lane, Outcome, Run
+from scheduler.core.run import Ended, Lane, Outcome, Run, Running, Stopping
+from scheduler.core.window import HOUR
+from scheduler.service.cycle import late_sessions
 from scheduler.service.cycle.late_sessions import observe_late
 from scheduler.service.outside.ports import Ports
+from scheduler.service.outside.stop_flag import stop_flag_key
 from scheduler.store import events, jobs, ledger, runs, watched
+from scheduler.views.needs import needs
 from tests.lab.clocks import HandClock
 from tests.lab.fake import FakeCloud, FakePlatform
 
@@ -52,8 +62,10 @@ class World(SimpleNamespace):
         """Write it down; ``booked`` is what the ledger counts for it."""
         lanes = (Lane(0, "ufm", 1, (0,), None),)
         over = Ended(Outcome.LOST, self.launched + 7_000, self.launched)
+        self.writes("result", 7_000, outcome="yielded")
         with self.ports.write() as tx:
             jobs.add(tx, JobSpec("ufm", "main", ("true",), 100, 10.0), self.launched)
+            jobs.note_launch(tx, "ufm", "paid")
             runs.insert(
                 tx, Run(KEY, "paid", lanes, self.launched, self.launched + 7_000, self.launched + HELD_UNTIL, over),
                 self.launched,
@@ -66,12 +78,36 @@ class World(SimpleNamespace):
         began, over = (None if at is None else self.launched + at for at in (started, ended))
         self.place.said = {KEY: Observed(KEY, state, f"fake {KEY}", began, over)}
 
-    def look(self, at: int = 20_000) -> None:
-        """Look for all that is watched."""
+    def writes(self, name: str, at: int, **said: Any) -> None:
+        """Let the session write a heartbeat or its result at an instant."""
+        document = LaneReport(KEY, 0, "ufm", at=self.launched + at, phase="training", **said).document()
+        self.ports.artifacts.put(f"runs/{KEY}/lane-0/{name}.json", json.dumps(document).encode())
+
+    def saves(self, step: int) -> None:
+        """Let the session publish a checkpoint."""
+        manifest = {
+            "format": 1, "job": "ufm", "step": step, "attempt": 1, "run": KEY, "lane": 0, "parent": None,
+            "created_at": self.launched, "trained_seconds": 1, "metrics": {},
+            "components": [{"name": "model.bin", "sha256": "a" * 64, "bytes": 1}],
+        }  # fmt: skip
+        self.ports.artifacts.put(blob_key("ufm", "a" * 64), b"x")
+        self.ports.artifacts.put(manifest_key("ufm", step, 1), json.dumps(manifest).encode())
+
+    def kinds(self) -> list[str]:
+        """Return what was written down of the session."""
+        with self.ports.database.read() as tx:
+            return [event.kind for event in events.tail(tx, subject=KEY) if event.kind.startswith("session")]
+
+    def flagged(self) -> bool:
+        """Tell whether the session finds a stop flag."""
+        return self.ports.artifacts.size(stop_flag_key(KEY)) is not None
+
+    def look(self, at: int = 20_000) -> Mapping[str, str]:
+        """Look for all that is watched; return why some of it could not be handled."""
         self.clock.present = self.launched + at
         with self.ports.database.read() as tx:
             found = watched.everything(tx)
-        observe_late(self.ports, found, self.clock.present)
+        return observe_late(self.ports, found, self.clock.present)[1]
 
     def watched(self) -> list[tuple[int, int] | None]:
         """Return what is booked of each watched run."""
@@ -199,3 +235,104 @@ def test_one_of_a_pool_that_is_not_configured_waits_for_it(world: World) -> None
     del world.ports.platforms["paid"]
     world.look(at=WATCHED_UNTIL + 1)
     assert world.watched() == [BOOKED]
+
+
+@pytest.mark.parametrize("booked", [None, BOOKED])
+def test_one_that_starts_after_all_that_was_held_for_it_is_ended_and_counted(
+    world: World, booked: tuple[int, int] | None
+) -> None:
+    """Its entry ended before it began, which ended every cycle for as long as it ran."""
+    world.given_up(booked)
+    started = HELD_UNTIL + 100
+    world.shows(SessionState.RUNNING, started)
+    for at in (HELD_UNTIL + 200, HELD_UNTIL + 2 * HOUR):
+        assert not world.look(at=at)
+        (counted,) = world.watched()
+        assert counted is not None
+        assert counted[0] == started
+        assert at <= counted[1] <= at + HOUR
+    assert world.place.asked == [f"stop {KEY} by force"] * 2
+    assert world.flagged()
+    world.shows(SessionState.ENDED, started, HELD_UNTIL + 9_000)
+    assert not world.look(at=HELD_UNTIL + 3 * HOUR)
+    assert world.adjusted()[-1] == (started, HELD_UNTIL + 9_000, False)
+    assert world.watched() == []
+
+
+def test_one_that_started_late_and_tells_no_end_counts_until_now(world: World) -> None:
+    world.given_up(None)
+    world.shows(SessionState.ENDED, HELD_UNTIL + 100)
+    world.look(at=HELD_UNTIL + 500)
+    assert world.adjusted() == [(HELD_UNTIL + 100, HELD_UNTIL + 500, False)]
+
+
+def test_one_that_its_platform_calls_ended_and_that_goes_on_is_told_to_leave_and_listened_to(world: World) -> None:
+    """Behind a failed node sessions trained on for 25 minutes: no stop flag, no word to people, checkpoints unread."""
+    world.given_up(BOOKED)
+    world.ports.artifacts.delete(f"runs/{KEY}/lane-0/result.json")
+    world.shows(SessionState.ENDED, *BOOKED)
+    world.look(at=10_000)
+    assert world.flagged()
+    assert world.kinds() == []
+    assert world.watched() == [BOOKED]  # it left no last word
+    world.writes("heartbeat", 10_050, step=70)
+    world.saves(100)
+    with world.ports.write() as tx:
+        state = jobs.get(tx, "ufm").state
+        assert isinstance(state, Queued)
+    world.look(at=10_060)
+    assert world.kinds() == ["session.lives"]
+    with world.ports.database.read() as tx:
+        (need,) = [need for need in needs(tx, {"paid"}, 0, world.clock.present) if need.subject == KEY]
+        assert need.what == "session goes on unwanted"
+        assert runs.heartbeats(tx, [KEY])[KEY, 0].step == 70
+        assert isinstance(jobs.get(tx, "ufm").state, Done)  # what it published is read at once
+    world.look(at=10_060 + HOUR - 60)
+    assert world.watched() == [BOOKED]
+    world.look(at=10_060 + HOUR + 60)
+    assert (world.watched(), world.kinds(), world.adjusted()) == ([], ["session.lives"], [])
+
+
+def test_the_successor_of_one_that_reached_the_target_late_is_asked_to_leave(world: World) -> None:
+    world.given_up(BOOKED)
+    world.ports.artifacts.delete(f"runs/{KEY}/lane-0/result.json")
+    with world.ports.write() as tx:
+        lanes = (Lane(0, "ufm", jobs.note_launch(tx, "ufm", "paid"), (0,), None),)
+        running = Running("fake", world.launched + 9_000)
+        runs.insert(
+            tx, Run("uff-ufm-0002", "paid", lanes, world.launched, world.launched, world.launched, running),
+            world.launched,
+        )  # fmt: skip
+        before = jobs.get(tx, "ufm").state
+        jobs.change_state(tx, "ufm", before, Active("uff-ufm-0002", world.launched), "activate", world.launched)
+    world.saves(100)
+    world.writes("heartbeat", 10_050, step=100)
+    world.look(at=10_060)
+    with world.ports.database.read() as tx:
+        state = runs.get(tx, "uff-ufm-0002").state
+    assert isinstance(state, Stopping)
+    assert "reached its target" in state.why
+
+
+def test_a_fault_of_one_keeps_no_other_watched_run_from_its_end(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
+    world.given_up(None)
+    other = "uff-ufm-0009"
+    with world.ports.write() as tx:
+        lanes = (Lane(0, "ufm", 9, (0,), None),)
+        over = Ended(Outcome.LOST, world.launched + 7_000, world.launched)
+        run = Run(other, "paid", lanes, world.launched, world.launched, world.launched + HELD_UNTIL, over)
+        runs.insert(tx, run, world.launched)
+        watched.add(tx, other, world.launched + WATCHED_UNTIL, None)
+    world.shows(SessionState.ABSENT)
+    world.place.said[other] = replace(world.place.said[KEY], key=other)
+    real = late_sessions._settle
+
+    def broken(ports: Ports, one: watched.Watched, *rest: Any) -> None:
+        if one.run.key == KEY:
+            raise ValueError("ends before it starts")
+        real(ports, one, *rest)
+
+    monkeypatch.setattr(late_sessions, "_settle", broken)
+    assert set(world.look()) == {KEY}
+    with world.ports.database.read() as tx:
+        assert [one.run.key for one in watched.everything(tx)] == [KEY]

@@ -20,7 +20,7 @@ from scheduler.core.window import DAY
 from scheduler.notify.deliver import deliver
 from scheduler.service.cycle.late_sessions import observe_late
 from scheduler.service.cycle.stops import Stops
-from scheduler.service.facts.apply import apply
+from scheduler.service.facts.apply import LINGERS_SECONDS, apply
 from scheduler.service.facts.observation import Observation
 from scheduler.service.facts.snapshot import load_snapshot
 from scheduler.service.requests import queue
@@ -80,16 +80,16 @@ def test_an_intent_is_given_up_only_some_time_after_its_stop_flag_is_in_the_stor
     run = Run("uff-main-0001", "weekly", (lane,), 1_000, 5_000, 5_100, Submitting(1_000, 1))
     step = Finish(run, Outcome.REJECTED, None, 2_000, (), "not on the platform", proven=False)
     simulation.world.shelves.down = True
-    assert stops.fenced([step]) == []
+    assert stops.fenced([step], {}) == []
     simulation.world.agenda.advance(simulation.world.now + 10_000)
-    assert stops.fenced([step]) == []
+    assert stops.fenced([step], {}) == []
     simulation.world.shelves.down = False
-    assert stops.fenced([step]) == []
+    assert stops.fenced([step], {}) == []
     assert "runs/uff-main-0001/stop" in simulation.world.shelves.objects
     simulation.world.agenda.advance(simulation.world.now + 300)
-    assert stops.fenced([step]) == [step]
+    assert stops.fenced([step], {}) == [step]
     refused = Finish(run, Outcome.REJECTED, None, 2_000, (), "the platform proves it never started")
-    assert stops.fenced([refused]) == [refused]
+    assert stops.fenced([refused], {}) == [refused]
 
 
 def test_a_session_that_writes_is_not_given_up_however_long_its_platform_hides_it() -> None:
@@ -160,7 +160,8 @@ def test_what_was_given_up_and_ran_after_all_is_booked_when_its_platform_shows_i
             booked.append(net_of(ledger.charges(tx, 0)["weekly"]))
     assert booked == [[(start + 900, start + 5_100)], [(start + 900, start + 905)]]
     with ports.database.read() as tx:
-        assert watched.everything(tx) == []
+        # Its platform calls it over, and it left no last word: it is listened to for some time yet.
+        assert [one.until for one in watched.everything(tx)] == [simulation.world.now + LINGERS_SECONDS]
         assert watched.possible_charges(tx) == {}
         assert [event.kind for event in events.tail(tx, kinds=["session.late"])] == ["session.late"] * 2
 

@@ -16,7 +16,7 @@ from scheduler.core.reconcile import Facts, Finish, Step, reconcile
 from scheduler.core.run import Run, Running, stop
 from scheduler.core.window import HOUR
 from scheduler.service.cycle.after_restore import catch_up, is_wanted
-from scheduler.service.cycle.late_sessions import observe_late
+from scheduler.service.cycle.late_sessions import LateSessions
 from scheduler.service.cycle.queue_waits import QueueWaits
 from scheduler.service.cycle.stops import Stops
 from scheduler.service.cycle.stuck import Stuck
@@ -29,8 +29,9 @@ from scheduler.service.facts.snapshot import gather
 from scheduler.service.faults.isolation import (
     LeftOut,
     Poisoned,
+    apart,
     each_alone,
-    isolated,
+    isolated_run,
     plan_around,
     planned_again,
     told_before,
@@ -64,7 +65,6 @@ _PLAN_AGAIN_SECONDS = 600  # something due could not be launched
 _AS_PLANNED = frozenset({"run.reserved", "job.activate", "job.start_from", "run.submit", "run.accept"})
 _AWAITED = ("data", "inputs", "wheels", "quota", "components")  # for these launches wait: one came, a plan is made
 _EVENTS_MAX = 200
-_WATCH_EVERY_SECONDS = 600  # runs that were settled without the platform's word are looked for
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +83,11 @@ class _Loaded:
     wishes: Mapping[str, tuple[Wish, str]]
     known: Known
     watched: list[Watched]
+
+    @property
+    def keys(self) -> list[str]:
+        """The launch keys of all runs that are looked after."""
+        return [run.key for run in self.live] + [one.run.key for one in self.watched]
 
     @property
     def subjects(self) -> set[str]:
@@ -107,9 +112,9 @@ class Cycle:
         self._left_out = LeftOut()
         self._ran_at: dict[str, int] = {}
         self._stops = Stops(ports)
+        self._late = LateSessions(ports)
         self._home = Homecoming(ports)
         self._waits = QueueWaits(ports)
-        self._watch_at = 0
         self._places = Places(ports)
         self._unopened: set[str] = set()  # pools whose platforms were not made yet when the newest plan was
         self._looks_back: bool | None = None  # not asked yet
@@ -121,9 +126,8 @@ class Cycle:
         """Run one cycle and return the scheduled second it was run for. Raises what the database raises."""
         self._ports.calls.begin()
         now = self._settle()
-        self._models.look(now)
-        self._watches.look(now)
-        self._deployments.look(now)
+        for look in (self._models.look, self._watches.look, self._deployments.look):
+            apart(self._ports, "cycle.step_failed", partial(look, now), None, step=look.__qualname__)
         if self._may_plan(now):
             self._plan_and_launch(now)
         return now
@@ -143,9 +147,12 @@ class Cycle:
         now = self._settle()
         with self._ports.database.read() as tx:
             running = [run for run in runs.live(tx) if isinstance(run.state, Running)]
+        faults: dict[str, str] = {}
         for run in running:
-            with self._ports.write() as tx:
+            with isolated_run(faults, run.key), self._ports.write() as tx:
                 runs.change_state(tx, run.key, run.state, stop(run.state, why, now), "stop", now)
+        for key, fault in faults.items():
+            self._ports.log.error("stop.failed", run=key, why=fault)
         with self._ports.database.read() as tx:
             if runs.live(tx):
                 return False
@@ -157,10 +164,9 @@ class Cycle:
         now = ports.clock.now()
         self._places.open(now)
         loaded = self._load()
-        if loaded.watched and now >= self._watch_at:
-            observe_late(ports, loaded.watched, now)
-            self._watch_at = now + _WATCH_EVERY_SECONDS
+        self._late.look(loaded.watched, now)
         if not loaded.live:
+            self._poisoned.note(loaded.keys, self._late.faults, now)
             return now
         seen = observe(ports, loaded.live, loaded.known, self._home, now)
         now = ports.clock.now()
@@ -171,10 +177,10 @@ class Cycle:
         # What a platform could not tell stands until it can: silence in between is no news.
         self._untold = {key: why for key, why in self._untold.items() if key not in seen.asked} | seen.untold
         seen.results = self._stuck.judged(seen.results)
-        steps = self._stops.fenced(self._decided(loaded, seen, faults, now))
+        steps = self._stops.fenced(self._decided(loaded, seen, faults, now), faults)
         # What is asked for and has not come yet is as it was.
         heard = {lane: said for lane, said in self._heard.items() if lane[0] in seen.late} | seen.heartbeats
-        steps.extend(self._stuck.look(loaded.live, heard, now))
+        steps.extend(self._stuck.look(loaded.live, heard, faults, now))
         # A heartbeat that says what it said before is no news, unless it accuses a checkpoint that we may not know yet.
         seen.heartbeats = {
             lane: said for lane, said in seen.heartbeats.items() if self._heard.get(lane) != said or said.bad_manifests
@@ -182,7 +188,7 @@ class Cycle:
         if steps or seen.heartbeats or seen.results or seen.manifests or seen.bad:
             faults |= self._write_down(loaded.live, seen, steps, now)
         self._complaints.tell(seen.refused, loaded.subjects, now)
-        self._poisoned.note([run.key for run in loaded.live], {**self._untold, **faults}, now)
+        self._poisoned.note(loaded.keys, {**self._late.faults, **self._untold, **faults}, now)
         self._heard = {lane: said for lane, said in heard.items() if lane[0] not in faults}
         steps = [step for step in steps if step.run.key not in faults]
         self._stops.send(loaded.live, seen, steps, now)
@@ -199,9 +205,9 @@ class Cycle:
     def _decided(self, loaded: _Loaded, seen: Observation, faults: dict[str, str], now: int) -> list[Step]:
         """Return the steps for all runs, but for those of which deciding fails: into ``faults`` goes why."""
         steps: list[Step] = []
-        for fact in self._facts(loaded, seen):
-            with isolated(faults, fact.run.key):
-                steps.extend(reconcile([fact], now))
+        for run in loaded.live:
+            with isolated_run(faults, run.key):
+                steps.extend(reconcile([self._fact(run, loaded, seen)], now))
         return steps
 
     def _write_down(self, live: Sequence[Run], seen: Observation, steps: Sequence[Step], now: int) -> dict[str, str]:
@@ -236,37 +242,30 @@ class Cycle:
                 watched=late,
             )
 
-    def _facts(self, loaded: _Loaded, seen: Observation) -> list[Facts]:
+    def _fact(self, run: Run, loaded: _Loaded, seen: Observation) -> Facts:
         ports = self._ports
-        facts = []
-        for run in loaded.live:
-            platform = ports.platforms.get(run.pool)
-            pool = ports.pools.get(run.pool)
-            visibility = max(
+        platform, pool = ports.platforms.get(run.pool), ports.pools.get(run.pool)
+        return Facts(
+            run=run,
+            sighting=seen.sightings.get(run.key),
+            reachable=seen.is_reached(run),
+            asked_at=seen.asked.get(run.key),
+            ran_at=self._ran_at.get(run.key),
+            results={
+                lane.index: seen.results[run.key, lane.index]
+                for lane in run.lanes
+                if (run.key, lane.index) in seen.results
+            },
+            wishes=loaded.wishes,
+            visibility_seconds=max(
                 platform.capabilities.visibility_seconds if platform else 0,
                 pool.visibility_seconds if pool else 0,
-            )
-            facts.append(
-                Facts(
-                    run=run,
-                    sighting=seen.sightings.get(run.key),
-                    reachable=seen.is_reached(run),
-                    asked_at=seen.asked.get(run.key),
-                    ran_at=self._ran_at.get(run.key),
-                    results={
-                        lane.index: seen.results[run.key, lane.index]
-                        for lane in run.lanes
-                        if (run.key, lane.index) in seen.results
-                    },
-                    wishes=loaded.wishes,
-                    visibility_seconds=visibility,
-                    overdue_seconds=ports.policy.overdue_seconds,
-                    complete=seen.is_complete(run),
-                    heard=seen.heard(run),
-                    lost=seen.lost.get(run.key, ""),
-                )
-            )
-        return facts
+            ),
+            overdue_seconds=ports.policy.overdue_seconds,
+            complete=seen.is_complete(run),
+            heard=seen.heard(run),
+            lost=seen.lost.get(run.key, ""),
+        )
 
     def _plan_and_launch(self, now: int) -> None:
         ports = self._ports

@@ -1,84 +1,209 @@
-"""Late sessions: runs that were settled because time passed, not because the platform gave its word.
+"""Late sessions: runs that are over in our books, and whose sessions may live.
 
-A platform may show a session later than it promised, or start it for a daemon that stood still between its intent and
-its launch. Such a session finds its stop flag and leaves; here it is also ended from outside, and what it is billed is
-booked as adjustments with evidence. What it published is recorded for the next session of its jobs. The watch ends
-with the platform's word, or a day after the hold would have ended.
+Two kinds are watched. Some runs were given up because time passed: a platform may show a session later than it
+promised, or start it for a daemon that stood still between its intent and its launch. Others were called ended by their
+platform and left no last word: a platform that lost sight of a node calls its sessions ended, and they train on.
+
+Such a session gets its stop flag. One that the platform shows is also ended from outside, and what it is billed is
+booked as adjustments with evidence. What it published is recorded for the next session of its jobs. The watch ends with
+the platform's word and the session's own, or when neither came for long enough.
 """
 
 from __future__ import annotations
 
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
+from platforms.artifacts.base import StoreError
 from platforms.base import PlatformError, Refused, SessionState
 from scheduler.core.ledger import EntryKind, LedgerEntry
+from scheduler.core.window import HOUR
+from scheduler.service.facts.apply import LINGERS_SECONDS
 from scheduler.service.facts.late_checkpoints import record_late
+from scheduler.service.facts.observation import Observation
+from scheduler.service.facts.observe import read_report
+from scheduler.service.faults.isolation import isolated_run
 from scheduler.service.outside import border
-from scheduler.store import events, ledger, prices, watched
+from scheduler.service.outside.stop_flag import put_stop_flag, stop_flag_key
+from scheduler.store import conditions, events, jobs, ledger, prices, runs, watched
+from scheduler.store.conditions import LIVES
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import Connection
 
+    from jobs.lane_report import LaneReport
     from platforms.base import Observed
+    from scheduler.core.run import Run
     from scheduler.service.outside.ports import Ports
     from scheduler.store.watched import Watched
 
 LATE = "session.late"
+_LIVES_WHY = "its run is over, and it goes on: its stop flag tells it to leave, and its platform is asked to end it"
+_EVERY_SECONDS = 600  # one whose run has just ended is looked for in each cycle
 
 
-def observe_late(ports: Ports, found: Sequence[Watched], now: int) -> None:
-    """Look for each watched run once. No answer changes nothing, however long it takes."""
+class _Signs(NamedTuple):
+    """What a session writes: whether all its lanes ``left`` a last word, and ``until`` when it is listened to."""
+
+    left: bool
+    until: int
+
+
+class LateSessions:
+    """Looks for the watched runs of one daemon. What it keeps may be lost."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._again_at = 0
+        self.faults: dict[str, str] = {}  # by launch key, why a watched run could not be handled
+
+    def look(self, found: Sequence[Watched], now: int) -> None:
+        """Look for the watched runs that are due; those that have just ended always are."""
+        keys = {one.run.key for one in found}
+        self.faults = {key: why for key, why in self.faults.items() if key in keys}
+        due = [one for one in found if now >= self._again_at or one.over_since + LINGERS_SECONDS > now]
+        if now >= self._again_at:
+            self._again_at = now + _EVERY_SECONDS
+        if due:
+            handled, faults = observe_late(self._ports, due, now)
+            self.faults = {key: why for key, why in self.faults.items() if key not in handled} | faults
+
+
+def observe_late(ports: Ports, found: Sequence[Watched], now: int) -> tuple[set[str], dict[str, str]]:
+    """Look for each watched run once; return which were handled, and why some of them could not be.
+
+    No answer changes nothing, however long it takes.
+    """
     by_pool: dict[str, list[Watched]] = {}
     for one in found:
         if one.run.pool in ports.platforms:  # else it waits until the pool is configured again
             by_pool.setdefault(one.run.pool, []).append(one)
-    ports.calls.gather(
+    answers = ports.calls.gather(
         "late sessions",
         {pool: partial(_observe_pool, ports, pool, mine, now) for pool, mine in sorted(by_pool.items())},
     )
+    handled = {one.run.key for pool in answers for one in by_pool[pool]}
+    return handled, {key: why for faults in answers.values() for key, why in faults.items()}
 
 
-def _observe_pool(ports: Ports, pool: str, mine: Sequence[Watched], now: int) -> None:
+def _observe_pool(ports: Ports, pool: str, mine: Sequence[Watched], now: int) -> Mapping[str, str]:
+    """Look for the watched runs of a pool; return why some of them could not be handled."""
+    faults: dict[str, str] = {}
+    signs: dict[str, _Signs] = {}
+    for one in mine:
+        with isolated_run(faults, one.run.key):
+            _ask_to_leave(ports, one.run.key)
+            signs[one.run.key] = _listen(ports, one, now)
     try:
         seen, refused = border.find(ports, pool, {one.run.key: one.run.planned_start for one in mine})
     except PlatformError as error:
         ports.log.warning("late_session.unknown", pool=pool, why=str(error))
-        return
+        return faults
+    unclear = {each.subject for each in refused}
     answered = ports.clock.now()  # what is over may have ended after the question
     for one in mine:
-        if one.run.key in seen:
-            _settle(ports, one, seen[one.run.key], answered)
-        elif one.run.key in {each.subject for each in refused}:
-            ports.log.warning("late_session.unclear", run=one.run.key, pool=pool)
-        elif now > one.until:
-            with ports.write() as tx:
-                watched.remove(tx, one.run.key)
+        with isolated_run(faults, one.run.key):
+            if one.run.key in seen and one.run.key in signs:
+                _settle(ports, one, seen[one.run.key], signs[one.run.key], answered)
+            elif one.run.key in unclear:
+                ports.log.warning("late_session.unclear", run=one.run.key, pool=pool)
+            elif one.run.key in signs and now > signs[one.run.key].until:
+                with ports.write() as tx:
+                    watched.remove(tx, one.run.key)
+    return faults
 
 
-def _settle(ports: Ports, one: Watched, seen: Observed, now: int) -> None:
+def _ask_to_leave(ports: Ports, key: str) -> None:
+    """See to it that the session finds its stop flag."""
+    try:
+        if ports.artifacts.size(stop_flag_key(key)) is None:
+            put_stop_flag(ports.artifacts, key, "the run is over in the books of the scheduler")
+    except StoreError as error:
+        ports.log.warning("stop.flag_failed", run=key, why=str(error))
+
+
+def _settle(ports: Ports, one: Watched, seen: Observed, signs: _Signs, now: int) -> None:
     """Book what the platform showed of the run until ``now``, the instant of its answer."""
     run = one.run
     start = seen.started if seen.started is not None else one.booked[0] if one.booked else run.planned_start
     match seen.state:
         case SessionState.ABSENT:
-            _close(ports, one, None, seen.detail or "the platform proves it never started", now)
+            _book(ports, one, None, seen.detail or "the platform proves it never started", now, None)
         case SessionState.ENDED:
-            if _collected(ports, one, now) and record_late(ports, {lane.job for lane in run.lanes}, now):
-                end = seen.ended if seen.ended is not None else min(now, run.held_until)
-                _close(ports, one, (start, max(start, end)), "seen after it had been given up", now)
+            over = signs.left or now > signs.until
+            given_up = signs.until > now + LINGERS_SECONDS  # and now the platform gives its word
+            if (over or given_up) and not _brought_home(ports, one, now):
+                return
+            billed = start, max(start, _end(one, seen, start, now))
+            until = now + LINGERS_SECONDS if given_up else signs.until
+            _book(ports, one, billed, "seen after it had been given up", now, None if over else until)
         case SessionState.QUEUED | SessionState.RUNNING:
-            if seen.state is SessionState.RUNNING and one.booked != (start, run.held_until):
-                with ports.write() as tx:
-                    _book(ports, tx, one, (start, run.held_until), "runs after it had been given up", now)
-                    watched.note_booked(tx, run.key, (start, run.held_until))
-                ports.log.error(LATE, run=run.key, pool=run.pool, next="it was told to leave, and is ended")
+            # It may have started after all that was held for it. To the hour, so that one that stays costs few entries.
+            until = run.held_until if now <= run.held_until else -(-now // HOUR) * HOUR
+            if seen.state is SessionState.RUNNING and one.booked != (start, until):
+                _book(ports, one, (start, until), "runs after it had been given up", now, signs.until)
+                _report(ports, run, now)
             try:
                 border.asked(run.pool, "stop", lambda: ports.platforms[run.pool].stop(run.key, now, force=True))
             except PlatformError as error:
                 ports.log.error("stop.failed", run=run.key, why=str(error))
+
+
+def _end(one: Watched, seen: Observed, start: int, now: int) -> int:
+    """Return until when an ended session is charged: by the platform's word, else until what can have been at most."""
+    if seen.ended is not None and seen.told:
+        return seen.ended
+    held_until = one.run.held_until
+    latest = one.booked[1] if one.booked else held_until if start < held_until else now
+    return min(now, latest if seen.ended is None else min(latest, seen.ended))
+
+
+def _listen(ports: Ports, one: Watched, now: int) -> _Signs:
+    """Read what the session still writes. A heartbeat that is newer than the one that we know proves that it lives."""
+    run, seen = one.run, Observation()
+    with ports.database.read() as tx:
+        targets = {lane.job: record.spec.target_step for lane in run.lanes if (record := jobs.find(tx, lane.job))}
+        known = runs.heartbeats(tx, [run.key])
+    left = 0
+    news: dict[int, LaneReport] = {}
+    try:
+        for lane in (lane for lane in run.lanes if lane.job in targets):
+            said = read_report(ports, run, lane, "heartbeat", targets[lane.job], seen)
+            last_word = read_report(ports, run, lane, "result", targets[lane.job], seen)
+            left += last_word is not None or (said is not None and said.phase == "ended")
+            before = known.get((run.key, lane.index))
+            if said is not None and (said.at or 0) > (before.at or 0 if before else 0):
+                news[lane.index] = said
+    except StoreError as error:
+        ports.log.warning("report.unknown", run=run.key, why=str(error))
+    if not news:
+        return _Signs(left == len(targets), one.until)
+    newest = min(now, max(said.at or 0 for said in news.values()))
+    until = max(one.until, newest + LINGERS_SECONDS)
+    record_late(ports, targets, now)
+    with ports.write() as tx:
+        for index, said in news.items():
+            runs.note_heartbeat(tx, run.key, index, said.document())
+        watched.prolong(tx, run.key, until)
+    _report(ports, run, now)
+    return _Signs(left == len(targets), until)
+
+
+def _report(ports: Ports, run: Run, now: int) -> None:
+    """Tell people once that a session goes on that is not wanted."""
+    with ports.database.read() as tx:
+        if run.key in {known.subject for known in conditions.standing(tx, LIVES)}:
+            return
+    with ports.write() as tx:
+        events.append(tx, LIVES, run.key, now, why=f"on {run.pool}: {_LIVES_WHY}")
+    ports.log.error(LIVES, run=run.key, pool=run.pool, why=_LIVES_WHY, next=f"schedctl runs show {run.key}")
+
+
+def _brought_home(ports: Ports, one: Watched, now: int) -> bool:
+    """Bring home and record what the session left; False when some of it may yet come."""
+    return _collected(ports, one, now) and record_late(ports, {lane.job for lane in one.run.lanes}, now)
 
 
 def _collected(ports: Ports, one: Watched, now: int) -> bool:
@@ -97,16 +222,21 @@ def _collected(ports: Ports, one: Watched, now: int) -> bool:
     return True
 
 
-def _close(ports: Ports, one: Watched, billed: tuple[int, int] | None, why: str, now: int) -> None:
+def _book(ports: Ports, one: Watched, billed: tuple[int, int] | None, why: str, now: int, until: int | None) -> None:
+    """Have the ledger count ``billed`` in place of what it counts; watch on ``until``, or no more for None."""
     with ports.write() as tx:
-        _book(ports, tx, one, billed, why, now)
-        watched.remove(tx, one.run.key)
+        if billed != one.booked:
+            _adjust(ports, tx, one, billed, why, now)
+            if billed is not None:
+                watched.note_booked(tx, one.run.key, billed)
+        if until is None:
+            watched.remove(tx, one.run.key)
+        else:
+            watched.prolong(tx, one.run.key, until)
 
 
-def _book(ports: Ports, tx: Connection, one: Watched, billed: tuple[int, int] | None, why: str, now: int) -> None:
-    """Have the ledger count ``billed`` in place of what it counts; event ``session.late`` when they differ."""
-    if billed == one.booked:
-        return
+def _adjust(ports: Ports, tx: Connection, one: Watched, billed: tuple[int, int] | None, why: str, now: int) -> None:
+    """Append what makes the ledger count ``billed``; event ``session.late``."""
     pool = ports.pools.get(one.run.pool)
     price = prices.of(tx, pool) if pool else 0
     changes = [(one.booked, True), (billed, False)]

@@ -43,9 +43,10 @@ class QueueWaits:
         for key, sighting in seen.sightings.items():
             if key not in keys:
                 continue
-            before, wait = told.get(key), _wait(sighting, told.get(key))
-            if (wait is None) != (before is None) or (wait and before and self._differs(before, wait, now)):
-                changed[key] = wait
+            with seen.isolated(key):
+                before, wait = told.get(key), _wait(sighting, told.get(key))
+                if (wait is None) != (before is None) or (wait and before and self._differs(before, wait, now)):
+                    changed[key] = wait
         if changed:
             with self._ports.write() as tx:
                 for key, wait in changed.items():

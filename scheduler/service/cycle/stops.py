@@ -9,6 +9,7 @@ from platforms.artifacts.base import StoreError
 from platforms.base import PlatformError
 from scheduler.core.reconcile import AskStop, Finish, ForceStop, Step
 from scheduler.core.run import Run, Stopping, Submitting
+from scheduler.service.faults.isolation import apart, isolated_run
 from scheduler.service.outside import border
 from scheduler.service.outside.stop_flag import put_stop_flag, stop_flag_key
 
@@ -26,40 +27,51 @@ class Stops:
         self._ports = ports
         self._flagged: dict[str, int] = {}  # intents about to be given up: since when their stop flags lie in the store
 
-    def fenced(self, steps: Sequence[Step]) -> list[Step]:
+    def fenced(self, steps: Sequence[Step], faults: dict[str, str]) -> list[Step]:
         """Return the steps that may be taken; an intent is given up only some time after its stop flag was put.
 
+        None of a run for which that cannot be found out: ``faults`` gets why.
         A session that the platform started without showing it follows the flag and leaves within that time; one that it
         starts later finds the flag and leaves at once. So neither trains beside the next session of the job.
         """
         taken: list[Step] = []
         for step in steps:
-            if isinstance(step, Finish) and not step.proven and isinstance(step.run.state, Submitting):
-                key = step.run.key
-                if key not in self._flagged and self._flag([step]).get(key):
-                    self._flagged[key] = self._ports.clock.now()
-                flagged = self._flagged.get(key)
-                if flagged is None or self._ports.clock.now() < flagged + self._ports.policy.overdue_seconds:
-                    continue
-                del self._flagged[key]
-            taken.append(step)
+            with isolated_run(faults, step.run.key):
+                taken += [step] if self._may_take(step) else []
         return taken
+
+    def _may_take(self, step: Step) -> bool:
+        if not (isinstance(step, Finish) and not step.proven and isinstance(step.run.state, Submitting)):
+            return True
+        key = step.run.key
+        if key not in self._flagged and self._flag([step]).get(key):
+            self._flagged[key] = self._ports.clock.now()
+        flagged = self._flagged.get(key)
+        if flagged is None or self._ports.clock.now() < flagged + self._ports.policy.overdue_seconds:
+            return False
+        del self._flagged[key]
+        return True
 
     def send(self, live: Sequence[Run], seen: Observation, steps: Sequence[Step], now: int) -> None:
         """Put stop flags where payloads look, and end sessions that overstay. Repeated until the session has ended."""
         ended: dict[str, Callable[[], None]] = {}
         for step in steps:
             if isinstance(step, ForceStop):
-                ended[step.run.key] = partial(self._stop_session, step.run, now, force=True)
-        asks = [step for step in steps if isinstance(step, AskStop)]
+                ended[step.run.key] = self._ending(step.run, now, force=True)
+        asks = [step for step in steps if isinstance(step, AskStop) or (isinstance(step, Finish) and step.may_live)]
         asked = {step.run.key for step in asks}
         stopping = [run for run in live if isinstance(run.state, Stopping)]
         self._flag(asks, [run for run in stopping if run.key not in asked])
         for run in stopping:
             sighting = seen.sightings.get(run.key)
             if sighting is not None and sighting.stop_channel == "platform" and sighting.state != "ended":
-                ended.setdefault(run.key, partial(self._stop_session, run, now, force=False))
+                ended.setdefault(run.key, self._ending(run, now, force=False))
         self._ports.calls.gather("stop", ended)
+
+    def _ending(self, run: Run, now: int, *, force: bool) -> Callable[[], None]:
+        """Return the work that ends a session; a fault of it stays with the run."""
+        work = partial(self._stop_session, run, now, force=force)
+        return partial(apart, self._ports, "stop.failed", work, None, run=run.key)
 
     def _stop_session(self, run: Run, now: int, *, force: bool) -> None:
         try:
@@ -80,13 +92,21 @@ class Stops:
         for run in stopping:
             wanted[run.key] = run, [(None, run.state.why if isinstance(run.state, Stopping) else "")]
         kept = {run.key for run in stopping}
-        work = {key: partial(self._put_all, *order, keep=key in kept) for key, order in wanted.items()}
+        work = {key: self._flagging(*order, keep=key in kept) for key, order in wanted.items()}
         put = self._ports.calls.gather("flag", work)
         other = {key: wanted[key] for key, (lanes, _) in put.items() if lanes != [lane for lane, _ in wanted[key][1]]}
         if other:  # what came late is not what is wanted now
-            anew = {key: partial(self._put_all, *order, keep=False) for key, order in other.items()}
-            put = {key: put[key] for key in put.keys() - other.keys()} | self._ports.calls.gather("flag", anew)
+            again = {key: self._flagging(*order, keep=False) for key, order in other.items()}
+            put = {key: put[key] for key in put.keys() - other.keys()} | self._ports.calls.gather("flag", again)
         return {key: there for key, (_, there) in put.items()}
+
+    def _flagging(
+        self, run: Run, flags: Sequence[tuple[int | None, str]], *, keep: bool
+    ) -> Callable[[], tuple[list[int | None], bool]]:
+        """Return the work that puts a run's flags; a fault of it stays with the run."""
+        failed: tuple[list[int | None], bool] = [lane for lane, _ in flags], False
+        work = partial(self._put_all, run, flags, keep=keep)
+        return partial(apart, self._ports, "stop.flag_failed", work, failed, run=run.key)
 
     def _put_all(
         self, run: Run, flags: Sequence[tuple[int | None, str]], *, keep: bool

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from scheduler.core.reconcile import AskStop
 from scheduler.core.run import Running
 from scheduler.service.facts.overheads import Overheads
+from scheduler.service.faults.isolation import isolated_run
 from scheduler.service.launch.patience import FIRST_PROGRESS_SECONDS, patience, quiet_seconds
 from scheduler.store import conditions, jobs, rates, runs
 
@@ -43,8 +44,10 @@ class Stuck:
         self._ports = ports
         self._seen: dict[_Lane, _Seen] = {}
 
-    def look(self, live: Sequence[Run], heard: Mapping[_Lane, LaneReport], now: int) -> list[AskStop]:
-        """Return whom to ask to leave, after noting what is ``heard`` now."""
+    def look(
+        self, live: Sequence[Run], heard: Mapping[_Lane, LaneReport], faults: dict[str, str], now: int
+    ) -> list[AskStop]:
+        """Return whom to ask to leave, after noting what is ``heard`` now; into ``faults`` goes why some cannot be."""
         fresh = now - self._ports.policy.overdue_seconds
         held: dict[_Lane, _Seen] = {}
         for lane, said in heard.items():
@@ -56,7 +59,11 @@ class Stuck:
             same = before is not None and (before.step, before.checkpoint_step) == (said.step, said.checkpoint_step)
             held[lane] = before if before and same else _Seen(said.step, said.checkpoint_step, now)
         self._seen = held
-        stuck = {run.key: lanes for run in live if isinstance(run.state, Running) and (lanes := self._stuck(run, now))}
+        stuck: dict[str, dict[int, str]] = {}
+        for run in live:
+            with isolated_run(faults, run.key):
+                if isinstance(run.state, Running) and (lanes := self._stuck(run, now)):
+                    stuck[run.key] = lanes
         self._record({(key, lane): why for key, lanes in stuck.items() for lane, why in lanes.items()}, live, now)
         return [ask for run in live if run.key in stuck for ask in _asks(run, stuck[run.key])]
 

@@ -15,7 +15,7 @@ from scheduler.core.ledger import EntryKind, LedgerEntry
 from scheduler.core.reconcile import Accept, AskStop, CloseLane, Finish, ForceStop, LaneEnd, Step
 from scheduler.core.run import CONSEQUENCES, PARENT, WRONG_DEVICE, Outcome, Running, Stopping
 from scheduler.core.throughput import PRIOR_SIGMA, Sample, alone, learn
-from scheduler.core.window import DAY
+from scheduler.core.window import DAY, HOUR
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.faults.rests import WRONG_DEVICE as POOL_WRONG_DEVICE
 from scheduler.service.faults.rests import rest
@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from scheduler.store.rates import RateRecord
 
 WATCHED_SECONDS = DAY  # after its hold: how long a run is looked for that was settled without the platform's word
+LINGERS_SECONDS = HOUR  # without a sign of life: how long a session is watched that ended without a last word
 _WARM_SECONDS = 60
 _SURPRISE = 0.1  # a speed that is off by more is told again while the session runs
 
@@ -122,9 +123,11 @@ def _finish(ports: Ports, tx: Connection, step: Finish, now: int) -> None:
             )
         ],
     )
+    booked = None if step.started is None else (step.started, step.ended)
     if not step.proven:
-        booked = None if step.started is None else (step.started, step.ended)
         watched.add(tx, run.key, max(now, run.held_until) + WATCHED_SECONDS, booked)
+    elif step.may_live:
+        watched.add(tx, run.key, now + LINGERS_SECONDS, booked)
 
 
 def _close_lane(ports: Ports, tx: Connection, run: Run, end: LaneEnd, now: int) -> None:

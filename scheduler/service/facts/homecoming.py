@@ -52,25 +52,28 @@ class Homecoming:
         self.read = {run.key for run in over} & seen.home & seen.late
         self.told, self.fresh = self.fresh, {}
         for run in over:
-            if run.key in self.read:
-                continue
-            fetched = run.key not in seen.awaited
-            if fetched and (missing := "; ".join(_missing(run, known, seen))):
-                seen.awaited[run.key] = missing
-            why = seen.awaited.get(run.key)
-            if why is None:
-                self._next.pop(run.key, None)
-                continue
-            pause, at, _ = self._next.get(run.key, (_AGAIN_SECONDS // 2, 0, ""))
-            if now >= at and seen.is_reached(run):
-                pause = min(2 * pause, _AGAIN_SECONDS_MAX)
-                self._next[run.key] = pause, now + pause, "" if fetched else why
-            # Time in which nobody could ask, as while the place or we were away, is no patience: both must be long.
-            if now - self._tell(AWAITED, run, why, now) >= PATIENCE_SECONDS and pause >= _AGAIN_SECONDS_MAX:
-                seen.lost[run.key] = seen.awaited.pop(run.key)
-                self._tell(LOST, run, why, now)
+            if run.key not in self.read:
+                with seen.isolated(run.key):
+                    self._judge(run, known, seen, now)
         for key in self._next.keys() - {run.key for run in over}:
             del self._next[key]
+
+    def _judge(self, run: Run, known: Known, seen: Observation, now: int) -> None:
+        fetched = run.key not in seen.awaited
+        if fetched and (missing := "; ".join(_missing(run, known, seen))):
+            seen.awaited[run.key] = missing
+        why = seen.awaited.get(run.key)
+        if why is None:
+            self._next.pop(run.key, None)
+            return
+        pause, at, _ = self._next.get(run.key, (_AGAIN_SECONDS // 2, 0, ""))
+        if now >= at and seen.is_reached(run):
+            pause = min(2 * pause, _AGAIN_SECONDS_MAX)
+            self._next[run.key] = pause, now + pause, "" if fetched else why
+        # Time in which nobody could ask, as while the place or we were away, is no patience: both must be long.
+        if now - self._tell(AWAITED, run, why, now) >= PATIENCE_SECONDS and pause >= _AGAIN_SECONDS_MAX:
+            seen.lost[run.key] = seen.awaited.pop(run.key)
+            self._tell(LOST, run, why, now)
 
     def _tell(self, kind: str, run: Run, why: str, now: int) -> int:
         """Tell something of a run once; return when it was told."""

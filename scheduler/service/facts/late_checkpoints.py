@@ -8,12 +8,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from scheduler.core import job as arrows
-from scheduler.core.job import Failed, Held, Queued
+from scheduler.core.job import Active, Failed, Held, Queued
+from scheduler.core.run import Running, stop
 from scheduler.service.facts.apply import apply
 from scheduler.service.facts.observation import Observation
 from scheduler.service.facts.observe import read_manifests
 from scheduler.service.outside.border import Complaints
-from scheduler.store import checkpoints, jobs
+from scheduler.store import checkpoints, jobs, runs
 
 if TYPE_CHECKING:
     from collections.abc import Collection
@@ -44,7 +45,14 @@ def record_late(ports: Ports, names: Collection[str], now: int, ahead: int = 0) 
 
 
 def _finish(tx: Connection, name: str, now: int) -> None:
-    """Finish a job that reached its target; one that has a lane is finished with its lane."""
+    """Finish a job that reached its target. A session that trains it further for nothing is asked to leave."""
     job = jobs.find(tx, name)
-    if job is not None and job.done_step >= job.spec.target_step and isinstance(job.state, Queued | Held | Failed):
+    if job is None or job.done_step < job.spec.target_step:
+        return
+    if isinstance(job.state, Queued | Held | Failed):
         jobs.change_state(tx, name, job.state, arrows.finish(job.state, now), "finish", now)
+    elif isinstance(job.state, Active):
+        run = runs.get(tx, job.state.run)
+        if isinstance(run.state, Running) and all(lane.job == name or lane.outcome for lane in run.lanes):
+            why = f"{name} reached its target in an earlier session"
+            runs.change_state(tx, run.key, run.state, stop(run.state, why, now), "stop", now)

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from jobs.payload.store.manifest import split_key
+from scheduler.service.faults.isolation import isolated_run
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from jobs.lane_report import LaneReport
     from jobs.payload.store.manifest import Manifest
@@ -55,6 +57,16 @@ class Observation:
     lost: dict[str, str] = field(default_factory=dict)
     home: set[str] = field(default_factory=set)
     late: set[str] = field(default_factory=set)
+
+    @contextmanager
+    def isolated(self, key: str) -> Iterator[None]:
+        """Record what the body raises as a fault of one run, of which nothing may end then. Raises as isolated_run."""
+        faults: dict[str, str] = {}
+        with isolated_run(faults, key):
+            yield
+        if faults:
+            self.poisoned |= faults
+            self.unread.add(key)
 
     def part(self, runs: Sequence[Run], *, regarded: bool) -> Observation:
         """Return what is to be written for some of the runs; without what their sessions say, unless it is regarded."""

@@ -12,7 +12,7 @@ from platforms.base import PlatformError, Refused, SessionState, StopChannel, Un
 from scheduler.core.reconcile import Sighting
 from scheduler.core.run import Reserved, Run, Submitting, Wait
 from scheduler.service.facts.observation import REFUSED_AT_ONCE, Known, Observation
-from scheduler.service.faults.isolation import isolated
+from scheduler.service.faults.isolation import isolated_run
 from scheduler.service.outside import border
 
 if TYPE_CHECKING:
@@ -50,12 +50,21 @@ def observe(ports: Ports, runs: Sequence[Run], known: Known, home: Homecoming, n
     """
     seen = Observation()
     _ask_platforms(ports, runs, seen, now)
-    ended = [run for run in runs if _is_ended(run, seen)]
-    _bring_home(ports, [run for run in ended if home.is_due(run, seen, now)], seen, now)
+    ended: list[Run] = []
+    due: list[Run] = []
+    for run in runs:
+        with seen.isolated(run.key):
+            ended += [run] if _is_ended(run, seen) else []
+            due += [run] if run in ended and home.is_due(run, seen, now) else []
+    _bring_home(ports, due, seen, now)
     seen.home = {run.key for run in ended if run.key not in seen.unread and run.key not in seen.awaited}
-    stages = {run.key: _stage(run, seen, now) for run in runs}
-    _ask_for_reports(ports, [run for run in runs if not isinstance(run.state, Reserved)], known, seen, stages, home)
-    _ask_for_manifests(ports, runs, known, seen, stages, home, now)
+    stages: dict[str, str] = {}
+    for run in runs:
+        with seen.isolated(run.key):
+            stages[run.key] = _stage(run, seen, now)
+    asked = [run for run in runs if run.key in stages]
+    _ask_for_reports(ports, [run for run in asked if not isinstance(run.state, Reserved)], known, seen, stages, home)
+    _ask_for_manifests(ports, asked, known, seen, stages, home, now)
     said = {key for key, _ in seen.results}
     home.judge([run for run in runs if run in ended or run.key in said], known, seen, now)
     return seen
@@ -88,7 +97,11 @@ def _ask_platforms(ports: Ports, runs: Sequence[Run], seen: Observation, now: in
         seen.untold.update(
             (one.subject, one.refusals[0].why) for one in refused if one.what == border.UNCLEAR and one.subject in live
         )
-        seen.sightings.update({key: _sighting(one) for key, one in found.items() if key in live})
+        for key, one in found.items():
+            if key in live:
+                with seen.isolated(key):
+                    seen.sightings[key] = _sighting(one)
+        seen.unclear |= seen.poisoned.keys()
 
 
 def _bring_home(ports: Ports, ended: Sequence[Run], seen: Observation, now: int) -> None:
@@ -138,10 +151,8 @@ def _ask_for_reports(
 ) -> None:
     def read(run: Run) -> Observation:
         found = Observation()
-        with isolated(found.poisoned, run.key):
+        with found.isolated(run.key):
             _read_lanes(ports, run, known, seen.sightings.get(run.key), found)
-        if run.key in found.poisoned:
-            found.unread.add(run.key)
         return found
 
     names = {run.key: f"{run.key}, {stages[run.key]}" for run in asked}
@@ -164,7 +175,11 @@ def _ask_for_manifests(
 
     def read(job: str) -> Observation:
         found = Observation()
-        read_manifests(ports, [job], keys, found)
+        faults: dict[str, str] = {}
+        with isolated_run(faults, job):
+            read_manifests(ports, [job], keys, found)
+        if faults:
+            found.poisoned |= dict.fromkeys((run.key for run in of[job]), faults[job])
         return found
 
     names, of = {}, {}
@@ -225,11 +240,11 @@ def _read_lanes(ports: Ports, run: Run, known: Known, sighting: Sighting | None,
             continue
         target = known.targets[lane.job]
         try:
-            heartbeat = _read_report(ports, run, lane, "heartbeat", target, seen)
+            heartbeat = read_report(ports, run, lane, "heartbeat", target, seen)
             if heartbeat is not None:
                 seen.heartbeats[run.key, lane.index] = heartbeat
             if heartbeat is None or heartbeat.phase == "ended" or ended:
-                result = _read_report(ports, run, lane, "result", target, seen)
+                result = read_report(ports, run, lane, "result", target, seen)
                 if result is not None:
                     seen.results[run.key, lane.index] = result
         except StoreUnreachable as error:
@@ -247,7 +262,7 @@ def _end_is_guessed(sighting: Sighting | None) -> bool:
     return sighting is not None and sighting.state == "ended" and not (sighting.told and sighting.ended is not None)
 
 
-def _read_report(
+def read_report(
     ports: Ports, run: Run, lane: Lane, name: str, target_step: int, seen: Observation
 ) -> LaneReport | None:
     """Return a report, None when there is none that can be believed. Raises StoreUnreachable."""
@@ -276,12 +291,13 @@ def _jobs_to_list(runs: Sequence[Run], seen: Observation, known_steps: Mapping[s
     """
     wanted: set[str] = set()
     for run in runs:
-        may_end = _may_end(run, seen, now)
-        for lane in (lane for lane in run.lanes if lane.outcome is None):
-            report = seen.results.get((run.key, lane.index)) or seen.heartbeats.get((run.key, lane.index))
-            step = report.checkpoint_step if report is not None else None
-            if may_end or (step is not None and step > known_steps.get(lane.job, -1)):
-                wanted.add(lane.job)
+        with seen.isolated(run.key):
+            may_end = _may_end(run, seen, now)
+            for lane in (lane for lane in run.lanes if lane.outcome is None):
+                report = seen.results.get((run.key, lane.index)) or seen.heartbeats.get((run.key, lane.index))
+                step = report.checkpoint_step if report is not None else None
+                if may_end or (step is not None and step > known_steps.get(lane.job, -1)):
+                    wanted.add(lane.job)
     return sorted(wanted)
 
 

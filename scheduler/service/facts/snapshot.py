@@ -95,6 +95,12 @@ def gather(
     def as_new(record: JobRecord) -> JobView:
         return job_view(replace(record, done_step=0), pools, overheads, None, read_secret, priors)
 
+    lives: dict[str, list[LiveRun]] = {name: [] for name in pools}
+    blind: dict[str, str] = {}  # pools that are left out: what runs there cannot be seen
+    for run in live:
+        if run.pool in lives:
+            with isolated(blind, run.pool):
+                lives[run.pool].append(_live_run(run))
     return Snapshot(
         now=now,
         jobs=tuple(_in_left_overs(views, records, now)),
@@ -102,12 +108,13 @@ def gather(
             PoolView(
                 pool=replace(pool, quotas=in_force(pool, observed.get(name, ()))),
                 charges=(*charges.get(name, ()), *possible.get(name, ())),
-                live=tuple(_live_run(run) for run in live if run.pool == name),
+                live=tuple(lives[name]),
                 observed=observed.get(name, ()),
                 closed_until=_closed_until(closures, name, now),
                 closed_why=closures[name][1] if name in closures else "",
             )
             for name, pool in sorted(pools.items())
+            if name not in blind
         ),
         horizon_seconds=horizon_seconds,
         finished=finished,

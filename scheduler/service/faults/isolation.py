@@ -15,7 +15,7 @@ from scheduler.core.closure import Cause
 from scheduler.core.job import Active, Queued
 from scheduler.core.reasons import HeldByPerson
 from scheduler.service.outside.calls import fail
-from scheduler.store import conditions, events, jobs, limits, runs
+from scheduler.store import conditions, events, jobs, limits, runs, watched
 from scheduler.store.errors import Refused, Stale, StoreFailure
 
 if TYPE_CHECKING:
@@ -60,6 +60,16 @@ def isolated(faults: dict[str, str], name: str) -> Iterator[None]:
         raise
     except Exception as error:  # noqa: BLE001 - that is what isolation is
         faults[name] = why(error)
+
+
+@contextmanager
+def isolated_run(faults: dict[str, str], key: str) -> Iterator[None]:
+    """As isolated, for a step of the cycle about one run: what the database refuses to write of it is its fault too."""
+    try:
+        with isolated(faults, key):
+            yield
+    except (Stale, Refused) as error:
+        faults[key] = why(error)
 
 
 def apart(ports: Ports, event: str, work: Callable[[], _Answer], otherwise: _Answer, **facts: str) -> _Answer:
@@ -108,13 +118,12 @@ def each_alone(
     for run in alone:
         for regarded in (True, False):
             wrong: dict[str, str] = {}
-            try:
-                with isolated(wrong, run.key), ports.write() as tx:
-                    write(tx, [run], regarded=regarded)
-            except Stale as error:
-                ports.log.warning("run.changed", run=run.key, why=str(error))  # by somebody else: decided anew
-            except Refused as error:
-                wrong[run.key] = why(error)
+            with isolated_run(wrong, run.key):
+                try:
+                    with ports.write() as tx:
+                        write(tx, [run], regarded=regarded)
+                except Stale as error:
+                    ports.log.warning("run.changed", run=run.key, why=str(error))  # by somebody else: decide again
             faults = wrong | faults
             if not wrong:
                 break
@@ -153,9 +162,9 @@ class Poisoned:
 
 
 def poisoned_runs(tx: Connection) -> dict[str, str]:
-    """Return the live runs that could not be handled when they were last tried, and why."""
-    live = {run.key for run in runs.live(tx)}
-    return {known.subject: known.why for known in conditions.standing(tx, POISONED) if known.subject in live}
+    """Return the runs that could not be handled when they were last tried, and why."""
+    handled = {run.key for run in runs.live(tx)} | watched.keys(tx)
+    return {known.subject: known.why for known in conditions.standing(tx, POISONED) if known.subject in handled}
 
 
 # -- planning ----------------------------------------------------------------------------------------------------------

@@ -182,6 +182,8 @@ def find(ports: Ports, pool: str, launched: Mapping[str, int | None]) -> Found:
                 found[key], wrong = observed(answer[key], key, now - _PAST_SECONDS if since is None else since, now)
             except Unfit as error:
                 wrong.append(Refusal("answer", str(error), shown(answer[key])))
+            except Exception as error:  # noqa: BLE001 - one answer must not cost those about all other sessions
+                wrong.append(Refusal("answer", clean(f"{type(error).__name__}: {error}", NAME_MAX), ""))
             if wrong:
                 refused.append(NotBelieved(key, "platform answer", tuple(wrong)))
     return found, refused

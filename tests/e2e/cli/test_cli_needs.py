@@ -47,6 +47,7 @@ from scheduler.views import needs as service
 from scheduler.views.long_work import WORK, Work
 from scheduler.views.status_line import status_line
 from tests.e2e.cli.conftest import NOW, SETTINGS, Schedctl, spec
+from tests.lab.late import LATE, live_on
 
 POOLS = ("odd", "desk-two", "unusable", "shut", "silent", "unread", "refusing", "shared")
 BEFORE = NOW - 4_000
@@ -233,9 +234,8 @@ KINDS: dict[str, list[Kind]] = {
     ],
     "wrong accelerator": [Kind("odd", close("odd", NOW + 600, "a P100", Cause.WRONG_DEVICE))],
     "session offered": [Kind("uff-offer-0001", offer, happen("session.taken", "uff-offer-0001"), typed=False)],
-    "session cannot be handled": [
-        Kind("uff-odd-0001", poison_session, happen(MENDED, "uff-odd-0001")),
-    ],
+    "session cannot be handled": [Kind("uff-odd-0001", poison_session, happen(MENDED, "uff-odd-0001"))],
+    "session goes on unwanted": [Kind(LATE, lambda tx: live_on(tx, "desk-two", NOW), happen("session.left", LATE))],
     "job cannot be planned": [Kind("odd-job", happen(JOB_POISONED, "odd-job", why="OverflowError"), rest)],
     "launches refused": [Kind("refusing", refuse, take)],
     "evaluation failed": [Kind("unscored@1", fail_to_evaluate, accept_anyway("unscored"), typed=False)],

@@ -13,7 +13,7 @@ from scheduler.core.job import Queued
 from scheduler.core.ledger import EntryKind
 from scheduler.core.reconcile import Finish, reconcile
 from scheduler.core.run import Reserved, Submitting
-from scheduler.service.cycle import cycle, stops
+from scheduler.service.cycle import cycle, late_sessions, stops
 from scheduler.service.facts import apply, observation, observe
 from scheduler.service.launch import launch, request
 from scheduler.service.quota import audit
@@ -239,7 +239,7 @@ def _endless_room(real: Any) -> Any:
 
 def _unfenced(real: Any) -> Any:
     del real
-    return lambda _, steps: list(steps)
+    return lambda _, steps, __: list(steps)
 
 
 def _no(real: Any) -> Any:
@@ -316,7 +316,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("never quarantine", "a damaged checkpoint is offered again", apply, "_quarantine", _silent),
     Mutant("refusal unheard", "a refused launch goes on as if unknown", launch, "_refused", _silent),
     Mutant("admit all", "whatever is planned is reserved", launch, "room", _endless_room),
-    Mutant("no watch", "what was given up is forgotten", cycle, "observe_late", _silent),
+    Mutant("no watch", "what was given up is forgotten", late_sessions.LateSessions, "look", _silent),
     Mutant("no watching", "a run settled without proof is not watched", watched, "add", _silent),
     Mutant("no fence", "an intent is given up without a stop flag", stops.Stops, "fenced", _unfenced),
     Mutant("deaf to signs of life", "what writes is given up", observation.Observation, "heard", _no),

@@ -43,7 +43,9 @@ if TYPE_CHECKING:
     from tests.lab.simulation.scenario import Scenario
 
 # What the daemon says when it has to go on without something, because code of ours raised.
-_ISOLATED = {"run.poisoned", "job.poisoned", "pool.poisoned", "launch.failed", "housekeeping.failed"}
+_ISOLATED = {
+    "run.poisoned", "job.poisoned", "pool.poisoned", "launch.failed", "housekeeping.failed", "cycle.step_failed"
+}  # fmt: skip
 _CHECKED_EVERY = 16  # cycles between two looks at the whole database and the truth
 LIVENESS_WEEKS = 20
 CARRIES_ON = 0.1  # of the daemons: the share that plans with all layers and carries on the plan in force
