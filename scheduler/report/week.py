@@ -42,8 +42,8 @@ class JobFacts:
 class WeekFacts:
     """What happened in [start, end). ``runs`` are all that touched it; ``manifests`` are good checkpoints.
 
-    ``closed`` tells by pool why it is closed. ``last_signs`` tells by launch key when a session last gave a sign of
-    life, which may be after what it was billed.
+    ``closed`` tells by pool why it is closed, ``last_signs`` by launch key when a session last gave a sign of life,
+    ``firsts`` by job which attempts began at step 0 again.
     """
 
     start: int
@@ -56,6 +56,7 @@ class WeekFacts:
     manifests: Sequence[Manifest]
     jobs: Sequence[JobFacts]
     last_signs: Mapping[str, int] = field(default_factory=dict)
+    firsts: Mapping[str, Sequence[int]] = field(default_factory=dict)
     closed: Mapping[str, str] = field(default_factory=dict)
 
 
@@ -284,7 +285,7 @@ def violations(facts: WeekFacts, charges: Mapping[str, Sequence[Charge]]) -> Ite
                         f"in the window from {show(window.start)} to {show(window.end)}"
                     )
         yield from _session_violations(facts, pool)
-    yield from _backward_checkpoints(facts.manifests)
+    yield from _backward_checkpoints(facts)
     yield from _overlapping_attempts(facts.manifests)
 
 
@@ -323,14 +324,14 @@ def _session_violations(facts: WeekFacts, pool: Pool) -> Iterable[str]:
             yield f"concurrency: {live} on {pool.name} at {show(start)}, allowed are {allowed}"
 
 
-def _backward_checkpoints(manifests: Sequence[Manifest]) -> Iterable[str]:
-    """A later checkpoint of a job must hold a later step; quarantined ones are not among ``manifests``."""
-    by_job: dict[str, list[Manifest]] = defaultdict(list)
-    for manifest in manifests:
-        by_job[manifest.job].append(manifest)
-    for job, saved in by_job.items():
-        ordered = sorted(saved, key=lambda manifest: (manifest.attempt, manifest.created_at, manifest.step))
-        for before, after in pairwise(ordered):
+def _backward_checkpoints(facts: WeekFacts) -> Iterable[str]:
+    """Yield where a later checkpoint of one generation of a job holds no later step; none of them is quarantined."""
+    by_generation: dict[tuple[str, int], list[Manifest]] = defaultdict(list)
+    for manifest in facts.manifests:
+        number = sum(first <= manifest.attempt for first in facts.firsts.get(manifest.job, ()))
+        by_generation[manifest.job, number].append(manifest)
+    for (job, _), saved in by_generation.items():
+        for before, after in pairwise(sorted(saved, key=lambda one: (one.attempt, one.created_at, one.step))):
             if after.step <= before.step:
                 yield f"checkpoint: {job} went from step {before.step} back to {after.step} in {after.run}"
 

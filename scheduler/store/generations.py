@@ -41,9 +41,8 @@ _NEWEST = (
     .order_by(generations.c.job, generations.c.number)
 )
 _BEGINNINGS = (
-    select(generations.c.job, generations.c.began_at)
-    .join(jobs, jobs.c.name == generations.c.job)
-    .where(jobs.c.removed_at.is_(None), generations.c.number > 1)  # the first began when the job was added
+    select(generations.c.job, generations.c.began_at, generations.c.first_attempt)
+    .where(generations.c.number > 1)  # the first began when the job was added
     .order_by(generations.c.job, generations.c.number)
 )
 _NEEDED = _NEWEST.where(jobs.c.state.not_in(["done", "cancelled"]))
@@ -83,11 +82,11 @@ def parents(tx: Connection) -> dict[str, str]:
     return {job: key for job, key in newest.items() if key is not None}
 
 
-def beginnings(tx: Connection) -> dict[str, list[int]]:
-    """Return by job of the queue when its second and later generations began."""
-    found: dict[str, list[int]] = {}
+def beginnings(tx: Connection) -> dict[str, list[tuple[int, int]]]:
+    """Return by job when its second and later generations began (UTC seconds), each with its first attempt."""
+    found: dict[str, list[tuple[int, int]]] = {}
     for row in tx.execute(_BEGINNINGS):
-        found.setdefault(row.job, []).append(row.began_at)
+        found.setdefault(row.job, []).append((row.began_at, row.first_attempt))
     return found
 
 

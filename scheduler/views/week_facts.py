@@ -42,6 +42,9 @@ def facts_within(
     """Return the facts of [start, end) from what was read already, and the runs that touched it."""
     touched = [run for run in runs.between(tx, start, end) if run.planned_start < end]
     parents = generations.parents(tx)
+    firsts = {job: {first for _, first in begun} for job, begun in generations.beginnings(tx).items()}
+    for record in queue:  # up to there the attempts are those of a removed job of this name
+        firsts.setdefault(record.spec.name, set()).add(record.fenced_attempt + 1)
     signs: dict[str, int] = {}
     for (key, _), said in runs.heartbeats(tx, [run.key for run in touched]).items():
         if said.at is not None:
@@ -55,6 +58,7 @@ def facts_within(
         entries=entries,
         runs=touched,
         last_signs=signs,
+        firsts={job: sorted(attempts) for job, attempts in firsts.items()},
         closed={found.pool: found.why for found in limits.standing(tx) if found.until is None or found.until > end},
         manifests=manifests,
         jobs=[

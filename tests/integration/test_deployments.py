@@ -17,7 +17,7 @@ from platforms.targets.registry import open_target
 from scheduler.core.deployment import Rule
 from scheduler.core.plan import Plan
 from scheduler.service.cycle.cycle import Cycle
-from scheduler.service.deploy.carry import carry_out
+from scheduler.service.deploy.carry import DAEMON, carry_out
 from scheduler.service.deploy.deployer import Deployer
 from scheduler.service.deploy.look import RESUMED, Deployments
 from scheduler.service.outside.ports import Ports, ServedAt
@@ -117,7 +117,7 @@ def test_what_comes_in_force_is_deployed_and_recorded(world: World) -> None:
     assert (world.rows(), world.serves()) == ([(1, "replaced"), (2, "serving")], weights(b"two"))
     world.cycle()
     assert len(world.rows()) == 2
-    assert not (world.ports.scratch / "deployments" / "ufm").exists()  # what was fetched is not kept twice
+    assert not list((world.ports.scratch / "deployments").glob("*/*"))  # what was fetched is not kept twice
 
 
 def test_a_version_that_does_not_answer_is_returned_and_not_tried_again_until_resumed(world: World) -> None:
@@ -306,6 +306,27 @@ def test_two_processes_of_a_machine_do_not_do_the_same_deployment(world: World, 
     assert carry_out(deployer, row).state == "serving"
     assert carry_out(deployer, row).state == "serving"  # as it was: nothing is done twice
     assert world.rows() == [(1, "serving")]
+
+
+def test_two_targets_of_one_model_take_nothing_from_each_other(world: World, tmp_path: Path) -> None:
+    """The first to finish removed what was on its way to the other, which then failed."""
+    options = {"path": str(tmp_path / "second"), "health": HEALTH}
+    second = open_target("second", "directory", options, TargetContext(tmp_path, Path, str))
+    targets = dict(world.ports.targets) | {"second": ServedAt(Rule("second", automatic=True), lambda: second)}
+    world.ports = replace(world.ports, targets=targets)
+    version = world.version("ufm", b"one")
+    with world.ports.write() as tx:
+        rows = [deployments.intend(tx, version, name, world.clock.now(), DAEMON) for name in targets]
+    deployer = Deployer.of(world.ports)
+
+    def finish_the_other(call: str) -> None:
+        if call == "deploy":
+            assert carry_out(deployer, rows[1]).state == "serving"
+
+    world.target.before = finish_the_other
+    assert carry_out(deployer, rows[0]).state == "serving"
+    assert world.serves() == weights(b"one")
+    assert not list((world.ports.scratch / "deployments").glob("*/*"))
 
 
 @pytest.mark.parametrize("error", ERRORS)

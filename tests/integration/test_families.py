@@ -37,6 +37,7 @@ from scheduler.service.requests.restart import restart
 from scheduler.service.upkeep.retention import judge
 from scheduler.store import checkpoints, events, generations, jobs
 from scheduler.store.engine import Database
+from scheduler.views.week_facts import facts_within
 from tests.lab.clocks import starting_now
 from tests.lab.fake import FakeCloud, FakePlatform, Script
 
@@ -206,6 +207,8 @@ def test_a_restart_begins_anew_and_keeps_the_last_of_what_was(world: World) -> N
     with world.database.read() as tx:
         judged = {one.record.manifest.step: one.verdict for one in judge(tx, Retention(), NOW + 99 * DAY, "ufm")}
         assert generations.of_attempt(tx, "ufm", 1) == generations.of_job(tx, "ufm")[0]
+        told = facts_within(tx, {}, NOW, NOW + DAY, 1.0, [], [], jobs.everything(tx))
+    assert told.firsts == {"uff-main": [1], "ufm": [2]}  # its report calls no rule broken
     assert judged[80].stays
     assert judged[80].why == "the last of generation 1"
     assert not judged[40].stays

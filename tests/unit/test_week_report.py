@@ -161,6 +161,15 @@ def test_a_checkpoint_that_goes_backwards_is_a_violation() -> None:
     assert any(text.startswith("checkpoint: ufm") for text in week_of(facts([one, two], manifests)).violations)
 
 
+def test_a_job_that_was_restarted_from_step_0_breaks_no_rule() -> None:
+    one, two = run("uff-ufm-1", START, START + HOUR), run("uff-ufm-2", START + HOUR, START + 2 * HOUR)
+    manifests = [saved(one, "ufm", 200, START + 60), saved(two, "ufm", 150, START + HOUR + 60)]
+    assert not week_of(replace(facts([one, two], manifests), firsts={"ufm": [2]})).violations
+    back = [*manifests, saved(two, "ufm", 140, START + HOUR + 90)]
+    (told,) = week_of(replace(facts([one, two], back), firsts={"ufm": [2]})).violations
+    assert "from step 150 back to 140" in told
+
+
 def test_an_attempt_that_publishes_after_its_successor_is_a_violation() -> None:
     one, two = run("uff-ufm-1", START, START + HOUR), run("uff-ufm-2", START + HOUR, START + 2 * HOUR)
     manifests = [saved(two, "ufm", 300, START + HOUR), saved(one, "ufm", 200, START + HOUR + 60)]

@@ -97,7 +97,7 @@ def _bring(deployer: Deployer, wanted: Deployment) -> tuple[Deployed, str]:
         manifest = checkpoints.get(tx, version.checkpoint).manifest
         probe = probe_of_version(tx, version)
     tell("fetches its files")
-    release = release_of(deployer.artifacts, version, manifest, deployer.folder, probe)
+    release = release_of(deployer.artifacts, version, manifest, deployer.staging(wanted.target), probe)
     tell("copies, switches and checks")
     return target.deploy(release), release.digest
 
@@ -105,7 +105,7 @@ def _bring(deployer: Deployer, wanted: Deployment) -> tuple[Deployed, str]:
 def _record(deployer: Deployer, wanted: Deployment, done: Deployed, digest: str) -> Deployment:
     now, detail = deployer.now(), deployer.redact(done.detail)
     evidence = {"outcome": done.outcome.value, "serves": done.version, "detail": detail, "digest": digest}
-    forget_releases(deployer.folder, wanted.model)
+    forget_releases(deployer.staging(wanted.target), wanted.model)
     with deployer.write() as tx:
         match done.outcome:
             case Outcome.SERVING:

@@ -46,6 +46,10 @@ class Deployer:
         read, now = ports.database.read, ports.clock.now
         return cls(read, ports.write, ports.artifacts, ports.targets, folder, now, ports.redact)
 
+    def staging(self, target: str) -> Path:
+        """Return the folder of what is on its way to one target: another's comes and goes without it."""
+        return self.folder / target
+
     @contextmanager
     def alone(self, target: str, model: str) -> Iterator[None]:
         """Keep other processes of this machine from the same work. Raises TargetBusy at once when one is at it.

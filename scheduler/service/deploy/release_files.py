@@ -98,5 +98,5 @@ def served_parts(manifest: Manifest) -> list[Component]:
 
 
 def forget_releases(folder: Path, model: str) -> None:
-    """Remove what was fetched of a model: its targets have it."""
+    """Remove what was fetched of a model below ``folder``: its target has it."""
     shutil.rmtree(folder / model, ignore_errors=True)

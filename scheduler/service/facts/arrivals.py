@@ -44,7 +44,7 @@ def arrivals(
     for record in records:
         spec = record.spec
         if spec.role != EVALUATE:
-            instants = (record.created_at, *begun.get(spec.name, ()))
+            instants = (record.created_at, *(at for at, _ in begun.get(spec.name, ())))
             kinds.setdefault(kind_of(spec), []).extend((instant, record) for instant in instants)
     found = []
     for kind, came in sorted(kinds.items()):
