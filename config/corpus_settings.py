@@ -42,7 +42,7 @@ class RuleSettings(Section):
 class CorpusSettings(Section):
     """What the models learn from, and how much of it is kept to measure them."""
 
-    sources: tuple[str, ...] = Field(min_length=1)
+    sources: tuple[str, ...] = ()
     max_bytes: Annotated[int, Field(ge=1, le=1 << 50)]
     held_out_fraction: Fraction
     held_out_clusters: Annotated[int, Field(ge=0, le=1_000_000)]

@@ -126,7 +126,7 @@ def read_base(path: Path | None) -> dict[str, Any]:
     base["pools"] = base.get("pools") or read_toml(shipped("pools.toml"))["pools"]
     _refuse_unknown_platforms(path, base["pools"])
     base["models"] = [str(file) for file in app.settings.models]
-    base["corpus"] = {**base.get("corpus", {}), "sources": list(app.settings.corpus.sources)}
+    base["corpus"] = {**base.get("corpus", {}), "sources": list(app.settings.corpus.sources) or ["stdlib"]}
     return base
 
 

@@ -21,6 +21,9 @@ SETTINGS = """
 state_dir = "state"
 models = []
 
+[corpus]
+sources = ["stdlib"]
+
 [clock]
 epoch = {now}
 origin = {now}

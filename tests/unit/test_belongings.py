@@ -52,7 +52,10 @@ def test_the_settings_that_are_written_load(tmp_path: Path, found: Belongings, p
     file.write_text(settings_of(found, demo=False))
     settings = load(file, {})
     assert {pool.name: pool.devices_per_session for pool in settings.pools} == pools
-    assert (settings.zone, settings.models) == (found.zone, ())
+    assert (settings.zone, settings.models, settings.corpus.sources) == (found.zone, (), ())
+    file.write_text(settings_of(found, demo=True))
+    assert load(file, {}).corpus.sources == ("stdlib",)
+    file.write_text(settings_of(found, demo=False))
     if found.gpus:
         assert [pool.vram_gib for pool in settings.pools][:2] == [79.5, 15.0]
         assert tomllib.loads(file.read_text())["pools"][1]["options"] == {"devices": "2"}

@@ -58,6 +58,12 @@ _MAIL = """
 # recipients = ["{mail}"]
 """
 
+_DEMO_TEXTS = """
+# The models to play with train on the texts that come with Python; name folders of yours in their place.
+[corpus]
+sources = ["stdlib"]
+"""
+
 
 @command(app, "schedctl init", "schedctl init --demo", "schedctl --config ./config.toml init")
 def init(
@@ -111,6 +117,7 @@ def settings_of(found: Belongings, *, demo: bool) -> str:
     for number, (kind, devices) in enumerate((kinds or {None: []}).items(), 1):
         parts += _local_pool(number, kind, devices)
     text = "\n".join(parts) + "\n"
+    text += _DEMO_TEXTS if demo else ""
     text += _KAGGLE.format(where=found.kaggle) if found.kaggle else ""
     text += _AWS.format(where=found.aws) if found.aws else ""
     return text + (_MAIL.format(mail=found.mail) if found.mail else "")

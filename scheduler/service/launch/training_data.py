@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from scheduler.store.jobs import JobRecord
 
 _READ_PERCENT, _CLUSTER_FROM_PERCENT, _WRITE_FROM_PERCENT = 70, 75, 80  # of a build's time, about
+NO_SOURCES = (
+    "nobody named a text to train on; run schedctl corpus add FOLDER, or set corpus.sources (to try things out: "
+    "stdlib, the text that comes with Python)"
+)
 _STEP_PERCENT = 5
 _WAITS = "waits for a build that goes on elsewhere"
 
@@ -154,6 +158,8 @@ class TrainingData:
         from jobs import corpus
 
         recipe = self.recipe
+        if not recipe.sources:
+            raise corpus.CorpusError(NO_SOURCES)
         made = corpus.build(
             [
                 corpus.Stdlib(recipe.max_bytes) if source == "stdlib" else corpus.parse_source(source)

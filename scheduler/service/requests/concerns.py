@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 _SCRIPT = re.compile(r".*\.(py|sh|pl|R|jl)")
 _RUNNERS = re.compile(r"(\{python\}|.*/)?(python[0-9.]*|bash|sh|torchrun|accelerate)?")
+_NO_TEXT = "schedctl corpus add FOLDER, or set corpus.sources"
 _FILE_BYTES_MAX = 1 << 20
 _TRAINERS = frozenset({"{payload}/trainers/charlm.py", "{payload}/trainers/finetune.py"})  # they read the corpus
 
@@ -125,6 +126,9 @@ def of_jobs(settings: Settings, specs: Iterable[JobSpec], bundle: Path, file: st
             word = next(word for word in spec.command if word in _TRAINERS)
             why = "it trains on the corpus, of which this job gets nothing"
             found.append(_placed(where, f"{label}command", word, why, "add mixture = {}", searched=list(spec.command)))
+        named = settings.corpus.sources or (settings.artifacts.root / "corpus").is_dir()
+        if spec.mixture is not None and not named:
+            found.append(Problem(where, f"{label}mixture", "", "no text is named to train on", _NO_TEXT))
         version = spec.mixture.corpus if spec.mixture is not None else ""
         if version and not (settings.artifacts.root / "corpus" / version).is_dir():
             why = "there is no such version of the corpus here"

@@ -104,6 +104,7 @@ def test_a_command_that_no_session_finds_is_told(
 
 
 def test_what_is_in_order_gives_no_warning(schedctl: Schedctl, database: Database, home: Path) -> None:
+    (home / "config.toml").write_text(SETTINGS + '[corpus]\nsources = ["stdlib"]\n')
     good = (
         '["{python}", "{payload}/trainers/charlm.py"]',
         '["true"]',
@@ -114,6 +115,20 @@ def test_what_is_in_order_gives_no_warning(schedctl: Schedctl, database: Databas
         (home / "models.toml").write_text(MODELS.replace('["{python}", "train.py"]', f"{command}\nmixture = {{}}"))
         found = schedctl("config", "check")
         assert (found.code, found.err) == (0, ""), command
+
+
+def test_nothing_is_trained_on_that_nobody_named(schedctl: Schedctl, database: Database, home: Path) -> None:
+    """The adviser's and the documents' examples name no text: their job waits for one, and its owner is told."""
+    (home / "models.toml").write_text(MODELS.replace('["{python}", "train.py"]', '["true"]\nmixture = {}', 1))
+    told = "jobs.uff-main.mixture: no text is named to train on; schedctl corpus add FOLDER, or set corpus.sources"
+    assert told in schedctl("config", "check").err
+    added = schedctl("queue", "add", "--models")
+    assert (added.code, told in added.err) == (0, True)
+    refused = schedctl("corpus", "build")
+    assert (refused.code, "nobody named a text to train on" in refused.err) == (3, True)
+    assert not list(home.rglob("train-*.jsonl"))
+    assert schedctl("corpus", "add", str(home / "models.toml")).code == 0
+    assert "no text is named" not in schedctl("config", "check").err
 
 
 def test_a_shipped_trainer_without_the_corpus_is_told(schedctl: Schedctl, database: Database, home: Path) -> None:

@@ -58,7 +58,9 @@ def typed(
     world: Database, home: Path, schedctl: Callable[..., Typed], monkeypatch: pytest.MonkeyPatch
 ) -> Callable[[str], Typed]:
     """Type an example in a folder with what its help shows, and what people have at the places that it names."""
-    settings = SETTINGS.replace('"models.toml"', f'"{home}/models.toml"').replace('"state"', f'"{home}/state"')
+    with_texts = SETTINGS + '[corpus]\nsources = ["stdlib"]\n'
+    (home / "config.toml").write_text(with_texts)
+    settings = with_texts.replace('"models.toml"', f'"{home}/models.toml"').replace('"state"', f'"{home}/state"')
     for name in ("new.toml", "etc/uff-scheduler/config.toml", "out/week/rehearsal.toml"):
         (home / name).parent.mkdir(parents=True, exist_ok=True)
         (home / name).write_text(settings)

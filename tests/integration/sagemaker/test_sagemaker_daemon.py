@@ -35,7 +35,7 @@ def settings(world: World, folder: Path) -> dict[str, Any]:
         **world.settings(folder / "daemon", overrun="30m", visibility="20m", price_per_hour="$0.74", quotas=quotas),
         "state_dir": str(folder / "daemon"),
         "models": [],
-        "corpus": {"max_bytes": 200_000},
+        "corpus": {"sources": ["stdlib"], "max_bytes": 200_000},
     }
 
 
