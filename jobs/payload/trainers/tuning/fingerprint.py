@@ -64,7 +64,7 @@ def place(options: argparse.Namespace, card: Card, devices: int, rows_at_once: i
         "deterministic": options.deterministic,
         # Not named where they are not, as before there were any.
         **({"shared out": _shared(options)} if options.shared else {}),
-        **({"documents apart": True} if options.apart else {}),
+        **({"documents apart": "always"} if options.apart else {}),
         **({CHANGED: sorted(options.changed)} if options.changed else {}),
         "python": platform.python_version(),
         **versions(_LIBRARIES + _OF_ZERO if options.zero else _LIBRARIES),

@@ -130,11 +130,10 @@ class Loop:
             torch.from_numpy(part).to(self._card.device, non_blocking=True) for part in batch[:4]
         )
         seen = {name: torch.from_numpy(part).to(self._card.device) for name, part in batch.seen.items()}
-        # Rows of one document each need no mask, and the quickest attention takes none.
-        alone = not batch.positions.shape[0] or bool((batch.positions[:, -1] == rows.length - 1).all())
-        if self._options.apart and not alone:
+        if self._options.apart:  # also for a row of one document: else the layers would be compiled twice
             seen["document_ends"] = document_ends(batch.positions, self._card.device)
-        told = None if alone or self._options.apart else documents
+        # Where each row has one document no mask is needed, and the quickest attention takes none.
+        told = documents if rows.is_shared and not self._options.apart else None
         device = "cuda" if self._card.accelerated else "cpu"
         with torch.autocast(device, self._card.dtype, enabled=self._card.precision != "fp32"):
             return self._work.model.summed_loss(tokens, targets, positions, told, **seen)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 from pathlib import Path
@@ -15,6 +16,7 @@ from .base import check_loaded
 from .checkpoint import read_fingerprint
 from .errors import Refused
 from .images import KINDS, PREPROCESSOR, preprocessor
+from .independence import ALONE, MASK, separation
 from .memory import HALF
 
 if TYPE_CHECKING:
@@ -24,9 +26,13 @@ if TYPE_CHECKING:
     from .card import Card
 
 # What a model does to its logits before the loss; only a model that does nothing may have them computed in pieces.
-_ODD_LOGITS = ("final_logit_softcapping", "logits_scaling", "logit_scale", "output_router_logits")
+_ODD_LOGITS = (
+    "final_logit_softcapping", "lm_head_multiplier", "logit_scale", "logits_scaling", "logits_soft_cap",
+    "output_router_logits",
+)  # fmt: skip
 _TOKENS_AT_ONCE = 2_048  # logits of so many are held at a time
 _EDGE_BYTES = 1 << 20
+EAGER = "eager"  # attention as a model's own lines of Python compute it
 
 
 class Model:
@@ -35,6 +41,7 @@ class Model:
     def __init__(self, whole: Any, *, adapter: bool) -> None:
         self.whole, self.adapter = whole, adapter
         self._causal = whole.get_base_model() if adapter else whole
+        self._masks_are_bool = getattr(self._causal.config, "_attn_implementation", "sdpa") != EAGER
         self._odd = any(getattr(self._causal.config, name, None) for name in _ODD_LOGITS)
         self.compute: Callable[..., Any] = self._summed_loss
         self.beside: dict[str, bytes] = {}  # files that a checkpoint has as well
@@ -52,12 +59,13 @@ class Model:
 
     @property
     def layers(self) -> Any:
-        """The layers of the decoder, one like the other."""
-        return getattr(self._decoder, "language_model", self._decoder).layers
+        """The layers of the decoder, one like the other, whatever the family calls them."""
+        decoder = getattr(self._decoder, "language_model", self._decoder)
+        return next(part for part in decoder.modules() if isinstance(part, torch.nn.ModuleList))
 
     @property
     def _decoder(self) -> Any:
-        return getattr(self._causal, self._causal.base_model_prefix)
+        return getattr(self._causal, self._causal.base_model_prefix, None) or self._causal.model  # Llama 4's is wrong
 
     def summed_loss(self, tokens: Any, targets: Any, positions: Any, documents: Any, **more: Any) -> Any:
         """Return the summed cross entropy, in nats, over all targets of a batch; -100 is no target.
@@ -72,11 +80,10 @@ class Model:
         seen: dict[str, Any] = more
         if "document_ends" in seen:
             seen = {**seen, "position_ids": positions}
-        elif documents is not None:
-            length = tokens.shape[1]
-            before = torch.ones(length, length, dtype=torch.bool, device=tokens.device).tril()
-            mask = (documents[:, :, None] == documents[:, None, :]) & before
-            seen = {"attention_mask": mask[:, None], "position_ids": positions}
+        elif documents is not None and (how := separation(self._causal.config, tokens.shape[1])) != ALONE:
+            seen = {"position_ids": positions}
+            if how == MASK:
+                seen["attention_mask"] = self._mask(documents)
         if self._odd:
             logits = self._causal(input_ids=tokens, use_cache=False, **seen).logits
             return functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten(), reduction="sum")
@@ -86,6 +93,16 @@ class Model:
         for some, wanted in zip(hidden.split(_TOKENS_AT_ONCE), flat.split(_TOKENS_AT_ONCE), strict=True):
             total = total + checkpoint(_piece, head, some, wanted, use_reentrant=False)
         return total
+
+    def _mask(self, documents: Any) -> Any:
+        """Return which tokens see which, (rows, 1, length, length). Eager attention adds a mask to its scores."""
+        length = documents.shape[1]
+        before = torch.ones(length, length, dtype=torch.bool, device=documents.device).tril()
+        mask = ((documents[:, :, None] == documents[:, None, :]) & before)[:, None]
+        if self._masks_are_bool:
+            return mask
+        kind = self._causal.dtype
+        return torch.zeros_like(mask, dtype=kind).masked_fill(~mask, torch.finfo(kind).min)
 
 
 def _piece(head: Any, hidden: Any, targets: Any) -> Any:
@@ -126,7 +143,7 @@ def make_model(
     if options.lora and given is not None:
         _check_adapter(given, options, resumed=resume is not None)
     held = card.dtype if options.lora or options.zero else torch.float32
-    loading: dict[str, Any] = {"dtype": held, "attn_implementation": "sdpa"}
+    loading: dict[str, Any] = {"dtype": held, "attn_implementation": attention_kind(source)}
     if options.bits == 4:
         loading["quantization_config"] = _four_bits(held)
     if (card.accelerated and not options.shared) or options.bits == 4:
@@ -156,6 +173,31 @@ def make_model(
         for layer in model.layers:
             layer.compile()
     return model
+
+
+@functools.cache
+def attention_kind(source: str) -> str:
+    """Return the attention that a model is computed with: torch's, or its own where it has none of torch's.
+
+    Raises Refused for a model that offers neither.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForImageTextToText
+
+    config = AutoConfig.from_pretrained(source)
+    kind = AutoModelForImageTextToText if config.model_type in KINDS else AutoModelForCausalLM
+    why = ""
+    for name in ("sdpa", EAGER):
+        try:
+            with torch.device("meta"):
+                kind.from_config(config, attn_implementation=name)
+        except (ValueError, ImportError) as error:
+            why = " ".join(str(error).split())[:300]
+        else:
+            return name
+    raise Refused(
+        f"the model in {source} ({config.model_type}) cannot be made with the attention of torch (sdpa) nor its own "
+        f"(eager): {why}. Name another model, or another version of transformers in the job's requirements"
+    )
 
 
 def _compute_again(model: Model, *, half: bool) -> None:

@@ -75,6 +75,7 @@ def read_options(arguments: Sequence[str] | None) -> argparse.Namespace:
     _read_zero(options, parser)
     options.shared = False  # whether weights are, is known with the model and the device
     options.apart = False  # and so is whether documents of a row are, by their ends
+    options.alone = False  # or whether each document has rows of its own
     if options.shard == "on" and (why := unshared(options)):
         parser.error(f"--shard on: {why}")
     options.rate = options.rate or (2e-4 if options.stage in ("sft", "selftrain") else 1e-5)

@@ -26,37 +26,46 @@ _TOKENS_AT_ONCE = 1 << 22  # of rows that are put together in memory
 
 
 def write_rows(
-    folder: Path, pieces: Iterator[tuple[Sequence[int], bytes]], filler: int, length: int, rows_max: int | None
+    folder: Path,
+    pieces: Iterator[tuple[Sequence[int], bytes]],
+    filler: int,
+    length: int,
+    rows_max: int | None,
+    *,
+    alone: bool = False,
 ) -> Mapping[str, int]:
     """Write ``tokens.bin`` (int32) and ``marks.bin`` (uint8), rows of ``length``, and return what they are.
 
-    ``pieces`` are tokens and marks of at most a row. With ``rows_max`` no more is read than fills so many.
+    ``pieces`` are tokens and marks of at most a row. With ``rows_max`` no more is read than fills so many. ``alone``:
+    each piece has a row of its own.
     """
-    rows = tokens = windows = 0
+    rows = tokens = taken = windows = 0
     enough = None if rows_max is None else rows_max * length
     with (
         _Flat(folder) as flat,
         (folder / "tokens.bin").open("wb") as first,
         (folder / "marks.bin").open("wb") as second,
     ):
-        while enough is None or tokens < enough:
+        while enough is None or taken < enough:
             sizes = array("i")
             for piece, marks in islice(pieces, _PIECES):
                 flat.add(piece, marks)
                 sizes.append(len(piece))
                 tokens += len(piece)
-                if enough is not None and tokens >= enough:
+                taken += length if alone else len(piece)
+                if enough is not None and taken >= enough:
                     break
             if not sizes:
                 break
-            placed = place_pieces(sizes, length)
+            placed = _place_alone(len(sizes)) if alone else place_pieces(sizes, length)
             count = placed[2] if rows_max is None else min(placed[2], rows_max - rows)
             for block, marks_block in _blocks(flat, np.frombuffer(sizes, np.int32), placed, count, (length, filler)):
                 first.write(block.data)
                 second.write(marks_block.data)
             rows, windows = rows + count, windows + 1
             flat.empty()
-    return {"rows": rows, "length": length, "tokens": tokens, "windows": windows}
+    facts = {"rows": rows, "length": length, "tokens": tokens, "windows": windows}
+    return {**facts, "alone": 1} if alone else facts
 
 
 def place_pieces(sizes: Sequence[int], length: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], int]:
@@ -83,6 +92,10 @@ def place_pieces(sizes: Sequence[int], length: int) -> tuple[np.ndarray[Any, Any
                 bisect.insort(rooms, left)
             open_rows[left].append(row)
     return row_of, first_of, rows
+
+
+def _place_alone(count: int) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any], int]:
+    return np.arange(count, dtype=np.int32), np.zeros(count, np.int32), count
 
 
 def seal(folder: Path, facts: Mapping[str, Any]) -> None:

@@ -92,6 +92,11 @@ class Rounds:
         return self._now.targets(indexes)
 
     @property
+    def is_shared(self) -> bool:
+        """Whether a row of this round holds several documents."""
+        return self._now.is_shared
+
+    @property
     def _now(self) -> Rows:
         if self._rows is None:
             raise RuntimeError("no round has begun")
@@ -187,7 +192,7 @@ class Rounds:
         with tempfile.TemporaryDirectory(prefix="round-") as name:
             path = Path(name) / "train-0.jsonl"
             path.write_text("".join(json.dumps(self._document(record)) + "\n" for record in self._kept))
-            return pack([path], self._tokenizer, self.length, self._options.cache)
+            return pack([path], self._tokenizer, self.length, self._options.cache, alone=self._options.alone)
 
     @staticmethod
     def _document(record: Mapping[str, Any]) -> dict[str, str]:

@@ -7,6 +7,7 @@ found again by the digest of all that they depend on.
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import json
 import shutil
@@ -64,6 +65,13 @@ class Rows:
         """Return the number of rows."""
         return len(self._tokens)
 
+    @functools.cached_property
+    def is_shared(self) -> bool:
+        """Whether a row holds several documents, the filling at its end aside where nothing follows a document."""
+        some = max(1, (1 << 24) // self.length)
+        parts = (self._marks[first : first + some, 1:] for first in range(0, len(self), some))
+        return any(bool((part & BEGINS).any()) for part in parts)
+
     def batch(self, indexes: Sequence[int]) -> Batch:
         """Return some rows. The target at a place is the token after it, within its document."""
         tokens, marks = self._tokens[list(indexes)].astype(np.int64), self._marks[list(indexes)]
@@ -105,14 +113,25 @@ class Order:
         return int(self._shuffled[place])
 
 
-def pack(paths: Sequence[Path], tokenizer: Any, length: int, cache: Path, rows_max: int | None = None) -> Rows:
-    """Return the rows of files: found in ``cache``, or made there, whole or not at all."""
-    depends = [FORMAT, data_digest(paths), digest(tokenizer), length, rows_max]
+def pack(
+    paths: Sequence[Path],
+    tokenizer: Any,
+    length: int,
+    cache: Path,
+    rows_max: int | None = None,
+    *,
+    alone: bool = False,
+) -> Rows:
+    """Return the rows of files: found in ``cache``, or made there, whole or not at all.
+
+    ``alone``: each document has rows of its own, for models that cannot keep several apart.
+    """
+    depends = [FORMAT, data_digest(paths), digest(tokenizer), length, rows_max, *(["alone"] if alone else [])]
     folder = cache / hashlib.sha256(json.dumps(depends).encode()).hexdigest()
 
     def write(partial: Path) -> Mapping[str, int]:
         pieces = _cut(encoded(documents(paths, tokenizer), tokenizer), length)
-        return write_rows(partial, pieces, tokenizer.eos_token_id or 0, length, rows_max)
+        return write_rows(partial, pieces, tokenizer.eos_token_id or 0, length, rows_max, alone=alone)
 
     find_or_make(folder, write)
     return Rows(folder)

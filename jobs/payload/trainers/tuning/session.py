@@ -15,7 +15,8 @@ from .documents import data_digest, files
 from .errors import Refused, UnreadableData
 from .first_steps import FirstSteps
 from .group import Group
-from .images import find_sight, image_digest, lay
+from .images import KINDS, find_sight, image_digest, lay
+from .independence import ALONE, separation
 from .loop import Loop, Work
 from .model import base_digest, load_libraries, make_model
 from .options import rows_at_once
@@ -63,6 +64,7 @@ def _train(
     facts = facts_of(options, digests["model"], card, group.size)
     recall(options, facts, before, parent)
     options.apart = is_apart(options, source, card)
+    options.alone = _is_alone(options, source, group)
     options.shared = bool(options.zero) or is_shared(options, source, card, group)
     at_once = rows_at_once(options, group.size)
     tokenizer = load_tokenizer(source)
@@ -109,6 +111,22 @@ def _train(
     loop.run()
 
 
+def _is_alone(options: argparse.Namespace, source: str, group: Group) -> bool:
+    """Return whether each document has rows of its own, and say why."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(source)
+    if config.model_type in KINDS or separation(config, options.length) != ALONE:
+        return False
+    if group.first:
+        print(
+            f"finetune: each document has rows of its own (padding): layers of {config.model_type} are not known to "
+            f"keep documents of one row of {options.length} tokens apart. A smaller --length wastes less",
+            flush=True,
+        )
+    return True
+
+
 def _sight(options: argparse.Namespace, source: str, group: Group) -> Sight | None:
     """Return how the model sees, if it does. Raises Refused where DeepSpeed cannot train it here."""
     sight = find_sight(source, options.image_tokens)
@@ -139,6 +157,8 @@ def _fingerprint(
         now["job"] |= rows.decides
     elif (parts := rows.facts.get("windows", 1)) > 1:
         now["job"]["packed in parts"] = parts  # other rows than the program before would have made of them
+    if options.alone:
+        now["job"]["documents a row"] = 1  # likewise
     return now
 
 
@@ -175,7 +195,7 @@ def _corpus(
 
     def made(some: list[Path], rows_max: int | None = None) -> Rows:
         if sight is None:
-            return pack(some, tokenizer, options.length, options.cache, rows_max)
+            return pack(some, tokenizer, options.length, options.cache, rows_max, alone=options.alone)
         return lay(some, folder, tokenizer, sight, options.length, options.cache, rows_max)
 
     if not group.first:
