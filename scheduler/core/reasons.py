@@ -12,6 +12,7 @@ from typing import Any, ClassVar
 from zoneinfo import ZoneInfo
 
 from jobs.plural import counted
+from scheduler.core.precondition import Precondition
 
 _SHOWN_SHARE = 0.005  # up to here it would read as 0 %
 
@@ -75,6 +76,34 @@ class SecretMissing(Reason):
         del zone
         where = f" on {self.pool}" if self.pool else ""
         return f"cannot be given {self.names}{where}: {self.why}. {self.remedy}"
+
+
+@dataclass(frozen=True, slots=True)
+class ParentUnusable(Reason):
+    """The job starts from a checkpoint of ``parent`` at ``step`` or later, and none is left that it can start from."""
+
+    code: ClassVar[str] = "parent"
+    parent: str
+    step: int
+    why: str
+
+    def sentence(self, zone: str = "UTC") -> str:
+        del zone
+        return f"waits for another checkpoint of {self.parent} at step {self.step} or later: {self.why}"
+
+
+@dataclass(frozen=True, slots=True)
+class CannotLaunch(Reason):
+    """Plans placed the job, and it could not be launched; they leave it out until ``until``, then it is tried again."""
+
+    code: ClassVar[str] = "cannot_launch"
+    precondition: Precondition
+    pool: str
+    until: int
+
+    def sentence(self, zone: str = "UTC") -> str:
+        tried = f"tried again {show(self.until, zone)}"
+        return f"cannot be launched on {self.pool}: {self.precondition.words}; {tried}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -305,6 +334,8 @@ def from_json(data: dict[str, Any]) -> Reason:
     fields = {name: value for name, value in data.items() if name not in {"code", "sentence"}}
     if kind is NoAllowedPool:
         fields["allowed"] = tuple(fields["allowed"])
+    if kind is CannotLaunch:
+        fields["precondition"] = Precondition(fields["precondition"])
     return kind(**fields)
 
 
@@ -326,6 +357,8 @@ _KINDS: tuple[type[Reason], ...] = (
     HeldByPerson,
     BadDefinition,
     SecretMissing,
+    ParentUnusable,
+    CannotLaunch,
     NotReleased,
     GateClosed,
     AwaitsVerdict,

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 RAISED, SILENT, OFFERED = "need.raised", "pool.silent", "session.offered"
 RUN_POISONED, JOB_POISONED = "run.poisoned", "job.poisoned"
 RELOAD_REFUSED = "daemon.reload_refused"
+LAUNCH_POSTPONED = "launch.postponed"
 STALLED = "lane.stalled"
 LIVES = "session.lives"  # it goes on after its run was over
 CLOSED_BY = {
@@ -28,6 +29,7 @@ CLOSED_BY = {
     OFFERED: ("session.taken",),
     RUN_POISONED: ("run.mended",),
     JOB_POISONED: ("job.mended",),
+    LAUNCH_POSTPONED: ("job.activate",),
     RELOAD_REFUSED: ("daemon.started", "daemon.reloaded"),
     LIVES: ("session.left",),
 }

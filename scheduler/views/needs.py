@@ -77,6 +77,7 @@ def needs(
         *_paused(tx),
         *_pools(tx, pools, now),
         *_poisoned(tx, queue),
+        *_postponed(tx, queue),
         *_offers(tx),
         *_versions(tx),
         *_deployments(tx),
@@ -218,6 +219,15 @@ def _poisoned(tx: Connection, queue: Sequence[JobRecord]) -> Iterator[Need]:
         if odd.subject in training:
             remedy = f"schedctl queue show {odd.subject}"
             yield Need("job cannot be planned", odd.subject, odd.why, remedy, odd.since)
+
+
+def _postponed(tx: Connection, queue: Sequence[JobRecord]) -> Iterator[Need]:
+    """Jobs that plans placed twice and more, and that could not be launched."""
+    waiting = {job.spec.name for job in queue if isinstance(job.state, Queued)}
+    for odd in conditions.standing(tx, conditions.LAUNCH_POSTPONED):
+        if odd.subject in waiting:
+            remedy = f"schedctl plan explain {odd.subject}"
+            yield Need("job cannot be launched", odd.subject, odd.why, remedy, odd.since)
 
 
 def _offers(tx: Connection) -> Iterator[Need]:

@@ -18,6 +18,7 @@ from scheduler.service.outside.ports import Ports
 from scheduler.service.requests import queue
 from scheduler.store import jobs, limits, rates, runs
 from scheduler.store.engine import Database
+from scheduler.views.needs import needs
 from tests.lab.fake import FakeCloud, FakePlatform, Script
 from tests.lab.planner.idle import idle
 
@@ -183,3 +184,58 @@ def test_an_end_that_comes_early_is_planned_with_and_leaves_no_hole(
 
 def first_of(plan: Plan) -> str:
     return plan.placements[0].lanes[0].job
+
+
+def run_jobs(world: SimpleNamespace) -> list[str]:
+    """Return the jobs of all runs, oldest first."""
+    with world.database.read() as tx:
+        return [run.lanes[0].job for run in reversed(runs.recent(tx, 50))]
+
+
+def test_a_plan_is_made_when_a_pause_ends_and_when_a_pool_opens(world: SimpleNamespace) -> None:
+    """Nothing happens, and nothing that is planned is due: time alone lets a job start."""
+    start = world.clock.present
+    with world.database.write() as tx:
+        state = jobs.get(tx, "ufm").state
+        jobs.change_state(tx, "ufm", state, replace(state, retry_at=start + 1_200), "retry", NOW)
+        limits.close_pool(tx, "desk", start + 2_400, "cleaned", NOW)
+    settled(world)
+    assert planned(world) == 0
+    world.clock.present = start + 1_170
+    assert planned(world) == 1
+    settled(world)
+    world.cloud.scripts.append(Script(runs_seconds=None))
+    world.clock.present = start + 2_370
+    assert planned(world) == 1
+    assert len(world.cloud.sessions) == 1
+
+
+def test_what_cannot_be_launched_lets_others_run_and_becomes_an_action_for_a_person(world: SimpleNamespace) -> None:
+    made = iter([False] * 4)
+
+    def data_prefix(job: str) -> str:
+        if job == "ufm" and not next(made, True):
+            raise FileNotFoundError("no sources")
+        return f"data/{job}/"
+
+    def wanted() -> list[str]:
+        with world.database.read() as tx:
+            found = needs(tx, world.ports.pools, 0, int(world.clock.present))
+        return [need.subject for need in found if need.what == "job cannot be launched"]
+
+    world.cycle = Cycle(replace(world.ports, data_prefix=data_prefix))
+    with world.database.write() as tx:
+        jobs.add(tx, JobSpec("ucm", "manager", ("t",), target_step=9, steps_per_hour=9.0, weight=0.1), NOW)
+    planned(world)
+    assert not world.cloud.sessions, "most preparations are through in a minute"
+    assert wanted() == []
+    world.cloud.scripts += [Script(runs_seconds=600), Script(runs_seconds=None)]
+    planned(world, after=60)
+    planned(world, after=1)
+    assert run_jobs(world) == ["ucm"]
+    assert wanted() == ["ufm"]
+    queue.hold(world.database, "ucm", "it has had its turn", int(world.clock.present), "ann")
+    for _ in range(20):
+        planned(world, after=600)
+    assert run_jobs(world)[-1] == "ufm"
+    assert wanted() == []

@@ -14,7 +14,7 @@ from platforms.artifacts.base import StoreUnreachable
 from scheduler.core.reasons import AwaitsVerdict
 from scheduler.service.cycle.cycle import Cycle
 from scheduler.service.facts.snapshot import gather
-from scheduler.service.launch.start import pinned
+from scheduler.service.launch.start import pin_parent
 from scheduler.service.outside.ports import Ports
 from scheduler.service.upkeep.retention import judge
 from scheduler.service.versions import judging
@@ -325,7 +325,7 @@ def test_a_child_waits_for_an_accepted_version_and_begins_with_it(world: World) 
     assert waits() is None
     world.train("c")  # newer, but nobody has judged it
     with world.database.write() as tx:
-        assert pinned(world.ports, tx, [jobs.get(tx, "child")], NOW)
+        assert pin_parent(world.ports, tx, jobs.get(tx, "child"), NOW)
         began, accepted = generations.current(tx, "child"), versions.get(tx, "ufm", 2)
     assert began is not None
     assert began.parent_key == accepted.checkpoint

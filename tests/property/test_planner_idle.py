@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
+from scheduler.core.instants import next_change
 from scheduler.core.plan import Plan
 from scheduler.core.snapshot import JobView, Snapshot
 from scheduler.core.window import HOUR
@@ -68,3 +69,20 @@ def test_a_plan_that_is_carried_on_leaves_no_pool_idle_either(found: tuple[Snaps
     assert plan.warnings == ()
     assert idle(after, plan) == []
     told(plan)
+
+
+@given(later(), st.floats(0.0, 1.0))
+@settings(max_examples=share(60), deadline=None)
+def test_between_two_instants_at_which_plans_are_made_no_pool_stands_still(
+    pair: tuple[Snapshot, Snapshot], part: float
+) -> None:
+    """A plan that is carried on may leave a pool to what comes later; who could use it by then is planned again."""
+    before, now = pair
+    plan = Planner(QUICK).plan(now, Planner(QUICK).plan(before, None))
+    assume(not plan.due_now)
+    change = next_change(now)
+    instants = [*(placed.start for placed in plan.placements), *([change] if change is not None else [])]
+    end = min([*instants, now.now + 6 * HOUR])
+    assume(end - now.now > 1)
+    moment = replace(now, now=now.now + 1 + int(part * (end - now.now - 2)))
+    assert idle(moment, plan) == []

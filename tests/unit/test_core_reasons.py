@@ -7,9 +7,11 @@ import pytest
 
 from scheduler.core import reasons
 from scheduler.core.job import Active, Cancelled, Done, Failed, Held, JobState, Queued
+from scheduler.core.precondition import Precondition
 from scheduler.core.reasons import (
     AwaitsVerdict,
     BadDefinition,
+    CannotLaunch,
     ConcurrencyFull,
     DeadlineUnreachable,
     DevicesTaken,
@@ -21,6 +23,7 @@ from scheduler.core.reasons import (
     NotItsTurn,
     NotReleased,
     Outbid,
+    ParentUnusable,
     PoolClosed,
     QuotaEmpty,
     Reason,
@@ -40,6 +43,8 @@ CASES: list[tuple[Reason, list[str]]] = [
         SecretMissing("HF_TOKEN", "kaggle", "the pool gives none", 'Set secrets = "dataset"'),
         ["HF_TOKEN on kaggle", "gives none", "Set secrets"],
     ),
+    (ParentUnusable("uff-main", 40, "there is none"), ["uff-main", "step 40", "there is none"]),
+    (CannotLaunch(Precondition.INPUTS, "kaggle", AT), ["kaggle", "inputs are not in the artifact store", "14:05"]),
     (NotReleased(AT, "retry delay"), ["retry delay", "14:05"]),
     (GateClosed("uff-main", 0.123, 0.2, AT), ["uff-main", "20%", "12.3%", "14:05"]),
     (GateClosed("uff-main", 0.0, 1.0), ["uff-main", "100%", "0.0%"]),

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+from scheduler.core.instants import next_change
 from scheduler.core.job import Active
 from scheduler.core.reconcile import Facts, Finish, Step, reconcile
 from scheduler.core.run import Run, Running, stop
@@ -39,6 +40,7 @@ from scheduler.service.faults.isolation import (
     without,
 )
 from scheduler.service.faults.places import Places
+from scheduler.service.faults.postponements import Obstacle, Postponements
 from scheduler.service.launch.launch import launch_all, reserve
 from scheduler.service.outside import border
 from scheduler.service.quota.audit import close_books
@@ -69,12 +71,16 @@ _EVENTS_MAX = 200
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A plan, what was left out of it, and the newest event that it knows; perhaps of a question some cycles ago."""
+    """A plan, what was left out of it, and the newest event that it knows; perhaps of a question some cycles ago.
+
+    ``changes_at`` is when time alone lets something start that could not start before.
+    """
 
     plan: Plan
     left_out: LeftOut
     knows: int
     planned: set[str]
+    changes_at: int | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +122,7 @@ class Cycle:
         self._home = Homecoming(ports)
         self._waits = QueueWaits(ports)
         self._places = Places(ports)
+        self._postponements = Postponements(ports)
         self._unopened: set[str] = set()  # pools whose platforms were not made yet when the newest plan was
         self._looks_back: bool | None = None  # not asked yet
         self._models = Models(ports)
@@ -131,6 +138,11 @@ class Cycle:
         if self._may_plan(now):
             self._plan_and_launch(now)
         return now
+
+    @property
+    def plan_at(self) -> int:
+        """When a plan is made though nothing happens, in UTC seconds."""
+        return self._plan_at
 
     def _may_plan(self, now: int) -> bool:
         """Whether the books know all that was launched: after a restore not before what the backup forgot is found."""
@@ -284,12 +296,15 @@ class Cycle:
             planned_again(tx, made.planned, now)
         self._incumbent = plan
         self._unopened = set(self._places.unopened)
-        reserved = reserve(ports, plan, now, self._unopened)
+        obstacles: list[Obstacle] = []
+        reserved = reserve(ports, plan, now, self._unopened, obstacles)
+        again = self._postponements.record(obstacles, reserved, now)
         launch_all(ports, reserved)
         as_planned = len(reserved) == len(plan.due_now)
         later = [placement.start for placement in plan.placements if placement.start > now]
         patience = _PLAN_AT_LEAST_EVERY_SECONDS if as_planned else _PLAN_AGAIN_SECONDS
-        self._plan_at = min([*later, now + patience])
+        changes = [at for at in (made.changes_at, self._postponements.next_end(now)) if at is not None]
+        self._plan_at = now if again else min([*later, *changes, now + patience])
         self._planned_event = self._after_launch(newest) if reserved and as_planned else newest
 
     def _wanted_plan(self, now: int) -> Callable[[], _Made] | None:
@@ -302,6 +317,8 @@ class Cycle:
             came = ports.calls.news(_AWAITED) or self._places.unopened != self._unopened
             if newest == self._planned_event and now < self._plan_at and not came and not self._planning:
                 return None
+            if came:
+                self._postponements.end_early(now)
             left_out = LeftOut()
             snapshot = gather(tx, ports.pools, now, ports.policy.horizon_seconds, left_out.jobs, ports.read_secret)
             if self._incumbent is None:  # a daemon that starts again carries on the plan in force
@@ -309,13 +326,14 @@ class Cycle:
             told = told_before(tx, snapshot)
         incumbent = self._incumbent
         trains = {view.name for view in snapshot.jobs if view.running}
+        snapshot = self._postponements.applied(snapshot)
         known = without(snapshot, {*told.jobs, *(name for name in self._left_out.jobs if name in trains)}, told.pools)
 
         def make() -> _Made:
             plan, found = plan_around(lambda some: ports.plan(with_urgency(some), incumbent), known)
             left_out.add(found)
             planned = {view.name for view in known.jobs} - left_out.jobs.keys()
-            return _Made(plan, left_out, newest, planned)
+            return _Made(plan, left_out, newest, planned, next_change(known))
 
         return make
 

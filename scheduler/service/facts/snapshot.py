@@ -19,6 +19,7 @@ from scheduler.core.window import DAY
 from scheduler.service.facts.advised import ELSEWHERE_SIGMA, Priors, is_advised, misfit, seen_of_runs
 from scheduler.service.facts.arrivals import arrivals, kind_of
 from scheduler.service.facts.overheads import Overheads
+from scheduler.service.facts.parents import lacks_parent
 from scheduler.service.facts.shares import hour_shares
 from scheduler.service.faults.isolation import isolated
 from scheduler.store import jobs, ledger, limits, prices, queue_waits, rates, runs, versions, watched
@@ -81,7 +82,8 @@ def gather(
                 name = record.spec.name
                 with isolated(faults, name):
                     view = job_view(record, pools, overheads, planned_lanes.get(name), read_secret, priors)
-                    views.append(replace(view, blocked=view.blocked or _awaits_verdict(tx, record, gated)))
+                    waits = view.blocked or _awaits_verdict(tx, record, gated) or lacks_parent(tx, record)
+                    views.append(replace(view, blocked=waits))
                 if name in faults:
                     finished[name] = record.done_step / max(1, record.spec.target_step)
             case Done():

@@ -16,6 +16,7 @@ from scheduler.core.admission import room
 from scheduler.core.closure import Cause
 from scheduler.core.job import Queued
 from scheduler.core.ledger import Charge, EntryKind, LedgerEntry
+from scheduler.core.precondition import Precondition
 from scheduler.core.run import Lane, Reserved, Run, launch_key
 from scheduler.core.throughput import PRIOR_SIGMA
 from scheduler.service.facts.apply import reject
@@ -23,16 +24,16 @@ from scheduler.service.facts.overheads import Overheads
 from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
 from scheduler.service.faults.isolation import BY, LeftOut, isolated, wait_for_person, why
 from scheduler.service.faults.places import let_in, refused_by
+from scheduler.service.faults.postponements import Obstacle
 from scheduler.service.faults.rests import QUOTA_DENIED, rest
-from scheduler.service.launch.inputs import trees_of, with_inputs
+from scheduler.service.launch.inputs import trees_of
 from scheduler.service.launch.lanes import note_lanes
-from scheduler.service.launch.packages import package_trees, with_packages
+from scheduler.service.launch.packages import package_trees
 from scheduler.service.launch.patience import quiet_seconds
+from scheduler.service.launch.prepare import prepare
 from scheduler.service.launch.request import Order, launch_request
-from scheduler.service.launch.start import parent_of, pinned
-from scheduler.service.launch.training_data import with_data
+from scheduler.service.launch.start import parent_of, pin_parent
 from scheduler.service.outside import border
-from scheduler.service.quota.audit import launchable
 from scheduler.store import checkpoints, events, jobs, ledger, limits, prices, rates, runs, trees, watched
 from scheduler.store.errors import Stale, StoreFailure
 
@@ -50,14 +51,18 @@ _WHOLE = 0.98  # of the planned time must be left for a job that is run in one p
 _REFUSED_SECONDS = 600  # how long a pool rests after a refusal that names no time
 
 
-def reserve(ports: Ports, plan: Plan, now: int, unopened: Collection[str] = ()) -> list[Run]:
+def reserve(
+    ports: Ports, plan: Plan, now: int, unopened: Collection[str] = (), obstacles: list[Obstacle] | None = None
+) -> list[Run]:
     """Reserve what the plan wants to start now: one transaction, admission checked again against the ledger.
 
     A placement that no longer fits, or whose job is no longer queued, is skipped: the next plan sees the new facts. So
     is one on a pool that is ``unopened``, whose platform is being made, and one whose data or books are not there yet.
+    ``obstacles`` are added to: what kept back which job.
     """
-    wanted = [placement for placement in plan.due_now if placement.pool not in unopened]
-    prepared = launchable(ports, with_packages(ports, with_inputs(ports, with_data(ports, wanted))))
+    obstacles = [] if obstacles is None else obstacles
+    prepared, lacking = prepare(ports, plan.due_now, unopened)
+    obstacles += lacking
     if not prepared:
         return []
     try:
@@ -67,9 +72,11 @@ def reserve(ports: Ports, plan: Plan, now: int, unopened: Collection[str] = ()) 
             for placement in prepared:
                 waiting.remove(placement)
                 others = [other for other in waiting if other.pool == placement.pool]
-                run = _reserve_one(ports, tx, placement, others, now)
-                if run is not None:
-                    reserved.append(run)
+                found = _reserve_one(ports, tx, placement, others, now)
+                if isinstance(found, Run):
+                    reserved.append(found)
+                else:
+                    obstacles += found
             return reserved
     except (StoreFailure, OSError):
         raise
@@ -83,7 +90,8 @@ def _reserve_alone(ports: Ports, placement: Placement, now: int) -> Run | None:
     faults: dict[str, str] = {}
     reserved: Run | None = None
     with isolated(faults, placement.pool), ports.write() as tx:
-        reserved = _reserve_one(ports, tx, placement, (), now)
+        found = _reserve_one(ports, tx, placement, (), now)
+        reserved = found if isinstance(found, Run) else None
     if placement.pool in faults:
         reason = f"no session can be reserved for it: {faults[placement.pool]}"
         wait_for_person(ports, LeftOut({planned_lane.job: reason for planned_lane in placement.lanes}), now)
@@ -93,12 +101,21 @@ def _reserve_alone(ports: Ports, placement: Placement, now: int) -> Run | None:
 
 def _reserve_one(
     ports: Ports, tx: Connection, placement: Placement, others: Sequence[Placement], now: int
-) -> Run | None:
-    """Reserve one placement, leaving what ``others`` on the same pool still need; None when it no longer fits."""
+) -> Run | list[Obstacle]:
+    """Reserve one placement, leaving what ``others`` on the same pool still need; else return what keeps it back.
+
+    That is nothing where the facts have changed since, which the next plan sees.
+    """
+
+    def kept_back(precondition: Precondition) -> list[Obstacle]:
+        return [Obstacle(lane.job, placement.pool, precondition) for lane in placement.lanes]
+
     pool = prices.priced(tx, {placement.pool: ports.pools[placement.pool]})[placement.pool]
     until, _ = limits.closures(tx).get(pool.name, (now, ""))
-    if until is None or until > now or limits.paused(tx) or 2 * (placement.end - now) < placement.end - placement.start:
-        return None  # the plan came late: the pool was closed since, or less than half of the session is left
+    if until is None or until > now or limits.paused(tx):
+        return []  # it was closed since
+    if 2 * (placement.end - now) < placement.end - placement.start:
+        return kept_back(Precondition.TIME)
     placement = _of_one_image(tx, placement, pool)
     booked = ledger.charges(tx, now - LOOK_BACK_SECONDS).get(pool.name, ())
     charges = (*booked, *watched.possible_charges(tx).get(pool.name, ()))
@@ -116,20 +133,26 @@ def _reserve_one(
             admitted_seconds=admitted.seconds,
             limited_by=admitted.limited_by,
         )
-        return None
+        return kept_back(Precondition.ROOM)
     if {planned_lane.job for planned_lane in placement.lanes} & set(ports.calls.under_way("components")):
-        return None  # what nobody needs is being deleted, and a new session might be about to name some of it
+        # What nobody needs is being deleted, and a new session might be about to name some of it.
+        return kept_back(Precondition.CLEANING)
     records = [jobs.get(tx, planned_lane.job) for planned_lane in placement.lanes]
     if not all(isinstance(record.state, Queued) for record in records):
-        return None
+        return []
     able, copies = ports.platforms[pool.name].capabilities, trees.copies(tx)
     given = [trees_of(record.spec, copies, able) for record in records]
-    if not pinned(ports, tx, records, now) or None in given:
-        return None
+    lacking = [
+        Obstacle(record.spec.name, pool.name, Precondition.INPUTS if there is None else Precondition.PARENT)
+        for record, there in zip(records, given, strict=True)
+        if there is None or not pin_parent(ports, tx, record, now)
+    ]
+    if lacking:
+        return lacking
     spare = room(pool, (*charges, *planned), live_ends, now, observed, placement.devices).seconds - wanted
     deadline = placement.end + max(0, min(spare, _slack(tx, placement, records, now)))
     if any(record.spec.whole for record in records) and deadline - now < _WHOLE * (placement.end - placement.start):
-        return None  # the plan came late, and a whole job would not be through
+        return kept_back(Precondition.TIME)  # a whole job would not be through
     lanes: list[Lane] = []
     device = 0
     for index, (planned_lane, record) in enumerate(zip(placement.lanes, records, strict=True)):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 
 # Every kind of trouble and every way out of it: a swarm that never meets one of them proves less than it says.
 MUST_BE_MET = (
+    "a job that cannot be launched",
     "answer without its word",
     "artifact outage met",
     "books read",

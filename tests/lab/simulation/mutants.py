@@ -15,6 +15,7 @@ from scheduler.core.reconcile import Finish, reconcile
 from scheduler.core.run import Reserved, Submitting
 from scheduler.service.cycle import cycle, late_sessions, stops
 from scheduler.service.facts import apply, observation, observe
+from scheduler.service.faults.postponements import Postponements
 from scheduler.service.launch import launch, request
 from scheduler.service.quota import audit
 from scheduler.service.upkeep import retention
@@ -61,6 +62,12 @@ def _changed(kind: EntryKind, change: Callable[[Any], Any]) -> Callable[[Any], A
         return lambda tx, entries: real(tx, [change(entry) if entry.kind is kind else entry for entry in entries])
 
     return make
+
+
+def _as_it_is(real: Any) -> Any:
+    """Return the snapshot as it is."""
+    del real
+    return lambda _, snapshot: snapshot
 
 
 def _silent(real: Any) -> Any:
@@ -333,6 +340,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("never held", "a job burns session after session for nothing", apply, "again", _nothing),
     Mutant("endless patience", "no session is ended for burning hours", request, "patience", _empty),
     Mutant("jobs blamed", "a wrong accelerator is held against the job", apply, "_blames_pool", _no),
+    Mutant("never postponed", "plans keep what cannot be launched", Postponements, "applied", _as_it_is),
     Mutant("no activation", "a job with a lane stays queued", job_arrows, "activate", _stays),
 )
 

@@ -78,13 +78,18 @@ class People:
             self._release(spec.name)
 
     def unfinished(self) -> list[str]:
-        """Return the jobs that are neither done nor cancelled, but for those that a cancelled parent keeps waiting."""
+        """Return the jobs that are neither done nor cancelled.
+
+        Those that a cancelled parent keeps waiting, and those that cannot be launched, are left out.
+        """
         with self._database.read() as tx:
             records = {record.spec.name: record for record in jobs.everything(tx)}
         return [
             name
             for name, record in records.items()
-            if not isinstance(record.state, Done | Cancelled) and not _waits_for_ever(record, records)
+            if not isinstance(record.state, Done | Cancelled)
+            and not _waits_for_ever(record, records)
+            and name not in self._world.scenario.unlaunchable
         ]
 
 

@@ -21,6 +21,7 @@ DST_ZONES = ("Europe/Berlin", "America/New_York", "America/Santiago", "Australia
 # Mondays shortly before clocks change in one or more of the zones.
 _FIRST_DAYS = (1_774_224_000, 1_772_409_600, 1_774_828_800, 1_792_972_800, 1_775_433_600, 1_788_134_400, 1_790_553_600)
 _SICK = 0.4
+_UNLAUNCHABLE = 0.25
 _ANY_DAY = 1_767_571_200
 
 
@@ -37,6 +38,7 @@ class Scenario:
     mood: Mood
     habits: Habits
     policy: Policy
+    unlaunchable: frozenset[str] = frozenset()  # jobs whose training data can never be made
 
 
 def draw_scenario(seed: int, weeks: float = 2.0) -> Scenario:
@@ -45,18 +47,30 @@ def draw_scenario(seed: int, weeks: float = 2.0) -> Scenario:
     zone = rng.choice(DST_ZONES)
     pools = tuple(_renamed(kind(rng, zone), number) for number, kind in enumerate(_draw_kinds(rng)))
     overdue = rng.choice((120, 300, 900))
+    start = (rng.choice(_FIRST_DAYS) if rng.random() < 0.6 else _ANY_DAY + rng.randrange(52) * WEEK) + rng.randrange(
+        2 * DAY
+    )
+    jobs = _draw_jobs(rng, pools, weeks)
     return Scenario(
         seed=seed,
         zone=zone,
-        start=(rng.choice(_FIRST_DAYS) if rng.random() < 0.6 else _ANY_DAY + rng.randrange(52) * WEEK)
-        + rng.randrange(2 * DAY),
+        start=start,
         weeks=weeks,
         pools=pools,
-        jobs=_draw_jobs(rng, pools, weeks),
+        jobs=jobs,
         mood=replace(draw_mood(rng), sick=_draw_sick(seed), **later_troubles(Random(f"later troubles of {seed}"))),
         habits=draw_habits(rng),
         policy=_policy(overdue, rng.choice((1, 2, 4)) * DAY),
+        unlaunchable=_draw_unlaunchable(seed, jobs),
     )
+
+
+def _draw_unlaunchable(seed: int, jobs: tuple[JobSpec, ...]) -> frozenset[str]:
+    """Draw a job for which no launch is possible, from dice of its own; never the one that others wait for."""
+    rng = Random(f"unlaunchable in {seed}")
+    if len(jobs) == 1 or rng.random() >= _UNLAUNCHABLE:
+        return frozenset()
+    return frozenset({rng.choice(jobs[1:]).name})
 
 
 def _draw_sick(seed: int) -> float:

@@ -182,6 +182,8 @@ class Simulation:
         began = world.now
         limit = min(began + self.scenario.habits.idle_seconds, end)
         planned = [at for at in self.planned if at > began]
+        if self.cycle is not None:
+            planned.append(max(self.cycle.plan_at, began + 1))
         if planned:
             limit = min(limit, *planned)
         world.news_at = None
@@ -268,7 +270,7 @@ class Simulation:
             clock=world.clock,
             policy=scenario.policy,
             plan=self._plan,
-            data_prefix=lambda job: f"data/{job}/",
+            data_prefix=self._data_prefix,
             bundle="/simulated",
             log=SilentLog(self),
             epoch=taken.epoch,
@@ -276,6 +278,12 @@ class Simulation:
         )
         self.cycle = Cycle(self.ports)
         return self.cycle
+
+    def _data_prefix(self, job: str) -> str:
+        if job in self.scenario.unlaunchable:
+            self.world.sometimes("a job that cannot be launched")
+            raise FileNotFoundError(f"there are no sources for {job}")
+        return f"data/{job}/"
 
     def _plan(self, snapshot: Snapshot, incumbent: Plan | None) -> Plan:
         made = dispatch(snapshot) if self.planner is None else self.planner.plan(snapshot, incumbent)
