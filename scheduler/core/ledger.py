@@ -65,6 +65,7 @@ class Charge:
     ``sign`` is -1 for a credit, 0 for a use that was given up, counts nothing and may have been all the same. ``held``
     marks time that is only set aside and may be given back. ``told`` is False when the platform did not say when it
     was: it lies somewhere inside, and may be shorter. ``devices`` count only in a quota that charges by device.
+    ``waited`` marks what was billed of a run before its session began.
     """
 
     start: int
@@ -75,6 +76,7 @@ class Charge:
     run: str | None = None
     told: bool = True
     devices: int = 1
+    waited: bool = False
 
     @property
     def is_certain(self) -> bool:
@@ -121,6 +123,7 @@ def fold(entries: Iterable[LedgerEntry]) -> dict[str, tuple[Charge, ...]]:
         counted = seen.spends or ([] if seen.released else seen.holds)
         filled = {edge for hold in seen.holds for edge in (hold.start, hold.end)}
         corrected = any(entry.credit for entry in seen.adjusts)
+        began = min((entry.start for entry in seen.spends), default=0)
         charges[pool].extend(
             Charge(
                 start=entry.start,
@@ -131,6 +134,7 @@ def fold(entries: Iterable[LedgerEntry]) -> dict[str, tuple[Charge, ...]]:
                 run=entry.run,
                 told=entry.run is not None and not corrected and _is_told(entry, filled),
                 devices=entry.devices,
+                waited=entry.run is not None and not entry.credit and entry.end <= began,
             )
             for entry in (*counted, *seen.adjusts)
             if entry.end > entry.start
@@ -212,8 +216,8 @@ class RunningTotal:
         return self._totals[index] + self._slopes[index] * (instant - self._times[index])
 
 
-def _by_start(charge: Charge) -> tuple[int, int, str, int, bool, int, bool, int]:
+def _by_start(charge: Charge) -> tuple[int, int, str, int, bool, int, bool, int, bool]:
     """Every field counts, so that equal books give equal tuples in whatever order they are read."""
     run = charge.run or ""
     price = charge.price_microdollars_per_hour
-    return charge.start, charge.end, run, charge.sign, charge.held, price, charge.told, charge.devices
+    return charge.start, charge.end, run, charge.sign, charge.held, price, charge.told, charge.devices, charge.waited

@@ -341,6 +341,7 @@ class Meter:
 
     ``used`` is spent, ``held`` is set aside for sessions that go on. The window is [``start``, ``end``).
     ``resets_at`` is when room comes back, None when nothing has to. ``source`` and ``as_of`` say who set the limit.
+    ``waited`` is what of ``used`` was billed while sessions waited in the platform's queue.
     """
 
     pool: str
@@ -355,3 +356,4 @@ class Meter:
     resets_at: int | None
     source: str
     as_of: str
+    waited: int = 0

@@ -164,8 +164,17 @@ def _summary(report: Report) -> list[str]:
             f"(last week {before.sessions} and {steps_before:,})."
         ),
         f"Spent {_money(total.cost_microdollars)} (last week {_money(before.cost_microdollars)}).",
+        *_waited(report.total),
         *_corrected(report),
     ]
+
+
+def _waited(total: Spent) -> Iterator[str]:
+    if total.waited >= _TOLD_SECONDS:
+        yield (
+            f"{hours(total.useful)} of {hours(total.charged)} h trained, {hours(total.waited)} h were billed while "
+            "sessions waited in the queues of their platforms."
+        )
 
 
 def _corrected(report: Report) -> Iterator[str]:
@@ -212,7 +221,15 @@ def _pools(report: Report) -> Section:
 
 def _waste(report: Report) -> Section:
     def row(name: str, spent: Spent) -> tuple[str, ...]:
-        parts = (spent.set_up, spent.lost, spent.overhead, spent.unattributed, spent.running, spent.expired)
+        parts = (
+            spent.set_up,
+            spent.lost,
+            spent.overhead,
+            spent.waited,
+            spent.unattributed,
+            spent.running,
+            spent.expired,
+        )
         return (_clean(name), *map(hours, parts), str(spent.refused_starts))
 
     columns = (
@@ -220,6 +237,7 @@ def _waste(report: Report) -> Section:
         ">set-up h",
         ">lost work h",
         ">saving, idle h",
+        ">queue h, billed",
         ">not ours h",
         ">still held h",
         ">quota expired h",

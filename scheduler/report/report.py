@@ -89,7 +89,7 @@ class Spent:
     """Where a pool's metered seconds went. All parts but ``offered`` and ``expired`` add up to ``charged``.
 
     ``offered`` is the quota's share of the week; ``expired`` what windows left unused that ended in the week, and after
-    the first job was added.
+    the first job was added. ``waited`` was billed while sessions waited in the platform's queue.
     """
 
     offered: int = 0
@@ -100,6 +100,7 @@ class Spent:
     overhead: int = 0
     running: int = 0
     unattributed: int = 0
+    waited: int = 0
     expired: int = 0
     cost_microdollars: int = 0
     sessions: int = 0
@@ -244,6 +245,7 @@ def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Ch
     span = Window(week.start, week.end)
     charged = seconds_within(charges, span)
     unattributed = seconds_within([charge for charge in charges if charge.run is None], span)
+    waited = seconds_within([charge for charge in charges if charge.waited], span)
     trained = useful_by_run(week, pool, charges)
     useful = round(sum(trained.values()))
     live = {charge.run for charge in charges if charge.held}
@@ -252,7 +254,8 @@ def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Ch
     set_up = lost = sessions = 0
     charged_to: dict[str | None, list[Charge]] = defaultdict(list)
     for charge in charges:
-        charged_to[charge.run].append(charge)
+        if not charge.waited:
+            charged_to[charge.run].append(charge)
     for run in week.runs:
         began = started(run)
         if run.pool != pool.name or began is None:
@@ -272,7 +275,7 @@ def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Ch
         set_up += preparing
         if any(lane.outcome in _LOSING for lane in run.lanes) or run.state.outcome in _LOSING:
             lost += untrained - preparing
-    room = max(0, charged - running - unattributed - useful)
+    room = max(0, charged - running - unattributed - waited - useful)
     set_up = min(set_up, room)
     lost = min(lost, room - set_up)
     return Spent(
@@ -281,9 +284,10 @@ def _spent(facts: ReportFacts, week: WeekFacts, pool: Pool, charges: Sequence[Ch
         useful=useful,
         set_up=set_up,
         lost=lost,
-        overhead=charged - running - unattributed - useful - set_up - lost,
+        overhead=charged - running - unattributed - waited - useful - set_up - lost,
         running=running,
         unattributed=unattributed,
+        waited=waited,
         expired=_expired(week, pool, charges, span, facts.since or 0),
         cost_microdollars=cost_within(charges, span),
         sessions=sessions,

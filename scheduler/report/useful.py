@@ -47,7 +47,8 @@ def useful_by_run(facts: WeekFacts, pool: Pool, charges: Sequence[Charge]) -> di
     week = Window(facts.start, facts.end)
     of_run: dict[str | None, list[Charge]] = defaultdict(list)
     for charge in charges:
-        of_run[charge.run].append(charge)
+        if not charge.waited:
+            of_run[charge.run].append(charge)
     published: dict[str, list[Manifest]] = defaultdict(list)
     for manifest in facts.manifests:
         if manifest.created_at <= week.end:

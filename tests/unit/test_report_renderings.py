@@ -125,9 +125,20 @@ def test_the_parts_of_the_charged_time_add_up_and_each_has_its_cause(report: Rep
     assert (spent.charged, spent.useful, spent.set_up) == (8 * HOUR, 2 * HOUR, 2 * 900)
     assert spent.lost == 4 * HOUR - 900
     assert spent.overhead == 2 * HOUR - 900
-    parts = spent.useful + spent.set_up + spent.lost + spent.overhead + spent.running + spent.unattributed
+    parts = (
+        spent.useful + spent.set_up + spent.lost + spent.overhead + spent.running + spent.unattributed + spent.waited
+    )
     assert parts == spent.charged
     assert (spent.sessions, spent.refused_starts, spent.cost_microdollars) == (2, 1, 8 * 740_000)
+
+
+def test_what_was_billed_of_a_wait_is_a_part_of_its_own() -> None:
+    """It is neither lost work nor somebody else's."""
+    usual = facts()
+    wait = LedgerEntry(EntryKind.ADJUST, "kaggle", "uff-ufm-1", START + DAY - HOUR, START + DAY, END)
+    spent = report_of(facts(week=replace(usual.week, entries=[*usual.week.entries, wait]))).total
+    before = report_of(usual).total
+    assert spent == replace(before, charged=before.charged + HOUR, waited=HOUR, expired=before.expired - HOUR)
 
 
 def test_two_quota_weeks_that_touch_the_week_offer_one_quota_and_the_ended_one_expires(report: Report) -> None:

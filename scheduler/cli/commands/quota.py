@@ -37,5 +37,11 @@ def quota(cli: Cli) -> None:
             for meter in found
         ],
     )
+    for meter in found:
+        if meter.waited:
+            cli.out.line(
+                f"{meter.pool}, {meter.quota}: of {amount(meter.used, meter.unit)} used, "
+                f"{amount(meter.waited, meter.unit)} were billed while sessions waited in the platform's queue."
+            )
     if not found:
         cli.out.say("No pool has a quota. See: schedctl pools")

@@ -16,7 +16,7 @@ from scheduler.cli.shell.command import Listing, Tables, command, group
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import NotFound
 from scheduler.cli.shell.names import find_pool, find_run
-from scheduler.cli.shell.output import clean
+from scheduler.cli.shell.output import clean, hours
 from scheduler.views.documents import run_json
 
 if TYPE_CHECKING:
@@ -65,10 +65,12 @@ def list_(
 def show(cli: Cli, key: Key) -> None:
     """Show one run with its lanes and events."""
     from jobs.lane_report import LaneReport
-    from scheduler.store import events, generations, runs
+    from scheduler.core.ledger import fold
+    from scheduler.store import events, generations, ledger, runs
 
     with cli.app.database.read() as tx:
         run = find_run(tx, key)
+        charges = fold(ledger.of_runs(tx, [key])).get(run.pool, ())
         heartbeats = runs.heartbeats(tx, [key])
         history = events.tail(tx, subject=key)
         parents = {
@@ -83,8 +85,14 @@ def show(cli: Cli, key: Key) -> None:
     document["events"] = [
         {"id": event.id, "at": event.at, "kind": event.kind, "by": event.by, "data": event.data} for event in history
     ]
+    spent = [charge for charge in charges if not charge.held]
+    document["charged_seconds"] = sum(charge.sign * (charge.end - charge.start) for charge in spent)
+    document["waited_seconds"] = waited = sum(charge.end - charge.start for charge in spent if charge.waited)
     cli.out.data({"run": document})
     cli.out.table(RUN_COLUMNS, [run_row(run, cli.out)])
+    if waited:
+        told = f"{hours(document['charged_seconds'])} charged, of which {hours(waited)} were billed"
+        cli.out.line(f"{told} while it waited in the queue of {run.pool}.")
     cli.out.line()
     cli.out.table(
         (">lane", "job", "---code", "-->from step", ">step", "->loss", "-->steps/h", "phase", "outcome", "~message"),

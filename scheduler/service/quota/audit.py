@@ -22,6 +22,7 @@ from scheduler.core.run import Ended, Running, Stopping, stop
 from scheduler.core.window import EVER, Window
 from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
 from scheduler.service.outside import border
+from scheduler.service.quota.waits import book_waits
 from scheduler.store import events, ledger, limits, prices, runs
 
 if TYPE_CHECKING:
@@ -180,11 +181,15 @@ def _enter(ports: Ports, tx: Connection, pool: Pool, reading: QuotaReading, now:
     quiet_since = now - settled_seconds(ports.clock)
     settled = not live and all(run.state.at < quiet_since for run in recent if isinstance(run.state, Ended))
     tolerated = at_least(ports.clock, _LIVE_TOLERANCE_SECONDS, _LIVE_TOLERANCE_WALL_SECONDS)
+    if settled or difference > tolerated:
+        # What had not settled at the last look, and was too little to tell then, may show only now.
+        since = _hidden_since(recent, looked_at, now) - settled_seconds(ports.clock)
+        difference -= book_waits(tx, pool, charges, reading, window, difference, since, now)
+    if difference > 0:  # the holds of live sessions count the time that they waited
+        difference = max(0, difference - sum(window.overlap(run.planned_start, _began(run)) for run in live))
     if difference == 0 or (not settled and difference <= tolerated):
         return
-    # A platform may bill the time in which a session of ours waited for its machine. That is nobody else's use.
-    foreign_use = difference - _waited(tx, pool, recent, window, _hidden_since(recent, looked_at, now))
-    alarming = foreign_use > at_least(ports.clock, _ORPHAN_SECONDS, _ORPHAN_WALL_SECONDS)
+    alarming = difference > at_least(ports.clock, _ORPHAN_SECONDS, _ORPHAN_WALL_SECONDS)
     # Only how much counts, not when: all of it inside the window. What corrects sessions of ours goes where the last of
     # them ended, so that a report over their time has it; somebody else's use was until now.
     ours_until = max((charge.end for charge in charges if not charge.held and charge.end <= now), default=now)
@@ -248,21 +253,6 @@ def explained_seconds(
     settled = (charge for charge in charges if not charge.held)
     ran = sum((run.devices if by_device else 1) * window.overlap(_began(run), min(now, run.held_until)) for run in live)
     return ran + (device_seconds_within if by_device else seconds_within)(settled, window)
-
-
-def _waited(tx: Connection, pool: Pool, recent: Iterable[Run], window: Window, since: int) -> int:
-    """Return the seconds from launch to start of the sessions that run, or were charged ``since`` the last look."""
-    charged = {
-        entry.run
-        for entry in ledger.entries(tx, since=window.start, pool=pool.name)
-        if entry.kind is EntryKind.SPEND and entry.at >= since
-    }
-    return sum(
-        window.overlap(run.planned_start, began)
-        for run in recent
-        if (began := run.state.started if isinstance(run.state, Ended) else _began(run)) is not None
-        and (run.key in charged or not isinstance(run.state, Ended))
-    )
 
 
 def _hidden_since(recent: Iterable[Run], looked_at: int, now: int) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
+from scheduler.core.ledger import cost_within, seconds_within
 from scheduler.core.quota import FirstUseQuota, Meter, MoneyQuota, RollingQuota, in_force, usage
 from scheduler.core.window import EVER
 from scheduler.service.facts.snapshot import LOOK_BACK_SECONDS
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from scheduler.core.ledger import Charge
     from scheduler.core.pool import Pool
     from scheduler.core.quota import ObservedLimit, Quota
+    from scheduler.core.window import Window
 
 
 def meters(tx: Connection, pools: Mapping[str, Pool], now: int) -> list[Meter]:
@@ -55,7 +57,13 @@ def _meter(pool: str, quota: Quota, charges: Sequence[Charge], now: int, observe
         resets_at=_resets_at(quota, charges, found.window.end, now),
         source=source,
         as_of=as_of,
+        waited=_waited(quota, charges, found.window),
     )
+
+
+def _waited(quota: Quota, charges: Sequence[Charge], window: Window) -> int:
+    waits = [charge for charge in charges if charge.waited]
+    return cost_within(waits, window) if isinstance(quota, MoneyQuota) else seconds_within(waits, window)
 
 
 def _resets_at(quota: Quota, charges: Sequence[Charge], end: int, now: int) -> int | None:

@@ -13,23 +13,26 @@ from scheduler.core.ledger import EntryKind
 from scheduler.core.reasons import Outbid
 from scheduler.core.run import Ended
 from scheduler.service.facts.overheads import Overheads
+from scheduler.service.quota.audit import SETTLED_SECONDS
 from scheduler.store import events, jobs, ledger, plans, rates, runs, schema, watched
 from scheduler.store.codec import run_state
 from tests.lab.planner.idle import idle
-from tests.lab.simulation.bills import check_bills
+from tests.lab.simulation.bills import calendar_windows, check_bills
 from tests.lab.simulation.blame import check_blame
 from tests.lab.simulation.faults import Violation
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from sqlalchemy import Connection
 
     from scheduler.core.ledger import Charge
     from scheduler.core.plan import Plan
+    from scheduler.core.run import Run
     from scheduler.core.snapshot import Snapshot
     from scheduler.store.engine import Database
     from tests.lab.simulation.bills import Bill
+    from tests.lab.simulation.place import Place
     from tests.lab.simulation.session import Session
     from tests.lab.simulation.world import World
 
@@ -37,6 +40,7 @@ if TYPE_CHECKING:
 _SKEW_SECONDS = 90
 _READ_WITHIN_SECONDS = 600  # from reading what sessions write to a decision, with every delay on the way
 _LEAVES_WITHIN_SECONDS = 120  # from the moment a session is given up: it finds its stop flag
+_TOLD_OF_WAITS_SECONDS = 360  # what a look leaves while sessions live, and what slow calls took before the launch
 _SAID_OF_RUNS = select(schema.ledger.c.kind, schema.ledger.c.run)
 _ENDED = select(schema.runs.c.key, schema.runs.c.state_detail).where(schema.runs.c.state == "ended")
 
@@ -175,7 +179,8 @@ def check_at_rest(world: World, database: Database) -> None:
     with database.read() as tx:
         charges = ledger.charges(tx, 0)
         live = runs.live(tx)
-        ended = {run.key: run.state for run in runs.since(tx, 0)}
+        over = {run.key: run for run in runs.since(tx, 0)}
+        spent_at = {str(entry.run): entry.at for entry in ledger.entries(tx) if entry.kind is EntryKind.SPEND}
         late = [one.run.key for one in watched.everything(tx)]
         check_blame(world, tx)
     if late:
@@ -186,9 +191,10 @@ def check_at_rest(world: World, database: Database) -> None:
     for place in world.places.values():
         by_run: dict[str, list[Charge]] = {}
         for charge in charges.get(place.name, ()):
-            # What was billed of waits is written down by no run's name; how much of it counts, not when.
-            if charge.run is not None or not place.bills_wait:
+            # Where waits are billed, what is left of them is by no run's name; how much of it counts, not when.
+            if (charge.run is not None and not charge.waited) or not place.bills_wait:
                 by_run.setdefault(str(charge.run), []).append(charge)
+        _check_waits(world, place, charges.get(place.name, ()), over, spent_at)
         booked = {key: net for key, mine in by_run.items() if (net := net_of(mine))}
         for key, session in place.sessions.items():
             bill = session.bill()
@@ -200,11 +206,45 @@ def check_at_rest(world: World, database: Database) -> None:
                 _check_last_word(world, session, mine, skew)
         if booked:
             raise Violation("ledger equals the bill", f"{place.name}: {booked} was never billed")
-    for key, state in ended.items():
-        if not isinstance(state, Ended):
-            raise Violation("every run ends", f"{key} is {state}")
+    for key, run in over.items():
+        if not isinstance(run.state, Ended):
+            raise Violation("every run ends", f"{key} is {run.state}")
     with database.read() as tx:
         _check_told(world, tx)  # at last: books that are wrong raise alarms, and the books themselves say more
+
+
+def _check_waits(
+    world: World, place: Place, charges: Sequence[Charge], over: Mapping[str, Run], spent_at: Mapping[str, int]
+) -> None:
+    """Raise Violation unless each session's billed wait is charged to it, once, in full and just before it began.
+
+    In full where the books were read after it was charged and had settled, in the window in which it waited. A total
+    does not tell seconds of some apart, nor a launch from its intent.
+    """
+    if place.counted is None or not place.bills_wait:
+        return
+    by_run: dict[str | None, list[Charge]] = {}
+    for charge in charges:
+        by_run.setdefault(charge.run if charge.waited else None, []).append(charge)
+    most = 0
+    for key, session in place.sessions.items():
+        run, wait = over.get(key), session.wait()
+        if run is None or wait is None or not isinstance(run.state, Ended) or run.state.started is None:
+            continue
+        booked, longest = net_of(by_run.get(key, [])), wait[1] - min(run.planned_start, wait[0])
+        seconds, settled = sum(end - start for start, end in booked), max(run.state.at + SETTLED_SECONDS, spent_at[key])
+        most += longest
+        world.sometimes("wait booked", bool(booked))
+        seen = [at for at in place.read_at if at > settled]
+        window = next(calendar_windows(place.counted.calendar, wait[0], wait[0] + 1))
+        told = bool(seen) and window[0] <= run.planned_start and max(seen[0], wait[1]) < window[1]
+        if len(booked) > 1 or (booked and booked[0][1] != wait[1]) or seconds > longest:
+            raise Violation("a billed wait is its session's", f"{key} waited {wait} and is booked {booked}")
+        if told and seconds < longest - _TOLD_OF_WAITS_SECONDS:
+            raise Violation("a billed wait is its session's", f"{key} waited {wait}, was seen, and is booked {booked}")
+    nobodys = sum(charge.sign * (charge.end - charge.start) for charge in by_run.get(None, ()) if charge.run is None)
+    if sum(end - start for key, mine in by_run.items() if key for start, end in net_of(mine)) + nobodys > most:
+        raise Violation("a billed wait is its session's", f"{place.name}: more than all waits is booked as such")
 
 
 def _check_last_word(world: World, session: Session, booked: list[Bill], skew: int) -> None:

@@ -46,6 +46,7 @@ class Mood:
     wrong_spells_per_week: float = 0.0  # a place gives another accelerator to everybody for a while
     false_quota_per_week: float = 0.0  # a place calls a quota used up that is not
     hangs_per_week: float = 0.0  # a place leaves every call without an answer for a while
+    outage_over_end: float = 0.0  # of sessions: their place is down when they end, and the look after that fails, too
     overbooks: float = 0.0  # chance that the planner is faulty
     sick: float = 0.0  # chance of a job to fall sick: each session of it is for nothing until somebody looks
     long_down: float = 0.0  # of restarts: ten days instead of at most two hours
@@ -86,6 +87,7 @@ _LATER_TROUBLES: tuple[tuple[str, float, float], ...] = (
     ("wrong_spells_per_week", 0.2, 2.0),
     ("false_quota_per_week", 0.25, 8.0),
     ("hangs_per_week", 0.25, 80.0),
+    ("outage_over_end", 0.3, 0.3),
 )
 
 

@@ -11,8 +11,8 @@ from platforms.base import Observed, SessionState, Unreachable
 from scheduler.core import job as job_arrows
 from scheduler.core.job import Queued
 from scheduler.core.ledger import EntryKind
-from scheduler.core.reconcile import Finish, reconcile
-from scheduler.core.run import Reserved, Submitting
+from scheduler.core.reconcile import Finish, ForceStop, reconcile
+from scheduler.core.run import Reserved, Running, Stopping, Submitting
 from scheduler.service.cycle import cycle, late_sessions, stops
 from scheduler.service.facts import apply, observation, observe
 from scheduler.service.faults.postponements import Postponements
@@ -134,6 +134,13 @@ def _silence_is_death(steps: list[Any], facts: list[Any], now: int) -> list[Any]
     return steps + more
 
 
+def _force_on_silence(steps: list[Any], facts: list[Any], now: int) -> list[Any]:
+    """End by force what is past its deadline and was not seen, which may be over."""
+    unseen = [fact for fact in facts if fact.sighting is None and isinstance(fact.run.state, Running | Stopping)]
+    late = [fact.run for fact in unseen if now > fact.run.deadline + fact.overdue_seconds]
+    return steps + [ForceStop(run, "past its deadline") for run in late]
+
+
 _REAL_RECONCILE = reconcile
 
 
@@ -249,6 +256,12 @@ def _unfenced(real: Any) -> Any:
     return lambda _, steps, __: list(steps)
 
 
+def _none(real: Any) -> Any:
+    """Count nothing."""
+    del real
+    return lambda *_: 0
+
+
 def _no(real: Any) -> Any:
     """Answer no to everything."""
     del real
@@ -298,6 +311,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("forget charges", "admission sees an empty ledger", ledger, "charges", _empty),
     Mutant("impatient", "an intent is void at once", cycle, "reconcile", _steps(_impatient)),
     Mutant("silence is death", "no answer ends a run", cycle, "reconcile", _steps(_silence_is_death)),
+    Mutant("force on silence", "what is not seen is ended by force", cycle, "reconcile", _steps(_force_on_silence)),
+    Mutant("waits are nobody's", "a billed wait is charged to no session", audit, "book_waits", _none),
     Mutant("blind store", "an outage of the store counts as empty", cycle, "reconcile", _facts(complete=True)),
     Mutant("list is proof", "missing in a list is never started", SimulatedPlatform, "find", _list_is_proof),
     Mutant("failed read ended", "a failed read is an end", SimulatedPlatform, "find", _failed_read_is_ended),

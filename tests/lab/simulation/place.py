@@ -11,7 +11,7 @@ from platforms.base import Capabilities, Observed, QuotaReading, Refused, Sessio
 from scheduler.core.quota import CalendarQuota
 from scheduler.core.window import HOUR, WEEK
 from tests.lab.simulation.bills import calendar_windows, within
-from tests.lab.simulation.faults import Fate
+from tests.lab.simulation.faults import Fate, Violation
 from tests.lab.simulation.mood import GOOD
 from tests.lab.simulation.session import Session
 
@@ -54,6 +54,9 @@ class Place:
         self.wrong_until = 0  # every session gets another accelerator
         self.claims_used_up_until = 0  # it calls a quota used up that is not
         self.hangs_until = 0  # calls get no answer, whatever they do
+        self.fails_to_read = False  # the next look fails
+        self.read_at: list[int] = []  # when its books were read
+        self.shown: dict[str, SessionState | None] = {}  # what the last look at each key showed; None: it failed
         self.launches: list[str] = []
         self.claimed: list[int] = []  # when it called a quota used up that was not
         self.refused: set[str] = set()  # launches to which the daemon got a no
@@ -76,6 +79,7 @@ class Place:
         self.sessions[request.key] = session
         self.launches.append(request.key)
         self.world.noticed()
+        self.world.go_down_over_the_end_of(session)
 
     def start_late(self, request: LaunchRequest, delay: int) -> None:
         """Take a request in whose answer nobody waited for."""
@@ -238,15 +242,25 @@ class SimulatedPlatform:
 
         def effect() -> Mapping[str, Observed]:
             self._reach("find")
+            if self._place.fails_to_read:
+                self._place.fails_to_read = False
+                self._place.world.sometimes("look failed after an outage")
+                raise Unreachable(self._place.name, "find", "the connection was closed")
             return self._say(self._place.find(keys, self._place.world.list_as_of(self._place)))
 
-        return self._faults.call(f"find {self._place.name}", effect, self._failure("find"))
+        self._place.shown.update(dict.fromkeys(keys))
+        answer = self._faults.call(f"find {self._place.name}", effect, self._failure("find"))
+        self._place.shown.update({key: seen.state for key, seen in answer.items()})
+        return answer
 
     def stop(self, key: str, now: int, *, force: bool) -> None:
         """End a session; see Platform.stop."""
         del now
 
         def effect() -> None:
+            shown = self._place.shown.get(key, SessionState.RUNNING)
+            if force and shown not in {SessionState.QUEUED, SessionState.RUNNING}:
+                raise Violation("force follows from an answer", f"{key} is ended by force, and no look showed it live")
             self._reach("stop")
             if force and self._place.cancels:
                 self._place.kill(key)
@@ -265,6 +279,7 @@ class SimulatedPlatform:
         def effect() -> Sequence[QuotaReading]:
             self._reach("read_quota")
             found = self._place.reading()
+            self._place.read_at.append(self._place.world.now)
             self._place.world.sometimes("books read")
             return [] if found is None else [found]
 

@@ -77,9 +77,9 @@ class World:
         """True time."""
         return self.agenda.now
 
-    def sometimes(self, what: str) -> None:
+    def sometimes(self, what: str, times: int = 1) -> None:
         """Count that something was reached."""
-        self.seen[what] += 1
+        self.seen[what] += times
 
     def noticed(self) -> None:
         """Something happened that a look would show."""
@@ -114,7 +114,7 @@ class World:
         self.shelves.down = False
         self.clock.skew_seconds = 0
         for place in self.places.values():
-            place.down = False
+            place.down = place.fails_to_read = False
             place.exhausted_until = place.wrong_until = place.claims_used_up_until = place.hangs_until = 0
 
     def recur(self, per_week: float, what: Callable[[], object], rng: Random | None = None) -> None:
@@ -142,6 +142,25 @@ class World:
 
     def _outage_seconds(self) -> int:
         return int(600 * 100 ** self.rng.random())
+
+    def go_down_over_the_end_of(self, session: Session) -> None:
+        """Let some sessions end while their place is down until after their deadline, and fail the look after that."""
+        dice = Random(f"outage over {session.key} in {self.scenario.seed}")
+        place = session.place
+        if self.calm or dice.random() >= self.mood.outage_over_end:
+            return
+
+        def come_back() -> None:
+            place.down, place.fails_to_read = False, not self.calm
+
+        def go_down() -> None:
+            if not self.calm:
+                self.sometimes("outage over an end")
+                place.down = True
+                overdue = session.deadline + session.fate.overrun_seconds + self.scenario.policy.overdue_seconds
+                self.agenda.add(overdue + dice.randrange(60, HOUR), come_back)
+
+        self.agenda.add(max(self.now, session.closes_at - dice.randrange(HOUR)), go_down)
 
     def _surprise(self, place: Place) -> None:
         place.exhaust(self.now + self.rng.randrange(HOUR, 2 * DAY), kills=self.rng.random() < 0.5)
