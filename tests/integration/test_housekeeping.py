@@ -13,7 +13,7 @@ from scheduler.core.window import DAY
 from scheduler.service.outside.calls import ThreadedCalls
 from scheduler.service.outside.ports import Ports
 from scheduler.service.upkeep import housekeeping
-from scheduler.store import jobs, runs
+from scheduler.store import jobs, runs, watched
 from scheduler.store.engine import Database
 from tests.lab.fake import FakeCloud, FakePlatform, Script
 
@@ -65,6 +65,11 @@ def test_what_was_launched_after_the_list_was_made_is_not_forgotten(make_ports: 
         jobs.add(tx, JobSpec("ufm", "main", ("true",), 100, 10.0), begun)
         lanes = (Lane(0, "ufm", 1, (0,), None),)
         runs.insert(tx, Run("uff-ufm-0001", "second", lanes, begun, begun + 60, begun + 60, ended), begun)
+        watched.add(tx, "uff-ufm-0001", NOW + DAY, None)
+    housekeeping.sweep_sessions(ports, NOW)
+    assert "uff-ufm-0001" in FakePlatform(cloud).find(["uff-ufm-0001"], NOW), "what is watched is not home yet"
+    with ports.write() as tx:
+        watched.remove(tx, "uff-ufm-0001")
     housekeeping.sweep_sessions(ports, NOW)
     found = FakePlatform(cloud).find(["uff-ufm-0001", "uff-ufm-0002"], NOW)
     assert {key: seen.state for key, seen in found.items()} == {"uff-ufm-0002": SessionState.ENDED}

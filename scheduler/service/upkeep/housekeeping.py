@@ -15,7 +15,7 @@ from scheduler.service.outside.calls import fail
 from scheduler.service.quota.audit import READ_EVERY_SECONDS, audit
 from scheduler.service.quota.late_bills import CHECK_EVERY_SECONDS, recheck
 from scheduler.service.upkeep.retention import PORTION, retain, retain_trees
-from scheduler.store import checkpoints, due, events, outbox, runs
+from scheduler.store import checkpoints, due, events, outbox, runs, watched
 from scheduler.store.errors import StoreFailure
 
 if TYPE_CHECKING:
@@ -36,7 +36,8 @@ def sweep_sessions(ports: Ports, now: int) -> None:
     sessions launched meanwhile, and would have them forgotten before they are settled.
     """
     with ports.database.read() as tx:
-        over = runs.ended_before(tx, now - KEEP_SESSIONS_SECONDS)
+        # What is still watched was given up, or lives on: what it leaves may have to come home yet.
+        over = runs.ended_before(tx, now - KEEP_SESSIONS_SECONDS) - watched.keys(tx)
 
     def sweep(pool: str, platform: Platform) -> None:
         try:
