@@ -8,12 +8,14 @@ the settings are read in full. Standard library only: the command line reads its
 from __future__ import annotations
 
 import os
+import stat
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from config.errors import ConfigError, Problem
+from config.secret import is_secret
 from config.shipped import shipped
 from jobs.problem import ProblemsFound
 from jobs.toml_file import read_toml
@@ -38,6 +40,7 @@ _PATHS = (
     ("export", "series"),
 )
 _NO_PATHS = {"", "stdlib"}
+_NO_SECRETS = {"secrets", "credentials", "bearer_file", "actions_file"}  # they name a way or a file
 
 
 @dataclass(slots=True)
@@ -78,6 +81,7 @@ def read_layers(
             document = read_toml(file)
         except ProblemsFound as error:
             raise ConfigError(error.problems) from None
+        _refuse_writable(file)
         layers.add(str(file), _anchored(document, file.absolute().parent))
     if environ.get("CREDENTIALS_DIRECTORY"):
         from config.credentials import read_credentials
@@ -91,6 +95,35 @@ def read_layers(
     layers.add("command line", _anchored(dict(overrides or {}), Path.cwd()))
     _derive(layers)
     return layers
+
+
+def _refuse_writable(file: Path) -> None:
+    """Raise ConfigError for a file that anybody on this machine may change: commands in it are run as this user."""
+    if file.stat().st_mode & stat.S_IWOTH:
+        why = "everybody on this machine may change it, and commands in it are run"
+        raise ConfigError([Problem(str(file), "", "", why, f"run: chmod o-w {file}")])
+
+
+def exposed_secrets(layers: Layers) -> list[Problem]:
+    """Return the settings that hold a secret in a file that others on this machine may read."""
+    return [
+        Problem(source, key, "", "others on this machine may read this secret", f"run: chmod 600 {source}")
+        for source, document in layers.sources
+        if Path(source).is_file() and Path(source).stat().st_mode & (stat.S_IRGRP | stat.S_IROTH)
+        for key in _secret_keys("", document)
+    ]
+
+
+def _secret_keys(key: str, value: Any) -> Iterator[str]:
+    match value:
+        case dict():
+            for name, inner in value.items():
+                yield from _secret_keys(f"{key}.{name}" if key else name, inner)
+        case list():
+            for inner in value:
+                yield from _secret_keys(key, inner)
+        case str() if value and is_secret(key) and key.rpartition(".")[2] not in _NO_SECRETS:
+            yield key
 
 
 def _files(path: Path | None, environ: Mapping[str, str]) -> Iterator[Path]:

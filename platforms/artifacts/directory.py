@@ -45,7 +45,7 @@ class DirectoryStore:
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
         with self._translate("open", str(self._root)):
-            self._root.mkdir(parents=True, exist_ok=True)
+            self._root.mkdir(mode=0o750, parents=True, exist_ok=True)
 
     def create(self, key: str, source: Path | bytes) -> bool:
         """Write ``key`` unless it exists; return whether this call did.

@@ -19,7 +19,9 @@ from scheduler.host.installation import MAIN, ServiceRefused
 from scheduler.host.systemd_status import unit_statuses
 
 if TYPE_CHECKING:
-    from collections.abc import Collection
+    from collections.abc import Collection, Sequence
+
+    from jobs.problem import Problem
 
 _REQUIREMENT = re.compile(
     r"(?P<name>[A-Za-z0-9._-]+)(\[[^]]*\])?(?P<bounds>[^;]*)(;.*extra\s*==\s*['\"](?P<extra>\w+)['\"])?"
@@ -92,8 +94,13 @@ def check_sandbox() -> Checked:
         return Checked("ok", f"none ({missing.why}): scorers that run code refuse here; to have one, {missing.remedy}")
 
 
-def check_privacy(state_dir: Path, database: Path | None) -> Checked:
-    """See that nobody else can read the books, the lock and what sessions left, whatever made them."""
+def check_privacy(state_dir: Path, database: Path | None, exposed: Sequence[Problem] = ()) -> Checked:
+    """See that nobody else can read the database, the lock and what sessions left, nor secrets in the settings.
+
+    ``exposed`` are the settings whose secrets others may read.
+    """
+    if exposed:
+        return Checked("warning", f"{exposed[0].file}: {exposed[0].key}: {exposed[0].why}", exposed[0].remedy)
     names = [f"{database}{ending}" for ending in ("", "-wal", "-shm")] if database else []
     places = [state_dir, *map(Path, names), *(state_dir / name for name in ("daemon.lock", "wake", "sessions"))]
     closed = _others(state_dir) == 0

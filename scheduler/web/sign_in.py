@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request
 from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.requests import ClientDisconnect
 
-from scheduler.clock import real_now
+from scheduler.clock import real_now, stopwatch
 from scheduler.web import actors as acting
 from scheduler.web.guard import COOKIE, SIGN_IN
 
@@ -24,6 +24,9 @@ if TYPE_CHECKING:
 
 _BODY_MAX_BYTES = 4_096
 _READER_SECONDS = 2_592_000
+_WRONG = "This is not the token."
+_TOO_MANY = "There were too many wrong tokens. Wait a minute, then try again."
+_TRIES, _TRIES_SECONDS, _ADDRESSES_MAX = 10, 60, 1_000
 _SETTINGS = {SIGN_IN: "web.bearer_file", acting.SIGN_IN: "web.actions_file"}
 
 
@@ -47,6 +50,29 @@ def router(bearer: Bearer | None, environment: Environment, actors: Actors | Non
     return routes
 
 
+class _Tries:
+    """Wrong tokens by address: more than a few within a minute, and the next tries are refused unread."""
+
+    def __init__(self) -> None:
+        self._wrong: dict[str, list[float]] = {}
+
+    def are_used_up(self, address: str) -> bool:
+        """Return whether an address has to wait."""
+        return len(self._recent(address)) >= _TRIES
+
+    def record(self, address: str) -> None:
+        """Record a wrong token; of the addresses the one that tried longest ago is forgotten first."""
+        recent = self._recent(address)
+        self._wrong.pop(address, None)  # it goes to the end
+        self._wrong[address] = [*recent, stopwatch()]
+        while len(self._wrong) > _ADDRESSES_MAX:
+            del self._wrong[next(iter(self._wrong))]
+
+    def _recent(self, address: str) -> list[float]:
+        since = stopwatch() - _TRIES_SECONDS
+        return [at for at in self._wrong.get(address, ()) if at > since]
+
+
 def _add(
     routes: APIRouter,
     path: str,
@@ -56,6 +82,7 @@ def _add(
 ) -> None:
     """Add a form at ``path`` that asks for ``bearer``'s token; ``accept`` gives who showed it a cookie."""
     template = environment.get_template("sign_in.html")
+    tries = _Tries()
     shown = partial(template.render, action=path, setting=_SETTINGS[path])
 
     @routes.get(path, include_in_schema=False)
@@ -63,7 +90,7 @@ def _add(
         back = local_path(request.query_params.get("next", "/"))
         if bearer is None:
             return RedirectResponse(back, 303)
-        return HTMLResponse(shown(next=back, wrong=False))
+        return HTMLResponse(shown(next=back, wrong=""))
 
     @routes.post(path, include_in_schema=False)
     async def answer(request: Request) -> Any:
@@ -72,15 +99,19 @@ def _add(
             async for piece in request.stream():
                 body += piece
                 if len(body) > _BODY_MAX_BYTES:
-                    return HTMLResponse(shown(next="/", wrong=True), 413)
+                    return HTMLResponse(shown(next="/", wrong=_WRONG), 413)
         except ClientDisconnect:
             return HTMLResponse("", 400)  # nobody is there to read it
         form = parse_qs(body.decode("utf-8", "replace"))
         back = local_path(form.get("next", ["/"])[0])
         if bearer is None:
             return RedirectResponse(back, 303)
+        address = request.client.host if request.client else ""
+        if tries.are_used_up(address):
+            return HTMLResponse(shown(next=back, wrong=_TOO_MANY), 429, {"retry-after": str(_TRIES_SECONDS)})
         if not bearer.allows(form.get("token", [""])[0].strip()):
-            return HTMLResponse(shown(next=back, wrong=True), 401)
+            tries.record(address)
+            return HTMLResponse(shown(next=back, wrong=_WRONG), 401)
         found = RedirectResponse(back, 303)
         accept(found, request)
         return found

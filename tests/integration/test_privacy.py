@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from config.errors import ConfigError
+from config.layers import exposed_secrets, read_layers
+from platforms.artifacts.directory import DirectoryStore
 from scheduler.host.doctor_machine import check_privacy
 from scheduler.store.backup import backup, restore
 from scheduler.store.engine import Database, upgrade
@@ -62,3 +65,28 @@ def test_a_wrong_file_to_restore_is_blamed_and_not_the_database(tmp_path: Path) 
         restore(tmp_path / "letter.txt", tmp_path / "scheduler.db")
     assert "db restore" not in str(refused.value)
     assert "db verify" not in str(refused.value)
+
+
+def test_settings_that_everybody_may_change_are_refused_and_readable_secrets_are_told(tmp_path: Path) -> None:
+    file = tmp_path / "config.toml"
+    file.write_text('[[webhooks]]\naddress = "https://example.org"\nsecret = "canary"\n')
+    file.chmod(0o600)
+    assert exposed_secrets(read_layers(file, {})) == []
+    file.chmod(0o644)
+    (problem,) = exposed_secrets(read_layers(file, {}))
+    assert (problem.key, problem.remedy) == ("webhooks.secret", f"run: chmod 600 {file}")
+    assert "canary" not in str(problem)
+    state = tmp_path / "state"
+    state.mkdir(mode=0o700)
+    checked = check_privacy(state, None, [problem])
+    assert (checked.grade, checked.remedy) == ("warning", f"run: chmod 600 {file}")
+    file.write_text('[[pools]]\nname = "kaggle"\noptions = { secrets = "dataset", credentials = "/x/kaggle.json" }\n')
+    assert exposed_secrets(read_layers(file, {})) == [], "these name a way and a file"
+    file.chmod(0o646)
+    with pytest.raises(ConfigError, match=r"everybody on this machine may change it, .*run: chmod o-w"):
+        read_layers(file, {})
+
+
+def test_the_artifact_folder_is_closed_to_others(tmp_path: Path) -> None:
+    DirectoryStore(tmp_path / "artifacts")
+    assert (tmp_path / "artifacts").stat().st_mode & 0o777 == 0o750

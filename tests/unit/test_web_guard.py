@@ -171,6 +171,29 @@ def test_a_wrong_token_gives_no_cookie_and_may_be_tried_again(body: str) -> None
     assert "set-cookie" not in answer.headers
 
 
+def test_too_many_wrong_tokens_have_to_wait_for_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    monkeypatch.setattr("scheduler.web.sign_in.stopwatch", lambda: now)
+    app = FastAPI()
+    pages = DictLoader({"sign_in.html": "{{ wrong }}"})
+    app.include_router(router(TELLER, Environment(loader=pages, autoescape=True)))
+
+    async def answers(token: str, address: str, times: int) -> list[tuple[int, str]]:
+        transport = httpx.ASGITransport(app, client=(address, 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as client:
+            found = [await client.post("/sign-in", content=f"token={token}") for _ in range(times)]
+        return [(answer.status_code, answer.text) for answer in found]
+
+    codes = [code for code, _ in asyncio.run(answers("guess", "192.0.2.1", 12))]
+    assert codes == [401] * 10 + [429] * 2
+    assert asyncio.run(answers(TOKEN, "192.0.2.1", 1)) == [
+        (429, "There were too many wrong tokens. Wait a minute, then try again.")
+    ]
+    assert asyncio.run(answers(TOKEN, "192.0.2.2", 1))[0][0] == 303, "others do not wait"
+    now = 61.0
+    assert asyncio.run(answers(TOKEN, "192.0.2.1", 1))[0][0] == 303
+
+
 @pytest.mark.parametrize(("size", "code"), [(4_096, 303), (4_097, 413), (1_000_000, 413)])
 def test_the_sign_in_reads_four_kibibytes_and_no_more(size: int, code: int) -> None:
     start = f"token={TOKEN}&x="

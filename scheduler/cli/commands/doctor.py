@@ -62,6 +62,7 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
     from scheduler.host import doctor_machine as machine
     from scheduler.host.doctor_channels import channel_check, check_mlflow, no_channel
     from scheduler.host.doctor_secrets import check_secrets
+    from scheduler.service.requests import concerns
     from scheduler.service.requests.one_account import require_one_account
 
     always: dict[str, Callable[[], Checked]] = {
@@ -81,7 +82,9 @@ def _checks(cli: Cli) -> dict[str, Callable[[], Checked]]:
         "database": lambda: service.check_database(app.database),
         "daemon": lambda: service.check_daemon(app.database),
         "disk": lambda: service.check_disk(app.settings.state_dir),
-        "privacy": lambda: machine.check_privacy(app.settings.state_dir, app.database.path),
+        "privacy": lambda: machine.check_privacy(
+            app.settings.state_dir, app.database.path, concerns.of_privacy(cli.options.config)
+        ),
         "secrets of jobs": lambda: check_secrets(app),
         "artifact store": lambda: service.check_store(app.artifacts),
         "clock": lambda: service.check_clock(_disk_clock(app.settings.state_dir), real_now()),

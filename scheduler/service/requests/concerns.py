@@ -14,7 +14,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from config.layers import read_layers
+from config.layers import exposed_secrets, read_layers
 from config.pool_settings import PoolSettings, QuotaSettings
 from config.settings import DaemonSettings
 from jobs.code.errors import CodeError
@@ -73,6 +73,11 @@ def of_options(settings: Settings, make: Callable[[str, Path], object]) -> list[
                 why = f"nothing can be started there: {told.why}"
                 found.append(Problem(_origin(settings, "pools"), f"pools.{pool.name}", "", why, told.remedy))
     return found
+
+
+def of_privacy(config: Path | None) -> list[Problem]:
+    """Return the settings that hold a secret where others on this machine may read it."""
+    return exposed_secrets(read_layers(config))
 
 
 def of_units(config: Path | None, settings: Settings) -> list[Problem]:
