@@ -20,7 +20,6 @@ from scheduler.store import jobs, outbox, plans
 from scheduler.views import models as views
 from scheduler.views.long_work import long_work
 from scheduler.views.plan_history import NoPlanToCompare
-from scheduler.views.verdict import sentence
 from scheduler.web import advise, archive, assets, plan, quota, show, week
 from scheduler.web import models as versions
 from scheduler.web import queue as queues
@@ -133,7 +132,7 @@ class Pages:
                 sparks=quota.sparks(source, tx, now),
                 pools=pools(source, tx, now),
                 training=training,
-                verdict=sentence(training.verdict, now, source.zone),
+                verdict=training.line,
                 needs=needs,
                 work=long_work(tx),
             )

@@ -75,10 +75,12 @@ class TrainingRow(JobRow):
 class TrainingNow(Shape):
     """The verdict, and the jobs that matter most; ``more`` are in the queue besides them.
 
-    ``finished`` are those that were done in the last seven days, the newest first.
+    ``line`` is the verdict as a person reads it. ``finished`` are those that were done in the last seven days, the
+    newest first.
     """
 
     verdict: Verdict
+    line: str
     jobs: list[TrainingRow]
     more: int
     finished: list[JobRow]

@@ -8,7 +8,7 @@ from jobs.spec import EVALUATE
 from scheduler.core.job import Done
 from scheduler.core.window import WEEK
 from scheduler.store import counts, events, jobs, limits
-from scheduler.views.verdict import verdict
+from scheduler.views.verdict import sentence, verdict
 from scheduler.web.queue import rows
 from scheduler.web.shapes import TrainingNow, TrainingRow
 
@@ -39,15 +39,15 @@ def training_now(source: Source, tx: Connection, needs: int, now: int) -> Traini
         if event.at > now - WEEK
     ]
     over_now = [record for name in dict.fromkeys(reversed(week)) if (record := jobs.find(tx, name)) is not None]
+    told = verdict(going, states, {} if over else source.places(tx), needs, now, paused=limits.paused(tx) is not None)
     return TrainingNow(
         finished=rows(
             source,
             tx,
             [one for one in over_now if isinstance(one.state, Done) and one.spec.role != EVALUATE],
         ),
-        verdict=verdict(
-            going, states, {} if over else source.places(tx), needs, now, paused=limits.paused(tx) is not None
-        ),
+        verdict=told,
+        line=sentence(told, now, source.zone),
         jobs=[
             TrainingRow(**row.model_dump(), training=each)
             for row, each in zip(rows(source, tx, found), going, strict=True)

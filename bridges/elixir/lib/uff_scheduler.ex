@@ -53,7 +53,8 @@ defmodule UffScheduler do
 
   @doc """
   Asks a verb of docs/bridges.md. An error is the port's own (`%{"message" => ..., "exit_code" => ...}`), `:timeout`
-  (the answer is dropped when it comes; a change may have been made), `:port_down` or `:client_down`.
+  (the answer is dropped when it comes; a change may have been made), `:port_down` or `:client_down`. While the port is
+  down a call waits for it within its time-out.
   """
   @spec call(client, String.t(), map, timeout) :: {:ok, term} | {:error, error}
   def call(client, verb, args \\ %{}, timeout \\ @timeout_ms) do

@@ -173,16 +173,35 @@ defmodule UffScheduler.ClientTest do
 
     alias UffScheduler.TrainingCoordinator, as: Coordinator
     assert {:ok, %{"leader" => _}} = Coordinator.status()
-    assert {:ok, %{verdict: %{}, jobs: [_ | _], live: [_ | _]}} = Coordinator.monitor()
+    assert {:ok, %{verdict: line, counts: %{}, jobs: [_ | _], live: [_ | _]}} = Coordinator.monitor()
+    assert line =~ ~r/^\d+ running, .* done/
+    refute line =~ "\n"
     assert {:ok, %{added: added, plan: %{"placements" => _}}} = Coordinator.weekly()
     assert is_list(added)
     assert {:ok, %{"nowhere" => {:error, %{"exit_code" => 5}}}} = Coordinator.sync()
     assert {:error, %{"exit_code" => 5}} = Coordinator.deploy("ufm@3", "nowhere", dry_run: true)
   end
 
-  test "what cannot be started is tried again with growing pauses, and requests are refused meanwhile" do
+  @tag :world
+  test "a call in the first second waits for the port, and so does one after a crash" do
+    client = start()
+
+    calls =
+      for number <- 1..5, do: Task.async(fn -> UffScheduler.call(client, "echo", %{"data" => number}) end)
+
+    assert Enum.map(calls, &Task.await(&1, @wait)) == for(number <- 1..5, do: {:ok, number})
+    assert {:error, %{"exit_code" => 5}} = UffScheduler.call(up(client), "queue.show", %{"job" => "nobody"})
+    kill(port_pid(client))
+    assert_receive {:told, [:uff_scheduler, :port, :down], _, _}, @wait
+    assert {:ok, 6} = UffScheduler.call(client, "echo", %{"data" => 6}, @wait)
+    assert %{waiting: waiting, pending: pending} = :sys.get_state(client)
+    assert {waiting, pending} == {%{}, %{}}
+  end
+
+  test "what cannot be started is tried again with growing pauses, and requests are refused when their time is over" do
     client = start(command: ["/nonexistent/schedctl"], config: nil)
-    assert {:error, :port_down} = UffScheduler.call(client, "status")
+    assert {:error, :port_down} = UffScheduler.call(client, "status", %{}, 50)
+    assert :sys.get_state(client).waiting == %{}
 
     pauses =
       for _ <- 1..4,

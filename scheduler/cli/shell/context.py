@@ -115,8 +115,15 @@ class Cli:
             return f"uid {os.getuid()}"
 
     def wake_daemon(self) -> None:
-        """Let a running daemon act on what was just written; say so when none listens."""
+        """Let a running daemon act on what was just written; say who will where none listens here."""
+        from scheduler.store import lease
         from scheduler.wake import wake
 
-        if not wake(self.paths.state_dir):
+        if wake(self.paths.state_dir):
+            return
+        with self.app.database.read() as tx:
+            leader = lease.current(tx)
+        if leader is None:
             self.out.say("No daemon runs here; the change waits for the next one (schedctl daemon).")
+        else:
+            self.out.say(f"The daemon that leads, {leader.holder}, takes up the change with its next cycle.")

@@ -1,5 +1,6 @@
 """Several jobs at once, and everything: hold, release, cancel; pause and resume."""
 
+from scheduler.store import lease
 from scheduler.store.engine import Database
 from tests.e2e.cli.conftest import NOW, Schedctl
 
@@ -29,3 +30,15 @@ def test_a_pause_keeps_everything_from_starting_and_every_screen_says_so(world: 
     assert schedctl("resume", "--json").document == {"paused": False, "was_paused": True}
     assert "Paused" not in schedctl("status").out
     assert "Nothing was paused" in schedctl("resume").out
+
+
+def test_a_command_beside_a_daemon_that_stands_by_names_the_one_that_leads(world: Database, schedctl: Schedctl) -> None:
+    """The pipe that wakes a daemon is where it leads; a machine that stands by has none, and is not alone."""
+    assert "No daemon runs here" in schedctl("queue", "hold", "ucm").err
+    held = lease.acquire(world, "griffith:/var/lib/uff-scheduler", 1_000)
+    assert held is not None
+    told = schedctl("queue", "release", "ucm").err
+    assert "The daemon that leads, griffith:/var/lib/uff-scheduler, takes up the change with its next cycle." in told
+    assert "No daemon" not in told
+    lease.release(world, held)
+    assert "No daemon runs here" in schedctl("queue", "hold", "ucm").err

@@ -3,8 +3,10 @@ defmodule UffScheduler.Client do
   One conversation with `schedctl port`: requests with time-outs, and subscriptions that go on after the port, the
   daemon or the database were away.
 
-  The port is opened anew with growing pauses for as long as this process lives. Meanwhile requests are refused with
-  `:port_down`; nothing is asked twice, because a change whose answer was lost may have been made.
+  The port is opened again with growing pauses for as long as this process lives. Meanwhile requests wait for it, each
+  as long as its time-out, and are then refused with `:port_down`: they were never asked. A request whose port went down
+  after it was asked is refused with `:port_down` at once. Nothing is asked twice, because a change whose answer was lost
+  may have been made.
   """
 
   use GenServer
@@ -40,6 +42,7 @@ defmodule UffScheduler.Client do
       size: 0,
       next: 1,
       pending: %{},
+      waiting: %{},
       subscriptions: %{}
     }
 
@@ -91,6 +94,13 @@ defmodule UffScheduler.Client do
     case Map.pop(state.pending, tag) do
       {nil, _} -> {:noreply, state}
       {asked, pending} -> {:noreply, answer(%{state | pending: pending}, asked, {:error, :timeout})}
+    end
+  end
+
+  def handle_info({:no_port, tag}, state) do
+    case Map.pop(state.waiting, tag) do
+      {nil, _} -> {:noreply, state}
+      {one, waiting} -> {:noreply, answer(%{state | waiting: waiting}, one, {:error, :port_down})}
     end
   end
 
@@ -213,7 +223,7 @@ defmodule UffScheduler.Client do
     told = %{version: hello["version"], protocol: @protocol}
     Telemetry.execute(state.telemetry, [:uff_scheduler, :port, :up], %{attempt: state.attempt}, told)
     Process.send_after(self(), {:stable, state.port}, @stable_ms)
-    Enum.reduce(Map.keys(state.subscriptions), %{state | up: hello}, &resubscribe(&2, &1))
+    Enum.reduce(Map.keys(state.subscriptions), %{state | up: hello}, &resubscribe(&2, &1)) |> ask_waiting()
   end
 
   defp heard(state, %{"hello" => _}), do: down(%{state | attempt: 20}, :other_protocol)
@@ -247,6 +257,10 @@ defmodule UffScheduler.Client do
 
   # -- requests ------------------------------------------------------------------------------------------------------
 
+  defp request(%{up: nil} = state, verb, args, {:reply, _} = asker, timeout) do
+    wait(state, verb, args, asker, timeout)
+  end
+
   defp request(%{up: nil} = state, verb, _, asker, _) do
     answer(
       state,
@@ -273,7 +287,25 @@ defmodule UffScheduler.Client do
     end
   rescue
     # The port has gone, and its exit status has not come yet.
-    ArgumentError -> answer(state, %{asker: asker, verb: verb, began: 0, timer: nil}, {:error, :port_down})
+    ArgumentError -> request(%{state | up: nil}, verb, args, asker, timeout) |> Map.put(:up, state.up)
+  end
+
+  defp wait(state, verb, args, asker, timeout) do
+    tag = state.next
+    timer = if timeout == :infinity, do: nil, else: Process.send_after(self(), {:no_port, tag}, timeout)
+    one = %{asker: asker, verb: verb, args: args, began: System.monotonic_time(), timer: timer}
+    %{state | next: tag + 1, waiting: Map.put(state.waiting, tag, one)}
+  end
+
+  # In the order in which they came, each with what is left of its time.
+  defp ask_waiting(state) do
+    Enum.reduce(Enum.sort(state.waiting), %{state | waiting: %{}}, fn {_, one}, state ->
+      case one.timer && Process.cancel_timer(one.timer) do
+        nil -> request(state, one.verb, one.args, one.asker, :infinity)
+        false -> answer(state, %{one | timer: nil}, {:error, :port_down})
+        left -> request(state, one.verb, one.args, one.asker, left)
+      end
+    end)
   end
 
   defp answer(state, asked, result) do

@@ -28,16 +28,21 @@ defmodule UffScheduler.TrainingCoordinator do
     end
   end
 
-  @doc "How the trainings go: the verdict in a line, the jobs that matter most, live runs, and what happened last."
+  @doc """
+  How the trainings go: `verdict` is one line of text, which begins with what keeps the scheduler from its work, such as
+  that no daemon runs; `counts` are its numbers. Then the jobs that matter most, live runs, and what happened last.
+  """
   def monitor(server \\ __MODULE__) do
-    with {:ok, training} <- ask(server, "training"),
+    with {:ok, %{"problems" => problems}} <- ask(server, "status"),
+         {:ok, training} <- ask(server, "training"),
          {:ok, %{"runs" => runs}} <- ask(server, "runs.list", %{"rows" => 50}) do
       heard = GenServer.call(server, :heard)
       live = Enum.reject(runs, &(&1["state"] == "ended"))
 
       {:ok,
        %{
-         verdict: training["verdict"],
+         verdict: Enum.join(problems ++ [training["line"]], " "),
+         counts: training["verdict"],
          jobs: training["jobs"],
          live: live,
          events: heard.events,
