@@ -54,7 +54,8 @@ class Facts:
     is when the platform last showed the session running, as far as it is known.
     ``complete`` is False when the artifact store did not tell everything that the run's lanes left there; ``heard`` is
     True when one of them has left a sign of life.
-    ``lost`` is what the session left and nobody waits for any more.
+    ``lost`` is what the session left and nobody waits for any more. ``declared`` is a person's word that it is over:
+    until when it is charged, and how they know.
     ``results`` holds final words of lanes by index; ``wishes`` what people want of the lanes' jobs, by job name.
     """
 
@@ -70,6 +71,7 @@ class Facts:
     asked_at: int | None = None
     lost: str = ""
     ran_at: int | None = None
+    declared: tuple[int, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +150,11 @@ def reconcile(facts: Iterable[Facts], now: int) -> list[Step]:
 
 def _steps(fact: Facts, now: int) -> list[Step]:
     run, state = fact.run, fact.run.state
+    if fact.declared is not None and isinstance(state, Submitting | Running | Stopping):
+        ended, why = fact.declared
+        over = Sighting("ended", "", None, ended, why)
+        # A person may be wrong: it is looked for as long as one that vanished.
+        return [replace(_finish(fact, over, now), proven=False)] if fact.complete else []
     match state:
         case Reserved():
             # Submitting is committed before the platform is called, so this was never sent anywhere.

@@ -106,7 +106,7 @@ RunState = Reserved | Submitting | Running | Stopping | Ended
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """One job's lane in a run. ``restore_step`` is the checkpoint it was told to start from."""
+    """One job's lane in a run. ``restore_step`` is the checkpoint it started from, until it tells the one planned."""
 
     index: int
     job: str

@@ -21,7 +21,9 @@ RAISED, SILENT, OFFERED = "need.raised", "pool.silent", "session.offered"
 RUN_POISONED, JOB_POISONED = "run.poisoned", "job.poisoned"
 RELOAD_REFUSED = "daemon.reload_refused"
 LAUNCH_POSTPONED = "launch.postponed"
+RUN_UNCLEAR = "run.unclear"  # its platform cannot tell what became of it
 STALLED = "lane.stalled"
+SUSPECTED = "checkpoint.suspected"  # a session could not start from it; nobody is given it until it is verified
 LIVES = "session.lives"  # it goes on after its run was over
 CLOSED_BY = {
     RAISED: ("need.settled",),
@@ -30,7 +32,9 @@ CLOSED_BY = {
     RUN_POISONED: ("run.mended",),
     JOB_POISONED: ("job.mended",),
     LAUNCH_POSTPONED: ("job.activate",),
+    RUN_UNCLEAR: ("run.clear",),
     RELOAD_REFUSED: ("daemon.started", "daemon.reloaded"),
+    SUSPECTED: ("checkpoint.verified",),
     LIVES: ("session.left",),
 }
 _OPENS = {closing: kind for kind, closings in CLOSED_BY.items() for closing in closings}

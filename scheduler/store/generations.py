@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from sqlalchemy import bindparam, delete, insert, select, update
 
-from scheduler.store import codec, events
+from scheduler.store import codec, conditions, events
 from scheduler.store.schema import checkpoints, generations, jobs
 
 if TYPE_CHECKING:
@@ -106,13 +106,17 @@ def pin(tx: Connection, generation: Generation, parent: str, step: int, key: str
 
 
 def refuse(tx: Connection, generation: Generation, why: str, now: int) -> None:
-    """Note that a session could not start from what was chosen; the next launch chooses another. Event."""
+    """Record that a session could not start from what was chosen: the next launch chooses another. Events.
+
+    No job is given it before it is verified.
+    """
     if generation.parent_key is None:
         return
     refused = codec.dump((*generation.refused, generation.parent_key))
     tx.execute(_this(generation).values(parent=None, parent_step=None, parent_key=None, refused=refused))
     told = {"checkpoint": generation.parent_key, "why": why}
     events.write(tx, "job.parent_refused", generation.job, now, "daemon", told)
+    events.append(tx, conditions.SUSPECTED, generation.parent_key, now, why=f"{generation.job}: {why}")
 
 
 def forget(tx: Connection, job: str) -> None:

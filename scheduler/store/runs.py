@@ -262,6 +262,11 @@ def note_heartbeat(tx: Connection, key: str, index: int, heartbeat: Mapping[str,
     tx.execute(lane.values(heartbeat=codec.dump(dict(heartbeat))))
 
 
+def note_restored(tx: Connection, key: str, index: int, step: int | None) -> None:
+    """Keep what a lane started from, which may be less than it was told to: newer ones may have been damaged."""
+    tx.execute(update(lanes).where(lanes.c.run == key, lanes.c.lane == index).values(restore_step=step))
+
+
 def heartbeats(tx: Connection, keys: Collection[str]) -> dict[tuple[str, int], LaneReport]:
     """Return the newest heartbeats of the given runs, by launch key and lane; none where what was kept is none.
 

@@ -210,6 +210,10 @@ def _poisoned(tx: Connection, queue: Sequence[JobRecord]) -> Iterator[Need]:
         if odd.subject in handled:
             remedy = f"schedctl runs show {odd.subject}"
             yield Need("session cannot be handled", odd.subject, odd.why, remedy, odd.since)
+    for odd in conditions.standing(tx, conditions.RUN_UNCLEAR):
+        if odd.subject in handled:
+            remedy = f"schedctl runs lost {odd.subject} --proof '...'"
+            yield Need("session not known", odd.subject, odd.why, remedy, odd.since)
     for odd in conditions.standing(tx, conditions.LIVES):
         if odd.subject in late:
             remedy = f"schedctl runs show {odd.subject}"

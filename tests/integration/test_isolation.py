@@ -24,6 +24,7 @@ from scheduler.service.outside.ports import Ports
 from scheduler.service.requests import queue
 from scheduler.service.upkeep import housekeeping
 from scheduler.store import due, events, jobs, ledger, limits, runs
+from scheduler.store.conditions import RUN_UNCLEAR
 from scheduler.store.engine import Database
 from scheduler.store.errors import DatabaseBusy, Fenced
 from scheduler.views.needs import needs
@@ -162,15 +163,20 @@ def test_a_session_that_its_place_cannot_tell_of_waits_for_a_person_and_the_othe
         for silent in (False, True, False):
             asked["silent"] = silent
             turn(world)
+            assert not any(kind.startswith("run.un") for kind in kinds(world, BAD))  # an ordinary requeue looks so
+        for silent in (True, False):
+            asked["silent"] = silent
+            turn(world, 300)
         assert isinstance(state(world, GOOD), Ended)
         assert isinstance(state(world, BAD), Running)
-        assert [kind for kind in kinds(world, BAD) if kind.startswith("run.")].count("run.poisoned") == 1
-        assert "run.mended" not in kinds(world, BAD)  # silence in between is no news
+        assert [kind for kind in kinds(world, BAD) if kind.startswith("run.")].count("run.unclear") == 1
+        assert "run.poisoned" not in kinds(world, BAD)
+        assert "run.clear" not in kinds(world, BAD)  # silence in between is no news
         with world.database.read() as tx:
-            assert poisoned_runs(tx) == {BAD: "its record is damaged"}
+            assert poisoned_runs(tx, RUN_UNCLEAR) == {BAD: "its record is damaged"}
             found = needs(tx, world.ports.pools, 0, world.clock.present)
         assert [(need.what, need.why) for need in found if need.subject == BAD] == [
-            ("session cannot be handled", "its record is damaged")
+            ("session not known", "its record is damaged")
         ]
         assert not [need for need in found if need.subject in world.ports.pools]
     turn(world)

@@ -113,6 +113,7 @@ def verify(
 
     Nothing is changed: a session that would restore a damaged checkpoint finds that out and takes the one before.
     """
+    from scheduler.service.facts.verification import verify as verify_all
     from scheduler.service.requests import checkpoint_files
 
     with cli.app.database.read() as tx:
@@ -121,7 +122,7 @@ def verify(
         except _unknown_checkpoint():
             raise _no_such(tx, str(subject)) from None
     verdicts = []
-    for verdict in checkpoint_files.verify(cli.app.artifacts, records):
+    for verdict in verify_all(cli.app.artifacts, records):
         verdicts.append(verdict)
         words = "; ".join(verdict.findings)
         cli.out.line(f"{verdict.record.manifest.key}  {'bad: ' + words if words else 'good'}")

@@ -13,6 +13,7 @@ from scheduler.cli.commands.complete import job_names, pool_names, run_keys
 from scheduler.cli.parts.loss import warn_of_loss
 from scheduler.cli.parts.runs_table import RUN_COLUMNS, run_row
 from scheduler.cli.shell.command import Listing, Tables, command, group
+from scheduler.cli.shell.confirm import Yes, confirm
 from scheduler.cli.shell.context import Cli
 from scheduler.cli.shell.exits import NotFound
 from scheduler.cli.shell.names import find_pool, find_run
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
     from scheduler.core.run import Lane, Run
     from scheduler.store.generations import Generation
 
-app = group("Sessions: list, logs, stop.")
+app = group("Sessions: list, logs, stop, declare lost.")
 
 Key = Annotated[
     str, typer.Argument(metavar="KEY", help="Launch key of the run, as runs list shows it.", autocompletion=run_keys)
@@ -159,9 +160,61 @@ def stop(
     asked = sessions.stop(cli.app.database, cli.app.artifacts, key, why, cli.now, cli.who)
     if not asked.told:
         cli.out.warn("the artifact store cannot be written; the daemon tells the session when it can")
-    cli.out.data({"run": run_json(asked.run), "told": asked.told})
-    cli.out.line(f"{key} saves and ends. Follow it with: schedctl runs logs {key} -f")
+    with cli.app.database.read() as tx:
+        silence = sessions.unreachable(tx, asked.run)
+    cli.out.data({"run": run_json(asked.run), "told": asked.told, "unreachable": silence or None})
+    if silence:
+        cli.out.line(
+            f"Nobody can reach {key} now: {silence}. It saves and ends when it finds its stop flag. If you know that "
+            f"it is dead: schedctl runs lost {key} --proof '...'"
+        )
+    else:
+        cli.out.line(f"{key} saves and ends. Follow it with: schedctl runs logs {key} -f")
     warn_of_loss(cli, key)
+    cli.wake_daemon()
+
+
+@command(app, "schedctl runs lost uff-ufm-0007 --proof 'sacct: NODE_FAIL at 12:04, node powered off'")
+def lost(
+    ctx: typer.Context,
+    key: Key,
+    proof: Annotated[str, typer.Option("--proof", help="How you know that the session is dead; kept for ever.")],
+    ended: Annotated[
+        str | None,
+        typer.Option(
+            "--ended",
+            metavar="INSTANT",
+            help="Charge it until then, 2026-11-21T08:00:00Z. By default until its last sign of life, or where it gave "
+            "none, until the end of its reservation or now, whichever is first.",
+        ),
+    ] = None,
+    yes: Yes = False,
+) -> None:
+    """Declare a session dead that nobody can reach. Its run ends, and its jobs go back to the queue."""
+    from jobs.instant import parse_instant
+    from scheduler.service.requests import sessions
+
+    cli: Cli = ctx.obj
+    if not proof.strip():
+        raise typer.BadParameter("say how you know that it is dead", ctx=ctx, param_hint="--proof")
+    try:
+        instant = None if ended is None else parse_instant(ended)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), ctx=ctx, param_hint="--ended") from None
+    with cli.app.database.read() as tx:
+        find_run(tx, key)
+        found = sessions.lost(tx, key, instant, cli.now)
+    until = "" if found.ended is None else f", charged until {cli.out.moment(found.ended)}"
+    question = f"Declare {key} dead{until} ({found.because})? If it lives, it may train beside its successor."
+    confirm(cli, question, yes=yes)
+    with cli.app.database.write() as tx:
+        found = sessions.lost(tx, key, instant if found.ended is None else found.ended, cli.now)
+        sessions.declare_lost(tx, found, proof, cli.now, cli.who)
+    cli.out.data({"run": run_json(found.run), "ended": found.ended, "because": found.because})
+    cli.out.line(
+        f"{key} is declared dead{until}. A session that shows up all the same is told to leave, and what it is "
+        f"billed is booked."
+    )
     cli.wake_daemon()
 
 

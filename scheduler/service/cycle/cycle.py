@@ -23,11 +23,14 @@ from scheduler.service.cycle.stops import Stops
 from scheduler.service.cycle.stuck import Stuck
 from scheduler.service.deploy.look import Deployments
 from scheduler.service.facts.apply import apply
+from scheduler.service.facts.declared import declared
 from scheduler.service.facts.homecoming import Homecoming
 from scheduler.service.facts.observation import Known
 from scheduler.service.facts.observe import observe
 from scheduler.service.facts.snapshot import gather
+from scheduler.service.facts.verification import Suspects
 from scheduler.service.faults.isolation import (
+    CLEAR,
     LeftOut,
     Poisoned,
     apart,
@@ -48,6 +51,7 @@ from scheduler.service.upkeep.retention import sweep_ended
 from scheduler.service.versions.look import Models
 from scheduler.service.versions.watching import Watches
 from scheduler.store import checkpoints, events, jobs, plans, runs, watched
+from scheduler.store.conditions import RUN_UNCLEAR
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -113,7 +117,8 @@ class Cycle:
         self._heard: dict[tuple[str, int], LaneReport] = {}
         self._complaints = border.Complaints(ports)
         self._poisoned = Poisoned(ports)
-        self._untold: dict[str, str] = {}
+        self._unclear = Poisoned(ports, RUN_UNCLEAR, CLEAR)
+        self._untold: dict[str, tuple[int, str]] = {}  # by run: since when its platform cannot tell, and why
         self._stuck = Stuck(ports)
         self._left_out = LeftOut()
         self._ran_at: dict[str, int] = {}
@@ -125,6 +130,7 @@ class Cycle:
         self._postponements = Postponements(ports)
         self._unopened: set[str] = set()  # pools whose platforms were not made yet when the newest plan was
         self._looks_back: bool | None = None  # not asked yet
+        self._suspects = Suspects(ports)
         self._models = Models(ports)
         self._watches = Watches(ports)
         self._deployments = Deployments(ports)
@@ -133,7 +139,7 @@ class Cycle:
         """Run one cycle and return the scheduled second it was run for. Raises what the database raises."""
         self._ports.calls.begin()
         now = self._settle()
-        for look in (self._models.look, self._watches.look, self._deployments.look):
+        for look in (self._suspects.look, self._models.look, self._watches.look, self._deployments.look):
             apart(self._ports, "cycle.step_failed", partial(look, now), None, step=look.__qualname__)
         if self._may_plan(now):
             self._plan_and_launch(now)
@@ -187,7 +193,10 @@ class Cycle:
         self._waits.note(loaded.live, seen, now)
         faults = dict(seen.poisoned)
         # What a platform could not tell stands until it can: silence in between is no news.
-        self._untold = {key: why for key, why in self._untold.items() if key not in seen.asked} | seen.untold
+        untold = {key: known for key, known in self._untold.items() if key not in seen.asked}
+        for key, why in seen.untold.items():
+            untold[key] = self._untold[key][0] if key in self._untold else now, why
+        self._untold = untold
         seen.results = self._stuck.judged(seen.results)
         steps = self._stops.fenced(self._decided(loaded, seen, faults, now), faults)
         # What is asked for and has not come yet is as it was.
@@ -200,13 +209,19 @@ class Cycle:
         if steps or seen.heartbeats or seen.results or seen.manifests or seen.bad:
             faults |= self._write_down(loaded.live, seen, steps, now)
         self._complaints.tell(seen.refused, loaded.subjects, now)
-        self._poisoned.note(loaded.keys, {**self._late.faults, **self._untold, **faults}, now)
+        self._poisoned.note(loaded.keys, {**self._late.faults, **faults}, now)
+        self._unclear.note(loaded.keys, self._long_untold(now), now)
         self._heard = {lane: said for lane, said in heard.items() if lane[0] not in faults}
         steps = [step for step in steps if step.run.key not in faults]
         self._stops.send(loaded.live, seen, steps, now)
         if ended := {lane.job for step in steps if isinstance(step, Finish) for lane in step.run.lanes}:
             sweep_ended(ports, ended, now)
         return now
+
+    def _long_untold(self, now: int) -> dict[str, str]:
+        """Return of which runs their platforms cannot tell for so long that a person should know, and why."""
+        patience = self._ports.policy.overdue_seconds  # a job that is queued once more is unclear for a minute
+        return {key: why for key, (since, why) in self._untold.items() if now - since >= patience}
 
     def _note_running(self, live: Sequence[Run], seen: Observation) -> None:
         """Keep when each session was last seen running."""
@@ -250,6 +265,7 @@ class Cycle:
                     targets={record.spec.name: record.spec.target_step for record in records},
                     steps={record.spec.name: record.done_step for record in records},
                     keys=checkpoints.keys(tx, names),
+                    declared=declared(tx, live),
                 ),
                 watched=late,
             )
@@ -277,6 +293,7 @@ class Cycle:
             complete=seen.is_complete(run),
             heard=seen.heard(run),
             lost=seen.lost.get(run.key, ""),
+            declared=loaded.known.declared.get(run.key),
         )
 
     def _plan_and_launch(self, now: int) -> None:

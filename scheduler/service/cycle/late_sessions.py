@@ -99,7 +99,7 @@ def _observe_pool(ports: Ports, pool: str, mine: Sequence[Watched], now: int) ->
     try:
         seen, refused = border.find(ports, pool, {one.run.key: one.run.planned_start for one in mine})
     except PlatformError as error:
-        ports.log.warning("late_session.unknown", pool=pool, why=str(error))
+        ports.log.debug("late_session.unknown", pool=pool, why=str(error))
         return faults
     unclear = {each.subject for each in refused}
     answered = ports.clock.now()  # what is over may have ended after the question

@@ -10,6 +10,7 @@ from platforms.base import PlatformError
 from scheduler.core.reconcile import AskStop, Finish, ForceStop, Step
 from scheduler.core.run import Run, Stopping, Submitting
 from scheduler.service.faults.isolation import apart, isolated_run
+from scheduler.service.faults.pauses import Pauses
 from scheduler.service.outside import border
 from scheduler.service.outside.stop_flag import put_stop_flag, stop_flag_key
 
@@ -25,6 +26,7 @@ class Stops:
 
     def __init__(self, ports: Ports) -> None:
         self._ports = ports
+        self._pauses = Pauses()
         self._flagged: dict[str, int] = {}  # intents about to be given up: since when their stop flags lie in the store
 
     def fenced(self, steps: Sequence[Step], faults: dict[str, str]) -> list[Step]:
@@ -66,6 +68,7 @@ class Stops:
             sighting = seen.sightings.get(run.key)
             if sighting is not None and sighting.stop_channel == "platform" and sighting.state != "ended":
                 ended.setdefault(run.key, self._ending(run, now, force=False))
+        self._pauses.keep(ended)
         self._ports.calls.gather("stop", ended)
 
     def _ending(self, run: Run, now: int, *, force: bool) -> Callable[[], None]:
@@ -77,7 +80,8 @@ class Stops:
         try:
             border.asked(run.pool, "stop", lambda: self._ports.platforms[run.pool].stop(run.key, now, force=force))
         except PlatformError as error:
-            self._ports.log.error("stop.failed", run=run.key, why=str(error))
+            if self._pauses.is_due(run.key, now):
+                self._ports.log.error("stop.failed", run=run.key, why=str(error))
 
     def _flag(self, asks: Sequence[AskStop | Finish], stopping: Sequence[Run] = ()) -> dict[str, bool]:
         """Put stop flags: those that are asked for, and those of runs that are stopping where they are missing.

@@ -59,12 +59,14 @@ def apply(
         if report.bad_manifests:
             _condemn(ports, tx, report, now)
     for key, why in seen.bad:
-        _quarantine(ports, tx, key, why, now)
+        quarantine(ports, tx, key, why, now)
     for manifest in sorted(seen.manifests, key=lambda found: found.key):
         _record_checkpoint(ports, tx, manifest, now)
     for run in live:
         for lane in run.lanes:
             said = reports.get((run.key, lane.index))
+            if said is not None and said.restored_step not in {None, lane.restore_step}:
+                runs.note_restored(tx, run.key, lane.index, said.restored_step)
             record = jobs.find(tx, lane.job) if said is not None else None
             if said is not None and record is not None:
                 _note(tx, lane, said, record.spec.target_step, now)
@@ -131,7 +133,7 @@ def _finish(ports: Ports, tx: Connection, step: Finish, now: int) -> None:
 
 
 def _close_lane(ports: Ports, tx: Connection, run: Run, end: LaneEnd, now: int) -> None:
-    lane = next(lane for lane in run.lanes if lane.index == end.index)
+    lane = next(lane for lane in runs.get(tx, run.key).lanes if lane.index == end.index)
     runs.close_lane(tx, run.key, end.index, end.outcome, end.step, end.error_class, end.message, now)
     blamed = _blames_pool(ports, run, end)
     if blamed:
@@ -223,10 +225,11 @@ def _condemn(ports: Ports, tx: Connection, report: LaneReport, now: int) -> None
         given = [record.manifest.key for record in checkpoints.newest(tx, report.job)]
     for accused in report.bad_manifests:
         if accused.manifest in given:
-            _quarantine(ports, tx, accused.manifest, accused.why, now)
+            quarantine(ports, tx, accused.manifest, accused.why, now)
 
 
-def _quarantine(ports: Ports, tx: Connection, key: str, why: str, now: int) -> None:
+def quarantine(ports: Ports, tx: Connection, key: str, why: str, now: int) -> None:
+    """Keep a checkpoint from every job, and step its own job back to the newest that is good."""
     named = split_key(key)
     known = checkpoints.find(tx, key) if named is not None else None
     if named is None or known is None or known.state != "good":

@@ -108,8 +108,12 @@ class Observation:
 
 @dataclass(frozen=True, slots=True)
 class Known:
-    """What our books say of the jobs in live runs: targets, newest recorded checkpoint steps, recorded manifests."""
+    """What our books say of the jobs in live runs: targets, newest recorded checkpoint steps, recorded manifests.
+
+    ``declared`` tells of which runs a person said that they are over: until when they are charged, and why.
+    """
 
     targets: Mapping[str, int]
     steps: Mapping[str, int]
     keys: Collection[str]
+    declared: Mapping[str, tuple[int, str]] = field(default_factory=dict)

@@ -86,7 +86,6 @@ def _ask_platforms(ports: Ports, runs: Sequence[Run], seen: Observation, now: in
     for pool in sorted(launched):
         asked_at, answer = answers.get(pool, (now, _late(pool, "find")))
         if isinstance(answer, PlatformError):
-            ports.log.warning("platform.unknown", pool=pool, why=str(answer))
             seen.troubles[pool] = answer
             continue
         keys, (found, refused) = answer
@@ -183,7 +182,7 @@ def _ask_for_manifests(
         return found
 
     names, of = {}, {}
-    for job in _jobs_to_list(asked, seen, known.steps, now):
+    for job in _jobs_to_list(asked, seen, known, now):
         of[job] = mine = [run for run in asked if any(lane.job == job for lane in run.lanes)]
         over = [f"{key} {index}" for key, index in sorted(seen.results) if any(run.key == key for run in mine)]
         names[job] = ", ".join([job, *(f"{run.key} {stages[run.key]}" for run in mine), *over])
@@ -283,7 +282,7 @@ def read_report(
     return border.quiet(report, ports.redact) if report else None
 
 
-def _jobs_to_list(runs: Sequence[Run], seen: Observation, known_steps: Mapping[str, int], now: int) -> list[str]:
+def _jobs_to_list(runs: Sequence[Run], seen: Observation, known: Known, now: int) -> list[str]:
     """Return the jobs that claim a higher step than is known, and all those in runs of which something may end now.
 
     Before an end no step counts: a session that passed over a damaged checkpoint publishes lower ones than that, and
@@ -292,11 +291,11 @@ def _jobs_to_list(runs: Sequence[Run], seen: Observation, known_steps: Mapping[s
     wanted: set[str] = set()
     for run in runs:
         with seen.isolated(run.key):
-            may_end = _may_end(run, seen, now)
+            may_end = run.key in known.declared or _may_end(run, seen, now)
             for lane in (lane for lane in run.lanes if lane.outcome is None):
                 report = seen.results.get((run.key, lane.index)) or seen.heartbeats.get((run.key, lane.index))
                 step = report.checkpoint_step if report is not None else None
-                if may_end or (step is not None and step > known_steps.get(lane.job, -1)):
+                if may_end or (step is not None and step > known.steps.get(lane.job, -1)):
                     wanted.add(lane.job)
     return sorted(wanted)
 

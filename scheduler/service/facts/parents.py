@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from jobs.spec import EVALUATE
 from scheduler.core.job import Queued
 from scheduler.core.reasons import ParentUnusable
-from scheduler.store import checkpoints, generations, jobs, versions
+from scheduler.store import checkpoints, conditions, generations, jobs, versions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,12 +32,20 @@ def pinned_parent(tx: Connection, record: JobRecord) -> Manifest | None:
 
 
 def choose_parent(tx: Connection, record: JobRecord, start: StartFrom) -> Manifest | ParentUnusable:
-    """Return the newest checkpoint that a job may start from, or why there is none."""
+    """Return the checkpoint that a job starts from: the one chosen before, else the newest; or why there is none.
+
+    None that a session could not start from is given to anybody before it is verified.
+    """
+    suspected, pinned = _suspected(tx), pinned_parent(tx, record)
+    if pinned is not None and pinned.key in suspected:
+        return ParentUnusable(start.parent, pinned.step, "the one that was chosen is being verified")
+    if pinned is not None:
+        return pinned
     if record.spec.role == EVALUATE:  # of one checkpoint and no other
         return ParentUnusable(start.parent, 0, "the checkpoint that it evaluates is damaged")
     step = max(1, ceil(start.gate.fraction * jobs.get(tx, start.parent).spec.target_step - _TOLERANCE))
     generation = generations.current(tx, record.spec.name)
-    refused = generation.refused if generation else ()
+    refused = suspected.union(generation.refused if generation else ())
     newest = next((manifest for manifest in _candidates(tx, start) if manifest.key not in refused), None)
     if newest is None or newest.step < step:
         why = "its sessions could not start from those there are" if refused else "there is none"
@@ -53,10 +61,13 @@ def lacks_parent(tx: Connection, record: JobRecord) -> ParentUnusable | None:
     parent = jobs.find(tx, start.parent)
     if parent is None or parent.done_step < start.gate.fraction * parent.spec.target_step - _TOLERANCE:
         return None  # it waits at its gate
-    if pinned_parent(tx, record) is not None:
-        return None
     found = choose_parent(tx, record, start)
     return found if isinstance(found, ParentUnusable) else None
+
+
+def _suspected(tx: Connection) -> set[str]:
+    """Return the checkpoints that a session could not start from and that are not verified yet."""
+    return {known.subject for known in conditions.standing(tx, conditions.SUSPECTED)}
 
 
 def _candidates(tx: Connection, start: StartFrom) -> Iterator[Manifest]:

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _Answer = TypeVar("_Answer")
 
 POISONED, MENDED = conditions.RUN_POISONED, "run.mended"
+CLEAR = "run.clear"
 JOB_POISONED, JOB_MENDED = conditions.JOB_POISONED, "job.mended"
 BY = "the scheduler"
 UNPLANNABLE = "planning fails with it"  # the words for people
@@ -131,40 +132,44 @@ def each_alone(
 
 
 class Poisoned:
-    """The runs that cannot be handled now. Each is told once, and once more when it can be handled again."""
+    """The runs with which something is wrong now. Each is told once, and once more when nothing is wrong any more.
 
-    def __init__(self, ports: Ports) -> None:
+    ``kind`` and ``over`` are the events: by default of those that cannot be handled.
+    """
+
+    def __init__(self, ports: Ports, kind: str = POISONED, over: str = MENDED) -> None:
         self._ports = ports
+        self._kind, self._over = kind, over
         self.runs: dict[str, str] | None = None  # not read yet
 
     def known(self) -> Collection[str]:
-        """Return the runs that could not be handled before, by this daemon or by the one before it."""
+        """Return the runs with which it was wrong before, for this daemon or the one before it."""
         if self.runs is None:
             with self._ports.database.read() as tx:
-                self.runs = poisoned_runs(tx)
+                self.runs = poisoned_runs(tx, self._kind)
         return self.runs
 
     def note(self, handled: Collection[str], faults: Mapping[str, str], now: int) -> None:
-        """Tell which of the runs that were ``handled`` have become a fault, and which are none any more."""
+        """Tell with which of the runs that were ``handled`` something is wrong now, and with which nothing any more."""
         known = dict.fromkeys(self.known(), "")
         fresh = sorted(set(faults) - set(known))
         over = sorted(set(known) - set(faults))
         if fresh or over:
             with self._ports.write() as tx:
                 for key in fresh:
-                    events.append(tx, POISONED, key, now, why=faults[key])
+                    events.append(tx, self._kind, key, now, why=faults[key])
                 for key in set(over) & set(handled):
-                    events.append(tx, MENDED, key, now)
+                    events.append(tx, self._over, key, now)
         for key in fresh:
             next_ = f"schedctl runs show {key}; all others go on"
-            self._ports.log.error(POISONED, run=key, why=faults[key], next=next_)
+            self._ports.log.error(self._kind, run=key, why=faults[key], next=next_)
         self.runs = dict(faults)
 
 
-def poisoned_runs(tx: Connection) -> dict[str, str]:
-    """Return the runs that could not be handled when they were last tried, and why."""
+def poisoned_runs(tx: Connection, kind: str = POISONED) -> dict[str, str]:
+    """Return the runs with which something was wrong when they were last tried, and why."""
     handled = {run.key for run in runs.live(tx)} | watched.keys(tx)
-    return {known.subject: known.why for known in conditions.standing(tx, POISONED) if known.subject in handled}
+    return {known.subject: known.why for known in conditions.standing(tx, kind) if known.subject in handled}
 
 
 # -- planning ----------------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from platforms.base import Misconfigured, PlatformError
 from scheduler.core.closure import Cause
+from scheduler.service.faults.pauses import Pauses
 from scheduler.service.outside.border import Stumbled
 from scheduler.store import conditions, events, limits
 
@@ -63,6 +64,7 @@ class Places:
         self._made_of: dict[str, str] = {}
         self._seen_event: int | None = None
         self._silent_since: dict[str, int] = {}
+        self._pauses = Pauses()
         self._told_silent: set[str] | None = None
 
     def open(self, now: int) -> None:
@@ -101,7 +103,10 @@ class Places:
         ]
         if refused or back:
             self._write(refused, set(), now, back)
+        self._pauses.keep(troubles)
         for pool, error in troubles.items():
+            if self._pauses.is_due(pool, now):
+                self._ports.log.warning("platform.unknown", pool=pool, why=str(error))
             since = self._silent_since.setdefault(pool, now)
             silent = self._ports.clock.wall_seconds(now - since) >= _SILENT_WALL_SECONDS
             if pool not in self._told_silent | set(refused) and silent and now - since >= SILENT_SECONDS:

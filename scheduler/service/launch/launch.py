@@ -264,11 +264,13 @@ def _submit(ports: Ports, reserved: Run) -> tuple[Run, Order]:
             parents={name: manifest for name, manifest in parents.items() if manifest is not None},
         )
         given = {name: [manifest.key for manifest in found] for name, found in order.restore.items()}
+        begins = {name: manifest.key for name, manifest in order.parents.items()}
         code = {lane.job: lane.code for lane in reserved.lanes if lane.code}
         shown = {lane.job: dict(lane.trees) for lane in reserved.lanes if lane.trees}
         runs.change_state(
-            tx, reserved.key, reserved.state, submitting, "submit", now, restore=given, code=code, trees=shown
-        )
+            tx, reserved.key, reserved.state, submitting, "submit", now,
+            restore=given, parents=begins, code=code, trees=shown,
+        )  # fmt: skip
     return replace(reserved, state=submitting), order
 
 

@@ -19,16 +19,18 @@ if TYPE_CHECKING:
 def pin_parent(ports: Ports, tx: Connection, record: JobRecord, now: int) -> bool:
     """Choose the checkpoint that a job starts from, where it starts from another's; return whether it can be launched.
 
-    One that was chosen before stays, unless it turned out to be damaged since.
+    One that was chosen before stays, unless it turned out to be damaged since. None is given out while it is verified.
     """
     start = record.spec.start_from
-    if start is None or record.checkpoint is not None or pinned_parent(tx, record) is not None:
+    if start is None or record.checkpoint is not None:
         return True
     chosen = choose_parent(tx, record, start)
     name = record.spec.name
     if isinstance(chosen, ParentUnusable):
         ports.log.warning("reserve.parentless", job=name, why=chosen.sentence())
         return False
+    if chosen == pinned_parent(tx, record):
+        return True
     generation = generations.current(tx, name) or generations.begin(tx, name, record.attempts + 1, now)
     generations.pin(tx, generation, start.parent, chosen.step, chosen.key, now, "daemon")
     return True

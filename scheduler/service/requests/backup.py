@@ -19,8 +19,8 @@ from jobs.problem import ProblemsFound
 from jobs.toml_file import read_toml
 from platforms.artifacts.base import Missing
 from platforms.artifacts.directory import DirectoryStore
+from scheduler.service.facts.verification import verify as verify_checkpoints
 from scheduler.service.requests.checkpoint_files import select
-from scheduler.service.requests.checkpoint_files import verify as verify_checkpoints
 from scheduler.store import backup as database_files
 from scheduler.store.backup import BackupFailed
 from scheduler.store.engine import open_database

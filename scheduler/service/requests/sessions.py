@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, assert_never
 
 from platforms.artifacts.base import StoreError
 from scheduler.core import run as arrows
+from scheduler.core.reasons import show
 from scheduler.core.run import Ended, Reserved, Running, Stopping, Submitting
+from scheduler.service.facts.declared import DECLARED, declare
 from scheduler.service.outside.stop_flag import put_stop_flag
-from scheduler.store import runs
+from scheduler.store import conditions, events, runs, watched
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+    from sqlalchemy import Connection
 
     from platforms.artifacts.base import BlobStore
     from platforms.base import Platform
@@ -64,6 +68,59 @@ def stop(database: Database, artifacts: BlobStore, key: str, why: str, now: int,
     except StoreError:
         return StopAsked(run, told=False)
     return StopAsked(run, told=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """What it means to declare a run lost: until when it is charged (UTC seconds; None for an end of watching only)."""
+
+    run: Run
+    ended: int | None
+    because: str
+
+
+def lost(tx: Connection, key: str, ended: int | None, now: int) -> Lost:
+    """Return what declaring a run lost would do; ``ended`` is the person's own word for its end.
+
+    By default it is charged until its last sign of life, or until the end of its reservation where it gave none. Raises
+    UnknownRun, SessionRefused.
+    """
+    run = runs.get(tx, key)
+    if isinstance(run.state, Ended):
+        if key in watched.keys(tx):
+            return Lost(run, None, "its run is over and charged already")
+        raise SessionRefused(f"{key} has ended, {run.state.outcome}. See: schedctl runs show {key}")
+    if isinstance(run.state, Reserved):
+        raise SessionRefused(f"{key} was never sent anywhere. Try again in a minute")
+    began = run.state.started if isinstance(run.state, Running | Stopping) else run.planned_start
+    if ended is not None:
+        if not began <= ended <= now:
+            raise SessionRefused(f"{key} cannot have ended then: it began at {show(began)}, and nothing ends after now")
+        return Lost(run, ended, "as you say")
+    signs = [said.at for said in runs.heartbeats(tx, [key]).values() if said.at is not None]
+    if signs:
+        return Lost(run, max(began, min(now, max(signs))), "its last sign of life")
+    return Lost(run, max(began, min(now, run.held_until)), "it gave no sign of life: all of its reservation so far")
+
+
+def declare_lost(tx: Connection, found: Lost, proof: str, now: int, by: str) -> None:
+    """Record a person's word that a session is dead. The daemon ends its run by it, or stops watching for it."""
+    if found.ended is None:
+        events.append(tx, DECLARED, found.run.key, now, by, why=proof)
+        events.append(tx, "session.left", found.run.key, now, by, why=proof)
+        watched.remove(tx, found.run.key)
+    else:
+        declare(tx, found.run.key, found.ended, proof, now, by)
+
+
+def unreachable(tx: Connection, run: Run) -> str:
+    """Return why nobody can reach a run's session now; "" where nothing is known of that."""
+    open_ones = [*conditions.standing(tx, conditions.RUN_UNCLEAR), *conditions.standing(tx, conditions.RUN_POISONED)]
+    for known in open_ones:
+        if known.subject == run.key:
+            return known.why
+    silent = {known.subject: known.why for known in conditions.standing(tx, conditions.SILENT)}
+    return silent.get(run.pool, "")
 
 
 def log_pieces(platform: Platform, key: str) -> Iterator[bytes]:

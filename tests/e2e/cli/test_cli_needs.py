@@ -47,7 +47,7 @@ from scheduler.views import needs as service
 from scheduler.views.long_work import WORK, Work
 from scheduler.views.status_line import status_line
 from tests.e2e.cli.conftest import NOW, SETTINGS, Schedctl, spec
-from tests.lab.late import LATE, live_on
+from tests.lab.late import LATE, OFF, live_on, postpone, vanish
 
 POOLS = ("odd", "desk-two", "unusable", "shut", "silent", "unread", "refusing", "shared")
 BEFORE = NOW - 4_000
@@ -235,15 +235,15 @@ KINDS: dict[str, list[Kind]] = {
     "wrong accelerator": [Kind("odd", close("odd", NOW + 600, "a P100", Cause.WRONG_DEVICE))],
     "session offered": [Kind("uff-offer-0001", offer, happen("session.taken", "uff-offer-0001"), typed=False)],
     "session cannot be handled": [Kind("uff-odd-0001", poison_session, happen(MENDED, "uff-odd-0001"))],
+    "session not known": [Kind(OFF, vanish, happen("run.clear", OFF), typed=False)],
     "session goes on unwanted": [Kind(LATE, lambda tx: live_on(tx, "desk-two", NOW), happen("session.left", LATE))],
+    "job cannot be launched": [Kind("late-job", postpone, happen("job.activate", "late-job"))],
     "job cannot be planned": [Kind("odd-job", happen(JOB_POISONED, "odd-job", why="OverflowError"), rest)],
     "launches refused": [Kind("refusing", refuse, take)],
     "evaluation failed": [Kind("unscored@1", fail_to_evaluate, accept_anyway("unscored"), typed=False)],
     "version not accepted": [Kind("refused@1", reject, accept_anyway("refused"))],
     "version taken back": [Kind("voted@1", vote_out, promote_voted)],
-    "votes not read": [
-        Kind("voted@1", happen("watch.blind", "voted@1", why="line 3: no JSON object"), after=WEEK, typed=False)
-    ],
+    "votes not read": [Kind("voted@1", happen("watch.blind", "voted@1", why="bad line"), after=WEEK, typed=False)],
     "deployment stopped": [Kind("deployed at griffith", fail_to_deploy)],
     "letter not delivered": [Kind("alerts 77 by email", fail_to_deliver, lambda tx: outbox.sent(tx, 1, NOW))],
     "report not made": [Kind("2026-W37", fail_to_report, lambda tx: due.forget(tx, service.REPORT_AGAIN))],

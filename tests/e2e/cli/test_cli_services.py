@@ -17,6 +17,7 @@ from scheduler.core.quota import CalendarQuota, FirstUseQuota, Meter, MoneyQuota
 from scheduler.core.run import Lane, Reserved, Run, Stopping
 from scheduler.core.window import DAY, HOUR, Calendar
 from scheduler.host import doctor
+from scheduler.service.facts import verification
 from scheduler.service.quota.usage import meters
 from scheduler.service.requests import checkpoint_files, sessions
 from scheduler.store import checkpoints, jobs, ledger, limits, runs
@@ -121,7 +122,7 @@ def only_verdict(database: Database, artifacts: DirectoryStore) -> tuple[str, ..
     """Return the findings about the one checkpoint of the world."""
     with database.read() as tx:
         records = checkpoint_files.select(tx, "ulm")
-    (verdict,) = checkpoint_files.verify(artifacts, records)
+    (verdict,) = verification.verify(artifacts, records)
     return verdict.findings
 
 

@@ -14,7 +14,7 @@ from scheduler.core.reasons import Outbid
 from scheduler.core.run import Ended
 from scheduler.service.facts.overheads import Overheads
 from scheduler.service.quota.audit import SETTLED_SECONDS
-from scheduler.store import events, jobs, ledger, plans, rates, runs, schema, watched
+from scheduler.store import conditions, events, jobs, ledger, plans, rates, runs, schema, watched
 from scheduler.store.codec import run_state
 from tests.lab.planner.idle import idle
 from tests.lab.simulation.bills import calendar_windows, check_bills
@@ -167,9 +167,25 @@ def _check_late(world: World, session: Session, given_up_at: int) -> None:
         said = world.shelves.objects.get(f"runs/{session.key}/lane-{lane.index}/heartbeat.json")
         if said is not None and json.loads(said)["at"] < given_up_at - _READ_WITHIN_SECONDS:
             raise Violation("what writes is not given up", f"{session.key} wrote at {json.loads(said)['at']}")
-    beyond = bill[1] - max(bill[0], given_up_at)
+    beyond = bill[1] - max(bill[0], given_up_at) - session.fate.stays_seconds
     if beyond > _LEAVES_WITHIN_SECONDS + _SKEW_SECONDS * bool(world.scenario.mood.clock_jumps_per_week):
         raise Violation("what is given up leaves", f"{session.key} was billed for {beyond} s after it was given up")
+
+
+def _check_parents(world: World, tx: Connection) -> None:
+    """Raise Violation when a session is told to start from what another could not, before the daemon verified it."""
+    refused: set[str] = set()
+    kinds = ("job.parent_refused", "checkpoint.verified", "run.submit")
+    for event in events.after(tx, 0, limit=10**6, kinds=kinds):
+        match event.kind:
+            case "job.parent_refused":
+                refused.add(event.data["checkpoint"])
+            case "checkpoint.verified":
+                if world.checkpoints.is_whole(event.subject):
+                    refused.discard(event.subject)
+            case _:
+                if given := refused & set(event.data["parents"].values()):
+                    raise Violation("what is damaged is not offered again", f"{event.subject} is offered {given}")
 
 
 def check_at_rest(world: World, database: Database) -> None:
@@ -182,7 +198,11 @@ def check_at_rest(world: World, database: Database) -> None:
         over = {run.key: run for run in runs.since(tx, 0)}
         spent_at = {str(entry.run): entry.at for entry in ledger.entries(tx) if entry.kind is EntryKind.SPEND}
         late = [one.run.key for one in watched.everything(tx)]
+        suspected = [known.subject for known in conditions.standing(tx, conditions.SUSPECTED)]
         check_blame(world, tx)
+        _check_parents(world, tx)
+    if suspected:
+        raise Violation("what is suspected is verified", f"{suspected} were never read")
     if late:
         raise Violation("every watch ends", f"{late} are still watched")
     if live:

@@ -49,6 +49,8 @@ class Mood:
     outage_over_end: float = 0.0  # of sessions: their place is down when they end, and the look after that fails, too
     overbooks: float = 0.0  # chance that the planner is faulty
     sick: float = 0.0  # chance of a job to fall sick: each session of it is for nothing until somebody looks
+    bad_parents: float = 0.0  # of the checkpoints that other jobs start from: damaged
+    late_starts: float = 0.0  # where platforms lie: a session starts after all that was held for it, and stays
     long_down: float = 0.0  # of restarts: ten days instead of at most two hours
 
 
@@ -88,6 +90,8 @@ _LATER_TROUBLES: tuple[tuple[str, float, float], ...] = (
     ("false_quota_per_week", 0.25, 8.0),
     ("hangs_per_week", 0.25, 80.0),
     ("outage_over_end", 0.3, 0.3),
+    ("bad_parents", 0.3, 0.5),
+    ("late_starts", 0.5, 0.3),
 )
 
 

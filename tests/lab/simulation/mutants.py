@@ -14,7 +14,7 @@ from scheduler.core.ledger import EntryKind
 from scheduler.core.reconcile import Finish, ForceStop, reconcile
 from scheduler.core.run import Reserved, Running, Stopping, Submitting
 from scheduler.service.cycle import cycle, late_sessions, stops
-from scheduler.service.facts import apply, observation, observe
+from scheduler.service.facts import apply, observation, observe, parents, verification
 from scheduler.service.faults.postponements import Postponements
 from scheduler.service.launch import launch, request
 from scheduler.service.quota import audit
@@ -335,7 +335,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("refund all", "what ran is given back", ledger, "append", _changed(EntryKind.SPEND, _releases_everything)),
     Mutant("late start", "the first minute is not charged", ledger, "append", _changed(EntryKind.SPEND, _late_start)),
     Mutant("keys reused", "attempts share launch keys", launch, "launch_key", _fresh_keys),
-    Mutant("never quarantine", "a damaged checkpoint is offered again", apply, "_quarantine", _silent),
+    Mutant("never quarantine", "a damaged checkpoint is offered again", apply, "quarantine", _silent),
     Mutant("refusal unheard", "a refused launch goes on as if unknown", launch, "_refused", _silent),
     Mutant("admit all", "whatever is planned is reserved", launch, "room", _endless_room),
     Mutant("no watch", "what was given up is forgotten", late_sessions.LateSessions, "look", _silent),
@@ -356,6 +356,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant("endless patience", "no session is ended for burning hours", request, "patience", _empty),
     Mutant("jobs blamed", "a wrong accelerator is held against the job", apply, "_blames_pool", _no),
     Mutant("never postponed", "plans keep what cannot be launched", Postponements, "applied", _as_it_is),
+    Mutant("parent again", "a refused parent is given to the next child", parents, "_suspected", _empty),
+    Mutant("parent unread", "a refused parent is never verified", verification.Suspects, "look", _silent),
     Mutant("no activation", "a job with a lane stays queued", job_arrows, "activate", _stays),
 )
 

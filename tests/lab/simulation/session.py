@@ -26,6 +26,7 @@ class SessionFate:
     dies_after: int | None = None  # of running: taken away
     warned: bool = False  # a death announces itself, so that the payload saves
     overrun_seconds: int = 0  # how late the platform ends it after its deadline
+    stays_seconds: int = 0  # how long it stays after its last lane has left, whatever its deadline was
     wrong_device: bool = False
     checkpoint_every: int = 3_600
     lanes: Mapping[int, LaneFate] = field(default_factory=dict)
@@ -95,14 +96,15 @@ class Session:
         world = self.world
         if self.never:
             return
-        if self.starts_at >= self.deadline:
+        if self.starts_at >= self.deadline and not self.fate.stays_seconds:
             self.cancel("its deadline passed while it waited")
             return
         self.began = True
         self.lanes = [
             Lane(world, self, order, self.fate.lanes.get(order["index"], LaneFate())) for order in self.orders
         ]
-        world.agenda.add(self.deadline + self.fate.overrun_seconds, lambda: self.end("killed at its deadline"))
+        limit = max(self.deadline + self.fate.overrun_seconds, self.starts_at + LEAVE_SECONDS + self.fate.stays_seconds)
+        world.agenda.add(limit, lambda: self.end("killed at its deadline"))
         if self.fate.dies_after is not None:
             world.agenda.add(self.starts_at + self.fate.dies_after, self._die)
         for lane in self.lanes:
@@ -137,7 +139,8 @@ class Session:
     def lane_left(self) -> None:
         """A lane has said its last word; the session ends after the last one."""
         if not any(lane.open for lane in self.lanes):
-            self.world.agenda.add(self.world.now + LEAVE_SECONDS, lambda: self.end("complete"))
+            leaves = self.world.now + LEAVE_SECONDS + self.fate.stays_seconds
+            self.world.agenda.add(leaves, lambda: self.end("complete"))
 
     def end(self, detail: str) -> None:
         """End the session now, if it has not ended."""
@@ -148,7 +151,7 @@ class Session:
         for lane in self.lanes:
             lane.open = False
         limit = self.deadline + self.fate.overrun_seconds
-        if self.ended_at > limit:
+        if self.ended_at > limit and not self.fate.stays_seconds:
             raise Violation("harness", f"{self.key} was billed until {self.ended_at}, after {limit}")
         self.world.noticed()
 

@@ -217,7 +217,13 @@ class World:
         hidden = rng.randint(0, pool.visibility_seconds) if self._chance(mood.hidden) else 0
         if hidden and not mood.honest:
             hidden *= 20
+        stays = 0
+        if not mood.honest and Random(f"lateness of {request.key} in {self.scenario.seed}").random() < mood.late_starts:
+            self.sometimes("started after all that was held")
+            queue = length + pool.overrun_seconds + 600
+            hidden, stays = queue, 3 * HOUR
         return SessionFate(
+            stays_seconds=stays,
             queue_seconds=queue,
             hidden_seconds=hidden,
             dies_after=rng.randint(1, length) if self._chance(mood.dies) else None,
@@ -248,11 +254,22 @@ class World:
             self.sometimes("checkpoint damaged")
             self.checkpoints.damage(manifest)
             objects[blob] = bytes(len(objects[blob]))
+        elif self._is_bad_parent(manifest):
+            self.sometimes("parent damaged")
+            self.checkpoints.damage(manifest)
+            objects[blob] = bytes(len(objects[blob]))
         elif self._chance(self.mood.torn):
             self.sometimes("torn upload")
             self.checkpoints.damage(manifest)
             key = self.rng.choice((manifest, blob))
             objects[key] = objects[key][: len(objects[key]) // 2]
+
+    def _is_bad_parent(self, manifest: str) -> bool:
+        """Draw whether a checkpoint that other jobs start from rots, from dice of its own."""
+        job = manifest.split("/")[1]
+        starts = any(spec.start_from is not None and spec.start_from.parent == job for spec in self.specs.values())
+        dice = Random(f"parent {manifest} in {self.scenario.seed}")
+        return starts and dice.random() < self.mood.bad_parents
 
     def lock_at_random(self, manifest: str) -> None:
         """Let a manifest be there that nobody can read."""

@@ -1,0 +1,125 @@
+"""Verification: check every byte of a saved state, for people and for the daemon.
+
+What a session could not start from may be damaged, and other jobs may be about to start from it too. So nobody is given
+it until the daemon has read all of it: damaged it is quarantined for all jobs, whole it is given out again.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from jobs.payload.store.manifest import BadManifest, blob_key, parse_manifest, sha256_file
+from platforms.artifacts.base import Missing, StoreError
+from scheduler.service.facts.apply import quarantine
+from scheduler.service.faults.isolation import apart
+from scheduler.store import checkpoints, conditions, events
+from scheduler.store.conditions import SUSPECTED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    from jobs.payload.store.manifest import Manifest
+    from platforms.artifacts.base import BlobStore
+    from scheduler.service.outside.ports import Ports
+    from scheduler.store.checkpoints import CheckpointRecord
+
+VERIFIED = "checkpoint.verified"
+_MANIFEST_BYTES = 1 << 20
+_AGAIN_SECONDS = 600  # what could not be read is tried again
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a checkpoint was found to be: no ``findings`` means that every byte is as its manifest says."""
+
+    record: CheckpointRecord
+    findings: tuple[str, ...]
+
+
+def verify(artifacts: BlobStore, records: Iterable[CheckpointRecord]) -> Iterator[Verdict]:
+    """Read all components of each checkpoint and compare their digests. Raises StoreError when nothing can be told."""
+    with tempfile.TemporaryDirectory(prefix="schedctl-verify-") as folder:
+        known: dict[tuple[str, str], str] = {}  # checkpoints of one job share components
+        for record in records:
+            yield Verdict(record, tuple(_findings(artifacts, record.manifest, Path(folder), known)))
+
+
+class Suspects:
+    """Verifies what sessions could not start from. What it keeps may be lost."""
+
+    def __init__(self, ports: Ports) -> None:
+        self._ports = ports
+        self._again_at: dict[str, int] = {}
+
+    def look(self, now: int) -> None:
+        """Begin or go on to verify what is suspected, and write down what was found. Slow work is waited for nowhere.
+
+        Raises Fenced and other StoreFailures.
+        """
+        ports = self._ports
+        with ports.database.read() as tx:
+            suspected = [known.subject for known in conditions.standing(tx, SUSPECTED)]
+            records = [record for key in suspected if (record := checkpoints.find(tx, key)) is not None]
+        work = {
+            record.manifest.key: partial(
+                apart, ports, "checkpoint.unverified", partial(_damage, ports.artifacts, record), None,
+                manifest=record.manifest.key,
+            )
+            for record in records
+            if now >= self._again_at.get(record.manifest.key, now)
+        }  # fmt: skip
+        for key, damage in ports.calls.gather("verify", work).items() if work else ():
+            if damage is None:
+                self._again_at[key] = now + _AGAIN_SECONDS
+                continue
+            with ports.write() as tx:
+                if damage:
+                    quarantine(ports, tx, key, damage, now)
+                events.append(tx, VERIFIED, key, now, why=damage or "every byte is as its manifest says")
+            self._again_at.pop(key, None)
+
+
+def _damage(artifacts: BlobStore, record: CheckpointRecord) -> str:
+    """Return what is wrong with a checkpoint, "" where it is whole. Raises StoreError when nothing can be told."""
+    return "; ".join(finding for verdict in verify(artifacts, [record]) for finding in verdict.findings)
+
+
+def _findings(
+    artifacts: BlobStore, manifest: Manifest, folder: Path, known: dict[tuple[str, str], str]
+) -> Iterator[str]:
+    try:
+        stored = parse_manifest(manifest.key, artifacts.read(manifest.key, _MANIFEST_BYTES))
+    except Missing:
+        yield "its manifest is missing"
+    except BadManifest as error:
+        yield f"its manifest is damaged: {error.why}"
+    else:
+        # Instants and spans were recorded as far as they could be true, metrics as far as they can be stored.
+        trained = max(manifest.trained_seconds, stored.trained_seconds)
+        told = replace(manifest, created_at=stored.created_at, trained_seconds=trained, metrics=stored.metrics)
+        changed = any(stored.metrics.get(name, value) != value for name, value in manifest.metrics.items())
+        if stored != told or changed:
+            yield "its manifest is another one than was recorded"
+    for component in manifest.components:
+        key = blob_key(manifest.job, component.sha256)
+        if (manifest.job, component.sha256) not in known:
+            known[manifest.job, component.sha256] = _wrong(artifacts, key, component.sha256, folder / "component")
+        if wrong := known[manifest.job, component.sha256]:
+            yield f"{component.name} {wrong}"
+
+
+def _wrong(artifacts: BlobStore, key: str, sha256: str, place: Path) -> str:
+    try:
+        artifacts.fetch(key, place)
+        found = sha256_file(place)
+    except Missing:
+        return "is missing"
+    except OSError as error:
+        raise StoreError("verify", key, error.strerror or str(error), "Make room in the temporary folder") from None
+    finally:
+        place.unlink(missing_ok=True)
+    return "" if found == sha256 else f"is damaged: its sha256 is {found[:12]}..., not {sha256[:12]}..."
