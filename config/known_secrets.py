@@ -32,7 +32,10 @@ _HOMES = (".kaggle/access_token", ".kaggle/kaggle.json", ".aws/credentials", ".a
 _LINE = re.compile(r"^\s*([\w.-]+)\s*=\s*(\S.*?)\s*$", re.MULTILINE)
 _PIECES = re.compile(r"[@/:?#&=,\s]")
 _TOKEN = re.compile(r"(?=.*\d)(?![\d.]+$)[^.]{8,}|[^.]{20,}")  # no host's name, and no word of a path
-_FILE_KEYS = {"credentials", "bearer_file", "actions_file"}  # settings that name a file
+_FILE_KEYS = {"credentials", "bearer_file", "actions_file", "token_file"}  # settings that name a file
+# Settings whose value names a transport, a variable or a file, never the secret itself: a pool's `secrets = "dataset"`,
+# a job's list of variables. Replacing such words would blank out every line that has them.
+_NAMES = re.compile(r"(secrets|.*_(file|env|name))$", re.IGNORECASE)
 
 
 class KnownSecrets(Redactor):
@@ -101,7 +104,7 @@ def _in_settings(value: object, name: str) -> Iterator[str]:
         case str():
             if name == "database_url" or "://" in value:
                 yield from address_secrets(value)
-            if name == "key" or (is_secret(name) and name not in {"database_url", *_FILE_KEYS}):
+            if name == "key" or _holds_secret(name):
                 yield value
                 if "://" in value:
                     # Of an address that is a secret as a whole, a library's error tells a piece: a token in its path.
@@ -116,6 +119,13 @@ def _in_settings(value: object, name: str) -> Iterator[str]:
             yield from _in_settings(value.get_secret_value(), name)
         case _ if hasattr(type(value), "model_fields"):
             yield from _in_settings(dict(_pairs(value)), name)
+
+
+def _holds_secret(name: str) -> bool:
+    """Return whether a setting of this name has a secret as its value, not the name of one."""
+    if name in {"database_url", *_FILE_KEYS}:
+        return False
+    return is_secret(name) and _NAMES.match(name) is None
 
 
 def _files(value: object, name: str) -> Iterator[Path]:

@@ -2,8 +2,10 @@
 
 import base64
 import html
+import importlib
 import json
 import os
+from dataclasses import fields
 from pathlib import Path
 from urllib.parse import quote
 
@@ -12,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from config.known_secrets import KnownSecrets, secrets_of_file
+from config.secret import is_secret
 from jobs.payload.redact import LENGTH_MIN, MARK, Redactor
 
 CANARY = 'canary/7f3&"a b+é'
@@ -30,6 +33,40 @@ CANARY = 'canary/7f3&"a b+é'
 )
 def test_settings_are_looked_into_at_any_depth(settings: dict[str, object]) -> None:
     assert "canary" not in KnownSecrets(settings, {})(f"said {CANARY}!")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"pools": [{"name": "k", "options": {"secrets": "dataset"}}]},
+        {"pools": [{"name": "k", "options": {"secrets": "account"}}]},
+        {"pools": [{"name": "a", "options": {"secrets": "ssm:/uff/"}}]},
+        {"pools": [{"name": "a", "options": {"secrets": "secretsmanager:uff/"}}]},
+        {"pools": [{"name": "s", "options": {"token_file": "/etc/uff/slurm.token"}}]},
+        {"corpus": [{"token_env": "HUB_OF_OURS"}]},
+        {"jobs": [{"secrets": ["HUB_OF_OURS", "WANDB"]}]},
+    ],
+)
+def test_settings_that_name_the_way_of_a_secret_stay_readable(settings: dict[str, object]) -> None:
+    line = "dataset account ssm:/uff/ secretsmanager:uff/ /etc/uff/slurm.token HUB_OF_OURS WANDB"
+    assert KnownSecrets(settings, {})(line) == line
+
+
+def test_no_platform_has_an_option_that_is_a_secret_and_none_of_its_words_is_replaced() -> None:
+    """A new option whose name sounds like a secret must be decided on: it names a way or a file, or it is one."""
+    modules = [importlib.import_module(f"platforms.{name}.settings") for name in ("kaggle", "sagemaker", "skypilot")]
+    modules.append(importlib.import_module("platforms.slurm.settings"))
+    options = {field.name for module in modules for field in fields(module.Settings) if is_secret(field.name)}
+    assert options == {"credentials", "secrets", "token_file"}
+    known = KnownSecrets({"pools": [{"options": {name: f"word-of-{name}" for name in options}}]}, {})
+    assert known(" ".join(f"word-of-{name}" for name in sorted(options))).count(MARK) == 0
+
+
+def test_the_token_in_a_token_file_is_replaced(tmp_path: Path) -> None:
+    file = tmp_path / "slurm.token"
+    file.write_text("canary7f3canary\n", encoding="utf-8")
+    known = KnownSecrets({"pools": [{"options": {"token_file": str(file)}}]}, {})
+    assert known(f"{file}: canary7f3canary") == f"{file}: {MARK}"
 
 
 @pytest.mark.parametrize(
