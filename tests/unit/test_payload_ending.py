@@ -89,7 +89,7 @@ def test_the_end_is_judged(facts: Facts, outcome: str, error_class: str | None, 
         # An index out of range in the command's own code, which happens again wherever it runs.
         (1, "RuntimeError: CUDA error: device-side assert triggered", "code"),
         (1, "urllib.error.URLError: <urlopen error [Errno -3] Temporary failure in name resolution>", "network"),
-        (-11, "", "code"),
+        (-11, "", "device"),
     ],
 )
 def test_a_failure_has_a_class(exit_code: int, errors: str, error_class: str) -> None:
